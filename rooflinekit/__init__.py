@@ -1,0 +1,81 @@
+"""How long one step of a PyTorch network takes on a GPU, why, and what would change it.
+
+>>> import rooflinekit as rk
+>>> rk.Input("batch", 3, 224, 224)
+Input('batch', 3, 224, 224, dtype='float32')
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rooflinekit.cost.table import rule, traffic
+    from rooflinekit.hardware.device import Device
+    from rooflinekit.hardware.host import Host
+    from rooflinekit.hardware.specs import load_device, load_host
+    from rooflinekit.ir.cost import Cost, Gemm
+    from rooflinekit.ir.graph import Graph, Op
+    from rooflinekit.ir.inputs import Input
+    from rooflinekit.present import plot
+    from rooflinekit.step.prediction import Prediction
+    from rooflinekit.step.timeline import Execution
+    from rooflinekit.study.explanation import Explanation, explain
+    from rooflinekit.workflows import predict, trace
+
+__version__ = "0.1.0"
+
+# Loaded when first used (PEP 562): torch alone takes two seconds, and `rooflinekit devices` needs none of it.
+_HOME = {
+    "Cost": "ir.cost",
+    "Device": "hardware.device",
+    "Execution": "step.timeline",
+    "Explanation": "study.explanation",
+    "Gemm": "ir.cost",
+    "Graph": "ir.graph",
+    "Host": "hardware.host",
+    "Input": "ir.inputs",
+    "Op": "ir.graph",
+    "Prediction": "step.prediction",
+    "explain": "study.explanation",
+    "load_device": "hardware.specs",
+    "load_host": "hardware.specs",
+    "plot": "present",
+    "predict": "workflows",
+    "rule": "cost.table",
+    "trace": "workflows",
+    "traffic": "cost.table",
+}
+
+__all__ = [
+    "Cost",
+    "Device",
+    "Execution",
+    "Explanation",
+    "Gemm",
+    "Graph",
+    "Host",
+    "Input",
+    "Op",
+    "Prediction",
+    "explain",
+    "load_device",
+    "load_host",
+    "plot",
+    "predict",
+    "rule",
+    "trace",
+    "traffic",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = import_module(f"rooflinekit.{_HOME[name]}")
+    return import_module(f"{home.__name__}.{name}") if name == "plot" else getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

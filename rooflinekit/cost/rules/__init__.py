@@ -1,0 +1,12 @@
+"""Cost rules, one module a family of ops. Importing them registers them."""
+
+from rooflinekit.cost.rules import (  # noqa: F401
+    attention,
+    convolution,
+    elementwise,
+    matmul,
+    movement,
+    normalization,
+    optimizer,
+    reduction,
+)

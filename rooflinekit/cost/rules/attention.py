@@ -1,0 +1,90 @@
+"""Fused scaled dot-product attention: query [b, h, s, d], key [b, h', t, d], value [b, h', t, e]."""
+
+from __future__ import annotations
+
+from rooflinekit.cost.table import reads, rule, traffic, writes
+from rooflinekit.ir.cost import Cost, Gemm
+from rooflinekit.ir.graph import Op
+from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
+from rooflinekit.ir.tensor import TensorSpec
+
+
+def score_pairs(s: Size, t: Size, causal: bool) -> Size:
+    """Pairs of query and key that take part, for one head.
+
+    Causal, the mask aligned at the upper left as in PyTorch: query i sees min(i + 1, t) keys. With r = min(s, t)
+    that is r(r+1)/2 + (s-r)·t.
+
+    >>> score_pairs(4, 4, causal=True)
+    10
+    >>> score_pairs(5, 3, causal=True)
+    12
+    """
+    if not causal:
+        return product((s, t))
+    r = smaller(s, t)
+    triangle = floor_div(product((r, total((r, 1)))), 2)
+    return total((triangle, product((total((s, product((-1, r)))), t))))
+
+
+def _products(query: TensorSpec, key: TensorSpec, value: TensorSpec, causal: bool) -> tuple[Gemm, Gemm, Size]:
+    """Scores, weighted values, and the pairs of all heads together."""
+    b, h, s, d = query.shape
+    t, e = key.shape[2], value.shape[3]
+    batch = product((b, h))
+    pairs = product((batch, score_pairs(s, t, causal)))
+
+    def needed(width: Size) -> Size | None:
+        return product((pairs, width)) if causal else None
+
+    return (
+        Gemm(batch=batch, m=s, n=t, k=d, needed=needed(d)),
+        Gemm(batch=batch, m=s, n=e, k=t, needed=needed(e)),
+        pairs,
+    )
+
+
+@rule(
+    "aten._scaled_dot_product_flash_attention",
+    "aten._scaled_dot_product_efficient_attention",
+    "aten._scaled_dot_product_cudnn_attention",
+    "aten._scaled_dot_product_flash_attention_for_cpu",
+)
+def attention(op: Op) -> Cost:
+    """Two products; a score costs scale, maximum, subtraction, sum and one exp, an output one division."""
+    query, key, value = op.inputs[:3]
+    scores, weighted, pairs = _products(query, key, value, bool(op.attrs["is_causal"]))
+    output = op.outputs[0]
+    work = Cost(
+        gemms=(scores, weighted), vector_flop=product((4, pairs)), special_flop=total((pairs, output.numel))
+    )
+    return work + traffic(op)
+
+
+@rule(
+    "aten._scaled_dot_product_flash_attention_backward",
+    "aten._scaled_dot_product_efficient_attention_backward",
+    "aten._scaled_dot_product_cudnn_attention_backward",
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward",
+)
+def attention_backward(op: Op) -> Cost:
+    """Five products: the scores again, then the gradients of value, weights, query and key.
+
+    A score costs scale, subtraction, one exp, and three operations for its gradient; an output two for the sum of
+    gradient times output.
+    """
+    grad, query, key, value = op.inputs[:4]
+    causal = bool(op.attrs["is_causal"])
+    scores, weighted, pairs = _products(query, key, value, causal)
+    b, h, s, d = query.shape
+    t, e = key.shape[2], value.shape[3]
+    batch = scores.batch
+    gemms = (
+        scores,
+        Gemm(batch=batch, m=t, n=e, k=s, needed=weighted.needed),  # gradient of the value
+        Gemm(batch=batch, m=s, n=t, k=e, needed=weighted.needed),  # of the weights
+        Gemm(batch=batch, m=s, n=d, k=t, needed=scores.needed),  # of the query
+        Gemm(batch=batch, m=t, n=d, k=s, needed=scores.needed),  # of the key
+    )
+    vector = total((product((5, pairs)), product((2, grad.numel))))
+    return Cost(gemms=gemms, vector_flop=vector, special_flop=pairs) + reads(op.inputs) + writes(op.outputs)

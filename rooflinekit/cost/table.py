@@ -1,0 +1,119 @@
+"""The rule table: which function prices which op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from rooflinekit.errors import DuplicateRuleError, UnknownOpError, nearest
+from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.graph import Basis, Op, PricedOp
+from rooflinekit.ir.sizes import total
+from rooflinekit.ir.tensor import TensorSpec
+
+#: A rule gives the cost of an op: one `Cost`, or one for each kernel that eager execution launches.
+Rule: TypeAlias = Callable[[Op], Cost | Sequence[Cost]]
+
+_RULES: dict[str, Rule] = {}
+_FREE: set[str] = set()
+
+
+def normalized(kind: str) -> str:
+    """The key of a kind in the table: `mylib::swiglu` and `mylib.swiglu` are the same op.
+
+    >>> normalized("mylib::swiglu")
+    'mylib.swiglu'
+    """
+    return kind.strip().replace("::", ".")
+
+
+def rule(*kinds: str, override: bool = False) -> Callable[[Rule], Rule]:
+    """Decorator: the function prices ops of these kinds (`aten.mm`, `mylib.swiglu`).
+
+    Raises DuplicateRuleError where a rule exists, unless `override` is set.
+    """
+
+    def register(function: Rule) -> Rule:
+        for kind in map(normalized, kinds):
+            if not override and (kind in _RULES or kind in _FREE):
+                first = _RULES.get(kind)
+                where = f"{first.__module__}.{getattr(first, '__name__', first)}" if first else "registered as free"
+                raise DuplicateRuleError(f"op {kind!r} has a rule already ({where}); pass override=True to replace it")
+            _FREE.discard(kind)
+            _RULES[kind] = function
+        return function
+
+    return register
+
+
+def free(*kinds: str) -> None:
+    """Registers ops that launch nothing on the device: views and bookkeeping, each by name."""
+    for kind in map(normalized, kinds):
+        if kind in _RULES or kind in _FREE:
+            raise DuplicateRuleError(f"op {kind!r} has a rule already")
+        _FREE.add(kind)
+
+
+def reads(tensors: Iterable[TensorSpec]) -> Cost:
+    """Traffic of reading each tensor once, also where it is passed twice."""
+    distinct = {tensor.name: tensor for tensor in tensors}
+    return Cost(read_bytes=total(t.bytes for t in distinct.values()))
+
+
+def writes(tensors: Iterable[TensorSpec]) -> Cost:
+    """Traffic of writing each tensor once."""
+    return Cost(write_bytes=total(t.bytes for t in tensors))
+
+
+def traffic(op: Op) -> Cost:
+    """Compulsory traffic: every input read once, every output written once."""
+    return reads(op.inputs) + writes(op.outputs)
+
+
+def price(
+    op: Op, rules: Mapping[str, Rule] | None = None, on_unknown: Literal["traffic", "raise"] = "traffic"
+) -> PricedOp:
+    """The op with its cost. `rules` (by kind) take precedence over the table.
+
+    An op without a rule costs its traffic and one FLOP an output element, and says so in its `basis`; with
+    `on_unknown="raise"` it raises UnknownOpError.
+    """
+    kind = normalized(op.kind)
+    found = (rules or {}).get(kind) or _RULES.get(kind) or _RULES.get(kind.removesuffix("_"))
+    if found is not None:
+        cost = found(op)
+        costs = (cost,) if isinstance(cost, Cost) else tuple(cost)
+        return PricedOp(op=op, costs=costs, basis=Basis.RULE)
+    if kind in _FREE:
+        return PricedOp(op=op, costs=(), basis=Basis.FREE)
+    if on_unknown == "raise":
+        raise _unknown(op, kind)
+    guessed = Cost(vector_flop=total(t.numel for t in op.outputs)) + traffic(op)
+    return PricedOp(op=op, costs=(guessed,), basis=Basis.DEFAULT)
+
+
+def price_all(
+    ops: Iterable[Op],
+    rules: Mapping[str, Rule] | None = None,
+    on_unknown: Literal["traffic", "raise"] = "traffic",
+) -> tuple[PricedOp, ...]:
+    """Every op with its cost; equal ops are priced once and share their costs."""
+    own = {normalized(kind): function for kind, function in (rules or {}).items()}
+    memory: dict[tuple[object, ...], PricedOp] = {}
+    priced = []
+    for op in ops:
+        signature = op.signature()
+        if signature not in memory:
+            memory[signature] = price(op, own, on_unknown)
+        first = memory[signature]
+        priced.append(PricedOp(op=op, costs=first.costs, basis=first.basis))
+    return tuple(priced)
+
+
+def _unknown(op: Op, kind: str) -> UnknownOpError:
+    shapes = ", ".join(str(list(t.shape)) for t in op.inputs)
+    return UnknownOpError(
+        f"no cost rule for op {kind!r} (module {op.module or 'root'!r}, inputs {shapes})"
+        f"{nearest(kind, [*_RULES, *_FREE])}\n"
+        f'Add one:\n    @rooflinekit.rule("{kind}")\n    def my_rule(op):\n        return rooflinekit.traffic(op)'
+    )

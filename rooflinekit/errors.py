@@ -1,0 +1,102 @@
+"""Everything rooflinekit raises on purpose.
+
+Each error is also the builtin it refines, so that `except ValueError` still works::
+
+    RooflinekitError
+    ├── UnitError(ValueError)              a quantity without, or with the wrong, unit
+    ├── SpecError(ValueError)              a device, host or fit file that cannot be trusted
+    ├── DeviceNotFoundError(LookupError)   a device name nobody knows
+    ├── AmbiguousDeviceError(LookupError)  a device name that several devices answer to
+    ├── FormatError(ValueError)            a number format that the device does not have
+    ├── SizeError(ValueError)              a named size missing, unknown, or not a positive integer
+    ├── InputError(ValueError)             an input description that cannot be read
+    ├── TargetError(ValueError)            a model that cannot be found or built
+    ├── TraceError(RuntimeError)           a model that cannot be traced
+    ├── UnknownOpError(LookupError)        an op without a cost rule, in strict mode
+    ├── DuplicateRuleError(ValueError)     a second cost rule for one op
+    ├── ComparisonError(ValueError)        two predictions that cannot be compared
+    └── OutputError(OSError)               a file that cannot be written
+
+The command line prints the message of any of them as one line and exits with status 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RooflinekitError(Exception):
+    """Base of every error that rooflinekit raises on purpose."""
+
+    def __str__(self) -> str:
+        # KeyError and LookupError would show the repr of their argument.
+        return str(self.args[0]) if self.args else ""
+
+
+class UnitError(RooflinekitError, ValueError):
+    """A quantity whose unit is missing, unknown, or of another dimension."""
+
+
+class SpecError(RooflinekitError, ValueError):
+    """A specification file that cannot be read or fails a physics check."""
+
+
+class DeviceNotFoundError(RooflinekitError, LookupError):
+    """No device has this name."""
+
+
+class AmbiguousDeviceError(RooflinekitError, LookupError):
+    """Several devices answer to this name."""
+
+
+class FormatError(RooflinekitError, ValueError):
+    """The device has no arithmetic for this number format."""
+
+
+class SizeError(RooflinekitError, ValueError):
+    """A named size is missing, unknown, outside the trace's validity, or not a positive integer."""
+
+
+class InputError(RooflinekitError, ValueError):
+    """An input description cannot be read."""
+
+
+class TargetError(RooflinekitError, ValueError):
+    """A model cannot be found, imported or built."""
+
+
+class TraceError(RooflinekitError, RuntimeError):
+    """A model cannot be traced."""
+
+
+class UnknownOpError(RooflinekitError, LookupError):
+    """An op has no cost rule, and `strict` was asked for."""
+
+
+class DuplicateRuleError(RooflinekitError, ValueError):
+    """A cost rule for this op exists already."""
+
+
+class ComparisonError(RooflinekitError, ValueError):
+    """Two predictions differ in something that a comparison must hold equal."""
+
+
+class OutputError(RooflinekitError, OSError):
+    """An output file cannot be written."""
+
+
+def nearest(word: str, candidates: Iterable[str], count: int = 3) -> str:
+    """A clause that offers the names closest to `word`, or an empty string when none is close.
+
+    >>> nearest("resnet5", ["resnet50", "vgg16"])
+    "; did you mean 'resnet50'?"
+    >>> nearest("zzz", ["resnet50"])
+    ''
+    """
+    # Compared without case, returned as written.
+    written = {candidate.lower(): candidate for candidate in candidates}
+    close = difflib.get_close_matches(word.lower(), written, n=count, cutoff=0.55)
+    if not close:
+        return ""
+    return "; did you mean " + " or ".join(repr(written[name]) for name in close) + "?"

@@ -1,0 +1,1 @@
+"""What a workload is, without torch."""

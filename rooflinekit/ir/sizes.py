@@ -1,0 +1,140 @@
+"""Sizes: plain integers where known, sympy expressions in named positive integers where not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+import sympy
+
+from rooflinekit.errors import SizeError, nearest
+
+#: A size is an `int`, or a sympy expression in the user's named sizes. Integers stay plain integers because a
+#: traced network has tens of thousands of them and sympy's are a hundred times slower.
+Size: TypeAlias = int | sympy.Expr
+
+
+def symbol(name: str) -> sympy.Symbol:
+    """The symbol of the named size: equal for equal names, positive and integer.
+
+    >>> symbol("batch") == symbol("batch")
+    True
+    """
+    return sympy.Symbol(name, integer=True, positive=True)
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """The product of sizes; 1 for none, like the number of elements of a scalar.
+
+    >>> product((2, 3, 4))
+    24
+    """
+    constant = 1
+    symbolic: list[sympy.Expr] = []
+    for size in sizes:
+        if isinstance(size, int):
+            constant *= size
+        else:
+            symbolic.append(size)
+    if not symbolic:
+        return constant
+    return simplest(sympy.Mul(constant, *symbolic))
+
+
+def total(sizes: Iterable[Size]) -> Size:
+    """The sum of sizes, like terms collected.
+
+    >>> total((2, 3, symbol("batch"), symbol("batch")))
+    2*batch + 5
+    """
+    constant = 0
+    symbolic: list[sympy.Expr] = []
+    for size in sizes:
+        if isinstance(size, int):
+            constant += size
+        else:
+            symbolic.append(size)
+    if not symbolic:
+        return constant
+    return simplest(sympy.Add(constant, *symbolic))
+
+
+def ceil_div(numerator: Size, denominator: Size) -> Size:
+    """`numerator / denominator`, rounded up.
+
+    >>> ceil_div(7, 2), ceil_div(symbol("n"), 2)
+    (4, ceiling(n/2))
+    """
+    if isinstance(numerator, int) and isinstance(denominator, int):
+        return -(-numerator // denominator)
+    return simplest(sympy.ceiling(sympy.sympify(numerator) / denominator))
+
+
+def floor_div(numerator: Size, denominator: Size) -> Size:
+    """`numerator / denominator`, rounded down.
+
+    >>> floor_div(7, 2), floor_div(4 * symbol("n"), 2)
+    (3, 2*n)
+    """
+    if isinstance(numerator, int) and isinstance(denominator, int):
+        return numerator // denominator
+    return simplest(sympy.floor(sympy.sympify(numerator) / denominator))
+
+
+def smaller(a: Size, b: Size) -> Size:
+    """The smaller of two sizes.
+
+    >>> smaller(3, 2), smaller(symbol("n"), symbol("n"))
+    (2, n)
+    """
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    return simplest(sympy.Min(a, b))
+
+
+def simplest(expression: sympy.Expr) -> Size:
+    """A sympy integer as an `int`, anything else as it is."""
+    return int(expression) if expression.is_Integer else expression
+
+
+def check_dims(given: Mapping[str, object], known: Iterable[str], *, complete: bool = False) -> dict[str, int]:
+    """The sizes of `given` as integers.
+
+    Raises SizeError for a name that is not in `known`, a value that is not a positive integer and, where
+    `complete` is asked for, a known name that is not given.
+    """
+    known = tuple(known)
+    checked: dict[str, int] = {}
+    for name, value in given.items():
+        if name not in known:
+            has = f"it has {', '.join(map(repr, known))}" if known else "it has none"
+            raise SizeError(f"no size is named {name!r} in this workload: {has}{nearest(name, known)}")
+        # numpy's integers and whole sympy integers are welcome, True and 2.0 are not
+        if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
+            raise SizeError(f"size {name!r}: expected a positive integer; got {value!r}")
+        checked[name] = value.__index__()
+    missing = [name for name in known if name not in checked]
+    if complete and missing:
+        options = ", ".join(f"{name}=…" for name in missing)
+        raise SizeError(f"size {missing[0]!r} is not given; add {options}")
+    return checked
+
+
+def evaluator(dims: Mapping[str, int]) -> Callable[[Size], Size]:
+    """A function that puts numbers for named sizes, each distinct expression worked out once.
+
+    >>> at = evaluator({"batch": 4})
+    >>> at(3 * symbol("batch") + 1), at(7)
+    (13, 7)
+    """
+    values = {symbol(name): sympy.Integer(value) for name, value in dims.items()}
+    memory: dict[sympy.Expr, Size] = {}
+
+    def at(size: Size) -> Size:
+        if isinstance(size, int):
+            return size
+        if size not in memory:
+            memory[size] = simplest(size.xreplace(values))
+        return memory[size]
+
+    return at
