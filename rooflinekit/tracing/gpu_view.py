@@ -1,0 +1,93 @@
+"""What a GPU would run, where tracing on fake CPU tensors would take another path.
+
+Fake tensors pretend to lie on the CPU, and there attention falls apart into matrix products and a softmax, and
+dropout into four kernels. This mode stands above autograd, so that backward follows the same choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+Attention = tuple[torch.Tensor, ...]
+
+
+class GpuView(TorchFunctionMode):
+    """Replaces functions that CPU tracing would decompose by the operators that CUDA dispatches."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        replacement = _REPLACED.get(function)
+        if replacement is None:
+            return function(*args, **(kwargs or {}))
+        return replacement(*args, **(kwargs or {}))
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """One fused kernel, as CUDA's dispatcher chooses: flash for half precision without a mask, else memory-efficient.
+
+    Which of the two a given GPU really has (flash needs compute capability 8.0) changes neither FLOP nor bytes.
+    """
+    # Leading dimensions beyond [batch, heads] or a missing one are folded, as PyTorch does.
+    lead = query.shape[:-2]
+    if len(lead) != 2:
+        q, k, v = (t.reshape(-1, 1, *t.shape[-2:]) if lead else t[None, None] for t in (query, key, value))
+        mask = None if attn_mask is None else attn_mask.expand(*lead, *attn_mask.shape[-2:]).reshape(
+            -1, 1, *attn_mask.shape[-2:]
+        )
+        output = _attention(q, k, v, mask, dropout_p, is_causal, scale)
+        return output.reshape(*lead, *output.shape[-2:])
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    if attn_mask is None and half:
+        flash: Attention = torch.ops.aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, scale=scale
+        )
+        return flash[0]
+    if enable_gqa and query.shape[1] != key.shape[1]:
+        # Only flash takes grouped heads; the others are given repeated ones.
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
+                attn_mask.logical_not(), float("-inf")
+            )
+        attn_mask = attn_mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    efficient: Attention = torch.ops.aten._scaled_dot_product_efficient_attention(
+        query, key, value, attn_mask, query.requires_grad or key.requires_grad, dropout_p, is_causal, scale=scale
+    )
+    return efficient[0]
+
+
+def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    """CUDA has one kernel that writes the output and the mask."""
+    if not training or p == 0.0:
+        return input
+    if inplace or p == 1.0 or not torch.is_grad_enabled():
+        return torch.dropout_(input, p, training) if inplace else torch.dropout(input, p, training)
+    output: torch.Tensor = torch.ops.aten.native_dropout(input, p, True)[0]
+    return output
+
+
+_REPLACED: dict[Callable[..., Any], Callable[..., Any]] = {
+    functional.scaled_dot_product_attention: _attention,
+    functional.dropout: _dropout,
+}

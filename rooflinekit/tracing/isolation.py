@@ -1,0 +1,109 @@
+"""A model's parameters replaced by fake ones for the length of a trace, and everything put back after it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rooflinekit.errors import TraceError
+
+#: Fake tensors stand on the CPU: a fake CUDA device would end the process in a build of torch without CUDA.
+FAKE_DEVICE = "cpu"
+
+
+def modules_of(target: Callable[..., Any]) -> dict[str, nn.Module]:
+    """The modules that a callable can reach, by name: itself, what it is bound to, closes over or refers to."""
+    if isinstance(target, nn.Module):
+        return {"": target}
+    if isinstance(target, functools.partial):
+        found = modules_of(target.func)
+        values = [*enumerate(target.args), *target.keywords.items()]
+        return found | {str(name): value for name, value in values if isinstance(value, nn.Module)}
+    owner = getattr(target, "__self__", None)
+    if isinstance(owner, nn.Module):
+        return {"": owner}
+    names: dict[str, Any] = dict(getattr(owner if owner is not None else target, "__dict__", {}))
+    function = inspect.unwrap(target)
+    if inspect.isfunction(function):
+        closure = inspect.getclosurevars(function)
+        names |= {**closure.globals, **closure.nonlocals}
+    return {name: value for name, value in names.items() if isinstance(value, nn.Module)}
+
+
+def named_modules(roots: dict[str, nn.Module]) -> dict[int, str]:
+    """The path of each module below the roots, by identity."""
+    paths: dict[int, str] = {}
+    for root, module in roots.items():
+        for path, child in module.named_modules():
+            paths.setdefault(id(child), ".".join(filter(None, (root, path))))
+    return paths
+
+
+@contextmanager
+def preserved(roots: dict[str, nn.Module]) -> Iterator[None]:
+    """Puts back every attribute of every module, and the random state of torch, numpy and Python."""
+    modules = {id(m): m for root in roots.values() for m in root.modules()}
+    before = []
+    for module in modules.values():
+        held = {name: dict(value) for name, value in module.__dict__.items() if isinstance(value, dict)}
+        before.append((module, dict(module.__dict__), held))
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        for module, attributes, held in before:
+            # through __dict__, for nn.Module.__setattr__ has opinions
+            module.__dict__.clear()
+            module.__dict__.update(attributes)
+            for name, content in held.items():
+                attributes[name].clear()
+                attributes[name].update(content)
+
+
+def put_fakes_in(roots: dict[str, nn.Module], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
+    """Replaces each parameter, buffer and tensor attribute by a fake one; tied tensors stay tied.
+
+    Call it under a FakeTensorMode and inside `preserved`. Returns the fakes by name: parameters are
+    `nn.Parameter`. With a `dtype`, floating-point tensors take it. Raises TraceError for a lazy module.
+    """
+    fakes: dict[int, torch.Tensor] = {}
+    named: dict[str, torch.Tensor] = {}
+
+    def fake_of(tensor: torch.Tensor, name: str) -> torch.Tensor:
+        if id(tensor) in fakes:
+            return fakes[id(tensor)]
+        if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+            raise TraceError(f"parameter {name!r} has no shape yet: call the lazy module once before it is traced")
+        wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+        fake = _like(tensor, wanted)
+        if isinstance(tensor, nn.Parameter):
+            fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+        fakes[id(tensor)] = fake
+        named[name] = fake
+        return fake
+
+    for root, module in roots.items():
+        for path, child in module.named_modules():
+            prefix = ".".join(filter(None, (root, path)))
+            for held in (child._parameters, child._buffers, child.__dict__):
+                for name, value in held.items():
+                    if isinstance(value, torch.Tensor):
+                        held[name] = fake_of(value, ".".join(filter(None, (prefix, name))))
+    return named
+
+
+def _like(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if tensor.layout is not torch.strided:
+        return torch.empty(tensor.shape, dtype=dtype, device=FAKE_DEVICE)
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device=FAKE_DEVICE)

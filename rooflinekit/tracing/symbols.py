@@ -1,0 +1,204 @@
+"""Named sizes as torch's symbolic integers, and what the model's code demanded of them."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import sympy
+import torch
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils._sympy import functions as torch_functions
+
+from rooflinekit.ir.graph import Condition, ForcedSize
+from rooflinekit.ir.inputs import Input
+from rooflinekit.ir.sizes import Size, simplest, symbol
+
+_TORCH = str(Path(torch.__file__).parent)
+_OURS = str(Path(__file__).parent)
+
+
+class RecordingShapeEnv(ShapeEnv):  # type: ignore[misc]  # torch leaves it untyped
+    """A ShapeEnv that remembers which line of the model asked each question about a symbolic size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: dict[sympy.Basic, str] = {}  # question → "model.py:12"
+        self.inside_op = False
+        self.of_ops: set[sympy.Basic] = set()  # asked by an operator's own shape code
+
+    def evaluate_expr(self, orig_expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
+        """As in torch; a question that leaves a new guard is kept with its place."""
+        before = len(self.guards), len(self.replacements)
+        answer = super().evaluate_expr(orig_expr, *args, **kwargs)
+        if (len(self.guards), len(self.replacements)) != before:
+            where = _caller()
+            for question in (orig_expr, *(guard.expr for guard in self.guards[before[0] :])):
+                self.asked.setdefault(question, where)
+                if self.inside_op:
+                    self.of_ops.add(question)
+        return answer
+
+
+def _place(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """The first of the frames whose code is neither torch's nor ours: "model.py:12"."""
+    for frame, line in frames:
+        file = frame.f_code.co_filename
+        if not file.startswith((_TORCH, _OURS, "<frozen")):
+            return f"{Path(file).name}:{line}"
+    return "an unknown line"
+
+
+def _caller() -> str:
+    return _place(traceback.walk_stack(sys._getframe(1)))
+
+
+def place_of(error: BaseException) -> str:
+    """The innermost line of the model's own code that an error passed through: "model.py:12"."""
+    return _place(reversed(list(traceback.walk_tb(error.__traceback__))))
+
+
+def example_sizes(names: Iterable[str], given: Mapping[str, int], taken: Iterable[int]) -> dict[str, int]:
+    """A number for each name to trace at: the given one, else one that nothing else in the model has.
+
+    Examples must differ from each other and from the model's own sizes, or equal sizes would be taken for the same.
+    """
+    used = {*taken, *given.values(), 0, 1}
+    examples = {}
+    for name in names:
+        example = given.get(name) or next(size for size in range(5, 10**6, 2) if size not in used)
+        used.add(example)
+        examples[name] = example
+    return examples
+
+
+class Symbols:
+    """The user's named sizes in one trace."""
+
+    def __init__(self, names: Iterable[str], examples: Mapping[str, int], fake: FakeTensorMode) -> None:
+        self.names = tuple(names)
+        self.examples = dict(examples)
+        self._fake = fake
+        self._to_user: dict[sympy.Symbol, sympy.Symbol] = {}
+        self._known: dict[sympy.Basic, Size] = {}
+
+    @contextmanager
+    def inside_op(self) -> Iterator[None]:
+        """Marks questions as those of an operator, not of the model's own code."""
+        environment = self._fake.shape_env
+        if environment is None:
+            yield
+            return
+        environment.inside_op = True
+        try:
+            yield
+        finally:
+            environment.inside_op = False
+
+    def tensor(self, described: Input, name: str, device: str) -> torch.Tensor:
+        """A fake tensor as described, its named sizes symbolic."""
+        shape = [self.examples[size] if isinstance(size, str) else size for size in described.shape]
+        dtype = getattr(torch, described.dtype.value)
+        if not described.names:
+            with self._fake:
+                return torch.empty(shape, dtype=dtype, device=device)
+        dynamic = [DimDynamic.DYNAMIC if isinstance(s, str) else DimDynamic.STATIC for s in described.shape]
+        fake = self._fake.from_tensor(
+            torch.empty(shape, dtype=dtype, device="meta"),
+            symbolic_context=StatelessSymbolicContext(dynamic_sizes=dynamic),
+            source=ConstantSource(name),
+        )
+        for wanted, size in zip(described.shape, fake.shape, strict=True):
+            if isinstance(wanted, str) and isinstance(size, torch.SymInt):
+                self._to_user[size.node.expr] = symbol(wanted)
+        with self._fake:
+            return torch.empty(fake.shape, dtype=dtype, device=device)
+
+    def size(self, value: int | torch.SymInt) -> Size:
+        """A size of torch's as one of ours."""
+        if isinstance(value, int):
+            return value
+        return self.expression(value.node.expr)
+
+    def expression(self, expr: sympy.Basic) -> Size:
+        """torch's expression in the user's names and sympy's own functions."""
+        found = self._known.get(expr)
+        if found is None:
+            found = self._known[expr] = simplest(self._translated(expr))
+        return found
+
+    def _translated(self, expr: Any) -> Any:
+        """The expression rebuilt from its leaves up: torch's functions become sympy's."""
+        if not expr.args:
+            return self._to_user.get(expr, expr)
+        args = [self._translated(arg) for arg in expr.args]
+        function = _SYMPY_FUNCTIONS.get(type(expr).__name__, expr.func)
+        return function(*args)
+
+    def forced(self) -> tuple[ForcedSize, ...]:
+        """The named sizes that the model's code turned into constants, each with the line that did."""
+        environment = self._fake.shape_env
+        if environment is None:
+            return ()
+        found = []
+        for theirs, ours in self._to_user.items():
+            value = environment.replacements.get(theirs)
+            if value is not None and value.is_Integer:
+                places = [where for question, where in environment.asked.items() if theirs in question.free_symbols]
+                where = places[-1] if places else "an unknown line"
+                found.append(ForcedSize(name=ours.name, value=int(value), where=where))
+        return tuple(found)
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """Relations between sizes on which the traced path depends."""
+        environment = self._fake.shape_env
+        if environment is None:
+            return ()
+        found: dict[sympy.Basic, Condition] = {}
+        for guard in environment.guards:
+            holds = self._translated(guard.expr)
+            # An operator's own inequalities choose among CPU libraries and memory formats; its equalities are shape
+            # checks, and those hold for every device. Sizes are at least 2 anyway, which needs no saying.
+            choice = guard.expr in environment.of_ops and not isinstance(holds, sympy.Eq)
+            if holds.free_symbols and not choice and not _is_special_case(holds):
+                where = environment.asked.get(guard.expr, "an unknown line")
+                found.setdefault(holds, Condition(holds=holds, where=where))
+        return tuple(found.values())
+
+
+def _is_special_case(holds: sympy.Basic) -> bool:
+    """Whether it only sets a size apart from 0 or 1, as broadcasting and contiguity checks do."""
+    return isinstance(holds, sympy.Ne) and any(side in (0, 1) for side in holds.args)
+
+
+def _floor_div(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+    return sympy.floor(a / b)
+
+
+#: torch's own sympy functions, by name, as sympy's.
+_SYMPY_FUNCTIONS: dict[str, Any] = {
+    "FloorDiv": _floor_div,
+    "CleanDiv": lambda a, b: a / b,
+    "IntTrueDiv": lambda a, b: a / b,
+    "FloatTrueDiv": lambda a, b: a / b,
+    "PythonMod": sympy.Mod,
+    "Mod": sympy.Mod,
+    "Max": sympy.Max,
+    "Min": sympy.Min,
+    "CeilToInt": sympy.ceiling,
+    "FloorToInt": sympy.floor,
+    "TruncToInt": sympy.floor,  # of sizes, which are positive
+    "PowByNatural": sympy.Pow,
+    "FloatPow": sympy.Pow,
+    "ToFloat": lambda a: a,
+    "Where": lambda condition, a, b: sympy.Piecewise((a, condition), (b, True)),
+    "Identity": lambda a: a,
+}
+assert all(hasattr(torch_functions, name) for name in ("FloorDiv", "CleanDiv", "PythonMod"))

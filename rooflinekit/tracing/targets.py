@@ -1,0 +1,183 @@
+"""What a command line calls a model → the model, built without weights on the meta device."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rooflinekit.errors import RooflinekitError, TargetError, nearest
+from rooflinekit.tracing.symbols import place_of
+
+_FORMS = (
+    "'timm:resnet50', 'transformers:GPT2LMHeadModel', 'transformers:path/to/config.json', "
+    "'path/to/file.py:Name' or 'package.module:name'"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A model and what to call it in reports."""
+
+    name: str
+    model: Callable[..., Any]
+
+
+def load_target(text: str) -> Target:
+    """The model that `text` names: see the message of the TargetError that anything else raises."""
+    source, colon, name = text.partition(":")
+    if source not in ("timm", "transformers"):
+        source, colon, name = text.rpartition(":")  # a drive letter has a colon too
+    if not (source and colon and name):
+        raise TargetError(f"target {text!r}: expected {_FORMS}")
+    if source == "timm":
+        return Target(name=name, model=_timm(name))
+    if source == "transformers":
+        return Target(name=Path(name).stem, model=_transformers(name))
+    return Target(name=name, model=_from_python(source, name))
+
+
+def _timm(name: str) -> nn.Module:
+    timm = _library("timm")
+    if not timm.is_model(name):
+        raise TargetError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
+    return _built(lambda: timm.create_model(name), f"timm:{name}")
+
+
+def _transformers(name: str) -> nn.Module:
+    transformers = _library("transformers")
+    if name.endswith(".json"):
+        architecture, config = _transformers_config(transformers, Path(name))
+    else:
+        architecture = name
+        model_class = getattr(transformers, name, None)
+        config_class = getattr(model_class, "config_class", None)
+        if config_class is None:
+            known = [word for word in dir(transformers) if "For" in word or word.endswith("Model")]
+            raise TargetError(f"transformers has no model {name!r}{nearest(name, known)}")
+        config = config_class()
+    return _built(lambda: getattr(transformers, architecture)(config), f"transformers:{name}")
+
+
+def _transformers_config(transformers: Any, path: Path) -> tuple[str, Any]:
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TargetError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise TargetError(f"{path}: not a JSON file: {error}") from error
+    if not isinstance(fields, dict):
+        raise TargetError(f"{path}: expected a JSON object; got {type(fields).__name__}")
+    architectures = fields.get("architectures")
+    if not isinstance(architectures, list) or not architectures or not hasattr(transformers, str(architectures[0])):
+        raise TargetError(
+            f'{path}: expected "architectures" to list a transformers model, such as ["LlamaForCausalLM"]; '
+            f"got {architectures!r}"
+        )
+    model_type = fields.pop("model_type", None)
+    if model_type not in transformers.CONFIG_MAPPING:
+        hint = nearest(str(model_type), transformers.CONFIG_MAPPING.keys())
+        raise TargetError(f'{path}: "model_type" {model_type!r} is unknown to transformers{hint}')
+    return str(architectures[0]), transformers.AutoConfig.for_model(model_type, **fields)
+
+
+def _from_python(source: str, name: str) -> Callable[..., Any]:
+    found: Any = _module(source)
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            hint = nearest(part, (word for word in dir(found) if not word.startswith("_")))
+            raise TargetError(f"{source} has no {part!r}{hint}") from None
+    if isinstance(found, nn.Module):
+        return found
+    if not callable(found):
+        raise TargetError(
+            f"{source}:{name}: expected a module, a class of modules or a factory without arguments; "
+            f"got {type(found).__name__}"
+        )
+    model = _built(found, f"{source}:{name}")
+    if not callable(model):
+        raise TargetError(f"{source}:{name}: the factory returned {type(model).__name__}, which cannot be called")
+    return model
+
+
+def _module(source: str) -> Any:
+    path = Path(source)
+    is_file = source.endswith(".py") or path.exists() or len(path.parts) > 1
+    if is_file and not path.is_file():
+        reason = "is a directory; expected a Python file" if path.is_dir() else "no such file"
+        raise TargetError(f"{source}: {reason}")
+    # The console script, unlike `python -m`, does not look into the current folder.
+    sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
+    try:
+        if not is_file:
+            return importlib.import_module(source)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None:
+            raise TargetError(f"{source}: not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules.setdefault(path.stem, module)  # dataclasses and pickles look themselves up
+        spec.loader.exec_module(module)
+    except RooflinekitError:
+        raise
+    except ModuleNotFoundError as error:
+        raise TargetError(f"{source}: cannot be imported: {error}; a target is one of {_FORMS}") from error
+    except Exception as error:
+        raise TargetError(f"{source}: fails on import ({place_of(error)}): {type(error).__name__}: {error}") from error
+    finally:
+        del sys.path[0]
+    return module
+
+
+def _built(factory: Callable[[], Any], name: str) -> Any:
+    """Builds a model where parameters take no memory and initialization no time."""
+    try:
+        with torch.device("meta"):
+            return factory()
+    except Exception as error:
+        raise TargetError(f"{name}: cannot be built ({place_of(error)}): {type(error).__name__}: {error}") from error
+
+
+def _library(name: str) -> Any:
+    _declare_torchvision_operators()
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise TargetError(
+            f"targets that begin with '{name}:' need {name}, which cannot be imported ({error}); "
+            "pip install 'rooflinekit[models]'"
+        ) from error
+
+
+_TORCHVISION_OPERATORS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+_declared: list[torch.library.Library] = []
+
+
+def _declare_torchvision_operators() -> None:
+    """Lets torchvision be imported where its compiled operators are missing, as with a CPU build of torch.
+
+    Its Python code looks these up by name on import; they are never run here.
+    """
+    if _declared or importlib.util.find_spec("torchvision") is None:
+        return
+    try:
+        import torchvision  # noqa: F401
+    except (RuntimeError, AttributeError, ImportError):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for schema in _TORCHVISION_OPERATORS:
+            library.define(schema)
+        _declared.append(library)

@@ -1,0 +1,266 @@
+"""One step of a model → the operators that it asks a device to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils import _pytree as pytree
+
+from rooflinekit.errors import InputError, RooflinekitError, TraceError
+from rooflinekit.ir.graph import Condition, ForcedSize, Op, Phase
+from rooflinekit.ir.inputs import Input
+from rooflinekit.ir.sizes import check_dims
+from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.tracing.gpu_view import GpuView
+from rooflinekit.tracing.isolation import FAKE_DEVICE, modules_of, named_modules, preserved, put_fakes_in
+from rooflinekit.tracing.recorder import Progress, Recorder
+from rooflinekit.tracing.symbols import RecordingShapeEnv, Symbols, example_sizes, place_of
+
+Mode = Literal["inference", "training"]
+Loss = Callable[..., torch.Tensor]
+#: Builds an optimizer from parameters: `torch.optim.AdamW`, or a `functools.partial` of one.
+OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What a trace found, before it is priced."""
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    weights: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    gradients: tuple[TensorSpec, ...]
+    ops: tuple[Op, ...]
+    dims: tuple[str, ...]
+    conditions: tuple[Condition, ...]
+    forced: tuple[ForcedSize, ...]
+    fx: fx.Graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What is traced: a model, what it is called with, and what follows the forward pass."""
+
+    model: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    mode: Mode = "inference"
+    loss: Loss | None = None
+    targets: tuple[Any, ...] = ()
+    optimizer: OptimizerFactory | None = None
+
+
+def trace(
+    step: Step,
+    *,
+    dtype: DType | None = None,
+    sizes: Mapping[str, int] | None = None,
+    fixed: bool = False,
+    progress: Progress | None = None,
+) -> Trace:
+    """Records every operator of one step on fake tensors: no weights, no data, no GPU.
+
+    `dtype` converts the floating-point weights and inputs, like `model.to(dtype)`. `sizes` are the example values
+    of named sizes; with `fixed` those named in it are traced as plain numbers. The model is left as it was.
+
+    Raises InputError or SizeError for inputs that make no sense, TraceError for a model that cannot be traced.
+    """
+    step = _described(step)
+    names = _names(step)
+    examples = check_dims(sizes or {}, names)
+    if fixed:
+        step = _with_numbers(step, examples)
+        names = _names(step)
+    roots = modules_of(step.model)
+    fake = FakeTensorMode(
+        shape_env=RecordingShapeEnv() if names else None, allow_non_fake_inputs=True, static_shapes=not names
+    )
+    with preserved(roots):
+        paths = named_modules(roots)
+        with fake:
+            weights = put_fakes_in(roots, None if dtype is None else getattr(torch, dtype.value))
+        taken = {int(size) for weight in weights.values() for size in weight.shape}
+        symbols = Symbols(names, example_sizes(names, examples, taken), fake)
+        recorder = Recorder(symbols, paths, progress)
+        specs = [recorder.name_tensor(w, name, _role(w)) for name, w in weights.items()]
+        make = _InputMaker(recorder, symbols, dtype)
+        args, kwargs, targets = make(step.args, "arg"), make(step.kwargs, ""), make(step.targets, "target")
+        with _readable_errors(step.model, recorder), fake, recorder, recorder.following_modules(), GpuView():
+            output = _run(step, args, kwargs, targets, roots, recorder)
+        return _collected(step, recorder, symbols, specs, make.specs, output)
+
+
+def _collected(
+    step: Step,
+    recorder: Recorder,
+    symbols: Symbols,
+    weights: Sequence[TensorSpec],
+    inputs: Sequence[TensorSpec],
+    output: Any,
+) -> Trace:
+    leaves = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+    recorder.close(leaves)
+    model = step.model
+    return Trace(
+        name=type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "model"),
+        inputs=tuple(inputs),
+        weights=tuple(weights),
+        outputs=tuple(map(recorder.spec, leaves)),
+        gradients=recorder.gradients,
+        ops=tuple(recorder.ops),
+        dims=symbols.names,
+        conditions=symbols.conditions(),
+        forced=symbols.forced(),
+        fx=recorder.fx,
+    )
+
+
+def _run(step: Step, args: Any, kwargs: Any, targets: Any, roots: Mapping[str, nn.Module], recorder: Recorder) -> Any:
+    """The step itself. Modules are put in the mode of the step; `preserved` puts them back."""
+    modules = [module for root in roots.values() for module in root.modules()]
+    if step.mode == "inference":
+        for module in modules:
+            module.training = False
+        with torch.no_grad():
+            return step.model(*args, **kwargs)
+    if not any(root.training for root in roots.values()):
+        for module in modules:
+            module.training = True
+    parameters = list(dict.fromkeys(p for root in roots.values() for p in root.parameters() if p.requires_grad))
+    optimizer = None if step.optimizer is None else _on_gpu(step.optimizer(parameters))
+    with torch.enable_grad():
+        output = step.model(*args, **kwargs)
+        loss = _loss(step, output, targets)
+        recorder.phase = Phase.BACKWARD
+        loss.backward()  # type: ignore[no-untyped-call]
+    recorder.gradients = tuple(recorder.spec(p.grad) for p in parameters if p.grad is not None)
+    if optimizer is not None:
+        recorder.phase = Phase.OPTIMIZER
+        with recorder.paused():  # the first step makes the optimizer's state; every later one is like the second
+            optimizer.step()
+        optimizer.step()
+    return output
+
+
+def _loss(step: Step, output: Any, targets: Any) -> torch.Tensor:
+    """The given loss, or a model's own, or the sum of everything that has a gradient."""
+    if step.loss is not None:
+        loss = step.loss(output, *targets)
+        if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
+            raise InputError(f"the loss must return a tensor that depends on the model's output; got {loss!r}")
+        return loss
+    own = getattr(output, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own
+    leaves = [t for t in pytree.tree_leaves(output) if isinstance(t, torch.Tensor) and t.requires_grad]
+    if not leaves:
+        raise TraceError("no output of the model has a gradient: nothing to train (are all parameters frozen?)")
+    total = leaves[0].sum()
+    for leaf in leaves[1:]:
+        total = total + leaf.sum()
+    return total
+
+
+def _on_gpu(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer as it would be on CUDA, where the multi-tensor form is the default."""
+    for group in optimizer.param_groups:
+        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            group["foreach"] = True
+    return optimizer
+
+
+def _role(weight: torch.Tensor) -> Role:
+    return Role.WEIGHT if isinstance(weight, nn.Parameter) else Role.BUFFER
+
+
+# --- inputs --------------------------------------------------------------------------------------------------
+
+
+def _described(step: Step) -> Step:
+    """The step with every tensor among its inputs replaced by its description."""
+
+    def described(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return Input(*value.shape, dtype=str(value.dtype))
+        return value
+
+    return _mapped(step, described)
+
+
+def _with_numbers(step: Step, sizes: Mapping[str, int]) -> Step:
+    def numbered(value: Any) -> Any:
+        if isinstance(value, Input):
+            return Input(*(sizes.get(s, s) if isinstance(s, str) else s for s in value.shape), dtype=value.dtype)
+        return value
+
+    return _mapped(step, numbered)
+
+
+def _mapped(step: Step, function: Callable[[Any], Any]) -> Step:
+    return replace(
+        step,
+        args=pytree.tree_map(function, step.args),
+        kwargs=pytree.tree_map(function, dict(step.kwargs)),
+        targets=pytree.tree_map(function, step.targets),
+    )
+
+
+def _names(step: Step) -> tuple[str, ...]:
+    leaves = pytree.tree_leaves((step.args, dict(step.kwargs), step.targets))
+    return tuple(dict.fromkeys(name for leaf in leaves if isinstance(leaf, Input) for name in leaf.names))
+
+
+class _InputMaker:
+    """Puts fake tensors in the place of descriptions, and remembers their records."""
+
+    def __init__(self, recorder: Recorder, symbols: Symbols, dtype: DType | None) -> None:
+        self.specs: list[TensorSpec] = []
+        self._recorder = recorder
+        self._symbols = symbols
+        self._dtype = dtype
+
+    def __call__(self, values: Any, prefix: str) -> Any:
+        def fake(path: Any, value: Any) -> Any:
+            if not isinstance(value, Input):
+                return value
+            words = [str(getattr(key, "key", getattr(key, "idx", key))) for key in path]
+            name = "_".join([prefix, *words]).strip("_")
+            if self._dtype is not None and value.dtype.is_floating:
+                value = Input(*value.shape, dtype=self._dtype)
+            tensor = self._symbols.tensor(value, name, FAKE_DEVICE)
+            self.specs.append(self._recorder.name_tensor(tensor, name, Role.INPUT))
+            return tensor
+
+        return pytree.tree_map_with_path(fake, values)
+
+
+# --- errors --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _readable_errors(model: Callable[..., Any], recorder: Recorder) -> Iterator[None]:
+    """A model's own failure, told with the place where it happened."""
+    try:
+        yield
+    except RooflinekitError:
+        raise
+    except Exception as error:
+        where = place_of(error)
+        inside = f" in module {recorder.last_module!r}" if recorder.last_module else ""
+        name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the model")
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        advice = ""
+        if isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode):
+            advice = (
+                "; the model's Python code looks at the numbers in a tensor, and a trace has none: "
+                "pass the value as an argument, or trace the part before and after"
+            )
+        raise TraceError(f"{name} could not be traced{inside} ({where}): {reason}{advice}") from error
