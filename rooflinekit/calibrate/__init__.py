@@ -1,0 +1,1 @@
+"""Constants of the time model: measured ones, and priors for hardware that nobody measured."""

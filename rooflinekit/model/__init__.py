@@ -1,0 +1,1 @@
+"""Kernel × Machine → Timing: the physics, and the only place for it."""

@@ -1,0 +1,186 @@
+"""Graph → kernels: what eager execution launches for each op, and in which arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from rooflinekit.errors import SizeError
+from rooflinekit.ir.cost import Cost, Gemm
+from rooflinekit.ir.graph import Graph, Op, Phase, PricedOp
+from rooflinekit.ir.sizes import ceil_div, product
+from rooflinekit.ir.tensor import DType, Math
+
+
+class Family(StrEnum):
+    """Kinds of kernels that behave alike, on the GPU and in the CPU's work to issue them."""
+
+    MATMUL = "matmul"
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"
+    NORMALIZATION = "normalization"
+    REDUCTION = "reduction"
+    ELEMENTWISE = "elementwise"
+    MOVEMENT = "movement"
+    OPTIMIZER = "optimizer"
+    VIEW = "view"  # launches nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One launch: what it computes in which arithmetic, and its traffic. All sizes are numbers."""
+
+    name: str  # of its op, with the part of it: "convolution_3: input gradient"
+    kind: str
+    family: Family
+    module: str
+    phase: Phase
+    math: Math
+    engine: bool  # whether its products can use the matrix engine
+    cost: Cost
+    direct: Cost | None = None  # the same work by the plain algorithm, where `cost` is another one's
+
+    @property
+    def intensity(self) -> float | None:
+        """Arithmetic intensity, FLOP/byte; None for a kernel that moves nothing."""
+        moved = float(self.cost.bytes)
+        return float(self.cost.flop) / moved if moved else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issue:
+    """One op as the CPU issues it, with the kernels that it launches: none for a view."""
+
+    op: Op
+    family: Family
+    kernels: tuple[Kernel, ...]  # alternatives of one kernel stand in `Kernel.direct`
+
+
+def issues_of(graph: Graph) -> tuple[Issue, ...]:
+    """Every op of the graph with the kernels that eager mode launches for it.
+
+    Raises SizeError while a size of the graph is open.
+    """
+    if graph.dims:
+        options = ", ".join(f"{name}=…" for name in graph.dims)
+        raise SizeError(f"size {graph.dims[0]!r} is not given; add {options}")
+    return tuple(_issue(priced, graph.tf32) for priced in graph.priced)
+
+
+def _issue(priced: PricedOp, tf32: bool | None) -> Issue:
+    op = priced.op
+    family = family_of(op) if priced.costs else Family.VIEW
+    kernels = tuple(_kernels(priced, family, tf32)) if priced.costs else ()
+    return Issue(op=op, family=family, kernels=kernels)
+
+
+def _kernels(priced: PricedOp, family: Family, tf32: bool | None) -> Iterator[Kernel]:
+    op = priced.op
+    math = _math(op, family, tf32)
+    for cost in priced.costs:
+        label = f": {cost.label}" if cost.label else ""
+        kernel = Kernel(
+            name=op.name + label,
+            kind=op.kind,
+            family=family,
+            module=op.module,
+            phase=op.phase,
+            math=math,
+            engine=not _is_depthwise(cost),
+            cost=cost,
+        )
+        if op.kind == "aten.convolution":
+            yield from _convolution(kernel, op)
+        else:
+            yield kernel
+
+
+def _convolution(kernel: Kernel, op: Op) -> Iterator[Kernel]:
+    """A bias is a kernel of its own, which reads and writes the output once more."""
+    if op.attrs.get("bias") is None:
+        yield _with_winograd(kernel, op)
+        return
+    output = int(op.outputs[0].bytes)
+    bias = int(op.attrs["bias"].bytes)
+    vector = kernel.cost.vector_flop
+    product_cost = replace(kernel.cost, vector_flop=0, read_bytes=int(kernel.cost.read_bytes) - bias)
+    added = Cost(vector_flop=vector, read_bytes=output + bias, write_bytes=output, label="bias")
+    yield _with_winograd(replace(kernel, cost=product_cost), op)
+    yield replace(kernel, name=f"{kernel.name}: bias", cost=added, family=Family.ELEMENTWISE, math=Math.FP32)
+
+
+def _with_winograd(kernel: Kernel, op: Op) -> Kernel:
+    """The Winograd form F(2×2, 3×3) of a 3×3 convolution of stride 1, beside the direct one.
+
+    Each 2×2 block of outputs takes 16 multiplications instead of 36: 16 products of [blocks, C] with [C, K]
+    (Lavin and Gray, 2016).
+    """
+    weight, y = op.inputs[1], op.outputs[0]
+    attrs = op.attrs
+    plain = attrs["groups"] == 1 and not attrs["transposed"] and set(attrs["stride"]) == set(attrs["dilation"]) == {1}
+    if not plain or tuple(weight.shape[2:]) != (3, 3):
+        return kernel
+    n, k, p, q = y.shape
+    blocks = product((n, ceil_div(p, 2), ceil_div(q, 2)))
+    gemm = Gemm(batch=16, m=blocks, n=k, k=weight.shape[1])
+    return replace(kernel, cost=replace(kernel.cost, gemms=(gemm,)), direct=kernel.cost)
+
+
+def _is_depthwise(cost: Cost) -> bool:
+    """One channel in and one out a group: there is nothing for a matrix engine to contract but the window."""
+    return any(gemm.batch != 1 and 1 in (gemm.n, gemm.m) for gemm in cost.gemms)
+
+
+_FAMILIES = {
+    Family.MATMUL: ("mm", "addmm", "bmm", "baddbmm", "mv", "dot", "vdot", "_scaled_mm", "linear", "matmul"),
+    Family.NORMALIZATION: ("norm",),
+    Family.ATTENTION: ("scaled_dot_product",),
+    Family.OPTIMIZER: ("_foreach_", "_fused_"),
+    Family.REDUCTION: ("softmax", "pool", "sum", "mean", "loss", "amax", "amin", "argm", "cumsum", "var", "std"),
+    Family.MOVEMENT: (
+        "clone", "copy", "cat", "stack", "roll", "flip", "repeat", "pad", "zeros", "ones", "full", "fill", "zero_",
+        "arange", "slice_backward", "select_backward", "embedding", "index", "gather", "scatter", "_local_scalar",
+    ),
+}  # fmt: skip
+
+
+def family_of(op: Op) -> Family:
+    """The family of an op, by the words of its name; element-wise where none says otherwise."""
+    name = op.kind.rpartition(".")[2]
+    if name in _FAMILIES[Family.MATMUL]:
+        return Family.MATMUL
+    if "convolution" in name:
+        return Family.CONVOLUTION
+    for family in (Family.ATTENTION, Family.OPTIMIZER, Family.NORMALIZATION, Family.REDUCTION, Family.MOVEMENT):
+        if any(word in name for word in _FAMILIES[family]):
+            return family
+    return Family.ELEMENTWISE
+
+
+_MATH_OF = {
+    DType.FLOAT64: Math.FP64,
+    DType.COMPLEX128: Math.FP64,
+    DType.FLOAT16: Math.FP16,
+    DType.COMPLEX32: Math.FP16,
+    DType.BFLOAT16: Math.BF16,
+    DType.FLOAT8_E4M3FN: Math.FP8,
+    DType.FLOAT8_E5M2: Math.FP8,
+    DType.FLOAT8_E4M3FNUZ: Math.FP8,
+    DType.FLOAT8_E5M2FNUZ: Math.FP8,
+    DType.INT8: Math.INT8,
+    DType.UINT8: Math.INT8,
+}
+
+
+def _math(op: Op, family: Family, tf32: bool | None) -> Math:
+    """The arithmetic of an op. fp32 runs as tf32 where that is allowed: by default in convolutions alone."""
+    stored = next((t.dtype for t in op.inputs if t.dtype.is_floating or t.dtype.is_complex), None)
+    if family not in (Family.MATMUL, Family.CONVOLUTION, Family.ATTENTION):
+        return Math.FP64 if stored in (DType.FLOAT64, DType.COMPLEX128) else Math.FP32
+    if stored is None:
+        stored = op.inputs[0].dtype
+    math = _MATH_OF.get(stored, Math.FP32)
+    if math is Math.FP32 and (tf32 or (tf32 is None and family is Family.CONVOLUTION)):
+        return Math.TF32
+    return math

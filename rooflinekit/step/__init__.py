@@ -1,0 +1,1 @@
+"""Timings → one step."""

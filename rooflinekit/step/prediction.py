@@ -1,0 +1,265 @@
+"""What one step of a workload costs on a machine."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.hardware.host import Host
+from rooflinekit.ir.graph import Coverage, Graph
+from rooflinekit.model.kernels import issues_of
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.roofline import Bound, Timing, time_kernel
+from rooflinekit.step.memory import MemoryUse, memory_of
+from rooflinekit.step.timeline import Execution, Span, Timeline, schedule
+from rooflinekit.units import format_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TERMS = ("ideal", "underuse", "memory", "launch", "overhead")
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: the cached properties need a place
+class Prediction:
+    """One step: how long it takes, on which queue, and in which terms.
+
+    All times are seconds. `total_s` is the wall time of the step, `gpu_s` the time that kernels execute, `cpu_s` the
+    time that the CPU spends issuing them.
+    """
+
+    graph_name: str
+    mode: str
+    machine: Machine
+    host: Host
+    execution: Execution
+    sizes: Mapping[str, int]
+    flop: int  # that the mathematics asks for, by the plain algorithms
+    bytes: int  # compulsory traffic
+    timeline: Timeline
+    memory: MemoryUse
+    coverage: Coverage
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Each kernel on the two queues."""
+        return self.timeline.spans
+
+    @property
+    def timings(self) -> tuple[Timing, ...]:
+        """Each kernel's time."""
+        return tuple(span.timing for span in self.timeline.spans)
+
+    @cached_property
+    def _terms(self) -> dict[str, float]:
+        terms = dict.fromkeys(TERMS, 0.0)
+        for timing in self.timings:
+            for name, seconds in timing.terms().items():
+                terms[name] += seconds
+        terms["overhead"] = self.timeline.idle_s
+        return terms
+
+    def terms(self) -> dict[str, float]:
+        """Seconds by cause; they add up to `total_s`.
+
+        ideal: FLOP at the datasheet's peak. underuse: peak not reached. memory: traffic beyond arithmetic. launch:
+        start of kernels on the device. overhead: the GPU waits for the CPU.
+        """
+        return dict(self._terms)
+
+    @property
+    def total_s(self) -> float:
+        """Wall time of the step."""
+        return sum(self._terms.values())
+
+    @property
+    def gpu_s(self) -> float:
+        """Time in which the GPU executes kernels."""
+        return sum(seconds for name, seconds in self._terms.items() if name != "overhead")
+
+    @property
+    def cpu_s(self) -> float:
+        """Time that the CPU spends issuing the step."""
+        return self.timeline.cpu_s
+
+    @cached_property
+    def shares(self) -> Mapping[Bound, float]:
+        """Share of the wall time by regime: in arithmetic, in memory traffic, and in neither."""
+        seconds: dict[Bound, float] = {"compute": 0.0, "memory": 0.0, "overhead": self._terms["overhead"]}
+        for timing in self.timings:
+            busy = "compute" if timing.compute_s > timing.memory_s else "memory"
+            seconds[busy] += max(timing.compute_s, timing.memory_s)  # type: ignore[index]
+            seconds["overhead"] += timing.launch_s
+        total = sum(seconds.values())
+        return MappingProxyType({name: part / total if total else 0.0 for name, part in seconds.items()})
+
+    @property
+    def regime(self) -> Bound:
+        """Where most of the time goes: "compute", "memory" or "overhead"."""
+        return max(self.shares, key=self.shares.__getitem__)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, each once: emulated formats, memory that does not fit."""
+        found = dict.fromkeys(timing.note for timing in self.timings if timing.note)
+        if not self.memory.fits:
+            need, have = self.memory.peak_bytes, self.memory.capacity
+            text = f"needs {format_quantity(need, 'byte')} of memory, of {format_quantity(have, 'byte')}: does not fit"
+            found[text] = None
+        return tuple(found)
+
+    def interval(self, level: float = 0.9) -> tuple[float, float]:
+        """Bounds in seconds that hold the true time with this probability, if the constants' errors are as stated.
+
+        The errors of a share act on all kernels that it bounds alike, so their times move together: relative errors
+        are added in proportion to the time in each regime, and only the regimes are taken as independent.
+        Raises ValueError for a level outside (0, 1).
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
+        constants = self.machine.constants.constants
+        relative = {
+            "compute": constants["matrix_share"].stderr / constants["matrix_share"].value,
+            "memory": constants["memory_share"].stderr / constants["memory_share"].value,
+            "overhead": constants["host_factor"].stderr / constants["host_factor"].value,
+        }
+        spread = math.sqrt(sum((self.shares[name] * error) ** 2 for name, error in relative.items()))  # type: ignore[index]
+        factor = math.exp(NormalDist().inv_cdf((1 + level) / 2) * spread)
+        return self.total_s / factor, self.total_s * factor
+
+    # --- tables ------------------------------------------------------------------------------------------------
+
+    def by_module(self, depth: int | None = None) -> pd.DataFrame:
+        """Time by module path, cut to `depth` parts; the root's own ops stand under ""."""
+
+        def path(timing: Timing) -> str:
+            parts = timing.kernel.module.split(".")
+            return ".".join(parts if depth is None else parts[:depth])
+
+        return self._grouped("module", path)
+
+    def by_kind(self) -> pd.DataFrame:
+        """Time by kind of op."""
+        return self._grouped("kind", lambda timing: timing.kernel.kind)
+
+    def by_phase(self) -> pd.DataFrame:
+        """Time by phase: forward, backward, optimizer."""
+        return self._grouped("phase", lambda timing: timing.kernel.phase.value)
+
+    def by_kernel(self) -> pd.DataFrame:
+        """Time by kernel, in the order of execution by time spent."""
+        return self._grouped("kernel", lambda timing: timing.kernel.name)
+
+    def _grouped(self, name: str, key: Callable[[Timing], str]) -> pd.DataFrame:
+        """One row a group, the longest first; `total_s` includes the GPU's waits before its kernels.
+
+        What follows the last kernel (synchronization) belongs to none: the column adds up to `total_s` without it.
+        """
+        import pandas as pd
+
+        rows: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for span in self.spans:
+            timing = span.timing
+            row = rows[key(timing)]
+            row["kernels"] += 1
+            row["total_s"] += timing.total_s + span.waited_s
+            row["gpu_s"] += timing.total_s
+            for term, seconds in timing.terms().items():
+                row[f"{term}_s"] += seconds
+            row["overhead_s"] += span.waited_s
+            row["flop"] += float(timing.kernel.cost.flop)
+            row["bytes"] += float(timing.kernel.cost.bytes)
+        columns = ["kernels", "total_s", "gpu_s", *(f"{term}_s" for term in TERMS), "flop", "bytes"]
+        table = pd.DataFrame.from_dict(rows, orient="index", columns=columns).astype({"kernels": int})
+        table.insert(1, "share", table["total_s"] / self.total_s if self.total_s else 0.0)
+        table.index.name = name
+        return table.sort_values("total_s", ascending=False, kind="stable")
+
+    # --- for people and programs ---------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the kernels, ready for JSON."""
+        low, high = self.interval(0.9)
+        return {
+            "model": self.graph_name,
+            "mode": self.mode,
+            "device": self.machine.name,
+            "host": self.host.name,
+            "execution": {"backend": self.execution.backend, "sync": self.execution.sync},
+            "sizes": dict(self.sizes),
+            "total_s": self.total_s,
+            "low_s": low,
+            "high_s": high,
+            "gpu_s": self.gpu_s,
+            "cpu_s": self.cpu_s,
+            "regime": self.regime,
+            "shares": dict(self.shares),
+            "terms": self.terms(),
+            "flop": self.flop,
+            "bytes": self.bytes,
+            "kernels": len(self.timings),
+            "constants": self.machine.constants.name,
+            "memory": {
+                "peak_bytes": self.memory.peak_bytes,
+                "weight_bytes": self.memory.weight_bytes,
+                "gradient_bytes": self.memory.gradient_bytes,
+                "state_bytes": self.memory.state_bytes,
+                "capacity_bytes": self.memory.capacity,
+                "fits": self.memory.fits,
+            },
+            "coverage": {
+                "ops": {basis.value: count for basis, count in self.coverage.ops.items()},
+                "default_kinds": dict(self.coverage.default_kinds),
+                "flop_share": self.coverage.flop_share,
+                "bytes_share": self.coverage.bytes_share,
+            },
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        low, high = self.interval(0.9)
+        sizes = ", ".join(f"{name}={value}" for name, value in self.sizes.items())
+        terms = ", ".join(f"{name} {format_quantity(s, 's')}" for name, s in self.terms().items())
+        lines = [
+            f"{self.graph_name} {self.mode}{f' ({sizes})' if sizes else ''} on {self.machine.name}: "
+            f"{format_quantity(self.total_s, 's')} ({format_quantity(low, 's')} to {format_quantity(high, 's')}), "
+            f"{self.regime}-bound",
+            f"GPU busy {format_quantity(self.gpu_s, 's')}, CPU issuing {format_quantity(self.cpu_s, 's')}, "
+            f"{len(self.timings)} kernels, peak memory {format_quantity(self.memory.peak_bytes, 'byte')}",
+            f"terms: {terms}",
+            f"counts: {self.coverage}",
+            *(f"note: {note}" for note in self.notes),
+        ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Execution) -> Prediction:
+    """The prediction for a graph whose sizes are all numbers.
+
+    Raises SizeError while a size is open, FormatError for arithmetic that the device does not have.
+    """
+    issues = issues_of(graph)
+    timings = [tuple(time_kernel(kernel, machine) for kernel in issue.kernels) for issue in issues]
+    return Prediction(
+        graph_name=graph.name,
+        mode=graph.mode,
+        machine=machine,
+        host=host,
+        execution=execution,
+        sizes=graph.sizes,
+        flop=int(graph.flop),
+        bytes=int(graph.bytes),
+        timeline=schedule(issues, timings, host, execution),
+        memory=memory_of(graph, machine.device.dram.capacity),
+        coverage=graph.coverage,
+    )
