@@ -1,0 +1,115 @@
+"""Predictions and explanations in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from rooflinekit.step.prediction import TERMS, Prediction
+from rooflinekit.study.explanation import Explanation
+from rooflinekit.study.story import sentences
+from rooflinekit.units import format_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROWS = 25  # of a breakdown; the rest is one line
+
+
+def table(*columns: str) -> Table:
+    """An empty table, the first column for names, the others for numbers."""
+    found = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for i, column in enumerate(columns):
+        found.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    return found
+
+
+def console() -> Console:
+    """Standard output; as wide as it needs to be where that is no terminal."""
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=160)
+
+
+def print_predictions(predictions: Sequence[Prediction]) -> None:
+    """Predictions of one workload, a column each."""
+    first = predictions[0]
+    sizes = ", ".join(f"{name} {value}" for name, value in first.sizes.items())
+    out = console()
+    out.print(f"{first.graph_name}, {first.mode}{f', {sizes}' if sizes else ''}, {first.execution.backend}")
+    rows = table("", *(p.machine.name for p in predictions))
+    for label, values in _rows(predictions):
+        rows.add_row(label, *values)
+    out.print(rows)
+    out.print(f"counts: {first.coverage}", soft_wrap=True)
+    constants = first.machine.constants.name
+    if constants == "priors":
+        out.print("constants: defaults of calibration/fits/priors.yaml, not measured on these GPUs", soft_wrap=True)
+    for prediction in predictions:
+        for note in prediction.notes:
+            out.print(f"note: {prediction.machine.name}: {note.removeprefix(prediction.machine.name + ' ')}", soft_wrap=True)
+
+
+def _rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]:
+    def seconds(value: float) -> str:
+        return format_quantity(value, "s")
+
+    rows = [
+        ("time of a step", [seconds(p.total_s) for p in predictions]),
+        ("  90 % interval", [" to ".join(map(seconds, p.interval(0.9))) for p in predictions]),
+        ("regime", [f"{p.regime} ({p.shares[p.regime]:.0%})" for p in predictions]),
+    ]
+    names = {"ideal": "FLOP at peak", "underuse": "peak not reached", "memory": "memory traffic"}
+    names |= {"launch": "kernel starts", "overhead": "GPU waits for CPU"}
+    for term in TERMS:
+        shares = [(p.terms()[term], p.terms()[term] / p.total_s) for p in predictions]
+        rows.append((f"  {names[term]}", [f"{seconds(s)} {share:4.0%}" for s, share in shares]))
+    rows += [
+        ("GPU busy", [seconds(p.gpu_s) for p in predictions]),
+        ("CPU issuing", [seconds(p.cpu_s) for p in predictions]),
+        ("kernels", [str(len(p.timings)) for p in predictions]),
+        ("FLOP", [format_quantity(p.flop, "flop") for p in predictions]),
+        ("traffic", [format_quantity(p.bytes, "byte") for p in predictions]),
+        ("peak memory", [_memory(p) for p in predictions]),
+    ]
+    return rows
+
+
+def _memory(prediction: Prediction) -> str:
+    need = format_quantity(prediction.memory.peak_bytes, "byte")
+    return f"{need} {'fits' if prediction.memory.fits else 'does not fit'}"
+
+
+def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
+    """A table of `by_module`, `by_kind`, … with the longest first."""
+    out = console()
+    rows = table(str(frame.index.name), "time", "share", "kernels", "FLOP", "traffic", *TERMS)
+    for name, row in frame.head(_ROWS).iterrows():
+        rows.add_row(
+            str(name) or "(root)",
+            format_quantity(row["total_s"], "s"),
+            f"{row['share']:.1%}",
+            str(int(row["kernels"])),
+            format_quantity(row["flop"], "flop"),
+            format_quantity(row["bytes"], "byte"),
+            *(format_quantity(row[f"{term}_s"], "s") for term in TERMS),
+        )
+    out.print(f"{prediction.machine.name}, by {frame.index.name}")
+    out.print(rows)
+    rest = frame.iloc[_ROWS:]
+    if len(rest):
+        out.print(f"{len(rest)} more take {format_quantity(rest['total_s'].sum(), 's')} ({rest['share'].sum():.1%})")
+
+
+def print_explanation(explanation: Explanation) -> None:
+    """The sentences, then both networks side by side."""
+    out = console()
+    for sentence in sentences(explanation):
+        out.print(sentence, soft_wrap=True)
+    rows = table("", explanation.a.graph_name, explanation.b.graph_name)
+    for label, values in _rows((explanation.a, explanation.b)):
+        rows.add_row(label, *values)
+    out.print(rows)
