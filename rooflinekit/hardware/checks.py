@@ -1,0 +1,195 @@
+"""Physics checks of a specification: a datasheet says most things twice, and the two must agree.
+
+Published peaks are easily wrong by a factor of two (structured sparsity, fp16 accumulation, two dies counted as one),
+and such a number would spoil every prediction without looking odd. Each check compares a number of the file with one
+calculated from others. A deviation that is real is written into the file under `explained`, with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from rooflinekit.errors import SpecError, nearest
+from rooflinekit.hardware import rates
+from rooflinekit.units import format_quantity
+
+if TYPE_CHECKING:
+    from rooflinekit.hardware.device import Device
+
+_VECTOR_TOLERANCE = 0.02
+_HALF_AND_DOUBLE_TOLERANCE = 0.03  # vector fp64 and fp16: printed with fewer digits
+_BANDWIDTH_TOLERANCE = 0.03  # pin rates are printed with two digits
+_MATRIX_TOLERANCE = 0.025
+
+# Wider than everything sold between 2014 and 2026, narrow enough to catch a slip of the prefix.
+_BANDWIDTH_RANGE = (10e9, 50e12)  # byte/s
+_SWEEP_RANGE = (5e-3, 5.0)  # seconds to read the whole memory once
+_FP32_RIDGE_RANGE = (2.0, 400.0)  # FLOP/byte
+_MATRIX_RIDGE_RANGE = (10.0, 2000.0)  # FLOP/byte, fp16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One comparison. `expected` and `actual` are in base units of `unit`; None where there is nothing to compare."""
+
+    name: str  # the path of the number in the file: "matrix_peak.fp16"
+    expected: float | None
+    actual: float | None
+    unit: str
+    status: Literal["passed", "explained", "skipped", "failed"]
+    note: str  # how the expectation came about; the reason of an explained deviation; why it was skipped
+
+    @property
+    def ok(self) -> bool:
+        """Whether the specification may be used as far as this check goes."""
+        return self.status != "failed"
+
+
+def run(device: Device) -> tuple[Check, ...]:
+    """All checks of one device, in a fixed order; deviations named in `device.explained` do not fail."""
+    found = [
+        *_vector_checks(device),
+        *_matrix_checks(device),
+        *_accumulate_checks(device),
+        *_memory_checks(device),
+        *_ridge_checks(device),
+    ]
+    names = [check.name for check in found]
+    for name in device.explained:
+        if name not in names:
+            note = f"expected the name of a check{nearest(name, names)}; they are {', '.join(names)}"
+            found.append(_check(f"explained.{name}", None, None, "", "failed", note))
+    return tuple(_explain(check, device) for check in found)
+
+
+def verify(device: Device, label: str) -> None:
+    """Raise SpecError with the first failed check, and the number of others; `label` names the file."""
+    failed = [check for check in run(device) if not check.ok]
+    if failed:
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        raise SpecError(f"{label}: {failed[0].name.replace('.', ': ', 1)}: {failed[0].note}{more}")
+
+
+def _vector_checks(device: Device) -> Iterator[Check]:
+    lanes = 2 * device.sm_count * device.lanes_per_sm * device.clock.boost
+    formula = f"2 x {device.sm_count} SMs x {device.lanes_per_sm} lanes x {_hz(device.clock.boost)}"
+    yield _compare("vector_peak.fp32", lanes, device.vector_peak["fp32"], "flop/s", _VECTOR_TOLERANCE, formula)
+    ratios = rates.VECTOR_RATIO.get(rates.rate_class(device))
+    for math, peak in device.vector_peak.items():
+        name = f"vector_peak.{math}"
+        if math == "fp32":
+            continue
+        if ratios is None or math not in ratios:
+            note = f"no {math} vector rate is known for {rates.rate_class(device)}"
+            yield _check(name, None, peak, "flop/s", "skipped", note)
+            continue
+        how = f"{ratios[math]:.4g} of {formula}"
+        yield _compare(name, lanes * ratios[math], peak, "flop/s", _HALF_AND_DOUBLE_TOLERANCE, how)
+
+
+def _matrix_checks(device: Device) -> Iterator[Check]:
+    for math, peak in device.matrix_peak.items():
+        yield _matrix_check(device, f"matrix_peak.{math}", math, peak, accumulate="fp32")
+
+
+def _accumulate_checks(device: Device) -> Iterator[Check]:
+    for math, peak in device.matrix_peak_fp16_accumulate.items():
+        yield _matrix_check(device, f"matrix_peak_fp16_accumulate.{math}", math, peak, accumulate="fp16")
+
+
+def _matrix_check(device: Device, name: str, math: str, peak: float, *, accumulate: str) -> Check:
+    kind = rates.rate_class(device)
+    fma = rates.matrix_fma(device, math, accumulate=accumulate)
+    if fma is None:
+        return _check(name, None, peak, "flop/s", "skipped", f"no matrix rates are known for {kind}")
+    if fma == 0:
+        note = f"expected no such key: {kind} has no {math} matrix arithmetic"
+        return _check(name, None, peak, "flop/s", "failed", note)
+    # fp64 peaks are stated at the vector clock, also where the other matrix formats are not.
+    clock = device.clock.boost if math == "fp64" else device.tensor_clock
+    formula = f"2 x {device.sm_count} SMs x {fma:g} multiply-adds x {_hz(clock)}"
+    check = _compare(
+        name,
+        2 * device.sm_count * fma * clock,
+        peak,
+        "flop/s",
+        _MATRIX_TOLERANCE,
+        formula + " at full density",
+    )
+    if check.ok or check.expected is None:
+        return check
+    return replace(check, note=check.note + _likely_cause(device, peak / check.expected))
+
+
+def _likely_cause(device: Device, ratio: float) -> str:
+    """What a peak that is off by a factor usually means."""
+    if abs(ratio - 2) < 0.06:
+        return "; twice the dense rate looks like a figure with structured sparsity, or with fp16 accumulation"
+    if abs(ratio - 4) < 0.12:
+        return "; four times the dense rate looks like a figure with sparsity and fp16 accumulation"
+    if abs(ratio - 0.5) < 0.015 and device.tensor_rate == "full":
+        return "; if this product line runs at half rate, say 'tensor_rate: half-accumulate' or 'tensor_rate: half'"
+    return ""
+
+
+def _memory_checks(device: Device) -> Iterator[Check]:
+    dram = device.dram
+    if dram.bus_width is None or dram.pin_rate is None:
+        note = "bus_width and pin_rate are not both given"
+        yield _check("dram.bandwidth", None, dram.bandwidth, "byte/s", "skipped", note)
+    else:
+        formula = f"{dram.bus_width:g} bit x {format_quantity(dram.pin_rate, 'bit/s', digits=None)} / 8"
+        implied = dram.bus_width * dram.pin_rate / 8
+        yield _compare("dram.bandwidth", implied, dram.bandwidth, "byte/s", _BANDWIDTH_TOLERANCE, formula)
+    yield _within("dram.bandwidth_range", _BANDWIDTH_RANGE, dram.bandwidth, "byte/s", "of a GPU's memory")
+    sweep = dram.capacity / dram.bandwidth
+    yield _within("dram.capacity", _SWEEP_RANGE, sweep, "s", "to read the whole memory once")
+
+
+def _ridge_checks(device: Device) -> Iterator[Check]:
+    ridge = device.vector_peak["fp32"] / device.dram.bandwidth
+    yield _within("ridge.fp32", _FP32_RIDGE_RANGE, ridge, "flop/byte", "of fp32 vector peak over bandwidth")
+    if "fp16" in device.matrix_peak:
+        ridge = device.matrix_peak["fp16"] / device.dram.bandwidth
+        yield _within("ridge.fp16", _MATRIX_RIDGE_RANGE, ridge, "flop/byte", "of fp16 matrix peak over bandwidth")
+
+
+def _compare(name: str, expected: float, actual: float, unit: str, tolerance: float, formula: str) -> Check:
+    if abs(actual / expected - 1) <= tolerance:
+        return _check(name, expected, actual, unit, "passed", formula)
+    note = (
+        f"expected {format_quantity(expected, unit, digits=4)} within {tolerance:.1%} ({formula}); "
+        f"got {format_quantity(actual, unit, digits=4)}"
+    )
+    return _check(name, expected, actual, unit, "failed", note)
+
+
+def _within(name: str, bounds: tuple[float, float], actual: float, unit: str, what: str) -> Check:
+    low, high = bounds
+    between = f"{format_quantity(low, unit)} to {format_quantity(high, unit)} {what}"
+    if low <= actual <= high:
+        return _check(name, None, actual, unit, "passed", f"plausible: {between}")
+    note = f"expected {between}; got {format_quantity(actual, unit)}"
+    return _check(name, low if actual < low else high, actual, unit, "failed", note)
+
+
+def _explain(check: Check, device: Device) -> Check:
+    reason = device.explained.get(check.name)
+    return check if check.ok or reason is None else replace(check, status="explained", note=reason)
+
+
+def _check(
+    name: str,
+    expected: float | None,
+    actual: float | None,
+    unit: str,
+    status: Literal["passed", "explained", "skipped", "failed"],
+    note: str,
+) -> Check:
+    return Check(name=name, expected=expected, actual=actual, unit=unit, status=status, note=note)
+
+
+def _hz(value: float) -> str:
+    return format_quantity(value, "Hz", digits=None)

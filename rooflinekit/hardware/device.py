@@ -1,0 +1,173 @@
+"""A GPU as its datasheet describes it: how many units, how fast, how much memory, and where each number comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from rooflinekit.errors import FormatError
+from rooflinekit.hardware.fields import (
+    Choice,
+    Count,
+    Frozen,
+    FrozenMapping,
+    Quantity,
+    Record,
+    Text,
+    Texts,
+)
+
+SCHEMA_VERSION = 1
+
+# Arithmetic formats, widest first. tf32 is fp32 storage multiplied with ten mantissa bits.
+FORMATS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
+
+# Usable bytes per second of one lane in one direction, after line coding.
+_PCIE_LANE_BANDWIDTH = {
+    1: 2.5e9 * 8 / 10 / 8,
+    2: 5e9 * 8 / 10 / 8,
+    3: 8e9 * 128 / 130 / 8,
+    4: 16e9 * 128 / 130 / 8,
+    5: 32e9 * 128 / 130 / 8,
+    6: 64e9 * 242 / 256 / 8,  # flow-control units of 256 bytes, 242 of them payload
+}
+
+SOURCE_GROUPS = ("processors", "memory", "caches", "peaks", "links", "board")
+
+# How the matrix units of a product line run against the fastest part of the same architecture.
+TENSOR_RATES = ("full", "half-accumulate", "half")
+
+Capacity = Annotated[float, Quantity("byte")]
+Bandwidth = Annotated[float, Quantity("byte/s")]
+Rate = Annotated[float, Quantity("flop/s")]
+Frequency = Annotated[float, Quantity("Hz")]
+MatrixPeaks = Annotated[Mapping[Annotated[str, Choice(FORMATS)], Rate], Frozen()]
+AccumulatePeaks = Annotated[Mapping[Annotated[str, Choice(("fp16", "fp8"))], Rate], Frozen()]
+VectorPeaks = Annotated[Mapping[Annotated[str, Choice(("fp64", "fp32", "bf16", "fp16"))], Rate], Frozen()]
+Sources = Annotated[Mapping[Annotated[str, Choice(SOURCE_GROUPS)], Text], Frozen()]
+Identifier = Annotated[str, Field(pattern=r"^[a-z0-9]+([.-][a-z0-9]+)*$")]
+
+
+class Memory(Record):
+    """Device memory: capacity in bytes, bandwidth in bytes per second, and the two numbers that imply it."""
+
+    type: Text | None = None
+    capacity: Capacity
+    bandwidth: Bandwidth  # reads and writes together
+    bus_width: Annotated[float, Quantity("bit")] | None = None
+    pin_rate: Annotated[float, Quantity("bit/s")] | None = None  # of one data pin
+
+
+class Clock(Record):
+    """Clock frequencies in Hz, as the vendor states them; what a chip sustains under load is lower."""
+
+    base: Frequency | None = None
+    boost: Frequency
+    tensor: Frequency | None = None  # the clock behind the stated matrix peaks, where it is not boost
+
+
+class Interconnect(Record):
+    """The link to other GPUs (NVLink, Infinity Fabric); half of the total that vendors print."""
+
+    kind: Text
+    bandwidth_per_direction: Bandwidth | None = None
+
+
+class Pcie(Record):
+    """The link to the host."""
+
+    generation: Annotated[int, Field(ge=1, le=max(_PCIE_LANE_BANDWIDTH))]
+    lanes: Annotated[int, Field(ge=1, le=32)]
+
+    @property
+    def bandwidth_per_direction(self) -> float:
+        """Bytes per second in one direction after line coding, before packet headers.
+
+        >>> round(Pcie(generation=4, lanes=16).bandwidth_per_direction / 1e9, 1)
+        31.5
+        """
+        return _PCIE_LANE_BANDWIDTH[self.generation] * self.lanes
+
+
+class Device(Record):
+    """One GPU as a program sees it.
+
+    All rates are dense; a multiply-add counts 2; matrix rates accumulate in fp32 (int8 in int32).
+    """
+
+    schema_version: Annotated[int, Field(alias="schema", ge=SCHEMA_VERSION, le=SCHEMA_VERSION)] = SCHEMA_VERSION
+    name: Identifier  # the file name without ending
+    display_name: Text | None = None
+    aliases: Texts = ()  # what the driver and people call it
+    vendor: Text
+    architecture: Text
+    compute_capability: Text | None = None  # CUDA capability ("8.0") or AMD target ("gfx942")
+    launch_date: date | None = None
+    device_scope: Text | None = None  # what this is a part or a sum of, where it is not a plain board
+
+    sm_count: Count  # streaming multiprocessors, compute units, cores
+    lanes_per_sm: Count  # fp32 multiply-add lanes, before packed or dual issue
+    tensor_cores: Count | None = None  # in total
+    tensor_rate: Annotated[str, Choice(TENSOR_RATES)] = "full"
+    clock: Clock
+
+    dram: Memory
+    l2_capacity: Capacity
+    last_level_cache: Capacity | None = None  # behind the L2: AMD Infinity Cache, Apple system cache
+    l1_capacity_per_sm: Capacity | None = None  # with shared memory, where they are one array
+    shared_memory_per_sm: Capacity | None = None
+    shared_memory_per_block: Capacity | None = None  # the most that one block may ask for
+    registers_per_sm: Count | None = None  # of 32 bit
+    threads_per_sm: Count | None = None
+
+    matrix_peak: MatrixPeaks = FrozenMapping()
+    matrix_peak_fp16_accumulate: AccumulatePeaks = FrozenMapping()  # only where it differs from fp32 accumulation
+    vector_peak: VectorPeaks
+
+    interconnect: Interconnect | None = None
+    pcie: Pcie | None = None
+    board_power: Annotated[float, Quantity("W")] | None = None
+    launch_price_usd: Count | None = None
+
+    sources: Sources = FrozenMapping()
+    explained: Annotated[Mapping[Text, Text], Frozen()] = FrozenMapping()  # name of a failing check: why it is right
+    notes: Text | None = None
+    confidence: Annotated[str, Choice(("high", "medium", "low"))] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if "fp32" not in self.vector_peak:
+            raise ValueError("vector_peak: expected at least fp32")
+        if self.clock.base is not None and self.clock.base > self.clock.boost:
+            raise ValueError("clock: expected base to be no faster than boost")
+        per_sm, per_block = self.shared_memory_per_sm, self.shared_memory_per_block
+        if per_sm is not None and per_block is not None and per_block > per_sm:
+            raise ValueError("shared_memory_per_block: expected no more than shared_memory_per_sm")
+        return self
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The number formats this device calculates in, widest first."""
+        return tuple(math for math in FORMATS if math in self.matrix_peak or math in self.vector_peak)
+
+    @property
+    def tensor_clock(self) -> float:
+        """The clock in Hz behind the stated matrix peaks."""
+        return self.clock.tensor or self.clock.boost
+
+    def peak(self, math: str) -> float:
+        """FLOP/s of the faster of the matrix and the vector units in format `math`.
+
+        Raises FormatError when the device has no arithmetic in this format.
+        """
+        peaks = [table[math] for table in (self.matrix_peak, self.vector_peak) if math in table]
+        if not peaks:
+            raise FormatError(f"{self.name} has no {math} arithmetic; it has {', '.join(self.formats)}")
+        return max(peaks)
+
+    def ridge(self, math: str) -> float:
+        """FLOP/byte of DRAM traffic above which `math` arithmetic is limited by its peak. Raises FormatError."""
+        return self.peak(math) / self.dram.bandwidth

@@ -1,0 +1,139 @@
+"""Building blocks of the specification records: quantities with units, read-only mappings, the strict base record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Self, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
+from pydantic_core import CoreSchema, core_schema
+
+from rooflinekit.errors import UnitError, nearest
+from rooflinekit.units import expectation, format_quantity, parse_quantity
+
+# What `model_validate` is told when the values come from a file, where a bare number is not a quantity.
+FROM_FILE = {"from_file": True}
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """Marks a float field as a quantity: `Annotated[float, Quantity("byte/s")]`.
+
+    A file must write it as text with a unit. Python code may also give a number in base units.
+    """
+
+    unit: str
+    zero: bool = False  # whether nothing at all is a sensible value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The pydantic schema: text or number in, float out, text in JSON."""
+        return core_schema.with_info_plain_validator_function(
+            self._read,
+            serialization=core_schema.plain_serializer_function_ser_schema(self._write, when_used="json"),
+        )
+
+    def _read(self, value: object, info: ValidationInfo) -> float:
+        if isinstance(value, str):
+            number = parse_quantity(value, self.unit)
+        elif info.context == FROM_FILE or isinstance(value, bool) or not isinstance(value, int | float):
+            raise UnitError(expectation(self.unit, value))
+        else:
+            number = float(value)
+        if not math.isfinite(number) or number < 0 or (number == 0 and not self.zero):
+            raise UnitError(expectation(self.unit, value) + ", which is not positive and finite")
+        return number
+
+    def _write(self, value: float) -> str:
+        return format_quantity(value, self.unit, digits=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Marks a text field as one word out of a closed list."""
+
+    words: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The pydantic schema: one of the words in, a plain string out."""
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def _read(self, value: object) -> str:
+        if not isinstance(value, str) or value not in self.words:
+            near = nearest(value, self.words, 1) if isinstance(value, str) else ""
+            raise ValueError(f"expected one of {', '.join(self.words)}; got {value!r}{near}")
+        return str(value)
+
+
+class FrozenMapping(Mapping[K, V]):
+    """A mapping that cannot be changed, and that can be hashed and pickled (`MappingProxyType` cannot).
+
+    >>> peaks = FrozenMapping({"fp16": 312e12})
+    >>> peaks["fp16"], peaks.get("fp8"), peaks == {"fp16": 312e12}
+    (312000000000000.0, None, True)
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[K, V] | None = None) -> None:
+        self._items = dict(items or {})
+
+    def __getitem__(self, key: K) -> V:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+
+class Frozen:
+    """Marks a mapping field: `Annotated[Mapping[str, float], Frozen()]` takes any mapping and keeps a FrozenMapping."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The pydantic schema: any mapping in, keys and values checked, a FrozenMapping out."""
+        key, value = get_args(source)
+        checked = core_schema.dict_schema(handler.generate_schema(key), handler.generate_schema(value))
+        return core_schema.chain_schema(
+            [
+                core_schema.no_info_plain_validator_function(_as_dict),
+                checked,
+                core_schema.no_info_plain_validator_function(FrozenMapping),
+            ],
+            serialization=core_schema.plain_serializer_function_ser_schema(dict, return_schema=checked),
+        )
+
+
+def _as_dict(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+class Record(BaseModel):
+    """Base of the specification records: frozen, exact types, no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", populate_by_name=True)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed, validated again; quantities are text or numbers in base units.
+
+        Raises pydantic's ValidationError (a ValueError) for an unknown field or an impossible value.
+        """
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self).model_validate({**fields, **changes})
+
+
+# YAML has lists and no tuples; everything else stays strict.
+Texts = Annotated[tuple[str, ...], Field(strict=False)]
+Text = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(ge=1)]

@@ -1,0 +1,148 @@
+"""Finds, reads and checks the specification files. The only module that knows where they lie."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TypeVar, cast
+
+from pydantic import ValidationError
+
+from rooflinekit.errors import DeviceNotFoundError, SpecError
+from rooflinekit.hardware import checks, names
+from rooflinekit.hardware.device import SCHEMA_VERSION, Device
+from rooflinekit.hardware.fields import FROM_FILE, Record
+from rooflinekit.hardware.host import Host
+from rooflinekit.hardware.messages import one_line
+from rooflinekit.hardware.yaml_file import read_mapping
+
+DEFAULT_HOST = "generic-server"
+
+# What a file of an older schema has to change, by that schema's number. Schema 1 is the first.
+_CHANGES_SINCE: dict[int, str] = {}
+
+R = TypeVar("R", bound=Record)
+
+
+def data_dir(name: str) -> Traversable:
+    """Folder `name` of shipped data: inside the wheel, else beside the package in a checkout.
+
+    Use only `iterdir`, `/`, `is_file`, `open` and `read_text` on it: in a zipped wheel it is no real folder.
+    """
+    # Traversable lacks `parent`; both kinds that `files` gives for a regular package, Path and zipfile.Path, have it.
+    package = cast("Path", files("rooflinekit"))
+    for candidate in (package / "_data" / name, package.parent / name):
+        if candidate.is_dir():
+            return candidate
+    raise FileNotFoundError(f"no {name}/ under {package} or beside it")
+
+
+def device_names() -> tuple[str, ...]:
+    """The names of all shipped devices, sorted; each is the stem of a file in gpu_specs/.
+
+    >>> "nvidia-a100-sxm4-80gb" in device_names()
+    True
+    """
+    return _stems(data_dir("gpu_specs"))
+
+
+def host_names() -> tuple[str, ...]:
+    """The names of all shipped hosts, sorted; each is the stem of a file in gpu_specs/hosts/."""
+    return _stems(data_dir("gpu_specs") / "hosts")
+
+
+def devices() -> tuple[Device, ...]:
+    """All shipped devices, in the order of `device_names`, each checked. Raises SpecError for a broken file."""
+    return tuple(_shipped_device(name) for name in device_names())
+
+
+def load_device(name_or_path: str | Path) -> Device:
+    """The device of this name, alias or file, its numbers checked against physics.
+
+    A name may be written as the driver does, in any case and with any punctuation. A text that ends in .yaml or .yml,
+    or that holds a path separator, is a path. Raises DeviceNotFoundError and AmbiguousDeviceError for names,
+    SpecError for files.
+
+    >>> load_device("NVIDIA A100-SXM4-80GB").name
+    'nvidia-a100-sxm4-80gb'
+    """
+    if _is_path(name_or_path):
+        label = str(name_or_path)
+        return _verified(_record(read_mapping(Path(name_or_path), label), Device, label), label)
+    name = str(name_or_path)
+    if name in device_names():
+        return _shipped_device(name)
+    return names.resolve(name, devices())
+
+
+def load_host(name_or_path: str | Path = DEFAULT_HOST) -> Host:
+    """The host of this name or file. Raises DeviceNotFoundError for an unknown name, SpecError for a bad file.
+
+    >>> load_host().name
+    'generic-server'
+    """
+    if _is_path(name_or_path):
+        return _record(read_mapping(Path(name_or_path), str(name_or_path)), Host, str(name_or_path))
+    known = {names.squash(name): name for name in host_names()}
+    name = known.get(names.squash(str(name_or_path)))
+    if name is None:
+        listed = ", ".join(host_names())
+        raise DeviceNotFoundError(f"unknown host {str(name_or_path)!r}; the hosts are {listed}")
+    return _shipped_host(name)
+
+
+def read_spec(path: str | Path, *, verify: bool = True) -> Device | Host:
+    """The device or host that a file describes; a file with the key `dispatch` is a host.
+
+    With `verify=False` a device's form is checked and its physics is not, so that `checks.run` can list every check.
+    Raises SpecError.
+    """
+    label = str(path)
+    mapping = read_mapping(Path(path), label)
+    if "dispatch" in mapping:
+        return _record(mapping, Host, label)
+    device = _record(mapping, Device, label)
+    return _verified(device, label) if verify else device
+
+
+@cache
+def _shipped_device(name: str) -> Device:
+    label = f"gpu_specs/{name}.yaml"
+    device = _record(read_mapping(data_dir("gpu_specs") / f"{name}.yaml", label), Device, label)
+    return _verified(device, label)
+
+
+@cache
+def _shipped_host(name: str) -> Host:
+    label = f"gpu_specs/hosts/{name}.yaml"
+    return _record(read_mapping(data_dir("gpu_specs") / "hosts" / f"{name}.yaml", label), Host, label)
+
+
+def _verified(device: Device, label: str) -> Device:
+    checks.verify(device, label)
+    return device
+
+
+def _record(mapping: dict[str, object], kind: type[R], label: str) -> R:
+    """The mapping as a record of `kind`; the schema number comes first, for it decides what the rest means."""
+    schema = mapping.get("schema")
+    if type(schema) is not int:
+        got = "the key is missing" if schema is None else f"got {schema!r:.40}"
+        raise SpecError(f"{label}: schema: expected 'schema: {SCHEMA_VERSION}'; {got}")
+    if schema != SCHEMA_VERSION:
+        since = _CHANGES_SINCE.get(schema, "this program is older than the file" if schema > 1 else "no such schema")
+        raise SpecError(f"{label}: schema: expected {SCHEMA_VERSION}; got {schema}: {since}")
+    try:
+        return kind.model_validate(mapping, context=FROM_FILE)
+    except ValidationError as error:
+        raise SpecError(one_line(error, kind, label)) from error
+
+
+def _stems(folder: Traversable) -> tuple[str, ...]:
+    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
+
+
+def _is_path(name: str | Path) -> bool:
+    return isinstance(name, Path) or name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name

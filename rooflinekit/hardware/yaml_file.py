@@ -1,0 +1,113 @@
+"""Reads one YAML file into plain Python values, strictly.
+
+Plain PyYAML keeps the last of two equal keys, expands aliases without limit and recurses as deep as the file nests.
+A specification needs none of that, so each is an error that names the file and the line.
+"""
+
+from __future__ import annotations
+
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rooflinekit.errors import SpecError
+
+MAX_BYTES = 2**20
+_MAX_DEPTH = 16  # a specification nests three levels
+
+# libyaml reads ten times faster than the Python parser; some platforms come without it.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_mapping(source: Path | Traversable, label: str) -> dict[str, Any]:
+    """The mapping that the file holds; `label` is how messages call the file.
+
+    Raises SpecError when it is missing, a directory, larger than 1 MiB, not UTF-8, not YAML, not a mapping, or uses
+    a key twice, an anchor, an alias or a language tag.
+    """
+    text = _text(source, label)
+    try:
+        _refuse_references(text, label)
+        node = yaml.compose(text, Loader=_LOADER)
+        value = None if node is None else _value(node, label)
+    except yaml.MarkedYAMLError as error:
+        problem = " ".join(filter(None, (error.context, error.problem)))
+        raise SpecError(f"{label}:{_line(error.problem_mark)} not valid YAML: {problem}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        # ValueError without a mark comes from text that looks like a date or number and is none.
+        if isinstance(error, SpecError):
+            raise
+        raise SpecError(f"{label}: not valid YAML: {' '.join(str(error).split())}") from error
+    if value is None:
+        raise SpecError(f"{label}: the file is empty; expected a YAML mapping that begins with 'schema: 1'")
+    if not isinstance(value, dict):
+        kind = "a list" if isinstance(value, list) else f"the single value {value!r:.40}"
+        raise SpecError(f"{label}: expected a mapping of keys to values; got {kind}")
+    return value
+
+
+def _text(source: Path | Traversable, label: str) -> str:
+    try:
+        if source.is_dir():
+            raise SpecError(f"{label}: is a directory; expected a YAML file")
+        if not source.is_file():
+            raise SpecError(f"{label}: no such file")
+        with source.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise SpecError(f"{label}: cannot be read: {error.strerror or error}") from error
+    if len(content) > MAX_BYTES:
+        raise SpecError(f"{label}: is larger than 1 MiB; expected a YAML file of a few KiB")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{label}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def _refuse_references(text: str, label: str) -> None:
+    """Raise SpecError for anchors, aliases, tags and deep nesting, before anything is built from them."""
+    depth = 0
+    event: Any
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _MAX_DEPTH:
+                raise SpecError(f"{label}:{_line(event.start_mark)} nests deeper than {_MAX_DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if getattr(event, "tag", None) is not None:
+            raise SpecError(f"{label}:{_line(event.start_mark)} YAML tag {event.tag} is not allowed")
+        if getattr(event, "anchor", None) is not None:
+            word = "alias *" if isinstance(event, yaml.AliasEvent) else "anchor &"
+            raise SpecError(
+                f"{label}:{_line(event.start_mark)} YAML {word}{event.anchor} is not allowed; write the value out"
+            )
+
+
+def _value(node: yaml.Node, label: str) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(node, label)
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(item, label) for item in node.value]
+    if node.tag == "tag:yaml.org,2002:str":
+        return node.value
+    return yaml.constructor.SafeConstructor().construct_object(node)
+
+
+def _mapping(node: yaml.MappingNode, label: str) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key = _value(key_node, label)
+        line = _line(key_node.start_mark)
+        if not isinstance(key, str):
+            raise SpecError(f"{label}:{line} expected text as key; got {key!r:.40}")
+        if key in result:
+            raise SpecError(f"{label}:{line} key {key!r} is written twice")
+        result[key] = _value(value_node, label)
+    return result
+
+
+def _line(mark: Any) -> str:
+    return "" if mark is None else f" line {mark.line + 1}:"
