@@ -32,5 +32,3 @@ class B_prime(nn.Sequential):
 
     def __init__(self) -> None:
         super().__init__(nn.Conv2d(256, 1, 1, bias=False), nn.Conv2d(1, 128, 1, bias=False))
-
-

@@ -30,7 +30,9 @@ class _Constant(BaseModel):
     @field_validator("value", "stderr", mode="before")
     @classmethod
     def _number(cls, value: object) -> object:
-        return parse_quantity(value, _SECONDS) if isinstance(value, str) else float(value) if type(value) is int else value
+        return (
+            parse_quantity(value, _SECONDS) if isinstance(value, str) else float(value) if type(value) is int else value
+        )
 
 
 class _Priors(BaseModel):

@@ -227,9 +227,8 @@ class Graph:
         for forced in self.forced:
             if given.pop(forced.name, forced.value) != forced.value:
                 raise SizeError(f"{forced}; trace again with {forced.name}={dims[forced.name]}")
-        _check_conditions(self.conditions, given)
-        at = evaluator(given)
-        return _map_graph(self, at, given)
+        _check_conditions(self.conditions, {**self.sizes, **given})
+        return _map_graph(self, evaluator(given), given)
 
     def with_forced(self, forced: tuple[ForcedSize, ...]) -> Graph:
         """The same graph with the sizes that the model forces to constants put in and noted."""
@@ -277,8 +276,7 @@ def _check_conditions(conditions: tuple[Condition, ...], given: Mapping[str, int
 
 
 def _coverage(graph: Graph) -> Coverage:
-    # Shares need numbers: the smallest sizes that are not the special cases 0 and 1.
-    at = evaluator(dict.fromkeys(graph.dims, 2))
+    at = _smallest_sizes(graph)  # shares need numbers
     flop = {True: 0.0, False: 0.0}
     moved = {True: 0.0, False: 0.0}
     for priced in graph.priced:
@@ -293,6 +291,19 @@ def _coverage(graph: Graph) -> Coverage:
         flop_share=flop[True] / (flop[True] + flop[False]) if any(flop.values()) else 1.0,
         bytes_share=moved[True] / (moved[True] + moved[False]) if any(moved.values()) else 1.0,
     )
+
+
+def _smallest_sizes(graph: Graph) -> Callable[[Size], Size]:
+    """An evaluator that puts one number for all open sizes: the smallest power of 2 at which no tensor vanishes.
+
+    Not 1, which broadcasts. A convolution without padding, for one, needs its kernel's size.
+    """
+    sizes = {size for p in graph.priced for t in p.op.outputs for size in t.shape if not isinstance(size, int)}
+    for power in range(1, 13):
+        at = evaluator(dict.fromkeys(graph.dims, 2**power))
+        if all(at(size) >= 1 for size in sizes):
+            break
+    return at
 
 
 def _map_graph(graph: Graph, at: Callable[[Size], Size], given: Mapping[str, int]) -> Graph:
@@ -332,9 +343,7 @@ def _map_graph(graph: Graph, at: Callable[[Size], Size], given: Mapping[str, int
         inputs=tuple(map(tensor, graph.inputs)),
         outputs=tuple(map(tensor, graph.outputs)),
         gradients=tuple(map(tensor, graph.gradients)),
-        priced=tuple(
-            PricedOp(op=op(p.op), costs=tuple(map(cost, p.costs)), basis=p.basis) for p in graph.priced
-        ),
+        priced=tuple(PricedOp(op=op(p.op), costs=tuple(map(cost, p.costs)), basis=p.basis) for p in graph.priced),
         dims=tuple(name for name in graph.dims if name not in given),
         sizes=MappingProxyType({**graph.sizes, **given}),
     )

@@ -83,6 +83,4 @@ def _dtype(dtype: object) -> DType:
         return DType(name)
     except ValueError:
         known = [str(known) for known in DType]
-        raise InputError(
-            f"unknown number format {name!r}{nearest(name, known)} (known: {', '.join(known)})"
-        ) from None
+        raise InputError(f"unknown number format {name!r}{nearest(name, known)} (known: {', '.join(known)})") from None

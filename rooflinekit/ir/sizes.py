@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import sympy
@@ -115,9 +115,17 @@ def check_dims(given: Mapping[str, object], known: Iterable[str], *, complete: b
         checked[name] = value.__index__()
     missing = [name for name in known if name not in checked]
     if complete and missing:
-        options = ", ".join(f"{name}=…" for name in missing)
-        raise SizeError(f"size {missing[0]!r} is not given; add {options}")
+        raise missing_size(missing)
     return checked
+
+
+def missing_size(names: Sequence[str]) -> SizeError:
+    """The error for named sizes that are still open."""
+    words = " and ".join(map(repr, names))
+    return SizeError(
+        f"no number is given for size {words}: add {', '.join(f'{name}=…' for name in names)} "
+        f"({' '.join(f'--{name} …' for name in names)} on the command line)"
+    )
 
 
 def evaluator(dims: Mapping[str, int]) -> Callable[[Size], Size]:

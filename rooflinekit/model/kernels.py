@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rooflinekit.errors import SizeError
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph, Op, Phase, PricedOp
-from rooflinekit.ir.sizes import ceil_div, product
+from rooflinekit.ir.sizes import ceil_div, missing_size, product
 from rooflinekit.ir.tensor import DType, Math
 
 
@@ -63,8 +62,7 @@ def issues_of(graph: Graph) -> tuple[Issue, ...]:
     Raises SizeError while a size of the graph is open.
     """
     if graph.dims:
-        options = ", ".join(f"{name}=…" for name in graph.dims)
-        raise SizeError(f"size {graph.dims[0]!r} is not given; add {options}")
+        raise missing_size(graph.dims)
     return tuple(_issue(priced, graph.tf32) for priced in graph.priced)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.kernels import Kernel
 from rooflinekit.model.machine import Machine, Rate
@@ -84,4 +83,3 @@ def _time(kernel: Kernel, machine: Machine, rate: Rate | None) -> Timing:
         launch_s=machine.kernel_start_s,
         note=note,
     )
-

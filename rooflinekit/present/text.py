@@ -50,7 +50,9 @@ def print_predictions(predictions: Sequence[Prediction]) -> None:
         out.print("constants: defaults of calibration/fits/priors.yaml, not measured on these GPUs", soft_wrap=True)
     for prediction in predictions:
         for note in prediction.notes:
-            out.print(f"note: {prediction.machine.name}: {note.removeprefix(prediction.machine.name + ' ')}", soft_wrap=True)
+            out.print(
+                f"note: {prediction.machine.name}: {note.removeprefix(prediction.machine.name + ' ')}", soft_wrap=True
+            )
 
 
 def _rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]:

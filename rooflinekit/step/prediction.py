@@ -94,8 +94,8 @@ class Prediction:
         """Share of the wall time by regime: in arithmetic, in memory traffic, and in neither."""
         seconds: dict[Bound, float] = {"compute": 0.0, "memory": 0.0, "overhead": self._terms["overhead"]}
         for timing in self.timings:
-            busy = "compute" if timing.compute_s > timing.memory_s else "memory"
-            seconds[busy] += max(timing.compute_s, timing.memory_s)  # type: ignore[index]
+            busy: Bound = "compute" if timing.compute_s > timing.memory_s else "memory"
+            seconds[busy] += max(timing.compute_s, timing.memory_s)
             seconds["overhead"] += timing.launch_s
         total = sum(seconds.values())
         return MappingProxyType({name: part / total if total else 0.0 for name, part in seconds.items()})
@@ -125,12 +125,12 @@ class Prediction:
         if not 0 < level < 1:
             raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
         constants = self.machine.constants.constants
-        relative = {
+        relative: dict[Bound, float] = {
             "compute": constants["matrix_share"].stderr / constants["matrix_share"].value,
             "memory": constants["memory_share"].stderr / constants["memory_share"].value,
             "overhead": constants["host_factor"].stderr / constants["host_factor"].value,
         }
-        spread = math.sqrt(sum((self.shares[name] * error) ** 2 for name, error in relative.items()))  # type: ignore[index]
+        spread = math.sqrt(sum((self.shares[name] * error) ** 2 for name, error in relative.items()))
         factor = math.exp(NormalDist().inv_cdf((1 + level) / 2) * spread)
         return self.total_s / factor, self.total_s * factor
 

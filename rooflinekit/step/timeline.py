@@ -95,7 +95,8 @@ def schedule(
     cpu_s = cpu - waited_for_gpu
     if execution.sync == "none" and not waited_for_gpu:
         return _steady(spans, cpu_s)
-    end = cpu if execution.sync == "op" else max(cpu, gpu) + host.sync
+    synchronized = execution.sync == "op" and waited_for_gpu > 0
+    end = cpu if synchronized else max(cpu, gpu) + host.sync
     return Timeline(spans=tuple(spans), cpu_s=cpu_s, tail_s=end - gpu)
 
 
@@ -114,8 +115,6 @@ def _steady(spans: list[Span], cpu_s: float) -> Timeline:
         waited = span.waited_s * share
         start = gpu + waited
         gpu = start + span.timing.total_s
-        paced.append(
-            Span(timing=span.timing, issued_s=span.issued_s, start_s=start, end_s=gpu, waited_s=waited)
-        )
+        paced.append(Span(timing=span.timing, issued_s=span.issued_s, start_s=start, end_s=gpu, waited_s=waited))
     tail = idle - sum(span.waited_s for span in paced)
     return Timeline(spans=tuple(paced), cpu_s=cpu_s, tail_s=max(0.0, tail))

@@ -115,7 +115,6 @@ def explain(a: Prediction, b: Prediction) -> Explanation:
             raise ComparisonError(f"the two predictions differ in {what}: {of_a} and {of_b}; predict both on the same")
     for name in a.sizes.keys() & b.sizes.keys():
         if a.sizes[name] != b.sizes[name]:
-            raise ComparisonError(
-                f"the two predictions differ in size {name!r}: {a.sizes[name]} and {b.sizes[name]}; predict both at the same"
-            )
+            values = f"{a.sizes[name]} and {b.sizes[name]}"
+            raise ComparisonError(f"the two predictions differ in size {name!r}: {values}; predict both at the same")
     return Explanation(a=a, b=b)

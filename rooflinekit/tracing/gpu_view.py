@@ -50,8 +50,10 @@ def _attention(
     lead = query.shape[:-2]
     if len(lead) != 2:
         q, k, v = (t.reshape(-1, 1, *t.shape[-2:]) if lead else t[None, None] for t in (query, key, value))
-        mask = None if attn_mask is None else attn_mask.expand(*lead, *attn_mask.shape[-2:]).reshape(
-            -1, 1, *attn_mask.shape[-2:]
+        mask = (
+            None
+            if attn_mask is None
+            else attn_mask.expand(*lead, *attn_mask.shape[-2:]).reshape(-1, 1, *attn_mask.shape[-2:])
         )
         output = _attention(q, k, v, mask, dropout_p, is_causal, scale)
         return output.reshape(*lead, *output.shape[-2:])

@@ -47,6 +47,14 @@ def named_modules(roots: dict[str, nn.Module]) -> dict[int, str]:
     return paths
 
 
+def refuse_lazy(roots: dict[str, nn.Module]) -> None:
+    """Raises TraceError where a parameter gets its shape from the first call only."""
+    for root in roots.values():
+        for name, weight in root.named_parameters():
+            if nn.parameter.is_lazy(weight):
+                raise TraceError(f"parameter {name!r} has no shape yet: call the lazy module once before it is traced")
+
+
 @contextmanager
 def preserved(roots: dict[str, nn.Module]) -> Iterator[None]:
     """Puts back every attribute of every module, and the random state of torch, numpy and Python."""
@@ -75,7 +83,7 @@ def put_fakes_in(roots: dict[str, nn.Module], dtype: torch.dtype | None) -> dict
     """Replaces each parameter, buffer and tensor attribute by a fake one; tied tensors stay tied.
 
     Call it under a FakeTensorMode and inside `preserved`. Returns the fakes by name: parameters are
-    `nn.Parameter`. With a `dtype`, floating-point tensors take it. Raises TraceError for a lazy module.
+    `nn.Parameter`. With a `dtype`, floating-point tensors take it.
     """
     fakes: dict[int, torch.Tensor] = {}
     named: dict[str, torch.Tensor] = {}
@@ -83,8 +91,6 @@ def put_fakes_in(roots: dict[str, nn.Module], dtype: torch.dtype | None) -> dict
     def fake_of(tensor: torch.Tensor, name: str) -> torch.Tensor:
         if id(tensor) in fakes:
             return fakes[id(tensor)]
-        if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
-            raise TraceError(f"parameter {name!r} has no shape yet: call the lazy module once before it is traced")
         wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
         fake = _like(tensor, wanted)
         if isinstance(tensor, nn.Parameter):

@@ -37,11 +37,11 @@ def _schema(function: torch._ops.OpOverload) -> tuple[str, tuple[tuple[str, Any]
     return schema.name.replace("::", "."), arguments, written
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Turns what is dispatched while it is active into ops."""
 
     def __init__(self, symbols: Symbols, paths: dict[int, str], progress: Progress | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Op] = []
         self.fx = fx.Graph()
         self.phase = Phase.FORWARD
@@ -118,7 +118,7 @@ class Recorder(TorchDispatchMode):
             # In backward: the module whose forward op made this node.
             return self._module_of_node.get(node._sequence_nr(), "")
         # The first op seen at a sequence number is the one whose node got the number before it.
-        self._module_of_node.setdefault(torch.autograd._get_sequence_nr() - 1, here)
+        self._module_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, here)
         return here
 
     # --- ops -------------------------------------------------------------------------------------------------
@@ -260,13 +260,19 @@ def _shared_memory(tensor: torch.Tensor, args: Sequence[Any]) -> str:
     if tensor.layout is not torch.strided:
         return ""
     storage = tensor.untyped_storage()._cdata
-    for arg in args:
-        for candidate in arg if isinstance(arg, list | tuple) else (arg,):
-            if isinstance(candidate, torch.Tensor) and candidate.layout is torch.strided:
-                if candidate.untyped_storage()._cdata == storage:
-                    spec: TensorSpec | None = getattr(candidate, _SPEC, None)
-                    return spec.memory if spec is not None else ""
+    for candidate in _tensors_in(args):
+        if candidate.layout is torch.strided and candidate.untyped_storage()._cdata == storage:
+            spec: TensorSpec | None = getattr(candidate, _SPEC, None)
+            return spec.memory if spec is not None else ""
     return ""
+
+
+def _tensors_in(args: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            yield arg
+        elif isinstance(arg, list | tuple):
+            yield from (item for item in arg if isinstance(item, torch.Tensor))
 
 
 def _known_contiguous(tensor: torch.Tensor) -> bool:
@@ -277,15 +283,14 @@ def _known_contiguous(tensor: torch.Tensor) -> bool:
     for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
         if isinstance(size, int) and size == 1:
             continue
-        if isinstance(stride, int) and isinstance(expected, int):
-            if stride != expected:
-                return False
-        elif getattr(stride, "node", None) is None or getattr(expected, "node", None) is None:
-            return False
-        elif stride.node.expr != expected.node.expr:
+        if _expression(stride) != _expression(expected):
             return False
         expected = expected * size
     return True
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
 @contextmanager

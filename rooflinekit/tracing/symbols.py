@@ -25,7 +25,7 @@ _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent)
 
 
-class RecordingShapeEnv(ShapeEnv):  # type: ignore[misc]  # torch leaves it untyped
+class RecordingShapeEnv(ShapeEnv):
     """A ShapeEnv that remembers which line of the model asked each question about a symbolic size."""
 
     def __init__(self) -> None:
@@ -82,18 +82,23 @@ def example_sizes(names: Iterable[str], given: Mapping[str, int], taken: Iterabl
 class Symbols:
     """The user's named sizes in one trace."""
 
-    def __init__(self, names: Iterable[str], examples: Mapping[str, int], fake: FakeTensorMode) -> None:
+    def __init__(self, names: Iterable[str], examples: Mapping[str, int]) -> None:
         self.names = tuple(names)
         self.examples = dict(examples)
-        self._fake = fake
+        self.fake = FakeTensorMode(
+            # Without open sizes torch keeps plain integers, which is several times faster.
+            shape_env=RecordingShapeEnv() if self.names else None,
+            allow_non_fake_inputs=True,
+            static_shapes=not self.names,
+        )
         self._to_user: dict[sympy.Symbol, sympy.Symbol] = {}
         self._known: dict[sympy.Basic, Size] = {}
 
     @contextmanager
     def inside_op(self) -> Iterator[None]:
         """Marks questions as those of an operator, not of the model's own code."""
-        environment = self._fake.shape_env
-        if environment is None:
+        environment = self.fake.shape_env
+        if not isinstance(environment, RecordingShapeEnv):
             yield
             return
         environment.inside_op = True
@@ -107,10 +112,10 @@ class Symbols:
         shape = [self.examples[size] if isinstance(size, str) else size for size in described.shape]
         dtype = getattr(torch, described.dtype.value)
         if not described.names:
-            with self._fake:
+            with self.fake:
                 return torch.empty(shape, dtype=dtype, device=device)
         dynamic = [DimDynamic.DYNAMIC if isinstance(s, str) else DimDynamic.STATIC for s in described.shape]
-        fake = self._fake.from_tensor(
+        fake = self.fake.from_tensor(
             torch.empty(shape, dtype=dtype, device="meta"),
             symbolic_context=StatelessSymbolicContext(dynamic_sizes=dynamic),
             source=ConstantSource(name),
@@ -118,14 +123,14 @@ class Symbols:
         for wanted, size in zip(described.shape, fake.shape, strict=True):
             if isinstance(wanted, str) and isinstance(size, torch.SymInt):
                 self._to_user[size.node.expr] = symbol(wanted)
-        with self._fake:
+        with self.fake:
             return torch.empty(fake.shape, dtype=dtype, device=device)
 
-    def size(self, value: int | torch.SymInt) -> Size:
-        """A size of torch's as one of ours."""
-        if isinstance(value, int):
-            return value
-        return self.expression(value.node.expr)
+    def size(self, value: Any) -> Size:
+        """A size of torch's, `int` or `SymInt`, as one of ours."""
+        if isinstance(value, torch.SymInt):
+            return self.expression(value.node.expr)
+        return int(value)
 
     def expression(self, expr: sympy.Basic) -> Size:
         """torch's expression in the user's names and sympy's own functions."""
@@ -144,8 +149,8 @@ class Symbols:
 
     def forced(self) -> tuple[ForcedSize, ...]:
         """The named sizes that the model's code turned into constants, each with the line that did."""
-        environment = self._fake.shape_env
-        if environment is None:
+        environment = self.fake.shape_env
+        if not isinstance(environment, RecordingShapeEnv):
             return ()
         found = []
         for theirs, ours in self._to_user.items():
@@ -158,8 +163,8 @@ class Symbols:
 
     def conditions(self) -> tuple[Condition, ...]:
         """Relations between sizes on which the traced path depends."""
-        environment = self._fake.shape_env
-        if environment is None:
+        environment = self.fake.shape_env
+        if not isinstance(environment, RecordingShapeEnv):
             return ()
         found: dict[sympy.Basic, Condition] = {}
         for guard in environment.guards:

@@ -45,14 +45,14 @@ def load_target(text: str) -> Target:
     return Target(name=name, model=_from_python(source, name))
 
 
-def _timm(name: str) -> nn.Module:
+def _timm(name: str) -> Any:
     timm = _library("timm")
     if not timm.is_model(name):
         raise TargetError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
     return _built(lambda: timm.create_model(name), f"timm:{name}")
 
 
-def _transformers(name: str) -> nn.Module:
+def _transformers(name: str) -> Any:
     transformers = _library("transformers")
     if name.endswith(".json"):
         architecture, config = _transformers_config(transformers, Path(name))
@@ -89,7 +89,7 @@ def _transformers_config(transformers: Any, path: Path) -> tuple[str, Any]:
     return str(architectures[0]), transformers.AutoConfig.for_model(model_type, **fields)
 
 
-def _from_python(source: str, name: str) -> Callable[..., Any]:
+def _from_python(source: str, name: str) -> Any:
     found: Any = _module(source)
     for part in name.split("."):
         try:
@@ -177,7 +177,7 @@ def _declare_torchvision_operators() -> None:
     except (RuntimeError, AttributeError, ImportError):
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
-        library = torch.library.Library("torchvision", "FRAGMENT")
+        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
         for schema in _TORCHVISION_OPERATORS:
-            library.define(schema)
+            library.define(schema)  # type: ignore[no-untyped-call]
         _declared.append(library)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
@@ -19,9 +19,9 @@ from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.tracing.gpu_view import GpuView
-from rooflinekit.tracing.isolation import FAKE_DEVICE, modules_of, named_modules, preserved, put_fakes_in
+from rooflinekit.tracing.isolation import FAKE_DEVICE, modules_of, named_modules, preserved, put_fakes_in, refuse_lazy
 from rooflinekit.tracing.recorder import Progress, Recorder
-from rooflinekit.tracing.symbols import RecordingShapeEnv, Symbols, example_sizes, place_of
+from rooflinekit.tracing.symbols import Symbols, example_sizes, place_of
 
 Mode = Literal["inference", "training"]
 Loss = Callable[..., torch.Tensor]
@@ -80,20 +80,18 @@ def trace(
         step = _with_numbers(step, examples)
         names = _names(step)
     roots = modules_of(step.model)
-    fake = FakeTensorMode(
-        shape_env=RecordingShapeEnv() if names else None, allow_non_fake_inputs=True, static_shapes=not names
-    )
+    refuse_lazy(roots)
+    taken = {size for root in roots.values() for weight in root.parameters() for size in weight.shape}
+    symbols = Symbols(names, example_sizes(names, examples, taken))
     with preserved(roots):
         paths = named_modules(roots)
-        with fake:
+        with symbols.fake:
             weights = put_fakes_in(roots, None if dtype is None else getattr(torch, dtype.value))
-        taken = {int(size) for weight in weights.values() for size in weight.shape}
-        symbols = Symbols(names, example_sizes(names, examples, taken), fake)
         recorder = Recorder(symbols, paths, progress)
         specs = [recorder.name_tensor(w, name, _role(w)) for name, w in weights.items()]
         make = _InputMaker(recorder, symbols, dtype)
         args, kwargs, targets = make(step.args, "arg"), make(step.kwargs, ""), make(step.targets, "target")
-        with _readable_errors(step.model, recorder), fake, recorder, recorder.following_modules(), GpuView():
+        with _readable_errors(step.model, recorder), symbols.fake, recorder, recorder.following_modules(), GpuView():
             output = _run(step, args, kwargs, targets, roots, recorder)
         return _collected(step, recorder, symbols, specs, make.specs, output)
 

@@ -1,0 +1,49 @@
+"""What several tests stand on: round numbers, so that expected values can be worked out by hand."""
+
+import pytest
+import torch  # noqa: F401  imported once here, so that no test pays for it in its own time
+from round_numbers import constants
+
+from rooflinekit.hardware.device import Clock, Device, Memory
+from rooflinekit.hardware.host import Host
+from rooflinekit.model.machine import Machine
+
+
+@pytest.fixture
+def device() -> Device:
+    """10 TFLOP/s fp32, 100 TFLOP/s fp16 matrix, 1 TB/s: ridge points 10 and 100. Special functions: 1 T/s."""
+    return Device(
+        name="round-gpu",
+        vendor="Nobody",
+        architecture="Round",
+        sm_count=50,
+        lanes_per_sm=80,
+        clock=Clock(boost=1.25e9),  # 2 · 50 · 80 · 1.25 GHz = 10 TFLOP/s; 16 · 50 · 1.25 GHz = 1 T/s
+        dram=Memory(capacity=16e9, bandwidth=1e12),
+        l2_capacity=4e6,
+        matrix_peak={"fp16": 100e12},
+        vector_peak={"fp32": 10e12, "fp64": 5e12},
+    )
+
+
+@pytest.fixture
+def machine(device: Device) -> Machine:
+    return Machine.of(device, constants())
+
+
+@pytest.fixture
+def host() -> Host:
+    """10 µs an op, 1 µs a view or further launch, half of it in backward, no latency."""
+    return Host(
+        name="round-host",
+        description="round numbers",
+        dispatch={"default": 10e-6, "view": 1e-6},
+        backward_factor=0.5,
+        launch=1e-6,
+        launch_latency=0.0,
+        sync=0.0,
+        step=0.0,
+        dram_bandwidth=1e11,
+        copy_bandwidth_pageable=1e10,
+        copy_bandwidth_pinned=1e10,
+    )

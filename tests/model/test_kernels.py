@@ -1,0 +1,98 @@
+"""Ops → kernels: how many are launched, in which arithmetic, by which algorithm."""
+
+import pytest
+import torch
+from torch import nn
+
+import rooflinekit as rk
+from rooflinekit.errors import SizeError
+from rooflinekit.model.kernels import Kernel, issues_of
+
+
+def kernels(model: object, *inputs: object, **options: object) -> list[Kernel]:
+    graph = rk.trace(model, *inputs, **options)
+    return [kernel for issue in issues_of(graph) for kernel in issue.kernels]
+
+
+def test_views_launch_nothing_but_are_issued() -> None:
+    issues = issues_of(rk.trace(lambda x: x.view(6).exp(), rk.Input(2, 3)))
+    assert [(issue.family, len(issue.kernels)) for issue in issues] == [("view", 0), ("elementwise", 1)]
+
+
+def test_a_bias_of_a_convolution_is_a_kernel_of_its_own() -> None:
+    product, bias = kernels(nn.Conv2d(3, 8, 1), rk.Input(2, 3, 4, 4))
+    # the product reads 2·3·16 inputs and 8·3 weights and writes 2·8·16 outputs, 4 bytes each
+    assert (product.cost.read_bytes, product.cost.write_bytes) == (4 * (96 + 24), 4 * 256)
+    assert product.cost.vector_flop == 0
+    # the bias reads the output and itself, and writes the output
+    assert (bias.cost.read_bytes, bias.cost.write_bytes) == (4 * (256 + 8), 4 * 256)
+    assert bias.cost.vector_flop == 256
+    assert (bias.family, bias.name) == ("elementwise", "convolution: bias")
+
+
+def test_convolution_backward_is_a_kernel_a_gradient() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.Conv2d(4, 5, 3))
+    found = kernels(model, rk.Input(2, 3, 8, 8), mode="training")
+    labels = [k.cost.label for k in found if k.kind == "aten.convolution_backward"]
+    assert labels == ["input gradient", "weight gradient", "bias gradient", "weight gradient"]
+
+
+def test_winograd_executes_four_ninths() -> None:
+    (kernel,) = kernels(nn.Conv2d(8, 16, 3, padding=1, bias=False), rk.Input(2, 8, 6, 6))
+    assert kernel.direct is not None
+    assert kernel.direct.matrix_flop == 2 * 2 * 36 * 16 * 8 * 9
+    assert kernel.cost.matrix_flop == 2 * 16 * (2 * 9) * 16 * 8  # 9 blocks of 2×2 outputs an image
+    assert kernel.cost.matrix_flop * 9 == kernel.direct.matrix_flop * 4
+    assert kernel.cost.bytes == kernel.direct.bytes
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(8, 8, 1, bias=False),
+        nn.Conv2d(8, 8, 3, stride=2, bias=False),
+        nn.Conv2d(8, 8, 3, dilation=2, bias=False),
+        nn.Conv2d(8, 8, 3, groups=2, bias=False),
+        nn.ConvTranspose2d(8, 8, 3, bias=False),
+    ],
+)
+def test_other_convolutions_have_no_winograd_form(layer: nn.Module) -> None:
+    (kernel,) = kernels(layer, rk.Input(1, 8, 9, 9))
+    assert kernel.direct is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tf32", "convolution", "product"),
+    [
+        ("float32", None, "tf32", "fp32"),  # PyTorch's defaults
+        ("float32", True, "tf32", "tf32"),
+        ("float32", False, "fp32", "fp32"),
+        ("float16", None, "fp16", "fp16"),
+        ("bfloat16", None, "bf16", "bf16"),
+        ("float64", None, "fp64", "fp64"),
+    ],
+)
+def test_arithmetic_of_products(dtype: str, tf32: bool | None, convolution: str, product: str) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+    found = {k.kind: k.math for k in kernels(model, rk.Input(1, 3, 2, 2), dtype=dtype, tf32=tf32)}
+    assert found["aten.convolution"] == convolution
+    assert found["aten.addmm"] == product
+    assert found["aten.relu"] == ("fp64" if dtype == "float64" else "fp32")
+
+
+def test_depthwise_convolutions_do_not_use_the_matrix_engine() -> None:
+    depthwise, dense = (kernels(nn.Conv2d(8, 8, 3, groups=g, bias=False), rk.Input(1, 8, 9, 9)) for g in (8, 1))
+    assert not depthwise[0].engine
+    assert dense[0].engine
+
+
+def test_intensity() -> None:
+    (kernel,) = kernels(lambda a, b: a @ b, rk.Input(64, 64), rk.Input(64, 64))
+    assert kernel.intensity == pytest.approx(2 * 64**3 / (3 * 64 * 64 * 4))
+    assert kernels(torch.exp, rk.Input(8))[0].intensity == pytest.approx(1 / 8)  # 1 FLOP, 4 bytes in, 4 out
+
+
+def test_open_sizes_are_refused() -> None:
+    graph = rk.trace(torch.exp, rk.Input("rows", "columns"))
+    with pytest.raises(SizeError, match="no number is given for size 'rows' and 'columns': add rows=…, columns=…"):
+        issues_of(graph)

@@ -1,0 +1,132 @@
+"""Kernel times against numbers worked out by hand, and the laws that every kernel obeys."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from round_numbers import constants
+
+from rooflinekit.errors import FormatError
+from rooflinekit.hardware.device import Clock, Device, Memory
+from rooflinekit.ir.cost import Cost, Gemm
+from rooflinekit.ir.graph import Phase
+from rooflinekit.ir.tensor import Math
+from rooflinekit.model.kernels import Family, Kernel
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.roofline import time_kernel
+
+
+def kernel(cost: Cost, math: Math = Math.FP32, *, engine: bool = True, direct: Cost | None = None) -> Kernel:
+    return Kernel(
+        name="k",
+        kind="test.k",
+        family=Family.MATMUL,
+        module="",
+        phase=Phase.FORWARD,
+        math=math,
+        engine=engine,
+        cost=cost,
+        direct=direct,
+    )
+
+
+PRODUCT = Cost(gemms=(Gemm(m=1000, n=1000, k=1000),), read_bytes=8_000_000, write_bytes=4_000_000)  # 2 GFLOP, 12 MB
+
+
+def test_a_compute_bound_product(machine: Machine) -> None:
+    timing = time_kernel(kernel(PRODUCT), machine)
+    assert timing.compute_s == pytest.approx(200e-6)  # 2 GFLOP at 10 TFLOP/s
+    assert timing.memory_s == pytest.approx(12e-6)  # 12 MB at 1 TB/s
+    assert timing.total_s == pytest.approx(200e-6)
+    assert timing.bound == "compute"
+
+
+def test_the_same_product_on_the_matrix_engine_is_memory_bound_less_far(machine: Machine) -> None:
+    timing = time_kernel(kernel(PRODUCT, Math.FP16), machine)
+    assert timing.compute_s == pytest.approx(20e-6)  # at 100 TFLOP/s
+    assert time_kernel(kernel(PRODUCT, Math.FP16, engine=False), machine).compute_s == pytest.approx(200e-6)
+
+
+def test_shares_and_start(device: Device) -> None:
+    slow = Machine.of(device, constants(matrix_share=0.5, memory_share=0.8, kernel_start=3e-6))
+    timing = time_kernel(kernel(PRODUCT), slow)
+    assert timing.terms() == pytest.approx({"ideal": 200e-6, "underuse": 200e-6, "memory": 0.0, "launch": 3e-6})
+    assert timing.memory_s == pytest.approx(15e-6)  # 12 MB at 0.8 TB/s
+    assert timing.total_s == pytest.approx(403e-6)
+
+
+def test_vector_work_and_special_functions(machine: Machine) -> None:
+    # 10 M FLOP at 10 TFLOP/s is 1 µs, 1 M special functions at 1 T/s is 1 µs; 40 MB take 40 µs
+    timing = time_kernel(kernel(Cost(vector_flop=10_000_000, special_flop=1_000_000, read_bytes=40_000_000)), machine)
+    assert timing.compute_s == pytest.approx(2e-6)
+    assert timing.terms() == pytest.approx({"ideal": 2e-6, "underuse": 0.0, "memory": 38e-6, "launch": 0.0})
+    assert timing.bound == "memory"
+
+
+def test_an_empty_kernel_costs_its_start(device: Device) -> None:
+    timing = time_kernel(kernel(Cost()), Machine.of(device, constants(kernel_start=2e-6)))
+    assert timing.total_s == 2e-6
+    assert timing.bound == "overhead"
+
+
+def test_winograd_where_it_is_faster_and_there_is_no_engine(device: Device) -> None:
+    direct = Cost(gemms=(Gemm(m=36_000, n=64, k=64 * 9),), read_bytes=4, write_bytes=4)
+    fewer = Cost(gemms=(Gemm(batch=16, m=9_000, n=64, k=64),), read_bytes=4, write_bytes=4)
+    at_half = Machine.of(device, constants(winograd_share=0.5))
+    # 2 · 36000·64·576 = 2.654 GFLOP, direct 265.4 µs; in 2.25 times fewer FLOP at half the rate 235.9 µs
+    both = time_kernel(kernel(fewer, direct=direct), at_half)
+    assert both.total_s == pytest.approx(265.4208e-6 / 2.25 / 0.5)
+    slower = Machine.of(device, constants(winograd_share=0.4))
+    assert time_kernel(kernel(fewer, direct=direct), slower).total_s == pytest.approx(265.4208e-6)
+    on_engine = time_kernel(kernel(fewer, Math.FP16, direct=direct), at_half)
+    assert on_engine.total_s == pytest.approx(26.54208e-6)
+
+
+def test_formats_that_the_device_does_not_have(machine: Machine) -> None:
+    bf16 = time_kernel(kernel(PRODUCT, Math.BF16), machine)
+    assert bf16.compute_s == pytest.approx(200e-6)
+    assert bf16.note == "round-gpu has no bf16 matrix units: computed in fp32"
+    # tf32 only allows the unit: where there is none, fp32 is what was asked for
+    assert time_kernel(kernel(PRODUCT, Math.TF32), machine).note == ""
+    with pytest.raises(FormatError, match=r"^round-gpu has no fp8 arithmetic \(it has fp16, fp32, fp64\); choose another"):
+        time_kernel(kernel(PRODUCT, Math.FP8), machine)
+
+
+sizes = st.integers(min_value=1, max_value=5000)
+
+
+@st.composite
+def kernels(draw: st.DrawFn) -> Kernel:
+    gemms = draw(st.lists(st.builds(Gemm, batch=sizes, m=sizes, n=sizes, k=sizes), max_size=2))
+    counts = {name: draw(st.integers(0, 10**9)) for name in ("vector_flop", "special_flop", "read_bytes", "write_bytes")}
+    return kernel(Cost(gemms=tuple(gemms), **counts), draw(st.sampled_from([Math.FP32, Math.FP16, Math.FP64])))
+
+
+def gpu(bandwidth: float = 1e12, clock: float = 1.25e9, scale: float = 1.0) -> Machine:
+    made = Device(
+        name="gpu",
+        vendor="Nobody",
+        architecture="Round",
+        sm_count=50,
+        lanes_per_sm=80,
+        clock=Clock(boost=clock),
+        dram=Memory(capacity=16e9, bandwidth=bandwidth),
+        l2_capacity=4e6,
+        matrix_peak={"fp16": 100e12 * scale},
+        vector_peak={"fp32": 10e12 * scale, "fp64": 5e12 * scale},
+    )
+    return Machine.of(made, constants(matrix_share=0.7, memory_share=0.8, vector_share=0.5, kernel_start=1e-6))
+
+
+@given(kernels())
+def test_terms_are_not_negative_and_add_up(k: Kernel) -> None:
+    timing = time_kernel(k, gpu())
+    assert all(seconds >= 0 for seconds in timing.terms().values())
+    assert sum(timing.terms().values()) == pytest.approx(timing.total_s, rel=1e-12)
+
+
+@given(kernels(), st.floats(1.0, 10.0))
+def test_a_better_device_is_never_slower(k: Kernel, factor: float) -> None:
+    base = time_kernel(k, gpu()).total_s
+    assert time_kernel(k, gpu(bandwidth=1e12 * factor)).total_s <= base
+    assert time_kernel(k, gpu(scale=factor)).total_s <= base
+    assert time_kernel(k, gpu(clock=1.25e9 * factor)).total_s <= base

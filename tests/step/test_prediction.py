@@ -1,0 +1,201 @@
+"""A prediction: its sums, tables, interval, memory and words."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import rooflinekit as rk
+from rooflinekit.errors import DeviceNotFoundError, FormatError, InputError, SizeError
+from rooflinekit.hardware.host import Host
+from rooflinekit.model.machine import Machine
+from rooflinekit.step.prediction import predict_graph
+from rooflinekit.step.timeline import Execution
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x).mean((2, 3)))
+
+
+@pytest.fixture(scope="module")
+def graph() -> rk.Graph:
+    return rk.trace(Net(), rk.Input("batch", 3, 32, 32), mode="training", optimizer=torch.optim.SGD)
+
+
+@pytest.fixture(params=["none", "step", "op"])
+def prediction(graph: rk.Graph, request: pytest.FixtureRequest) -> rk.Prediction:
+    return rk.predict(graph, "nvidia-a100-sxm4-80gb", batch=64, execution=rk.Execution(sync=request.param))
+
+
+def test_terms_add_up_to_the_total(prediction: rk.Prediction) -> None:
+    assert sum(prediction.terms().values()) == prediction.total_s
+    assert list(prediction.terms()) == ["ideal", "underuse", "memory", "launch", "overhead"]
+    assert all(seconds >= 0 for seconds in prediction.terms().values())
+    assert prediction.gpu_s + prediction.terms()["overhead"] == pytest.approx(prediction.total_s)
+    assert sum(prediction.shares.values()) == pytest.approx(1)
+
+
+def test_the_timeline_ends_when_the_terms_say(prediction: rk.Prediction) -> None:
+    assert prediction.spans[-1].end_s + prediction.timeline.tail_s == pytest.approx(prediction.total_s)
+
+
+def test_tables_add_up(prediction: rk.Prediction) -> None:
+    in_kernels = prediction.total_s - prediction.timeline.tail_s
+    for table in (prediction.by_module(), prediction.by_module(1), prediction.by_kind(), prediction.by_phase()):
+        assert table["total_s"].sum() == pytest.approx(in_kernels)
+        assert table["gpu_s"].sum() == pytest.approx(prediction.gpu_s)
+        assert table["kernels"].sum() == len(prediction.timings)
+        parts = table[["ideal_s", "underuse_s", "memory_s", "launch_s", "overhead_s"]].sum(axis=1)
+        assert parts.to_numpy() == pytest.approx(table["total_s"].to_numpy())
+    assert set(prediction.by_phase().index) == {"forward", "backward", "optimizer"}
+    assert set(prediction.by_module(1).index) == {"", "body", "head"}
+    assert len(prediction.by_kernel()) == len(prediction.timings)
+
+
+def test_a_step_by_hand(machine: Machine, host: Host) -> None:
+    # Linear 1000→1000 at batch 1000: 2 GFLOP at 10 TFLOP/s = 200 µs, beside 12 MB and a bias; relu in place of
+    # nothing: 4 MB in, 4 MB out at 1 TB/s = 8 µs. Issue: 1 µs for the transposed view, 10 µs for the product.
+    graph = rk.trace(nn.Sequential(nn.Linear(1000, 1000), nn.ReLU()), rk.Input(1000, 1000))
+    found = predict_graph(graph, machine, host, Execution(sync="step"))
+    assert found.gpu_s == pytest.approx(208e-6)
+    assert found.total_s == pytest.approx(11e-6 + 208e-6)
+    assert found.cpu_s == pytest.approx(21e-6)
+    assert found.regime == "compute"
+    assert found.flop == 2 * 1000**3 + 1000**2 + 1000**2  # product, bias, relu
+    # x, weight, bias, y; then y and z
+    assert found.bytes == 4 * (3 * 1000**2 + 1000) + 4 * 2 * 1000**2
+
+
+def test_regimes() -> None:
+    def regime(model: nn.Module, *inputs: rk.Input) -> str:
+        return rk.predict(model, *inputs, gpu="nvidia-a100-sxm4-80gb").regime
+
+    assert regime(nn.Linear(8192, 8192, device="meta"), rk.Input(8192, 8192)) == "compute"
+    assert regime(nn.ReLU(), rk.Input(2**28)) == "memory"
+    assert regime(nn.Sequential(*[nn.ReLU()] * 20), rk.Input(16)) == "overhead"
+
+
+def test_more_bandwidth_is_never_slower_for_a_step(graph: rk.Graph) -> None:
+    device = rk.load_device("nvidia-a100-sxm4-80gb")
+    times = []
+    for factor in (0.5, 1, 2, 8):
+        dram = device.dram.replace(bandwidth=device.dram.bandwidth * factor, pin_rate=None)
+        times.append(rk.predict(graph, device.replace(dram=dram), batch=64).total_s)
+    assert times == sorted(times, reverse=True)
+
+
+def test_interval(prediction: rk.Prediction) -> None:
+    low, high = prediction.interval(0.9)
+    assert low < prediction.total_s < high
+    assert math.log(high / prediction.total_s) == pytest.approx(math.log(prediction.total_s / low))
+    wider = prediction.interval(0.99)
+    assert wider[0] < low < high < wider[1]
+    with pytest.raises(ValueError, match="expected a probability between 0 and 1; got 1"):
+        prediction.interval(1)
+
+
+def test_interval_of_a_purely_compute_bound_step_is_that_of_its_constant(machine: Machine, host: Host) -> None:
+    graph = rk.trace(nn.Linear(4000, 4000, bias=False, device="meta"), rk.Input(4000, 4000))
+    found = predict_graph(graph, machine, host, Execution(sync="none"))
+    assert found.shares["compute"] == pytest.approx(1)
+    # 10 % standard error, 1.645 of them at 90 %
+    assert found.interval(0.9)[1] / found.total_s == pytest.approx(math.exp(0.1 * 1.6449), rel=1e-4)
+
+
+def test_memory_of_a_training_step(machine: Machine, host: Host) -> None:
+    # Weight 100·50 and bias 50; AdamW keeps two moments of each; gradients are as large as the weights.
+    graph = rk.trace(nn.Linear(100, 50), rk.Input(8, 100), mode="training", optimizer=torch.optim.AdamW)
+    memory = predict_graph(graph, machine, host, Execution()).memory
+    assert memory.weight_bytes == memory.gradient_bytes == 4 * 5050
+    assert memory.state_bytes == 2 * 4 * 5050
+    assert memory.peak_bytes >= 4 * (4 * 5050 + 800)  # and the input
+    assert memory.fits
+
+
+def test_memory_lives_from_first_to_last_use(machine: Machine, host: Host) -> None:
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(5):
+            x = x.exp()
+        return x
+
+    memory = predict_graph(rk.trace(chain, rk.Input(1000)), machine, host, Execution()).memory
+    assert memory.peak_bytes == 3 * 4000  # the input, and one result while the next is made
+
+    def skip(x: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        return y.exp().exp() + y
+
+    memory = predict_graph(rk.trace(skip, rk.Input(1000)), machine, host, Execution()).memory
+    assert memory.peak_bytes == 4 * 4000  # input; y; its exp; the next
+
+
+def test_training_keeps_activations_for_backward(machine: Machine, host: Host) -> None:
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64, bias=False), nn.Sigmoid()) for _ in range(6)])
+    infer, train = (rk.trace(model, rk.Input(1000, 64), mode=mode) for mode in ("inference", "training"))
+    peaks = [predict_graph(g, machine, host, Execution()).memory.peak_bytes for g in (infer, train)]
+    assert peaks[0] == 6 * 64 * 64 * 4 + 3 * 64_000 * 4  # weights; input; an activation and the next
+    assert peaks[1] > 6 * 64_000 * 4 + 6 * 64 * 64 * 4  # each sigmoid's output stays
+
+
+def test_what_does_not_fit_is_said() -> None:
+    found = rk.predict(nn.Linear(100_000, 50_000, device="meta"), rk.Input(4, 100_000), gpu="nvidia-rtx-2080-ti")
+    assert not found.memory.fits
+    assert any("does not fit" in note for note in found.notes)
+
+
+def test_emulated_formats_are_said() -> None:
+    found = rk.predict(nn.Linear(8, 8), rk.Input(2, 8), gpu="V100-SXM2-16GB", dtype="bfloat16")
+    assert found.notes == ("nvidia-v100-sxm2-16gb has no bf16 matrix units: computed in fp32",)
+
+
+def test_absent_formats_are_refused() -> None:
+    def product(a: torch.Tensor, b: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return torch._scaled_mm(a, b.t(), scale, scale, out_dtype=torch.bfloat16)
+
+    inputs = (rk.Input(32, 64, dtype="float8_e4m3fn"), rk.Input(16, 64, dtype="float8_e4m3fn"), rk.Input())
+    assert rk.predict(product, *inputs, gpu="nvidia-h100-sxm5-80gb").total_s > 0
+    with pytest.raises(FormatError, match="nvidia-a100-sxm4-80gb has no fp8 arithmetic"):
+        rk.predict(product, *inputs, gpu="nvidia-a100-sxm4-80gb")
+
+
+def test_json_round_trip_and_words(prediction: rk.Prediction) -> None:
+    document = json.loads(json.dumps(prediction.to_dict()))
+    assert sum(document["terms"].values()) == pytest.approx(document["total_s"])
+    assert document["sizes"] == {"batch": 64}
+    assert document["regime"] in ("compute", "memory", "overhead")
+    first = str(prediction).splitlines()[0]
+    assert first.startswith("Net training (batch=64) on nvidia-a100-sxm4-80gb: ")
+    assert first.endswith(f"{prediction.regime}-bound")
+    assert "<pre>Net training" in prediction._repr_html_()
+
+
+def test_a_graph_at_numbers_is_predicted_like_the_model_at_these_numbers(graph: rk.Graph) -> None:
+    by_graph = rk.predict(graph, "nvidia-l4", batch=16)
+    by_model = rk.predict(
+        Net(), rk.Input("batch", 3, 32, 32), "nvidia-l4", batch=16, mode="training", optimizer=torch.optim.SGD
+    )
+    assert by_graph.total_s == pytest.approx(by_model.total_s)
+    assert by_graph.flop == by_model.flop
+
+
+def test_wrong_calls_say_what_is_wrong(graph: rk.Graph) -> None:
+    with pytest.raises(InputError, match="gpu: expected a name, a path or a Device; got None"):
+        rk.predict(graph)
+    with pytest.raises(SizeError, match="no number is given for size 'batch': add batch=…"):
+        rk.predict(graph, "nvidia-l4")
+    with pytest.raises(SizeError, match="no number is given for size 'batch'"):
+        rk.predict(Net(), rk.Input("batch", 3, 32, 32), gpu="nvidia-l4")
+    with pytest.raises(SizeError, match="size 'batch': expected a positive integer; got 2.5"):
+        rk.predict(graph, "nvidia-l4", batch=2.5)
+    with pytest.raises(DeviceNotFoundError, match="unknown device 'nvidia-l5'"):
+        rk.predict(graph, "nvidia-l5", batch=2)
+    with pytest.raises(InputError, match="a Graph has its inputs already; got 1 more"):
+        rk.predict(graph, rk.Input(3), "nvidia-l4", batch=2)

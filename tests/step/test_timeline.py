@@ -1,0 +1,134 @@
+"""The two queues, against schedules worked out by hand."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rooflinekit as rk
+from rooflinekit.errors import InputError
+from rooflinekit.hardware.host import Host
+from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.graph import Op, Phase
+from rooflinekit.ir.tensor import Math
+from rooflinekit.model.kernels import Family, Issue, Kernel
+from rooflinekit.model.roofline import Timing
+from rooflinekit.step.timeline import Execution, Timeline, schedule
+
+US = 1e-6
+
+
+def issue(*kernel_us: float, phase: Phase = Phase.FORWARD, kind: str = "test.op") -> tuple[Issue, tuple[Timing, ...]]:
+    op = Op(name="op", kind=kind, phase=phase)
+    family = Family.ELEMENTWISE if kernel_us else Family.VIEW
+    made = Kernel(
+        name="k", kind=kind, family=family, module="", phase=phase, math=Math.FP32, engine=True, cost=Cost()
+    )
+    timings = tuple(Timing(kernel=made, ideal_s=0, compute_s=0, memory_s=t * US, launch_s=0) for t in kernel_us)
+    return Issue(op=op, family=family, kernels=(made,) * len(kernel_us)), timings
+
+
+def run(host: Host, sync: str, *parts: tuple[Issue, tuple[Timing, ...]]) -> tuple[Timeline, float]:
+    timeline = schedule([p[0] for p in parts], [p[1] for p in parts], host, Execution(sync=sync))
+    busy = sum(span.timing.total_s for span in timeline.spans)
+    return timeline, busy + timeline.idle_s
+
+
+def starts(timeline: Timeline) -> list[float]:
+    return [round(span.start_s / US, 6) for span in timeline.spans]
+
+
+def test_a_fast_gpu_waits_for_the_cpu(host: Host) -> None:
+    # issued at 10, 20, 30 µs; each runs 4 µs
+    timeline, total = run(host, "step", issue(4), issue(4), issue(4))
+    assert starts(timeline) == [10, 20, 30]
+    assert total == pytest.approx(34 * US)
+    assert timeline.cpu_s == pytest.approx(30 * US)
+    assert timeline.idle_s == pytest.approx(22 * US)
+
+
+def test_a_slow_gpu_lets_the_cpu_run_ahead(host: Host) -> None:
+    timeline, total = run(host, "step", issue(50), issue(50))
+    assert starts(timeline) == [10, 60]
+    assert total == pytest.approx(110 * US)
+
+
+def test_views_cost_the_cpu_only(host: Host) -> None:
+    timeline, total = run(host, "step", issue(), issue(), issue(4))
+    assert starts(timeline) == [12]  # 1 + 1 + 10
+    assert total == pytest.approx(16 * US)
+
+
+def test_further_launches_and_backward(host: Host) -> None:
+    timeline, _ = run(host, "step", issue(0, 0, 0), issue(0, phase=Phase.BACKWARD))
+    assert starts(timeline) == [10, 11, 12, 17]  # launches 1 µs apart, a backward op 5 µs
+    assert timeline.cpu_s == pytest.approx(17 * US)
+
+
+def test_latency_step_and_sync(host: Host) -> None:
+    slow = host.replace(launch_latency=5 * US, step=7 * US, sync=3 * US)
+    timeline, total = run(slow, "step", issue(4))
+    assert starts(timeline) == [22]  # 7 + 10 + 5
+    assert total == pytest.approx((22 + 4 + 3) * US)
+
+
+def test_synchronizing_after_each_op_adds_what_would_have_overlapped(host: Host) -> None:
+    timeline, total = run(host, "op", issue(50), issue(50))
+    assert starts(timeline) == [10, 70]  # 10 + 50, then 10 to issue
+    assert total == pytest.approx(120 * US)
+    assert timeline.cpu_s == pytest.approx(20 * US)
+
+
+def test_a_read_of_a_number_waits_for_the_gpu(host: Host) -> None:
+    timeline, total = run(host, "none", issue(50), issue(1, kind="aten._local_scalar_dense"), issue(1))
+    assert starts(timeline) == [10, 60, 71]
+    assert total == pytest.approx(72 * US)
+
+
+@pytest.mark.parametrize(("kernel_us", "pace_us"), [(4, 30), (50, 150), (10, 30)])
+def test_steps_in_a_loop_take_the_slower_queue(host: Host, kernel_us: float, pace_us: float) -> None:
+    timeline, total = run(host, "none", *[issue(kernel_us)] * 3)
+    assert total == pytest.approx(pace_us * US)
+    assert timeline.cpu_s == pytest.approx(30 * US)
+
+
+def test_a_cpu_that_works_on_after_the_last_kernel(host: Host) -> None:
+    _, total = run(host, "step", issue(4), *[issue()] * 20)
+    assert total == pytest.approx(30 * US)  # 10 + 20 views
+
+
+times = st.lists(st.lists(st.floats(0, 100), max_size=3), min_size=1, max_size=12)
+HOST = Host(
+    name="h",
+    description="for the laws",
+    dispatch={"default": 10 * US, "view": 1 * US},
+    backward_factor=0.5,
+    launch=1 * US,
+    launch_latency=2 * US,
+    sync=3 * US,
+    step=4 * US,
+    dram_bandwidth=1e11,
+    copy_bandwidth_pageable=1e10,
+    copy_bandwidth_pinned=1e10,
+)
+
+
+@given(times)
+def test_laws_of_the_queues(kernel_times: list[list[float]]) -> None:
+    parts = [issue(*ts) for ts in kernel_times]
+    (_, loop), (timeline, step), (_, op) = (run(HOST, sync, *parts) for sync in ("none", "step", "op"))
+    busy = sum(sum(ts) for ts in kernel_times) * US
+    assert loop <= step * (1 + 1e-9)
+    assert step <= op * (1 + 1e-9)
+    assert loop >= max(busy, timeline.cpu_s) * (1 - 1e-9)
+    assert step <= busy + timeline.cpu_s + (HOST.launch_latency * len(parts) + HOST.sync) * (1 + 1e-9)
+    for before, after in zip(timeline.spans, timeline.spans[1:], strict=False):
+        assert after.start_s >= before.end_s
+        assert after.start_s >= after.issued_s
+
+
+def test_unknown_words_are_refused() -> None:
+    with pytest.raises(InputError, match="execution sync 'stepp': expected 'none' or 'step' or 'op'; did you mean 'step'"):
+        Execution(sync="stepp")
+    with pytest.raises(InputError, match="execution backend 'compiled': expected 'eager'"):
+        rk.predict(torch.exp, rk.Input(3), gpu="nvidia-l4", execution="compiled")

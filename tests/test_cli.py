@@ -1,0 +1,223 @@
+"""The command line, as a user meets it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rooflinekit import cli
+
+ROOT = Path(__file__).parent.parent
+NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(7200, 2))
+
+def make():
+    return Net()
+
+number = 3
+
+def broken():
+    raise KeyError("lost")
+"""
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    (tmp_path / "net.py").write_text(NET)
+    return f"{tmp_path}/net.py"
+
+
+class Result:
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def call(*args: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["rooflinekit", *map(str, args)])
+        status = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        return Result(status, *capsys.readouterr())
+
+    return call
+
+
+COMMON = ("--input", "batch,3,32,32", "--gpu", "nvidia-l4")
+
+
+def test_predict_prints_a_column_a_gpu(run, net) -> None:
+    result = run("predict", f"{net}:Net", *COMMON, "--gpu", "A100-SXM4-80GB", "--batch", 8, "--by", "kind")
+    assert (result.status, result.err) == (0, "")
+    assert "Net, inference, batch 8, eager" in result.out
+    assert "nvidia-l4" in result.out
+    assert "nvidia-a100-sxm4-80gb, by kind" in result.out
+    assert "aten.convolution" in result.out
+    assert "0 by default" in result.out
+
+
+def test_predict_json_is_only_json(run, net) -> None:
+    result = run("predict", f"{net}:make", *COMMON, "--batch=8", "--json", "--by", "module", "--mode", "training", "--optimizer", "sgd")
+    (document,) = json.loads(result.out)["predictions"]
+    assert document["device"] == "nvidia-l4"
+    assert document["mode"] == "training"
+    assert {row["module"] for row in document["by"]} == {"0", "1", "3", ""}
+    assert sum(document["terms"].values()) == pytest.approx(document["total_s"])
+
+
+def test_sizes_may_be_given_in_three_ways(run, net) -> None:
+    ways = [("--batch", 8), ("--batch=8",), ("--size", "batch=8")]
+    results = [run("predict", f"{net}:Net", *COMMON, *way, "--json").out for way in ways]
+    assert results[0] == results[1] == results[2]
+
+
+def test_explain_and_plot(run, net, tmp_path) -> None:
+    result = run("explain", f"{net}:Net", f"{net}:make", *COMMON, "--batch", 8, "--plot", tmp_path / "w.svg")
+    assert result.status == 0
+    assert "as many FLOP as" in result.out
+    assert (tmp_path / "w.svg").read_text().startswith("<?xml")
+    for name in ("figure.pdf", "figure.svg", "figure.png"):
+        result = run("plot", f"{net}:Net", *COMMON, "--batch", 8, "--out", tmp_path / name)
+        assert (result.status, result.err) == (0, "")
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_devices(run) -> None:
+    assert "nvidia-h200-sxm-141gb" in run("devices").out
+    one = run("devices", "L4").out
+    assert "nvidia-l4: NVIDIA L4" in one
+    assert "passed: vector_peak.fp32" in one
+    names = {device["name"] for device in json.loads(run("devices", "--json").out)}
+    assert {"nvidia-t4", "amd-mi300x"} <= names
+    assert json.loads(run("devices", "l4", "--json").out)["checks"][0]["status"] == "passed"
+
+
+def test_check_accepts_the_shipped_files(run) -> None:
+    assert run("check", ROOT / "gpu_specs" / "nvidia-l4.yaml").status == 0
+    assert "well-formed" in run("check", ROOT / "gpu_specs" / "hosts" / "generic-server.yaml").out
+
+
+L4 = (ROOT / "gpu_specs" / "nvidia-l4.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (L4.replace("bandwidth: 300 GB/s", "bandwidth: 300 GB/s\n  bandwidth: 300 GB/s", 1), "key 'bandwidth' is written twice"),
+        (L4.replace("bandwidth: 300 GB/s", "bandwidth: 300", 1), "dram: bandwidth: expected a quantity in B/s"),
+        (L4.replace("fp16: 121.2 TFLOP/s", "fp16: 242.4 TFLOP/s", 1), "sparsity"),
+        (L4.replace("sm_count", "sm_cuont", 1), "sm_cuont: unknown key; did you mean 'sm_count'?"),
+    ],
+)
+def test_a_bad_specification_is_one_line(run, net, tmp_path, text, message) -> None:
+    assert text != L4
+    path = tmp_path / "bad.yaml"
+    path.write_text(text, encoding="utf-8")
+    for args in (("check", path), ("predict", f"{net}:Net", "-i", "8,3,32,32", "--gpu", path)):
+        result = run(*args)
+        assert (result.status, result.out) == (2, "")
+        assert result.err.count("\n") == 1
+        assert message in result.err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--gpu", "nvidia-a10x", "-i", "8,3,32,32"), "unknown device 'nvidia-a10x'; did you mean 'nvidia-a10'"),
+        (("--gpu", "a100", "-i", "8,3,32,32"), "'a100' may be nvidia-a100-pcie-40gb, "),
+        (("--gpu", "{tmp}", "-i", "8,3,32,32"), "is a directory; expected a YAML file"),
+        (("--gpu", "{tmp}/no.yaml", "-i", "8,3,32,32"), "no such file"),
+        (("--gpu", "l4"), "--input is missing"),
+        (("-i", "8,3,32,32"), "--gpu is missing"),
+        (("--gpu", "l4", "-i", "batch,3,32,32"), "no number is given for size 'batch': add batch=… (--batch … on the command"),
+        (("--gpu", "l4", "-i", "batch,3,32,32", "--batch", "0"), "size 'batch': expected a positive integer; got 0"),
+        (("--gpu", "l4", "-i", "batch,3,32,32", "--batch", "-4"), "size 'batch': expected a positive integer; got -4"),
+        (("--gpu", "l4", "-i", "batch,3,32,32", "--batch", "many"), "--batch: expected a positive integer; got 'many'"),
+        (("--gpu", "l4", "-i", "batch,3,32,32", "--batch"), "--batch: expected a positive integer; got ''"),
+        (("--gpu", "l4", "-i", "batch,3,32,32", "--bach", "4"), "unknown option or argument '--bach'; did you mean '--batch'?"),
+        (("--gpu", "l4", "-i", "batch,3,32,32", "--size", "batch"), "--size 'batch': expected NAME=VALUE"),
+        (("--gpu", "l4", "-i", "8,,32"), "input '8,,32': expected sizes separated by commas"),
+        (("--gpu", "l4", "-i", "8,3,32,32:float31"), "unknown number format 'float31'; did you mean 'float"),
+        (("--gpu", "l4", "-i", "8,3.5,32"), "size '3.5' is no name"),
+        (("--gpu", "l4", "-i", "8,0,32"), "expected a positive size; got 0"),
+        (("--gpu", "l4", "-i", "8,4,32,32"), "to have 3 channels, but got 4 channels"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--mode", "train"), "--mode 'train': expected 'inference' or 'training'"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--optimizer", "sgd"), "--optimizer belongs to --mode training"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--mode", "training", "--optimizer", "adamx"), "torch.optim has no optimizer 'adamx'; did you mean 'Adam"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--sync", "all"), "execution sync 'all': expected 'none' or 'step' or 'op'"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--by", "layer"), "--by 'layer': expected 'module' or 'kind'"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--dtype", "float8_e4m3fn"), "products in 8 bits are ops of their own"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--host", "generic-servr"), "unknown host 'generic-servr'; the hosts are generic-desktop, generic-server"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--plot", "{tmp}/figure.bmp"), ".bmp"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--plot", "{tmp}/no/figure.pdf"), "figure.pdf"),
+    ],
+)  # fmt: skip
+def test_wrong_use_is_one_line_and_status_2(run, net, tmp_path, args, message) -> None:
+    result = run("predict", f"{net}:Net", *(arg.format(tmp=tmp_path) for arg in args))
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("rooflinekit: ")
+    assert result.err.count("\n") == 1
+    assert message in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("{net}:Nett", "has no 'Nett'; did you mean 'Net'?"),
+        ("{net}:number", "expected a module, a class of modules or a factory without arguments; got int"),
+        ("{net}:broken", "cannot be built (net.py:14): KeyError: 'lost'"),
+        ("{tmp}:Net", "is a directory; expected a Python file"),
+        ("{tmp}/no.py:Net", "no such file"),
+        ("no_such_package.models:Net", "cannot be imported: No module named 'no_such_package'"),
+        ("resnet50", "target 'resnet50': expected 'timm:resnet50'"),
+        ("timm:resnet5O", "timm has no model 'resnet5O'; did you mean 'resnet50'"),
+        ("transformers:GPT3LMHeadModel", "transformers has no model 'GPT3LMHeadModel'; did you mean 'GPT2LMHeadModel'"),
+        ("transformers:{tmp}/no.json", "no.json: cannot be read: No such file or directory"),
+    ],
+)
+def test_a_wrong_target_is_one_line_and_status_2(run, net, tmp_path, target, message) -> None:
+    result = run("predict", target.format(net=net, tmp=tmp_path), "-i", "8,3,32,32", "--gpu", "l4")
+    assert (result.status, result.out) == (2, "")
+    assert result.err.count("\n") == 1
+    assert message in result.err
+
+
+def test_unknown_commands_and_options(run) -> None:
+    assert run("predikt").err.startswith("rooflinekit: No such command 'predikt'")
+    assert run("devices", "--jsn").status == 2
+    assert run("predict").err == "rooflinekit: Missing argument 'TARGET'.\n"
+
+
+@pytest.mark.parametrize("command", ["predict", "explain", "plot", "devices", "check"])
+def test_help_has_an_example_that_parses(run, command) -> None:
+    result = run(command, "--help")
+    assert result.status == 0
+    assert f"Example: rooflinekit {command}" in " ".join(result.out.split())
+
+
+def test_without_arguments_it_helps(run) -> None:
+    assert "predict" in run().out
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m rooflinekit devices --json | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.stdout, done.stderr) == ("[\n", "")
+
+
+def test_progress_goes_to_a_terminal_alone(net) -> None:
+    command = [sys.executable, "-m", "rooflinekit", "predict", f"{net}:Net", "-i", "8,3,32,32", "--gpu", "l4", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "TERM": "xterm"})
+    assert done.stderr == ""
+    json.loads(done.stdout)

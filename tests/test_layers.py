@@ -1,0 +1,78 @@
+"""Imports point down: the picture in docs/architecture.md, held against the code."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import rooflinekit
+
+PACKAGE = Path(rooflinekit.__file__).parent
+
+# A part imports only from rows above its own; parts of one row do not know each other.
+ROWS = [
+    {"errors"},
+    {"units"},
+    {"ir"},
+    {"tracing", "cost", "hardware"},
+    {"model"},
+    {"calibrate", "step"},
+    {"study"},
+    {"present"},
+    {"workflows"},
+    {"cli_workload"},
+    {"cli"},
+]
+OUTSIDE = {
+    "errors": set(),
+    "units": set(),
+    "ir": {"sympy", "pandas"},  # pandas for Graph.to_dataframe, when it is called
+    "tracing": {"torch", "sympy", "numpy", "torchvision"},  # torchvision to see whether it can be imported
+    "cost": set(),
+    "hardware": {"yaml", "pydantic", "pydantic_core"},
+    "model": {"numpy", "sympy"},
+    "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},
+    "step": {"pandas"},
+    "study": {"numpy", "scipy", "sympy", "pandas"},
+    "present": {"rich", "matplotlib", "numpy", "pandas"},
+    "workflows": set(),
+    "cli_workload": {"typer", "rich", "torch"},  # torch for the names of its optimizers
+    "cli": {"typer"},
+}
+FILES = [f for f in PACKAGE.rglob("*.py") if f.name not in ("__main__.py",) and f != PACKAGE / "__init__.py"]
+
+
+def part_of(file: Path) -> str:
+    first = file.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(file: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{file}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_imports_point_down(file: Path) -> None:
+    part = part_of(file)
+    row = next(i for i, names in enumerate(ROWS) if part in names)
+    allowed = {part}.union(*ROWS[:row])
+    ours = {name.split(".")[1] for name in imports(file) if name.startswith("rooflinekit.")}
+    assert not (wrong := ours - allowed), f"{part} imports {', '.join(sorted(wrong))}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_outside_imports_are_the_listed_ones(file: Path) -> None:
+    outside = {name.split(".")[0] for name in imports(file)} - set(sys.stdlib_module_names) - {"rooflinekit"}
+    assert not (wrong := outside - OUTSIDE[part_of(file)]), f"{part_of(file)} imports {', '.join(sorted(wrong))}"
+
+
+def test_every_part_has_a_row() -> None:
+    assert {part_of(file) for file in FILES} == set().union(*ROWS) == set(OUTSIDE)
