@@ -34,11 +34,13 @@ def rule(*kinds: str, override: bool = False) -> Callable[[Rule], Rule]:
     """
 
     def register(function: Rule) -> Rule:
-        for kind in map(normalized, kinds):
+        keys = tuple(map(normalized, kinds))
+        for kind in keys:  # all of them before the first is registered
             if not override and (kind in _RULES or kind in _FREE):
                 first = _RULES.get(kind)
                 where = f"{first.__module__}.{getattr(first, '__name__', first)}" if first else "registered as free"
                 raise DuplicateRuleError(f"op {kind!r} has a rule already ({where}); pass override=True to replace it")
+        for kind in keys:
             _FREE.discard(kind)
             _RULES[kind] = function
         return function
@@ -79,7 +81,8 @@ def price(
     `on_unknown="raise"` it raises UnknownOpError.
     """
     kind = normalized(op.kind)
-    found = (rules or {}).get(kind) or _RULES.get(kind) or _RULES.get(kind.removesuffix("_"))
+    own, plain = rules or {}, kind.removesuffix("_")  # an in-place op costs what the plain one does
+    found = own.get(kind) or _RULES.get(kind) or own.get(plain) or _RULES.get(plain)
     if found is not None:
         cost = found(op)
         costs = (cost,) if isinstance(cost, Cost) else tuple(cost)

@@ -13,7 +13,7 @@ import sympy
 
 from rooflinekit.errors import SizeError
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.sizes import Size, check_dims, evaluator, product, symbol
+from rooflinekit.ir.sizes import Size, check_dims, evaluator, product, symbol, total
 from rooflinekit.ir.tensor import Role, TensorSpec
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Graph:
         counted = Counter(id(cost) for priced in self.priced for cost in priced.costs)
         costs = {id(cost): cost for priced in self.priced for cost in priced.costs}
         terms = [product((count, part(costs[key]))) for key, count in counted.items()]
-        return sympy.expand(sympy.Add(*terms))
+        return sympy.expand(sympy.sympify(total(terms)))
 
     @property
     def matrix_flop(self) -> sympy.Expr:

@@ -81,6 +81,20 @@ def floor_div(numerator: Size, denominator: Size) -> Size:
     return simplest(sympy.floor(sympy.sympify(numerator) / denominator))
 
 
+def quotient(numerator: Size, denominator: int) -> Size:
+    """`numerator / denominator`, where that is known to be whole.
+
+    >>> quotient(12, 2), quotient(symbol("n") ** 2 + symbol("n"), 2)
+    (6, n**2/2 + n/2)
+    """
+    if isinstance(numerator, int):
+        whole, rest = divmod(numerator, denominator)
+        if rest:
+            raise ValueError(f"{numerator} is no multiple of {denominator}")
+        return whole
+    return simplest(sympy.expand(numerator / denominator))
+
+
 def smaller(a: Size, b: Size) -> Size:
     """The smaller of two sizes.
 

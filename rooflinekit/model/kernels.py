@@ -38,7 +38,8 @@ class Kernel:
     math: Math
     engine: bool  # whether its products can use the matrix engine
     cost: Cost
-    direct: Cost | None = None  # the same work by the plain algorithm, where `cost` is another one's
+    algorithm: str = ""  # where it is not the plain one: "Winograd"
+    alternative: Kernel | None = None  # the same work by another algorithm
 
     @property
     def intensity(self) -> float | None:
@@ -53,7 +54,7 @@ class Issue:
 
     op: Op
     family: Family
-    kernels: tuple[Kernel, ...]  # alternatives of one kernel stand in `Kernel.direct`
+    kernels: tuple[Kernel, ...]
 
 
 def issues_of(graph: Graph) -> tuple[Issue, ...]:
@@ -109,7 +110,7 @@ def _convolution(kernel: Kernel, op: Op) -> Iterator[Kernel]:
 
 
 def _with_winograd(kernel: Kernel, op: Op) -> Kernel:
-    """The Winograd form F(2×2, 3×3) of a 3×3 convolution of stride 1, beside the direct one.
+    """A 3×3 convolution of stride 1 with its Winograd form F(2×2, 3×3) as the alternative.
 
     Each 2×2 block of outputs takes 16 multiplications instead of 36: 16 products of [blocks, C] with [C, K]
     (Lavin and Gray, 2016).
@@ -122,7 +123,9 @@ def _with_winograd(kernel: Kernel, op: Op) -> Kernel:
     n, k, p, q = y.shape
     blocks = product((n, ceil_div(p, 2), ceil_div(q, 2)))
     gemm = Gemm(batch=16, m=blocks, n=k, k=weight.shape[1])
-    return replace(kernel, cost=replace(kernel.cost, gemms=(gemm,)), direct=kernel.cost)
+    cost = replace(kernel.cost, gemms=(gemm,))
+    winograd = replace(kernel, name=f"{kernel.name} (Winograd)", algorithm="Winograd", cost=cost)
+    return replace(kernel, alternative=winograd)
 
 
 def _is_depthwise(cost: Cost) -> bool:

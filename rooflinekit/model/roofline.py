@@ -56,14 +56,14 @@ def time_kernel(kernel: Kernel, machine: Machine) -> Timing:
     Raises FormatError for arithmetic that the device does not have.
     """
     rate = machine.matrix_rate(kernel.math, engine=kernel.engine) if kernel.cost.gemms else None
-    if kernel.direct is None or rate is None:
-        return _time(kernel, machine, rate)
-    direct = _time(replace(kernel, cost=kernel.direct, direct=None), machine, rate)
+    direct = _time(kernel, machine, rate)
+    if kernel.alternative is None or rate is None:
+        return direct
     on_engine = kernel.math.value in machine.device.matrix_peak
     if on_engine or kernel.math not in (Math.FP32, Math.TF32):
         return direct  # libraries use Winograd on the vector lanes alone
     share = machine.constants.value("winograd_share")
-    winograd = _time(kernel, machine, replace(rate, share=share))
+    winograd = _time(kernel.alternative, machine, replace(rate, share=share))
     return winograd if winograd.total_s < direct.total_s else direct
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rooflinekit.hardware.checks import Check
 from rooflinekit.hardware.device import FORMATS, Device
-from rooflinekit.present.text import console, table
+from rooflinekit.present.tables import console, table
 from rooflinekit.units import format_quantity
 
 
@@ -22,12 +22,12 @@ def print_devices(devices: Sequence[Device]) -> None:
         rows.add_row(
             device.name,
             *peaks,
-            format_quantity(device.dram.capacity, "byte"),
+            format_quantity(device.dram.capacity, "byte", binary=True),
             format_quantity(device.dram.bandwidth, "byte/s"),
             f"{half / device.dram.bandwidth:.0f}",
             "–" if device.board_power is None else format_quantity(device.board_power, "W"),
         )
-    console().print(rows)
+    console(wide=True).print(rows)
 
 
 def print_device(device: Device, checks: Sequence[Check]) -> None:
@@ -42,15 +42,15 @@ def print_device(device: Device, checks: Sequence[Check]) -> None:
                 ridge = format_quantity(peak / device.dram.bandwidth, "flop/byte")
                 rows.add_row(f"{math} {kind}", format_quantity(peak, "flop/s"), ridge)
     rows.add_row(f"memory {device.dram.type or ''}", format_quantity(device.dram.bandwidth, "byte/s"), "")
-    rows.add_row("  capacity", format_quantity(device.dram.capacity, "byte"), "")
+    rows.add_row("  capacity", format_quantity(device.dram.capacity, "byte", binary=True), "")
     rows.add_row("processors", f"{device.sm_count} × {device.lanes_per_sm} lanes", "")
     rows.add_row("  boost clock", format_quantity(device.clock.boost, "Hz"), "")
     if device.board_power is not None:
         rows.add_row("board power", format_quantity(device.board_power, "W"), "")
-    out.print(rows)
+    console(wide=True).print(rows)
     for one in checks:
-        out.print(f"{one.status}: {one.name}{f': {one.note}' if one.note else ''}", soft_wrap=True)
+        out.print(f"{one.status}: {one.name}{f': {one.note}' if one.note else ''}")
     for group, source in device.sources.items():
-        out.print(f"source of {group}: {source}", soft_wrap=True)
+        out.print(f"source of {group}: {source}")
     if device.aliases:
-        out.print(f"also called: {', '.join(device.aliases)}", soft_wrap=True)
+        out.print(f"also called: {', '.join(device.aliases)}")

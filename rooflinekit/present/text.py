@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-
+from rooflinekit.present.tables import console, table
 from rooflinekit.step.prediction import TERMS, Prediction
 from rooflinekit.study.explanation import Explanation
 from rooflinekit.study.story import sentences
@@ -20,20 +17,6 @@ if TYPE_CHECKING:
 _ROWS = 25  # of a breakdown; the rest is one line
 
 
-def table(*columns: str) -> Table:
-    """An empty table, the first column for names, the others for numbers."""
-    found = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for i, column in enumerate(columns):
-        found.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
-    return found
-
-
-def console() -> Console:
-    """Standard output; as wide as it needs to be where that is no terminal."""
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=160)
-
-
 def print_predictions(predictions: Sequence[Prediction]) -> None:
     """Predictions of one workload, a column each."""
     first = predictions[0]
@@ -43,16 +26,14 @@ def print_predictions(predictions: Sequence[Prediction]) -> None:
     rows = table("", *(p.machine.name for p in predictions))
     for label, values in _rows(predictions):
         rows.add_row(label, *values)
-    out.print(rows)
-    out.print(f"counts: {first.coverage}", soft_wrap=True)
+    console(wide=True).print(rows)
+    out.print(f"counts: {first.coverage}")
     constants = first.machine.constants.name
     if constants == "priors":
-        out.print("constants: defaults of calibration/fits/priors.yaml, not measured on these GPUs", soft_wrap=True)
+        out.print("constants: defaults of calibration/fits/priors.yaml, not measured on these GPUs")
     for prediction in predictions:
         for note in prediction.notes:
-            out.print(
-                f"note: {prediction.machine.name}: {note.removeprefix(prediction.machine.name + ' ')}", soft_wrap=True
-            )
+            out.print(f"note: {note}")
 
 
 def _rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]:
@@ -81,7 +62,7 @@ def _rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]:
 
 
 def _memory(prediction: Prediction) -> str:
-    need = format_quantity(prediction.memory.peak_bytes, "byte")
+    need = format_quantity(prediction.memory.peak_bytes, "byte", binary=True)
     return f"{need} {'fits' if prediction.memory.fits else 'does not fit'}"
 
 
@@ -100,7 +81,7 @@ def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
             *(format_quantity(row[f"{term}_s"], "s") for term in TERMS),
         )
     out.print(f"{prediction.machine.name}, by {frame.index.name}")
-    out.print(rows)
+    console(wide=True).print(rows)
     rest = frame.iloc[_ROWS:]
     if len(rest):
         out.print(f"{len(rest)} more take {format_quantity(rest['total_s'].sum(), 's')} ({rest['share'].sum():.1%})")
@@ -110,8 +91,8 @@ def print_explanation(explanation: Explanation) -> None:
     """The sentences, then both networks side by side."""
     out = console()
     for sentence in sentences(explanation):
-        out.print(sentence, soft_wrap=True)
+        out.print(sentence)
     rows = table("", explanation.a.graph_name, explanation.b.graph_name)
     for label, values in _rows((explanation.a, explanation.b)):
         rows.add_row(label, *values)
-    out.print(rows)
+    console(wide=True).print(rows)

@@ -111,7 +111,8 @@ class Prediction:
         found = dict.fromkeys(timing.note for timing in self.timings if timing.note)
         if not self.memory.fits:
             need, have = self.memory.peak_bytes, self.memory.capacity
-            text = f"needs {format_quantity(need, 'byte')} of memory, of {format_quantity(have, 'byte')}: does not fit"
+            of = format_quantity(have, "byte", binary=True)
+            text = f"{self.machine.name}: needs {format_quantity(need, 'byte', binary=True)} of {of}: does not fit"
             found[text] = None
         return tuple(found)
 
@@ -232,7 +233,8 @@ class Prediction:
             f"{format_quantity(self.total_s, 's')} ({format_quantity(low, 's')} to {format_quantity(high, 's')}), "
             f"{self.regime}-bound",
             f"GPU busy {format_quantity(self.gpu_s, 's')}, CPU issuing {format_quantity(self.cpu_s, 's')}, "
-            f"{len(self.timings)} kernels, peak memory {format_quantity(self.memory.peak_bytes, 'byte')}",
+            f"{len(self.timings)} kernels, peak memory "
+            f"{format_quantity(self.memory.peak_bytes, 'byte', binary=True)}",
             f"terms: {terms}",
             f"counts: {self.coverage}",
             *(f"note: {note}" for note in self.notes),

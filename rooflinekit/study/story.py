@@ -69,7 +69,9 @@ def _ratio(ratio: float, more: str, less: str, same: str) -> str:
 
 def _busy(e: Explanation) -> str:
     def one(p: Prediction) -> str:
-        return f"{_seconds(p.gpu_s)} ({p.gpu_s / p.total_s:.0%} of the step, {len(p.timings)} kernels)"
+        count = len(p.timings)
+        kernels = f"{count} kernel{'' if count == 1 else 's'}"
+        return f"{_seconds(p.gpu_s)} ({p.gpu_s / p.total_s:.0%} of the step, {kernels})"
 
     return (
         f"The GPU is busy for {one(e.b)} in {e.b.graph_name} and for {one(e.a)} in {e.a.graph_name}; "

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rooflinekit.errors import TraceError
+from rooflinekit.tracing.memory import fake_like
 
 #: Fake tensors stand on the CPU: a fake CUDA device would end the process in a build of torch without CUDA.
 FAKE_DEVICE = "cpu"
@@ -79,11 +81,13 @@ def preserved(roots: dict[str, nn.Module]) -> Iterator[None]:
                 attributes[name].update(content)
 
 
-def put_fakes_in(roots: dict[str, nn.Module], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
+def put_fakes_in(
+    roots: dict[str, nn.Module], dtype: torch.dtype | None, mode: FakeTensorMode
+) -> dict[str, torch.Tensor]:
     """Replaces each parameter, buffer and tensor attribute by a fake one; tied tensors stay tied.
 
-    Call it under a FakeTensorMode and inside `preserved`. Returns the fakes by name: parameters are
-    `nn.Parameter`. With a `dtype`, floating-point tensors take it.
+    Call it inside `preserved`. Returns the fakes by name: those of parameters are parameters. With a `dtype`,
+    floating-point tensors take it.
     """
     fakes: dict[int, torch.Tensor] = {}
     named: dict[str, torch.Tensor] = {}
@@ -92,9 +96,10 @@ def put_fakes_in(roots: dict[str, nn.Module], dtype: torch.dtype | None) -> dict
         if id(tensor) in fakes:
             return fakes[id(tensor)]
         wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-        fake = _like(tensor, wanted)
+        fake = fake_like(mode, tensor.shape, _strides(tensor), wanted)
         if isinstance(tensor, nn.Parameter):
-            fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+            fake._is_param = True  # what makes isinstance(fake, nn.Parameter) true
+            fake.requires_grad_(tensor.requires_grad)
         fakes[id(tensor)] = fake
         named[name] = fake
         return fake
@@ -109,7 +114,6 @@ def put_fakes_in(roots: dict[str, nn.Module], dtype: torch.dtype | None) -> dict
     return named
 
 
-def _like(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    if tensor.layout is not torch.strided:
-        return torch.empty(tensor.shape, dtype=dtype, device=FAKE_DEVICE)
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device=FAKE_DEVICE)
+def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Those of the tensor; of a dense one where it is stored in another way."""
+    return tensor.stride() if tensor.layout is torch.strided else torch.empty(tensor.shape, device="meta").stride()

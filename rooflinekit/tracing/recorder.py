@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rooflinekit.ir.graph import Op, Phase
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.tracing.memory import OpMemory
 from rooflinekit.tracing.symbols import Symbols
 
 _DEVICE_OF = torch.ops.prim.device.default
@@ -49,6 +50,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.modules: list[str] = []  # paths of the modules being called, outermost first
         self.last_module = ""  # for the report of a failure
         self._symbols = symbols
+        self._memory = OpMemory(symbols.fake)
         self._paths = paths
         self._progress = progress
         self._entered = 0
@@ -133,21 +135,29 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if function is _DEVICE_OF:
             return args[0].fake_device if hasattr(args[0], "fake_device") else function(*args)
-        with self._symbols.inside_op():
-            output = function(*args, **kwargs)
-        if self._recording:
-            self._record(function, args, kwargs, output)
-        return output
-
-    def _record(
-        self, function: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], output: Any
-    ) -> None:
-        kind, arguments, written = _schema(function)
+        if not self._recording:
+            return function(*args, **kwargs)
+        _, arguments, _ = _schema(function)
         tensors: list[TensorSpec] = []
         attrs = {
             name: self._value(args[i] if i < len(args) else kwargs.get(name, default), tensors)
             for i, (name, default) in enumerate(arguments)
         }
+        with self._symbols.inside_op():
+            output = self._memory.call(function, args, kwargs, attrs)
+        self._record(function, args, kwargs, output, attrs, tensors)
+        return output
+
+    def _record(
+        self,
+        function: torch._ops.OpOverload,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        output: Any,
+        attrs: dict[str, Any],
+        tensors: list[TensorSpec],
+    ) -> None:
+        kind, arguments, written = _schema(function)
         if self.phase is Phase.OPTIMIZER and all(not tensor.shape for tensor in tensors):
             return  # step counters, which optimizers keep on the CPU, and marks for the profiler
         node = self.fx.create_node(

@@ -85,8 +85,7 @@ def trace(
     symbols = Symbols(names, example_sizes(names, examples, taken))
     with preserved(roots):
         paths = named_modules(roots)
-        with symbols.fake:
-            weights = put_fakes_in(roots, None if dtype is None else getattr(torch, dtype.value))
+        weights = put_fakes_in(roots, None if dtype is None else getattr(torch, dtype.value), symbols.fake)
         recorder = Recorder(symbols, paths, progress)
         specs = [recorder.name_tensor(w, name, _role(w)) for name, w in weights.items()]
         make = _InputMaker(recorder, symbols, dtype)

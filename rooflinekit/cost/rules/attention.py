@@ -5,7 +5,7 @@ from __future__ import annotations
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Op
-from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
+from rooflinekit.ir.sizes import Size, product, quotient, smaller, total
 from rooflinekit.ir.tensor import TensorSpec
 
 
@@ -23,7 +23,7 @@ def score_pairs(s: Size, t: Size, causal: bool) -> Size:
     if not causal:
         return product((s, t))
     r = smaller(s, t)
-    triangle = floor_div(product((r, total((r, 1)))), 2)
+    triangle = quotient(product((r, total((r, 1)))), 2)
     return total((triangle, product((total((s, product((-1, r)))), t))))
 
 
@@ -44,6 +44,10 @@ def _products(query: TensorSpec, key: TensorSpec, value: TensorSpec, causal: boo
     )
 
 
+def _masked(op: Op) -> bool:
+    return any(op.attrs.get(name) is not None for name in ("attn_bias", "attn_mask"))
+
+
 @rule(
     "aten._scaled_dot_product_flash_attention",
     "aten._scaled_dot_product_efficient_attention",
@@ -51,12 +55,17 @@ def _products(query: TensorSpec, key: TensorSpec, value: TensorSpec, causal: boo
     "aten._scaled_dot_product_flash_attention_for_cpu",
 )
 def attention(op: Op) -> Cost:
-    """Two products; a score costs scale, maximum, subtraction, sum and one exp, an output one division."""
+    """Two products; a score costs scale, maximum, subtraction, sum and one exp, an output one division.
+
+    A mask is added to each score.
+    """
     query, key, value = op.inputs[:3]
     scores, weighted, pairs = _products(query, key, value, bool(op.attrs["is_causal"]))
     output = op.outputs[0]
     work = Cost(
-        gemms=(scores, weighted), vector_flop=product((4, pairs)), special_flop=total((pairs, output.numel))
+        gemms=(scores, weighted),
+        vector_flop=product((4 + _masked(op), pairs)),
+        special_flop=total((pairs, output.numel)),
     )
     return work + traffic(op)
 
@@ -70,13 +79,13 @@ def attention(op: Op) -> Cost:
 def attention_backward(op: Op) -> Cost:
     """Five products: the scores again, then the gradients of value, weights, query and key.
 
-    A score costs scale, subtraction, one exp, and three operations for its gradient; an output two for the sum of
-    gradient times output.
+    A score costs scale, mask where there is one, subtraction, one exp, and three operations for its gradient; an
+    output two for the sum of gradient times output.
     """
     grad, query, key, value = op.inputs[:4]
     causal = bool(op.attrs["is_causal"])
     scores, weighted, pairs = _products(query, key, value, causal)
-    b, h, s, d = query.shape
+    s, d = query.shape[2:]
     t, e = key.shape[2], value.shape[3]
     batch = scores.batch
     gemms = (
@@ -86,5 +95,5 @@ def attention_backward(op: Op) -> Cost:
         Gemm(batch=batch, m=s, n=d, k=t, needed=scores.needed),  # of the query
         Gemm(batch=batch, m=t, n=d, k=s, needed=scores.needed),  # of the key
     )
-    vector = total((product((5, pairs)), product((2, grad.numel))))
+    vector = total((product((5 + _masked(op), pairs)), product((2, grad.numel))))
     return Cost(gemms=gemms, vector_flop=vector, special_flop=pairs) + reads(op.inputs) + writes(op.outputs)

@@ -19,7 +19,7 @@ def _sizes(x: TensorSpec, weight: TensorSpec, y: TensorSpec, op: Op) -> tuple[Si
     A transposed convolution is the input gradient of a plain one: each of its *input* pixels meets the kernel.
     """
     groups: Size = op.attrs["groups"]
-    anchor = x if op.attrs["transposed"] else y
+    anchor = x if op.attrs.get("transposed") else y  # cudnn_convolution has no such argument
     pixels = product((anchor.shape[0], *anchor.shape[2:]))
     return pixels, floor_div(x.shape[1], groups), floor_div(y.shape[1], groups), product(weight.shape[2:]), groups
 
@@ -30,7 +30,7 @@ def convolution(op: Op) -> Cost:
     x, weight = op.inputs[:2]
     (y,) = op.outputs
     pixels, c, k, kernel, groups = _sizes(x, weight, y, op)
-    if op.attrs["transposed"]:
+    if op.attrs.get("transposed"):
         gemm = Gemm(batch=groups, m=pixels, n=product((k, kernel)), k=c)
     else:
         gemm = Gemm(batch=groups, m=pixels, n=k, k=product((c, kernel)))

@@ -95,10 +95,10 @@ _PER_ELEMENT: dict[str, tuple[int, int]] = {
 }
 
 
-
 def _per_element(vector: int, special: int) -> Rule:
     def price(op: Op) -> Cost:
-        n = op.inputs[0].numel if op.kind.endswith("_loss") else op.outputs[0].numel
+        reduces = op.kind.endswith(("_loss", "_with_logits"))  # to a scalar, as their arguments ask
+        n = op.inputs[0].numel if reduces else op.outputs[0].numel
         return Cost(vector_flop=product((vector, n)), special_flop=product((special, n))) + traffic(op)
 
     return price
@@ -135,9 +135,12 @@ def gelu(op: Op) -> Cost:
 
 @rule("aten.gelu_backward")
 def gelu_backward(op: Op) -> Cost:
-    """erf form: Φ(x) 3 and erf, φ(x) 3 and exp, g·(Φ + x·φ) 3. tanh form: 8 and tanh again, then 10 for its slope."""
+    """erf form: Φ(x) 3 and erf, φ(x) 3 and exp, g·(Φ + x·φ) 3.
+
+    tanh form: t = tanh(c·(x + a·x³)) 5 and tanh, ½·(1 + t) 2, ½x·(1 - t²)·c·(1 + 3a·x²) 8, their sum times g 2.
+    """
     n = op.outputs[0].numel
-    vector, special = (18, 1) if op.attrs.get("approximate") == "tanh" else (9, 2)
+    vector, special = (17, 1) if op.attrs.get("approximate") == "tanh" else (9, 2)
     return Cost(vector_flop=product((vector, n)), special_flop=product((special, n))) + traffic(op)
 
 

@@ -18,6 +18,7 @@ free(
     "aten.real", "aten.imag", "aten.movedim", "aten.empty", "aten.empty_like", "aten.empty_strided",
     "aten.empty_permuted", "aten.new_empty", "aten.new_empty_strided", "aten.resize_", "aten.set_",
     "aten.is_same_size", "aten.sym_size", "aten.sym_stride", "aten.sym_numel", "aten.sym_storage_offset",
+    "aten.unsafe_split", "aten.unsafe_split_with_sizes", "aten.unsafe_chunk", "aten._conj", "aten._neg_view",
     "profiler._record_function_enter_new", "profiler._record_function_exit", "prim.device",
 )  # fmt: skip
 

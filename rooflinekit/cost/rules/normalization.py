@@ -37,7 +37,7 @@ def layer_norm(op: Op) -> Cost:
     "aten._batch_norm_no_update",
 )
 def batch_norm(op: Op) -> Cost:
-    """In training as layer norm, and the running statistics are read and written; else difference, scale, gain, shift."""
+    """In training as layer norm, and the running statistics are written too; else difference, scale, gain, shift."""
     x, *parameters = op.inputs
     y = op.outputs[0]
     channels = x.shape[1]
@@ -82,7 +82,7 @@ def batch_norm_backward(op: Op) -> Cost:
 
     Evaluation: 1 N for the input, 4 N and 1 N for gain and shift.
     """
-    grad, x = op.inputs[:2]
+    x = op.inputs[1]
     training = bool(op.attrs.get("train", op.attrs.get("update", True)))
     wants_input, wants_weight, wants_bias = op.attrs.get("output_mask", (True, True, True))
     flop = 9 if training else wants_input + 4 * wants_weight + wants_bias

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflinekit.cost.table import Rule, rule, traffic
+from rooflinekit.cost.table import Rule, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Op
 from rooflinekit.ir.sizes import product, total
@@ -21,8 +21,6 @@ _PER_ELEMENT: dict[str, tuple[int, int]] = {
     "_foreach_lerp": (3, 0),  # a + w·(b-a)
     "_foreach_addcmul": (3, 0),  # a + v·b·c
     "_foreach_addcdiv": (2, 1),  # a + v·b/c
-    "_foreach_copy": (0, 0),
-    "_foreach_zero": (0, 0),
 }
 
 
@@ -43,3 +41,15 @@ def foreach_add(op: Op) -> Cost:
     """a + alpha·b: a second operation where alpha is not 1."""
     n = total(tensor.numel for tensor in op.outputs)
     return Cost(vector_flop=product((1 if op.attrs.get("alpha", 1) == 1 else 2, n))) + traffic(op)
+
+
+@rule("aten._foreach_copy")
+def foreach_copy(op: Op) -> Cost:
+    """Reads the sources; what stood in the targets, as many as there are outputs, is not read."""
+    return reads(op.inputs[len(op.outputs) :]) + writes(op.outputs)
+
+
+@rule("aten._foreach_zero")
+def foreach_zero(op: Op) -> Cost:
+    """Writes its tensors without reading them."""
+    return writes(op.outputs)
