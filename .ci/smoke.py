@@ -16,6 +16,7 @@ class Net(nn.Sequential):
 
 
 def main() -> None:
+    """Traces, predicts and draws."""
     installed = Path(rk.__file__).parent
     assert "site-packages" in installed.parts, installed
     specs = list((installed / "_data" / "gpu_specs").rglob("*.yaml"))

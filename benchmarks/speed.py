@@ -31,15 +31,11 @@ def _resnet50() -> tuple[object, tuple[int, ...]]:
 
 
 def ours_resnet50(symbolic: bool = False) -> Callable[[], object]:
-    import rooflinekit as rk
+    from rooflinekit import Input, trace
 
     model, shape = _resnet50()
-    described = rk.Input("batch" if symbolic else shape[0], *shape[1:])
-
-    def run() -> object:
-        return rk.trace(model, described).matrix_flop
-
-    return run
+    described = Input("batch" if symbolic else shape[0], *shape[1:])
+    return lambda: trace(model, described).matrix_flop
 
 
 def torch_resnet50() -> Callable[[], object]:
@@ -59,23 +55,23 @@ def torch_resnet50() -> Callable[[], object]:
 
 
 def ours_llama() -> Callable[[], object]:
-    import rooflinekit as rk
+    from rooflinekit import Input, trace
     from rooflinekit.tracing.targets import load_target
 
     model = load_target(f"transformers:{ROOT}/examples/llama_70b.json").model
-    ids = rk.Input("batch", "seq", dtype="int64")
-    return lambda: rk.trace(model, ids).matrix_flop
+    ids = Input("batch", "seq", dtype="int64")
+    return lambda: trace(model, ids).matrix_flop
 
 
 def ours_gpt2_training() -> Callable[[], object]:
     import torch
 
-    import rooflinekit as rk
+    from rooflinekit import Input, trace
     from rooflinekit.tracing.targets import load_target
 
     model = load_target("transformers:GPT2LMHeadModel").model
-    ids = rk.Input("batch", "seq", dtype="int64")
-    return lambda: rk.trace(model, ids, mode="training", optimizer=torch.optim.AdamW).matrix_flop
+    ids = Input("batch", "seq", dtype="int64")
+    return lambda: trace(model, ids, mode="training", optimizer=torch.optim.AdamW).matrix_flop
 
 
 CASES: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
@@ -119,7 +115,9 @@ def main() -> None:
         for key in ("first", "again", "peak_mb"):
             values = [one[key] for one in found]
             digits = 0 if key == "peak_mb" else 3
-            columns.append(f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})")
+            columns.append(
+                f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+            )
         table.add_row(name, *columns, found[0]["result"])
     Console(width=150).print(table)
 

@@ -170,7 +170,7 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does; Python would complain once more on exit.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         sys.exit(0)
     except Exception as error:
         # Wrong options: click's own errors, which typer 0.20 and later raises from a copy of click.

@@ -29,14 +29,13 @@ class Workload:
     """What the options say: how targets are called and traced, and on what they are predicted."""
 
     args: tuple[Input, ...]
-    kwargs: dict[str, Input]
     sizes: dict[str, int]
     gpus: tuple[str, ...]
     host: str
     execution: str
     sync: str
     optimizer: str | None
-    options: dict[str, Any]  # of workflows.trace
+    options: dict[str, Any]  # of workflows.trace, keyword inputs among them
 
     def predict(self, *targets: str) -> list[list[Prediction]]:
         """For each target its predictions, one a GPU; each target is traced once."""
@@ -62,7 +61,6 @@ class Workload:
                     optimizer=optimizer,
                     progress=advance,
                     **self.options,
-                    **self.kwargs,
                 )
             found.append([workflows.predict(graph, device, host=host, execution=execution) for device in devices])
         return found
@@ -95,20 +93,20 @@ def _workload(
         raise InputError("--input is missing: the sizes that the model is called with, such as --input batch,3,224,224")
     if not gpu:
         raise InputError("--gpu is missing: name one or more, such as --gpu nvidia-l4 (see `rooflinekit devices`)")
+    from rooflinekit.ir.inputs import open_names
     from rooflinekit.ir.sizes import check_dims
 
     args, kwargs = _inputs(input)
-    names = tuple(dict.fromkeys(name for one in (*args, *kwargs.values()) for name in one.names))
+    names = open_names((args, kwargs))
     return Workload(
         args=args,
-        kwargs=kwargs,
         sizes=check_dims(_sizes(size or [], context.args, names), names, complete=True),
         gpus=tuple(gpu),
         host=host,
         execution=execution,
         sync=sync,
         optimizer=optimizer,
-        options={"mode": mode, "dtype": dtype, "tf32": tf32, "strict": strict},
+        options={"mode": mode, "dtype": dtype, "tf32": tf32, "strict": strict, **kwargs},
     )
 
 

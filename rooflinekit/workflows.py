@@ -14,7 +14,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.inputs import Input
+from rooflinekit.ir.inputs import Input, open_names
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.ir.tensor import DType
 from rooflinekit.model.machine import Machine
@@ -133,7 +133,7 @@ def predict(
 
 def _traced_at(model: Callable[..., Any], inputs: Sequence[Any], mode: Mode, options: dict[str, Any]) -> Graph:
     """The model traced at numbers: exact for these sizes, and faster than with open ones."""
-    names = {name for described in inputs if isinstance(described, Input) for name in described.names}
+    names = open_names((inputs, options))
     sizes = {name: options.pop(name) for name in tuple(options) if name in names}
     check_dims(sizes, names, complete=True)
     return trace(model, *inputs, mode=mode, sizes=sizes, fixed=True, **options)

@@ -67,7 +67,19 @@ def test_predict_prints_a_column_a_gpu(run, net) -> None:
 
 
 def test_predict_json_is_only_json(run, net) -> None:
-    result = run("predict", f"{net}:make", *COMMON, "--batch=8", "--json", "--by", "module", "--mode", "training", "--optimizer", "sgd")
+    result = run(
+        "predict",
+        f"{net}:make",
+        *COMMON,
+        "--batch=8",
+        "--json",
+        "--by",
+        "module",
+        "--mode",
+        "training",
+        "--optimizer",
+        "sgd",
+    )
     (document,) = json.loads(result.out)["predictions"]
     assert document["device"] == "nvidia-l4"
     assert document["mode"] == "training"
@@ -113,7 +125,10 @@ L4 = (ROOT / "gpu_specs" / "nvidia-l4.yaml").read_text(encoding="utf-8")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (L4.replace("bandwidth: 300 GB/s", "bandwidth: 300 GB/s\n  bandwidth: 300 GB/s", 1), "key 'bandwidth' is written twice"),
+        (
+            L4.replace("bandwidth: 300 GB/s", "bandwidth: 300 GB/s\n  bandwidth: 300 GB/s", 1),
+            "key 'bandwidth' is written twice",
+        ),
         (L4.replace("bandwidth: 300 GB/s", "bandwidth: 300", 1), "dram: bandwidth: expected a quantity in B/s"),
         (L4.replace("fp16: 121.2 TFLOP/s", "fp16: 242.4 TFLOP/s", 1), "sparsity"),
         (L4.replace("sm_count", "sm_cuont", 1), "sm_cuont: unknown key; did you mean 'sm_count'?"),

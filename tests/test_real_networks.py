@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import sympy
 import torch
-from torch.nn import functional as F
+from torch.nn import functional
 
 import rooflinekit as rk
 from rooflinekit.tracing.targets import load_target
@@ -62,7 +62,7 @@ def test_timm_training(name: str) -> None:
         model,
         IMAGE,
         mode="training",
-        loss=F.cross_entropy,
+        loss=functional.cross_entropy,
         targets=[LABEL],
         optimizer=torch.optim.SGD,
         strict=True,

@@ -133,7 +133,7 @@ class Coverage:
         return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Graph:
     """The priced operators of one step, with sizes that may be symbolic.
 
@@ -236,6 +236,11 @@ class Graph:
             return self
         given = {size.name: size.value for size in forced}
         return replace(_map_graph(self, evaluator(given), given), forced=(*self.forced, *forced))
+
+    def __repr__(self) -> str:
+        sizes = [*(f"{name}={value}" for name, value in self.sizes.items()), *(f"{name} open" for name in self.dims)]
+        described = f" ({', '.join(sizes)})" if sizes else ""
+        return f"<Graph {self.name} {self.mode}{described}: {len(self.priced)} ops, {self.matrix_flop} matrix FLOP>"
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row an op: module, phase, kind, shapes, FLOP, bytes and arithmetic intensity (FLOP/byte)."""

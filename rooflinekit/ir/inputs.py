@@ -58,6 +58,21 @@ class Input:
         return hash((self.shape, self.dtype))
 
 
+def open_names(values: object) -> tuple[str, ...]:
+    """Names of the open sizes of every `Input` in nested lists, tuples and dicts, in order, each once.
+
+    >>> open_names([Input("batch", 3), {"ids": Input("batch", "seq")}, 7])
+    ('batch', 'seq')
+    """
+    if isinstance(values, Input):
+        return values.names
+    if isinstance(values, dict):
+        values = tuple(values.values())
+    if isinstance(values, list | tuple):
+        return tuple(dict.fromkeys(name for value in values for name in open_names(value)))
+    return ()
+
+
 def _number(word: str) -> int | str:
     try:
         return int(word)

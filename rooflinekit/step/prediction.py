@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TERMS = ("ideal", "underuse", "memory", "launch", "overhead")
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: the cached properties need a place
+@dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached properties need a place
 class Prediction:
     """One step: how long it takes, on which queue, and in which terms.
 
@@ -240,6 +240,9 @@ class Prediction:
             *(f"note: {note}" for note in self.notes),
         ]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Prediction {str(self).splitlines()[0]}>"
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

@@ -26,7 +26,7 @@ class Driver:
         return self.b_s - self.a_s
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: the cached property needs a place
+@dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached property needs a place
 class Explanation:
     """What lies between the times of two networks, a and b."""
 
@@ -92,6 +92,9 @@ class Explanation:
             ],
             "story": list(story.sentences(self)),
         }
+
+    def __repr__(self) -> str:
+        return f"<Explanation {next(story.sentences(self))}>"
 
     def __str__(self) -> str:
         return "\n".join(story.sentences(self))

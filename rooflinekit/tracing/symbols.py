@@ -120,17 +120,16 @@ class Symbols:
             symbolic_context=StatelessSymbolicContext(dynamic_sizes=dynamic),
             source=ConstantSource(name),
         )
-        for wanted, size in zip(described.shape, fake.shape, strict=True):
-            if isinstance(wanted, str) and isinstance(size, torch.SymInt):
+        sizes: tuple[Any, ...] = tuple(fake.shape)  # SymInt where open, whatever torch's types say
+        for wanted, size in zip(described.shape, sizes, strict=True):
+            if isinstance(wanted, str):
                 self._to_user[size.node.expr] = symbol(wanted)
         with self.fake:
             return torch.empty(fake.shape, dtype=dtype, device=device)
 
     def size(self, value: Any) -> Size:
         """A size of torch's, `int` or `SymInt`, as one of ours."""
-        if isinstance(value, torch.SymInt):
-            return self.expression(value.node.expr)
-        return int(value)
+        return self.expression(value.node.expr) if isinstance(value, torch.SymInt) else int(value)
 
     def expression(self, expr: sympy.Basic) -> Size:
         """torch's expression in the user's names and sympy's own functions."""

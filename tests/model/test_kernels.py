@@ -39,11 +39,13 @@ def test_convolution_backward_is_a_kernel_a_gradient() -> None:
 
 def test_winograd_executes_four_ninths() -> None:
     (kernel,) = kernels(nn.Conv2d(8, 16, 3, padding=1, bias=False), rk.Input(2, 8, 6, 6))
-    assert kernel.direct is not None
-    assert kernel.direct.matrix_flop == 2 * 2 * 36 * 16 * 8 * 9
-    assert kernel.cost.matrix_flop == 2 * 16 * (2 * 9) * 16 * 8  # 9 blocks of 2×2 outputs an image
-    assert kernel.cost.matrix_flop * 9 == kernel.direct.matrix_flop * 4
-    assert kernel.cost.bytes == kernel.direct.bytes
+    winograd = kernel.alternative
+    assert winograd is not None
+    assert winograd.name == "convolution (Winograd)"
+    assert kernel.cost.matrix_flop == 2 * 2 * 36 * 16 * 8 * 9
+    assert winograd.cost.matrix_flop == 2 * 16 * (2 * 9) * 16 * 8  # 9 blocks of 2×2 outputs an image
+    assert winograd.cost.matrix_flop * 9 == kernel.cost.matrix_flop * 4
+    assert winograd.cost.bytes == kernel.cost.bytes
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_winograd_executes_four_ninths() -> None:
 )
 def test_other_convolutions_have_no_winograd_form(layer: nn.Module) -> None:
     (kernel,) = kernels(layer, rk.Input(1, 8, 9, 9))
-    assert kernel.direct is None
+    assert kernel.alternative is None
 
 
 @pytest.mark.parametrize(

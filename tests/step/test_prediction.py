@@ -193,9 +193,26 @@ def test_wrong_calls_say_what_is_wrong(graph: rk.Graph) -> None:
         rk.predict(graph, "nvidia-l4")
     with pytest.raises(SizeError, match="no number is given for size 'batch'"):
         rk.predict(Net(), rk.Input("batch", 3, 32, 32), gpu="nvidia-l4")
-    with pytest.raises(SizeError, match="size 'batch': expected a positive integer; got 2.5"):
+    with pytest.raises(SizeError, match=r"size 'batch': expected a positive integer; got 2\.5"):
         rk.predict(graph, "nvidia-l4", batch=2.5)
     with pytest.raises(DeviceNotFoundError, match="unknown device 'nvidia-l5'"):
         rk.predict(graph, "nvidia-l5", batch=2)
     with pytest.raises(InputError, match="a Graph has its inputs already; got 1 more"):
         rk.predict(graph, rk.Input(3), "nvidia-l4", batch=2)
+
+
+def test_keyword_inputs_and_targets_name_sizes_too() -> None:
+    def model(x: torch.Tensor, *, bias: torch.Tensor) -> torch.Tensor:
+        return x + bias
+
+    found = rk.predict(model, rk.Input("n", 4), gpu="nvidia-l4", bias=rk.Input("m", 4), n=6, m=6)
+    assert found.sizes == {"n": 6, "m": 6}
+    with pytest.raises(SizeError, match="no number is given for size 'm'"):
+        rk.predict(model, rk.Input("n", 4), gpu="nvidia-l4", bias=rk.Input("m", 4), n=6)
+
+
+def test_representations_are_short(graph: rk.Graph, prediction: rk.Prediction) -> None:
+    assert repr(graph) == f"<Graph Net training (batch open): {len(graph.ops)} ops, {graph.matrix_flop} matrix FLOP>"
+    assert repr(graph.at(batch=2)).startswith("<Graph Net training (batch=2): ")
+    assert repr(prediction).startswith("<Prediction Net training (batch=64) on nvidia-a100-sxm4-80gb: ")
+    assert repr(rk.explain(prediction, prediction)).startswith("<Explanation Net does as many FLOP as Net")

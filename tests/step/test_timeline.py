@@ -21,9 +21,7 @@ US = 1e-6
 def issue(*kernel_us: float, phase: Phase = Phase.FORWARD, kind: str = "test.op") -> tuple[Issue, tuple[Timing, ...]]:
     op = Op(name="op", kind=kind, phase=phase)
     family = Family.ELEMENTWISE if kernel_us else Family.VIEW
-    made = Kernel(
-        name="k", kind=kind, family=family, module="", phase=phase, math=Math.FP32, engine=True, cost=Cost()
-    )
+    made = Kernel(name="k", kind=kind, family=family, module="", phase=phase, math=Math.FP32, engine=True, cost=Cost())
     timings = tuple(Timing(kernel=made, ideal_s=0, compute_s=0, memory_s=t * US, launch_s=0) for t in kernel_us)
     return Issue(op=op, family=family, kernels=(made,) * len(kernel_us)), timings
 
@@ -128,7 +126,9 @@ def test_laws_of_the_queues(kernel_times: list[list[float]]) -> None:
 
 
 def test_unknown_words_are_refused() -> None:
-    with pytest.raises(InputError, match="execution sync 'stepp': expected 'none' or 'step' or 'op'; did you mean 'step'"):
+    with pytest.raises(
+        InputError, match="execution sync 'stepp': expected 'none' or 'step' or 'op'; did you mean 'step'"
+    ):
         Execution(sync="stepp")
     with pytest.raises(InputError, match="execution backend 'compiled': expected 'eager'"):
         rk.predict(torch.exp, rk.Input(3), gpu="nvidia-l4", execution="compiled")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError, SizeError, TraceError
@@ -84,7 +84,7 @@ def test_training_uses_loss_and_targets() -> None:
         Block(),
         rk.Input("batch", 3, 8, 8),
         mode="training",
-        loss=F.cross_entropy,
+        loss=functional.cross_entropy,
         targets=[rk.Input("batch", dtype="int64")],
     )
     assert {"aten._log_softmax", "aten.nll_loss_forward", "aten.nll_loss_backward"} <= set(kinds(graph))
@@ -107,7 +107,7 @@ def test_a_partial_of_an_optimizer() -> None:
 
 def test_attention_stays_one_op() -> None:
     def attend(q: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, q, q, is_causal=True)
+        return functional.scaled_dot_product_attention(q, q, q, is_causal=True)
 
     full = rk.trace(attend, rk.Input("batch", 4, "seq", 32))
     assert kinds(full) == ["aten._scaled_dot_product_efficient_attention"]
@@ -118,7 +118,7 @@ def test_attention_stays_one_op() -> None:
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3, 4)])
 def test_attention_with_other_than_four_dimensions(lead: tuple[int, ...]) -> None:
-    graph = rk.trace(lambda q: F.scaled_dot_product_attention(q, q, q), rk.Input(*lead, 6, 8))
+    graph = rk.trace(lambda q: functional.scaled_dot_product_attention(q, q, q), rk.Input(*lead, 6, 8))
     assert graph.outputs[0].shape == (*lead, 6, 8)
     # scores and values: 2 · 6·6·8 multiply-adds for each of the leading positions
     positions = {(): 1, (3,): 3, (2, 3, 4): 24}[lead]
@@ -135,9 +135,7 @@ def test_inputs_may_be_nested_keyword_or_tensors() -> None:
     def model(pair: dict[str, torch.Tensor], scale: float, *, bias: torch.Tensor) -> torch.Tensor:
         return pair["a"] @ pair["b"] * scale + bias
 
-    graph = rk.trace(
-        model, {"a": rk.Input("batch", 4), "b": torch.empty(4, 6)}, 0.5, bias=rk.Input(6), name="pairs"
-    )
+    graph = rk.trace(model, {"a": rk.Input("batch", 4), "b": torch.empty(4, 6)}, 0.5, bias=rk.Input(6), name="pairs")
     assert graph.matrix_flop == 2 * BATCH * 4 * 6
     assert graph.name == "pairs"
     assert [spec.shape for spec in graph.inputs] == [(BATCH, 4), (4, 6), (6,)]
@@ -212,7 +210,7 @@ def test_wrong_calls_say_what_is_wrong() -> None:
         rk.trace(Block(), rk.Input(1, 3, 8, 8), optimizer=torch.optim.SGD)
     with pytest.raises(InputError, match=r"dtype 'float8_e4m3fn': .*torch\._scaled_mm"):
         rk.trace(Block(), rk.Input(1, 3, 8, 8), dtype="float8_e4m3fn")
-    with pytest.raises(SizeError, match="no size is named 'bach' .*; did you mean 'batch'"):
+    with pytest.raises(SizeError, match=r"no size is named 'bach' .*; did you mean 'batch'"):
         rk.trace(Block(), rk.Input("batch", 3, 8, 8), sizes={"bach": 3})
     frozen = Block().requires_grad_(False)
     with pytest.raises(TraceError, match="no output of the model has a gradient"):
@@ -220,7 +218,9 @@ def test_wrong_calls_say_what_is_wrong() -> None:
 
 
 def test_a_failing_model_is_told_with_module_and_line() -> None:
-    with pytest.raises(TraceError, match=r"Block could not be traced in module 'conv' \(test_tracer.py:\d+\): .* to have 3 channels"):
+    with pytest.raises(
+        TraceError, match=r"Block could not be traced in module 'conv' \(test_tracer.py:\d+\): .* to have 3 channels"
+    ):
         rk.trace(Block(), rk.Input(1, 5, 8, 8))
 
 
@@ -228,7 +228,9 @@ def test_control_flow_on_numbers_is_told_as_such() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return x if x.sum() > 0 else -x
 
-    with pytest.raises(TraceError, match=r"model could not be traced \(test_tracer.py:\d+\): .*looks at the numbers in a tensor"):
+    with pytest.raises(
+        TraceError, match=r"model could not be traced \(test_tracer.py:\d+\): .*looks at the numbers in a tensor"
+    ):
         rk.trace(model, rk.Input(3))
 
 
@@ -250,3 +252,34 @@ def test_checkpointing_recomputes_in_backward() -> None:
     assert kinds(graph, "backward").count("aten.addmm") == 1  # once more
     again = next(op for op in graph.ops if op.phase == "backward" and op.kind == "aten.addmm")
     assert again.module == "layer"
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_own_shapes_are_those_of_torch(training: bool, dtype: str) -> None:
+    wanted = getattr(torch, dtype)
+    statistics = torch.float32 if dtype == "float16" else wanted  # as CUDA keeps them
+    x = torch.randn(2, 3, 4, 4, dtype=wanted)
+    c = torch.ones(3, dtype=statistics)
+    real = torch.ops.aten.native_batch_norm(x.float() if dtype == "float16" else x, c, c, c, c, training, 0.1, 1e-5)
+
+    def model(x: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.ops.aten.native_batch_norm(x, c, c, c, c, training, 0.1, 1e-5)
+
+    graph = rk.trace(model, rk.Input(2, 3, 4, 4, dtype=dtype), rk.Input(3, dtype=str(statistics)))
+    assert [spec.shape for spec in graph.outputs] == [tuple(t.shape) for t in real]
+    assert [spec.dtype for spec in graph.outputs] == [dtype, *[str(t.dtype).removeprefix("torch.") for t in real[1:]]]
+
+
+def test_remembered_results_are_those_of_torch() -> None:
+    # the same op twice, with numbers that are equal and types that are not
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x + 2, x + 2, x + 2.0, x + 2.0, torch.sum(x, 0), torch.sum(x, 0), x.t() + 2, x.t() + 2
+
+    graph = rk.trace(model, rk.Input(3, 5, dtype="int32"))
+    real = model(torch.ones(3, 5, dtype=torch.int32))
+    assert [spec.shape for spec in graph.outputs] == [tuple(t.shape) for t in real]
+    assert [f"torch.{spec.dtype}" for spec in graph.outputs] == [str(t.dtype) for t in real]
+    strides = [spec.stride or torch.empty(spec.shape).stride() for spec in graph.outputs]
+    assert strides == [t.stride() for t in real]
+    assert len({spec.memory for spec in graph.outputs}) == len(real)
