@@ -1,0 +1,1 @@
+"""Answers → text, figures and files. Nothing here computes a time."""

@@ -1,0 +1,57 @@
+"""Figures with matplotlib. Each function draws on the Axes that it is given, or a new one, and returns it.
+
+Nothing is shown, and no setting of matplotlib is changed for figures drawn elsewhere.
+
+>>> import rooflinekit as rk
+>>> ax = rk.plot.roofline(rk.load_device("nvidia-l4"))
+>>> ax.get_xscale(), ax.get_title()
+('log', '')
+"""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+
+from rooflinekit.present.figure import Figure, Subject, caption, roofline_figure
+from rooflinekit.present.plot_files import save
+from rooflinekit.present.plot_frame import Frame
+from rooflinekit.present.plot_points import draw_key, draw_points, draw_rail_scale, name_points, named_points
+from rooflinekit.present.plot_roofs import draw_roofs, label_ridges, label_roofs
+from rooflinekit.present.plot_style import Width, drawing, new_axes, style_of
+from rooflinekit.present.plot_waterfall import waterfall
+
+__all__ = ["caption", "roofline", "save", "waterfall"]
+
+
+def roofline(
+    subject: Figure | Subject,
+    ax: Axes | None = None,
+    *,
+    width: Width = "column",
+    names: int | None = None,
+    by_kind: bool | None = None,
+) -> Axes:
+    """Draws a roofline figure: performance in FLOP/s against arithmetic intensity in FLOP per byte of DRAM traffic.
+
+    subject: a Prediction, Machine or Device, or several, or a `Figure` made from them.
+    ax: where to draw; its scales and limits are set. By default a new figure.
+    width: the preset of sizes, "column" (3.5 in wide) or "page" (7.1 in).
+    names: the most marks that are named; by default as many as fit the width. 0 names none.
+    by_kind: one mark for each kind of op and bound; see `roofline_figure`.
+
+    `caption` states the facts that a reader needs beside it. Raises InputError for another subject or width.
+    """
+    style = style_of(width)
+    figure = subject if isinstance(subject, Figure) else roofline_figure(subject, by_kind=by_kind)
+    with drawing():
+        frame = Frame(new_axes(style) if ax is None else ax, figure, style)
+        lines = draw_roofs(frame, figure)
+        named = named_points(figure, style.names if names is None else names)
+        draw_points(frame, figure, named)
+        draw_rail_scale(frame)
+        label_roofs(frame, figure, lines, "memory")
+        draw_key(frame, figure, lines, named)
+        label_roofs(frame, figure, lines, "compute")
+        label_ridges(frame, figure)
+        name_points(frame, figure, named)
+    return frame.ax

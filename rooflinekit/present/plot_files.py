@@ -1,0 +1,49 @@
+"""Writes figures to files: the same figure always gives the same bytes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rooflinekit.errors import InputError, OutputError
+
+# Dates would make two files of one figure differ.
+_METADATA: dict[str, dict[str, Any]] = {
+    "pdf": {"CreationDate": None, "ModDate": None},
+    "png": {},
+    "svg": {"Date": None},
+}
+_DPI = 300
+
+
+def save(drawn: Axes | Figure, path: str | Path) -> Path:
+    """Writes a figure as .pdf, .svg or .png, at its own size; text stays text in the first two. Returns the path.
+
+    The file appears whole or not at all: it is written beside its place and renamed. Two files of one figure are equal
+    byte by byte. Raises OutputError for another suffix and for a place that cannot be written.
+    """
+    target = Path(path)
+    form = target.suffix.lower().removeprefix(".")
+    if form not in _METADATA:
+        known = ", ".join(f".{name}" for name in _METADATA)
+        raise OutputError(f"{target}: expected a file name that ends in {known}")
+    figure = drawn.get_figure(root=True) if isinstance(drawn, Axes) else drawn
+    if not isinstance(figure, Figure):
+        raise InputError(f"save: expected an Axes in a figure, or a Figure; got {type(drawn).__name__}")
+    # The process's own name for it: two that write the same figure do not meet.
+    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with mpl.rc_context({"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "rooflinekit"}):
+            figure.savefig(beside, format=form, dpi=_DPI, metadata=_METADATA[form])
+        beside.replace(target)
+    except OSError as error:
+        raise OutputError(f"{target}: cannot be written: {error.strerror or error}") from error
+    finally:
+        # After the rename there is nothing left to remove.
+        beside.unlink(missing_ok=True)
+    return target
