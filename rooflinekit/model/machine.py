@@ -39,6 +39,7 @@ class Rate:
 
     peak: float  # FLOP/s, datasheet, dense
     share: float  # of the peak, sustained
+    on_engine: bool  # whether the matrix engine does it, or the vector lanes
     emulated: str = ""  # why the device runs it as another format; "" where it has it
 
     @property
@@ -91,13 +92,13 @@ class Machine:
         share = self.constants.value("matrix_share")
         peak = self.device.matrix_peak.get(math.value)
         if engine and peak is not None:
-            return Rate(peak=peak, share=share)
+            return Rate(peak=peak, share=share, on_engine=True)
         vector = self.device.vector_peak
         if math in (Math.FP64, Math.FP32) and math.value in vector:
-            return Rate(peak=vector[math.value], share=share)
+            return Rate(peak=vector[math.value], share=share, on_engine=False)
         if math in _EMULATED and Math.FP32.value in vector:
             reason = f"{self.name} has no {math} matrix units: computed in fp32" if engine else ""
-            return Rate(peak=vector[Math.FP32.value], share=share, emulated=reason)
+            return Rate(peak=vector[Math.FP32.value], share=share, on_engine=False, emulated=reason)
         has = ", ".join(sorted({*self.device.matrix_peak, *vector}))
         raise FormatError(f"{self.name} has no {math} arithmetic (it has {has}); choose another format or device")
 
@@ -107,4 +108,4 @@ class Machine:
         key = math.value if math is Math.FP64 else Math.FP32.value
         if key not in vector:
             raise FormatError(f"{self.name} states no {key} vector peak; add vector_peak: {key} to its specification")
-        return Rate(peak=vector[key], share=self.constants.value("vector_share"))
+        return Rate(peak=vector[key], share=self.constants.value("vector_share"), on_engine=False)

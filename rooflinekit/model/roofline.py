@@ -1,12 +1,14 @@
 """The one formula: how long a kernel takes on a machine, and which of its parts the time goes to.
 
-compute = matrix FLOP / (peak · share), or vector FLOP and special functions at their rates, whichever is longer;
+compute = matrix FLOP / (peak · share) and vector FLOP and special functions at their rates: the longer of the two where
+          a matrix engine works beside the vector lanes, else their sum;
 memory  = bytes / (bandwidth · share);
 time    = start + max(compute, memory).
 """
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -59,8 +61,7 @@ def time_kernel(kernel: Kernel, machine: Machine) -> Timing:
     direct = _time(kernel, machine, rate)
     if kernel.alternative is None or rate is None:
         return direct
-    on_engine = kernel.math.value in machine.device.matrix_peak
-    if on_engine or kernel.math not in (Math.FP32, Math.TF32):
+    if rate.on_engine or kernel.math not in (Math.FP32, Math.TF32):
         return direct  # libraries use Winograd on the vector lanes alone
     share = machine.constants.value("winograd_share")
     winograd = _time(kernel.alternative, machine, replace(rate, share=share))
@@ -75,10 +76,11 @@ def _time(kernel: Kernel, machine: Machine, rate: Rate | None) -> Timing:
     vector = machine.vector_rate(kernel.math)
     # tf32 stands for "fp32 tensors, tf32 allowed": without the unit there is nothing to report.
     note = rate.emulated if rate is not None and kernel.math is not Math.TF32 else ""
+    together = max if rate is not None and rate.on_engine else operator.add
     return Timing(
         kernel=kernel,
-        ideal_s=max(matrix_flop / rate.peak if rate else 0.0, vector_flop / vector.peak + special_s),
-        compute_s=max(matrix_flop / rate.sustained if rate else 0.0, vector_flop / vector.sustained + special_s),
+        ideal_s=together(matrix_flop / rate.peak if rate else 0.0, vector_flop / vector.peak + special_s),
+        compute_s=together(matrix_flop / rate.sustained if rate else 0.0, vector_flop / vector.sustained + special_s),
         memory_s=float(cost.bytes) / machine.sustained_bandwidth,
         launch_s=machine.kernel_start_s,
         note=note,

@@ -134,3 +134,10 @@ def test_a_better_device_is_never_slower(k: Kernel, factor: float) -> None:
     assert time_kernel(k, gpu(bandwidth=1e12 * factor)).total_s <= base
     assert time_kernel(k, gpu(scale=factor)).total_s <= base
     assert time_kernel(k, gpu(clock=1.25e9 * factor)).total_s <= base
+
+
+def test_vector_lanes_do_one_thing_at_a_time(machine: Machine) -> None:
+    # 2 GFLOP of products and 1 GFLOP beside them: on the lanes 200 + 100 µs, beside the engine the longer of 20 and 100
+    both = PRODUCT + Cost(vector_flop=10**9)
+    assert time_kernel(kernel(both), machine).compute_s == pytest.approx(300e-6)
+    assert time_kernel(kernel(both, Math.FP16), machine).compute_s == pytest.approx(100e-6)

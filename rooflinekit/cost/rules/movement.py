@@ -68,8 +68,13 @@ def fill(op: Op) -> Cost:
 
 @rule("aten.slice_backward", "aten.select_backward")
 def view_backward(op: Op) -> list[Cost]:
-    """A tensor of zeros, then a copy of the gradient into its place."""
+    """A tensor of zeros, then a copy of the gradient into its place.
+
+    Nothing for a slice that takes all: eager mode skips it, and only a trace with open sizes cannot see that.
+    """
     (grad,) = op.inputs
+    if grad.shape == op.outputs[0].shape:
+        return []
     return [
         Cost(label="zeros") + writes(op.outputs),
         Cost(write_bytes=_dense_bytes(grad), label="copy") + reads((grad,)),

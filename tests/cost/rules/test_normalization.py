@@ -1,0 +1,219 @@
+"""Normalizations: forward in training and evaluation, and backward, counted by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+
+class Factor(nn.Module):
+    """Multiplies its input by a parameter, so that what follows needs the gradient of its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.value = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.value * x
+
+
+def _sum_of_squares(y):
+    return (y * y).sum()
+
+
+@pytest.fixture
+def trained(traced):
+    """The training step of a layer whose input needs a gradient."""
+
+    def trace(layer, shape):
+        return traced(nn.Sequential(Factor(), layer), shape, mode="training", loss=_sum_of_squares)
+
+    return trace
+
+
+# --- layer and group norm: forward ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layer", "flop", "read"),
+    [
+        # mean 1, difference 1, square 1, sum 1, times 1/σ 1, of 60; then gain 1, shift 1
+        (nn.LayerNorm(10), 420, 320),  # 7 · 60; 4 · (60 + 10 + 10)
+        (nn.LayerNorm(10, bias=False), 360, 280),  # 6 · 60; 4 · (60 + 10)
+        (nn.LayerNorm(10, elementwise_affine=False), 300, 240),  # 5 · 60; 4 · 60
+    ],
+)
+def test_layer_norm_forward(traced, layer, flop, read):
+    graph = traced(layer, (6, 10))
+    assert (graph.matrix_flop, graph.vector_flop, graph.special_flop) == (0, flop, 6)  # 1/√ of each row
+    assert graph.read_bytes == read
+    assert graph.write_bytes == 288  # 4 · (60 + 6 + 6): output, mean and 1/σ of each row
+
+
+def test_layer_norm_of_131072_elements(traced):
+    graph = traced(nn.LayerNorm(1024), (128, 1024))
+    assert graph.vector_flop == 917504  # 7 · 131072
+    assert graph.special_flop == 128
+
+
+def test_group_norm_forward(traced):
+    graph = traced(nn.GroupNorm(3, 6), (2, 6, 5))
+    assert graph.vector_flop == 420  # 7 · 2·6·5
+    assert graph.special_flop == 6  # 2 images · 3 groups
+    assert graph.read_bytes == 288  # 4 · (60 + 6 + 6)
+    assert graph.write_bytes == 288  # 4 · (60 + 6 + 6)
+
+
+# --- layer and group norm: backward ---------------------------------------------------------------------------
+
+
+def test_layer_norm_backward(trained, costs_of):
+    by_input, by_weight = costs_of(trained(nn.LayerNorm(10), (6, 10)), "native_layer_norm_backward")
+    # x̂ 2, times gain 1, summed 1, times x̂ summed 2, combined 4
+    assert (by_input.vector_flop, by_input.special_flop) == (600, 0)  # 10 · 60
+    assert by_input.read_bytes == 568  # 4 · (60 gradient + 60 input + 6 mean + 6 of 1/σ + 10 gain)
+    assert by_input.write_bytes == 240  # 4 · 60
+    # gain: x̂ 2, times gradient 1, sum 1; shift: sum 1
+    assert by_weight.vector_flop == 300  # 5 · 60
+    assert by_weight.read_bytes == 528  # 4 · (60 + 60 + 6 + 6)
+    assert by_weight.write_bytes == 80  # 4 · (10 + 10)
+
+
+@pytest.mark.parametrize(
+    ("layer", "kernels"),
+    [
+        (nn.LayerNorm(10, bias=False), [(600, 568, 240), (240, 528, 40)]),  # gain alone: 4 · 60; 4 · 10 bytes
+        (nn.LayerNorm(10, elementwise_affine=False), [(600, 528, 240)]),  # no gain to read
+    ],
+)
+def test_layer_norm_backward_of_what_is_there(trained, costs_of, layer, kernels):
+    backward = costs_of(trained(layer, (6, 10)), "native_layer_norm_backward")
+    assert [(c.vector_flop, c.read_bytes, c.write_bytes) for c in backward] == kernels
+
+
+def test_a_first_layer_norm_has_no_gradient_of_its_input(traced, costs_of):
+    graph = traced(nn.LayerNorm(10), (6, 10), mode="training", loss=_sum_of_squares)
+    (backward,) = costs_of(graph, "native_layer_norm_backward")
+    assert backward.label == "gain and shift gradient"
+    assert (backward.vector_flop, backward.write_bytes) == (300, 80)
+
+
+def test_shift_alone_reads_the_gradient_alone(tensor, cost):
+    grad, x, bias = tensor(6, 10), tensor(6, 10), tensor(10)
+    inputs = [grad, x, tensor(6, 1), tensor(6, 1), bias]
+    c = cost("native_layer_norm_backward", inputs, [tensor(10)], output_mask=(False, False, True), bias=bias)
+    assert (c.vector_flop, c.read_bytes, c.write_bytes) == (60, 240, 40)
+
+
+def test_group_norm_backward(trained, costs_of):
+    by_input, by_weight = costs_of(trained(nn.GroupNorm(3, 6), (2, 6, 5)), "native_group_norm_backward")
+    assert (by_input.vector_flop, by_weight.vector_flop) == (600, 300)  # 10 · 60; 5 · 60
+    assert by_input.read_bytes == 552  # 4 · (60 + 60 + 6 + 6 + 6 gain)
+    assert by_weight.write_bytes == 48  # 4 · (6 + 6)
+
+
+# --- batch norm -----------------------------------------------------------------------------------------------
+
+
+def test_batch_norm_in_training_reads_and_writes_its_statistics(traced, costs_of):
+    graph = traced(nn.BatchNorm1d(3), (8, 3, 4), mode="training")
+    (c,) = costs_of(graph, "native_batch_norm")
+    assert (c.vector_flop, c.special_flop) == (672, 3)  # 7 · 8·3·4; 1/√ of each channel
+    assert c.read_bytes == 432  # 4 · (96 + gain 3 + shift 3 + running 3 + 3)
+    assert c.write_bytes == 432  # 4 · (96 + saved 3 + 3 + running 3 + 3)
+
+
+def test_batch_norm_in_evaluation_computes_no_statistics(traced, costs_of):
+    (c,) = costs_of(traced(nn.BatchNorm1d(3), (8, 3, 4)), "native_batch_norm")
+    assert (c.vector_flop, c.special_flop) == (384, 3)  # difference, times 1/σ, gain, shift: 4 · 96
+    assert c.read_bytes == 432  # running statistics in the place of those of the batch
+    assert c.write_bytes == 384  # 4 · 96
+
+
+def test_batch_norm_without_parameters_or_running_statistics(traced, costs_of):
+    bare = nn.BatchNorm1d(3, affine=False, track_running_stats=False)
+    (c,) = costs_of(traced(bare, (8, 3, 4)), "native_batch_norm")
+    assert c.vector_flop == 480  # statistics of the batch in evaluation too, no gain, no shift: 5 · 96
+    assert c.read_bytes == 384
+    assert c.write_bytes == 408  # 4 · (96 + 3 + 3)
+
+
+def test_batch_norm_backward_in_training(trained, costs_of):
+    (c,) = costs_of(trained(nn.BatchNorm1d(3), (8, 3, 4)), "native_batch_norm_backward")
+    # x̂ 2, sum of gradients 1, of gradients times x̂ 2, combined 4; the sums are the gradients of shift and gain
+    assert (c.vector_flop, c.special_flop) == (864, 0)  # 9 · 96
+    assert c.read_bytes == 804  # 4 · (96 + 96 + gain 3 + saved 3 + 3): not the running statistics
+    assert c.write_bytes == 408  # 4 · (96 + 3 + 3)
+
+
+def test_batch_norm_backward_without_parameters_writes_one_gradient(trained, costs_of):
+    (c,) = costs_of(trained(nn.BatchNorm1d(3, affine=False), (8, 3, 4)), "native_batch_norm_backward")
+    assert c.read_bytes == 792  # 4 · (96 + 96 + saved 3 + 3)
+    assert c.write_bytes == 384
+
+
+def test_batch_norm_backward_with_frozen_statistics(tensor, cost):
+    grad, x, gain, mean, var = tensor(8, 3, 4), tensor(8, 3, 4), tensor(3), tensor(3), tensor(3)
+    c = cost(
+        "native_batch_norm_backward",
+        [grad, x, gain, mean, var],
+        [tensor(8, 3, 4), tensor(3), tensor(3)],
+        train=False,
+        running_mean=mean,
+        running_var=var,
+        output_mask=(True, True, True),
+    )
+    # input 1; gain: x̂ 2, times gradient, sum; shift: sum
+    assert c.vector_flop == 576  # (1 + 4 + 1) · 96
+    assert c.read_bytes == 804  # the running statistics are those that are used
+
+
+@pytest.mark.parametrize(
+    ("mask", "flop"),
+    [((True, False, False), 96), ((False, True, False), 384), ((False, False, True), 96)],  # 1, 4 and 1 · 96
+)
+def test_frozen_statistics_need_only_the_gradients_that_are_wanted(tensor, cost, mask, flop):
+    grad, x, y = tensor(8, 3, 4), tensor(8, 3, 4), tensor(3)
+    assert cost("native_batch_norm_backward", [grad, x], [y], train=False, output_mask=mask).vector_flop == flop
+
+
+@pytest.mark.parametrize("attrs", [{}, {"update": True}, {"train": True}])
+def test_the_library_forms_of_batch_norm_backward_are_those_of_training(tensor, cost, attrs):
+    inputs, outputs = [tensor(8, 3, 4), tensor(8, 3, 4), tensor(3)], [tensor(8, 3, 4), tensor(3), tensor(3)]
+    assert cost("cudnn_batch_norm_backward", inputs, outputs, **attrs).vector_flop == 864  # 9 · 96
+
+
+def test_all_gradients_are_wanted_where_there_is_no_mask(tensor, cost):
+    inputs, outputs = [tensor(8, 3, 4), tensor(8, 3, 4), tensor(3)], [tensor(8, 3, 4), tensor(3), tensor(3)]
+    assert cost("cudnn_batch_norm_backward", inputs, outputs, train=False).vector_flop == 576  # (1 + 4 + 1) · 96
+
+
+def test_scratch_space_of_a_library_is_no_compulsory_traffic(tensor, cost):
+    outputs = [tensor(8, 3, 4), tensor(3), tensor(3), tensor(1000, dtype="uint8")]
+    assert cost("_batch_norm_with_update", [tensor(8, 3, 4)], outputs).write_bytes == 408  # 4 · (96 + 3 + 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "attrs", "flop"),
+    [
+        ("_native_batch_norm_legit", {"training": True}, 480),  # 5 · 96
+        ("_native_batch_norm_legit", {"training": False}, 192),  # 2 · 96
+        ("_native_batch_norm_legit_no_training", {}, 192),
+        ("cudnn_batch_norm", {"training": True}, 480),
+        ("_batch_norm_with_update", {}, 480),
+        ("_batch_norm_no_update", {}, 192),
+    ],
+)
+def test_every_name_of_batch_norm_knows_its_mode(tensor, cost, kind, attrs, flop):
+    c = cost(kind, [tensor(8, 3, 4)], [tensor(8, 3, 4), tensor(3), tensor(3)], **attrs)
+    assert c.vector_flop == flop
+
+
+def test_instance_norm_is_batch_norm_of_one_image_with_all_channels(traced, costs_of):
+    (c,) = costs_of(traced(nn.InstanceNorm2d(3), (2, 3, 4, 4)), "native_batch_norm")
+    assert (c.vector_flop, c.special_flop) == (480, 6)  # 5 · 2·3·4·4; 2·3 statistics
+
+
+def test_root_mean_square_norm_is_four_operations_and_a_root(traced):
+    graph = traced(nn.RMSNorm(10), (6, 10))
+    # square, sum, times 1/σ, times gain of 60; epsilon of 6
+    assert (graph.vector_flop, graph.special_flop) == (246, 6)
