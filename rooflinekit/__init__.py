@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from rooflinekit.hardware.host import Host
     from rooflinekit.hardware.specs import load_device, load_host
     from rooflinekit.ir.cost import Cost, Gemm
-    from rooflinekit.ir.graph import Graph, Op
+    from rooflinekit.ir.graph import Graph
     from rooflinekit.ir.inputs import Input
+    from rooflinekit.ir.op import Op
     from rooflinekit.present import plot
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.step.timeline import Execution
@@ -36,7 +37,7 @@ _HOME = {
     "Graph": "ir.graph",
     "Host": "hardware.host",
     "Input": "ir.inputs",
-    "Op": "ir.graph",
+    "Op": "ir.op",
     "Prediction": "step.prediction",
     "explain": "study.explanation",
     "load_device": "hardware.specs",

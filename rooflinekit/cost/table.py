@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from rooflinekit.errors import DuplicateRuleError, UnknownOpError, nearest
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.graph import Basis, Op, PricedOp
+from rooflinekit.ir.op import Basis, Op, PricedOp
 from rooflinekit.ir.sizes import total
 from rooflinekit.ir.tensor import TensorSpec
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.graph import Graph, Op, Phase, PricedOp
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Op, Phase, PricedOp
 from rooflinekit.ir.sizes import ceil_div, missing_size, product
 from rooflinekit.ir.tensor import DType, Math
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.hardware.host import Host
-from rooflinekit.ir.graph import Phase
+from rooflinekit.ir.op import Phase
 from rooflinekit.model.kernels import Issue
 from rooflinekit.model.roofline import Timing
 

@@ -29,6 +29,10 @@ def sentences(e: Explanation) -> Iterator[str]:
     waiting = _waiting(e.b)
     if waiting:
         yield waiting
+    for prediction in (e.a, e.b):
+        fewer = _fewer_executed(prediction)
+        if fewer:
+            yield fewer
     memory = _memory(e)
     if memory:
         yield memory
@@ -87,6 +91,18 @@ def _waiting(p: Prediction) -> str | None:
     return (
         f"In {p.graph_name} the GPU waits for {_seconds(idle)} ({idle / p.total_s:.0%} of the step): the CPU of "
         f"{p.host.name} needs {_seconds(p.cpu_s)} to issue the step, the kernels only {_seconds(p.gpu_s)}."
+    )
+
+
+def _fewer_executed(p: Prediction) -> str | None:
+    """Told where another algorithm than the plain one saves a tenth of the FLOP."""
+    executed = sum(float(timing.kernel.cost.flop) for timing in p.timings)
+    algorithms = sorted({timing.kernel.algorithm for timing in p.timings if timing.kernel.algorithm})
+    if not algorithms or executed > 0.9 * p.flop:
+        return None
+    return (
+        f"{p.graph_name} executes only {format_quantity(executed, 'flop')} of its {format_quantity(p.flop, 'flop')}: "
+        f"convolutions run as {' and '.join(algorithms)}."
     )
 
 

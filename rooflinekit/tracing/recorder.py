@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -14,16 +13,14 @@ import torch
 from torch import fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rooflinekit.ir.graph import Op, Phase
+from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.tracing.memory import OpMemory
 from rooflinekit.tracing.symbols import Symbols
+from rooflinekit.tracing.tensors import NODE, SPEC, known_contiguous, quiet_attributes, shared_memory, specs_in
 
 _DEVICE_OF = torch.ops.prim.device.default
 _DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType if hasattr(torch, dtype.value)}
-
-#: Attributes of a traced tensor: its record, and its node in the fx graph.
-_SPEC, _NODE = "_rooflinekit_spec", "_rooflinekit_node"
 
 #: Called with the number of modules entered and the path of the newest one.
 Progress = Callable[[int, str], None]
@@ -65,7 +62,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if role is Role.INPUT:
             node = self.fx.placeholder(name)
         else:
-            with _quiet_attributes():
+            with quiet_attributes():
                 node = self.fx.get_attr(name)
         return self._remember(tensor, name, role, node)
 
@@ -73,7 +70,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Ends the fx graph with its outputs."""
         for tensor in outputs:
             self.spec(tensor)
-        self.fx.output(tuple(getattr(tensor, _NODE) for tensor in outputs))
+        self.fx.output(tuple(getattr(tensor, NODE) for tensor in outputs))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -171,7 +168,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node.meta.update(module=module, phase=self.phase.value)
         outputs = tuple(self._outputs(output, node, args))
         if not outputs:  # nothing returned: what it wrote to
-            outputs = tuple(t for i in written for t in _specs_in(attrs[arguments[i][0]]))
+            outputs = tuple(t for i in written for t in specs_in(attrs[arguments[i][0]]))
         self.ops.append(
             Op(
                 name=node.name,
@@ -185,14 +182,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
     def _outputs(self, output: Any, node: fx.Node, args: Sequence[Any]) -> Iterator[TensorSpec]:
+        reshaped = torch.Tag.inplace_view in node.target.tags  # type: ignore[union-attr]
         single = isinstance(output, torch.Tensor)
         parts = (output,) if single else output if isinstance(output, list | tuple) else ()
         for i, part in enumerate(parts):
             if not isinstance(part, torch.Tensor):
                 continue
-            known: TensorSpec | None = getattr(part, _SPEC, None)
-            if known is not None:  # written in place
-                setattr(part, _NODE, node)
+            known: TensorSpec | None = getattr(part, SPEC, None)
+            if known is not None and not reshaped:  # written in place
+                setattr(part, NODE, node)
                 yield known
             else:
                 item = node if single else self.fx.call_function(operator.getitem, (node, i))
@@ -205,22 +203,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Notes on the tensor itself what is known of it: a table would keep it alive, and then autograd would copy
         gradients that it else hands over."""
         sizes = self._symbols.size
-        stride = None if _known_contiguous(tensor) else tuple(map(sizes, tensor.stride()))
+        stride = None if known_contiguous(tensor) else tuple(map(sizes, tensor.stride()))
         spec = TensorSpec(
             name=name,
             shape=tuple(map(sizes, tensor.shape)),
             dtype=_DTYPES[tensor.dtype],
             role=role,
             stride=stride,
-            storage=_shared_memory(tensor, args),
+            storage=shared_memory(tensor, args),
         )
-        setattr(tensor, _SPEC, spec)
-        setattr(tensor, _NODE, node)
+        setattr(tensor, SPEC, spec)
+        setattr(tensor, NODE, node)
         return spec
 
     def spec(self, tensor: torch.Tensor) -> TensorSpec:
         """The record of a tensor; one that was not seen before is a constant of the model."""
-        known: TensorSpec | None = getattr(tensor, _SPEC, None)
+        known: TensorSpec | None = getattr(tensor, SPEC, None)
         if known is None:
             self._constants.append(tensor)
             # The optimizer's first step is not recorded: what it made is met here.
@@ -249,63 +247,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _fx_value(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return getattr(value, _NODE)
+            return getattr(value, NODE)
         if isinstance(value, list | tuple):
             return type(value)(map(self._fx_value, value)) if type(value) in (list, tuple) else tuple(value)
         if isinstance(value, torch.SymInt):
             return self._symbols.size(value)
         return value
-
-
-def _specs_in(value: Any) -> Iterator[TensorSpec]:
-    if isinstance(value, TensorSpec):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _specs_in(item)
-
-
-def _shared_memory(tensor: torch.Tensor, args: Sequence[Any]) -> str:
-    """Name of the memory that a new tensor shares with one of the op's arguments; "" for memory of its own."""
-    if tensor.layout is not torch.strided:
-        return ""
-    storage = tensor.untyped_storage()._cdata
-    for candidate in _tensors_in(args):
-        if candidate.layout is torch.strided and candidate.untyped_storage()._cdata == storage:
-            spec: TensorSpec | None = getattr(candidate, _SPEC, None)
-            return spec.memory if spec is not None else ""
-    return ""
-
-
-def _tensors_in(args: Sequence[Any]) -> Iterator[torch.Tensor]:
-    for arg in args:
-        if isinstance(arg, torch.Tensor):
-            yield arg
-        elif isinstance(arg, list | tuple):
-            yield from (item for item in arg if isinstance(item, torch.Tensor))
-
-
-def _known_contiguous(tensor: torch.Tensor) -> bool:
-    """Whether the strides are those of a dense row-major tensor, found without guarding on a symbol."""
-    if tensor.layout is not torch.strided:
-        return True
-    expected: Any = 1
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if isinstance(size, int) and size == 1:
-            continue
-        if _expression(stride) != _expression(expected):
-            return False
-        expected = expected * size
-    return True
-
-
-def _expression(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
-
-
-@contextmanager
-def _quiet_attributes() -> Iterator[None]:
-    """fx warns that a graph without an owning module refers to an attribute; here that is meant."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Attempted to insert a get_attr Node")
-        yield

@@ -14,8 +14,9 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from rooflinekit.errors import InputError, RooflinekitError, TraceError
-from rooflinekit.ir.graph import Condition, ForcedSize, Op, Phase
+from rooflinekit.ir.graph import Condition, ForcedSize
 from rooflinekit.ir.inputs import Input
+from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.tracing.gpu_view import GpuView

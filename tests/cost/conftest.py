@@ -10,7 +10,7 @@ import torch
 
 import rooflinekit
 from rooflinekit.cost.table import price
-from rooflinekit.ir.graph import Op
+from rooflinekit.ir.op import Op
 from rooflinekit.ir.tensor import DType, TensorSpec
 
 _numbers = itertools.count()

@@ -10,7 +10,7 @@ from rooflinekit.cost import table
 from rooflinekit.cost.table import free, normalized, price, price_all, reads, rule, traffic, writes
 from rooflinekit.errors import DuplicateRuleError, UnknownOpError
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.graph import Basis, Op
+from rooflinekit.ir.op import Basis, Op
 
 
 @pytest.fixture(autouse=True)

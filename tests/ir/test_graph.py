@@ -17,7 +17,8 @@ import rooflinekit
 from rooflinekit import Input
 from rooflinekit.errors import SizeError
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.graph import Basis, Condition, ForcedSize, Graph, Op, Phase, PricedOp
+from rooflinekit.ir.graph import Condition, ForcedSize, Graph
+from rooflinekit.ir.op import Basis, Op, Phase, PricedOp
 from rooflinekit.ir.sizes import symbol
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 

@@ -8,7 +8,7 @@ from round_numbers import constants
 from rooflinekit.errors import FormatError
 from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.graph import Phase
+from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.kernels import Family, Kernel
 from rooflinekit.model.machine import Machine

@@ -9,7 +9,7 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.graph import Op, Phase
+from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.kernels import Family, Issue, Kernel
 from rooflinekit.model.roofline import Timing

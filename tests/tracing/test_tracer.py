@@ -283,3 +283,16 @@ def test_remembered_results_are_those_of_torch() -> None:
     strides = [spec.stride or torch.empty(spec.shape).stride() for spec in graph.outputs]
     assert strides == [t.stride() for t in real]
     assert len({spec.memory for spec in graph.outputs}) == len(real)
+
+
+def test_a_view_in_place_changes_the_record() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        y.unsqueeze_(0)
+        return y + 1
+
+    graph = rk.trace(model, rk.Input(3, 5))
+    first, view, last = graph.ops
+    assert view.outputs[0].shape == last.inputs[0].shape == (1, 3, 5)
+    assert view.outputs[0].memory == first.outputs[0].memory
+    assert last.inputs[0].name == view.outputs[0].name

@@ -4,9 +4,11 @@ from rooflinekit.cost.rules import (  # noqa: F401
     attention,
     convolution,
     elementwise,
+    losses,
     matmul,
     movement,
     normalization,
     optimizer,
+    pooling,
     reduction,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from rooflinekit.cost.table import reads, rule, writes
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.graph import Op
+from rooflinekit.ir.op import Op
 from rooflinekit.ir.sizes import Size, floor_div, product
 from rooflinekit.ir.tensor import TensorSpec
 

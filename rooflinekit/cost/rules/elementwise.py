@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rooflinekit.cost.table import Rule, rule, traffic
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.graph import Op
+from rooflinekit.ir.op import Op
 from rooflinekit.ir.sizes import product
 
 #: kind: (vector FLOP, special functions) an element of the largest tensor

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.graph import Op
+from rooflinekit.ir.op import Op
 from rooflinekit.ir.sizes import product
 from rooflinekit.ir.tensor import TensorSpec
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from rooflinekit import Input
-from rooflinekit.ir.graph import Basis
+from rooflinekit.ir.op import Basis
 
 
 def test_a_copy_reads_its_inputs_and_writes_its_output(tensor, cost):
