@@ -74,10 +74,19 @@ def ours_gpt2_training() -> Callable[[], object]:
     return lambda: trace(model, ids, mode="training", optimizer=torch.optim.AdamW).matrix_flop
 
 
+def ours_many_sizes() -> Callable[[], object]:
+    from rooflinekit import Input, trace
+
+    model, shape = _resnet50()
+    graph = trace(model, Input("batch", *shape[1:]))
+    return lambda: graph.counts(batch=range(1, 10_001))["matrix_flop"].sum()
+
+
 CASES: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
     "ResNet-50 inference, fixed sizes": (ours_resnet50, 5),
     "  torch FlopCounterMode on meta": (torch_resnet50, 5),
     "ResNet-50 inference, symbolic batch": (lambda: ours_resnet50(symbolic=True), 5),
+    "  its counts at 10,000 batches": (ours_many_sizes, 3),
     "GPT-2 training with AdamW, symbolic": (ours_gpt2_training, 2),
     "80-layer Llama inference, symbolic": (ours_llama, 1),
 }

@@ -27,7 +27,7 @@ ROWS = [
 OUTSIDE = {
     "errors": set(),
     "units": set(),
-    "ir": {"sympy", "pandas"},  # pandas for Graph.to_dataframe, when it is called
+    "ir": {"sympy", "numpy", "pandas"},  # pandas for Graph.to_dataframe, when it is called
     "tracing": {"torch", "sympy", "numpy", "torchvision"},  # torchvision to see whether it can be imported
     "cost": set(),
     "hardware": {"yaml", "pydantic", "pydantic_core"},

@@ -111,6 +111,18 @@ def simplest(expression: sympy.Expr) -> Size:
     return int(expression) if expression.is_Integer else expression
 
 
+def check_names(given: Iterable[str], known: Iterable[str], *, complete: bool = True) -> None:
+    """Raises SizeError for a name that is not in `known` and, with `complete`, for a known one that is not given."""
+    given, known = tuple(given), tuple(known)
+    for name in given:
+        if name not in known:
+            has = f"it has {', '.join(map(repr, known))}" if known else "it has none"
+            raise SizeError(f"no size is named {name!r} in this workload: {has}{nearest(name, known)}")
+    missing = [name for name in known if name not in given]
+    if complete and missing:
+        raise missing_size(missing)
+
+
 def check_dims(given: Mapping[str, object], known: Iterable[str], *, complete: bool = False) -> dict[str, int]:
     """The sizes of `given` as integers.
 
@@ -118,18 +130,14 @@ def check_dims(given: Mapping[str, object], known: Iterable[str], *, complete: b
     `complete` is asked for, a known name that is not given.
     """
     known = tuple(known)
+    check_names(given, known, complete=False)
     checked: dict[str, int] = {}
     for name, value in given.items():
-        if name not in known:
-            has = f"it has {', '.join(map(repr, known))}" if known else "it has none"
-            raise SizeError(f"no size is named {name!r} in this workload: {has}{nearest(name, known)}")
         # numpy's integers and whole sympy integers are welcome, True and 2.0 are not
         if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
             raise SizeError(f"size {name!r}: expected a positive integer; got {value!r}")
         checked[name] = value.__index__()
-    missing = [name for name in known if name not in checked]
-    if complete and missing:
-        raise missing_size(missing)
+    check_names(checked, known, complete=complete)
     return checked
 
 

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.hardware.host import Host
-from rooflinekit.ir.graph import Coverage, Graph
+from rooflinekit.ir.coverage import Coverage
+from rooflinekit.ir.graph import Graph
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernel

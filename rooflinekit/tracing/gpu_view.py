@@ -1,24 +1,42 @@
 """What a GPU would run, where tracing on fake CPU tensors would take another path.
 
-Fake tensors pretend to lie on the CPU, and there attention falls apart into matrix products and a softmax, and
-dropout into four kernels. This mode stands above autograd, so that backward follows the same choice.
+Fake tensors pretend to lie on the CPU, and there attention falls apart into matrix products and a softmax, dropout
+into four kernels, and a recurrent layer into a loop. The replacements stand above autograd, so that backward follows
+the same choice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from rooflinekit.tracing import recurrent
+
 Attention = tuple[torch.Tensor, ...]
 
 
-class GpuView(TorchFunctionMode):
+@contextmanager
+def gpu_view() -> Iterator[None]:
     """Replaces functions that CPU tracing would decompose by the operators that CUDA dispatches."""
+    # A mode is switched off inside the function that it was asked about, and nn.MultiheadAttention calls attention from
+    # inside such a function: there only the module's own names reach it.
+    originals = {name: getattr(functional, name) for name in ("scaled_dot_product_attention", "dropout")}
+    try:
+        for name, original in originals.items():
+            setattr(functional, name, _REPLACED[original])
+        with _GpuView():
+            yield
+    finally:
+        for name, original in originals.items():
+            setattr(functional, name, original)
 
+
+class _GpuView(TorchFunctionMode):
     def __torch_function__(
         self,
         function: Callable[..., Any],
@@ -27,9 +45,11 @@ class GpuView(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         replacement = _REPLACED.get(function)
-        if replacement is None:
-            return function(*args, **(kwargs or {}))
-        return replacement(*args, **(kwargs or {}))
+        if replacement is not None:
+            output = replacement(*args, **(kwargs or {}))
+            if output is not NotImplemented:
+                return output
+        return function(*args, **(kwargs or {}))
 
 
 def _attention(
@@ -92,4 +112,8 @@ def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace
 _REPLACED: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.scaled_dot_product_attention: _attention,
     functional.dropout: _dropout,
+    torch.lstm: recurrent.lstm,
+    torch.gru: recurrent.gru,
+    torch.rnn_tanh: recurrent.rnn_tanh,
+    torch.rnn_relu: recurrent.rnn_relu,
 }

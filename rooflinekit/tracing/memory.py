@@ -7,7 +7,7 @@ functions take 50 µs to some milliseconds an op; making a fake tensor of known 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,8 @@ class OpMemory:
         attrs: Mapping[str, Any],
     ) -> Any:
         """The operator's result. `attrs` are its arguments as they stand in `Op.attrs`."""
+        if function in _LIKE_ARGUMENTS:
+            return tuple(map(self._like, _LIKE_ARGUMENTS[function](args)))
         if not _repeatable(function):
             return function(*args, **kwargs)
         key = (function, tuple(map(_key, attrs.values())))
@@ -76,6 +78,13 @@ class OpMemory:
         tensors = tuple(fake_like(self._mode, one.shape, one.stride, one.dtype) for one in made)
         return tensors[0] if len(function._schema.returns) == 1 else tensors
 
+    def _like(self, model: Any) -> Any:
+        if isinstance(model, list):
+            return [self._like(one) for one in model]
+        if model is None:
+            return fake_like(self._mode, (0,), (1,), torch.float32)
+        return fake_like(self._mode, model.shape, model.stride(), model.dtype)
+
 
 def _described(outputs: Sequence[Any]) -> tuple[_Made, ...] | None:
     """How to make such tensors again; None for anything out of the ordinary."""
@@ -89,6 +98,16 @@ def _described(outputs: Sequence[Any]) -> tuple[_Made, ...] | None:
     return tuple(found)
 
 
+def _contiguous(shape: Sequence[Any], dtype: torch.dtype) -> _Made:
+    """A dense tensor, row by row; products of open sizes ask nothing about them."""
+    stride: list[Any] = []
+    step: Any = 1
+    for size in reversed(shape):
+        stride.insert(0, step)
+        step = step * size
+    return _Made(tuple(shape), tuple(stride), dtype)
+
+
 def _batch_norm(
     x: torch.Tensor, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float
 ) -> tuple[_Made, ...]:
@@ -99,8 +118,25 @@ def _batch_norm(
     return _Made(tuple(x.shape), x.stride(), x.dtype), saved, saved
 
 
+def _constant_pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> tuple[_Made, ...]:
+    """torch's way forces every open size to its example. `pad` begins with the last dimension."""
+    shape: list[Any] = list(x.shape)
+    for i in range(len(pad) // 2):
+        shape[-1 - i] = shape[-1 - i] + pad[2 * i] + pad[2 * i + 1]
+    return (_contiguous(shape, x.dtype),)
+
+
 #: Operators whose results are plainer than torch's way to them.
-_OWN_SHAPES = {torch.ops.aten.native_batch_norm.default: _batch_norm}
+_OWN_SHAPES: dict[Any, Callable[..., tuple[_Made, ...]]] = {
+    torch.ops.aten.native_batch_norm.default: _batch_norm,
+    torch.ops.aten.constant_pad_nd.default: _constant_pad,
+}
+
+#: Operators that torch cannot run on fake tensors: their results are like these of their arguments.
+_LIKE_ARGUMENTS: dict[Any, Callable[[Sequence[Any]], tuple[Any, ...]]] = {
+    # input, weights, stride, buffer, hidden state, cell state
+    torch.ops.aten._cudnn_rnn_backward.default: lambda args: (args[0], args[4], args[5], list(args[1])),
+}
 
 
 def _key(value: Any) -> object:

@@ -17,9 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils._sympy import functions as torch_functions
 
-from rooflinekit.ir.graph import Condition, ForcedSize
 from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.sizes import Size, simplest, symbol
+from rooflinekit.ir.validity import Condition, ForcedSize
 
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent)

@@ -14,12 +14,12 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from rooflinekit.errors import InputError, RooflinekitError, TraceError
-from rooflinekit.ir.graph import Condition, ForcedSize
 from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
-from rooflinekit.tracing.gpu_view import GpuView
+from rooflinekit.ir.validity import Condition, ForcedSize
+from rooflinekit.tracing.gpu_view import gpu_view
 from rooflinekit.tracing.isolation import FAKE_DEVICE, modules_of, named_modules, preserved, put_fakes_in, refuse_lazy
 from rooflinekit.tracing.recorder import Progress, Recorder
 from rooflinekit.tracing.symbols import Symbols, example_sizes, place_of
@@ -91,7 +91,7 @@ def trace(
         specs = [recorder.name_tensor(w, name, _role(w)) for name, w in weights.items()]
         make = _InputMaker(recorder, symbols, dtype)
         args, kwargs, targets = make(step.args, "arg"), make(step.kwargs, ""), make(step.targets, "target")
-        with _readable_errors(step.model, recorder), symbols.fake, recorder, recorder.following_modules(), GpuView():
+        with _readable_errors(step.model, recorder), symbols.fake, recorder, recorder.following_modules(), gpu_view():
             output = _run(step, args, kwargs, targets, roots, recorder)
         return _collected(step, recorder, symbols, specs, make.specs, output)
 

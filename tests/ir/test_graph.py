@@ -17,10 +17,11 @@ import rooflinekit
 from rooflinekit import Input
 from rooflinekit.errors import SizeError
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.graph import Condition, ForcedSize, Graph
+from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Basis, Op, Phase, PricedOp
 from rooflinekit.ir.sizes import symbol
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.ir.validity import Condition, ForcedSize
 
 COUNTS = ("matrix_flop", "dense_matrix_flop", "vector_flop", "special_flop", "flop", "read_bytes", "write_bytes")
 

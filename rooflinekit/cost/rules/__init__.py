@@ -10,5 +10,6 @@ from rooflinekit.cost.rules import (  # noqa: F401
     normalization,
     optimizer,
     pooling,
+    recurrent,
     reduction,
 )

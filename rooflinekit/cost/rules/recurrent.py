@@ -1,0 +1,87 @@
+"""Recurrent layers as one operator: x [t, b, i] or [b, t, i], weights a layer and direction [g·h, i], [g·h, h or p], [p, h].
+
+g gates: 4 (LSTM), 3 (GRU), 1. The input's product runs over the whole sequence, the state's once a time step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rooflinekit.cost.table import reads, rule, traffic, writes
+from rooflinekit.ir.cost import Cost, Gemm
+from rooflinekit.ir.op import Op
+from rooflinekit.ir.sizes import Size, product
+from rooflinekit.ir.tensor import TensorSpec
+
+#: Modes of cuDNN: (gates, vector FLOP, special functions a state and step without biases, vector FLOP of backward).
+#: A sigmoid is 2 and 2, as everywhere.
+_CELLS = {
+    0: (1, 2, 0, 2),  # relu: sum of two products, relu; backward: select, sum for the bias
+    1: (1, 1, 1, 4),  # tanh; backward: g·(1-y·y), sum for the bias
+    # four sums, three sigmoids, c = f·c + i·g, h = o·tanh(c); backward: o 1, c 5, i g f c 4, slopes 3·3 + 3, sums 4
+    2: (4, 14, 8, 26),
+    # two sums, n = tanh(x + r·h), two sigmoids, (1-z)·n + z·h; backward: n 2, z 2, h 1, r 1, hn 1, slopes 2·3 + 3, sums 4
+    3: (3, 12, 5, 20),
+}
+
+
+def _layers(op: Op) -> Iterator[tuple[TensorSpec, ...]]:
+    """The weight matrices of each layer and direction: input, state, and projection if there is one."""
+    weights, each = op.attrs["weight"], op.attrs["weight_stride0"]
+    for i in range(0, len(weights), each):
+        yield tuple(w for w in weights[i : i + each] if len(w.shape) == 2)
+
+
+def _steps(op: Op, x: TensorSpec) -> tuple[Size, Size]:
+    """Length of the sequence and batch."""
+    return (x.shape[1], x.shape[0]) if op.attrs["batch_first"] else (x.shape[0], x.shape[1])
+
+
+def _states(op: Op, x: TensorSpec) -> Size:
+    """States computed: steps · batch · layers · directions · size."""
+    return product((*_steps(op, x), len(tuple(_layers(op))), op.attrs["hidden_size"]))
+
+
+@rule("aten._cudnn_rnn", "aten.miopen_rnn")
+def recurrent(op: Op) -> Cost:
+    """Each gate adds two biases, where there are any."""
+    x = op.inputs[0]
+    t, b = _steps(op, x)
+    gemms = []
+    for whole, *stepwise in _layers(op):
+        gemms.append(Gemm(m=product((t, b)), n=whole.shape[0], k=whole.shape[1]))
+        gemms += [Gemm(batch=t, m=b, n=w.shape[0], k=w.shape[1]) for w in stepwise]
+    gates, vector, special, _ = _CELLS[op.attrs["mode"]]
+    biases = 2 * gates if op.attrs["weight_stride0"] >= 4 else 0
+    states = _states(op, x)
+    work = Cost(
+        gemms=tuple(gemms), vector_flop=product((vector + biases, states)), special_flop=product((special, states))
+    )
+    return work + traffic(op)
+
+
+@rule("aten._cudnn_rnn_backward", "aten.miopen_rnn_backward")
+def recurrent_backward(op: Op) -> list[Cost]:
+    """For each product of the forward pass one for its input, step by step, and one for its weight, over all steps.
+
+    The first layer's input has none where it needs no gradient.
+    """
+    x = op.inputs[0]
+    t, b = _steps(op, x)
+    wants_input, _, _, wants_weights = op.attrs["output_mask"]
+    directions = 2 if op.attrs["bidirectional"] else 1
+    inputs, weights = [], []
+    for i, (whole, *stepwise) in enumerate(_layers(op)):
+        if wants_input or i >= directions:
+            inputs.append(Gemm(m=product((t, b)), n=whole.shape[1], k=whole.shape[0]))
+        inputs += [Gemm(batch=t, m=b, n=w.shape[1], k=w.shape[0]) for w in stepwise]
+        weights += [Gemm(m=w.shape[0], n=w.shape[1], k=product((t, b))) for w in (whole, *stepwise)]
+    vector = product((_CELLS[op.attrs["mode"]][3], _states(op, x)))
+    given = {spec.memory for spec in op.attrs["weight"]}
+    of_weights = [spec for spec in op.outputs if spec.shape in {w.shape for w in op.attrs["weight"]}]
+    others = [spec for spec in op.outputs if spec not in of_weights]
+    costs = [Cost(gemms=tuple(inputs), vector_flop=vector, label="input gradient") + reads(op.inputs) + writes(others)]
+    if wants_weights:
+        used = [spec for spec in op.inputs if spec.memory not in given]
+        costs.append(Cost(gemms=tuple(weights), label="weight gradient") + reads(used) + writes(of_weights))
+    return costs

@@ -1,0 +1,52 @@
+"""Where a trace holds: what the model's own code asked about its sizes while it was traced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from rooflinekit.errors import SizeError
+from rooflinekit.ir.sizes import symbol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """Something the model's own code compared while it was traced: the trace holds where `holds` does."""
+
+    holds: sympy.Basic  # a relation between named sizes
+    where: str  # "model.py:12"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForcedSize:
+    """A named size that the model's code forces to a constant, so that the trace holds for this value alone."""
+
+    name: str
+    value: int
+    where: str  # "model.py:12"
+
+    def __str__(self) -> str:
+        return f"size {self.name!r} is forced to {self.value} by {self.where}"
+
+
+def check_conditions(conditions: tuple[Condition, ...], given: Mapping[str, int]) -> None:
+    """Raises SizeError where a condition is known not to hold at the given sizes."""
+    values = {symbol(name): sympy.Integer(value) for name, value in given.items()}
+    for condition in conditions:
+        if condition.holds.xreplace(values) == sympy.false:
+            sizes = ", ".join(f"{name}={value}" for name, value in given.items())
+            raise SizeError(
+                f"the trace holds for {condition.holds} ({condition.where}), which is not so at {sizes}; "
+                "trace again at these sizes"
+            )
+
+
+def check_everywhere(condition: Condition, columns: Mapping[str, Any]) -> None:
+    """As `check_conditions`, for columns of sizes."""
+    names = sorted(free.name for free in condition.holds.free_symbols)
+    distinct = {tuple(int(columns[name][i]) for name in names) for i in range(len(columns[names[0]]))}
+    for values in sorted(distinct):
+        check_conditions((condition,), dict(zip(names, values, strict=True)))

@@ -1,0 +1,72 @@
+"""Formulas at thousands of sizes at once, in exact integers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sympy
+
+from rooflinekit.errors import SizeError
+from rooflinekit.ir.sizes import symbol
+
+#: Beyond this int64 might not hold a result, or a step on the way to it.
+_SAFE = 2.0**60
+
+_floor_div = sympy.Function("floor_div")
+
+
+def compiled(expressions: Sequence[sympy.Expr], names: Sequence[str]) -> Callable[..., list[Any]]:
+    """One function of the named sizes that gives every expression, for integers or arrays of them.
+
+    Divisions become integer divisions, so that no value passes through a floating-point number.
+    """
+    numerators, denominators = [], []
+    for expression in expressions:
+        whole = expression.replace(sympy.floor, _floored).replace(sympy.ceiling, lambda arg: -_floored(-arg))
+        numerator, denominator = sympy.together(whole).as_numer_denom()
+        numerators.append(sympy.expand(numerator))
+        denominators.append(int(denominator))
+    functions = {"floor_div": operator.floordiv, "Min": np.minimum, "Max": np.maximum, "Mod": operator.mod}
+    run = sympy.lambdify([symbol(name) for name in names], numerators, modules=[functions, "numpy"], cse=True)
+
+    def evaluate(*values: Any) -> list[Any]:
+        return [value // denominator for value, denominator in zip(run(*values), denominators, strict=True)]
+
+    return evaluate
+
+
+def _floored(argument: sympy.Expr) -> sympy.Expr:
+    numerator, denominator = sympy.together(argument).as_numer_denom()
+    return _floor_div(numerator, denominator)
+
+
+def evaluated(expressions: Mapping[str, sympy.Expr], dims: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes and each expression as arrays of one length; single numbers go with arrays.
+
+    Results are int64, or Python integers where int64 might not hold them. Raises SizeError for sizes that are not
+    positive integers or arrays of different lengths.
+    """
+    arrays = {name: _array(name, value) for name, value in dims.items()}
+    lengths = {len(array) for array in arrays.values() if array.ndim}
+    if len(lengths) > 1:
+        raise SizeError(
+            f"sizes of different lengths: {', '.join(f'{n} {a.size}' for n, a in arrays.items() if a.ndim)}"
+        )
+    length = lengths.pop() if lengths else 1
+    columns = {name: np.broadcast_to(array, length) for name, array in arrays.items()}
+    run = compiled([sympy.sympify(e) for e in expressions.values()], list(columns))
+    bound = run(*(float(column.max()) if length else 1.0 for column in columns.values()))
+    exact = max([abs(float(value)) for value in bound], default=0.0) < _SAFE
+    values = run(*(column if exact else column.astype(object) for column in columns.values()))
+    found = {name: np.broadcast_to(value, length) for name, value in zip(expressions, values, strict=True)}
+    return {**columns, **found}
+
+
+def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
+    array = np.asarray(list(value) if isinstance(value, range) else value)
+    if array.dtype.kind not in "iu" or array.ndim > 1 or (array.size and array.min() < 1):
+        raise SizeError(f"size {name!r}: expected a positive integer or a list of them; got {value!r:.60}")
+    return array.astype(np.int64)

@@ -1,0 +1,72 @@
+"""Attention, dropout and recurrent layers as a GPU runs them, wherever they are called from."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import rooflinekit as rk
+
+ATTENTION = "aten._scaled_dot_product_efficient_attention"
+
+
+def kinds(graph: rk.Graph) -> list[str]:
+    return [p.op.kind for p in graph.priced if p.costs]
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_multihead_attention(mode: str) -> None:
+    model = nn.MultiheadAttention(16, 4, dropout=0.1, batch_first=True)
+    x = rk.Input("b", "s", 16)
+    graph = rk.trace(model, x, x, x, need_weights=False, mode=mode)
+    assert kinds(graph).count(ATTENTION) == 1
+    assert "aten._softmax" not in kinds(graph)
+    forward = [p for p in graph.priced if p.op.phase == "forward" for _ in p.costs]
+    # 3 projections and one behind, 16·16 each a token; scores and values 2·s·s·16, in multiply-adds
+    expected = {(2, 5): 2 * 5 * 4 * 16 * 16 + 2 * 2 * 5 * 5 * 16, (3, 7): 3 * 7 * 4 * 16 * 16 + 2 * 3 * 7 * 7 * 16}
+    for (b, s), macs in expected.items():
+        values = {"b": b, "s": s}
+        found = sum(cost.matrix_flop for p in forward for cost in p.costs)
+        assert found.subs({symbol: values[symbol.name] for symbol in found.free_symbols}) == 2 * macs
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_encoder_layer(mode: str) -> None:
+    model = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    graph = rk.trace(model, rk.Input("b", "s", 16), mode=mode)
+    assert kinds(graph).count(ATTENTION) == 1
+    if mode == "inference":
+        # qkv 48·16, out 16·16, two of 16·32 a token; attention 2·s·s·16, at b = 2 and s = 3
+        assert graph.at(b=2, s=3).matrix_flop == 2 * (6 * 16 * (48 + 16 + 64) + 2 * 2 * 9 * 16)
+
+
+def test_names_of_functional_are_put_back() -> None:
+    before = functional.scaled_dot_product_attention, functional.dropout
+    rk.trace(nn.Dropout(0.5), rk.Input(3))
+    assert (functional.scaled_dot_product_attention, functional.dropout) == before
+
+
+def test_attention_weights_asked_for_are_computed() -> None:
+    x = rk.Input(2, 5, 16)
+    graph = rk.trace(nn.MultiheadAttention(16, 4, batch_first=True), x, x, x)
+    assert kinds(graph).count("aten.bmm") == 2
+    assert "aten._softmax" in kinds(graph)
+
+
+def test_padding_keeps_sizes_open() -> None:
+    graph = rk.trace(lambda x: functional.pad(x, (1, 2, 0, 3), value=1.0), rk.Input("n", "h", "w"))
+    assert graph.dims == ("n", "h", "w")
+    assert [str(size) for size in graph.outputs[0].shape] == ["n", "h + 3", "w + 3"]
+    cropped = rk.trace(lambda x: functional.pad(x, (-1, 0)), rk.Input("n", 4))
+    assert cropped.outputs[0].shape[1] == 3
+
+
+def test_packed_sequences_are_refused_with_a_reason() -> None:
+    from rooflinekit.errors import TraceError
+
+    def model(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+        return nn.LSTM(5, 4)(packed)[0].data
+
+    with pytest.raises(TraceError, match="model could not be traced"):
+        rk.trace(model, rk.Input(7, 3, 5), rk.Input(3, dtype="int64"))
