@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -24,7 +25,10 @@ from rich.table import Table
 ROOT = Path(__file__).parent.parent
 
 
-def _resnet50() -> tuple[object, tuple[int, ...]]:
+LLAMA = f"{ROOT}/examples/llama_70b.json"
+
+
+def _resnet50() -> tuple[Any, tuple[int, ...]]:
     from rooflinekit.tracing.targets import load_target
 
     return load_target("timm:resnet50").model, (32, 3, 224, 224)
@@ -38,13 +42,12 @@ def ours_resnet50(symbolic: bool = False) -> Callable[[], object]:
     return lambda: trace(model, described).matrix_flop
 
 
-def torch_resnet50() -> Callable[[], object]:
+def _torch(model: Any, shape: tuple[int, ...], dtype: str = "float32") -> Callable[[], object]:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    model, shape = _resnet50()
     model.eval()
-    x = torch.empty(shape, device="meta")
+    x = torch.empty(shape, device="meta", dtype=getattr(torch, dtype))
 
     def run() -> object:
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -54,22 +57,33 @@ def torch_resnet50() -> Callable[[], object]:
     return run
 
 
-def ours_llama() -> Callable[[], object]:
-    from rooflinekit import Input, trace
+def torch_resnet50() -> Callable[[], object]:
+    return _torch(*_resnet50())
+
+
+def _decoder(target: str) -> Any:
     from rooflinekit.tracing.targets import load_target
 
-    model = load_target(f"transformers:{ROOT}/examples/llama_70b.json").model
-    ids = Input("batch", "seq", dtype="int64")
-    return lambda: trace(model, ids).matrix_flop
+    return load_target(f"transformers:{target}").model
+
+
+def ours_decoder(target: str, *shape: int | str) -> Callable[[], object]:
+    from rooflinekit import Input, trace
+
+    model = _decoder(target)
+    return lambda: trace(model, Input(*shape, dtype="int64")).matrix_flop
+
+
+def torch_decoder(target: str, *shape: int) -> Callable[[], object]:
+    return _torch(_decoder(target), shape, "int64")
 
 
 def ours_gpt2_training() -> Callable[[], object]:
     import torch
 
     from rooflinekit import Input, trace
-    from rooflinekit.tracing.targets import load_target
 
-    model = load_target("transformers:GPT2LMHeadModel").model
+    model = _decoder("GPT2LMHeadModel")
     ids = Input("batch", "seq", dtype="int64")
     return lambda: trace(model, ids, mode="training", optimizer=torch.optim.AdamW).matrix_flop
 
@@ -84,11 +98,15 @@ def ours_many_sizes() -> Callable[[], object]:
 
 CASES: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
     "ResNet-50 inference, fixed sizes": (ours_resnet50, 5),
-    "  torch FlopCounterMode on meta": (torch_resnet50, 5),
+    "  torch FlopCounterMode on meta (ResNet)": (torch_resnet50, 5),
     "ResNet-50 inference, symbolic batch": (lambda: ours_resnet50(symbolic=True), 5),
     "  its counts at 10,000 batches": (ours_many_sizes, 3),
     "GPT-2 training with AdamW, symbolic": (ours_gpt2_training, 2),
-    "80-layer Llama inference, symbolic": (ours_llama, 1),
+    "GPT-2 inference, fixed sizes": (lambda: ours_decoder("GPT2LMHeadModel", 2, 1024), 5),
+    "  torch FlopCounterMode on meta (GPT-2)": (lambda: torch_decoder("GPT2LMHeadModel", 2, 1024), 5),
+    "80-layer Llama inference, fixed sizes": (lambda: ours_decoder(LLAMA, 2, 2048), 2),
+    "  torch FlopCounterMode on meta (Llama)": (lambda: torch_decoder(LLAMA, 2, 2048), 2),
+    "80-layer Llama inference, symbolic": (lambda: ours_decoder(LLAMA, "batch", "seq"), 1),
 }
 
 

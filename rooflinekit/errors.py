@@ -67,7 +67,12 @@ class TargetError(RooflinekitError, ValueError):
 
 
 class TraceError(RooflinekitError, RuntimeError):
-    """A model cannot be traced."""
+    """A model cannot be traced. `where` is the line of its code, "model.py:12", and `reason` what happened there."""
+
+    def __init__(self, message: str, *, where: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.where = where
+        self.reason = reason
 
 
 class UnknownOpError(RooflinekitError, LookupError):

@@ -27,9 +27,11 @@ class ForcedSize:
     name: str
     value: int
     where: str  # "model.py:12"
+    reason: str = ""  # why it could not stay open, where the code did not ask for a number itself
 
     def __str__(self) -> str:
-        return f"size {self.name!r} is forced to {self.value} by {self.where}"
+        why = f" ({self.reason})" if self.reason else ""
+        return f"size {self.name!r} is forced to {self.value} by {self.where}{why}"
 
 
 def check_conditions(conditions: tuple[Condition, ...], given: Mapping[str, int]) -> None:

@@ -7,6 +7,7 @@ the same choice.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from rooflinekit.tracing import recurrent
+from rooflinekit.tracing.shapes import RESAMPLING
 
 Attention = tuple[torch.Tensor, ...]
 
@@ -23,17 +25,19 @@ Attention = tuple[torch.Tensor, ...]
 @contextmanager
 def gpu_view() -> Iterator[None]:
     """Replaces functions that CPU tracing would decompose by the operators that CUDA dispatches."""
-    # A mode is switched off inside the function that it was asked about, and nn.MultiheadAttention calls attention from
-    # inside such a function: there only the module's own names reach it.
-    originals = {name: getattr(functional, name) for name in ("scaled_dot_product_attention", "dropout")}
+    # A mode is switched off inside the function that it was asked about. nn.MultiheadAttention and F.interpolate call
+    # these from inside such a function: there only the names that they look up reach them.
+    places = [(functional, "scaled_dot_product_attention"), (functional, "dropout")]
+    places += [(torch._C._nn, name) for name in RESAMPLING]
+    originals = [(place, name, getattr(place, name)) for place, name in places]
     try:
-        for name, original in originals.items():
-            setattr(functional, name, _REPLACED[original])
+        for place, name, original in originals:
+            setattr(place, name, _REPLACED[original])
         with _GpuView():
             yield
     finally:
-        for name, original in originals.items():
-            setattr(functional, name, original)
+        for place, name, original in originals:
+            setattr(place, name, original)
 
 
 class _GpuView(TorchFunctionMode):
@@ -109,9 +113,28 @@ def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace
     return output
 
 
+def _resample(name: str, x: torch.Tensor, size: Sequence[Any] | None, *options: Any) -> torch.Tensor:
+    """As PyTorch, whose way from scale factors to sizes would force every open size to its example."""
+    *corners, scales = options  # align_corners stands before the scale factors where there is such a thing
+    if size is None:
+        size = [_scaled(edge, scale) for edge, scale in zip(x.shape[2:], scales, strict=True)]
+    given = scales if scales is not None else [None] * len(size)
+    output: torch.Tensor = getattr(torch.ops.aten, name).default(x, size, *corners, *given)
+    return output
+
+
+def _scaled(edge: Any, scale: float) -> Any:
+    """floor(edge · scale), in whole numbers where the scale or its inverse is one."""
+    if scale == int(scale):
+        return edge * int(scale)
+    inverse = 1 / scale
+    return edge // int(inverse) if inverse == int(inverse) else torch.sym_int(edge * scale)  # type: ignore[no-untyped-call]
+
+
 _REPLACED: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.scaled_dot_product_attention: _attention,
     functional.dropout: _dropout,
+    **{getattr(torch._C._nn, name): functools.partial(_resample, name) for name in RESAMPLING},
     torch.lstm: recurrent.lstm,
     torch.gru: recurrent.gru,
     torch.rnn_tanh: recurrent.rnn_tanh,

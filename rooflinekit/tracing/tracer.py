@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -70,20 +70,55 @@ def trace(
     """Records every operator of one step on fake tensors: no weights, no data, no GPU.
 
     `dtype` converts the floating-point weights and inputs, like `model.to(dtype)`. `sizes` are the example values
-    of named sizes; with `fixed` those named in it are traced as plain numbers. The model is left as it was.
+    of named sizes; with `fixed` those named in it are traced as plain numbers. A size that cannot stay open is traced
+    at its example and reported. The model is left as it was.
 
     Raises InputError or SizeError for inputs that make no sense, TraceError for a model that cannot be traced.
     """
     step = _described(step)
-    names = _names(step)
-    examples = check_dims(sizes or {}, names)
+    given = check_dims(sizes or {}, _names(step))
     if fixed:
-        step = _with_numbers(step, examples)
-        names = _names(step)
+        step, given = _with_numbers(step, given), {}
     roots = modules_of(step.model)
     refuse_lazy(roots)
+    names = _names(step)
     taken = {size for root in roots.values() for weight in root.parameters() for size in weight.shape}
-    symbols = Symbols(names, example_sizes(names, examples, taken))
+    examples = example_sizes(names, given, taken)
+
+    def at(numbers: Sequence[str]) -> Trace:
+        """The trace with some of the sizes as numbers."""
+        left = _with_numbers(step, {name: examples[name] for name in numbers})
+        return _traced(left, roots, Symbols(_names(left), examples), dtype, progress)
+
+    try:
+        return at(())
+    except TraceError as error:
+        if not names:
+            raise
+        return _with_fewer_open(at, names, examples, error)
+
+
+def _with_fewer_open(
+    at: Callable[[Sequence[str]], Trace], names: Sequence[str], examples: Mapping[str, int], error: TraceError
+) -> Trace:
+    """The trace with as many open sizes as it takes; raises the first error where it fails at numbers too."""
+    try:
+        found, numbers = at(names), tuple(names)
+    except TraceError:
+        raise error from error.__cause__
+    for name in names if len(names) > 1 else ():
+        with suppress(TraceError):
+            found, numbers = at((name,)), (name,)
+            break
+    forced = tuple(
+        ForcedSize(name=name, value=examples[name], where=error.where, reason=error.reason) for name in numbers
+    )
+    return replace(found, forced=(*found.forced, *forced))
+
+
+def _traced(
+    step: Step, roots: dict[str, nn.Module], symbols: Symbols, dtype: DType | None, progress: Progress | None
+) -> Trace:
     with preserved(roots):
         paths = named_modules(roots)
         weights = put_fakes_in(roots, None if dtype is None else getattr(torch, dtype.value), symbols.fake)
@@ -91,7 +126,17 @@ def trace(
         specs = [recorder.name_tensor(w, name, _role(w)) for name, w in weights.items()]
         make = _InputMaker(recorder, symbols, dtype)
         args, kwargs, targets = make(step.args, "arg"), make(step.kwargs, ""), make(step.targets, "target")
-        with _readable_errors(step.model, recorder), symbols.fake, recorder, recorder.following_modules(), gpu_view():
+        modes = (
+            _readable_errors(step.model, recorder),
+            torch.compiler.set_stance("force_eager"),  # compiled parts are traced through their originals
+            symbols.fake,
+            recorder,
+            recorder.following_modules(),
+            gpu_view(),
+        )
+        with ExitStack() as stack:
+            for mode in modes:
+                stack.enter_context(mode)
             output = _run(step, args, kwargs, targets, roots, recorder)
         return _collected(step, recorder, symbols, specs, make.specs, output)
 
@@ -261,4 +306,5 @@ def _readable_errors(model: Callable[..., Any], recorder: Recorder) -> Iterator[
                 "; the model's Python code looks at the numbers in a tensor, and a trace has none: "
                 "pass the value as an argument, or trace the part before and after"
             )
-        raise TraceError(f"{name} could not be traced{inside} ({where}): {reason}{advice}") from error
+        message = f"{name} could not be traced{inside} ({where}): {reason}{advice}"
+        raise TraceError(message, where=where, reason=reason) from error

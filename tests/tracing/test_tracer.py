@@ -296,3 +296,36 @@ def test_a_view_in_place_changes_the_record() -> None:
     assert view.outputs[0].shape == last.inputs[0].shape == (1, 3, 5)
     assert view.outputs[0].memory == first.outputs[0].memory
     assert last.inputs[0].name == view.outputs[0].name
+
+
+def test_a_size_that_cannot_stay_open_is_traced_at_its_example() -> None:
+    @functools.lru_cache
+    def table(width: int) -> torch.Tensor:  # a SymInt has no hash
+        return torch.zeros(width)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return x + table(x.shape[1])
+
+    graph = rk.trace(model, rk.Input("batch", "width"), sizes={"width": 12})
+    assert graph.dims == ("batch",)
+    (forced,) = graph.forced
+    assert str(forced).startswith("size 'width' is forced to 12 by test_tracer.py:")
+    assert "unhashable" in str(forced)
+    assert graph.outputs[0].shape == (BATCH, 12)
+    with pytest.raises(SizeError, match="trace again with width=13"):
+        graph.at(batch=2, width=13)
+
+
+def test_a_model_that_fails_at_numbers_too_fails_with_its_first_error() -> None:
+    with pytest.raises(TraceError, match="to have 3 channels, but got 5 channels") as caught:
+        rk.trace(Block(), rk.Input("batch", 5, 8, 8))
+    assert caught.value.where.startswith("test_tracer.py:")
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch.compile's own
+def test_compiled_parts_are_traced_through_their_originals() -> None:
+    plain = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    nested = nn.Sequential(torch.compile(nn.Linear(4, 4)), nn.ReLU())
+    expected = kinds(rk.trace(plain, rk.Input("n", 4)))
+    assert kinds(rk.trace(torch.compile(plain), rk.Input("n", 4))) == expected
+    assert kinds(rk.trace(nested, rk.Input("n", 4))) == expected

@@ -1,0 +1,88 @@
+"""Sizes that are worked out here are those that torch finds."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+import rooflinekit as rk
+from rooflinekit.ir.sizes import symbol
+
+
+def check(model, *shape: int, dims: int) -> None:
+    """Output sizes and strides at numbers, and with the first `dims` sizes open, are those of running it."""
+    real = model(torch.zeros(shape))
+    fixed = rk.trace(model, rk.Input(*shape)).outputs[0]
+    assert fixed.shape == tuple(real.shape)
+    assert (fixed.stride or torch.empty(fixed.shape).stride()) == real.stride()
+    names = ["n", "h", "w"]
+    opened = rk.trace(model, rk.Input(*(names[:dims] + list(shape[dims:]))))
+    assert opened.dims == tuple(names[:dims])
+    at = opened.at(**dict(zip(names, shape[:dims], strict=False)))
+    assert at.outputs[0].shape == tuple(real.shape)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear", "area"])
+@pytest.mark.parametrize("arguments", [{"size": 5}, {"scale_factor": 2.0}, {"scale_factor": 0.5}])
+def test_resampling_1d(mode: str, arguments: dict[str, float]) -> None:
+    check(lambda x: functional.interpolate(x, mode=mode, **arguments), 2, 3, 8, dims=1)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic", "area"])
+@pytest.mark.parametrize("arguments", [{"size": (5, 9)}, {"scale_factor": 3}, {"scale_factor": (0.25, 2.0)}])
+def test_resampling_2d(mode: str, arguments: dict[str, float]) -> None:
+    check(lambda x: functional.interpolate(x, mode=mode, **arguments), 2, 3, 8, 12, dims=1)
+
+
+def test_resampling_3d_and_smoothed() -> None:
+    check(lambda x: functional.interpolate(x, scale_factor=2, mode="trilinear"), 2, 3, 4, 5, 6, dims=1)
+    check(lambda x: functional.interpolate(x, size=(3, 3), mode="bicubic", antialias=True), 2, 3, 8, 8, dims=1)
+
+
+def test_resampling_with_open_edges() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return functional.interpolate(x, scale_factor=2, mode="bilinear")
+
+    graph = rk.trace(model, rk.Input("n", 3, "h", "w"))
+    assert graph.outputs[0].shape == (symbol("n"), 3, 2 * symbol("h"), 2 * symbol("w"))
+    training = rk.trace(
+        torch.nn.Sequential(torch.nn.Conv2d(3, 3, 1), Upsample()), rk.Input("n", 3, 4, 4), mode="training"
+    )
+    assert training.dims == ("n",)
+    backward = next(op for op in training.ops if op.kind == "aten.upsample_bilinear2d_backward")
+    assert backward.outputs[0].shape == (symbol("n"), 3, 4, 4)
+
+
+class Upsample(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.interpolate(x, scale_factor=2, mode="bilinear")
+
+
+@pytest.mark.parametrize("pad", [(1, 2), (0, 1, 2, 3), (-1, 0), (1, 1, 1, 1, 1, 1)])
+def test_constant_padding(pad: tuple[int, ...]) -> None:
+    check(lambda x: functional.pad(x, pad), 2, 3, 8, 12, dims=1)
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"padding": 1, "dilation": 2}])
+def test_windows(options: dict[str, int]) -> None:
+    check(lambda x: functional.unfold(x, (3, 2), **options), 2, 3, 8, 12, dims=1)
+    check(lambda x: functional.unfold(x, 3), 3, 8, 12, dims=0)
+
+
+def test_windows_back() -> None:
+    check(lambda x: functional.fold(x, (8, 6), 2, stride=2), 2, 12, 12, dims=1)
+
+
+def test_gradients_of_attention_with_a_learned_mask() -> None:
+    class Biased(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = torch.nn.Parameter(torch.zeros(1, 4, 5, 5))
+            self.project = torch.nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q = self.project(x).reshape(-1, 5, 4, 2).transpose(1, 2)
+            return functional.scaled_dot_product_attention(q, q, q, attn_mask=self.bias)
+
+    graph = rk.trace(Biased(), rk.Input("batch", 5, 8), mode="training")
+    assert graph.dims == ("batch",)
+    assert {gradient.shape for gradient in graph.gradients} == {(1, 4, 5, 5), (8, 8), (8,)}
