@@ -11,15 +11,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from rooflinekit.ir.tensor import TensorSpec
 from rooflinekit.tracing.shapes import LIKE_ARGUMENTS, OWN_SHAPES, Made, contiguous
 
 _CPU = torch.device("cpu")
 
+_LIFT = torch.ops.aten.lift_fresh.default
+
 # What these return depends on the numbers in their tensors.
 _UNPREDICTABLE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view)
+
+
+@functools.cache
+def _is_view(function: torch._ops.OpOverload) -> bool:
+    """Whether it returns one tensor that shares the memory of its first argument, unchanged."""
+    if function is torch.ops.aten._unsafe_view.default:  # a view that promises autograd not to be one
+        return True
+    first, returns = function._schema.arguments[:1], function._schema.returns
+    if len(returns) != 1 or not first or str(returns[0].type) != "Tensor" or function.namespace != "aten":
+        return False
+    shared, given = returns[0].alias_info, first[0].alias_info
+    return shared is not None and given is not None and not shared.is_write and not given.is_write
 
 
 @functools.cache
@@ -43,6 +57,7 @@ class OpMemory:
     def __init__(self, mode: FakeTensorMode) -> None:
         self._mode = mode
         self._made: dict[object, tuple[Made, ...]] = {}
+        self._views: dict[object, tuple[Made, Any]] = {}
 
     def call(
         self,
@@ -52,6 +67,11 @@ class OpMemory:
         attrs: Mapping[str, Any],
     ) -> Any:
         """The operator's result. `attrs` are its arguments as they stand in `Op.attrs`."""
+        if function is _LIFT and type(args[0]) is torch.Tensor and args[0].numel() == 0:
+            # Caches begin with an empty tensor a layer; torch takes a millisecond to look for its number.
+            return fake_like(self._mode, args[0].shape, args[0].stride(), args[0].dtype)
+        if _is_view(function):
+            return self._view(function, args, kwargs, attrs)
         if function in LIKE_ARGUMENTS:
             return tuple(map(self._like, LIKE_ARGUMENTS[function](args)))
         if not _repeatable(function):
@@ -68,6 +88,33 @@ class OpMemory:
             return output
         tensors = tuple(fake_like(self._mode, one.shape, one.stride, one.dtype) for one in made)
         return tensors[0] if len(function._schema.returns) == 1 else tensors
+
+    def _view(
+        self,
+        function: torch._ops.OpOverload,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        attrs: Mapping[str, Any],
+    ) -> Any:
+        """A view of the first argument, its place told from where that begins."""
+        base = args[0]
+        if type(base) is not FakeTensor or base.layout is not torch.strided or base.fake_device != _CPU:
+            return function(*args, **kwargs)
+        key = (function, tuple(map(_key, attrs.values())))
+        seen = self._views.get(key)
+        if seen is None:
+            output = function(*args, **kwargs)
+            if type(output) is FakeTensor and output.untyped_storage()._cdata == base.untyped_storage()._cdata:
+                made = Made(tuple(output.shape), output.stride(), output.dtype)
+                self._views[key] = (made, output.storage_offset() - base.storage_offset())
+            return output
+        made, further = seen
+        if made.dtype is not base.dtype:
+            return function(*args, **kwargs)
+        offset = base.storage_offset() + further
+        with in_kernel_invocation_manager(self._mode):
+            view = torch.as_strided(base, made.shape, made.stride, offset)
+        return FakeTensor(self._mode, view, _CPU)
 
     def _like(self, model: Any) -> Any:
         if isinstance(model, list):

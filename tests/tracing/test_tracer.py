@@ -329,3 +329,18 @@ def test_compiled_parts_are_traced_through_their_originals() -> None:
     expected = kinds(rk.trace(plain, rk.Input("n", 4)))
     assert kinds(rk.trace(torch.compile(plain), rk.Input("n", 4))) == expected
     assert kinds(rk.trace(nested, rk.Input("n", 4))) == expected
+
+
+def test_remembered_views_share_the_memory_of_their_own_base() -> None:
+    def model(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [part for z in (x.exp(), y.exp()) for half in z.chunk(2, dim=1) for part in (half[1:], half.t())]
+
+    for shape in ((4, 6), ("n", 6)):
+        graph = rk.trace(model, rk.Input(*shape), rk.Input(*shape))
+        first, second = (p.op.outputs[0].name for p in graph.priced if p.op.kind == "aten.exp")
+        assert [spec.memory for spec in graph.outputs] == [first] * 4 + [second] * 4
+        real = model(torch.zeros(4, 6), torch.zeros(4, 6))
+        at = graph.at(n=4) if graph.dims else graph
+        assert [spec.shape for spec in at.outputs] == [tuple(t.shape) for t in real]
+        strides = [spec.stride or torch.empty(spec.shape).stride() for spec in at.outputs]
+        assert strides == [t.stride() for t in real]
