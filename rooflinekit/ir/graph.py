@@ -16,6 +16,7 @@ from rooflinekit.ir.coverage import Coverage, coverage_of
 from rooflinekit.ir.op import Op, PricedOp, nothing
 from rooflinekit.ir.sizes import Size, check_dims, check_names, evaluator, product, total
 from rooflinekit.ir.tensor import Role, TensorSpec
+from rooflinekit.ir.tree import tree
 from rooflinekit.ir.validity import Condition, ForcedSize, check_conditions, check_everywhere
 from rooflinekit.ir.vectorized import evaluated
 
@@ -151,6 +152,13 @@ class Graph:
         sizes = [*(f"{name}={value}" for name, value in self.sizes.items()), *(f"{name} open" for name in self.dims)]
         described = f" ({', '.join(sizes)})" if sizes else ""
         return f"<Graph {self.name} {self.mode}{described}: {len(self.priced)} ops, {self.matrix_flop} matrix FLOP>"
+
+    def tree(self, depth: int | None = None) -> pd.DataFrame:
+        """One row a module, its children included: parameters, output sizes, activation bytes, FLOP and bytes.
+
+        `depth` limits the paths to so many parts; the root stands under "".
+        """
+        return tree(self.priced, self.weights, depth)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row an op: module, phase, kind, shapes, FLOP, bytes and arithmetic intensity (FLOP/byte)."""
