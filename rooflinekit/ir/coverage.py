@@ -20,6 +20,15 @@ class Coverage:
     flop_share: float  # share of FLOP that comes from exact rules, at the smallest sizes where symbolic
     bytes_share: float  # likewise of bytes
 
+    def to_dict(self) -> dict[str, object]:
+        """The same, ready for JSON."""
+        return {
+            "ops": {basis.value: count for basis, count in self.ops.items()},
+            "default_kinds": dict(self.default_kinds),
+            "flop_share": self.flop_share,
+            "bytes_share": self.bytes_share,
+        }
+
     def __str__(self) -> str:
         ruled = self.ops.get(Basis.RULE, 0)
         free = self.ops.get(Basis.FREE, 0)

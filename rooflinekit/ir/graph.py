@@ -153,6 +153,22 @@ class Graph:
         described = f" ({', '.join(sizes)})" if sizes else ""
         return f"<Graph {self.name} {self.mode}{described}: {len(self.priced)} ops, {self.matrix_flop} matrix FLOP>"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Totals, coverage and one record an op, ready for JSON; numbers where known, formulas as text."""
+        totals = ("flop", "matrix_flop", "vector_flop", "special_flop", "bytes", "read_bytes", "write_bytes")
+        return {
+            "name": self.name,
+            "mode": self.mode,
+            "dims": list(self.dims),
+            "sizes": dict(self.sizes),
+            "forced": [str(size) for size in self.forced],
+            "conditions": [f"{condition.holds} ({condition.where})" for condition in self.conditions],
+            "parameters": self.parameters,
+            **{name: _plain(getattr(self, name)) for name in totals},
+            "coverage": self.coverage.to_dict(),
+            "ops": [{name: _plain(value) for name, value in _row(priced).items()} for priced in self.priced],
+        }
+
     def tree(self, depth: int | None = None) -> pd.DataFrame:
         """One row a module, its children included: parameters, output sizes, activation bytes, FLOP and bytes.
 
@@ -165,6 +181,15 @@ class Graph:
         import pandas as pd
 
         return pd.DataFrame([_row(priced) for priced in self.priced])
+
+
+def _plain(value: Any) -> Any:
+    """A value for JSON: sympy's numbers as Python's, its formulas as text."""
+    if isinstance(value, sympy.Expr):
+        return int(value) if value.is_Integer else float(value) if value.is_number else str(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
 
 
 def _row(priced: PricedOp) -> dict[str, object]:

@@ -216,12 +216,7 @@ class Prediction:
                 "capacity_bytes": self.memory.capacity,
                 "fits": self.memory.fits,
             },
-            "coverage": {
-                "ops": {basis.value: count for basis, count in self.coverage.ops.items()},
-                "default_kinds": dict(self.coverage.default_kinds),
-                "flop_share": self.coverage.flop_share,
-                "bytes_share": self.coverage.bytes_share,
-            },
+            "coverage": self.coverage.to_dict(),
             "notes": list(self.notes),
         }
 

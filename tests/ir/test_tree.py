@@ -1,5 +1,7 @@
 """A graph by its modules, by hand."""
 
+import json
+
 import sympy
 import torch
 from torch import nn
@@ -38,3 +40,23 @@ def test_depth_and_training() -> None:
     assert whole.loc["", "matrix_flop"] == graph.matrix_flop
     # forward 28; backward of body.2 two products of 16, of body.0 one of 12, for the input wants no gradient
     assert whole.loc["body", "matrix_flop"] == 2 * BATCH * (28 + 32 + 12)
+
+
+def test_json() -> None:
+    graph = rk.trace(Net(), rk.Input("batch", 3))
+    document = json.loads(json.dumps(graph.to_dict()))
+    assert document["matrix_flop"] == "72*batch"
+    assert document["parameters"] == 42
+    assert document["dims"] == ["batch"]
+    assert [op["matrix_flop"] for op in document["ops"] if op["kind"] == "aten.addmm"] == ["24*batch", "16*batch"]
+    at = json.loads(json.dumps(graph.at(batch=2).to_dict()))
+    assert at["matrix_flop"] == 144
+    assert at["sizes"] == {"batch": 2}
+    assert at["coverage"]["flop_share"] == 1
+
+
+def test_csv() -> None:
+    text = rk.trace(Net(), rk.Input(2, 3)).to_dataframe().to_csv(index=False)
+    header, *rows = text.splitlines()
+    assert header.startswith("module,phase,kind,inputs,outputs,matrix_flop")
+    assert len(rows) == len(rk.trace(Net(), rk.Input(2, 3)).ops)
