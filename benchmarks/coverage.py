@@ -77,6 +77,10 @@ TRANSFORMERS = {
 }
 
 
+# Experts are multiplied by a kernel that takes bf16 alone.
+DTYPES = {"transformers:MixtralForCausalLM": "bfloat16"}
+
+
 def inputs_of(target: str) -> tuple[list[str], tuple[int, int, int]]:
     """Descriptions of the inputs, and the image size (channels, height, width)."""
     source, _, name = target.partition(":")
@@ -108,7 +112,7 @@ def trace_one(job: tuple[str, str]) -> Row:
         args = [rk.Input.parse(text) for text in described if "=" not in text]
         kwargs = {n: rk.Input.parse(v) for n, _, v in (text.partition("=") for text in described if "=" in text)}
         optimizer = torch.optim.SGD if mode == "training" else None
-        graph = rk.trace(model, *args, mode=mode, optimizer=optimizer, **kwargs)
+        graph = rk.trace(model, *args, mode=mode, optimizer=optimizer, dtype=DTYPES.get(target), **kwargs)
         row.sizes = "; ".join(map(str, graph.forced))
         coverage = graph.coverage
         row.flop_share, row.bytes_share = coverage.flop_share, coverage.bytes_share

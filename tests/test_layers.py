@@ -29,7 +29,7 @@ OUTSIDE = {
     "units": set(),
     "ir": {"sympy", "numpy", "pandas"},  # pandas for Graph.to_dataframe, when it is called
     "tracing": {"torch", "sympy", "numpy", "torchvision"},  # torchvision to see whether it can be imported
-    "cost": set(),
+    "cost": {"sympy"},
     "hardware": {"yaml", "pydantic", "pydantic_core"},
     "model": {"numpy", "sympy"},
     "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},

@@ -10,7 +10,7 @@ import numpy as np
 import sympy
 
 from rooflinekit.errors import SizeError
-from rooflinekit.ir.sizes import symbol
+from rooflinekit.ir.sizes import evaluator, symbol
 
 #: Beyond this int64 might not hold a result, or a step on the way to it.
 _SAFE = 2.0**60
@@ -57,7 +57,13 @@ def evaluated(expressions: Mapping[str, sympy.Expr], dims: Mapping[str, Any]) ->
         )
     length = lengths.pop() if lengths else 1
     columns = {name: np.broadcast_to(array, length) for name, array in arrays.items()}
-    run = compiled([sympy.sympify(e) for e in expressions.values()], list(columns))
+    formulas = [sympy.sympify(e) for e in expressions.values()]
+    if any(formula.has(sympy.log) for formula in formulas):
+        # A logarithm is exact in sympy alone: one row at a time.
+        rows = [evaluator({n: int(column[i]) for n, column in columns.items()}) for i in range(length)]
+        exactly = {name: np.array([at(f) for at in rows]) for name, f in zip(expressions, formulas, strict=True)}
+        return {**columns, **exactly}
+    run = compiled(formulas, list(columns))
     bound = run(*(float(column.max()) if length else 1.0 for column in columns.values()))
     exact = max([abs(float(value)) for value in bound], default=0.0) < _SAFE
     values = run(*(column if exact else column.astype(object) for column in columns.values()))

@@ -70,7 +70,7 @@ def issues_of(graph: Graph) -> tuple[Issue, ...]:
 
 def _issue(priced: PricedOp, tf32: bool | None) -> Issue:
     op = priced.op
-    family = family_of(op) if priced.costs else Family.VIEW
+    family = family_of(priced) if priced.costs else Family.VIEW
     kernels = tuple(_kernels(priced, family, tf32)) if priced.costs else ()
     return Issue(op=op, family=family, kernels=kernels)
 
@@ -134,30 +134,31 @@ def _is_depthwise(cost: Cost) -> bool:
     return any(gemm.batch != 1 and 1 in (gemm.n, gemm.m) for gemm in cost.gemms)
 
 
-_FAMILIES = {
-    Family.MATMUL: ("mm", "addmm", "bmm", "baddbmm", "mv", "dot", "vdot", "_scaled_mm", "linear", "matmul"),
-    Family.NORMALIZATION: ("norm",),
-    Family.ATTENTION: ("scaled_dot_product",),
+#: Words in the names of ops; the first family that has one is the op's.
+_WORDS = {
+    Family.CONVOLUTION: ("convolution",),
+    Family.ATTENTION: ("scaled_dot_product", "flex_attention"),
     Family.OPTIMIZER: ("_foreach_", "_fused_"),
-    Family.REDUCTION: ("softmax", "pool", "sum", "mean", "loss", "amax", "amin", "argm", "cumsum", "var", "std"),
+    Family.NORMALIZATION: ("_norm",),
+    Family.REDUCTION: (
+        "softmax", "pool", "sum", "prod", "mean", "loss", "amax", "amin", "argm", "var", "std", "sort", "topk", "any",
+        "all", "median", "kthvalue", "cdist", "logsumexp", "unique", "count_nonzero",
+    ),
     Family.MOVEMENT: (
         "clone", "copy", "cat", "stack", "roll", "flip", "repeat", "pad", "zeros", "ones", "full", "fill", "zero_",
         "arange", "slice_backward", "select_backward", "embedding", "index", "gather", "scatter", "_local_scalar",
+        "diag", "unfold_backward", "rot90", "eye", "linspace", "take", "nonzero", "shuffle", "im2col", "col2im",
     ),
 }  # fmt: skip
 
 
-def family_of(op: Op) -> Family:
-    """The family of an op, by the words of its name; element-wise where none says otherwise."""
-    name = op.kind.rpartition(".")[2]
-    if name in _FAMILIES[Family.MATMUL]:
+def family_of(priced: PricedOp) -> Family:
+    """The family of an op: by what it multiplies, else by the words of its name, else element-wise."""
+    name = priced.op.kind.rpartition(".")[2]
+    named = next((family for family, words in _WORDS.items() if any(word in name for word in words)), None)
+    if named not in (Family.CONVOLUTION, Family.ATTENTION) and any(cost.gemms for cost in priced.costs):
         return Family.MATMUL
-    if "convolution" in name:
-        return Family.CONVOLUTION
-    for family in (Family.ATTENTION, Family.OPTIMIZER, Family.NORMALIZATION, Family.REDUCTION, Family.MOVEMENT):
-        if any(word in name for word in _FAMILIES[family]):
-            return family
-    return Family.ELEMENTWISE
+    return named or Family.ELEMENTWISE
 
 
 _MATH_OF = {

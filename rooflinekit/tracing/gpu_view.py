@@ -19,8 +19,6 @@ from torch.overrides import TorchFunctionMode
 from rooflinekit.tracing import recurrent
 from rooflinekit.tracing.shapes import RESAMPLING
 
-Attention = tuple[torch.Tensor, ...]
-
 
 @contextmanager
 def gpu_view() -> Iterator[None]:
@@ -66,9 +64,9 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """One fused kernel, as CUDA's dispatcher chooses: flash for half precision without a mask, else memory-efficient.
+    """As CUDA's dispatcher chooses: flash for half precision without a mask, else memory-efficient, else unfused.
 
-    Which of the two a given GPU really has (flash needs compute capability 8.0) changes neither FLOP nor bytes.
+    Which of the fused two a given GPU really has (flash needs compute capability 8.0) changes neither FLOP nor bytes.
     """
     # Leading dimensions beyond [batch, heads] or a missing one are folded, as PyTorch does.
     lead = query.shape[:-2]
@@ -81,26 +79,46 @@ def _attention(
         )
         output = _attention(q, k, v, mask, dropout_p, is_causal, scale)
         return output.reshape(*lead, *output.shape[-2:])
+    backends: Any = torch.backends.cuda  # as torch.nn.attention.sdpa_kernel left them
     half = query.dtype in (torch.float16, torch.bfloat16)
-    if attn_mask is None and half:
-        flash: Attention = torch.ops.aten._scaled_dot_product_flash_attention(
-            query, key, value, dropout_p, is_causal, scale=scale
+    if attn_mask is None and half and backends.flash_sdp_enabled():
+        return _first(
+            torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)
         )
-        return flash[0]
+    if not (backends.mem_efficient_sdp_enabled() or (half and backends.cudnn_sdp_enabled())):
+        unfused: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )[0]
+        return unfused
     if enable_gqa and query.shape[1] != key.shape[1]:
         # Only flash takes grouped heads; the others are given repeated ones.
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
-                attn_mask.logical_not(), float("-inf")
+    mask = None if attn_mask is None else _additive(attn_mask, query, key)
+    training = query.requires_grad or key.requires_grad
+    if backends.mem_efficient_sdp_enabled():
+        return _first(
+            torch.ops.aten._scaled_dot_product_efficient_attention(
+                query, key, value, mask, training, dropout_p, is_causal, scale=scale
             )
-        attn_mask = attn_mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    efficient: Attention = torch.ops.aten._scaled_dot_product_efficient_attention(
-        query, key, value, attn_mask, query.requires_grad or key.requires_grad, dropout_p, is_causal, scale=scale
+        )
+    return _first(
+        torch.ops.aten._scaled_dot_product_cudnn_attention(
+            query, key, value, mask, training, dropout_p, is_causal, scale=scale
+        )
     )
-    return efficient[0]
+
+
+def _additive(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """A mask as fused kernels take it: numbers to add, expanded to [batch, heads, s, t]."""
+    if mask.dtype == torch.bool:
+        zeros = torch.zeros_like(mask, dtype=query.dtype)
+        mask = zeros.masked_fill_(mask.logical_not(), float("-inf"))
+    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+
+
+def _first(outputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    return outputs[0]
 
 
 def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rooflinekit.ir.op import Op, Phase
@@ -37,6 +38,8 @@ def _schema(function: torch._ops.OpOverload) -> tuple[str, tuple[tuple[str, Any]
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Turns what is dispatched while it is active into ops."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, symbols: Symbols, paths: dict[int, str], progress: Progress | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -124,7 +127,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self,
-        function: torch._ops.OpOverload,
+        function: Any,
         types: Sequence[type],
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
@@ -134,6 +137,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0].fake_device if hasattr(args[0], "fake_device") else function(*args)
         if not self._recording:
             return function(*args, **kwargs)
+        if not isinstance(function, torch._ops.OpOverload):
+            # A higher-order operator: its arguments are functions and graphs too, and have no schema.
+            output = function(*args, **kwargs)
+            flat = pytree.tree_leaves((args, kwargs))
+            self._record_whole(function, [leaf for leaf in flat if isinstance(leaf, torch.Tensor)], output)
+            return output
         _, arguments, _ = _schema(function)
         tensors: list[TensorSpec] = []
         attrs = {
@@ -181,8 +190,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         )
 
+    def _record_whole(self, function: Any, tensors: Sequence[torch.Tensor], output: Any) -> None:
+        """A higher-order operator as one op of the tensors that it is called with."""
+        specs = tuple(map(self.spec, tensors))
+        name = function.name()
+        node = self.fx.create_node("call_function", function, tuple(map(self._fx_value, tensors)), {}, name=name)
+        module = self._module()
+        node.meta.update(module=module, phase=self.phase.value)
+        self.ops.append(
+            Op(
+                name=node.name,
+                kind=f"higher_order.{name}",
+                module=module,
+                phase=self.phase,
+                inputs=specs,
+                outputs=tuple(self._outputs(output, node, tensors)),
+            )
+        )
+
     def _outputs(self, output: Any, node: fx.Node, args: Sequence[Any]) -> Iterator[TensorSpec]:
-        reshaped = torch.Tag.inplace_view in node.target.tags  # type: ignore[union-attr]
+        reshaped = torch.Tag.inplace_view in getattr(node.target, "tags", ())
         single = isinstance(output, torch.Tensor)
         parts = (output,) if single else output if isinstance(output, list | tuple) else ()
         for i, part in enumerate(parts):

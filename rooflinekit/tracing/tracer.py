@@ -101,11 +101,8 @@ def trace(
 def _with_fewer_open(
     at: Callable[[Sequence[str]], Trace], names: Sequence[str], examples: Mapping[str, int], error: TraceError
 ) -> Trace:
-    """The trace with as many open sizes as it takes; raises the first error where it fails at numbers too."""
-    try:
-        found, numbers = at(names), tuple(names)
-    except TraceError:
-        raise error from error.__cause__
+    """The trace with as many open sizes as it takes; raises where it fails at numbers too."""
+    found, numbers = at(names), tuple(names)
     for name in names if len(names) > 1 else ():
         with suppress(TraceError):
             found, numbers = at((name,)), (name,)

@@ -91,3 +91,8 @@ def test_many_sizes_at_once(graph: rk.Graph) -> None:
     table = graph.counts(batch=range(1, 10_001), h=8, w=8)
     assert len(table) == 10_000
     assert (table["flop"] == table["batch"] * table["flop"][0]).all()
+
+
+def test_logarithms_are_exact_at_powers_of_two() -> None:
+    found = evaluated({"flop": sympy.ceiling(5 * N * sympy.log(N, 2))}, {"n": [2, 8, 1024, 65536]})
+    assert list(found["flop"]) == [10, 120, 51200, 5242880]

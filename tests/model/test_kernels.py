@@ -98,3 +98,26 @@ def test_open_sizes_are_refused() -> None:
     graph = rk.trace(torch.exp, rk.Input("rows", "columns"))
     with pytest.raises(SizeError, match="no number is given for size 'rows' and 'columns': add rows=…, columns=…"):
         issues_of(graph)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "family"),
+    [
+        (nn.Linear(4, 4), (2, 4), "matmul"),
+        (nn.Bilinear(4, 4, 2), None, "matmul"),
+        (nn.LSTM(4, 4), (3, 2, 4), "matmul"),
+        (nn.Conv2d(3, 4, 1, bias=False), (2, 3, 5, 5), "convolution"),
+        (nn.LayerNorm(4), (2, 4), "normalization"),
+        (nn.Softmax(1), (2, 4), "reduction"),
+        (nn.MaxPool2d(2), (2, 3, 4, 4), "reduction"),
+        (nn.GELU(), (2, 4), "elementwise"),
+        (nn.Embedding(9, 4), (2, 3), "movement"),
+        (torch.randn_like, (2, 4), "elementwise"),
+    ],
+)
+def test_families(model: object, shape: tuple[int, ...] | None, family: str) -> None:
+    if shape is None:
+        inputs = [rk.Input(2, 4), rk.Input(2, 4)]
+    else:
+        inputs = [rk.Input(*shape, dtype="int64" if family == "movement" else "float32")]
+    assert family in {kernel.family for kernel in kernels(model, *inputs)}

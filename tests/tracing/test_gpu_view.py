@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import rooflinekit as rk
 
@@ -70,3 +71,68 @@ def test_packed_sequences_are_refused_with_a_reason() -> None:
 
     with pytest.raises(TraceError, match="model could not be traced"):
         rk.trace(model, rk.Input(7, 3, 5), rk.Input(3, dtype="int64"))
+
+
+class Attend(nn.Module):
+    def __init__(self, backend: SDPBackend, causal: bool = False) -> None:
+        super().__init__()
+        self.backend, self.causal = backend, causal
+        self.project = nn.Linear(16, 16)
+
+    def forward(self, q: torch.Tensor) -> torch.Tensor:
+        q = self.project(q)
+        with sdpa_kernel(self.backend):
+            return functional.scaled_dot_product_attention(q, q, q, is_causal=self.causal)
+
+
+@pytest.mark.parametrize("name", ["flash", "efficient", "cudnn"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_each_fused_backend(name: str, causal: bool) -> None:
+    backend = {
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+        "cudnn": SDPBackend.CUDNN_ATTENTION,
+    }[name]
+    q = rk.Input("b", 4, "s", 16)
+    graph = rk.trace(Attend(backend, causal), q, dtype="float16", mode="training")
+    assert f"aten._scaled_dot_product_{name}_attention" in kinds(graph)
+    assert f"aten._scaled_dot_product_{name}_attention_backward" in kinds(graph)
+    # at b = 2, s = 5: 40 rows projected, and once more for the weight's gradient; 8 heads of 25 or 15 pairs, 16 wide,
+    # two products forward and five backward
+    pairs = 15 if causal else 25
+    assert graph.at(b=2, s=5).matrix_flop == 2 * (2 * 40 * 16 * 16 + 7 * 8 * pairs * 16)
+
+
+def test_the_unfused_backend() -> None:
+    graph = rk.trace(Attend(SDPBackend.MATH), rk.Input("b", 4, "s", 16), dtype="float16")
+    assert kinds(graph).count("aten.bmm") == 2
+    assert graph.at(b=2, s=5).matrix_flop == 2 * (40 * 16 * 16 + 2 * 8 * 25 * 16)
+
+
+def test_decoding_one_token_with_a_cache() -> None:
+    def model(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+
+    token, cache = rk.Input("b", 8, 1, 64, dtype="bfloat16"), rk.Input("b", 2, "t", 64, dtype="bfloat16")
+    graph = rk.trace(model, token, cache)
+    at = graph.at(b=3, t=1000)
+    assert at.matrix_flop == 2 * 2 * 3 * 8 * 1000 * 64
+    # the cache once: 3·2·1000·64; the same tensor as key and value; query and output 3·8·64, two bytes each
+    read = next(p for p in at.priced if "flash" in p.op.kind).costs[0].read_bytes
+    assert read == 2 * (3 * 2 * 1000 * 64 + 3 * 8 * 64)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_is_one_op() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    graph = rk.trace(lambda q: flex_attention(q, q, q), rk.Input(2, 4, 128, 16))
+    assert kinds(graph)[-1] == "higher_order.flex_attention"
+    assert graph.matrix_flop == 2 * 2 * 2 * 4 * 128 * 128 * 16
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_scripted_modules() -> None:
+    script = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    graph = rk.trace(nn.Sequential(script, nn.Linear(4, 2)), rk.Input("n", 4))
+    assert kinds(graph) == ["aten.addmm", "aten.relu", "aten.addmm"]

@@ -316,7 +316,7 @@ def test_a_size_that_cannot_stay_open_is_traced_at_its_example() -> None:
         graph.at(batch=2, width=13)
 
 
-def test_a_model_that_fails_at_numbers_too_fails_with_its_first_error() -> None:
+def test_a_model_that_fails_at_numbers_too_fails() -> None:
     with pytest.raises(TraceError, match="to have 3 channels, but got 5 channels") as caught:
         rk.trace(Block(), rk.Input("batch", 5, 8, 8))
     assert caught.value.where.startswith("test_tracer.py:")

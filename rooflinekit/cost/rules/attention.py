@@ -97,3 +97,18 @@ def attention_backward(op: Op) -> Cost:
     )
     vector = total((product((5 + _masked(op), pairs)), product((2, grad.numel))))
     return Cost(gemms=gemms, vector_flop=vector, special_flop=pairs) + reads(op.inputs) + writes(op.outputs)
+
+
+@rule("higher_order.flex_attention")
+def flex_attention(op: Op) -> Cost:
+    """As attention without a mask: which blocks a block mask leaves out, and what a score costs, stand in functions.
+
+    Of the arguments query, key and value are read; further tensors are those of the mask.
+    """
+    query, key, value = op.inputs[:3]
+    scores, weighted, pairs = _products(query, key, value, causal=False)
+    output = op.outputs[0]
+    work = Cost(
+        gemms=(scores, weighted), vector_flop=product((4, pairs)), special_flop=total((pairs, output.numel))
+    )
+    return work + traffic(op)

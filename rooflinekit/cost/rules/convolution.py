@@ -60,3 +60,13 @@ def convolution_backward(op: Op) -> list[Cost]:
         reduction = Cost(vector_flop=grad.numel, label="bias gradient")
         costs.append(reduction + reads((grad,)) + writes((next(results),)))
     return costs
+
+
+@rule("aten.conv_tbc")
+def convolution_time_first(op: Op) -> Cost:
+    """Input [T, B, C], weight [R, C, K]: [T·B, R·C] × [R·C, K], and a bias."""
+    _, weight, _ = op.inputs
+    (y,) = op.outputs
+    kernel, c, k = weight.shape
+    gemm = Gemm(m=product(y.shape[:2]), n=k, k=product((kernel, c)))
+    return Cost(gemms=(gemm,), vector_flop=y.numel) + reads(op.inputs) + writes(op.outputs)

@@ -1,150 +1,183 @@
-"""Element-wise ops: FLOP and special functions an output element, each with its arithmetic.
+"""Element-wise arithmetic: FLOP and special functions an output element, each with its arithmetic.
 
-Comparisons and selections count like additions. A division is one special function.
+Comparisons and selections count like additions. A division is one special function. Activations, losses and random
+numbers stand in files of their own.
 """
 
 from __future__ import annotations
 
-from rooflinekit.cost.table import Rule, rule, traffic
+from collections.abc import Mapping
+
+from rooflinekit.cost.table import Rule, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.sizes import product
 
-#: kind: (vector FLOP, special functions) an element of the largest tensor
-_PER_ELEMENT: dict[str, tuple[int, int]] = {
-    # one operation
-    "neg": (1, 0),
-    "abs": (1, 0),
-    "sign": (1, 0),
-    "relu": (1, 0),
-    "mul": (1, 0),
-    "maximum": (1, 0),
-    "minimum": (1, 0),
-    "where": (1, 0),
-    "masked_fill": (1, 0),
-    "eq": (1, 0),
-    "ne": (1, 0),
-    "lt": (1, 0),
-    "le": (1, 0),
-    "gt": (1, 0),
-    "ge": (1, 0),
-    "logical_not": (1, 0),
-    "logical_and": (1, 0),
-    "logical_or": (1, 0),
-    "logical_xor": (1, 0),
-    "bitwise_not": (1, 0),
-    "bitwise_and": (1, 0),
-    "bitwise_or": (1, 0),
-    "bitwise_xor": (1, 0),
-    "floor": (1, 0),
-    "ceil": (1, 0),
-    "round": (1, 0),
-    "trunc": (1, 0),
-    "clamp_min": (1, 0),
-    "clamp_max": (1, 0),
-    "isnan": (1, 0),
-    "isinf": (1, 0),
-    # one special function
-    "div": (0, 1),
-    "reciprocal": (0, 1),
-    "remainder": (0, 1),
-    "exp": (0, 1),
-    "exp2": (0, 1),
-    "expm1": (0, 1),
-    "log": (0, 1),
-    "log2": (0, 1),
-    "log1p": (0, 1),
-    "sin": (0, 1),
-    "cos": (0, 1),
-    "tanh": (0, 1),
-    "erf": (0, 1),
-    "sqrt": (0, 1),
-    "rsqrt": (0, 1),
-    # activations
-    "clamp": (2, 0),  # two comparisons
-    "hardtanh": (2, 0),  # two comparisons
-    "leaky_relu": (2, 0),  # compare, multiply
-    "hardsigmoid": (4, 0),  # x+3, two comparisons, /6 as a multiplication
-    "hardswish": (5, 0),  # hardsigmoid, times x
-    "sigmoid": (2, 2),  # 1 / (1 + exp(-x)): negate, add; exp, divide
-    "silu": (3, 2),  # sigmoid, times x
-    "elu": (3, 1),  # compare, exp, subtract, multiply
-    "softplus": (2, 2),  # compare, log(1 + exp(x)): add; exp, log
-    "mish": (3, 3),  # softplus, tanh, multiply
-    "logit": (1, 2),  # log(x / (1 - x))
-    # gradients
-    "threshold_backward": (1, 0),  # select
-    "hardtanh_backward": (2, 0),  # two comparisons
-    "leaky_relu_backward": (2, 0),  # compare, multiply
-    "hardsigmoid_backward": (3, 0),  # two comparisons, multiply
-    "hardswish_backward": (5, 0),  # two comparisons, x/3 + 1/2, times the gradient
-    "sigmoid_backward": (3, 0),  # g·(1-y)·y
-    "tanh_backward": (3, 0),  # g·(1-y·y)
-    "silu_backward": (7, 2),  # s = sigmoid(x): 2 and 2; g·s·(1 + x·(1-s)): 5
-    "elu_backward": (3, 1),
-    "softplus_backward": (3, 2),  # g·sigmoid(x)
-    "native_dropout_backward": (2, 0),  # g·mask·scale
-    # losses, before reduction
-    "mse_loss": (3, 0),  # difference, square, sum
-    "mse_loss_backward": (3, 0),  # difference, two multiplications
-    "binary_cross_entropy_with_logits": (4, 2),  # max(x,0) - x·y + log(1+exp(-|x|))
-    # several at once
-    "addcmul": (3, 0),  # a + v·b·c
-    "addcdiv": (2, 1),  # a + v·b/c
+#: Vector FLOP and special functions an element.
+Work = tuple[int, int]
+
+_ONE_OPERATION = (
+    "neg", "abs", "sign", "sgn", "signbit", "copysign", "mul", "deg2rad", "rad2deg",
+    "maximum", "minimum", "fmax", "fmin", "clamp_min", "clamp_max", "where", "masked_fill",
+    "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isposinf", "isneginf", "angle",
+    "logical_not", "logical_and", "logical_or", "logical_xor",
+    "bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor",
+    "bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__",
+    "floor", "ceil", "round", "trunc", "nextafter",
+)  # fmt: skip
+
+_ONE_SPECIAL_FUNCTION = (
+    "div", "reciprocal", "remainder", "fmod", "sqrt", "rsqrt",
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p",
+    "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
+    "erf", "erfc", "erfinv", "special_erfcx", "special_ndtri", "special_log_ndtr",
+    "lgamma", "digamma", "polygamma", "igamma", "igammac", "special_zeta",
+    "i0", "special_i0e", "special_i1", "special_i1e",
+)  # fmt: skip
+
+_SEVERAL: dict[str, Work] = {
+    "floor_divide": (1, 1),  # divide, round
+    "frac": (2, 0),  # x - trunc(x)
+    "heaviside": (2, 0),  # two comparisons
+    "nan_to_num": (3, 0),  # is it nan, inf or -inf
     "lerp": (3, 0),  # a + w·(b-a)
+    "linalg_cross": (3, 0),  # two multiplications, subtract
+    "hypot": (3, 1),  # √(a·a + b·b)
+    "ldexp": (1, 1),  # x · 2^e
+    "sinc": (2, 2),  # is x zero; sin(πx) / πx
+    "logit": (1, 2),  # log(x / (1 - x))
+    "logit_backward": (2, 1),  # g / (x·(1 - x))
+    "xlogy": (2, 1),  # is x zero; x · log y
+    "special_xlog1py": (2, 1),  # is x zero; x · log1p y
+    "special_entr": (3, 1),  # is x zero; -x · log x
+    "logaddexp": (3, 2),  # max + log1p(exp(-|a-b|)): subtract, maximum, add
+    "logaddexp2": (3, 2),  # the same to the base 2
+    "polar": (2, 2),  # r·cos φ, r·sin φ
+    "complex": (0, 0),  # puts two parts together
+}
+
+#: kind: (vector FLOP, special functions) an element of a real tensor
+_REAL: dict[str, Work] = {
+    **dict.fromkeys(_ONE_OPERATION, (1, 0)),
+    **dict.fromkeys(_ONE_SPECIAL_FUNCTION, (0, 1)),
+    **_SEVERAL,
+}
+
+#: The same of complex numbers z = a + b·i, where it is not just twice as much.
+_COMPLEX: dict[str, Work] = {
+    "polar": (2, 2),
+    "complex": (0, 0),
+    "abs": (3, 1),  # √(a·a + b·b)
+    "angle": (0, 1),  # atan2
+    "sgn": (3, 3),  # z / |z|
+    "eq": (3, 0),  # two comparisons, and
+    "ne": (3, 0),
+    "mul": (6, 0),  # four multiplications, two additions
+    "reciprocal": (4, 2),  # z* / (a·a + b·b)
+    "div": (9, 2),  # z·w* 6, |w|² 3; both parts divided by it
+    "exp": (2, 3),  # exp a · (cos b, sin b)
+    "log": (3, 3),  # log |z|, atan2(b, a)
+    "sqrt": (6, 3),  # |z| 3 and √; r = √((|z| + a)/2); b / 2r
+    "sin": (2, 4),  # sin a · cosh b, cos a · sinh b
+    "cos": (3, 4),  # cos a · cosh b, -sin a · sinh b
+    "sinh": (2, 4),
+    "cosh": (2, 4),
 }
 
 
-def _per_element(vector: int, special: int) -> Rule:
-    def price(op: Op) -> Cost:
-        reduces = op.kind.endswith(("_loss", "_with_logits"))  # to a scalar, as their arguments ask
-        n = op.inputs[0].numel if reduces else op.outputs[0].numel
-        return Cost(vector_flop=product((vector, n)), special_flop=product((special, n))) + traffic(op)
-
-    return price
+def is_complex(op: Op) -> bool:
+    """Whether it works on complex numbers."""
+    return any(tensor.dtype.is_complex for tensor in (*op.inputs, *op.outputs))
 
 
-for _kind, (_vector, _special) in _PER_ELEMENT.items():
-    rule(f"aten.{_kind}")(_per_element(_vector, _special))
+def work_of(op: Op, real: Work, complex_: Work | None = None) -> Cost:
+    """So much work an output element, and traffic; for complex numbers twice as much where nothing else is said."""
+    vector, special = (complex_ or (2 * real[0], 2 * real[1])) if is_complex(op) else real
+    n = op.outputs[0].numel
+    return Cost(vector_flop=product((vector, n)), special_flop=product((special, n))) + traffic(op)
+
+
+def _per_element(real: Work, complex_: Work | None) -> Rule:
+    return lambda op: work_of(op, real, complex_)
+
+
+def register(work: Mapping[str, Work]) -> None:
+    """Registers an element-wise rule for each of these ATen ops."""
+    for kind, real in work.items():
+        rule(f"aten.{kind}")(_per_element(real, _COMPLEX.get(kind)))
+
+
+register({kind: work for kind, work in _REAL.items() if kind not in ("mul", "div")})
+rule("aten.conj_physical", "aten._conj_physical")(_per_element((0, 0), (1, 0)))  # a real number is its own
+
+
+def _second_is_complex(op: Op) -> bool:
+    """Whether the second factor or divisor is: a tensor, or a number among the arguments."""
+    return op.inputs[-1].dtype.is_complex if len(op.inputs) > 1 else isinstance(op.attrs.get("other"), complex)
+
+
+@rule("aten.mul")
+def multiply(op: Op) -> Cost:
+    """One multiplication; real times complex two, complex times complex four and two additions."""
+    both = op.inputs[0].dtype.is_complex and _second_is_complex(op)
+    return work_of(op, (1, 0), _COMPLEX["mul"] if both else (2, 0))
+
+
+@rule("aten.div")
+def divide(op: Op) -> Cost:
+    """One division, and one operation where the quotient is rounded. By a complex number: see the table above."""
+    rounded = int(op.attrs.get("rounding_mode") is not None)
+    return work_of(op, (rounded, 1), _COMPLEX["div"] if _second_is_complex(op) else (0, 2))
 
 
 @rule("aten.add", "aten.sub", "aten.rsub")
 def add(op: Op) -> Cost:
-    """a + alpha·b: a second operation where alpha is not 1."""
-    n = op.outputs[0].numel
-    return Cost(vector_flop=product((1 if op.attrs.get("alpha", 1) == 1 else 2, n))) + traffic(op)
+    """a + alpha·b: a second operation where alpha is not 1. Of complex numbers twice as much."""
+    operations = 1 if op.attrs.get("alpha", 1) == 1 else 2
+    return work_of(op, (operations, 0))
+
+
+@rule("aten.addcmul", "aten.addcdiv")
+def add_product(op: Op) -> Cost:
+    """a + v·b·c, or a + v·b/c: one operation less where v is 1."""
+    value = int(op.attrs.get("value", 1) != 1)
+    if op.kind.startswith("aten.addcdiv"):
+        return work_of(op, (1 + value, 1), (2 + 2 * value + 9, 2))
+    return work_of(op, (2 + value, 0), (2 + 2 * value + 6, 0))
+
+
+@rule("aten.clamp")
+def clamp(op: Op) -> Cost:
+    """One comparison with each bound there is."""
+    bounds = sum(op.attrs.get(bound, 0) is not None for bound in ("min", "max"))
+    return Cost(vector_flop=product((bounds, op.outputs[0].numel))) + traffic(op)
+
+
+#: exponent: work of it, for real and for complex numbers
+_POWERS: dict[float, tuple[Work, Work]] = {
+    2: ((1, 0), (6, 0)),
+    3: ((2, 0), (12, 0)),
+    -2: ((1, 1), (10, 2)),  # and the reciprocal
+}
 
 
 @rule("aten.pow")
 def power(op: Op) -> Cost:
-    """Squares and cubes are multiplications, other exponents a special function."""
-    n = op.outputs[0].numel
-    multiplications = {2: 1, 3: 2}.get(op.attrs.get("exponent"), 0)  # type: ignore[arg-type]
-    if multiplications:
-        return Cost(vector_flop=product((multiplications, n))) + traffic(op)
-    return Cost(special_flop=n) + traffic(op)
+    """Squares and cubes are multiplications, other exponents a special function; complex ones exp(w · log z)."""
+    exponent = op.attrs.get("exponent")
+    known = _POWERS.get(exponent) if isinstance(exponent, int | float) else None
+    return work_of(op, *(known or ((0, 1), (11, 6))))
 
 
-@rule("aten.gelu")
-def gelu(op: Op) -> Cost:
-    """x/2·(1 + erf(x/√2)): 4 and erf. With tanh(c·(x + a·x³)) in its place: 8 and tanh."""
-    n = op.outputs[0].numel
-    vector = 8 if op.attrs.get("approximate") == "tanh" else 4
-    return Cost(vector_flop=product((vector, n)), special_flop=n) + traffic(op)
+@rule("aten.mvlgamma")
+def log_gamma_of_several(op: Op) -> Cost:
+    """The sum of p log-gammas, each of another shift of x: 2 and 1 each."""
+    terms = op.attrs["p"]
+    return work_of(op, (2 * terms, terms))
 
 
-@rule("aten.gelu_backward")
-def gelu_backward(op: Op) -> Cost:
-    """erf form: Φ(x) 3 and erf, φ(x) 3 and exp, g·(Φ + x·φ) 3.
-
-    tanh form: t = tanh(c·(x + a·x³)) 5 and tanh, ½·(1 + t) 2, ½x·(1 - t²)·c·(1 + 3a·x²) 8, their sum times g 2.
-    """
-    n = op.outputs[0].numel
-    vector, special = (17, 1) if op.attrs.get("approximate") == "tanh" else (9, 2)
-    return Cost(vector_flop=product((vector, n)), special_flop=product((special, n))) + traffic(op)
-
-
-@rule("aten.native_dropout")
-def dropout(op: Op) -> Cost:
-    """Compare a random number, which costs no FLOP here, then mask and scale; the mask is written too."""
-    return Cost(vector_flop=product((3, op.outputs[0].numel))) + traffic(op)
+@rule("aten.masked_select")
+def masked_select(op: Op) -> Cost:
+    """Counts along the mask to find each place, then copies what is selected; of the source it reads that alone."""
+    _, mask = op.inputs
+    return Cost(vector_flop=mask.numel, read_bytes=op.outputs[0].bytes) + reads((mask,)) + writes(op.outputs)

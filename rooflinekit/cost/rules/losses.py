@@ -1,24 +1,188 @@
-"""Losses that read their targets as indices or work on whole sequences; element-wise ones stand in elementwise.py."""
+"""Losses and their gradients.
+
+A loss adds up what it found for each element unless it is asked for all of them (`reduction` 0); the division of a
+mean, one an output, is left out as it is in `aten.mean`. Whether a target is to be ignored lies in the data: all of
+them count.
+"""
 
 from __future__ import annotations
 
-from rooflinekit.cost.table import reads, rule, writes
+from rooflinekit.cost.rules.elementwise import Work, register, work_of
+from rooflinekit.cost.table import Rule, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
-from rooflinekit.ir.sizes import product
+from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
+
+_MEAN = 1  # of `reduction`; 2 is a sum
+
+
+def _reduction(op: Op) -> int:
+    return int(op.attrs.get("reduction", _MEAN))
+
+
+def _weighted(op: Op) -> int:
+    return int(op.attrs.get("weight") is not None)
+
+
+# --- element by element ---------------------------------------------------------------------------------------
+
+#: kind: (vector FLOP, special functions) an input element, before the sum
+_LOSSES: dict[str, Work] = {
+    "mse_loss": (2, 0),  # difference, square
+    "smooth_l1_loss": (5, 0),  # |difference|, compare; its square, times 1/2β
+    "huber_loss": (5, 0),  # |difference|, compare; less δ/2, times δ, or a square, times 1/2
+    "soft_margin_loss": (2, 2),  # log1p(exp(-y·x)): negate, multiply
+    # -(y·max(log x, -100) + (1-y)·max(log1p(-x), -100)): two maxima, two products; negate x, y - 1, difference
+    "binary_cross_entropy": (7, 2),
+    "binary_cross_entropy_with_logits": (4, 2),  # max(x, 0) - x·y + log1p(exp(-|x|))
+}
+
+#: kind: the same of a gradient
+_GRADIENTS: dict[str, Work] = {
+    "mse_loss_backward": (3, 0),  # difference, times 2 (or 2/n), times g
+    "smooth_l1_loss_backward": (5, 0),  # difference, two comparisons, times 1/β (or 1/nβ), times g
+    "huber_loss_backward": (5, 0),  # difference, two comparisons, times 1 (or 1/n), times g
+}
+
+
+def _loss(vector: int, special: int) -> Rule:
+    def price(op: Op) -> Cost:
+        n = op.inputs[0].numel
+        # 1 + (w - 1)·y stands before the logarithm: a difference, two products, a sum
+        positive = 4 * (op.attrs.get("pos_weight") is not None)
+        operations = vector + positive + _weighted(op) + (_reduction(op) != 0)
+        return Cost(vector_flop=product((operations, n)), special_flop=product((special, n))) + traffic(op)
+
+    return price
+
+
+for _kind, _work in _LOSSES.items():
+    rule(f"aten.{_kind}")(_loss(*_work))
+register(_GRADIENTS)
+
+
+@rule("aten.binary_cross_entropy_backward")
+def binary_cross_entropy_backward(op: Op) -> Cost:
+    """g·(x - y) / max((1 - x)·x, ε): 5 and a division; times the weight, and times 1/n for a mean."""
+    return work_of(op, (5 + _weighted(op) + (_reduction(op) == _MEAN), 1))
+
+
+@rule("aten.soft_margin_loss_backward")
+def soft_margin_loss_backward(op: Op) -> Cost:
+    """z = exp(-y·x) 2 and exp; -y·g·z / (1 + z): 3 and a division; times 1/n for a mean."""
+    return work_of(op, (5 + (_reduction(op) == _MEAN), 2))
+
+
+# --- targets that are indices ---------------------------------------------------------------------------------
 
 
 @rule("aten.nll_loss_forward", "aten.nll_loss2d_forward")
 def nll_loss(op: Op) -> Cost:
-    """Reads one log-probability a target, not all of them; negates and sums: 2 a target."""
+    """Reads one log-probability a target, not all of them, and negates it; sums up unless all are wanted.
+
+    A class weight is read, multiplied by, and summed up too.
+    """
     log_probability, target = op.inputs[:2]
+    summed = _reduction(op) != 0
+    operations = 1 + summed + _weighted(op) * (1 + summed)
     picked = Cost(read_bytes=product((target.numel, log_probability.dtype.itemsize)))
-    work = Cost(vector_flop=product((2, target.numel)))
-    return work + picked + reads(op.inputs[1:]) + writes(op.outputs)
+    return Cost(vector_flop=product((operations, target.numel))) + picked + reads(op.inputs[1:]) + writes(op.outputs)
 
 
 @rule("aten.nll_loss_backward", "aten.nll_loss2d_backward")
 def nll_loss_backward(op: Op) -> Cost:
     """Writes zeros everywhere and one value a target; the log-probabilities give their shape alone."""
     grad, _, target, *rest = op.inputs
-    return Cost(vector_flop=target.numel) + reads((grad, target, *rest)) + writes(op.outputs)
+    work = Cost(vector_flop=product((1 + _weighted(op), target.numel)))
+    return work + reads((grad, target, *rest)) + writes(op.outputs)
+
+
+def _rows(x: tuple[Size, ...]) -> tuple[Size, Size]:
+    """Rows and classes of [rows, classes], or of the classes of one row."""
+    return (x[0] if len(x) == 2 else 1), x[-1]
+
+
+@rule("aten.multi_margin_loss")
+def multi_margin_loss(op: Op) -> Cost:
+    """max(0, margin - x_target + x)^p for each other class: add, subtract, compare, sum, and a square for p = 2.
+
+    A product with the class weight; a row is divided by its classes (a multiplication), and added to the sum.
+    """
+    rows, classes = _rows(op.inputs[0].shape)
+    others = product((rows, total((classes, -1))))
+    operations = 4 + (op.attrs.get("p", 1) == 2) + _weighted(op)
+    row = 1 + (_reduction(op) != 0)
+    return Cost(vector_flop=total((product((operations, others)), product((row, rows))))) + traffic(op)
+
+
+@rule("aten.multi_margin_loss_backward")
+def multi_margin_loss_backward(op: Op) -> Cost:
+    """For each other class: the margin 2, compare, times g, and subtracted from the gradient of the target.
+
+    A product with 2·margin for p = 2, and with the class weight.
+    """
+    rows, classes = _rows(op.inputs[1].shape)
+    operations = 5 + (op.attrs.get("p", 1) == 2) + _weighted(op)
+    return Cost(vector_flop=product((operations, rows, total((classes, -1))))) + traffic(op)
+
+
+def _label_pairs(shape: tuple[Size, ...]) -> Size:
+    """Pairs of a label and another class.
+
+    How many labels a row has lies in the data: these are the most that c classes can have, ⌊c²/4⌋.
+    """
+    rows, classes = _rows(shape)
+    return product((rows, floor_div(product((classes, classes)), 4)))
+
+
+@rule("aten.multilabel_margin_loss_forward")
+def multilabel_margin_loss(op: Op) -> Cost:
+    """max(0, 1 - x_label + x) for each pair: subtract, add, compare, sum. Rows as in `multi_margin_loss`."""
+    rows, _ = _rows(op.inputs[0].shape)
+    row = 1 + (_reduction(op) != 0)
+    pairs = _label_pairs(op.inputs[0].shape)
+    return Cost(vector_flop=total((product((4, pairs)), product((row, rows))))) + traffic(op)
+
+
+@rule("aten.multilabel_margin_loss_backward")
+def multilabel_margin_loss_backward(op: Op) -> Cost:
+    """For each pair the margin 2, compare, and an addition to both gradients; each then times g."""
+    pairs = _label_pairs(op.inputs[1].shape)
+    return Cost(vector_flop=total((product((5, pairs)), op.outputs[0].numel))) + traffic(op)
+
+
+# --- sequences ------------------------------------------------------------------------------------------------
+
+
+@rule("aten._ctc_loss")
+def ctc_loss(op: Op) -> Cost:
+    """Alpha over T steps and 2L + 1 places: the log of a sum of three exponentials, plus a log-probability.
+
+    A place: maximum 2, differences 3, sum 2, maximum back 1, log-probability 1: 9; three exp, one log. In the end two
+    places of each sequence are joined, 5, and negated, 1; two exp, one log. Of the log-probabilities of a step it
+    reads the blank and the labels, L + 1 at most.
+    """
+    nll, alpha = op.outputs
+    log_probability, *rest = op.inputs
+    work = Cost(
+        vector_flop=total((product((9, alpha.numel)), product((6, nll.numel)))),
+        special_flop=total((product((4, alpha.numel)), product((3, nll.numel)))),
+    )
+    steps, *batch, classes = log_probability.shape
+    places = smaller(classes, floor_div(total((alpha.shape[-1], 1)), 2))
+    read = Cost(read_bytes=product((steps, *batch, places, log_probability.dtype.itemsize)))
+    return work + read + reads(rest) + writes(op.outputs)
+
+
+@rule("aten._ctc_loss_backward")
+def ctc_loss_backward(op: Op) -> Cost:
+    """Beta as alpha: 9 and 4 a place; exp(alpha + beta + loss - log-probability), added up by class: 4 and 1.
+
+    Then g·(exp(log-probability) - that) for each class of each step: 2 and 1.
+    """
+    (gradient,) = op.outputs
+    alpha = op.attrs["log_alpha"]
+    return Cost(
+        vector_flop=total((product((13, alpha.numel)), product((2, gradient.numel)))),
+        special_flop=total((product((5, alpha.numel)), gradient.numel)),
+    ) + traffic(op)

@@ -12,7 +12,7 @@ from rooflinekit.ir.sizes import Size, product
 from rooflinekit.ir.tensor import TensorSpec
 
 
-def _gemm(a: TensorSpec, *, batch: Size = 1, m: Size, n: Size, k: Size) -> Gemm:
+def gemm_of(a: TensorSpec, *, batch: Size = 1, m: Size, n: Size, k: Size) -> Gemm:
     """The product of `a` with another matrix."""
     parts = 2 if a.dtype.is_complex else 1
     return Gemm(batch=batch, m=m, n=product((parts, n)), k=product((parts, k)))
@@ -29,20 +29,24 @@ def _plus(op: Op) -> Cost:
     return Cost(vector_flop=product((operations, y.numel))) + reads(used) + writes((y,))
 
 
-@rule("aten.mm")
+@rule("aten.mm", "aten._int_mm")
 def mm(op: Op) -> Cost:
     """[m, k] × [k, n]."""
     a, b = op.inputs
     m, k = a.shape
-    return Cost(gemms=(_gemm(a, m=m, n=b.shape[1], k=k),)) + traffic(op)
+    return Cost(gemms=(gemm_of(a, m=m, n=b.shape[1], k=k),)) + traffic(op)
+
+
+def _product_plus(op: Op) -> Cost:
+    _, a, b = op.inputs
+    m, k = a.shape
+    return Cost(gemms=(gemm_of(a, m=m, n=b.shape[1], k=k),)) + _plus(op)
 
 
 @rule("aten.addmm")
 def addmm(op: Op) -> Cost:
     """[m, k] × [k, n] plus a bias in the same kernel."""
-    _, a, b = op.inputs
-    m, k = a.shape
-    return Cost(gemms=(_gemm(a, m=m, n=b.shape[1], k=k),)) + _plus(op)
+    return _product_plus(op)
 
 
 @rule("aten.bmm")
@@ -50,7 +54,7 @@ def bmm(op: Op) -> Cost:
     """[batch, m, k] × [batch, k, n]."""
     a, b = op.inputs
     batch, m, k = a.shape
-    return Cost(gemms=(_gemm(a, batch=batch, m=m, n=b.shape[2], k=k),)) + traffic(op)
+    return Cost(gemms=(gemm_of(a, batch=batch, m=m, n=b.shape[2], k=k),)) + traffic(op)
 
 
 @rule("aten.baddbmm")
@@ -58,7 +62,7 @@ def baddbmm(op: Op) -> Cost:
     """[batch, m, k] × [batch, k, n] plus a matrix in the same kernel."""
     _, a, b = op.inputs
     batch, m, k = a.shape
-    return Cost(gemms=(_gemm(a, batch=batch, m=m, n=b.shape[2], k=k),)) + _plus(op)
+    return Cost(gemms=(gemm_of(a, batch=batch, m=m, n=b.shape[2], k=k),)) + _plus(op)
 
 
 @rule("aten.mv")
@@ -66,21 +70,94 @@ def mv(op: Op) -> Cost:
     """[m, k] × [k]."""
     a, _ = op.inputs
     m, k = a.shape
-    return Cost(gemms=(_gemm(a, m=m, n=1, k=k),)) + traffic(op)
+    return Cost(gemms=(gemm_of(a, m=m, n=1, k=k),)) + traffic(op)
 
 
 @rule("aten.dot", "aten.vdot")
 def dot(op: Op) -> Cost:
     """[k] · [k]."""
     a, _ = op.inputs
-    return Cost(gemms=(_gemm(a, m=1, n=1, k=a.numel),)) + traffic(op)
+    return Cost(gemms=(gemm_of(a, m=1, n=1, k=a.numel),)) + traffic(op)
 
 
-@rule("aten._scaled_mm")
-def scaled_mm(op: Op) -> Cost:
-    """[m, k] × [k, n] of 8-bit numbers with scales, which are applied once an output element; a bias is added once."""
-    a, b = op.inputs[:2]
+@rule("aten.addmv")
+def addmv(op: Op) -> Cost:
+    """[m, k] × [k] plus a vector in the same kernel."""
+    _, a, _ = op.inputs
     m, k = a.shape
-    (y,) = op.outputs[:1]
-    operations = 2 if op.attrs.get("bias") is not None else 1
-    return Cost(gemms=(Gemm(m=m, n=b.shape[1], k=k),), vector_flop=product((operations, y.numel))) + traffic(op)
+    return Cost(gemms=(gemm_of(a, m=m, n=1, k=k),)) + _plus(op)
+
+
+@rule("aten.addr")
+def addr(op: Op) -> Cost:
+    """A matrix plus the outer product of two vectors, which is one multiplication an element."""
+    return Cost(vector_flop=op.outputs[0].numel) + _plus(op)
+
+
+@rule("aten.addbmm")
+def addbmm(op: Op) -> Cost:
+    """The sum of a batch of products [m, k] × [k, n], plus a matrix."""
+    _, a, b = op.inputs
+    batch, m, k = a.shape
+    return Cost(gemms=(gemm_of(a, batch=batch, m=m, n=b.shape[2], k=k),)) + _plus(op)
+
+
+@rule("aten._addmm_activation")
+def addmm_activation(op: Op) -> Cost:
+    """A product plus a bias, and its ReLU (1 comparison) or GELU in the tanh form (8 and tanh)."""
+    n = op.outputs[0].numel
+    gelu = bool(op.attrs.get("use_gelu"))
+    return _product_plus(op) + Cost(vector_flop=product((8 if gelu else 1, n)), special_flop=n if gelu else 0)
+
+
+@rule("aten._grouped_mm")
+def grouped_mm(op: Op) -> Cost:
+    """Each group's product; offsets split the rows, the columns or the contraction, so that their sum is one product.
+
+    [rows, k] × [g, k, n], [g, m, k] × [k, columns], [m, k] × [k, n] in g parts of k; [g, m, k] × [g, k, n] is a batch.
+    """
+    a, b = op.inputs[:2]
+    batch = a.shape[0] if len(a.shape) == len(b.shape) == 3 else 1
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    (y,) = op.outputs
+    biased = y.numel if op.attrs.get("bias") is not None else 0
+    return Cost(gemms=(gemm_of(a, batch=batch, m=m, n=n, k=k),), vector_flop=biased) + traffic(op)
+
+
+@rule("aten._trilinear")
+def trilinear(op: Op) -> list[Cost]:
+    """Σ a·w·b, as in a bilinear layer: for each output feature [rows, i] × [i, j], then each row's sum over j.
+
+    A layer with i and j inputs and o outputs takes o·(i·j + j) multiply-adds a row. In general the first two factors
+    are contracted over the dimensions that the third lacks, then with it over the others; without a dimension to
+    contract, the first step is a multiplication. The result between them is written and read.
+    """
+    factors = [_dimensions(t, op.attrs[f"expand{i}"]) for i, t in enumerate(op.inputs, 1)]
+    summed, unrolled = set(op.attrs["sumdim"]), op.attrs["unroll_dim"]
+    sizes = {d: size for factor in factors for d, size in factor.items()}
+    first, second, third = map(set, factors)
+    inner = {d for d in summed if d not in third}
+    between = ((first | second) - inner) | {unrolled}  # one output feature after the other
+
+    def contraction(left: set[int], right: set[int], over: set[int]) -> Gemm:
+        def span(dims: set[int]) -> Size:
+            return product(sizes[d] for d in sorted(dims))
+
+        batch = (left & right) - over | ({unrolled} - over - left - right)
+        m, n = left - right - over, right - left - over
+        return gemm_of(op.inputs[0], batch=span(batch), m=span(m), n=span(n), k=span(over))
+
+    kept = Cost(write_bytes=product((*(sizes[d] for d in between), op.inputs[0].dtype.itemsize)))
+    step = contraction(first, second, inner)
+    work = Cost(gemms=(step,)) if inner else Cost(vector_flop=step.multiply_adds)
+    rest = Cost(gemms=(contraction(between, third, summed - inner),), read_bytes=kept.write_bytes)
+    return [
+        Cost(label="first") + work + kept + reads(op.inputs[:2]),
+        Cost(label="second") + rest + reads(op.inputs[2:]) + writes(op.outputs),
+    ]
+
+
+def _dimensions(tensor: TensorSpec, expanded: tuple[int, ...]) -> dict[int, Size]:
+    """Sizes by dimension of the space in which the tensor lacks the `expanded` ones."""
+    places = (d for d in range(len(tensor.shape) + len(expanded)) if d not in expanded)
+    return dict(zip(places, tensor.shape, strict=True))

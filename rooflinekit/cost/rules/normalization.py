@@ -5,10 +5,11 @@ One rsqrt a statistic. The difference from the mean is formed once.
 
 from __future__ import annotations
 
+from rooflinekit.cost.rules.reduction import norm_work
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
-from rooflinekit.ir.sizes import product
+from rooflinekit.ir.sizes import product, total
 from rooflinekit.ir.tensor import TensorSpec
 
 _MOMENTS = 4  # mean; difference, square, sum
@@ -89,6 +90,64 @@ def batch_norm_backward(op: Op) -> Cost:
     unused = [op.attrs.get("running_mean"), op.attrs.get("running_var")] if training else []
     used = [t for t in op.inputs if not any(_same(t, other) for other in unused)]
     return Cost(vector_flop=product((int(flop), x.numel))) + reads(used) + writes(op.outputs)
+
+
+@rule("aten._fused_rms_norm")
+def rms_norm(op: Op) -> Cost:
+    """Square, sum, times 1/σ: 3 N, and the gain. One rsqrt a row, written beside the output."""
+    y, inverse = op.outputs
+    flop = 2 + _SCALE + _affine(op)
+    return Cost(vector_flop=product((flop, y.numel)), special_flop=inverse.numel) + traffic(op)
+
+
+@rule("aten._fused_rms_norm_backward")
+def rms_norm_backward(op: Op) -> list[Cost]:
+    """Gradient of the input: x̂ 1, g·gain 1, sum with x̂ 2, combination 3: 7 N, 6 N without gain. Of the gain: 3 N.
+
+    The second kernel reads the gradient and the input again.
+    """
+    grad, x, inverse = op.inputs[:3]
+    wants_input, wants_weight = op.attrs["output_mask"]
+    results = iter(op.outputs)
+    costs = []
+    if wants_input:
+        work = Cost(vector_flop=product((6 + _affine(op), x.numel)), label="input gradient")
+        costs.append(work + reads(op.inputs) + writes((next(results),)))
+    if wants_weight:
+        work = Cost(vector_flop=product((3, x.numel)), label="gain gradient")
+        costs.append(work + reads((grad, x, inverse)) + writes(results))
+    return costs
+
+
+# --- of weights -----------------------------------------------------------------------------------------------
+
+
+@rule("aten._weight_norm_interface")
+def weight_norm(op: Op) -> Cost:
+    """v·(g/|v|): the norms, a division each, and a multiplication an element."""
+    v, gain = op.inputs
+    scale = Cost(vector_flop=v.numel, special_flop=gain.numel)
+    return norm_work(2, v.numel, gain.numel) + scale + traffic(op)
+
+
+@rule("aten._weight_norm_interface_backward")
+def weight_norm_backward(op: Op) -> Cost:
+    """r = 1/|v| and Σ grad·v 2 N; of the gain that sum times r; of v g·r·grad - g·r³·sum·v, 3 N.
+
+    A norm takes one division, and the factors six multiplications: sum·r, g·r, r·r·r, times g, times the sum.
+    """
+    v, gain = op.inputs[1:3]
+    work = total((product((5, v.numel)), product((6, gain.numel))))
+    return Cost(vector_flop=work, special_flop=gain.numel) + traffic(op)
+
+
+@rule("aten.renorm")
+def renorm(op: Op) -> Cost:
+    """The norm of each slice; is it above the greatest, then maxnorm / (norm + ε); a multiplication an element."""
+    x = op.inputs[0]
+    slices = x.shape[op.attrs["dim"]]
+    scale = Cost(vector_flop=total((x.numel, product((2, slices)))), special_flop=slices)
+    return norm_work(op.attrs["p"], x.numel, slices) + scale + traffic(op)
 
 
 def _same(tensor: TensorSpec, other: TensorSpec | None) -> bool:

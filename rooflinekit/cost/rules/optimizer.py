@@ -1,11 +1,14 @@
-"""Multi-tensor ops, as optimizers use them: the element-wise op over lists of tensors in few kernels."""
+"""Multi-tensor ops, as optimizers use them: the element-wise op over lists of tensors in few kernels; whole steps."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from rooflinekit.cost.table import Rule, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
-from rooflinekit.ir.sizes import product, total
+from rooflinekit.ir.sizes import Size, product, total
+from rooflinekit.ir.tensor import TensorSpec
 
 #: kind: (vector FLOP, special functions) an element
 _PER_ELEMENT: dict[str, tuple[int, int]] = {
@@ -14,19 +17,44 @@ _PER_ELEMENT: dict[str, tuple[int, int]] = {
     "_foreach_abs": (1, 0),
     "_foreach_maximum": (1, 0),
     "_foreach_minimum": (1, 0),
+    "_foreach_sign": (1, 0),
+    "_foreach_clamp_min": (1, 0),
+    "_foreach_clamp_max": (1, 0),
+    "_foreach_floor": (1, 0),
+    "_foreach_ceil": (1, 0),
+    "_foreach_round": (1, 0),
+    "_foreach_trunc": (1, 0),
     "_foreach_div": (0, 1),
     "_foreach_sqrt": (0, 1),
+    "_foreach_rsqrt": (0, 1),
     "_foreach_reciprocal": (0, 1),
     "_foreach_pow": (0, 1),
+    "_foreach_exp": (0, 1),
+    "_foreach_expm1": (0, 1),
+    "_foreach_log": (0, 1),
+    "_foreach_log2": (0, 1),
+    "_foreach_log10": (0, 1),
+    "_foreach_log1p": (0, 1),
+    "_foreach_sin": (0, 1),
+    "_foreach_cos": (0, 1),
+    "_foreach_tan": (0, 1),
+    "_foreach_tanh": (0, 1),
+    "_foreach_erf": (0, 1),
+    "_foreach_erfc": (0, 1),
+    "_foreach_sigmoid": (2, 2),  # 1 / (1 + exp(-x))
     "_foreach_lerp": (3, 0),  # a + w·(b-a)
     "_foreach_addcmul": (3, 0),  # a + v·b·c
     "_foreach_addcdiv": (2, 1),  # a + v·b/c
 }
 
 
+def _numel(tensors: Iterable[TensorSpec]) -> Size:
+    return total(tensor.numel for tensor in tensors)
+
+
 def _per_element(vector: int, special: int) -> Rule:
     def price(op: Op) -> Cost:
-        n = total(tensor.numel for tensor in op.outputs)
+        n = _numel(op.outputs)
         return Cost(vector_flop=product((vector, n)), special_flop=product((special, n))) + traffic(op)
 
     return price
@@ -53,3 +81,83 @@ def foreach_copy(op: Op) -> Cost:
 def foreach_zero(op: Op) -> Cost:
     """Writes its tensors without reading them."""
     return writes(op.outputs)
+
+
+@rule("aten._foreach_norm")
+def foreach_norm(op: Op) -> Cost:
+    """Square and sum, 2 an element, and a root a tensor; without the root where the order is 1 or infinite."""
+    roots = 0 if op.attrs.get("ord", 2) in (1, float("inf")) else len(op.outputs)
+    return Cost(vector_flop=product((2, _numel(op.inputs))), special_flop=roots) + traffic(op)
+
+
+@rule("aten._foreach_max")
+def foreach_max(op: Op) -> Cost:
+    """One comparison an element."""
+    return Cost(vector_flop=_numel(op.inputs)) + traffic(op)
+
+
+# --- gradient scaling -----------------------------------------------------------------------------------------
+
+
+@rule("aten._amp_foreach_non_finite_check_and_unscale_")
+def unscale(op: Op) -> Cost:
+    """Each gradient checked, and multiplied by 1/scale: 2."""
+    gradients = op.attrs["self"]
+    written = writes((*gradients, op.attrs["found_inf"]))
+    return Cost(vector_flop=product((2, _numel(gradients)))) + reads(op.inputs) + written
+
+
+@rule("aten._amp_update_scale_")
+def update_scale(op: Op) -> Cost:
+    """Of one number: a comparison of the mark, one addition and one comparison of the counter, one multiplication."""
+    return Cost(vector_flop=4) + reads(op.inputs) + writes((op.attrs["self"], op.attrs["growth_tracker"]))
+
+
+# --- whole steps in one op ------------------------------------------------------------------------------------
+
+
+def _step(op: Op, vector: int, special: int, state: tuple[str, ...], unread: tuple[TensorSpec, ...] = ()) -> Cost:
+    """A step of `vector` and `special` operations a parameter; it writes the parameters and the named state.
+
+    Gradients to be maximized are negated, 1. Those that are still scaled are divided by the scale and written back.
+    """
+    scaled = op.attrs.get("grad_scale") is not None
+    n = _numel(op.attrs["self"])
+    names = {tensor.name for tensor in unread}
+    written = [t for name in ("self", *state, *(("grads",) if scaled else ())) for t in op.attrs[name]]
+    work = Cost(
+        vector_flop=product((vector + bool(op.attrs["maximize"]), n)), special_flop=product((special + scaled, n))
+    )
+    return work + reads(t for t in op.inputs if t.name not in names) + writes(written)
+
+
+@rule("aten._fused_sgd_")
+def fused_sgd(op: Op) -> Cost:
+    """w - lr·g: 2. Decay g + d·w: 2. Momentum m·μ + (1 - τ)·g: 2, and 1 for a damping τ; Nesterov's g + μ·m: 2.
+
+    The first step makes m a copy of the gradient.
+    """
+    attrs = op.attrs
+    flop = 2 + 2 * (attrs["weight_decay"] != 0)
+    buffers = attrs["momentum_buffer_list"]
+    first = bool(attrs["is_first_step"])
+    if buffers:
+        flop += (0 if first else 2 + (attrs["dampening"] != 0)) + 2 * bool(attrs["nesterov"])
+    return _step(op, flop, 0, ("momentum_buffer_list",), unread=buffers if first else ())
+
+
+@rule("aten._fused_adam_", "aten._fused_adamw_")
+def fused_adam(op: Op) -> Cost:
+    """m + (1-β)·(g - m): 3. v·β + (1-β)·g·g: 4. √v, / c, + ε: 1 and 2 special. w - lr·m / that: 2 and a division.
+
+    Decay into the gradient: 2, of the weight itself (AdamW): 1. The largest v so far (AMSGrad): 1.
+    """
+    decay = 0 if op.attrs["weight_decay"] == 0 else 1 if "adamw" in op.kind else 2
+    state = ("exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs")
+    return _step(op, 10 + decay + bool(op.attrs["amsgrad"]), 3, state)
+
+
+@rule("aten._fused_adagrad_")
+def fused_adagrad(op: Op) -> Cost:
+    """s + g·g: 2. √s + ε: 1 and a root. w - lr·g / that: 2 and a division. Decay g + d·w: 2."""
+    return _step(op, 5 + 2 * (op.attrs["weight_decay"] != 0), 2, ("state_sums",))

@@ -1,11 +1,24 @@
-"""Reductions and softmax."""
+"""Reductions, running sums, sorting and selection. The softmaxes stand with the activations.
+
+Sorting n numbers counts as n·⌈log₂ n⌉ comparisons, selecting some of them (topk, kthvalue, median) as one an element.
+That is a convention: a GPU sorts by digits and compares nothing.
+"""
 
 from __future__ import annotations
 
-from rooflinekit.cost.table import rule, traffic
+import math
+
+from rooflinekit.cost.rules.elementwise import is_complex
+from rooflinekit.cost.table import rule, traffic, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
-from rooflinekit.ir.sizes import floor_div, product, total
+from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
+
+
+def _per_input(op: Op, vector: int, special: int = 0) -> Cost:
+    """So much work an element of the first input, and traffic."""
+    n = op.inputs[0].numel
+    return Cost(vector_flop=product((vector, n)), special_flop=product((special, n))) + traffic(op)
 
 
 @rule(
@@ -19,49 +32,180 @@ from rooflinekit.ir.sizes import floor_div, product, total
     "aten.argmin",
     "aten.any",
     "aten.all",
-    "aten.prod",
     "aten.cumsum",
+    "aten.cummax",
+    "aten.cummin",
 )
 def reduce(op: Op) -> Cost:
-    """One operation an input element."""
-    return Cost(vector_flop=op.inputs[0].numel) + traffic(op)
+    """One operation an input element, two a complex one."""
+    return _per_input(op, 2 if is_complex(op) else 1)
+
+
+@rule("aten.prod", "aten.cumprod")
+def multiply_up(op: Op) -> Cost:
+    """One multiplication an input element; of complex numbers 6 operations."""
+    return _per_input(op, 6 if is_complex(op) else 1)
+
+
+@rule("aten.nansum", "aten.count_nonzero", "aten.aminmax")
+def reduce_twice(op: Op) -> Cost:
+    """Is it a number, or not zero, and an addition; or two comparisons."""
+    return _per_input(op, 2)
 
 
 @rule("aten.var", "aten.std", "aten.var_mean", "aten.std_mean")
 def variance(op: Op) -> Cost:
-    """Mean, then difference, square and sum: 4 an input element."""
-    return Cost(vector_flop=product((4, op.inputs[0].numel))) + traffic(op)
+    """Mean, then difference, square and sum: 4 an input element, twice that of complex ones; a deviation is a root."""
+    roots = op.outputs[0].numel if op.kind.startswith("aten.std") else 0
+    return Cost(special_flop=roots) + _per_input(op, 8 if is_complex(op) else 4)
 
 
-@rule("aten.linalg_vector_norm")
+@rule("aten.logsumexp")
+def log_sum_exp(op: Op) -> Cost:
+    """Maximum, subtraction, exp and sum; an output is a log plus the maximum."""
+    y = op.outputs[0]
+    return Cost(vector_flop=y.numel, special_flop=y.numel) + _per_input(op, 3, 1)
+
+
+@rule("aten.logcumsumexp")
+def log_cumulative_sum_exp(op: Op) -> Cost:
+    """At each place max + log1p(exp(-|a-b|)): subtract, maximum, add; exp, log."""
+    return _per_input(op, 3, 2)
+
+
+@rule("aten.trace")
+def trace(op: Op) -> Cost:
+    """Reads and adds up the diagonal."""
+    x = op.inputs[0]
+    n = smaller(*x.shape)
+    return Cost(
+        vector_flop=product((2 if is_complex(op) else 1, n)), read_bytes=product((n, x.dtype.itemsize))
+    ) + writes(op.outputs)
+
+
+# --- norms and distances --------------------------------------------------------------------------------------
+
+
+def norm_work(order: object, n: Size, norms: Size, complex_: bool = False) -> Cost:
+    """Work of the norms of n numbers in all.
+
+    Of order 2 (and the Frobenius norm): square, sum; a root. Of 1, 0, ∞ and -∞: absolute value or comparison, and sum
+    or comparison. Of any other: absolute value, power, sum; a root. A complex number's square takes 3, its
+    absolute value a root more.
+    """
+    if order in (None, "fro", 2):
+        return Cost(vector_flop=product((4 if complex_ else 2, n)), special_flop=norms)
+    absolute = Cost(vector_flop=product((2, n)), special_flop=n) if complex_ and order != 0 else Cost()
+    if order in (0, 1, math.inf, -math.inf):
+        return absolute + Cost(vector_flop=product((2, n)))
+    return absolute + Cost(vector_flop=product((2, n)), special_flop=total((n, norms)))
+
+
+@rule("aten.linalg_vector_norm", "aten.norm")
 def vector_norm(op: Op) -> Cost:
-    """Square and sum: 2 an input element, and a root an output."""
-    return Cost(vector_flop=product((2, op.inputs[0].numel)), special_flop=op.outputs[0].numel) + traffic(op)
+    """One norm an output."""
+    order = op.attrs.get("ord", op.attrs.get("p"))
+    return norm_work(order, op.inputs[0].numel, op.outputs[0].numel, is_complex(op)) + traffic(op)
 
 
-@rule("aten._softmax")
-def softmax(op: Op) -> Cost:
-    """Maximum, subtraction and sum; exp and division."""
-    n = op.outputs[0].numel
-    return Cost(vector_flop=product((3, n)), special_flop=product((2, n))) + traffic(op)
+@rule("aten.dist")
+def distance(op: Op) -> Cost:
+    """The norm of a difference."""
+    n = op.inputs[0].numel
+    return Cost(vector_flop=n) + norm_work(op.attrs.get("p", 2), n, 1) + traffic(op)
 
 
-@rule("aten._softmax_backward_data")
-def softmax_backward(op: Op) -> Cost:
-    """Sum of g·y, then (g - sum)·y: 4 an element."""
-    return Cost(vector_flop=product((4, op.outputs[0].numel))) + traffic(op)
+@rule("aten._cdist_forward", "aten._pdist_forward")
+def pairwise_distances(op: Op) -> Cost:
+    """The norm of a difference for each pair."""
+    pairs = op.outputs[0].numel
+    n = product((pairs, op.inputs[0].shape[-1]))
+    return Cost(vector_flop=n) + norm_work(op.attrs.get("p", 2), n, pairs) + traffic(op)
 
 
-@rule("aten._log_softmax")
-def log_softmax(op: Op) -> Cost:
-    """Maximum, subtraction, sum and another subtraction; exp, and one log a row."""
-    (y,) = op.outputs
-    rows = floor_div(y.numel, y.shape[op.attrs["dim"]])
-    return Cost(vector_flop=product((4, y.numel)), special_flop=total((y.numel, rows))) + traffic(op)
+@rule("aten._cdist_backward", "aten._pdist_backward")
+def pairwise_distances_backward(op: Op) -> Cost:
+    """For each number of each pair: difference d, product, sum, and one more in `pdist`, which adds to both points.
+
+    Order 2: d · g/distance. Order 1: also the sign of d; ∞: its absolute value, a comparison. Others:
+    d·|d|^(p-2) · g/distance^(p-1): absolute value, power and product more, and two special functions a pair.
+    """
+    pairs = op.inputs[0].numel
+    n = product((pairs, op.inputs[1].shape[-1]))
+    order = op.attrs.get("p", 2)
+    more, power, quotients = {1: (1, 0, 0), 2: (0, 0, 1), math.inf: (2, 0, 0)}.get(order, (2, 1, 2))
+    vector = 3 + more + op.kind.startswith("aten._pdist")
+    special = total((product((power, n)), product((quotients, pairs))))
+    return Cost(vector_flop=product((vector, n)), special_flop=special) + traffic(op)
 
 
-@rule("aten._log_softmax_backward_data")
-def log_softmax_backward(op: Op) -> Cost:
-    """Sum of g, then g - exp(y)·sum: 3 and exp."""
-    n = op.outputs[0].numel
-    return Cost(vector_flop=product((3, n)), special_flop=n) + traffic(op)
+# --- order ----------------------------------------------------------------------------------------------------
+
+
+def ceil_log2(n: Size) -> Size:
+    """The number of halvings from n to 1, rounded up: how many of 1, 2, 4 … 2³⁹ are smaller than n.
+
+    >>> [ceil_log2(n) for n in (1, 2, 3, 8, 9)]
+    [0, 1, 2, 3, 4]
+    """
+    if isinstance(n, int):
+        return max(n - 1, 0).bit_length()
+    return total(smaller(1, floor_div(total((n, -1)), 2**k)) for k in range(40))
+
+
+def _sorting(op: Op) -> Cost:
+    x, dim = op.inputs[0], op.attrs.get("dim", -1)
+    comparisons = ceil_log2(x.shape[dim]) if x.shape else 0
+    return Cost(vector_flop=product((x.numel, comparisons))) + traffic(op)
+
+
+@rule("aten.sort", "aten.argsort")
+def sort(op: Op) -> Cost:
+    """n·⌈log₂ n⌉ comparisons along the dimension; the places are written too."""
+    return _sorting(op)
+
+
+@rule("aten.topk", "aten.kthvalue", "aten.median", "aten.nanmedian")
+def select(op: Op) -> Cost:
+    """One comparison an element."""
+    return _per_input(op, 1)
+
+
+@rule("aten.mode")
+def mode(op: Op) -> Cost:
+    """Sorts, then compares each element with the next."""
+    return Cost(vector_flop=op.inputs[0].numel) + _sorting(op)
+
+
+@rule("aten._unique2", "aten.unique_dim", "aten.unique_consecutive")
+def unique(op: Op) -> Cost:
+    """Sorts, unless equal ones are known to be neighbours, then compares each element with the next."""
+    x = op.inputs[0]
+    if op.kind == "aten.unique_consecutive":
+        return _per_input(op, 1)
+    length = x.shape[op.attrs["dim"]] if op.kind == "aten.unique_dim" else x.numel
+    return Cost(vector_flop=product((total((ceil_log2(length), 1)), x.numel))) + traffic(op)
+
+
+@rule("aten.searchsorted", "aten.bucketize")
+def search(op: Op) -> Cost:
+    """⌈log₂(n + 1)⌉ comparisons a value: n boundaries leave n + 1 places."""
+    boundaries = op.attrs["sorted_sequence" if op.kind == "aten.searchsorted" else "boundaries"]
+    comparisons = ceil_log2(total((boundaries.shape[-1], 1)))
+    return Cost(vector_flop=product((comparisons, op.outputs[0].numel))) + traffic(op)
+
+
+@rule("aten.histc")
+def histogram(op: Op) -> Cost:
+    """Two comparisons with the range, subtraction and scale to the bin, an addition there: 5.
+
+    Where no range is given the least and the greatest are found first: 2.
+    """
+    found = op.attrs.get("min", 0) == op.attrs.get("max", 0)
+    return _per_input(op, 5 + 2 * found)
+
+
+@rule("aten.bincount")
+def count(op: Op) -> Cost:
+    """An addition an element, of 1 or of its weight."""
+    return _per_input(op, 1)

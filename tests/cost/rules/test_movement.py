@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from rooflinekit import Input
 from rooflinekit.ir.op import Basis
@@ -46,27 +47,102 @@ def test_the_gradient_of_a_select_from_one_expanded_number(tensor, costs):
     assert (copy.read_bytes, copy.write_bytes) == (4, 20)
 
 
-def test_an_embedding_reads_the_rows_it_names(tensor, cost):
-    table, indices = tensor(50257, 768), tensor(1, 2, dtype="int64")
-    c = cost("embedding", [table, indices], [tensor(1, 2, 768)])
-    assert c.flop == 0
-    assert c.read_bytes == 6160  # two rows of 4 · 768 and two indices of 8: not the table's 154 MB
-    assert c.write_bytes == 6144  # 4 · 2·768
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("linspace", (2, 5)), ("eye", (5, 2)), ("tril_indices", (2, 5)), ("fill", (10,))]
+)
+def test_making_numbers_in_order_only_writes(tensor, cost, kind, shape):
+    c = cost(kind, [], [tensor(*shape)])
+    assert (c.flop, c.read_bytes, c.write_bytes) == (0, 0, 40)
 
 
-def test_the_gradient_of_an_embedding(tensor, costs):
-    zeros, added = costs("embedding_dense_backward", [tensor(2, 3, 4), tensor(2, 3, dtype="int64")], [tensor(10, 4)])
-    assert (zeros.read_bytes, zeros.write_bytes) == (0, 160)  # 4 · 10·4
-    assert added.vector_flop == 24  # 2·3·4 numbers added
-    assert added.read_bytes == 240  # gradient 96, indices 8 · 6, the rows 96
-    assert added.write_bytes == 96
+def test_powers_in_order_are_a_special_function_each(tensor, cost):
+    c = cost("logspace", [], [tensor(10)])
+    assert (c.vector_flop, c.special_flop, c.bytes) == (0, 10, 40)
 
 
-@pytest.mark.parametrize("kind", ["index", "index_select", "gather"])
-def test_gathering_reads_what_the_indices_name(tensor, cost, kind):
-    source, indices, y = tensor(1000, 4), tensor(3, dtype="int64"), tensor(3, 4)
-    c = cost(kind, [source, indices], [y])
-    assert (c.flop, c.read_bytes, c.write_bytes) == (0, 72, 48)  # 4 · 3·4 + 8 · 3; 4 · 3·4
+@pytest.mark.parametrize("kind", ["tril", "triu", "flip", "rot90", "roll", "pixel_shuffle", "channel_shuffle"])
+def test_rearranging_is_a_copy(tensor, cost, kind):
+    c = cost(kind, [tensor(4, 6)], [tensor(4, 6)])
+    assert (c.flop, c.read_bytes, c.write_bytes) == (0, 96, 96)
+
+
+@pytest.mark.parametrize(("kind", "written"), [("diagonal_copy", (4,)), ("narrow_copy", (2, 2)), ("select_copy", (4,))])
+def test_copying_a_view_reads_what_it_writes(tensor, cost, kind, written):
+    c = cost(kind, [tensor(100, 4)], [tensor(*written)])
+    assert (c.flop, c.read_bytes, c.write_bytes) == (0, 16, 16)
+
+
+def test_copying_the_parts_of_a_split_reads_all_of_them(tensor, cost):
+    c = cost("split_copy", [tensor(6, 4)], [tensor(4, 4), tensor(2, 4)])
+    assert (c.read_bytes, c.write_bytes) == (96, 96)
+
+
+def test_a_functional_copy_does_not_read_its_target(tensor, cost):
+    c = cost("copy", [tensor(4, 6), tensor(6)], [tensor(4, 6)])
+    assert (c.read_bytes, c.write_bytes) == (24, 96)
+
+
+@pytest.mark.parametrize(
+    ("pad", "y", "filled", "kept"),
+    [
+        ((1, 2), (2, 3, 8), 192, 120),  # 4 · 2·3·8; all of 4 · 2·3·5
+        ((1, -1), (2, 3, 5), 120, 96),  # one side cut: 4 · 2·3·4
+        ((0, 0, 1, 0), (2, 4, 5), 160, 120),
+    ],
+)
+def test_padding_fills_the_whole_and_copies_what_is_kept(tensor, costs, pad, y, filled, kept):
+    fill, copy = costs("constant_pad_nd", [tensor(2, 3, 5)], [tensor(*y)], pad=pad, value=0.0)
+    assert (fill.read_bytes, fill.write_bytes, fill.label) == (0, filled, "fill")
+    assert (copy.read_bytes, copy.write_bytes, copy.label) == (kept, kept, "copy")
+
+
+def test_padding_that_only_cuts_is_a_copy(tensor, cost):
+    c = cost("constant_pad_nd", [tensor(2, 3, 5)], [tensor(2, 3, 3)], pad=(-1, -1), value=0.0)
+    assert (c.flop, c.read_bytes, c.write_bytes) == (0, 72, 72)  # 4 · 2·3·3
+
+
+@pytest.mark.parametrize("kind", ["reflection_pad1d", "replication_pad1d"])
+def test_padding_with_neighbours_and_its_gradient(tensor, cost, costs, kind):
+    c = cost(kind, [tensor(2, 3, 5)], [tensor(2, 3, 7)])
+    assert (c.flop, c.read_bytes, c.write_bytes) == (0, 120, 168)  # 4 · 30; 4 · 42
+    zeros, added = costs(f"{kind}_backward", [tensor(2, 3, 7), tensor(2, 3, 5)], [tensor(2, 3, 5)])
+    assert (zeros.read_bytes, zeros.write_bytes) == (0, 120)
+    # 42 gradients added to 30 elements: of the input only the shape is used
+    assert (added.vector_flop, added.read_bytes, added.write_bytes) == (42, 288, 120)
+
+
+def test_the_gradient_of_overlapping_windows(tensor, costs):
+    zeros, added = costs("unfold_backward", [tensor(2, 4, 3)], [tensor(2, 6)])
+    assert zeros.write_bytes == 48
+    assert (added.vector_flop, added.read_bytes, added.write_bytes) == (24, 144, 48)  # 4 · (24 + 12); 4 · 12
+
+
+def test_the_gradient_of_a_diagonal_is_zeros_and_a_copy(tensor, costs):
+    zeros, copy = costs("diagonal_backward", [tensor(4)], [tensor(4, 4)])
+    assert (zeros.write_bytes, copy.read_bytes, copy.write_bytes) == (64, 16, 16)
+
+
+def test_a_diagonal_matrix_is_zeros_and_a_copy(tensor, costs):
+    zeros, copy = costs("diag_embed", [tensor(2, 3)], [tensor(2, 3, 3)])
+    assert (zeros.write_bytes, copy.read_bytes, copy.write_bytes) == (72, 24, 24)
+
+
+def test_blocks_on_a_diagonal_are_copied_one_by_one(tensor, costs):
+    zeros, *copies = costs("block_diag", [tensor(2, 3), tensor(1, 4)], [tensor(3, 7)])
+    assert zeros.write_bytes == 84
+    assert [(c.read_bytes, c.write_bytes) for c in copies] == [(24, 24), (16, 16)]
+
+
+@pytest.mark.parametrize("kind", ["slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"])
+def test_scattering_into_a_view_copies_the_whole_first(tensor, costs, kind):
+    copy, scatter = costs(kind, [tensor(8, 5), tensor(2, 5)], [tensor(8, 5)])
+    assert (copy.label, copy.read_bytes, copy.write_bytes) == ("copy", 160, 160)
+    assert (scatter.label, scatter.read_bytes, scatter.write_bytes) == ("scatter", 40, 40)
+
+
+def test_places_of_repeated_elements_are_a_running_sum(tensor, cost):
+    c = cost("repeat_interleave", [tensor(3, dtype="int64")], [tensor(7, dtype="int64")])
+    assert (c.vector_flop, c.read_bytes, c.write_bytes) == (3, 24, 56)
 
 
 # --- traced ---------------------------------------------------------------------------------------------------
@@ -107,19 +183,6 @@ def test_making_a_transposed_tensor_contiguous_is_a_copy(traced):
     assert (graph.flop, graph.read_bytes, graph.write_bytes) == (0, 96, 96)
 
 
-def test_a_traced_embedding_and_its_gradient(traced, costs_of):
-    graph = traced(
-        nn.Embedding(100, 8), Input("batch", 3, dtype="int64"), mode="training", loss=lambda y: (y * y).sum()
-    )
-    (forward,) = costs_of(graph, "embedding")
-    assert str(forward.read_bytes) == "120*batch"  # batch·3 · (4 · 8 + 8)
-    assert str(forward.write_bytes) == "96*batch"  # batch·3 · 4 · 8
-    zeros, added = costs_of(graph, "embedding_dense_backward")
-    assert zeros.write_bytes == 3200  # 4 · 100·8
-    assert str(added.read_bytes) == "216*batch"  # batch·3 · (4·8 gradient + 8 index + 4·8 row)
-    assert str(added.write_bytes) == "96*batch"
-
-
 def test_a_traced_slice_and_its_gradient(traced, costs_of):
     class Net(nn.Module):
         def __init__(self):
@@ -146,3 +209,79 @@ def test_writing_into_a_slice_touches_the_slice(traced):
 def test_concatenating_a_tensor_with_itself_reads_it_once(traced):
     graph = traced(lambda x: torch.cat([x, x]), (4, 6))
     assert (graph.read_bytes, graph.write_bytes) == (96, 192)
+
+
+class Learned(nn.Module):
+    """Multiplies its inputs by parameters, so that gradients reach them."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.factors = nn.ParameterList(nn.Parameter(torch.ones(())) for _ in range(2))
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*(x * factor for x, factor in zip(inputs, self.factors, strict=False)))
+
+
+def squares(y):
+    tensors = (y,) if isinstance(y, torch.Tensor) else y
+    return sum((t * t).sum() for t in tensors)
+
+
+MOVED = {
+    "cat": (lambda x, y: torch.cat([x, y], 1), [(3, 4), (3, 5)]),
+    "stack": (lambda x, y: torch.stack([x, y]), [(3, 4), (3, 4)]),
+    "hstack": (lambda x, y: torch.hstack([x, y]), [(3, 4), (3, 4)]),
+    "dstack": (lambda x, y: torch.dstack([x, y]), [(3, 4), (3, 4)]),
+    "block_diag": (lambda x, y: torch.block_diag(x, y), [(3, 4), (2, 4)]),
+    "meshgrid": (lambda x, y: torch.meshgrid(x, y, indexing="ij"), [(3,), (4,)]),
+    "roll": (lambda x: x.roll(1, 0), [(3, 4)]),
+    "flip": (lambda x: x.flip(0), [(3, 4)]),
+    "rot90": (lambda x: x.rot90(), [(3, 4)]),
+    "repeat": (lambda x: x.repeat(2, 3), [(3, 4)]),
+    "tile": (lambda x: x.tile(2, 2), [(3, 4)]),
+    "repeat_interleave": (lambda x: x.repeat_interleave(2, 1), [(3, 4)]),
+    "repeated as told": (lambda x: x.repeat_interleave(torch.ones(3, dtype=torch.int64), 0, output_size=3), [(3, 4)]),
+    "tril": (torch.tril, [(4, 4)]),
+    "diag": (torch.diag, [(4,)]),
+    "diagonal": (torch.diagonal, [(4, 4)]),
+    "diag_embed": (torch.diag_embed, [(2, 4)]),
+    "diagonal_scatter": (torch.diagonal_scatter, [(4, 4), (4,)]),
+    "slice_scatter": (lambda x, y: torch.slice_scatter(x, y, 0, 1, 3), [(4, 4), (2, 4)]),
+    "select_scatter": (lambda x, y: torch.select_scatter(x, y, 0, 1), [(4, 4), (4,)]),
+    "as_strided_scatter": (lambda x, y: torch.as_strided_scatter(x, y, (2, 2), (4, 1)), [(3, 4), (2, 2)]),
+    "copy_": (lambda x, y: x.clone().copy_(y), [(3, 4), (3, 4)]),
+    "fill": (lambda x: torch.fill(x, 2.0), [(3, 4)]),
+    "zero_": (lambda x: x.clone().zero_() + x, [(3, 4)]),
+    "unfold": (lambda x: x.unfold(1, 3, 1), [(3, 6)]),
+    "as_strided": (lambda x: x.as_strided((2, 2), (4, 1)), [(3, 4)]),
+    "narrow_copy": (lambda x: x.narrow_copy(0, 1, 2), [(3, 4)]),
+    "permute_copy": (lambda x: torch.permute_copy(x, (1, 0)), [(3, 4)]),
+    "half": (lambda x: x.half().float(), [(3, 4)]),
+    "channels last": (lambda x: x.to(memory_format=torch.channels_last), [(2, 3, 4, 5)]),
+    "split": (lambda x: x.split(2), [(4, 4)]),
+    "unbind": (lambda x: x.unbind(), [(4, 4)]),
+    "tensor_split": (lambda x: x.tensor_split(3), [(4, 4)]),
+    "made": (lambda x: x + torch.eye(3, 4) + torch.linspace(0, 1, 4) + torch.logspace(0, 1, 4), [(3, 4)]),
+    "cropped": (lambda x: functional.pad(x, (-1, 1)), [(3, 4)]),
+}
+PADDED = {
+    f"{mode} {d}d": (lambda x, d=d, mode=mode: functional.pad(x, (1, 1) * d, mode=mode), [(2, 3, *(5,) * d)])
+    for d in (1, 2, 3)
+    for mode in ("constant", "reflect", "replicate", "circular")
+}
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize(("function", "shapes"), (MOVED | PADDED).values(), ids=MOVED | PADDED)
+def test_everything_that_moves_numbers_has_a_rule(traced, function, shapes, mode):
+    graph = traced(Learned(function), *shapes, mode=mode, **({"loss": squares} if mode == "training" else {}))
+    assert graph.coverage.bytes_share == 1
+
+
+def test_zero_padding_and_its_gradient(traced, costs_of):
+    graph = traced(Learned(nn.ZeroPad2d(1)), ("batch", 2, 4, 6), mode="training", loss=squares)
+    fill, copy, back = costs_of(graph, "constant_pad_nd")
+    assert str(fill.write_bytes) == "384*batch"  # 4 · 2·6·8
+    # the gradient is cut to size: a copy
+    assert str(copy.read_bytes) == str(back.read_bytes) == str(back.write_bytes) == "192*batch"  # 4 · 2·4·6

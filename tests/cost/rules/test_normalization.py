@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 
 class Factor(nn.Module):
@@ -217,3 +218,83 @@ def test_root_mean_square_norm_is_four_operations_and_a_root(traced):
     graph = traced(nn.RMSNorm(10), (6, 10))
     # square, sum, times 1/σ, times gain of 60; epsilon of 6
     assert (graph.vector_flop, graph.special_flop) == (246, 6)
+
+
+def test_fused_root_mean_square_norm(tensor, cost):
+    x, gain = tensor(6, 10), tensor(10)
+    c = cost("_fused_rms_norm", [x, gain], [tensor(6, 10), tensor(6, 1)], weight=gain)
+    # square, sum, times 1/σ, times gain of 60; 1/√ of 6
+    assert (c.vector_flop, c.special_flop) == (240, 6)
+    assert (c.read_bytes, c.write_bytes) == (280, 264)  # 4 · (60 + 10); 4 · (60 + 6)
+    plain = cost("_fused_rms_norm", [x], [tensor(6, 10), tensor(6, 1)], weight=None)
+    assert (plain.vector_flop, plain.read_bytes) == (180, 240)
+
+
+def test_fused_root_mean_square_norm_backward(tensor, costs):
+    grad, x, inverse, gain = tensor(6, 10), tensor(6, 10), tensor(6, 1), tensor(10)
+    inputs, attrs = [grad, x, inverse, gain], {"weight": gain, "output_mask": (True, True)}
+    by_input, by_weight = costs("_fused_rms_norm_backward", inputs, [tensor(6, 10), tensor(10)], **attrs)
+    # x̂, times gain, times x̂ summed 2, combined: times the sum, subtracted, times 1/σ
+    assert (by_input.vector_flop, by_input.special_flop) == (420, 0)  # 7 · 60
+    assert (by_input.read_bytes, by_input.write_bytes) == (544, 240)  # 4 · (60 + 60 + 6 + 10); 4 · 60
+    # x̂, times gradient, sum
+    assert (by_weight.vector_flop, by_weight.read_bytes, by_weight.write_bytes) == (180, 504, 40)
+    attrs = {"weight": None, "output_mask": (True, False)}
+    (plain,) = costs("_fused_rms_norm_backward", [grad, x, inverse], [tensor(6, 10)], **attrs)
+    assert (plain.vector_flop, plain.read_bytes) == (360, 504)  # 6 · 60
+
+
+# --- of weights -----------------------------------------------------------------------------------------------
+
+
+def test_weight_norm(tensor, cost):
+    v, gain, norms = tensor(5, 6), tensor(5, 1), tensor(5, 1)
+    forward = cost("_weight_norm_interface", [v, gain], [tensor(5, 6), norms], dim=0)
+    # square, sum, times gain/norm of 30; a root and a division of 5
+    assert (forward.vector_flop, forward.special_flop) == (90, 10)
+    assert (forward.read_bytes, forward.write_bytes) == (140, 140)
+    inputs = [tensor(5, 6), v, gain, norms]
+    backward = cost("_weight_norm_interface_backward", inputs, [tensor(5, 6), tensor(5, 1)], dim=0)
+    # times v, sum; times a factor each, difference of 30; six products and a division of 5
+    assert (backward.vector_flop, backward.special_flop) == (180, 5)
+    assert (backward.read_bytes, backward.write_bytes) == (280, 140)  # 4 · (30 + 30 + 5 + 5); 4 · (30 + 5)
+
+
+@pytest.mark.parametrize(("dim", "order", "vector", "special"), [(0, 2, 80, 8), (1, 2, 84, 12), (0, 1, 80, 4)])
+def test_renorm(tensor, cost, dim, order, vector, special):
+    # norm 2, times a factor 1 of 24; of 4 or 6 slices: a root for order 2, compare, + ε, divide
+    c = cost("renorm", [tensor(4, 6)], [tensor(4, 6)], dim=dim, p=order, maxnorm=1.0)
+    assert (c.vector_flop, c.special_flop, c.bytes) == (vector, special, 192)
+
+
+# --- every normalization of torch.nn --------------------------------------------------------------------------
+
+LAYERS = {
+    "BatchNorm1d": (nn.BatchNorm1d(6), (4, 6)),
+    "BatchNorm1d of sequences": (nn.BatchNorm1d(6), (4, 6, 5)),
+    "BatchNorm2d": (nn.BatchNorm2d(6), (2, 6, 4, 4)),
+    "BatchNorm3d": (nn.BatchNorm3d(6), (2, 6, 4, 4, 4)),
+    "BatchNorm2d without parameters": (nn.BatchNorm2d(6, affine=False), (2, 6, 4, 4)),
+    "BatchNorm2d without statistics": (nn.BatchNorm2d(6, track_running_stats=False), (2, 6, 4, 4)),
+    "LayerNorm": (nn.LayerNorm(6), (4, 6)),
+    "GroupNorm": (nn.GroupNorm(3, 6), (2, 6, 4, 4)),
+    "GroupNorm without parameters": (nn.GroupNorm(3, 6, affine=False), (2, 6, 4, 4)),
+    "InstanceNorm1d": (nn.InstanceNorm1d(6), (2, 6, 5)),
+    "InstanceNorm2d": (nn.InstanceNorm2d(6, affine=True, track_running_stats=True), (2, 6, 4, 4)),
+    "InstanceNorm3d": (nn.InstanceNorm3d(6), (2, 6, 4, 4, 4)),
+    "RMSNorm": (nn.RMSNorm(6), (4, 6)),
+    "LocalResponseNorm": (nn.LocalResponseNorm(3), (2, 6, 4, 4)),
+    "weight norm": (nn.utils.parametrizations.weight_norm(nn.Linear(6, 5)), (4, 6)),
+    "spectral norm": (nn.utils.parametrizations.spectral_norm(nn.Linear(6, 5)), (4, 6)),
+    "normalize": (functional.normalize, (4, 6)),
+    "renorm": (lambda x: x.renorm(2, 0, 1.0), (4, 6)),
+}
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize(("layer", "shape"), LAYERS.values(), ids=LAYERS)
+def test_every_op_of_a_normalization_has_a_rule(traced, layer, shape, mode):
+    # the trace raises UnknownOpError where one has none
+    options = {"loss": _sum_of_squares} if mode == "training" else {}
+    before = Factor()
+    assert traced(lambda x: layer(before(x)), shape, mode=mode, **options).flop > 0

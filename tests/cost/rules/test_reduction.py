@@ -1,11 +1,11 @@
-"""Reductions, softmax, losses and pooling, counted by hand."""
+"""Reductions, norms, sorting and pooling, counted by hand."""
 
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
-from rooflinekit import Input
+from rooflinekit.cost.rules.reduction import ceil_log2
+from rooflinekit.ir.sizes import symbol
 
 
 class Weighted(nn.Module):
@@ -41,10 +41,12 @@ def test_cumsum_writes_as_much_as_it_reads(tensor, cost):
     assert (c.vector_flop, c.read_bytes, c.write_bytes) == (24, 96, 96)
 
 
-@pytest.mark.parametrize("kind", ["var", "std", "var_mean", "std_mean"])
-def test_a_variance_is_mean_difference_square_and_sum(tensor, cost, kind):
+@pytest.mark.parametrize(("kind", "roots"), [("var", 0), ("std", 4), ("var_mean", 0), ("std_mean", 4)])
+def test_a_variance_is_mean_difference_square_and_sum(tensor, cost, kind, roots):
     c = cost(kind, [tensor(4, 6)], [tensor(4)])
-    assert (c.vector_flop, c.read_bytes, c.write_bytes) == (96, 96, 16)  # 4 · 24; 4 · 24; 4 · 4
+    assert (c.vector_flop, c.special_flop) == (96, roots)  # 4 · 24
+    assert (c.read_bytes, c.write_bytes) == (96, 16)
+    assert cost(kind, [tensor(4, 6, dtype="complex64")], [tensor(4)]).vector_flop == 192
 
 
 def test_a_norm_squares_and_sums_and_takes_a_root(tensor, cost):
@@ -63,76 +65,191 @@ def test_the_sum_of_an_expanded_tensor_adds_each_element_and_reads_one(traced):
     assert (graph.vector_flop, graph.read_bytes, graph.write_bytes) == (24, 4, 4)
 
 
-# --- softmax --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["sum", "mean", "cumsum", "any"])
+def test_a_complex_number_is_two_operations(tensor, cost, kind):
+    c = cost(kind, [tensor(4, 6, dtype="complex64")], [tensor(4, dtype="complex64")])
+    assert (c.vector_flop, c.read_bytes, c.write_bytes) == (48, 192, 32)
 
 
-def test_softmax_and_log_softmax(traced):
-    softmax = traced(nn.Softmax(-1), (4, 6))
-    # maximum, subtract, sum of 24; exp, divide
-    assert (softmax.vector_flop, softmax.special_flop, softmax.bytes) == (72, 48, 192)
-    log_softmax = traced(nn.LogSoftmax(-1), (4, 6))
-    # maximum, subtract, sum, subtract the logarithm; exp of 24, logarithm of 4 rows
-    assert (log_softmax.vector_flop, log_softmax.special_flop, log_softmax.bytes) == (96, 28, 192)
-    other_dimension = traced(nn.LogSoftmax(0), (4, 6))
-    assert other_dimension.special_flop == 30  # 6 columns
+@pytest.mark.parametrize(
+    ("kind", "vector", "special"),
+    [
+        ("cumprod", 24, 0),
+        ("cummax", 24, 0),
+        ("cummin", 24, 0),
+        ("nansum", 48, 0),  # is it a number; sum
+        ("count_nonzero", 48, 0),  # is it zero; sum
+        ("aminmax", 48, 0),
+        ("logsumexp", 76, 28),  # maximum, x - maximum, exp, sum of 24; log, + maximum of 4
+        ("logcumsumexp", 72, 48),  # difference, maximum, + log1p(exp(…)) of 24
+        ("bincount", 24, 0),
+    ],
+)
+def test_operations_of_24_numbers_in_4_rows(tensor, cost, kind, vector, special):
+    c = cost(kind, [tensor(4, 6)], [tensor(4)])
+    assert (c.vector_flop, c.special_flop) == (vector, special)
+    assert (c.read_bytes, c.write_bytes) == (96, 16)
 
 
-def test_gradients_of_softmax_and_log_softmax(traced, costs_of):
-    graph = traced(Weighted(nn.Softmax(-1)), (4, 6), mode="training", loss=_sum_of_squares)
-    (c,) = costs_of(graph, "_softmax_backward_data")
-    assert (c.vector_flop, c.special_flop) == (96, 0)  # g·y, sum, g - sum, times y: 4 · 24
-    assert (c.read_bytes, c.write_bytes) == (192, 96)  # gradient and output
-    graph = traced(Weighted(nn.LogSoftmax(-1)), (4, 6), mode="training", loss=_sum_of_squares)
-    (c,) = costs_of(graph, "_log_softmax_backward_data")
-    assert (c.vector_flop, c.special_flop) == (72, 24)  # sum of g, exp(y), times sum, g -
-    assert (c.read_bytes, c.write_bytes) == (192, 96)
+@pytest.mark.parametrize("kind", ["prod", "cumprod"])
+def test_complex_products(tensor, cost, kind):
+    assert cost(kind, [tensor(4, 6, dtype="complex64")], [tensor(4)]).vector_flop == 144  # 6 · 24
 
 
-# --- losses ---------------------------------------------------------------------------------------------------
+def test_a_trace_reads_the_diagonal(tensor, cost):
+    c = cost("trace", [tensor(4, 6)], [tensor()])
+    assert (c.vector_flop, c.read_bytes, c.write_bytes) == (4, 16, 4)
 
 
-def test_cross_entropy_reads_one_log_probability_a_target(traced, costs_of):
-    graph = traced(
-        Weighted(nn.Identity()),
-        (3, 1000),
-        mode="training",
-        loss=functional.cross_entropy,
-        targets=(Input(3, dtype="int64"),),
-    )
-    (forward,) = costs_of(graph, "nll_loss_forward")
-    assert forward.vector_flop == 6  # negate and sum, of 3
-    assert forward.read_bytes == 36  # 3 · 4 log-probabilities, 3 · 8 targets
-    assert forward.write_bytes == 8  # the loss and its weight
-    (backward,) = costs_of(graph, "nll_loss_backward")
-    assert backward.vector_flop == 3
-    assert backward.read_bytes == 32  # the loss's gradient 4, 3 · 8 targets, total weight 4
-    assert backward.write_bytes == 12000  # 4 · 3·1000, zeros but for 3
-    (log_softmax,) = costs_of(graph, "_log_softmax")
-    assert (log_softmax.vector_flop, log_softmax.special_flop) == (12000, 3003)
+def test_histogram_finds_the_range_where_none_is_given(tensor, cost):
+    # ≥ least; ≤ greatest; x - least; times bins/range; count
+    assert cost("histc", [tensor(4, 6)], [tensor(10)], bins=10, min=0, max=1).vector_flop == 120
+    assert cost("histc", [tensor(4, 6)], [tensor(10)], bins=10, min=0, max=0).vector_flop == 168  # and 2 · 24
 
 
-def test_class_weights_are_read(tensor, cost):
-    log_probability, target, weight = tensor(3, 5), tensor(3, dtype="int64"), tensor(5)
-    forward = cost("nll_loss_forward", [log_probability, target, weight], [tensor(), tensor()])
-    assert forward.read_bytes == 56  # 3 · 4 + 3 · 8 + 5 · 4
-    inputs = [tensor(), log_probability, target, weight, tensor()]
-    assert cost("nll_loss_backward", inputs, [tensor(3, 5)]).read_bytes == 52  # 4 + 3 · 8 + 5 · 4 + 4
+# --- norms and distances --------------------------------------------------------------------------------------
 
 
-def test_cross_entropy_of_images(traced, costs_of):
-    graph = traced(
-        Weighted(nn.Identity()),
-        (3, 5, 2, 2),
-        mode="training",
-        loss=functional.cross_entropy,
-        targets=(Input(3, 2, 2, dtype="int64"),),
-    )
-    (forward,) = costs_of(graph, "nll_loss2d_forward")
-    assert (forward.vector_flop, forward.read_bytes) == (24, 144)  # 2 · 12 pixels; 12 · (4 + 8)
-    (backward,) = costs_of(graph, "nll_loss2d_backward")
-    assert (backward.read_bytes, backward.write_bytes) == (104, 240)  # 4 + 12 · 8 + 4; 4 · 60
-    (log_softmax,) = costs_of(graph, "_log_softmax")
-    assert log_softmax.special_flop == 72  # exp of 60, logarithm of 12 pixels
+@pytest.mark.parametrize(
+    ("order", "vector", "special", "complex_vector", "complex_special"),
+    [
+        (2, 48, 4, 96, 4),  # square, sum, root of 4; complex: two squares, two sums
+        ("fro", 48, 4, 96, 4),
+        (None, 48, 4, 96, 4),
+        (1, 48, 0, 96, 24),  # absolute, sum; the absolute value of a complex number: 2 more and a root
+        (0, 48, 0, 48, 0),  # is it zero, sum
+        (float("inf"), 48, 0, 96, 24),  # absolute, compare
+        (-float("inf"), 48, 0, 96, 24),
+        (3, 48, 28, 96, 52),  # absolute, power, sum; root of 4
+        (0.5, 48, 28, 96, 52),
+    ],
+)
+def test_norms_of_every_order(tensor, cost, order, vector, special, complex_vector, complex_special):
+    for kind, name in (("linalg_vector_norm", "ord"), ("norm", "p")):
+        c = cost(kind, [tensor(4, 6)], [tensor(4)], **{name: order})
+        assert (c.vector_flop, c.special_flop, c.bytes) == (vector, special, 112)
+        c = cost(kind, [tensor(4, 6, dtype="complex64")], [tensor(4)], **{name: order})
+        assert (c.vector_flop, c.special_flop, c.bytes) == (complex_vector, complex_special, 208)
+
+
+def test_distances(tensor, cost):
+    c = cost("dist", [tensor(4, 6), tensor(4, 6)], [tensor()], p=2)
+    assert (c.vector_flop, c.special_flop, c.bytes) == (72, 1, 196)  # difference, square, sum of 24; a root
+    # 4 · 5 pairs of points of 6 numbers: difference, square, sum of 120; a root of 20
+    c = cost("_cdist_forward", [tensor(4, 6), tensor(5, 6)], [tensor(4, 5)], p=2.0)
+    assert (c.vector_flop, c.special_flop) == (360, 20)
+    assert (c.read_bytes, c.write_bytes) == (216, 80)
+    c = cost("_pdist_forward", [tensor(4, 6)], [tensor(6)], p=1.0)
+    assert (c.vector_flop, c.special_flop) == (108, 0)  # 6 pairs: difference, absolute, sum of 36
+
+
+@pytest.mark.parametrize(
+    ("order", "vector", "special"),
+    [
+        (2.0, 360, 20),  # 3 · 120: difference, times gradient/distance, sum; that quotient of 20
+        (1.0, 480, 0),  # and the sign
+        (float("inf"), 600, 0),  # and the absolute value, and whether it is the distance
+        (3.0, 600, 160),  # and the absolute value, and times its power; power of 120; power, quotient of 20
+    ],
+)
+def test_gradients_of_distances(tensor, cost, order, vector, special):
+    inputs = [tensor(4, 5), tensor(4, 6), tensor(5, 6), tensor(4, 5)]
+    c = cost("_cdist_backward", inputs, [tensor(4, 6)], p=order)
+    assert (c.vector_flop, c.special_flop) == (vector, special)
+    assert (c.read_bytes, c.write_bytes) == (376, 96)  # 4 · (20 + 24 + 30 + 20); 4 · 24
+
+
+def test_both_points_of_a_pair_get_a_gradient(tensor, cost):
+    c = cost("_pdist_backward", [tensor(6), tensor(4, 6), tensor(6)], [tensor(4, 6)], p=2.0)
+    assert (c.vector_flop, c.special_flop) == (144, 6)  # 4 · 36; 6 quotients
+
+
+# --- order ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "halvings"), [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (1024, 10), (1025, 11), (2**33, 33)]
+)
+def test_halvings_of_numbers_and_of_named_sizes(n, halvings):
+    assert ceil_log2(n) == halvings
+    if n:
+        assert ceil_log2(symbol("n")).subs(symbol("n"), n) == halvings
+
+
+@pytest.mark.parametrize(
+    ("dim", "shape", "comparisons"),
+    [(1, (4, 6), 72), (0, (4, 6), 48), (-1, (3, 1000), 30000), (0, (), 0)],  # 24 · 3; 24 · 2; 3000 · 10
+)
+def test_sorting(tensor, cost, dim, shape, comparisons):
+    values, places = tensor(*shape), tensor(*shape, dtype="int64")
+    c = cost("sort", [tensor(*shape)], [values, places], dim=dim, descending=False)
+    assert (c.vector_flop, c.write_bytes) == (comparisons, 3 * c.read_bytes)
+
+
+@pytest.mark.parametrize("kind", ["topk", "kthvalue", "median", "nanmedian"])
+def test_selecting_is_a_comparison_an_element(tensor, cost, kind):
+    c = cost(kind, [tensor(4, 6)], [tensor(4), tensor(4, dtype="int64")], dim=1)
+    assert (c.vector_flop, c.read_bytes, c.write_bytes) == (24, 96, 48)
+
+
+def test_the_most_frequent_is_found_among_sorted_numbers(tensor, cost):
+    assert cost("mode", [tensor(4, 6)], [tensor(4), tensor(4)], dim=1).vector_flop == 96  # 24 · 3; 24 neighbours
+
+
+@pytest.mark.parametrize(
+    ("kind", "attrs", "comparisons"),
+    [
+        ("_unique2", {}, 144),  # 24 · 5; 24 neighbours
+        ("unique_dim", {"dim": 0}, 72),  # rows of 6, 4 of them: 24 · 2; 24
+        ("unique_consecutive", {}, 24),
+    ],
+)
+def test_what_is_unique_is_found_among_sorted_numbers(tensor, cost, kind, attrs, comparisons):
+    assert cost(kind, [tensor(4, 6)], [tensor(10)], **attrs).vector_flop == comparisons
+
+
+def test_searching_halves_the_boundaries(tensor, cost):
+    x, boundaries = tensor(4, 6), tensor(7)
+    c = cost("bucketize", [x, boundaries], [tensor(4, 6, dtype="int64")], boundaries=boundaries)
+    assert (c.vector_flop, c.bytes) == (72, 316)  # 8 places: 3 · 24; 4 · (24 + 7) + 8 · 24
+    rows = tensor(4, 8)
+    c = cost("searchsorted", [rows, x], [tensor(4, 6, dtype="int64")], sorted_sequence=rows)
+    assert c.vector_flop == 96  # 9 places: 4 · 24
+
+
+# --- traced ---------------------------------------------------------------------------------------------------
+
+
+REDUCTIONS = ["sum", "mean", "amax", "amin", "max", "min", "prod", "var", "std", "norm", "median", "nansum", "nanmean"]
+
+
+@pytest.mark.parametrize("function", REDUCTIONS)
+def test_every_op_of_a_reduction_and_its_gradient_has_a_rule(traced, function):
+    # the trace raises UnknownOpError where one has none
+    assert traced(Weighted(lambda x: getattr(x, function)()), (4, 6), mode="training").flop > 0
+
+
+@pytest.mark.parametrize("function", ["logsumexp", "logcumsumexp", "cumsum", "cumprod", "cummax", "sort", "kthvalue"])
+def test_every_op_along_a_dimension_has_a_rule(traced, function):
+    arguments = (2, 1) if function == "kthvalue" else (1,)
+    assert traced(lambda x: getattr(x, function)(*arguments), (4, 6)).flop > 0
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3, float("inf")])
+def test_every_op_of_a_norm_and_its_gradient_has_a_rule(traced, order):
+    norm = Weighted(lambda x: torch.linalg.vector_norm(x, order, dim=1))
+    assert traced(norm, (4, 6), mode="training").flop > 0
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0, 3.0])
+def test_every_op_of_pairwise_distances_has_a_rule(traced, order):
+    assert traced(Weighted(lambda x: torch.cdist(x, x, p=order)), (1, 4, 6), mode="training").flop > 0
+
+
+def test_sorting_a_named_size(traced):
+    graph = traced(lambda x: x.sort(1).values, (4, "n"))
+    assert graph.at(n=6).vector_flop == 72  # 24 · 3
+    assert graph.at(n=1000).vector_flop == 40000  # 4000 · 10
 
 
 # --- pooling --------------------------------------------------------------------------------------------------

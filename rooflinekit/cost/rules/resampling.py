@@ -1,0 +1,205 @@
+"""Images at other places: interpolation, sampling by a grid, windows as columns.
+
+Interpolating along one dimension with t taps is t multiplications and t - 1 additions; along several, one dimension
+after the other: linear in two dimensions 2·3 + 3 = 9, cubic 4·7 + 7 = 35. Weights that depend on the place alone are
+shared by all images and channels and not counted, nor is index arithmetic. Taps beyond the border count like others.
+"""
+
+from __future__ import annotations
+
+from rooflinekit.cost.rules.movement import zeros_then
+from rooflinekit.cost.table import Rule, reads, rule, traffic, writes
+from rooflinekit.ir.cost import Cost, Gemm
+from rooflinekit.ir.op import Op
+from rooflinekit.ir.sizes import Size, product, smaller, total
+from rooflinekit.ir.tensor import TensorSpec
+
+# --- interpolation --------------------------------------------------------------------------------------------
+
+
+def _taps_read(x: TensorSpec, y: TensorSpec, taps: int) -> Size:
+    """Bytes that `taps` neighbours along each dimension touch: not all where the image shrinks."""
+    touched = (smaller(i, product((taps, o))) for i, o in zip(x.shape[2:], y.shape[2:], strict=True))
+    read = product((*x.shape[:2], *touched, x.dtype.itemsize))
+    expanded = x.stride is not None and 0 in x.stride
+    return smaller(x.bytes, read) if expanded else read
+
+
+def _upsample(taps: int, dimensions: int) -> Rule:
+    flop = 0
+    for _ in range(dimensions):
+        flop = taps * flop + 2 * taps - 1 if taps > 1 else 0
+
+    def price(op: Op) -> Cost:
+        (x,), (y,) = op.inputs, op.outputs
+        return Cost(vector_flop=product((flop, y.numel)), read_bytes=_taps_read(x, y, taps)) + writes((y,))
+
+    return price
+
+
+def _upsample_backward(taps: int, dimensions: int) -> Rule:
+    # the gradient times the weights of one dimension after the other, and an addition for each product
+    flop = 1 if taps == 1 else sum(taps**d for d in range(1, dimensions + 1)) + taps**dimensions
+
+    def price(op: Op) -> Cost | list[Cost]:
+        (grad,), (x,) = op.inputs, op.outputs
+        vector = product((flop, grad.numel))
+        if taps == 1:  # each element collects its own gradients
+            return Cost(vector_flop=vector) + traffic(op)
+        return zeros_then("sum", op, (grad,), _taps_read(x, grad, taps), flop=vector)
+
+    return price
+
+
+#: kind: (taps a dimension, dimensions)
+_UPSAMPLE = {
+    "upsample_nearest1d": (1, 1),
+    "upsample_nearest2d": (1, 2),
+    "upsample_nearest3d": (1, 3),
+    "_upsample_nearest_exact1d": (1, 1),
+    "_upsample_nearest_exact2d": (1, 2),
+    "_upsample_nearest_exact3d": (1, 3),
+    "upsample_linear1d": (2, 1),
+    "upsample_bilinear2d": (2, 2),
+    "upsample_trilinear3d": (2, 3),
+    "upsample_bicubic2d": (4, 2),
+}
+for _kind, (_taps, _dimensions) in _UPSAMPLE.items():
+    rule(f"aten.{_kind}")(_upsample(_taps, _dimensions))
+    rule(f"aten.{_kind}_backward")(_upsample_backward(_taps, _dimensions))
+
+#: Neighbours along a dimension that antialiasing weighs where nothing shrinks; shrinking widens them by its factor.
+_ANTIALIASED = {"aten._upsample_bilinear2d_aa": 2, "aten._upsample_bicubic2d_aa": 4}
+
+
+def _antialiased_taps(kind: str, x: TensorSpec, y: TensorSpec) -> tuple[Size, Size, Size]:
+    """Taps of a column of outputs, of a row of outputs, and of one output along the height times the outputs.
+
+    With a support of t neighbours a dimension from I to O elements has t·max(I, O) taps in all.
+    """
+    support = _ANTIALIASED[kind]
+    (height, width), (rows, columns) = x.shape[2:], y.shape[2:]
+
+    def larger(a: Size, b: Size) -> Size:
+        return total((a, b, product((-1, smaller(a, b)))))
+
+    vertical = product((support, larger(height, rows)))
+    horizontal = product((support, larger(width, columns)))
+    images = product(y.shape[:2])
+    return product((images, vertical, horizontal)), product((images, vertical, columns)), y.numel
+
+
+@rule(*_ANTIALIASED)
+def upsample_antialiased(op: Op) -> Cost:
+    """Output by output, with taps v × h: v rows of 2h - 1, then 2v - 1 across them: 2·v·h + v - 1."""
+    (x,), (y,) = op.inputs, op.outputs
+    both, vertical, outputs = _antialiased_taps(op.kind, x, y)
+    return Cost(vector_flop=total((product((2, both)), vertical, product((-1, outputs))))) + traffic(op)
+
+
+@rule(*(f"{kind}_backward" for kind in _ANTIALIASED))
+def upsample_antialiased_backward(op: Op) -> list[Cost]:
+    """A gradient times the v weights of its column, each times the h of its row and added: v + 2·v·h."""
+    (grad,), (x,) = op.inputs, op.outputs
+    both, vertical, _ = _antialiased_taps(op.kind.removesuffix("_backward"), x, grad)
+    return zeros_then("sum", op, (grad,), x.bytes, flop=total((product((2, both)), vertical)))
+
+
+# --- sampling by a grid ---------------------------------------------------------------------------------------
+
+_BILINEAR, _NEAREST, _BICUBIC = range(3)
+_ZEROS, _BORDER, _REFLECTION = range(3)
+
+
+def _place(op: Op, dimensions: int) -> tuple[int, int]:
+    """Vector FLOP and special functions of one place: its coordinates, and the weights of its neighbours.
+
+    A coordinate is scaled, 3, and shifted by half a pixel unless corners are aligned, 1. At the border it is clipped,
+    2; reflection takes the distance 2, the remainder and the number of reflections (divisions), a choice 1, a
+    difference and a sum 2, and clips. Linear weights are both distances of a coordinate, 2, and one product for each
+    corner and each further dimension; cubic ones 25 a coordinate (three distances, four polynomials 5, 5, 6 and 6).
+    """
+    mode, padding = op.attrs["interpolation_mode"], op.attrs["padding_mode"]
+    coordinate = (3 if op.attrs["align_corners"] else 4) + {_ZEROS: 0, _BORDER: 2, _REFLECTION: 7}[padding]
+    coordinate += {_BILINEAR: 2, _NEAREST: 1, _BICUBIC: 25}[mode]
+    products = 2**dimensions * (dimensions - 1) if mode == _BILINEAR else 0
+    return dimensions * coordinate + products, 2 * dimensions if padding == _REFLECTION else 0
+
+
+def _neighbours(op: Op, dimensions: int) -> int:
+    taps: int = {_BILINEAR: 2, _NEAREST: 1, _BICUBIC: 4}[op.attrs["interpolation_mode"]]
+    return int(taps**dimensions)
+
+
+@rule("aten.grid_sampler_2d", "aten.grid_sampler_3d")
+def grid_sampler(op: Op) -> Cost:
+    """Places cost once for all channels; an output a multiply-add for each neighbour, in cubic interpolation 35."""
+    x, grid = op.inputs
+    (y,) = op.outputs
+    dimensions = len(x.shape) - 2
+    places = product(grid.shape[:-1])
+    taps = _neighbours(op, dimensions)
+    flop = {1: 0, 16: 35}.get(taps, 2 * taps)
+    vector, special = _place(op, dimensions)
+    work = Cost(
+        vector_flop=total((product((vector, places)), product((flop, y.numel)))),
+        special_flop=product((special, places)),
+        read_bytes=smaller(x.bytes, product((taps, y.numel, x.dtype.itemsize))),
+    )
+    return work + reads((grid,)) + writes((y,))
+
+
+@rule("aten.grid_sampler_2d_backward", "aten.grid_sampler_3d_backward")
+def grid_sampler_backward(op: Op) -> list[Cost]:
+    """Places again. Gradient of the image: zeros, then a multiply-add for each neighbour (nearest: an addition).
+
+    Of the grid: for each neighbour its value times the gradient, 1, and a multiply-add for each coordinate, 2; then
+    one multiplication a coordinate. The nearest neighbour does not depend on the grid: zeros are written.
+    """
+    grad, x, grid = op.inputs
+    wants_image, wants_grid = op.attrs.get("output_mask", (True, True))
+    dimensions = len(x.shape) - 2
+    places = product(grid.shape[:-1])
+    taps = _neighbours(op, dimensions)
+    nearest = taps == 1
+    vector, special = _place(op, dimensions)
+    image = (1 if nearest else 2 * taps) if wants_image else 0
+    slope = taps * (1 + 2 * dimensions) if wants_grid and not nearest else 0
+    scaled = dimensions if slope else 0
+    touched = smaller(x.bytes, product((taps, grad.numel, x.dtype.itemsize)))
+    kernel = Cost(
+        vector_flop=total((product((vector + scaled, places)), product((image + slope, grad.numel)))),
+        special_flop=product((special, places)),
+        read_bytes=total((touched if wants_image else 0, touched if slope else 0)),
+        write_bytes=total((touched if wants_image else 0, grid.bytes if wants_grid else 0)),
+        label="gradients",
+    ) + reads((grad, grid))
+    return [Cost(label="zeros") + writes(op.outputs[:1]), kernel] if wants_image else [kernel]
+
+
+@rule("aten.affine_grid_generator")
+def affine_grid(op: Op) -> list[Cost]:
+    """The places of an unmoved grid with a 1 behind each, then one product of them with each image's matrix."""
+    (theta,), (y,) = op.inputs, op.outputs
+    batch, to, extended = theta.shape
+    places = product(y.shape[1:-1])
+    base = product((batch, places, extended, y.dtype.itemsize))
+    return [
+        Cost(write_bytes=base, label="grid"),
+        Cost(gemms=(Gemm(batch=batch, m=places, n=to, k=extended),), read_bytes=base) + reads((theta,)) + writes((y,)),
+    ]
+
+
+# --- windows as columns ---------------------------------------------------------------------------------------
+
+
+@rule("aten.im2col")
+def windows_to_columns(op: Op) -> Cost:
+    """A copy; an element stands in as many columns as there are windows over it."""
+    return traffic(op)
+
+
+@rule("aten.col2im")
+def columns_to_windows(op: Op) -> Cost:
+    """Each element of the columns added to its place."""
+    return Cost(vector_flop=op.inputs[0].numel) + traffic(op)
