@@ -43,8 +43,6 @@ _PER_ELEMENT: dict[str, tuple[int, int]] = {
     "_foreach_erfc": (0, 1),
     "_foreach_sigmoid": (2, 2),  # 1 / (1 + exp(-x))
     "_foreach_lerp": (3, 0),  # a + w·(b-a)
-    "_foreach_addcmul": (3, 0),  # a + v·b·c
-    "_foreach_addcdiv": (2, 1),  # a + v·b/c
 }
 
 
@@ -67,8 +65,18 @@ for _kind, (_vector, _special) in _PER_ELEMENT.items():
 @rule("aten._foreach_add", "aten._foreach_sub")
 def foreach_add(op: Op) -> Cost:
     """a + alpha·b: a second operation where alpha is not 1."""
-    n = total(tensor.numel for tensor in op.outputs)
+    n = _numel(op.outputs)
     return Cost(vector_flop=product((1 if op.attrs.get("alpha", 1) == 1 else 2, n))) + traffic(op)
+
+
+@rule("aten._foreach_addcmul", "aten._foreach_addcdiv")
+def foreach_add_product(op: Op) -> Cost:
+    """a + v·b·c, or a + v·b/c: one multiplication less where v is 1."""
+    n = _numel(op.outputs)
+    factor = "scalars" in op.attrs or op.attrs.get("value", 1) != 1
+    divisions = int("addcdiv" in op.kind)
+    work = Cost(vector_flop=product((2 + factor - divisions, n)), special_flop=product((divisions, n)))
+    return work + traffic(op)
 
 
 @rule("aten._foreach_copy")

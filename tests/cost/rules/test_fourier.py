@@ -21,7 +21,7 @@ class Learned(nn.Module):
 
 
 def squares(y):
-    y = torch.view_as_real(y) if y.is_complex() else y
+    y = torch.view_as_real(y.resolve_conj()) if y.is_complex() else y
     return (y * y).sum()
 
 
