@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rooflinekit.cost.table import rule, traffic
+    from rooflinekit.hardware.catalog import devices
     from rooflinekit.hardware.device import Device
     from rooflinekit.hardware.host import Host
     from rooflinekit.hardware.specs import load_device, load_host
@@ -39,6 +40,7 @@ _HOME = {
     "Input": "ir.inputs",
     "Op": "ir.op",
     "Prediction": "step.prediction",
+    "devices": "hardware.catalog",
     "explain": "study.explanation",
     "load_device": "hardware.specs",
     "load_host": "hardware.specs",
@@ -60,6 +62,7 @@ __all__ = [
     "Input",
     "Op",
     "Prediction",
+    "devices",
     "explain",
     "load_device",
     "load_host",

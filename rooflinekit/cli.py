@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooflinekit import cli_devices
 from rooflinekit.cli_workload import OPEN, Workload, check_word, describes_workload
 from rooflinekit.errors import InputError, RooflinekitError
 
 if TYPE_CHECKING:
-    from rooflinekit.hardware.device import Device
     from rooflinekit.step.prediction import Prediction
 
 app = typer.Typer(
@@ -113,55 +113,17 @@ def plot(
     print(f"figure written to {out}")
 
 
-@app.command()
-def devices(
-    name: Annotated[str | None, typer.Argument(help="one device: its numbers, checks and sources")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """The devices that are known.
-
-    Example: rooflinekit devices nvidia-l4
-    """
-    from rooflinekit.hardware import specs
-
-    if name is not None:
-        _show_device(specs.load_device(name), as_json)
-        return
-    every = specs.devices()
-    if as_json:
-        _print_json([_document(device) for device in every])
-        return
-    from rooflinekit.present import device_text
-
-    device_text.print_devices(every)
-
-
-@app.command()
-def check(
-    file: Annotated[str, typer.Argument(metavar="FILE.yaml", help="a device or host specification of your own")],
-    as_json: JsonOption = False,
-) -> None:
-    """Whether a specification is well-formed and agrees with physics.
-
-    Example: rooflinekit check my-gpu.yaml
-    """
-    from rooflinekit.hardware import specs
-    from rooflinekit.hardware.host import Host
-
-    record = specs.read_spec(file)
-    if isinstance(record, Host):
-        if as_json:
-            _print_json(json.loads(record.model_dump_json(by_alias=True, exclude_none=True)))
-        else:
-            print(f"{file}: host {record.name} is well-formed")
-        return
-    _show_device(record, as_json)
+cli_devices.register(app)
 
 
 def main() -> None:
-    """Runs the command line. Exit status 0; 2 for wrong use or bad input; 1 for a fault of rooflinekit."""
+    """Runs the command line.
+
+    Exit status 0; 2 for wrong use or bad input; 1 for a specification that `check` fails, or a fault of rooflinekit.
+    """
     try:
-        app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
+        # Without standalone mode typer.Exit becomes the status that the call returns.
+        status = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
         sys.stdout.flush()
     except RooflinekitError as error:
         _fail(str(error))
@@ -177,6 +139,9 @@ def main() -> None:
         if not hasattr(error, "format_message"):
             raise
         _fail(error.format_message())
+    else:
+        if isinstance(status, int) and status:
+            sys.exit(status)
 
 
 def _fail(message: str) -> None:
@@ -192,25 +157,6 @@ def _save_roofline(predictions: list[Prediction], path: Path) -> None:
     from rooflinekit.present import plot as figures
 
     figures.save(figures.roofline(predictions if len(predictions) > 1 else predictions[0]), path)
-
-
-def _show_device(device: Device, as_json: bool) -> None:
-    from rooflinekit.hardware import checks
-
-    results = checks.run(device)
-    if as_json:
-        fields = ("name", "expected", "actual", "unit", "status", "note")
-        found = [{field: getattr(one, field) for field in fields} for one in results]
-        _print_json({**_document(device), "checks": found})
-        return
-    from rooflinekit.present import device_text
-
-    device_text.print_device(device, results)
-
-
-def _document(device: Device) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(device.model_dump_json(by_alias=True, exclude_none=True))
-    return document
 
 
 def _print_json(value: object) -> None:

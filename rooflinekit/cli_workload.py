@@ -35,6 +35,7 @@ class Workload:
     execution: str
     sync: str
     optimizer: str | None
+    allow_draft: bool
     options: dict[str, Any]  # of workflows.trace, keyword inputs among them
 
     def predict(self, *targets: str) -> list[list[Prediction]]:
@@ -45,7 +46,7 @@ class Workload:
 
         # Everything that can be wrong is looked at before the slow part.
         execution = Execution(backend=self.execution, sync=self.sync)  # type: ignore[arg-type]  # it checks the words
-        devices, host = [load_device(gpu) for gpu in self.gpus], load_host(self.host)
+        devices, host = [load_device(gpu, allow_draft=self.allow_draft) for gpu in self.gpus], load_host(self.host)
         optimizer = _optimizer(self.optimizer)
         from rooflinekit.tracing.targets import load_target
 
@@ -85,6 +86,9 @@ def _workload(
     sync: Annotated[str, typer.Option(help="synchronize after each 'step', each 'op', or 'none'")] = "step",
     host: Annotated[str, typer.Option(help="the CPU that issues the work: a name or a path")] = "generic-server",
     strict: Annotated[bool, typer.Option("--strict", help="refuse ops without a cost rule")] = False,
+    allow_draft: Annotated[
+        bool, typer.Option("--allow-draft", help="take a draft, whose numbers are not confirmed")
+    ] = False,
 ) -> Workload:
     check_word("--mode", mode, ("inference", "training"))
     if optimizer is not None and mode != "training":
@@ -106,6 +110,7 @@ def _workload(
         execution=execution,
         sync=sync,
         optimizer=optimizer,
+        allow_draft=allow_draft,
         options={"mode": mode, "dtype": dtype, "tf32": tf32, "strict": strict, **kwargs},
     )
 

@@ -14,6 +14,7 @@ Each error is also the builtin it refines, so that `except ValueError` still wor
     ├── TraceError(RuntimeError)           a model that cannot be traced
     ├── UnknownOpError(LookupError)        an op without a cost rule, in strict mode
     ├── DuplicateRuleError(ValueError)     a second cost rule for one op
+    ├── CampaignError(ValueError)          a file of measurements that cannot be used
     ├── ComparisonError(ValueError)        two predictions that cannot be compared
     └── OutputError(OSError)               a file that cannot be written
 
@@ -52,6 +53,10 @@ class AmbiguousDeviceError(RooflinekitError, LookupError):
 
 class FormatError(RooflinekitError, ValueError):
     """The device has no arithmetic for this number format."""
+
+
+class CampaignError(RooflinekitError, ValueError):
+    """A file of measurements is missing, damaged, or not one."""
 
 
 class SizeError(RooflinekitError, ValueError):

@@ -114,11 +114,6 @@ def test_devices(run) -> None:
     assert json.loads(run("devices", "l4", "--json").out)["checks"][0]["status"] == "passed"
 
 
-def test_check_accepts_the_shipped_files(run) -> None:
-    assert run("check", ROOT / "gpu_specs" / "nvidia-l4.yaml").status == 0
-    assert "well-formed" in run("check", ROOT / "gpu_specs" / "hosts" / "generic-server.yaml").out
-
-
 L4 = (ROOT / "gpu_specs" / "nvidia-l4.yaml").read_text(encoding="utf-8")
 
 
@@ -138,7 +133,7 @@ def test_a_bad_specification_is_one_line(run, net, tmp_path, text, message) -> N
     assert text != L4
     path = tmp_path / "bad.yaml"
     path.write_text(text, encoding="utf-8")
-    for args in (("check", path), ("predict", f"{net}:Net", "-i", "8,3,32,32", "--gpu", path)):
+    for args in (("devices", path), ("predict", f"{net}:Net", "-i", "8,3,32,32", "--gpu", path)):
         result = run(*args)
         assert (result.status, result.out) == (2, "")
         assert result.err.count("\n") == 1
@@ -172,7 +167,7 @@ def test_a_bad_specification_is_one_line(run, net, tmp_path, text, message) -> N
         (("--gpu", "l4", "-i", "8,3,32,32", "--sync", "all"), "execution sync 'all': expected 'none' or 'step' or 'op'"),
         (("--gpu", "l4", "-i", "8,3,32,32", "--by", "layer"), "--by 'layer': expected 'module' or 'kind'"),
         (("--gpu", "l4", "-i", "8,3,32,32", "--dtype", "float8_e4m3fn"), "products in 8 bits are ops of their own"),
-        (("--gpu", "l4", "-i", "8,3,32,32", "--host", "generic-servr"), "unknown host 'generic-servr'; the hosts are generic-desktop, generic-server"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--host", "generic-servr"), "unknown host 'generic-servr'; the hosts are generic-cloud, generic-desktop, generic-server"),
         (("--gpu", "l4", "-i", "8,3,32,32", "--plot", "{tmp}/figure.bmp"), ".bmp"),
         (("--gpu", "l4", "-i", "8,3,32,32", "--plot", "{tmp}/no/figure.pdf"), "figure.pdf"),
     ],

@@ -21,7 +21,7 @@ ROWS = [
     {"study"},
     {"present"},
     {"workflows"},
-    {"cli_workload"},
+    {"cli_workload", "cli_devices"},
     {"cli"},
 ]
 OUTSIDE = {
@@ -30,7 +30,7 @@ OUTSIDE = {
     "ir": {"sympy", "numpy", "pandas"},  # pandas for Graph.to_dataframe, when it is called
     "tracing": {"torch", "sympy", "numpy", "torchvision"},  # torchvision to see whether it can be imported
     "cost": {"sympy"},
-    "hardware": {"yaml", "pydantic", "pydantic_core"},
+    "hardware": {"yaml", "pydantic", "pydantic_core", "pandas"},  # pandas for devices(), when it is called
     "model": {"numpy", "sympy"},
     "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},
     "step": {"pandas"},
@@ -38,6 +38,7 @@ OUTSIDE = {
     "present": {"rich", "matplotlib", "numpy", "pandas"},
     "workflows": set(),
     "cli_workload": {"typer", "rich", "torch"},  # torch for the names of its optimizers
+    "cli_devices": {"typer"},
     "cli": {"typer"},
 }
 FILES = [f for f in PACKAGE.rglob("*.py") if f.name not in ("__main__.py",) and f != PACKAGE / "__init__.py"]

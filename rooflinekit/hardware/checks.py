@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rooflinekit.errors import SpecError, nearest
 from rooflinekit.hardware import rates
+from rooflinekit.hardware.device import FORMATS, Device
 from rooflinekit.units import format_quantity
-
-if TYPE_CHECKING:
-    from rooflinekit.hardware.device import Device
 
 _VECTOR_TOLERANCE = 0.02
 _HALF_AND_DOUBLE_TOLERANCE = 0.03  # vector fp64 and fp16: printed with fewer digits
@@ -26,6 +24,7 @@ _MATRIX_TOLERANCE = 0.025
 # Wider than everything sold between 2014 and 2026, narrow enough to catch a slip of the prefix.
 _BANDWIDTH_RANGE = (10e9, 50e12)  # byte/s
 _SWEEP_RANGE = (5e-3, 5.0)  # seconds to read the whole memory once
+_CHANNEL_BITS = 64  # of a CPU's memory channel; DDR5 splits it in two
 _FP32_RIDGE_RANGE = (2.0, 400.0)  # FLOP/byte
 _MATRIX_RIDGE_RANGE = (10.0, 2000.0)  # FLOP/byte, fp16
 
@@ -55,6 +54,7 @@ def run(device: Device) -> tuple[Check, ...]:
         *_accumulate_checks(device),
         *_memory_checks(device),
         *_ridge_checks(device),
+        _formats_check(device),
     ]
     names = [check.name for check in found]
     for name in device.explained:
@@ -73,8 +73,9 @@ def verify(device: Device, label: str) -> None:
 
 
 def _vector_checks(device: Device) -> Iterator[Check]:
-    lanes = 2 * device.sm_count * device.lanes_per_sm * device.clock.boost
-    formula = f"2 x {device.sm_count} SMs x {device.lanes_per_sm} lanes x {_hz(device.clock.boost)}"
+    lanes = 2 * device.sm_count * device.lanes_per_sm * device.vector_clock
+    units = "SMs" if device.kind == "gpu" else "cores"
+    formula = f"2 x {device.sm_count} {units} x {device.lanes_per_sm} lanes x {_hz(device.vector_clock)}"
     yield _compare("vector_peak.fp32", lanes, device.vector_peak["fp32"], "flop/s", _VECTOR_TOLERANCE, formula)
     ratios = rates.VECTOR_RATIO.get(rates.rate_class(device))
     for math, peak in device.vector_peak.items():
@@ -143,7 +144,10 @@ def _memory_checks(device: Device) -> Iterator[Check]:
         formula = f"{dram.bus_width:g} bit x {format_quantity(dram.pin_rate, 'bit/s', digits=None)} / 8"
         implied = dram.bus_width * dram.pin_rate / 8
         yield _compare("dram.bandwidth", implied, dram.bandwidth, "byte/s", _BANDWIDTH_TOLERANCE, formula)
-    yield _within("dram.bandwidth_range", _BANDWIDTH_RANGE, dram.bandwidth, "byte/s", "of a GPU's memory")
+    if dram.channels is not None and dram.bus_width is not None:
+        formula = f"{dram.channels} channels x {_CHANNEL_BITS} bit"
+        yield _compare("dram.bus_width", dram.channels * _CHANNEL_BITS, dram.bus_width, "bit", 0, formula)
+    yield _within("dram.bandwidth_range", _BANDWIDTH_RANGE, dram.bandwidth, "byte/s", "of a device's memory")
     sweep = dram.capacity / dram.bandwidth
     yield _within("dram.capacity", _SWEEP_RANGE, sweep, "s", "to read the whole memory once")
 
@@ -154,6 +158,20 @@ def _ridge_checks(device: Device) -> Iterator[Check]:
     if "fp16" in device.matrix_peak:
         ridge = device.matrix_peak["fp16"] / device.dram.bandwidth
         yield _within("ridge.fp16", _MATRIX_RIDGE_RANGE, ridge, "flop/byte", "of fp16 matrix peak over bandwidth")
+
+
+def _formats_check(device: Device) -> Check:
+    """Whether the file says of each number format, once, how the device computes in it."""
+    listed = [*device.unpublished, *device.emulated, *device.absent]
+    stated = {*device.matrix_peak, *device.vector_peak}
+    twice = [math for math in FORMATS if listed.count(math) + (math in stated) > 1]
+    if twice:
+        note = f"expected {twice[0]} in one of the peaks, unpublished, emulated and absent; got it in several"
+        return _check("formats", None, None, "", "failed", note)
+    silent = [math for math in FORMATS if not device.support(math)]
+    if silent:
+        return _check("formats", None, None, "", "skipped", f"the file does not say whether it has {', '.join(silent)}")
+    return _check("formats", None, None, "", "passed", "each number format has a peak or stands in a list")
 
 
 def _compare(name: str, expected: float, actual: float, unit: str, tolerance: float, formula: str) -> Check:

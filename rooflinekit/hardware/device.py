@@ -1,14 +1,15 @@
-"""A GPU as its datasheet describes it: how many units, how fast, how much memory, and where each number comes from."""
+"""A GPU or CPU as its datasheet describes it: how many units, how fast, how much memory, and whose numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from rooflinekit.errors import FormatError
+from rooflinekit.hardware import variation
 from rooflinekit.hardware.fields import (
     Choice,
     Count,
@@ -35,7 +36,9 @@ _PCIE_LANE_BANDWIDTH = {
     6: 64e9 * 242 / 256 / 8,  # flow-control units of 256 bytes, 242 of them payload
 }
 
-SOURCE_GROUPS = ("processors", "memory", "caches", "peaks", "links", "board")
+SOURCE_GROUPS = ("process", "processors", "memory", "caches", "peaks", "formats", "links", "board")
+
+KINDS = ("gpu", "cpu")
 
 # How the matrix units of a product line run against the fastest part of the same architecture.
 TENSOR_RATES = ("full", "half-accumulate", "half")
@@ -46,7 +49,9 @@ Rate = Annotated[float, Quantity("flop/s")]
 Frequency = Annotated[float, Quantity("Hz")]
 MatrixPeaks = Annotated[Mapping[Annotated[str, Choice(FORMATS)], Rate], Frozen()]
 AccumulatePeaks = Annotated[Mapping[Annotated[str, Choice(("fp16", "fp8"))], Rate], Frozen()]
-VectorPeaks = Annotated[Mapping[Annotated[str, Choice(("fp64", "fp32", "bf16", "fp16"))], Rate], Frozen()]
+VectorPeaks = Annotated[Mapping[Annotated[str, Choice(("fp64", "fp32", "bf16", "fp16", "int8"))], Rate], Frozen()]
+Reasons = Annotated[Mapping[Annotated[str, Choice(FORMATS)], Text], Frozen()]
+Formats = Annotated[tuple[Annotated[str, Choice(FORMATS)], ...], Field(strict=False)]
 Sources = Annotated[Mapping[Annotated[str, Choice(SOURCE_GROUPS)], Text], Frozen()]
 Identifier = Annotated[str, Field(pattern=r"^[a-z0-9]+([.-][a-z0-9]+)*$")]
 
@@ -59,6 +64,7 @@ class Memory(Record):
     bandwidth: Bandwidth  # reads and writes together
     bus_width: Annotated[float, Quantity("bit")] | None = None
     pin_rate: Annotated[float, Quantity("bit/s")] | None = None  # of one data pin
+    channels: Count | None = None  # of a CPU: 64 bit wide each
 
 
 class Clock(Record):
@@ -67,6 +73,7 @@ class Clock(Record):
     base: Frequency | None = None
     boost: Frequency
     tensor: Frequency | None = None  # the clock behind the stated matrix peaks, where it is not boost
+    vector: Frequency | None = None  # behind the stated vector peaks, where it is not boost: a CPU under wide vectors
 
 
 class Interconnect(Record):
@@ -93,20 +100,23 @@ class Pcie(Record):
 
 
 class Device(Record):
-    """One GPU as a program sees it.
+    """One GPU, or CPU socket, as a program sees it. On a CPU an SM is a core, and its lanes are those of its FMA units.
 
     All rates are dense; a multiply-add counts 2; matrix rates accumulate in fp32 (int8 in int32).
     """
 
     schema_version: Annotated[int, Field(alias="schema", ge=SCHEMA_VERSION, le=SCHEMA_VERSION)] = SCHEMA_VERSION
     name: Identifier  # the file name without ending
+    kind: Annotated[str, Choice(KINDS)] = "gpu"
     display_name: Text | None = None
     aliases: Texts = ()  # what the driver and people call it
     vendor: Text
     architecture: Text
-    compute_capability: Text | None = None  # CUDA capability ("8.0") or AMD target ("gfx942")
+    compute_capability: Text | None = None  # CUDA capability ("8.0"), AMD target ("gfx942"), vectors of a CPU ("avx2")
+    process_node: Text | None = None  # the maker's name of the silicon process
     launch_date: date | None = None
     device_scope: Text | None = None  # what this is a part or a sum of, where it is not a plain board
+    devices_per_board: Count = 1  # that share board_power and launch_price_usd
 
     sm_count: Count  # streaming multiprocessors, compute units, cores
     lanes_per_sm: Count  # fp32 multiply-add lanes, before packed or dual issue
@@ -126,6 +136,9 @@ class Device(Record):
     matrix_peak: MatrixPeaks = FrozenMapping()
     matrix_peak_fp16_accumulate: AccumulatePeaks = FrozenMapping()  # only where it differs from fp32 accumulation
     vector_peak: VectorPeaks
+    emulated: Reasons = FrozenMapping()  # formats that software accepts and computes in another: how
+    unpublished: Reasons = FrozenMapping()  # formats that the units have, but that no peak is published of: why
+    absent: Formats = ()  # formats that neither units nor software offer
 
     interconnect: Interconnect | None = None
     pcie: Pcie | None = None
@@ -136,6 +149,8 @@ class Device(Record):
     explained: Annotated[Mapping[Text, Text], Frozen()] = FrozenMapping()  # name of a failing check: why it is right
     notes: Text | None = None
     confidence: Annotated[str, Choice(("high", "medium", "low"))] | None = None
+    draft: bool = False  # whether numbers are missing or unconfirmed, so that loading has to be asked for
+    draft_reason: Text | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -146,6 +161,8 @@ class Device(Record):
         per_sm, per_block = self.shared_memory_per_sm, self.shared_memory_per_block
         if per_sm is not None and per_block is not None and per_block > per_sm:
             raise ValueError("shared_memory_per_block: expected no more than shared_memory_per_sm")
+        if self.draft != (self.draft_reason is not None):
+            raise ValueError("draft_reason: expected a reason beside 'draft: true', and none without it")
         return self
 
     @property
@@ -157,6 +174,11 @@ class Device(Record):
     def tensor_clock(self) -> float:
         """The clock in Hz behind the stated matrix peaks."""
         return self.clock.tensor or self.clock.boost
+
+    @property
+    def vector_clock(self) -> float:
+        """The clock in Hz behind the stated vector peaks."""
+        return self.clock.vector or self.clock.boost
 
     def peak(self, math: str) -> float:
         """FLOP/s of the faster of the matrix and the vector units in format `math`.
@@ -171,3 +193,49 @@ class Device(Record):
     def ridge(self, math: str) -> float:
         """FLOP/byte of DRAM traffic above which `math` arithmetic is limited by its peak. Raises FormatError."""
         return self.peak(math) / self.dram.bandwidth
+
+    def accumulations(self, math: str) -> Mapping[str, float]:
+        """Dense FLOP/s of the matrix units in format `math`, by the format they accumulate in; empty without units.
+
+        NVIDIA's units multiply fp16 and fp8 with fp16 accumulation too, at the same rate where no other is stated.
+        """
+        if math not in self.matrix_peak:
+            return {}
+        wide = {"int8": "int32", "fp64": "fp64"}.get(math, "fp32")
+        found = {wide: self.matrix_peak[math]}
+        if math in self.matrix_peak_fp16_accumulate:
+            found["fp16"] = self.matrix_peak_fp16_accumulate[math]
+        elif math == "fp16" and self.vendor == "NVIDIA":
+            found["fp16"] = self.matrix_peak[math]
+        return found
+
+    def support(self, math: str) -> str:
+        """How the device computes in `math`: matrix, vector, unpublished, emulated, absent, or "" for not stated."""
+        if math in self.matrix_peak:
+            return "matrix"
+        if math in self.vector_peak:
+            return "vector"
+        tables = {"unpublished": self.unpublished, "emulated": self.emulated, "absent": self.absent}
+        return next((word for word, table in tables.items() if math in table), "")
+
+    def replace(self, **changes: Any) -> Self:
+        """A what-if: a copy with some fields changed, and what is made of them changed in proportion.
+
+        A mapping changes only its own keys of a nested record, `dram={"bandwidth": "6.7 TB/s"}`. Peaks follow SMs,
+        lanes and clocks, and bandwidth follows its pins, by the rules of `hardware.variation`; a number that is given
+        stays as given. Raises pydantic's ValidationError (a ValueError) for an unknown field or an impossible value.
+
+        >>> a = Device(name="a", vendor="V", architecture="A", sm_count=2, lanes_per_sm=64, clock=Clock(boost=1e9),
+        ...            dram=Memory(capacity=1e9, bandwidth=1e9), l2_capacity=1e6, vector_peak={"fp32": 256e9})
+        >>> a.replace(sm_count=1).vector_peak
+        {'fp32': 128000000000.0}
+        """
+        whole = {name: self._merged(name, change) for name, change in changes.items()}
+        return super().replace(**{**whole, **variation.derive(self, super().replace(**whole), changes)})
+
+    def _merged(self, name: str, change: Any) -> Any:
+        """The nested record `name` with the keys of the mapping `change` put in; anything else as it is."""
+        now = getattr(self, name, None)
+        if not isinstance(now, Record) or not isinstance(change, Mapping):
+            return change
+        return {**{key: getattr(now, key) for key in type(now).model_fields}, **change}

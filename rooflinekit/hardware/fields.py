@@ -16,6 +16,9 @@ from rooflinekit.units import expectation, format_quantity, parse_quantity
 # What `model_validate` is told when the values come from a file, where a bare number is not a quantity.
 FROM_FILE = {"from_file": True}
 
+# Beyond these a number is a slip, and its products would leave the range of floats.
+_SMALLEST, _LARGEST = 1e-15, 1e24
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -46,10 +49,26 @@ class Quantity:
             number = float(value)
         if not math.isfinite(number) or number < 0 or (number == 0 and not self.zero):
             raise UnitError(expectation(self.unit, value) + ", which is not positive and finite")
+        if number != 0 and not _SMALLEST <= number <= _LARGEST:
+            raise UnitError(expectation(self.unit, value) + ", which no hardware has")
         return number
 
     def _write(self, value: float) -> str:
-        return format_quantity(value, self.unit, digits=None)
+        return write_quantity(value, self.unit)
+
+
+def write_quantity(value: float, unit: str) -> str:
+    """The quantity as specifications write it, to every digit: "80 GiB" and "5120 bit", not "85.9 GB" and "5.12 kbit".
+
+    >>> write_quantity(80 * 2**30, "byte"), write_quantity(5120, "bit"), write_quantity(192e9, "byte")
+    ('80 GiB', '5120 bit', '192 GB')
+    """
+    if unit == "bit" and value % 1 == 0:
+        return f"{value:.0f} bit"
+    decimal = format_quantity(value, unit, digits=None)
+    if unit != "byte":
+        return decimal
+    return min(decimal, format_quantity(value, unit, digits=None, binary=True), key=len)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,4 +155,4 @@ class Record(BaseModel):
 # YAML has lists and no tuples; everything else stays strict.
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
 Text = Annotated[str, Field(min_length=1)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]

@@ -53,28 +53,33 @@ def host_names() -> tuple[str, ...]:
     return _stems(data_dir("gpu_specs") / "hosts")
 
 
-def devices() -> tuple[Device, ...]:
-    """All shipped devices, in the order of `device_names`, each checked. Raises SpecError for a broken file."""
-    return tuple(_shipped_device(name) for name in device_names())
+def devices(*, allow_draft: bool = False) -> tuple[Device, ...]:
+    """All shipped devices, in the order of `device_names`, each checked; drafts only with `allow_draft`.
+
+    Raises SpecError for a broken file.
+    """
+    every = (_shipped_device(name) for name in device_names())
+    return tuple(device for device in every if allow_draft or not device.draft)
 
 
-def load_device(name_or_path: str | Path) -> Device:
+def load_device(name_or_path: str | Path, *, allow_draft: bool = False) -> Device:
     """The device of this name, alias or file, its numbers checked against physics.
 
     A name may be written as the driver does, in any case and with any punctuation. A text that ends in .yaml or .yml,
     or that holds a path separator, is a path. Raises DeviceNotFoundError and AmbiguousDeviceError for names,
-    SpecError for files.
+    SpecError for files, and for drafts unless `allow_draft`.
 
     >>> load_device("NVIDIA A100-SXM4-80GB").name
     'nvidia-a100-sxm4-80gb'
     """
     if _is_path(name_or_path):
         label = str(name_or_path)
-        return _verified(_record(read_mapping(Path(name_or_path), label), Device, label), label)
+        device = _record(read_mapping(Path(name_or_path), label), Device, label)
+        return _verified(_accepted(device, label, allow_draft), label)
     name = str(name_or_path)
-    if name in device_names():
-        return _shipped_device(name)
-    return names.resolve(name, devices())
+    known = name in device_names()
+    device = _shipped_device(name) if known else names.resolve(name, devices(allow_draft=True))
+    return _accepted(device, device.name, allow_draft)
 
 
 def load_host(name_or_path: str | Path = DEFAULT_HOST) -> Host:
@@ -94,7 +99,7 @@ def load_host(name_or_path: str | Path = DEFAULT_HOST) -> Host:
 
 
 def read_spec(path: str | Path, *, verify: bool = True) -> Device | Host:
-    """The device or host that a file describes; a file with the key `dispatch` is a host.
+    """The device or host that a file describes, draft or not; a file with the key `dispatch` is a host.
 
     With `verify=False` a device's form is checked and its physics is not, so that `checks.run` can list every check.
     Raises SpecError.
@@ -107,17 +112,42 @@ def read_spec(path: str | Path, *, verify: bool = True) -> Device | Host:
     return _verified(device, label) if verify else device
 
 
+def read_unverified(name_or_path: str) -> Device | Host:
+    """The device or host of a name or file with its form checked and its physics not, for `checks.run` to list.
+
+    Raises SpecError, DeviceNotFoundError and AmbiguousDeviceError.
+    """
+    if _is_path(name_or_path):
+        return read_spec(name_or_path, verify=False)
+    if name_or_path in host_names():
+        return _shipped_host(name_or_path)
+    if name_or_path in device_names():
+        return _read_shipped(name_or_path)
+    return names.resolve(name_or_path, devices(allow_draft=True))
+
+
 @cache
 def _shipped_device(name: str) -> Device:
+    return _verified(_read_shipped(name), f"gpu_specs/{name}.yaml")
+
+
+def _read_shipped(name: str) -> Device:
     label = f"gpu_specs/{name}.yaml"
-    device = _record(read_mapping(data_dir("gpu_specs") / f"{name}.yaml", label), Device, label)
-    return _verified(device, label)
+    return _record(read_mapping(data_dir("gpu_specs") / f"{name}.yaml", label), Device, label)
 
 
 @cache
 def _shipped_host(name: str) -> Host:
     label = f"gpu_specs/hosts/{name}.yaml"
     return _record(read_mapping(data_dir("gpu_specs") / "hosts" / f"{name}.yaml", label), Host, label)
+
+
+def _accepted(device: Device, label: str, allow_draft: bool) -> Device:
+    """The device; raises SpecError for a draft that was not asked for."""
+    if device.draft and not allow_draft:
+        reason = f"{label}: is a draft ({device.draft_reason})"
+        raise SpecError(f"{reason}; take it all the same with allow_draft=True, on the command line --allow-draft")
+    return device
 
 
 def _verified(device: Device, label: str) -> Device:

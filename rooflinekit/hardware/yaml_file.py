@@ -6,6 +6,7 @@ A specification needs none of that, so each is an error that names the file and 
 
 from __future__ import annotations
 
+import os
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ from typing import Any
 import yaml
 
 from rooflinekit.errors import SpecError
+from rooflinekit.hardware.messages import printable
 
 MAX_BYTES = 2**20
 _MAX_DEPTH = 16  # a specification nests three levels
+_MAX_VALUES = 20_000  # keys and values of one file; each takes half a kilobyte once it is read
+_MAX_PLAIN = 64  # letters of a number or date: YAML has numbers that take minutes to work out
 
 # libyaml reads ten times faster than the Python parser; some platforms come without it.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -24,7 +28,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def read_mapping(source: Path | Traversable, label: str) -> dict[str, Any]:
     """The mapping that the file holds; `label` is how messages call the file.
 
-    Raises SpecError when it is missing, a directory, larger than 1 MiB, not UTF-8, not YAML, not a mapping, or uses
+    Raises SpecError when it is missing, no regular file, larger than 1 MiB, not UTF-8, not YAML, not a mapping, or uses
     a key twice, an anchor, an alias or a language tag.
     """
     text = _text(source, label)
@@ -34,12 +38,12 @@ def read_mapping(source: Path | Traversable, label: str) -> dict[str, Any]:
         value = None if node is None else _value(node, label)
     except yaml.MarkedYAMLError as error:
         problem = " ".join(filter(None, (error.context, error.problem)))
-        raise SpecError(f"{label}:{_line(error.problem_mark)} not valid YAML: {problem}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        # ValueError without a mark comes from text that looks like a date or number and is none.
+        raise SpecError(f"{label}:{_line(error.problem_mark)} not valid YAML: {printable(problem)}") from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        # Errors without a mark come from text that looks like a date or number and is none.
         if isinstance(error, SpecError):
             raise
-        raise SpecError(f"{label}: not valid YAML: {' '.join(str(error).split())}") from error
+        raise SpecError(f"{label}: not valid YAML: {printable(' '.join(str(error).split()))}") from error
     if value is None:
         raise SpecError(f"{label}: the file is empty; expected a YAML mapping that begins with 'schema: 1'")
     if not isinstance(value, dict):
@@ -53,7 +57,9 @@ def _text(source: Path | Traversable, label: str) -> str:
         if source.is_dir():
             raise SpecError(f"{label}: is a directory; expected a YAML file")
         if not source.is_file():
-            raise SpecError(f"{label}: no such file")
+            there = isinstance(source, Path) and os.path.lexists(source)
+            what = "is no regular file, or a link that leads to none; expected a YAML file" if there else "no such file"
+            raise SpecError(f"{label}: {what}")
         with source.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
     except OSError as error:
@@ -67,10 +73,14 @@ def _text(source: Path | Traversable, label: str) -> str:
 
 
 def _refuse_references(text: str, label: str) -> None:
-    """Raise SpecError for anchors, aliases, tags and deep nesting, before anything is built from them."""
+    """Raise SpecError for anchors, aliases, tags and masses of values, before anything is built from them."""
     depth = 0
     event: Any
-    for event in yaml.parse(text, Loader=_LOADER):
+    for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
+        if count > _MAX_VALUES:
+            raise SpecError(
+                f"{label}: holds more than {_MAX_VALUES} values; expected a specification of about a hundred"
+            )
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _MAX_DEPTH:
@@ -78,7 +88,7 @@ def _refuse_references(text: str, label: str) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if getattr(event, "tag", None) is not None:
-            raise SpecError(f"{label}:{_line(event.start_mark)} YAML tag {event.tag} is not allowed")
+            raise SpecError(f"{label}:{_line(event.start_mark)} YAML tag {printable(event.tag)} is not allowed")
         if getattr(event, "anchor", None) is not None:
             word = "alias *" if isinstance(event, yaml.AliasEvent) else "anchor &"
             raise SpecError(
@@ -93,6 +103,8 @@ def _value(node: yaml.Node, label: str) -> Any:
         return [_value(item, label) for item in node.value]
     if node.tag == "tag:yaml.org,2002:str":
         return node.value
+    if len(node.value) > _MAX_PLAIN:
+        raise SpecError(f"{label}:{_line(node.start_mark)} expected a number of at most {_MAX_PLAIN} digits")
     return yaml.constructor.SafeConstructor().construct_object(node)
 
 

@@ -129,3 +129,22 @@ def test_host_falls_back_to_the_default() -> None:
     assert host.dispatch_s("convolution") == host.dispatch_s("anything else") == 1e-6
     with pytest.raises(ValidationError):
         host.replace(backward_factor=float("nan"))
+
+
+def test_accumulation_widths() -> None:
+    card = toy(vendor="NVIDIA", matrix_peak={"fp16": 8e12, "int8": 32e12, "fp64": 1e12, "bf16": 8e12})
+    assert card.accumulations("fp16") == {"fp32": 8e12, "fp16": 8e12}  # one rate for both
+    assert card.replace(matrix_peak_fp16_accumulate={"fp16": 16e12}).accumulations("fp16") == {
+        "fp32": 8e12,
+        "fp16": 16e12,
+    }
+    assert card.accumulations("int8") == {"int32": 32e12}
+    assert card.accumulations("fp64") == {"fp64": 1e12}
+    assert card.accumulations("bf16") == {"fp32": 8e12}
+    assert card.accumulations("fp8") == {}
+    assert card.replace(vendor="AMD").accumulations("fp16") == {"fp32": 8e12}
+
+
+def test_clocks_behind_peaks() -> None:
+    clock = Clock(boost=4e9, vector=3e9)
+    assert (toy(clock=clock).vector_clock, toy(clock=clock).tensor_clock, toy().vector_clock) == (3e9, 4e9, 1e9)

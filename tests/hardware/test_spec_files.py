@@ -324,7 +324,7 @@ def test_slipped_prefix(folder: Path) -> None:
     # Both wrong by a thousand, so that they agree with each other.
     message = complaint(GOOD.replace("640 GB/s", "640 TB/s").replace("20 Gbit/s", "20 Tbit/s"))
     assert message == (
-        "x.yaml: dram: bandwidth_range: expected 10.0 GB/s to 50.0 TB/s of a GPU's memory; got 640 TB/s (and 3 more)"
+        "x.yaml: dram: bandwidth_range: expected 10.0 GB/s to 50.0 TB/s of a device's memory; got 640 TB/s (and 3 more)"
     )
 
 
@@ -382,3 +382,54 @@ def test_copy_of_a_shipped_file_under_another_name(folder: Path) -> None:
     with source.open("rb") as stream, open("mine.yml", "wb") as target:
         shutil.copyfileobj(stream, target)
     assert specs.load_device("mine.yml") == specs.load_device("nvidia-l4")
+
+
+# ------------------------------------------------------------------ formats, channels, masses
+
+
+def test_a_format_in_two_places(folder: Path) -> None:
+    assert complaint(GOOD + "absent: [fp4, fp16]\n") == (
+        "x.yaml: formats: expected fp16 in one of the peaks, unpublished, emulated and absent; got it in several"
+    )
+    message = complaint(GOOD + "absent: [fp4]\nemulated: {fp4: as fp8}\n")
+    assert message.startswith("x.yaml: formats: expected fp4 in one of ")
+
+
+def test_formats_may_be_left_open(folder: Path) -> None:
+    Path("x.yaml").write_text(GOOD + "absent: [fp4]\nemulated: {tf32: as fp32}\nunpublished: {fp64: a secret}\n")
+    device = specs.load_device("x.yaml")
+    check = checks.run(device)[-1]
+    assert (check.name, check.status) == ("formats", "skipped")
+    assert check.note == "the file does not say whether it has bf16, fp8, int8"
+    found = [device.support(math) for math in ("fp16", "fp32", "fp4", "tf32", "fp64", "int8")]
+    assert found == ["matrix", "vector", "absent", "emulated", "unpublished", ""]
+
+
+def test_channels_of_a_cpu(folder: Path) -> None:
+    # 256 bit are four channels.
+    Path("x.yaml").write_text(GOOD.replace("  bus_width", "  channels: 4\n  bus_width"))
+    assert specs.load_device("x.yaml").dram.channels == 4
+    assert complaint(GOOD.replace("  bus_width", "  channels: 2\n  bus_width")) == (
+        "x.yaml: dram: bus_width: expected 128.0 bit within 0.0% (2 channels x 64 bit); got 256.0 bit"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "aliases: [" + "a," * 30_000 + "]",
+            "x.yaml: holds more than 20000 values; expected a specification of about a hundred",
+        ),
+        ("schema: " + "1" * 65, "x.yaml: line 1: expected a number of at most 64 digits"),
+        (GOOD.replace("24 GiB", "1e20 GiB"), "which no hardware has"),
+        (
+            GOOD.replace("sm_count: 100", "sm_count: 9999999999"),
+            "x.yaml: sm_count: expected a number of at most 1000000000;",
+        ),
+        (GOOD + '"sm\\tcount": 1\n', "x.yaml: sm\\tcount: unknown key; did you mean 'sm_count'?"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_masses(content: str, message: str) -> None:
+    assert message in complaint(content)

@@ -1,0 +1,74 @@
+"""Specifications as YAML text, and as files."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rooflinekit.errors import OutputError
+from rooflinekit.hardware.device import Device
+
+_WIDTH = 118
+
+
+def device_text(device: Device, heading: str) -> str:
+    """The YAML of a device, which reads back as the same device; `heading` becomes a comment above it."""
+    mapping = device.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+    if device.launch_date is not None:
+        mapping["launch_date"] = device.launch_date
+    return mapping_text({"schema": device.schema_version, **mapping}, {}, heading)
+
+
+def mapping_text(mapping: Mapping[str, Any], comments: Mapping[str, str], heading: str) -> str:
+    """The YAML of nested mappings, with a comment beside each dotted key of `comments`; None is an empty value."""
+    return "\n".join([f"# {heading}", *_lines(mapping, comments, "")]) + "\n"
+
+
+def write_text(text: str, path: Path, *, force: bool = False) -> None:
+    """Writes a file beside its place, then renames it.
+
+    Raises OutputError when it cannot be written, or exists and `force` is not set.
+    """
+    if not force and os.path.lexists(path):
+        raise OutputError(f"{path}: exists; choose another file, or replace it with --force")
+    temporary = ""
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", encoding="utf-8", delete=False) as file:
+            temporary = file.name
+            file.write(text)
+        # A temporary file is readable to its owner alone; this one becomes an ordinary file.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+    except (OSError, ValueError) as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or error
+        raise OutputError(f"{path}: cannot be written: {reason}") from error
+
+
+def _lines(mapping: Mapping[str, Any], comments: Mapping[str, str], prefix: str) -> list[str]:
+    found: list[str] = []
+    for key, value in mapping.items():
+        path = f"{prefix}{key}"
+        comment = f"  # {comments[path]}" if path in comments else ""
+        if isinstance(value, Mapping):
+            found.append(f"{key}:{comment}")
+            found += [f"  {line}" for line in _lines(value, comments, f"{path}.")]
+        elif value is None:
+            found.append(f"{key}:{comment}")
+        elif isinstance(value, list | tuple):
+            flow = yaml.safe_dump(list(value), width=math.inf, allow_unicode=True, default_flow_style=True)
+            found.append(f"{key}: {flow.strip()}{comment}")
+        else:
+            leaf = yaml.safe_dump({key: value}, width=_WIDTH, allow_unicode=True).splitlines()
+            # A comment can stand behind a value of one line alone.
+            found += [leaf[0] + comment] if len(leaf) == 1 else leaf
+    return found

@@ -1,0 +1,95 @@
+"""Devices side by side, as lines of text or of Markdown. No rich: it alone takes as long as reading every device."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rooflinekit.hardware.catalog import Row
+from rooflinekit.hardware.device import FORMATS
+
+_NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    head: str
+    unit: str
+    text: Callable[[Row], str]
+    rank: int = 0  # the highest leave first where a terminal is too narrow
+
+
+def device_lines(rows: Sequence[Row], width: int | None = None) -> list[str]:
+    """A line a device under two lines of heading; columns that `width` letters cannot hold are left out, and named."""
+    columns = _columns(rows[0].math if rows else "fp16")
+    left_out = []
+    lines = _aligned(columns, rows)
+    while width is not None and max(map(len, lines)) > width and any(column.rank for column in columns):
+        last = max(columns, key=lambda column: column.rank)
+        columns.remove(last)
+        left_out.append(last.head)
+        lines = _aligned(columns, rows)
+    if left_out:
+        lines.append(f"left out, as the terminal is narrow: {', '.join(reversed(left_out))}; --json has them all")
+    return lines
+
+
+def markdown_lines(rows: Sequence[Row]) -> list[str]:
+    """The same as a Markdown table, every column of it."""
+    columns = _columns(rows[0].math if rows else "fp16")
+    heads = [column.head + (f" ({column.unit})" if column.unit else "") for column in columns]
+    dashes = ["---", *("---:" for _ in columns[1:])]
+    body = [[column.text(row) for column in columns] for row in rows]
+    return [f"| {' | '.join(cells)} |" for cells in (heads, dashes, *body)]
+
+
+def print_devices(rows: Sequence[Row]) -> None:
+    """The table on standard output, as wide as the terminal, or as it needs where that is none."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print("\n".join(device_lines(rows, width)))
+
+
+def _columns(math: str) -> list[_Column]:
+    leaves = {"fp4": 11, "int8": 10, "tf32": 9, "fp64": 8, "fp8": 7, "bf16": 6, "fp16": 0, "fp32": 0}
+    peaks = [
+        _Column(head=name, unit="TFLOP/s", text=lambda row, name=name: _number(row.peak(name), 1e12), rank=leaves[name])  # type: ignore[misc]
+        for name in FORMATS
+    ]
+    return [
+        _Column(head="device", unit="", text=lambda row: row.device.name + (" (draft)" if row.device.draft else "")),
+        *peaks,
+        _Column(head="memory", unit="GiB", text=lambda row: _number(row.device.dram.capacity, 2**30)),
+        _Column(head="bandwidth", unit="GB/s", text=lambda row: _number(row.device.dram.bandwidth, 1e9)),
+        _Column(head=f"ridge {math}", unit="FLOP/B", text=lambda row: _number(row.ridge, 1), rank=1),
+        _Column(head="power", unit="W", text=lambda row: _number(row.device.board_power, 1), rank=2),
+        _Column(head="price", unit="$", text=lambda row: _number(row.device.launch_price_usd, 1), rank=4),
+        _Column(head=f"{math}/W", unit="GFLOP/s", text=lambda row: _number(row.per_watt, 1e9), rank=3),
+        _Column(head=f"{math}/$", unit="GFLOP/s", text=lambda row: _number(row.per_dollar, 1e9), rank=5),
+    ]
+
+
+def _aligned(columns: Sequence[_Column], rows: Sequence[Row]) -> list[str]:
+    """Lines of cells under their headings, the first column to the left, the others to the right."""
+    cells = [[column.head for column in columns], [column.unit for column in columns]]
+    cells += [[column.text(row) for column in columns] for row in rows]
+    widths = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
+    lines = []
+    for line in cells:
+        padded = [text.rjust(width) for text, width in zip(line, widths, strict=True)]
+        padded[0] = line[0].ljust(widths[0])
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def _number(value: float | None, unit: float) -> str:
+    """Three digits, more where it takes more before the point.
+
+    >>> _number(1979e12, 1e12), _number(66.91e12, 1e12), _number(None, 1)
+    ('1979', '66.9', '–')
+    """
+    if value is None:
+        return _NOTHING
+    scaled = value / unit
+    return f"{scaled:.0f}" if scaled >= 99.95 else f"{scaled:.3g}"
