@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from rooflinekit.calibrate.priors import load_priors
+from rooflinekit.calibrate.fits import load_constants
 from rooflinekit.cost.table import Rule, price_all
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
@@ -37,6 +37,7 @@ def trace(
     targets: Sequence[Any] = (),
     optimizer: OptimizerFactory | None = None,
     dtype: str | DType | None = None,
+    autocast: str | DType | None = None,
     tf32: bool | None = None,
     sizes: Mapping[str, int] | None = None,
     fixed: bool = False,
@@ -56,6 +57,7 @@ def trace(
     targets: further `Input`s, handed to `loss`.
     optimizer: builds an optimizer from a list of parameters, such as `torch.optim.SGD`.
     dtype: converts floating-point weights and inputs, like `model.to(dtype)`.
+    autocast: "float16" or "bfloat16" runs model and loss within `torch.autocast("cuda", …)`: weights stay as they are.
     tf32: whether fp32 products may run as tf32: everywhere, nowhere, or (None) where PyTorch's defaults allow it,
         in convolutions.
     sizes: example values for named sizes, where the model accepts only some; with `fixed` they are traced as numbers.
@@ -78,6 +80,7 @@ def trace(
         loss=loss,
         targets=tuple(targets),
         optimizer=optimizer,
+        autocast=tracer.autocast_format(autocast),
     )
     found = tracer.trace(step, dtype=_convertible(dtype), sizes=sizes, fixed=fixed, progress=progress)
     graph = Graph(
@@ -126,7 +129,7 @@ def predict(
         graph = workload.at(**options)
     else:
         graph = _traced_at(workload, inputs, mode, options)
-    machine = Machine.of(device, load_priors())
+    machine = Machine.of(device, load_constants(device.name))
     chosen = execution if isinstance(execution, Execution) else Execution(backend=execution)
     return predict_graph(graph, machine, host if isinstance(host, Host) else load_host(host), chosen)
 

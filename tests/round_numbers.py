@@ -2,22 +2,34 @@
 
 from types import MappingProxyType
 
-from rooflinekit.model.machine import Calibration, Constant
+from rooflinekit.calibrate.constants import CONSTANTS
+from rooflinekit.model.machine import Calibration, Constant, Spread
+
+#: Tiles, rows and single accesses cost nothing, nothing limits the power, and the shorter of two is hidden.
+_IDEAL = {
+    **dict.fromkeys(("matrix_share", "lanes_share", "vector_share", "memory_share", "product_memory_share"), 1.0),
+    **dict.fromkeys(("matrix_convolution", "lanes_convolution", "lanes_winograd", "attention_share"), 1.0),
+    **dict.fromkeys(("matrix_tile_loss", "matrix_prologue", "matrix_latency_cycles"), 0.0),
+    **dict.fromkeys(("lanes_tile_loss", "lanes_prologue", "lanes_latency_cycles"), 0.0),
+    **dict.fromkeys(("matrix_energy", "lanes_energy"), 1e-30),
+    **dict.fromkeys(("row_latency_cycles", "column_cycles", "access_cycles", "attention_block_cycles"), 0.0),
+    **dict.fromkeys(("kernel_ramp_cycles", "product_ramp_cycles", "kernel_gap"), 0.0),
+    "special_rate": 16.0,
+    "l2_bytes_per_clock": 32.0,
+    "overlap": 1000.0,
+    "host_factor": 1.0,
+    "energy_node_exponent": 1.0,
+    "idle_share": 0.0,
+}
+FAMILIES = ("product", "convolution", "attention", "normalization", "softmax", "elementwise", "serving")
 
 
 def constants(**values: float) -> Calibration:
     """Constants of a machine that reaches all its peaks, changed by `values`."""
-    names = {
-        "matrix_share": 1.0,
-        "winograd_share": 0.5,
-        "vector_share": 1.0,
-        "memory_share": 1.0,
-        "special_rate": 16.0,
-        "kernel_start": 0.0,
-        "host_factor": 1.0,
-    }
+    assert set(_IDEAL) == set(CONSTANTS)
     made = {
-        name: Constant(value=value, stderr=0.1 * value, unit="1", meaning=name, source="test")
-        for name, value in (names | values).items()
+        name: Constant(value=value, stderr=0.1, unit="1", meaning=name, source="test")
+        for name, value in (_IDEAL | values).items()
     }
-    return Calibration(name="test", constants=MappingProxyType(made))
+    spreads = {family: Spread(kernel=0.2, shared=0.1) for family in FAMILIES}
+    return Calibration(name="test", constants=MappingProxyType(made), spreads=MappingProxyType(spreads))

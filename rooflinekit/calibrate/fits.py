@@ -1,61 +1,110 @@
-"""Constants for a GPU that nobody has measured, from `calibration/fits/priors.yaml`."""
+"""Fitted constants in files: `calibration/fits/priors.yaml` for any GPU, `GPU.yaml` beside it for a measured one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rooflinekit.calibrate.constants import CONSTANTS
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.hardware.yaml_file import read_mapping
-from rooflinekit.model.machine import Calibration, Constant
-from rooflinekit.units import parse_quantity
+from rooflinekit.model.machine import Calibration, Constant, Spread
 
-_SECONDS = "s"
+SCHEMA_VERSION = 2
+PRIORS = "priors"
+
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Constant(BaseModel):
+class _Record(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    value: Annotated[float, Field(ge=0)]
-    stderr: Annotated[float, Field(ge=0)]
-    unit: str
-    meaning: str
+
+class _Value(_Record):
+    value: _Positive
+    stderr: _Error
     source: str
 
-    @field_validator("value", "stderr", mode="before")
-    @classmethod
-    def _number(cls, value: object) -> object:
-        return (
-            parse_quantity(value, _SECONDS) if isinstance(value, str) else float(value) if type(value) is int else value
-        )
+
+class _Spread(_Record):
+    kernel: _Error
+    shared: _Error
 
 
-class _Priors(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-    schema_version: Annotated[int, Field(alias="schema", ge=1, le=1)]
+class _File(_Record):
+    schema_version: Annotated[int, Field(alias="schema", ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
     name: str
-    constants: dict[str, _Constant]
+    constants: dict[str, _Value]
+    spreads: dict[str, _Spread]
 
 
-@lru_cache(maxsize=1)
-def load_priors() -> Calibration:
-    """The constants of an unmeasured GPU, each with its spread between GPUs and its source.
+@lru_cache(maxsize=64)
+def load_constants(gpu: str = "") -> Calibration:
+    """The constants of a GPU by its specification's name; what was not fitted on it is that of an unmeasured GPU.
 
     Raises SpecError for a damaged installation.
     """
-    label = "calibration/fits/priors.yaml"
+    folder = data_dir("calibration") / "fits"
+    shared = _read(folder / f"{PRIORS}.yaml")
+    own = _read(folder / f"{gpu}.yaml") if gpu and (folder / f"{gpu}.yaml").is_file() else None
+    values = {**shared.constants, **(own.constants if own else {})}
+    spreads = {**shared.spreads, **(own.spreads if own else {})}
+    return Calibration(
+        name=own.name if own else shared.name,
+        constants=MappingProxyType({name: _constant(name, value) for name, value in values.items()}),
+        spreads=MappingProxyType({name: Spread(kernel=s.kernel, shared=s.shared) for name, s in spreads.items()}),
+        measured=frozenset(own.spreads) if own else frozenset(),
+    )
+
+
+def _constant(name: str, value: _Value) -> Constant:
+    about = CONSTANTS[name]
+    return Constant(value=value.value, stderr=value.stderr, unit=about.unit, meaning=about.meaning, source=value.source)
+
+
+def _read(file: Traversable) -> _File:
+    label = f"calibration/fits/{file.name}"
     try:
-        priors = _Priors.model_validate(read_mapping(data_dir("calibration") / "fits" / "priors.yaml", label))
+        found = _File.model_validate(read_mapping(file, label))
     except ValidationError as error:
         first = error.errors()[0]
         raise SpecError(f"{label}: {': '.join(map(str, first['loc']))}: {first['msg']}") from error
-    constants: Mapping[str, Constant] = MappingProxyType(
-        {name: Constant(**constant.model_dump()) for name, constant in priors.constants.items()}
-    )
-    return Calibration(name=priors.name, constants=constants)
+    unknown = sorted(set(found.constants) - set(CONSTANTS))
+    missing = sorted(set(CONSTANTS) - set(found.constants)) if found.name == PRIORS else []
+    if unknown or missing:
+        wrong = f"unknown constant {unknown[0]}" if unknown else f"constant {missing[0]} is missing"
+        raise SpecError(f"{label}: {wrong}; run 'rooflinekit fit' to make the file anew")
+    return found
+
+
+def write_fit(calibration: Calibration, file: Path, head: str) -> None:
+    """Writes beside, then renames. `head`: what the comment at the top says, line by line."""
+    document: dict[str, Any] = {
+        "schema": SCHEMA_VERSION,
+        "name": calibration.name,
+        "constants": {
+            name: {"value": _rounded(c.value), "stderr": _rounded(c.stderr), "source": c.source}
+            for name, c in calibration.constants.items()
+        },
+        "spreads": {
+            name: {"kernel": _rounded(s.kernel), "shared": _rounded(s.shared)}
+            for name, s in calibration.spreads.items()
+        },
+    }
+    text = "".join(f"# {line}\n" for line in head.splitlines())
+    text += yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+    part = file.with_name(f".{file.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(file)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")

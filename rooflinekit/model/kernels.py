@@ -9,8 +9,13 @@ from enum import StrEnum
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp
-from rooflinekit.ir.sizes import ceil_div, missing_size, product
-from rooflinekit.ir.tensor import DType, Math
+from rooflinekit.ir.sizes import missing_size
+from rooflinekit.ir.tensor import DType, Math, TensorSpec
+from rooflinekit.model.reuse import Reuse, Traffic
+from rooflinekit.model.rows import NO_ROWS, Rows, rows_of
+
+WINOGRAD_EDGES = (2, 4)  # of a block of outputs
+WINOGRAD_UNFUSED = 4  # the edge whose transformed tensors go through memory
 
 
 class Family(StrEnum):
@@ -27,6 +32,21 @@ class Family(StrEnum):
     VIEW = "view"  # launches nothing
 
 
+#: Under which name the residuals of a family are kept; element-wise where no other is named.
+_SPREAD_FAMILIES = {
+    Family.MATMUL: "product",
+    Family.CONVOLUTION: "convolution",
+    Family.ATTENTION: "attention",
+    Family.NORMALIZATION: "normalization",
+    Family.REDUCTION: "softmax",
+}
+
+
+def spread_family(family: Family) -> str:
+    """The family of measurements that tells how far predictions of these kernels are off."""
+    return _SPREAD_FAMILIES.get(family, "elementwise")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
     """One launch: what it computes in which arithmetic, and its traffic. All sizes are numbers."""
@@ -40,7 +60,10 @@ class Kernel:
     engine: bool  # whether its products can use the matrix engine
     cost: Cost
     algorithm: str = ""  # where it is not the plain one: "Winograd"
-    alternative: Kernel | None = None  # the same work by another algorithm
+    alternatives: tuple[Kernel, ...] = ()  # the same work by other algorithms
+    pointwise: bool = False  # a convolution of one pixel: a product without gathering windows
+    rows: Rows = NO_ROWS
+    recent: tuple[Reuse, ...] = ()  # of what it reads: touched by the kernels before it
 
     @property
     def intensity(self) -> float | None:
@@ -65,14 +88,22 @@ def issues_of(graph: Graph) -> tuple[Issue, ...]:
     """
     if graph.dims:
         raise missing_size(graph.dims)
-    return tuple(_issue(priced, graph.tf32) for priced in graph.priced)
+    traffic = Traffic()
+    return tuple(_issue(priced, graph.tf32, traffic) for priced in graph.priced)
 
 
-def _issue(priced: PricedOp, tf32: bool | None) -> Issue:
+def _issue(priced: PricedOp, tf32: bool | None, traffic: Traffic) -> Issue:
     op = priced.op
     family = family_of(priced) if priced.costs else Family.VIEW
-    kernels = tuple(_kernels(priced, family, tf32)) if priced.costs else ()
+    kernels = tuple(_reusing(k, op, traffic) for k in _kernels(priced, family, tf32)) if priced.costs else ()
     return Issue(op=op, family=family, kernels=kernels)
+
+
+def _reusing(kernel: Kernel, op: Op, traffic: Traffic) -> Kernel:
+    """The kernel with what it finds in the cache; its own traffic is added to what has passed."""
+    recent = traffic.passed(op, int(kernel.cost.bytes), whole="bias" not in kernel.cost.label)
+    alternatives = tuple(replace(other, recent=recent) for other in kernel.alternatives)
+    return replace(kernel, recent=recent, alternatives=alternatives)
 
 
 def _kernels(priced: PricedOp, family: Family, tf32: bool | None) -> Iterator[Kernel]:
@@ -89,9 +120,13 @@ def _kernels(priced: PricedOp, family: Family, tf32: bool | None) -> Iterator[Ke
             math=math,
             engine=not _is_depthwise(cost),
             cost=cost,
+            pointwise=_is_pointwise(op, family),
+            rows=rows_of(op, cost),
         )
         if op.kind == "aten.convolution":
             yield from _convolution(kernel, op)
+        elif op.kind == "aten.convolution_backward" and cost.label == "input gradient":
+            yield _with_winograd(kernel, op, op.inputs[0], op.outputs[0])
         else:
             yield kernel
 
@@ -99,34 +134,48 @@ def _kernels(priced: PricedOp, family: Family, tf32: bool | None) -> Iterator[Ke
 def _convolution(kernel: Kernel, op: Op) -> Iterator[Kernel]:
     """A bias is a kernel of its own, which reads and writes the output once more."""
     if op.attrs.get("bias") is None:
-        yield _with_winograd(kernel, op)
+        yield _with_winograd(kernel, op, op.inputs[0], op.outputs[0])
         return
     output = int(op.outputs[0].bytes)
     bias = int(op.attrs["bias"].bytes)
     vector = kernel.cost.vector_flop
     product_cost = replace(kernel.cost, vector_flop=0, read_bytes=int(kernel.cost.read_bytes) - bias)
     added = Cost(vector_flop=vector, read_bytes=output + bias, write_bytes=output, label="bias")
-    yield _with_winograd(replace(kernel, cost=product_cost), op)
+    yield _with_winograd(replace(kernel, cost=product_cost), op, op.inputs[0], op.outputs[0])
     yield replace(kernel, name=f"{kernel.name}: bias", cost=added, family=Family.ELEMENTWISE, math=Math.FP32)
 
 
-def _with_winograd(kernel: Kernel, op: Op) -> Kernel:
-    """A 3×3 convolution of stride 1 with its Winograd form F(2×2, 3×3) as the alternative.
+def _with_winograd(kernel: Kernel, op: Op, source: TensorSpec, result: TensorSpec) -> Kernel:
+    """A 3×3 convolution of stride 1 with its Winograd forms F(2×2, 3×3) and F(4×4, 3×3) as alternatives.
 
-    Each 2×2 block of outputs takes 16 multiplications instead of 36: 16 products of [blocks, C] with [C, K]
-    (Lavin and Gray, 2016).
+    A block of e×e outputs takes (e + 2)² multiplications instead of 9·e²: as many products of [blocks, C] with [C, K]
+    (Lavin and Gray, 2016). The larger one keeps its transformed tensors in memory between the kernels of its own.
     """
-    weight, y = op.inputs[1], op.outputs[0]
-    attrs = op.attrs
+    weight, attrs = op.inputs[-1 if "backward" in op.kind else 1], op.attrs
     plain = attrs["groups"] == 1 and not attrs["transposed"] and set(attrs["stride"]) == set(attrs["dilation"]) == {1}
     if not plain or tuple(weight.shape[2:]) != (3, 3):
         return kernel
-    n, k, p, q = y.shape
-    blocks = product((n, ceil_div(p, 2), ceil_div(q, 2)))
-    gemm = Gemm(batch=16, m=blocks, n=k, k=weight.shape[1])
-    cost = replace(kernel.cost, gemms=(gemm,))
-    winograd = replace(kernel, name=f"{kernel.name} (Winograd)", algorithm="Winograd", cost=cost)
-    return replace(kernel, alternative=winograd)
+    (n, k, p, q), c = map(int, result.shape), int(source.shape[1])
+    found = []
+    for edge in WINOGRAD_EDGES:
+        batch, blocks = (edge + 2) ** 2, n * -(-p // edge) * -(-q // edge)
+        moved = result.dtype.itemsize * batch * blocks * (c + k) if edge == WINOGRAD_UNFUSED else 0
+        cost = replace(
+            kernel.cost,
+            gemms=(Gemm(batch=batch, m=blocks, n=k, k=c),),
+            read_bytes=int(kernel.cost.read_bytes) + moved,
+            write_bytes=int(kernel.cost.write_bytes) + moved,
+        )
+        found.append(replace(kernel, name=f"{kernel.name} (Winograd)", algorithm="Winograd", cost=cost))
+    return replace(kernel, alternatives=tuple(found))
+
+
+def _is_pointwise(op: Op, family: Family) -> bool:
+    """Whether each output pixel sees one input pixel."""
+    if family is not Family.CONVOLUTION:
+        return False
+    weight = op.inputs[-1 if "backward" in op.kind else 1]
+    return set(weight.shape[2:]) == {1} and set(op.attrs.get("stride", (1,))) == {1}
 
 
 def _is_depthwise(cost: Cost) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from rooflinekit.errors import FormatError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model.power import power_limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,18 +17,28 @@ class Constant:
     """A number of the model, with how sure it is and where it comes from."""
 
     value: float
-    stderr: float
+    stderr: float  # relative to the value
     unit: str
     meaning: str
     source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How far predictions of a family of kernels are off, as standard deviations of ln(measured / predicted)."""
+
+    kernel: float  # of each kernel on its own
+    shared: float  # of all kernels of the family on a GPU together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Constants of a GPU: fitted on measurements, or the priors of one that was not measured."""
+    """Constants of a GPU: fitted on measurements of it, or those of an unmeasured GPU."""
 
     name: str
     constants: Mapping[str, Constant]
+    spreads: Mapping[str, Spread]  # by family
+    measured: frozenset[str] = frozenset()  # the families that were measured on this GPU
 
     def value(self, name: str) -> float:
         """The constant `name`, in its unit."""
@@ -38,18 +50,24 @@ class Rate:
     """How fast one kind of arithmetic runs."""
 
     peak: float  # FLOP/s, datasheet, dense
-    share: float  # of the peak, sustained
+    share: float  # of the peak, issued in the inner loop of a kernel
     on_engine: bool  # whether the matrix engine does it, or the vector lanes
+    limit: float = float("inf")  # FLOP/s that the board's power sustains
     emulated: str = ""  # why the device runs it as another format; "" where it has it
 
     @property
     def sustained(self) -> float:
-        """FLOP/s that a kernel gets."""
-        return self.peak * self.share
+        """FLOP/s that the best of kernels gets."""
+        return min(self.peak * self.share, self.limit)
 
 
 #: Formats that PyTorch computes in float32 where the device has no unit for them.
 _EMULATED = {Math.FP16: "fp16", Math.BF16: "bf16", Math.TF32: "tf32"}
+
+
+# Where the specification is silent: the smallest of any GPU since 2014, and what most have.
+_SMALL_L1 = 24 * 1024.0
+_THREADS = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,29 +77,83 @@ class Machine:
     name: str
     device: Device
     constants: Calibration
-    bandwidth: float  # byte/s, datasheet
-    bandwidth_share: float
-    special_rate: float  # special functions a second
-    kernel_start_s: float
+    values: Mapping[str, float]  # of the constants
 
     @classmethod
     def of(cls, device: Device, constants: Calibration) -> Machine:
         """The device with these constants."""
-        clock = device.clock.boost
-        return cls(
-            name=device.name,
-            device=device,
-            constants=constants,
-            bandwidth=device.dram.bandwidth,
-            bandwidth_share=constants.value("memory_share"),
-            special_rate=constants.value("special_rate") * device.sm_count * clock,
-            kernel_start_s=constants.value("kernel_start"),
-        )
+        values = MappingProxyType({name: constant.value for name, constant in constants.constants.items()})
+        return cls(name=device.name, device=device, constants=constants, values=values)
+
+    def with_values(self, values: Mapping[str, float]) -> Machine:
+        """The machine with other values of its constants: what a fit tries."""
+        return replace(self, values=values)
+
+    @property
+    def sm_count(self) -> int:
+        """Streaming multiprocessors."""
+        return self.device.sm_count
+
+    @property
+    def clock(self) -> float:
+        """Cycles a second of an SM."""
+        return self.device.clock.boost
+
+    @property
+    def bandwidth(self) -> float:
+        """byte/s of DRAM, datasheet."""
+        return self.device.dram.bandwidth
+
+    @property
+    def bandwidth_share(self) -> float:
+        """Share of the datasheet's DRAM bandwidth that a kernel gets."""
+        return self.values["memory_share"]
 
     @property
     def sustained_bandwidth(self) -> float:
         """byte/s that a kernel gets from DRAM."""
         return self.bandwidth * self.bandwidth_share
+
+    @property
+    def l2_bytes(self) -> float:
+        """Capacity of the last level of cache before DRAM."""
+        return max(self.device.l2_capacity, self.device.last_level_cache or 0.0)
+
+    @property
+    def l1_bytes(self) -> float:
+        """Capacity of an SM's L1, with its shared memory where they are one array."""
+        return self.device.l1_capacity_per_sm or _SMALL_L1
+
+    @property
+    def threads_per_sm(self) -> int:
+        """Threads that an SM holds at once."""
+        return self.device.threads_per_sm or _THREADS
+
+    @property
+    def l2_bandwidth(self) -> float:
+        """byte/s of that cache, never below what DRAM gives."""
+        wanted = self.values["l2_bytes_per_clock"] * self.sm_count * self.clock
+        return max(wanted, self.sustained_bandwidth)
+
+    @property
+    def special_rate(self) -> float:
+        """Special functions a second."""
+        return self.values["special_rate"] * self.sm_count * self.clock
+
+    @property
+    def ramp_s(self) -> float:
+        """The shortest time from a kernel's first to its last instruction."""
+        return self.values["kernel_ramp_cycles"] / self.clock
+
+    @property
+    def product_ramp_s(self) -> float:
+        """The same for a kernel of products, in addition."""
+        return self.values["product_ramp_cycles"] / self.clock
+
+    @property
+    def start_s(self) -> float:
+        """What a kernel takes beside its work: its ramp, and the gap before it."""
+        return self.ramp_s + self.values["kernel_gap"]
 
     def matrix_rate(self, math: Math, *, engine: bool = True) -> Rate:
         """Rate of matrix products in a format; with `engine=False`, on the vector lanes.
@@ -89,18 +161,23 @@ class Machine:
         Half precision and tf32 run as fp32 where the device has no unit for them, which the rate says. Raises
         FormatError for a format that PyTorch cannot run on this device.
         """
-        share = self.constants.value("matrix_share")
         peak = self.device.matrix_peak.get(math.value)
         if engine and peak is not None:
-            return Rate(peak=peak, share=share, on_engine=True)
+            return self._rate(math, peak, on_engine=True)
         vector = self.device.vector_peak
         if math in (Math.FP64, Math.FP32) and math.value in vector:
-            return Rate(peak=vector[math.value], share=share, on_engine=False)
+            return self._rate(math, vector[math.value], on_engine=False)
         if math in _EMULATED and Math.FP32.value in vector:
             reason = f"{self.name} has no {math} matrix units: computed in fp32" if engine else ""
-            return Rate(peak=vector[Math.FP32.value], share=share, on_engine=False, emulated=reason)
+            return replace(self._rate(Math.FP32, vector[Math.FP32.value], on_engine=False), emulated=reason)
         has = ", ".join(sorted({*self.device.matrix_peak, *vector}))
         raise FormatError(f"{self.name} has no {math} arithmetic (it has {has}); choose another format or device")
+
+    def _rate(self, math: Math, peak: float, *, on_engine: bool) -> Rate:
+        """What tiles without loss get: a share of the peak, unless the board's power ends it earlier."""
+        share = self.values["matrix_share" if on_engine else "lanes_share"]
+        limit = power_limit(self.device, self.values, math, engine=on_engine)
+        return Rate(peak=peak, share=share, on_engine=on_engine, limit=limit)
 
     def vector_rate(self, math: Math) -> Rate:
         """Rate of arithmetic outside matrix products, which PyTorch does in fp32, or fp64 for float64."""
@@ -108,4 +185,4 @@ class Machine:
         key = math.value if math is Math.FP64 else Math.FP32.value
         if key not in vector:
             raise FormatError(f"{self.name} states no {key} vector peak; add vector_peak: {key} to its specification")
-        return Rate(peak=vector[key], share=self.constants.value("vector_share"), on_engine=False)
+        return Rate(peak=vector[key], share=self.values["vector_share"], on_engine=False)

@@ -1,22 +1,108 @@
-"""The one formula: how long a kernel takes on a machine, and which of its parts the time goes to.
+"""The one formula: how long kernels take on a machine, and which of their parts the time goes to.
 
-compute = matrix FLOP / (peak · share) and vector FLOP and special functions at their rates: the longer of the two where
-          a matrix engine works beside the vector lanes, else their sum;
-memory  = bytes / (bandwidth · share);
-time    = start + max(compute, memory).
+compute = products on tiles and in waves (utilization), not faster than the board's power allows (power); other
+          arithmetic and special functions at their rates, beside the matrix engine or added to the vector lanes'
+          products; rows and single accesses that the SMs work through (memory_system)
+memory  = traffic through DRAM and L2 (memory_system)
+time    = start + (compute^p + memory^p)^(1/p)
 """
 
 from __future__ import annotations
 
-import operator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model.columns import work_of
 from rooflinekit.model.kernels import Kernel
-from rooflinekit.model.machine import Machine, Rate
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.memory_system import block_s, combined, sustained_bandwidth, traffic_s
+from rooflinekit.model.utilization import fill
+from rooflinekit.model.work import Floats, Work
 
 Bound = Literal["compute", "memory", "overhead"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Seconds of each kernel, as columns."""
+
+    ideal_s: Floats  # FLOP at the datasheet's peak
+    compute_s: Floats  # FLOP as the kernel gets through them
+    memory_s: Floats  # traffic at the sustained bandwidth
+    launch_s: Floats  # start, and the gap before it
+    busy_s: Floats  # compute and memory, as far as they hide each other
+
+    @property
+    def total_s(self) -> Floats:
+        """Time on the device."""
+        return self.launch_s + self.busy_s
+
+
+def time_work(work: Work, machine: Machine) -> Times:
+    """The time of every kernel. Raises FormatError for arithmetic that the device does not have."""
+    rows, count = work.products.kernel, len(work)
+    rates = _ProductRates.of(work, machine)
+    vector_peak, vector_rate = _vector_rates(work, machine)
+
+    def per_kernel(values: Floats) -> Floats:
+        return np.bincount(rows, weights=values, minlength=count).astype(float)
+
+    memory_s = traffic_s(work, machine)
+    found = fill(work.products, rates.issued, rates.on_engine, memory_s[rows], machine)
+    overlaps = np.zeros(count, dtype=bool)
+    overlaps[rows] = rates.on_engine
+    special_s = work.special_flop / machine.special_rate
+
+    def beside(products_s: Floats, others_s: Floats) -> Floats:
+        """The matrix engine works beside the vector lanes; lanes that do the products do everything in turn."""
+        return np.where(overlaps, np.maximum(products_s, others_s), products_s + others_s)
+
+    flop = work.products.flop
+    products_s = per_kernel(np.maximum(found.compute_s, flop / rates.limit))
+    compute_s = np.maximum(beside(products_s, work.vector_flop / vector_rate + special_s), block_s(work, machine))
+    ideal_s = beside(per_kernel(flop / rates.peak), work.vector_flop / vector_peak + special_s)
+    memory_s = memory_s + per_kernel(found.extra_bytes) / sustained_bandwidth(work, machine)
+    ramp_s = machine.product_ramp_s * (np.bincount(rows, minlength=count) > 0)
+    return Times(
+        ideal_s=np.minimum(ideal_s, compute_s),
+        compute_s=compute_s,
+        memory_s=memory_s,
+        launch_s=machine.start_s + ramp_s + per_kernel(found.extra_start_s),
+        busy_s=combined(compute_s, memory_s, machine),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ProductRates:
+    """Of each product: the unit that does it, its peak, what its inner loop gets, and what power allows. FLOP/s."""
+
+    on_engine: NDArray[np.bool_]
+    peak: Floats
+    issued: Floats
+    limit: Floats
+
+    @classmethod
+    def of(cls, work: Work, machine: Machine) -> _ProductRates:
+        rows = work.products.kernel
+        key = 2 * work.arithmetic[rows] + work.engine[rows]
+        table = np.ones((4, 2 * len(work.math)))
+        for i in np.unique(key):
+            rate = machine.matrix_rate(work.math[i // 2], engine=bool(i % 2))
+            table[:, i] = rate.on_engine, rate.peak, rate.peak * rate.share, rate.limit
+        on_engine, peak, issued, limit = table[:, key]
+        return cls(on_engine=on_engine > 0, peak=peak, issued=issued, limit=limit)
+
+
+def _vector_rates(work: Work, machine: Machine) -> tuple[Floats, Floats]:
+    """Peak and sustained rate of arithmetic outside products, by kernel."""
+    rates = [machine.vector_rate(math) for math in work.math]
+    peak = np.array([rate.peak for rate in rates])
+    return peak[work.arithmetic], np.array([rate.sustained for rate in rates])[work.arithmetic]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,20 +111,21 @@ class Timing:
 
     kernel: Kernel
     ideal_s: float  # its FLOP at the datasheet's peak
-    compute_s: float  # its FLOP at the sustained rate
+    compute_s: float  # its FLOP as it gets through them
     memory_s: float  # its traffic at the sustained bandwidth
     launch_s: float  # its start
+    busy_s: float  # arithmetic and traffic, as far as they hide each other
     note: str = ""  # what was assumed, such as an emulated format
 
     @property
     def total_s(self) -> float:
         """Time on the device."""
-        return self.launch_s + max(self.compute_s, self.memory_s)
+        return self.launch_s + self.busy_s
 
     @property
     def bound(self) -> Bound:
         """What it waits for: arithmetic, memory, or its own start."""
-        if self.launch_s > max(self.compute_s, self.memory_s):
+        if self.launch_s > self.busy_s:
             return "overhead"
         return "compute" if self.compute_s > self.memory_s else "memory"
 
@@ -47,41 +134,52 @@ class Timing:
         return {
             "ideal": self.ideal_s,
             "underuse": self.compute_s - self.ideal_s,
-            "memory": max(0.0, self.memory_s - self.compute_s),
+            "memory": self.busy_s - self.compute_s,
             "launch": self.launch_s,
         }
 
 
-def time_kernel(kernel: Kernel, machine: Machine) -> Timing:
-    """The time of a kernel. Where there are two algorithms, the faster one runs.
+def time_kernels(kernels: Sequence[Kernel], machine: Machine) -> tuple[Timing, ...]:
+    """The time of each kernel. Where there are several algorithms, the fastest one runs.
 
     Raises FormatError for arithmetic that the device does not have.
     """
-    rate = machine.matrix_rate(kernel.math, engine=kernel.engine) if kernel.cost.gemms else None
-    direct = _time(kernel, machine, rate)
-    if kernel.alternative is None or rate is None:
-        return direct
-    if rate.on_engine or kernel.math not in (Math.FP32, Math.TF32):
-        return direct  # libraries use Winograd on the vector lanes alone
-    share = machine.constants.value("winograd_share")
-    winograd = _time(kernel.alternative, machine, replace(rate, share=share))
-    return winograd if winograd.total_s < direct.total_s else direct
+    candidates: list[Kernel] = []
+    owner: list[int] = []
+    for i, kernel in enumerate(kernels):
+        choice = (kernel, *_alternatives(kernel, machine))
+        candidates += choice
+        owner += [i] * len(choice)
+    times = time_work(work_of(candidates), machine)
+    total = times.total_s
+    best: dict[int, int] = {}
+    for row, i in enumerate(owner):
+        if i not in best or total[row] < total[best[i]]:
+            best[i] = row
+    return tuple(_timing(candidates[row], times, row, machine) for row in best.values())
 
 
-def _time(kernel: Kernel, machine: Machine, rate: Rate | None) -> Timing:
-    cost = kernel.cost
-    matrix_flop = float(cost.matrix_flop)
-    vector_flop = float(cost.vector_flop)
-    special_s = float(cost.special_flop) / machine.special_rate
-    vector = machine.vector_rate(kernel.math)
+def time_kernel(kernel: Kernel, machine: Machine) -> Timing:
+    """The time of one kernel; many are timed more quickly together."""
+    return time_kernels((kernel,), machine)[0]
+
+
+def _alternatives(kernel: Kernel, machine: Machine) -> tuple[Kernel, ...]:
+    """Libraries use Winograd on the vector lanes alone."""
+    if not kernel.alternatives or kernel.math not in (Math.FP32, Math.TF32):
+        return ()
+    return () if machine.matrix_rate(kernel.math, engine=kernel.engine).on_engine else kernel.alternatives
+
+
+def _timing(kernel: Kernel, times: Times, row: int, machine: Machine) -> Timing:
     # tf32 stands for "fp32 tensors, tf32 allowed": without the unit there is nothing to report.
-    note = rate.emulated if rate is not None and kernel.math is not Math.TF32 else ""
-    together = max if rate is not None and rate.on_engine else operator.add
+    reported = kernel.cost.gemms and kernel.math is not Math.TF32
     return Timing(
         kernel=kernel,
-        ideal_s=together(matrix_flop / rate.peak if rate else 0.0, vector_flop / vector.peak + special_s),
-        compute_s=together(matrix_flop / rate.sustained if rate else 0.0, vector_flop / vector.sustained + special_s),
-        memory_s=float(cost.bytes) / machine.sustained_bandwidth,
-        launch_s=machine.kernel_start_s,
-        note=note,
+        ideal_s=float(times.ideal_s[row]),
+        compute_s=float(times.compute_s[row]),
+        memory_s=float(times.memory_s[row]),
+        launch_s=float(times.launch_s[row]),
+        busy_s=float(times.busy_s[row]),
+        note=machine.matrix_rate(kernel.math, engine=kernel.engine).emulated if reported else "",
     )

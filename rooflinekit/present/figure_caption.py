@@ -19,7 +19,7 @@ def caption(figure: Figure) -> str:
     for device in figure.devices:
         sentences += _roofs(figure, device)
     if any(roof.provenance == "default share" for roof in figure.roofs):
-        sentences.append("The shares are defaults, not measured on this hardware.")
+        sentences.append("The shares were fitted on other GPUs, not measured on this hardware.")
     sentences.append("A multiply-add counts as 2 FLOP.")
     if figure.points or figure.rail:
         sentences += _marks(figure)

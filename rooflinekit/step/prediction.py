@@ -8,16 +8,18 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from statistics import NormalDist
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.hardware.host import Host
+from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
-from rooflinekit.model.kernels import issues_of
+from rooflinekit.model.kernels import issues_of, spread_family
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import Bound, Timing, time_kernel
+from rooflinekit.model.roofline import Bound, Timing, time_kernels
 from rooflinekit.step.memory import MemoryUse, memory_of
 from rooflinekit.step.timeline import Execution, Span, Timeline, schedule
 from rooflinekit.units import format_quantity
@@ -96,7 +98,7 @@ class Prediction:
         seconds: dict[Bound, float] = {"compute": 0.0, "memory": 0.0, "overhead": self._terms["overhead"]}
         for timing in self.timings:
             busy: Bound = "compute" if timing.compute_s > timing.memory_s else "memory"
-            seconds[busy] += max(timing.compute_s, timing.memory_s)
+            seconds[busy] += timing.busy_s
             seconds["overhead"] += timing.launch_s
         total = sum(seconds.values())
         return MappingProxyType({name: part / total if total else 0.0 for name, part in seconds.items()})
@@ -118,21 +120,27 @@ class Prediction:
         return tuple(found)
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
-        """Bounds in seconds that hold the true time with this probability, if the constants' errors are as stated.
+        """Bounds in seconds that hold the true time with this probability.
 
-        The errors of a share act on all kernels that it bounds alike, so their times move together: relative errors
-        are added in proportion to the time in each regime, and only the regimes are taken as independent.
+        The kernels of a family are off together by its shared spread, and those of one shape, the same in every layer,
+        on their own by its kernel spread; the families, and the host's share of the time, are taken as independent of
+        each other. Spreads come from the fits'
+        residuals: on this GPU where its kernels were measured, on GPUs left out of the fit where not.
         Raises ValueError for a level outside (0, 1).
         """
         if not 0 < level < 1:
             raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
-        constants = self.machine.constants.constants
-        relative: dict[Bound, float] = {
-            "compute": constants["matrix_share"].stderr / constants["matrix_share"].value,
-            "memory": constants["memory_share"].stderr / constants["memory_share"].value,
-            "overhead": constants["host_factor"].stderr / constants["host_factor"].value,
-        }
-        spread = math.sqrt(sum((self.shares[name] * error) ** 2 for name, error in relative.items()))
+        constants = self.machine.constants
+        together: dict[str, float] = defaultdict(float)
+        shapes: dict[tuple[str, str, Cost], float] = defaultdict(float)
+        for timing in self.timings:
+            family = spread_family(timing.kernel.family)
+            together[family] += timing.total_s
+            shapes[family, timing.kernel.kind, timing.kernel.cost] += timing.total_s
+        alone = sum((seconds * constants.spreads[key[0]].kernel) ** 2 for key, seconds in shapes.items())
+        shared = sum((seconds * constants.spreads[family].shared) ** 2 for family, seconds in together.items())
+        host = (self._terms["overhead"] * constants.constants["host_factor"].stderr) ** 2
+        spread = math.sqrt(alone + shared + host) / self.total_s if self.total_s else 0.0
         factor = math.exp(NormalDist().inv_cdf((1 + level) / 2) * spread)
         return self.total_s / factor, self.total_s * factor
 
@@ -250,7 +258,8 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
     Raises SizeError while a size is open, FormatError for arithmetic that the device does not have.
     """
     issues = issues_of(graph)
-    timings = [tuple(time_kernel(kernel, machine) for kernel in issue.kernels) for issue in issues]
+    timed = iter(time_kernels([kernel for issue in issues for kernel in issue.kernels], machine))
+    timings = [tuple(islice(timed, len(issue.kernels))) for issue in issues]
     return Prediction(
         graph_name=graph.name,
         mode=graph.mode,

@@ -1,5 +1,7 @@
 """Kernel times against numbers worked out by hand, and the laws that every kernel obeys."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,9 @@ from rooflinekit.model.roofline import time_kernel
 
 
 def kernel(cost: Cost, math: Math = Math.FP32, *, engine: bool = True, winograd: Cost | None = None) -> Kernel:
+    others = ()
+    if winograd is not None:
+        others = (replace(kernel(winograd, math, engine=engine), algorithm="Winograd"),)
     return Kernel(
         name="k",
         kind="test.k",
@@ -25,33 +30,34 @@ def kernel(cost: Cost, math: Math = Math.FP32, *, engine: bool = True, winograd:
         math=math,
         engine=engine,
         cost=cost,
-        alternative=None if winograd is None else kernel(winograd, math, engine=engine),
+        alternatives=others,
     )
 
 
-PRODUCT = Cost(gemms=(Gemm(m=1000, n=1000, k=1000),), read_bytes=8_000_000, write_bytes=4_000_000)  # 2 GFLOP, 12 MB
+# 100 tiles of 128×128: two full waves of the round GPU's 50 SMs. 2·1280·1280·1000 = 3.2768 GFLOP, 12 MB.
+PRODUCT = Cost(gemms=(Gemm(m=1280, n=1280, k=1000),), read_bytes=8_000_000, write_bytes=4_000_000)
 
 
 def test_a_compute_bound_product(machine: Machine) -> None:
     timing = time_kernel(kernel(PRODUCT), machine)
-    assert timing.compute_s == pytest.approx(200e-6)  # 2 GFLOP at 10 TFLOP/s
+    assert timing.compute_s == pytest.approx(327.68e-6)  # 3.2768 GFLOP at 10 TFLOP/s
     assert timing.memory_s == pytest.approx(12e-6)  # 12 MB at 1 TB/s
-    assert timing.total_s == pytest.approx(200e-6)
+    assert timing.total_s == pytest.approx(327.68e-6)
     assert timing.bound == "compute"
 
 
 def test_the_same_product_on_the_matrix_engine_is_memory_bound_less_far(machine: Machine) -> None:
     timing = time_kernel(kernel(PRODUCT, Math.FP16), machine)
-    assert timing.compute_s == pytest.approx(20e-6)  # at 100 TFLOP/s
-    assert time_kernel(kernel(PRODUCT, Math.FP16, engine=False), machine).compute_s == pytest.approx(200e-6)
+    assert timing.compute_s == pytest.approx(32.768e-6)  # at 100 TFLOP/s
+    assert time_kernel(kernel(PRODUCT, Math.FP16, engine=False), machine).compute_s == pytest.approx(327.68e-6)
 
 
 def test_shares_and_start(device: Device) -> None:
-    slow = Machine.of(device, constants(matrix_share=0.5, memory_share=0.8, kernel_start=3e-6))
+    slow = Machine.of(device, constants(lanes_share=0.5, product_memory_share=0.8, kernel_gap=3e-6))
     timing = time_kernel(kernel(PRODUCT), slow)
-    assert timing.terms() == pytest.approx({"ideal": 200e-6, "underuse": 200e-6, "memory": 0.0, "launch": 3e-6})
+    assert timing.terms() == pytest.approx({"ideal": 327.68e-6, "underuse": 327.68e-6, "memory": 0.0, "launch": 3e-6})
     assert timing.memory_s == pytest.approx(15e-6)  # 12 MB at 0.8 TB/s
-    assert timing.total_s == pytest.approx(403e-6)
+    assert timing.total_s == pytest.approx(658.36e-6)
 
 
 def test_vector_work_and_special_functions(machine: Machine) -> None:
@@ -63,27 +69,28 @@ def test_vector_work_and_special_functions(machine: Machine) -> None:
 
 
 def test_an_empty_kernel_costs_its_start(device: Device) -> None:
-    timing = time_kernel(kernel(Cost()), Machine.of(device, constants(kernel_start=2e-6)))
+    timing = time_kernel(kernel(Cost()), Machine.of(device, constants(kernel_gap=2e-6)))
     assert timing.total_s == 2e-6
     assert timing.bound == "overhead"
 
 
 def test_winograd_where_it_is_faster_and_there_is_no_engine(device: Device) -> None:
-    direct = Cost(gemms=(Gemm(m=36_000, n=64, k=64 * 9),), read_bytes=4, write_bytes=4)
-    fewer = Cost(gemms=(Gemm(batch=16, m=9_000, n=64, k=64),), read_bytes=4, write_bytes=4)
-    at_half = Machine.of(device, constants(winograd_share=0.5))
-    # 2 · 36000·64·576 = 2.654 GFLOP, direct 265.4 µs; in 2.25 times fewer FLOP at half the rate 235.9 µs
+    # 51200 = 400·128 rows, 400 blocks of 128×64 are 8 waves; Winograd 16·100 blocks of 128×64, 32 waves
+    direct = Cost(gemms=(Gemm(m=51_200, n=64, k=64 * 9),), read_bytes=4, write_bytes=4)
+    fewer = Cost(gemms=(Gemm(batch=16, m=12_800, n=64, k=64),), read_bytes=4, write_bytes=4)
+    at_half = Machine.of(device, constants(lanes_winograd=0.5))
+    # 2 · 51200·64·576 = 3.775 GFLOP, direct 377.5 µs; in 2.25 times fewer FLOP at half the rate 335.5 µs
     both = time_kernel(kernel(direct, winograd=fewer), at_half)
-    assert both.total_s == pytest.approx(265.4208e-6 / 2.25 / 0.5)
-    slower = Machine.of(device, constants(winograd_share=0.4))
-    assert time_kernel(kernel(direct, winograd=fewer), slower).total_s == pytest.approx(265.4208e-6)
+    assert both.total_s == pytest.approx(377.4874e-6 / 2.25 / 0.5)
+    slower = Machine.of(device, constants(lanes_winograd=0.4))
+    assert time_kernel(kernel(direct, winograd=fewer), slower).total_s == pytest.approx(377.4874e-6)
     on_engine = time_kernel(kernel(direct, Math.FP16, winograd=fewer), at_half)
-    assert on_engine.total_s == pytest.approx(26.54208e-6)
+    assert on_engine.total_s == pytest.approx(37.74874e-6)
 
 
 def test_formats_that_the_device_does_not_have(machine: Machine) -> None:
     bf16 = time_kernel(kernel(PRODUCT, Math.BF16), machine)
-    assert bf16.compute_s == pytest.approx(200e-6)
+    assert bf16.compute_s == pytest.approx(327.68e-6)
     assert bf16.note == "round-gpu has no bf16 matrix units: computed in fp32"
     # tf32 only allows the unit: where there is none, fp32 is what was asked for
     assert time_kernel(kernel(PRODUCT, Math.TF32), machine).note == ""
@@ -94,6 +101,25 @@ def test_formats_that_the_device_does_not_have(machine: Machine) -> None:
 
 
 sizes = st.integers(min_value=1, max_value=5000)
+
+
+#: Constants of the size that fits give them.
+ORDINARY = {
+    **dict.fromkeys(("matrix_share", "lanes_share", "memory_share", "product_memory_share", "attention_share"), 0.8),
+    **dict.fromkeys(("matrix_tile_loss", "lanes_tile_loss", "lanes_prologue"), 10.0),
+    "matrix_prologue": 120.0,
+    "matrix_latency_cycles": 3.0,
+    "lanes_latency_cycles": 3.0,
+    "vector_share": 0.5,
+    "matrix_energy": 1.7e-12,
+    "lanes_energy": 17e-12,
+    "idle_share": 0.2,
+    "overlap": 3.0,
+    "kernel_ramp_cycles": 2400.0,
+    "product_ramp_cycles": 1800.0,
+    "kernel_gap": 1e-6,
+    "row_latency_cycles": 900.0,
+}
 
 
 @st.composite
@@ -118,7 +144,7 @@ def gpu(bandwidth: float = 1e12, clock: float = 1.25e9, scale: float = 1.0) -> M
         matrix_peak={"fp16": 100e12 * scale},
         vector_peak={"fp32": 10e12 * scale, "fp64": 5e12 * scale},
     )
-    return Machine.of(made, constants(matrix_share=0.7, memory_share=0.8, vector_share=0.5, kernel_start=1e-6))
+    return Machine.of(made, constants(**ORDINARY))
 
 
 @given(kernels())
@@ -137,7 +163,8 @@ def test_a_better_device_is_never_slower(k: Kernel, factor: float) -> None:
 
 
 def test_vector_lanes_do_one_thing_at_a_time(machine: Machine) -> None:
-    # 2 GFLOP of products and 1 GFLOP beside them: on the lanes 200 + 100 µs, beside the engine the longer of 20 and 100
+    # 3.2768 GFLOP of products and 1 GFLOP beside them: on the lanes 327.68 + 100 µs, beside the engine the longer of
+    # 32.8 and 100
     both = PRODUCT + Cost(vector_flop=10**9)
-    assert time_kernel(kernel(both), machine).compute_s == pytest.approx(300e-6)
+    assert time_kernel(kernel(both), machine).compute_s == pytest.approx(427.68e-6)
     assert time_kernel(kernel(both, Math.FP16), machine).compute_s == pytest.approx(100e-6)

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,11 +15,13 @@ import torch
 import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.model.machine import Machine
+from rooflinekit.model.roofline import time_kernels
 from rooflinekit.present.figure import Figure, Point, Roof, caption, leading, roofline_figure
 from rooflinekit.present.figure_groups import op_word
 from rooflinekit.step.prediction import Prediction
 
 A100, P100, V100 = "nvidia-a100-sxm4-80gb", "nvidia-p100-pcie-16gb", "nvidia-v100-sxm2-16gb"
+UNMEASURED = "nvidia-h200-nvl-141gb"
 
 
 class Block(torch.nn.Module):
@@ -76,27 +79,33 @@ def test_a_matrix_product_stands_where_its_shape_says() -> None:
     assert point.bytes == moved
     assert point.intensity == flop / moved
     assert point.roof == "fp16 matrix"
-    # 70 % of 311.9 TFLOP/s, and 2.5 µs until the kernel has started
-    seconds = flop / (0.7 * 311.9e12) + 2.5e-6
-    assert point.performance == pytest.approx(flop / seconds)
+    assert point.performance == pytest.approx(flop / linear(dtype="float16").gpu_s)
     assert (point.kernels, point.share, point.bound) == (1, 1.0, "compute")
 
 
 def test_roofs_of_a_prediction_are_those_of_its_arithmetic() -> None:
-    roofs = roofline_figure(linear(dtype="float16")).roofs
-    assert [(roof.text, roof.value) for roof in roofs] == [
-        ("HBM2e 2.04 TB/s (datasheet)", 2.039e12),
-        ("HBM2e 1.63 TB/s (default share 80 %)", pytest.approx(0.8 * 2.039e12)),
-        ("fp16 matrix 312 TFLOP/s (datasheet)", 311.9e12),
-        ("fp16 matrix 218 TFLOP/s (default share 70 %)", pytest.approx(0.7 * 311.9e12)),
+    prediction = linear(dtype="float16")
+    memory, matrix = (prediction.machine.values[name] for name in ("memory_share", "matrix_share"))
+    roofs = roofline_figure(prediction).roofs
+    assert [(roof.name, roof.provenance, roof.value) for roof in roofs] == [
+        ("HBM2e", "datasheet", 2.039e12),
+        ("HBM2e", "fitted share", pytest.approx(memory * 2.039e12)),
+        ("fp16 matrix", "datasheet", 311.9e12),
+        ("fp16 matrix", "fitted share", pytest.approx(matrix * 311.9e12)),
     ]
+    assert roofs[0].text == "HBM2e 2.04 TB/s (datasheet)"
+    assert roofs[1].text == f"HBM2e {memory * 2.039:.3g} TB/s (fitted share {100 * memory:.0f} %)"
+    unmeasured = roofline_figure(rk.predict(torch.nn.ReLU(), rk.Input(8), gpu=UNMEASURED)).roofs
+    assert [roof.provenance for roof in unmeasured][:2] == ["datasheet", "default share"]
 
 
 def test_ridges() -> None:
-    figure = roofline_figure(linear(dtype="float16"))
+    prediction = linear(dtype="float16")
+    memory, matrix = (prediction.machine.values[name] for name in ("memory_share", "matrix_share"))
+    figure = roofline_figure(prediction)
     datasheet, sustained = figure.roofs[2:]
     assert figure.ridge(datasheet) == pytest.approx(152.97, abs=0.01)  # 311.9 / 2.039
-    assert figure.ridge(sustained) == pytest.approx(133.85, abs=0.01)  # 311.9 · 0.7 / (2.039 · 0.8)
+    assert figure.ridge(sustained) == pytest.approx(311.9 * matrix / (2.039 * memory))
 
 
 def test_each_kernel_is_judged_against_its_own_roof(predictions: dict[str, Prediction]) -> None:
@@ -119,7 +128,8 @@ def test_equal_kernels_are_one_mark_with_the_sum_of_their_time(predictions: dict
     assert add.flop == 3 * elements
     assert add.bytes == 3 * 3 * 4 * elements  # 2 reads + 1 write
     assert add.intensity == 1 / 12
-    assert add.time_s == pytest.approx(3 * (12 * elements / (0.8 * 2.039e12) + 2.5e-6))
+    adds = [t.total_s for t in prediction.timings if t.kernel.kind.startswith("aten.add") and not t.kernel.cost.gemms]
+    assert add.time_s == pytest.approx(sum(adds))
     assert add.modules == ("layer1.0", "layer1.1", "layer1.2")
 
 
@@ -128,7 +138,8 @@ def test_kernels_without_flop_are_on_the_rail(predictions: dict[str, Prediction]
     moved = 4 * 4 * 32 * 64 * 28 * 28  # 2 reads + a write as large as both
     assert cat.kind == "aten.cat"
     assert cat.flop == 0
-    assert cat.bandwidth == pytest.approx(moved / (moved / (0.8 * 2.039e12) + 2.5e-6))
+    (timing,) = [t for t in predictions["a100"].timings if t.kernel.kind == "aten.cat"]
+    assert cat.bandwidth == pytest.approx(moved / timing.total_s)
 
 
 def test_kernels_without_traffic_are_counted(predictions: dict[str, Prediction]) -> None:
@@ -158,8 +169,13 @@ CASES = ["a100", "p100", "half", "double", "small", "training"]
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("by_kind", [False, True])
 def test_no_point_is_above_its_roofs(predictions: dict[str, Prediction], case: str, by_kind: bool) -> None:
-    figure = roofline_figure(predictions[case], by_kind=by_kind)
-    for provenance in ("datasheet", "default share"):
+    prediction = predictions[case]
+    alone = [replace(timing.kernel, recent=()) for timing in prediction.timings]
+    timed = time_kernels(alone, prediction.machine)
+    spans = tuple(replace(span, timing=timing) for span, timing in zip(prediction.spans, timed, strict=True))
+    uncached = replace(prediction, timeline=replace(prediction.timeline, spans=spans))  # nothing is found in the L2
+    figure = roofline_figure(uncached, by_kind=by_kind)
+    for provenance in ("datasheet", "fitted share"):
         roofs = {roof.name: roof.value for roof in figure.roofs if roof.provenance == provenance}
         memory = figure.memory_roof(figure.devices[0].name, provenance).value  # type: ignore[arg-type]
         for point in figure.points:
@@ -223,7 +239,8 @@ def test_a_machine_has_the_shares_of_every_roof(predictions: dict[str, Predictio
     count = len(roofline_figure(machine.device).roofs)
     assert len(figure.roofs) == 2 * count
     shares = {(roof.name.split()[-1], roof.share) for roof in figure.roofs if roof.provenance != "datasheet"}
-    assert shares == {("HBM2e", 0.8), ("matrix", 0.7), ("vector", 0.5)}
+    wanted = {"HBM2e": "memory_share", "matrix": "matrix_share", "vector": "vector_share"}
+    assert shares == {(word, machine.values[name]) for word, name in wanted.items()}
 
 
 def test_series_are_named_by_what_differs(predictions: dict[str, Prediction]) -> None:
@@ -355,8 +372,8 @@ def test_a_figure_holds_together() -> None:
         dataclasses.replace(figure, points=(dataclasses.replace(point, bytes=0.0),))
     with pytest.raises(InputError, match="rail: 'mm' has flop"):
         dataclasses.replace(figure, points=(), rail=(point,))
-    with pytest.raises(InputError, match="no memory roof \\(fitted share\\)"):
-        figure.memory_roof(A100, "fitted share")
+    with pytest.raises(InputError, match="no memory roof \\(default share\\)"):
+        figure.memory_roof(A100, "default share")
 
 
 def test_records_are_frozen() -> None:
@@ -373,15 +390,23 @@ def test_records_are_frozen() -> None:
 
 
 def test_caption_states_what_a_reader_needs() -> None:
-    figure = roofline_figure(linear(dtype="float16"))
-    series = dataclasses.replace(figure.series[0], total_s=9.14e-5)  # the host's part is not this test's
-    assert caption(dataclasses.replace(figure, series=(series,))) == (
-        "Linear, inference, batch = 2048, on nvidia-a100-sxm4-80gb: 1 kernel, GPU busy 81.2 µs of 91.4 µs. "
+    figure = roofline_figure(linear(UNMEASURED, dtype="float16"))
+    series = dataclasses.replace(figure.series[0], total_s=9.14e-5, gpu_s=8.12e-5)  # times are not this test's
+    memory, _, matrix, _ = (roof.value for roof in figure.roofs)
+    shared = {"HBM3e": (0.80, 0.80 * memory), "fp16 matrix": (0.70, 0.70 * matrix)}
+    roofs = tuple(
+        roof
+        if roof.provenance == "datasheet"
+        else dataclasses.replace(roof, share=shared[roof.name][0], value=shared[roof.name][1])
+        for roof in figure.roofs
+    )
+    assert caption(dataclasses.replace(figure, series=(series,), roofs=roofs)) == (
+        "Linear, inference, batch = 2048, on nvidia-h200-nvl-141gb: 1 kernel, GPU busy 81.2 µs of 91.4 µs. "
         "Predicted, not measured. "
-        "NVIDIA A100 SXM4 80 GB, datasheet (solid), dense peaks at 1.41 GHz: HBM2e 2.04 TB/s, fp16 matrix with fp32 "
-        "accumulation 312 TFLOP/s (ridge 153 FLOP/byte). "
-        "Sustained (dashed): HBM2e 1.63 TB/s (default share 80 %), fp16 matrix 218 TFLOP/s (default share 70 %). "
-        "The shares are defaults, not measured on this hardware. "
+        "NVIDIA H200 NVL 141 GB, datasheet (solid), dense peaks at 1.78 GHz (matrix units 1.54 GHz): HBM3e 4.80 TB/s, "
+        "fp16 matrix with fp32 accumulation 835 TFLOP/s (ridge 174 FLOP/byte). "
+        "Sustained (dashed): HBM3e 3.84 TB/s (default share 80 %), fp16 matrix 585 TFLOP/s (default share 70 %). "
+        "The shares were fitted on other GPUs, not measured on this hardware. "
         "A multiply-add counts as 2 FLOP. "
         "Intensity counts compulsory DRAM traffic: each tensor read once and written once, in its storage format. "
         "A mark's area is its share of the time in which the GPU is busy; its shape says what bounds it."

@@ -1,0 +1,48 @@
+"""Published measurements → the campaigns that the shipped fits rest on: some of every op of every GPU.
+
+    python benchmarks/make_campaigns.py DATA
+
+Half of all shapes, by a hash of the shape, are never taken: `benchmarks/accuracy.py` judges by them.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+from measured import read_ops, split_hash
+
+from rooflinekit.calibrate.campaign import Campaign, write_campaign
+
+FOLDER = Path(__file__).parent.parent / "calibration" / "campaigns"
+KEPT = 0.5  # share of the shapes that fits may see
+ROWS = 160  # of an op in a campaign
+ELEMENTWISE_ROWS = 40  # eleven ops that behave alike
+
+
+def sample(campaign: Campaign) -> Campaign:
+    """Some of the shapes that fits may see."""
+    rows = campaign.rows[split_hash(campaign.rows) < KEPT]
+    if "split" in rows and set(rows["op"]) & {"linear", "bmm"}:
+        rows = rows[rows["split"] == "test"]  # shapes of networks; the others are random, ragged ones
+    parts = [
+        part.sort_values("seconds").sample(
+            min(len(part), ELEMENTWISE_ROWS if len(rows["op"].unique()) > 6 else ROWS), random_state=0
+        )
+        for _, part in rows.groupby("op", sort=True)
+    ]
+    taken = pd.concat(parts).drop(columns="split", errors="ignore")
+    return Campaign(**{name: getattr(campaign, name) for name in ("gpu", "source", "licence", "timing")}, rows=taken)
+
+
+def main(data: Path) -> None:
+    """Writes every campaign anew."""
+    for campaign in map(sample, read_ops(data)):
+        table = campaign.source.rpartition(", ")[2]
+        ops = "-".join(sorted(set(campaign.rows["op"]))) if table.startswith("deepbench") else ""
+        write_campaign(campaign, FOLDER / campaign.gpu / f"{table}{'-' * bool(ops)}{ops}.csv")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

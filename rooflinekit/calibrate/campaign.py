@@ -1,0 +1,125 @@
+"""Campaigns: what was measured, on which GPU, how it was timed, and where it comes from.
+
+A file is a CSV table. Comment lines at its head name the GPU, the source, its licence and how it was timed:
+
+    # gpu: nvidia-t4
+    # source: github.com/sitar-lab/NeuSight 6945927, ops_linear
+    # licence: MIT, (c) 2024 SITAR Lab
+    # timing: event
+    op,dtype,m,n,k,seconds
+    linear,fp32,512,1280,1280,0.00041
+
+`timing` says what is inside `seconds`:
+    profiler  the kernel alone
+    graph     the kernel and the gap before it in a CUDA graph
+    backend   the same, with what a serving library does around the kernel
+    event     one eager call between two CUDA events, synchronised each time: the CPU's work before and after the launch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from rooflinekit.errors import CampaignError
+from rooflinekit.hardware.specs import data_dir
+
+TIMINGS = ("profiler", "graph", "backend", "event")
+HEADER = ("gpu", "source", "licence", "timing")
+
+#: Ops that behave alike, and are fitted and reported together.
+FAMILIES = {
+    "linear": "product", "bmm": "product", "mm": "product",
+    "conv_fwd": "convolution", "conv_bwd_data": "convolution", "conv_bwd_weight": "convolution",
+    "softmax": "softmax", "layernorm": "normalization", "attention": "attention", "llm_add": "elementwise",
+    "llm_norm": "serving", "llm_act": "serving", "llm_gelu": "serving", "llm_rope": "serving",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """Measurements of one GPU from one source, timed in one way. `rows` holds op, dtype, sizes and seconds."""
+
+    gpu: str
+    source: str
+    licence: str
+    timing: str
+    rows: pd.DataFrame
+
+
+def family_of(op: str) -> str:
+    """The family that an op is fitted with; element-wise where no other is named."""
+    return FAMILIES.get(op, "elementwise")
+
+
+def load_campaigns(folder: Path | None = None) -> tuple[Campaign, ...]:
+    """Every campaign below `folder`, by default those that rooflinekit ships with.
+
+    Raises CampaignError for a file that is not a campaign, and where there is none.
+    """
+    root = folder or Path(str(data_dir("calibration"))) / "campaigns"
+    files = sorted(root.rglob("*.csv"))
+    if not files:
+        raise CampaignError(f"{root}: expected campaign files (*.csv); found none")
+    return tuple(read_campaign(file) for file in files)
+
+
+def read_campaign(file: Path) -> Campaign:
+    """One campaign. Raises CampaignError with file and line for what is not one."""
+    try:
+        with file.open(encoding="utf-8") as lines:
+            head = _header(file, lines)
+        rows = pd.read_csv(file, comment="#")
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise CampaignError(f"{file}: not a campaign: {error}") from error
+    missing = [name for name in ("op", "dtype", "seconds") if name not in rows]
+    if missing:
+        raise CampaignError(f"{file}: expected columns op, dtype and seconds; {', '.join(missing)} is missing")
+    seconds = pd.to_numeric(rows["seconds"], errors="coerce")
+    wrong = np.flatnonzero(~(seconds > 0) | ~np.isfinite(seconds))
+    if wrong.size:
+        raise CampaignError(
+            f"{file}: row {wrong[0] + 1}: seconds: expected a positive number; got {rows['seconds'].iloc[wrong[0]]!r}"
+        )
+    return Campaign(
+        gpu=head["gpu"],
+        source=head["source"],
+        licence=head["licence"],
+        timing=head["timing"],
+        rows=rows.assign(seconds=seconds),
+    )
+
+
+def _header(file: Path, lines: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in lines:
+        if not line.startswith("#"):
+            break
+        key, _, text = line[1:].partition(":")
+        found[key.strip()] = text.strip()
+    missing = [key for key in HEADER if not found.get(key)]
+    if missing:
+        raise CampaignError(f"{file}: expected a line '# {missing[0]}: …' at its head")
+    if found["timing"] not in TIMINGS:
+        raise CampaignError(f"{file}: timing: expected {', '.join(TIMINGS)}; got {found['timing']!r}")
+    return {key: found[key] for key in HEADER}
+
+
+def write_campaign(campaign: Campaign, file: Path, notes: Mapping[str, str] | None = None) -> None:
+    """Writes beside, then renames."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    head = {key: getattr(campaign, key) for key in HEADER} | dict(notes or {})
+    text = "".join(f"# {key}: {value}\n" for key, value in head.items())
+    rows = campaign.rows.dropna(axis="columns", how="all")
+    whole = {str(name): rows[name].astype("int64") for name in rows if _whole(rows[name])}
+    part = file.with_name(f".{file.name}.part")
+    part.write_text(text + rows.assign(**whole).to_csv(index=False, float_format="%.6g"), encoding="utf-8")
+    part.replace(file)
+
+
+def _whole(column: pd.Series) -> bool:
+    return bool(pd.api.types.is_numeric_dtype(column) and column.notna().all() and (column == column.round()).all())

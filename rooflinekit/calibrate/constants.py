@@ -1,0 +1,98 @@
+"""The constants of the time model: unit, meaning, the value before any measurement, and what may vary between GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What a constant is. `low` and `high` are the range in which it has its meaning."""
+
+    unit: str
+    meaning: str
+    start: float  # before any measurement
+    low: float
+    high: float
+    spread: float  # how far `start` may be off, in log units
+    between: float = 0.0  # how far GPUs differ from each other, in log units; 0 where the constant is the same for all
+    source: str  # of `start`
+
+
+def _d(
+    unit: str, meaning: str, start: float, low: float, high: float, spread: float, between: float, source: str
+) -> Description:
+    return Description(
+        unit=unit, meaning=meaning, start=start, low=low, high=high, spread=spread, between=between, source=source
+    )
+
+
+_STATED = "stated default"
+_FITTED = "starting point of the fit"
+
+CONSTANTS: dict[str, Description] = {
+    # --- arithmetic on the matrix engine
+    "matrix_share": _d("1", "issue rate of the matrix engine in a kernel's inner loop, of the dense peak",
+                       0.90, 0.4, 1.0, 0.2, 0.10, _FITTED),
+    "matrix_tile_loss": _d("element",
+                           "a tile a×b of the matrix engine takes 1 + loss·(1/a + 1/b) of a large one's time",
+                           10, 0.1, 80, 1.0, 0.5, _FITTED),
+    "matrix_prologue": _d("element",
+                          "steps in k that a tile takes beyond the product's, to fill the pipeline and to be written",
+                          120, 1, 800, 1.0, 0.3, _FITTED),
+    "matrix_latency_cycles": _d("cycle", "least time of one step in k, however small the tile",
+                                3, 0.05, 40, 1.0, 0.4, _FITTED),
+    "matrix_convolution": _d("1", "rate of an implicit-product convolution on the matrix engine, of a product's",
+                             0.90, 0.2, 1.2, 0.3, 0.15, _FITTED),
+    "matrix_energy": _d("J/flop", "energy of a 16-bit FLOP on the matrix engine in a 16 nm process",
+                        1.7e-12, 0.3e-12, 5e-12, 0.3, 0.0, _FITTED),
+    # --- products on the vector lanes
+    "lanes_share": _d("1", "issue rate of products on the vector lanes, of the peak",
+                      0.88, 0.4, 1.0, 0.2, 0.10, _FITTED),
+    "lanes_tile_loss": _d("element", "as matrix_tile_loss, on the vector lanes", 8, 0.1, 80, 1.0, 0.4, _FITTED),
+    "lanes_prologue": _d("element", "as matrix_prologue, on the vector lanes", 8, 0.5, 300, 1.0, 0.0, _FITTED),
+    "lanes_latency_cycles": _d("cycle", "as matrix_latency_cycles, on the vector lanes",
+                               3, 0.05, 60, 1.0, 0.0, _FITTED),
+    "lanes_convolution": _d("1", "rate of an implicit-product convolution on the vector lanes, of a product's",
+                            0.80, 0.2, 1.3, 0.3, 0.15, _FITTED),
+    "lanes_winograd": _d("1", "rate of a Winograd convolution on the vector lanes, of a product's",
+                         0.60, 0.1, 1.3, 0.3, 0.2, _FITTED),
+    "lanes_energy": _d("J/flop", "energy of an fp32 FLOP on the vector lanes in a 16 nm process",
+                       17e-12, 6e-12, 40e-12, 0.2, 0.0, _FITTED),
+    "energy_node_exponent": _d("1", "energy falls with this power of the process node", 0.72, 0.3, 1.5, 0.2, 0.0,
+                               "fp32 products on boards of 70 W: T4 (12 nm) sustains 3.7, L4 (5 nm class) 8.8 TFLOP/s"),
+    "idle_share": _d("1", "share of the board's power that does no arithmetic: memory, leakage, regulators",
+                     0.18, 0.05, 0.5, 0.3, 0.0, _STATED),
+    # --- other arithmetic
+    "vector_share": _d("1", "of the vector peak outside products, where few operations are fused multiply-adds",
+                       0.50, 0.1, 1.0, 0.3, 0.0, "a chain without multiply-adds issues 1 FLOP where the peak counts 2"),
+    "special_rate": _d("1/clock/SM", "special functions (exp, rsqrt ...) per clock and SM", 16, 4, 64, 0.3, 0.0,
+                       "CUDA C++ Programming Guide, throughput of native arithmetic instructions"),
+    # --- memory
+    "memory_share": _d("1", "DRAM bandwidth that streaming kernels sustain, of the datasheet's",
+                       0.83, 0.5, 1.0, 0.1, 0.10, _FITTED),
+    "product_memory_share": _d("1", "DRAM bandwidth that product kernels sustain, of the datasheet's",
+                               0.78, 0.3, 1.0, 0.1, 0.10, _FITTED),
+    "l2_bytes_per_clock": _d("byte/clock/SM", "bandwidth of the last-level cache", 32, 8, 128, 0.3, 0.0,
+                             "A100 5.4 TB/s at 108 SMs and 1.41 GHz: 35; H100 PCIe 6.9 TB/s at 114 and 1.755: 34"),
+    "overlap": _d("1", "exponent of the norm that joins compute and memory time", 2.8, 1.2, 10, 0.5, 0.0, _FITTED),
+    "row_latency_cycles": _d("cycle", "latency of one pass of a block over its row",
+                             1500, 50, 20000, 1.0, 0.3, _FITTED),
+    "column_cycles": _d("cycle", "time of an SM for an element of a row, all passes together",
+                        0.5, 0.005, 4, 1.0, 0.3, _FITTED),
+    "access_cycles": _d("cycle", "time of an SM for a load or store of a single element",
+                        0.27, 0.005, 3, 1.0, 0.15, _FITTED),
+    # --- attention
+    "attention_share": _d("1", "rate of fused attention, of a product's on the same unit",
+                          0.65, 0.2, 1.3, 0.3, 0.15, _FITTED),
+    "attention_block_cycles": _d("cycle", "start and end of a block of fused attention",
+                                 2000, 10, 40000, 1.0, 0.3, _FITTED),
+    # --- starts
+    "kernel_ramp_cycles": _d("cycle", "from a kernel's first to its last instruction where there is hardly any work",
+                             2400, 200, 12000, 0.5, 0.2, _FITTED),
+    "product_ramp_cycles": _d("cycle", "the same for a product kernel, in addition", 800, 10, 12000, 1.0, 0.3, _FITTED),
+    "kernel_gap": _d("s", "from one kernel's end to the next one's start in a stream", 1.0e-6, 1e-7, 5e-6, 0.3, 0.0,
+                     "kernel to kernel in one stream 2.6 µs (A100), 1.9 µs (A40), 1.6 µs (L40), less the ramp"),
+    "host_factor": _d("1", "a user's CPU times against those of the host description", 1.0, 0.2, 5, 0.4, 0.4,
+                      "issue costs of an eager op range from 5 to 10 µs between hosts"),
+}  # fmt: skip

@@ -1,0 +1,196 @@
+"""Constants from measurements: one value for all GPUs, and how far each GPU is from it.
+
+A constant c of GPU g is shared_c · exp(own_gc). Shared values have a wide prior around their starting point, own ones
+a prior around 0 whose width is how far GPUs differ; so a GPU whose data does not tell a constant keeps the shared one,
+and a GPU without data gets it too. Both are found together, as the least squares of ln(predicted / measured) under a
+loss that grows linearly for outliers. Standard errors come from the curvature at the optimum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from rooflinekit.calibrate.constants import CONSTANTS
+from rooflinekit.calibrate.observations import Observations
+from rooflinekit.calibrate.stages import STAGES, Stage
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.work import Floats
+
+Key = tuple[str, str]  # ("", constant): shared; (GPU, constant): own; ("host NAME", part) and ("op", OP): the harness
+
+_OUTLIER = 0.1  # ln(predicted / measured) from which on an error counts as an outlier
+_STEP = 1e-3  # of finite differences, in log units
+_EQUAL_WEIGHT = 100  # measurements that a group counts as, however many it has
+_PRIOR_WEIGHT = 1 / _OUTLIER  # one sigma of a prior weighs as much as an error at the outlier's edge
+_HARNESS = {"dispatch": (15e-6, 0.7), "after": (15e-6, 0.7), "backend": (8e-6, 0.7)}  # seconds, spread
+_OP_SPREAD = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A parameter in log units, with its standard error."""
+
+    log: float
+    stderr: float
+
+    @property
+    def value(self) -> float:
+        """In its unit."""
+        return float(np.exp(self.log))
+
+
+@dataclass(slots=True, kw_only=True)
+class Solution:
+    """Every parameter that was fitted."""
+
+    estimates: dict[Key, Estimate] = field(default_factory=dict)
+
+    def values(self, gpu: str = "") -> dict[str, float]:
+        """All constants of a GPU; of one without measurements the shared ones."""
+        found = {}
+        for name, about in CONSTANTS.items():
+            shared = self.estimates.get(("", name))
+            own = self.estimates.get((gpu, name)) if gpu else None
+            log = (np.log(about.start) if shared is None else shared.log) + (own.log if own else 0.0)
+            found[name] = float(np.clip(np.exp(log), about.low, about.high))
+        return found
+
+    def harness(self, host: str) -> dict[str, float]:
+        """What timing adds on this host; on an unknown one, the geometric mean of those that are known."""
+        found = {f"dispatch:{op}": e.value for (kind, op), e in self.estimates.items() if kind == "op"}
+        for part, (start, _) in _HARNESS.items():
+            known = [e.log for (kind, name), e in self.estimates.items() if kind.startswith("host ") and name == part]
+            mean = float(np.mean(known)) if known else float(np.log(start))
+            mine = self.estimates.get((f"host {host}", part))
+            found[part] = float(np.exp(mine.log if mine else mean))
+        return found
+
+
+def fit(
+    observations: Sequence[Observations], machines: Mapping[str, Machine], stages: Iterable[Stage] = STAGES
+) -> Solution:
+    """Every stage in turn, each with what those before it found."""
+    solution = Solution()
+    for stage in stages:
+        chosen = [o for o in observations if o.op in stage.ops and set(o.rows["dtype"]) <= stage.dtypes]
+        if chosen:
+            _Problem(stage=stage, observations=chosen, machines=machines, known=solution).solve()
+    return solution
+
+
+@dataclass(slots=True, kw_only=True)
+class _Problem:
+    """One stage as a least-squares problem; `solve` adds to `known`."""
+
+    stage: Stage
+    observations: Sequence[Observations]
+    machines: Mapping[str, Machine]
+    known: Solution
+    keys: list[Key] = field(default_factory=list)
+    spread: list[float] = field(default_factory=list)
+    start: list[float] = field(default_factory=list)
+
+    def solve(self) -> None:
+        self._parameters()
+        start = np.array(self.start)
+        low, high = self._bounds(start)
+        found = least_squares(
+            self._residuals,
+            start,
+            jac=self._jacobian,
+            bounds=(low, high),
+            x_scale=0.2,
+            max_nfev=40,
+            ftol=1e-6,
+            xtol=1e-6,
+        )
+        # Residuals are in units of the outlier's edge; their scatter scales the errors.
+        scatter = max(1e-3, 2 * found.cost / max(1, len(found.fun) - len(start)))
+        curvature = found.jac.T @ found.jac + 1e-9 * np.eye(len(start))
+        stderr = np.sqrt(np.diag(np.linalg.inv(curvature)) * scatter)
+        for key, log, error in zip(self.keys, found.x, stderr, strict=True):
+            self.known.estimates[key] = Estimate(log=float(log), stderr=float(error))
+
+    def _parameters(self) -> None:
+        gpus = sorted({o.gpu for o in self.observations})
+        for name in (*self.stage.constants, *self.stage.own):
+            about = CONSTANTS[name]
+            if name not in self.stage.own:
+                self._add(("", name), np.log(about.start), about.spread)
+            for gpu in gpus if about.between else ():
+                self._add((gpu, name), 0.0, about.between)
+        for host in sorted({o.host for o in self.observations}):
+            timings = {o.timing for o in self.observations if o.host == host}
+            parts = ("dispatch", "after") * ("event" in timings) + ("backend",) * ("backend" in timings)
+            for part in parts:
+                start, spread = _HARNESS[part]
+                if (f"host {host}", part) not in self.known.estimates:  # the first stage that sees a host tells
+                    self._add((f"host {host}", part), np.log(start), spread)
+        for op in sorted({o.op for o in self.observations if o.timing == "event"} - {"add"}):
+            self._add(("op", op), 0.0, _OP_SPREAD)
+
+    def _add(self, key: Key, start: float, spread: float) -> None:
+        self.keys.append(key)
+        self.start.append(float(start))
+        self.spread.append(spread)
+
+    def _bounds(self, start: Floats) -> tuple[Floats, Floats]:
+        low, high = start - 3.0, start + 3.0
+        for i, (kind, name) in enumerate(self.keys):
+            if kind == "":
+                low[i], high[i] = np.log(CONSTANTS[name].low) - 1e-9, np.log(CONSTANTS[name].high) + 1e-9
+        return low, high
+
+    def _solution(self, x: Floats) -> Solution:
+        tried = {key: Estimate(log=float(log), stderr=0.0) for key, log in zip(self.keys, x, strict=True)}
+        return Solution(estimates={**self.known.estimates, **tried})
+
+    def _errors(self, x: Floats, touched: Callable[[Observations], bool] = lambda _: True) -> list[Floats | None]:
+        """Weighted, robust errors by group; None for the groups that are not asked for."""
+        solution = self._solution(x)
+        found: list[Floats | None] = []
+        for o in self.observations:
+            if not touched(o):
+                found.append(None)
+                continue
+            machine = self.machines[o.gpu].with_values(solution.values(o.gpu))
+            error = (np.log(o.predict(machine, solution.harness(o.host))) - np.log(o.seconds)) / _OUTLIER
+            robust = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1))
+            found.append(robust * np.sqrt(_EQUAL_WEIGHT / len(o)))
+        return found
+
+    def _priors(self, x: Floats) -> Floats:
+        distance: Floats = (x - np.array(self.start)) / np.array(self.spread)
+        return distance * float(np.sqrt(_PRIOR_WEIGHT))
+
+    def _residuals(self, x: Floats) -> Floats:
+        return np.concatenate([*(e for e in self._errors(x) if e is not None), self._priors(x)])
+
+    def _jacobian(self, x: Floats) -> Floats:
+        """Finite differences; a GPU's own constant is tried on that GPU's measurements alone."""
+        base = [error for error in self._errors(x) if error is not None]
+        offsets = np.cumsum([0, *(len(o) for o in self.observations)])
+        jacobian = np.zeros((offsets[-1] + len(x), len(x)))
+        for i, key in enumerate(self.keys):
+            moved = x.copy()
+            moved[i] += _STEP
+            for j, error in enumerate(self._errors(moved, _touched(key))):
+                if error is not None:
+                    jacobian[offsets[j] : offsets[j + 1], i] = (error - base[j]) / _STEP
+            jacobian[offsets[-1] + i, i] = np.sqrt(_PRIOR_WEIGHT) / self.spread[i]
+        return jacobian
+
+
+def _touched(key: Key) -> Callable[[Observations], bool]:
+    kind, name = key
+    if kind == "":
+        return lambda _: True
+    if kind == "op":
+        return lambda o: o.op == name and o.timing == "event"
+    if kind.startswith("host "):
+        return lambda o: f"host {o.host}" == kind
+    return lambda o: o.gpu == kind

@@ -1,0 +1,75 @@
+"""Bytes → time: DRAM and L2, and what a kernel's own rows cost that a block works on alone.
+
+    DRAM    (bytes that miss the L2) / (bandwidth · memory_share)
+    L2      (bytes that an earlier kernel left there) / (L2 bandwidth), l2_bytes_per_clock an SM; what was touched last
+            is still there as far as the traffic since then has not filled it
+    rows    a block waits row_latency_cycles in each pass over its row, while others take its place as far as the SM
+            holds their threads; each element costs the SM column_cycles
+    access  a load or store of one element at a time costs access_cycles of an SM
+
+A row that is read more than once finds itself in the L1, as far as the rows of all blocks on the SM fit there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.work import Floats, Work
+
+# Rows of the blocks on an SM, relative to its L1: all hit below the first, and the second further on none does.
+_L1_HELD = 0.5
+_L1_FADING = 0.7
+
+# A tensor with the traffic since it was touched, relative to the L2: all of it is still there below the first, none
+# above the second. Useful to 25-40 MB of the 40 and 50 MB of A100 and H100.
+_L2_HELD = 0.5
+_L2_GONE = 1.2
+
+
+def combined(compute_s: Floats, memory_s: Floats, machine: Machine) -> Floats:
+    """Both at once: the p-norm with p = overlap, a sharp maximum where p is large."""
+    p = machine.values["overlap"]
+    high = np.maximum(compute_s, memory_s)
+    low = np.minimum(compute_s, memory_s)
+    ratio = np.divide(low, high, out=np.zeros_like(high), where=high > 0)
+    return high * (1 + ratio**p) ** (1 / p)
+
+
+def traffic_s(work: Work, machine: Machine) -> Floats:
+    """Seconds of memory traffic."""
+    again = np.where(work.rows > 0, work.read_bytes * (work.passes - 1) * _missed(work, machine), 0.0)
+    cached = np.minimum(_held(work, machine), work.read_bytes)
+    streamed = work.read_bytes + again + work.write_bytes - cached
+    return streamed / sustained_bandwidth(work, machine) + cached / machine.l2_bandwidth
+
+
+def sustained_bandwidth(work: Work, machine: Machine) -> Floats:
+    """byte/s of DRAM by kernel: product kernels fetch tiles, all others stream."""
+    share = np.full(len(work), machine.values["memory_share"])
+    share[work.products.kernel] = machine.values["product_memory_share"]
+    return machine.bandwidth * share
+
+
+def _held(work: Work, machine: Machine) -> Floats:
+    """Bytes that a kernel reads, and finds in the L2 because one before it has touched them."""
+    recent = work.recent
+    filled = (recent.bytes + recent.distance) / machine.l2_bytes
+    share = np.clip((_L2_GONE - filled) / (_L2_GONE - _L2_HELD), 0.0, 1.0)
+    found: Floats = np.bincount(recent.kernel, weights=recent.bytes * share, minlength=len(work)).astype(float)
+    return found
+
+
+def _missed(work: Work, machine: Machine) -> Floats:
+    """Share of a row that is gone from the L1 when its block comes back to it."""
+    blocks = np.minimum(machine.threads_per_sm / work.threads, np.ceil(work.rows / machine.sm_count))
+    filled = blocks * work.row_bytes / machine.l1_bytes
+    return np.clip((filled - _L1_HELD) / _L1_FADING, 0.0, 1.0)
+
+
+def block_s(work: Work, machine: Machine) -> Floats:
+    """Seconds that the SMs spend on rows, and on accesses of single elements."""
+    value = machine.values
+    latency = value["row_latency_cycles"] * work.passes * work.threads / machine.threads_per_sm
+    row_cycles = np.ceil(work.rows / machine.sm_count) * (latency + value["column_cycles"] * work.columns)
+    return (row_cycles + work.accesses * value["access_cycles"] / machine.sm_count) / machine.clock

@@ -1,0 +1,41 @@
+"""The clock that a board's power sustains.
+
+A board of P watts idles at idle_share·P. A FLOP costs energy that falls with the process node,
+
+    energy = energy_16nm · (node / 16 nm) ^ energy_node_exponent, by number format,
+
+so arithmetic sustains at most (1 - idle_share)·P / energy, however many units there are. Bursts that are shorter than
+the board's thermal time constant (seconds) may escape it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from rooflinekit.hardware.device import Device
+from rooflinekit.ir.tensor import Math
+
+#: Energy of a FLOP on the matrix engine, relative to 16 bit: multipliers grow with the width of the mantissa.
+_ENGINE_ENERGY = {Math.FP4: 0.25, Math.FP8: 0.5, Math.INT8: 0.5, Math.FP16: 1.0, Math.BF16: 1.0, Math.TF32: 2.0}
+_REFERENCE_NM = 16.0
+
+
+def node_nm(device: Device) -> float | None:
+    """The process node in nanometres, out of the maker's name for it ("TSMC 4N"); None where none is stated."""
+    found = re.search(r"\d+", device.process_node or "")
+    return float(found.group()) if found else None
+
+
+def power_limit(device: Device, values: Mapping[str, float], math: Math, *, engine: bool) -> float:
+    """FLOP/s that the board's power sustains; infinite where power or process are not stated."""
+    node = node_nm(device)
+    if device.board_power is None or node is None:
+        return float("inf")
+    if engine and math in _ENGINE_ENERGY:
+        energy = values["matrix_energy"] * _ENGINE_ENERGY[math]
+    else:
+        energy = values["lanes_energy"] * (2.0 if math is Math.FP64 else 1.0)
+    energy *= (node / _REFERENCE_NM) ** values["energy_node_exponent"]
+    share_of_board = device.board_power / device.devices_per_board
+    return float((1 - values["idle_share"]) * share_of_board / energy)

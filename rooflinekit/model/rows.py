@@ -1,0 +1,80 @@
+"""Kernels that give each row to a block of its own: softmax and normalization along the last sizes.
+
+How PyTorch writes them (aten/src/ATen/native/cuda: SoftMax.cu, PersistentSoftmax.cuh, layer_norm_kernel.cu):
+a softmax of up to 1024 elements is one warp's, who keeps the row in registers; a longer one reads its row three times
+(maximum, sum, result) with a thread for every four elements, up to 1024 of them. A normalization takes 128 threads and
+reads its row twice, for the statistics and for the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.op import Op
+
+WARP_ROW = 1024  # elements of the longest row that a warp keeps in registers
+WARP = 32
+SOFTMAX_PASSES = 3
+NORM_PASSES = 2
+NORM_THREADS = 128
+MOST_THREADS = 1024
+VECTOR_BYTES = 16  # of a load by one thread, where the row starts at a multiple of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows that one block each works on."""
+
+    count: int = 0
+    length: int = 0  # elements of one
+    passes: int = 1  # how often one is read
+    held_bytes: int = 0  # what a block comes back to in the later passes
+    threads: int = 1  # of a block
+    single: bool = False  # whether elements are loaded and stored one by one
+
+    @property
+    def accesses(self) -> int:
+        """Loads and stores of single elements."""
+        return self.count * self.length * (self.passes + 1) if self.single else 0
+
+
+NO_ROWS = Rows()
+
+
+def softmax_rows(count: int, length: int, itemsize: int) -> Rows:
+    """Softmax, or its gradient, of `count` rows of `length` elements."""
+    short = length <= WARP_ROW
+    return Rows(
+        count=count,
+        length=length,
+        passes=1 if short else SOFTMAX_PASSES,
+        held_bytes=2 * itemsize * length,  # input and output
+        threads=WARP if short else min(length // 4, MOST_THREADS),
+        single=length * itemsize % VECTOR_BYTES > 0,
+    )
+
+
+def norm_rows(count: int, length: int, itemsize: int) -> Rows:
+    """Layer or RMS normalization, or the gradient of its input."""
+    return Rows(count=count, length=length, passes=NORM_PASSES, held_bytes=itemsize * length, threads=NORM_THREADS)
+
+
+def rows_of(op: Op, cost: Cost) -> Rows:
+    """The rows of an op's kernel; none for kernels of other kinds."""
+    if not op.outputs or not op.outputs[0].shape:
+        return NO_ROWS
+    y = op.outputs[0]
+    name = op.kind.rpartition(".")[2]
+    last = len(y.shape) - 1
+    if "softmax" in name and op.attrs.get("dim") in (-1, last):
+        length = int(y.shape[-1])
+        return softmax_rows(int(y.numel) // max(length, 1), length, y.dtype.itemsize)
+    if "layer_norm" in name or "rms_norm" in name:
+        if cost.label not in ("", "input gradient"):
+            return NO_ROWS
+        length = 1
+        for size in op.attrs["normalized_shape"]:
+            length *= int(size)
+        return norm_rows(int(y.numel) // max(length, 1), length, y.dtype.itemsize)
+    return NO_ROWS

@@ -1,0 +1,121 @@
+"""How much of the peak a matrix product gets: tiles, waves, split-K.
+
+An output [m, n] is cut into tiles of a×b, each the work of one block; the SMs take them in waves. A tile runs at
+
+    rate(tile) = peak/SMs · share / (1 + tile_loss·(1/a + 1/b))
+
+because an SM loads a + b numbers for a·b multiply-adds, and takes prologue more steps in k than the product asks for,
+to fill the pipeline and to write the tile. One step in k takes latency_cycles at least, however small the tile. Where
+tiles are few, s blocks share the k of a tile (split-K), which costs a pass over s·m·n partial sums in fp32 and a second
+kernel.
+The library's choice among tiles and splits is taken as the fastest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.memory_system import combined
+from rooflinekit.model.work import ATTENTION, CONVOLUTION, WINOGRAD, Floats, Products
+
+TILES = (
+    (256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
+    (64, 32), (32, 64), (32, 32), (16, 128), (16, 64), (16, 32),
+)  # fmt: skip
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+_CHUNK = 4096  # products looked at together: 4096 · 128 candidates · 8 bytes are 4 MB an array
+
+_OPTIONS = np.array([(a, b, s) for (a, b), s in product(TILES, SPLITS)], dtype=float).T
+_QUERIES = 128  # queries that one block of an attention kernel works on
+_KEYS = 64  # keys in one of its steps
+_GRAIN = 16  # queries that the matrix engine takes at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fill:
+    """What a product takes beside its traffic."""
+
+    compute_s: Floats
+    extra_bytes: Floats  # partial sums of split-K
+    extra_start_s: Floats  # the kernel that adds them up
+
+    @classmethod
+    def empty(cls, count: int) -> Fill:
+        """Zeros, to be filled in."""
+        return cls(compute_s=np.zeros(count), extra_bytes=np.zeros(count), extra_start_s=np.zeros(count))
+
+    def put(self, chosen: np.ndarray, part: Fill) -> None:
+        """Writes the results of some of the products."""
+        for name in ("compute_s", "extra_bytes", "extra_start_s"):
+            getattr(self, name)[chosen] = getattr(part, name)
+
+
+def fill(products: Products, rate: Floats, on_engine: np.ndarray, traffic_s: Floats, machine: Machine) -> Fill:
+    """The time of each product at `rate` FLOP/s for tiles without loss, beside `traffic_s` of memory traffic."""
+    found = Fill.empty(products.m.size)
+    attends = products.way == ATTENTION
+    for engine in (True, False):
+        chosen = (on_engine == engine) & ~attends
+        for index in np.array_split(np.flatnonzero(chosen), -(-int(chosen.sum()) // _CHUNK) or 1):
+            if index.size:
+                found.put(index, _tiled(products.where(index), rate[index], traffic_s[index], engine, machine))
+    if attends.any():
+        found.put(attends, _attention(products.where(attends), rate[attends], machine))
+    return found
+
+
+def _tiled(p: Products, rate: Floats, traffic_s: Floats, engine: bool, machine: Machine) -> Fill:
+    value = machine.values
+    kind = "matrix" if engine else "lanes"
+    a, b, s = _OPTIONS
+    batch, m, n, k = (column[:, None] for column in (p.batch, p.m, p.n, p.k))
+    blocks = batch * np.ceil(m / a) * np.ceil(n / b) * s
+    waves = np.ceil(blocks / machine.sm_count)
+    depth = np.ceil(k / s)
+    loss = 1 + value[f"{kind}_tile_loss"] * (1 / a + 1 / b)
+    way = np.where(p.way == CONVOLUTION, value[f"{kind}_convolution"], 1.0)
+    way = np.where(p.way == WINOGRAD, value["lanes_winograd"], way)  # libraries run it on the lanes alone
+    per_sm = (rate * way / machine.sm_count)[:, None]
+    step_s = np.maximum(2 * a * b * loss / per_sm, value[f"{kind}_latency_cycles"] / machine.clock)
+    compute_s = waves * (depth + value[f"{kind}_prologue"]) * step_s * p.executed[:, None]
+    split = s > 1
+    extra = np.where(split, 2 * 4 * s * batch * m * n, 0.0)
+    start = np.where(split, machine.start_s, 0.0)
+    total = start + combined(
+        compute_s, traffic_s[:, None] + extra / (machine.bandwidth * value["product_memory_share"]), machine
+    )
+    best = np.argmin(total, axis=1)
+    rows = np.arange(p.m.size)
+    return Fill(
+        compute_s=compute_s[rows, best],
+        extra_bytes=extra[rows, best],
+        extra_start_s=np.broadcast_to(start, total.shape)[rows, best],
+    )
+
+
+def _attention(p: Products, rate: Floats, machine: Machine) -> Fill:
+    """One of the two products of fused attention: a block takes up to 128 queries over the keys, 64 at a time.
+
+    Blocks of one length come in waves. Under a causal mask their lengths differ: the SMs share them evenly, but none
+    ends before the block that sees all keys. A few queries alone (decoding) are shared by splitting the keys.
+    """
+    first = p.k <= p.n  # scores [s, t] from [s, d]; the other is [s, e] from [s, t]
+    keys, depth = np.where(first, p.n, p.k), np.where(first, p.k, p.n)
+    queries = np.minimum(_QUERIES, np.ceil(p.m / _GRAIN) * _GRAIN)
+    padded = np.ceil(keys / _KEYS) * _KEYS
+    # on the diagonal a block of scores is computed whole
+    seen = np.minimum(1.0, p.executed + np.where(p.executed < 1, _QUERIES / 2 / padded, 0.0))
+    per_sm = rate / machine.sm_count * machine.values["attention_share"]
+    start = machine.values["attention_block_cycles"] / 2 / machine.clock  # half with each of the two products
+    longest = start + 2 * queries * padded * depth / per_sm
+    blocks = p.batch * np.ceil(p.m / queries) / machine.sm_count
+    average = start + 2 * queries * padded * seen * depth / per_sm
+    waves = np.where(p.executed < 1, np.maximum(blocks * average, longest), np.ceil(blocks) * longest)
+    decoding = p.m <= _QUERIES / 2
+    zeros = np.zeros(p.m.size)
+    compute_s = np.where(decoding, blocks * average, waves)
+    return Fill(compute_s=compute_s, extra_bytes=zeros, extra_start_s=zeros)

@@ -1,0 +1,147 @@
+"""Kernels as columns: what each computes and moves, in arrays, so that a million are timed as quickly as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rooflinekit.ir.tensor import Math
+
+Floats: TypeAlias = NDArray[np.float64]
+
+#: Ways in which matrix products are tiled.
+PLAIN, CONVOLUTION, WINOGRAD, ATTENTION = range(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Products:
+    """Matrix products, each `batch` times [m, k] × [k, n]; `kernel` is the row of `Work` that it belongs to."""
+
+    kernel: NDArray[np.int64]
+    batch: Floats
+    m: Floats
+    n: Floats
+    k: Floats
+    executed: Floats  # share of the multiply-adds that is executed: below 1 where a mask leaves blocks out
+    way: NDArray[np.int64]  # PLAIN, CONVOLUTION, WINOGRAD or ATTENTION
+
+    @property
+    def flop(self) -> Floats:
+        """FLOP that are executed."""
+        return 2 * self.batch * self.m * self.n * self.k * self.executed
+
+    @classmethod
+    def of(
+        cls,
+        kernel: ArrayLike,
+        *,
+        m: ArrayLike,
+        n: ArrayLike,
+        k: ArrayLike,
+        batch: ArrayLike = 1,
+        executed: ArrayLike = 1,
+        way: ArrayLike = PLAIN,
+    ) -> Self:
+        """Columns from numbers and arrays of one length."""
+        index = np.asarray(kernel, dtype=np.int64)
+        shape = index.shape
+
+        def column(values: ArrayLike) -> Floats:
+            return np.broadcast_to(np.asarray(values, dtype=float), shape)
+
+        return cls(
+            kernel=index,
+            batch=column(batch),
+            m=column(m),
+            n=column(n),
+            k=column(k),
+            executed=column(executed),
+            way=np.broadcast_to(np.asarray(way, dtype=np.int64), shape),
+        )
+
+    @classmethod
+    def none(cls) -> Self:
+        """No products."""
+        empty = np.zeros(0)
+        return cls.of(empty, m=empty, n=empty, k=empty)
+
+    def where(self, chosen: NDArray[Any]) -> Products:
+        """The products that are chosen, of the same kernels."""
+        return Products(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recent:
+    """Reads of what a kernel before has touched; `kernel` is the row of `Work` that they belong to."""
+
+    kernel: NDArray[np.int64]
+    bytes: Floats
+    distance: Floats  # bytes of traffic since then
+
+    @classmethod
+    def of(cls, kernel: ArrayLike, bytes: ArrayLike, distance: ArrayLike = 0.0) -> Self:
+        """Columns from numbers and arrays of one length."""
+        index = np.asarray(kernel, dtype=np.int64)
+        sizes, distances = (np.broadcast_to(np.asarray(v, dtype=float), index.shape) for v in (bytes, distance))
+        return cls(kernel=index, bytes=sizes, distance=distances)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Kernels as columns, all of one length. Sizes are counts, traffic is bytes."""
+
+    math: tuple[Math, ...]  # the arithmetics that occur
+    arithmetic: NDArray[np.int64]  # which of them each kernel uses
+    engine: NDArray[np.bool_]  # whether its products can use the matrix engine
+    products: Products
+    recent: Recent
+    vector_flop: Floats
+    special_flop: Floats
+    read_bytes: Floats
+    write_bytes: Floats
+    rows: Floats  # of a reduction or normalization along rows that one block each works on; else 0
+    columns: Floats  # elements of such a row
+    passes: Floats  # how often such a row is read
+    row_bytes: Floats  # what a block comes back to in the later passes
+    threads: Floats  # of such a block
+    accesses: Floats  # loads and stores of single elements where a thread does not take several at once
+
+    def __len__(self) -> int:
+        return len(self.vector_flop)
+
+    @classmethod
+    def of(
+        cls,
+        count: int,
+        *,
+        math: Sequence[Math] | Math = Math.FP32,
+        engine: ArrayLike = True,
+        products: Products | None = None,
+        recent: Recent | None = None,
+        **columns: ArrayLike,
+    ) -> Self:
+        """Columns from numbers and arrays; what is not given is 0, and rows are read once, by one thread."""
+        maths = (math,) * count if isinstance(math, Math) else tuple(math)
+        distinct = tuple(dict.fromkeys(maths)) or (Math.FP32,)
+        codes = {value: i for i, value in enumerate(distinct)}
+        names = [f.name for f in fields(cls)][5:]
+        values: dict[str, Any] = {
+            name: np.broadcast_to(
+                np.asarray(columns.pop(name, 1.0 if name in ("passes", "threads") else 0.0), dtype=float), (count,)
+            )
+            for name in names
+        }
+        if columns:
+            raise TypeError(f"Work has no column {', '.join(columns)}")
+        return cls(
+            math=distinct,
+            arithmetic=np.array([codes[value] for value in maths], dtype=np.int64),
+            engine=np.broadcast_to(np.asarray(engine, dtype=bool), (count,)),
+            products=Products.none() if products is None else products,
+            recent=Recent.of([], []) if recent is None else recent,
+            **values,
+        )
