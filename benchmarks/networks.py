@@ -52,6 +52,66 @@ def transformer_steps(data: Path) -> Iterator[Step]:
         )
 
 
+_TIMM_DEVICES = {"rtx3090": "nvidia-rtx-3090", "rtx4090": "nvidia-rtx-4090", "rtx5090": "nvidia-rtx-5090"}
+
+
+def timm_steps(data: Path) -> Iterator[Step]:
+    """timm's benchmark: eager steps of CNNs and ViTs under autocast to fp16, both layouts."""
+    file = data / "timm" / "benchmarks.parquet"
+    if not file.is_file():
+        return
+    table = pd.read_parquet(file)
+    table = table[(table["precision"] == "amp_fp16") & ~table["compile"].astype(bool)]
+    for row in table.itertuples():
+        gpu = _TIMM_DEVICES.get(str(row.device)) or gpu_name(str(row.device))
+        if gpu is None:
+            continue
+        yield Step(
+            table=f"timm {row.mode}, torch {row.torch}, {row.layout}",
+            gpu=gpu,
+            workload=f"{row.model} {row.img_size} {row.layout} {row.mode}",
+            sizes={"batch": int(row.batch_size)},
+            trace=lambda row=row: timm_graph(row.model, int(row.img_size), row.layout, row.mode, row.param_count_m),
+            options={"execution": rk.Execution(sync="step")},
+            seconds=float(row.step_time_ms) * 1e-3,
+            columns={"model": row.model, "family": row.family, "mode": row.mode},
+        )
+
+
+def timm_graph(name: str, size: int, layout: str, mode: str, parameters_m: float) -> rk.Graph:
+    """The step of a timm model; raises ValueError where it has other parameters today than when it was measured."""
+    from rooflinekit.tracing.targets import load_target
+
+    load_target("timm:resnet18")  # torchvision's operators, where they are missing
+    import timm
+    import torch
+
+    timm.layers.set_fast_norm(mode == "infer")  # as the numbers imply
+    with torch.device("meta"):
+        try:
+            model = timm.create_model(name, img_size=size)
+        except TypeError:
+            model = timm.create_model(name)
+    found = sum(p.numel() for p in model.parameters()) / 1e6
+    if abs(found / parameters_m - 1) > 0.01:
+        raise ValueError(f"{name}: {found:.2f} M parameters; measured with {parameters_m}")
+    if layout == "nhwc":
+        model = model.to(memory_format=torch.channels_last)
+    image = rk.Input("batch", 3, size, size)
+    if mode == "infer":
+        return rk.trace(model, image, autocast="float16", tf32=True)
+    return rk.trace(
+        model,
+        image,
+        mode="training",
+        loss=torch.nn.functional.cross_entropy,
+        targets=[rk.Input("batch", dtype="int64")],
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, foreach=False),
+        autocast="float16",
+        tf32=True,
+    )
+
+
 def _transformer(config: Path, mode: str) -> rk.Graph:
     from rooflinekit.tracing.targets import load_target
 

@@ -63,6 +63,10 @@ CONSTANTS: dict[str, Description] = {
                                "fp32 products on boards of 70 W: T4 (12 nm) sustains 3.7, L4 (5 nm class) 8.8 TFLOP/s"),
     "idle_share": _d("1", "share of the board's power that does no arithmetic: memory, leakage, regulators",
                      0.18, 0.05, 0.5, 0.3, 0.0, _STATED),
+    "window_cycles": _d("cycle", "of a lane for each output of a depthwise convolution, beside its taps",
+                        120, 5, 1000, 0.4, 0.0, "depthwise 3×3 takes 2-3 times its traffic time (RTX 3090, 4090)"),
+    "tap_cycles": _d("cycle", "of a lane for each multiply-add of a depthwise convolution",
+                     7.5, 0.5, 60, 0.4, 0.0, "depthwise 7×7 takes 5-15 times its FLOP at the fp32 peak"),
     # --- other arithmetic
     "vector_share": _d("1", "of the vector peak outside products, where few operations are fused multiply-adds",
                        0.50, 0.1, 1.0, 0.3, 0.0, "a chain without multiply-adds issues 1 FLOP where the peak counts 2"),
@@ -70,7 +74,9 @@ CONSTANTS: dict[str, Description] = {
                        "CUDA C++ Programming Guide, throughput of native arithmetic instructions"),
     # --- memory
     "memory_share": _d("1", "DRAM bandwidth that streaming kernels sustain, of the datasheet's",
-                       0.83, 0.5, 1.0, 0.1, 0.10, _FITTED),
+                       0.90, 0.5, 1.0, 0.2, 0.07, _FITTED),
+    "early_memory": _d("1", "the same of HBM before Volta and GDDR before Ampere, relative to later memory",
+                       0.85, 0.6, 1.1, 0.3, 0.0, _FITTED),
     "product_memory_share": _d("1", "DRAM bandwidth that product kernels sustain, of the datasheet's",
                                0.78, 0.3, 1.0, 0.1, 0.10, _FITTED),
     "l2_bytes_per_clock": _d("byte/clock/SM", "bandwidth of the last-level cache", 32, 8, 128, 0.3, 0.0,

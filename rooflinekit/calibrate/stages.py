@@ -36,7 +36,7 @@ STAGES = (
         name="streams",
         ops=_ELEMENTWISE,
         dtypes=_HALF | _SINGLE,
-        constants=("memory_share", "kernel_ramp_cycles", "special_rate", "vector_share"),
+        constants=("memory_share", "early_memory", "kernel_ramp_cycles", "special_rate", "vector_share"),
     ),
     Stage(
         name="rows",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
@@ -54,6 +55,17 @@ def free(*kinds: str) -> None:
         if kind in _RULES or kind in _FREE:
             raise DuplicateRuleError(f"op {kind!r} has a rule already")
         _FREE.add(kind)
+
+
+def an_element(vector: int, special: int, each: str = "output element") -> str:
+    """What a rule of constant work says of itself.
+
+    >>> an_element(2, 1)
+    '2 and 1 special function an output element.'
+    """
+    functions = f"{special} special function{'s' * (special > 1)}"
+    work = " and ".join([str(vector)] * bool(vector) + [functions] * bool(special))
+    return f"{work} an {each}." if work else "Traffic alone."
 
 
 def reads(tensors: Iterable[TensorSpec]) -> Cost:
@@ -111,6 +123,20 @@ def price_all(
         first = memory[signature]
         priced.append(PricedOp(op=op, costs=first.costs, basis=first.basis))
     return tuple(priced)
+
+
+def described_rules() -> dict[str, dict[str, list[str]]]:
+    """Module's purpose → the first paragraph of a rule's docstring → the kinds that it prices, for documentation."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for kind, function in _RULES.items():
+        purpose = _paragraph(sys.modules[function.__module__].__doc__)
+        found.setdefault(purpose.rstrip("."), {}).setdefault(_paragraph(function.__doc__), []).append(kind)
+    return found
+
+
+def _paragraph(text: str | None) -> str:
+    """The first one, in a line."""
+    return " ".join((text or "").strip().split("\n\n")[0].split())
 
 
 def _unknown(op: Op, kind: str) -> UnknownOpError:

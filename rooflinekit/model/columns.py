@@ -8,7 +8,7 @@ import numpy as np
 
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.model.kernels import Family, Kernel
-from rooflinekit.model.work import ATTENTION, CONVOLUTION, PLAIN, WINOGRAD, Products, Recent, Work
+from rooflinekit.model.work import ATTENTION, CONVOLUTION, DEPTHWISE, PLAIN, WINOGRAD, Products, Recent, Work
 
 
 def work_of(kernels: Sequence[Kernel]) -> Work:
@@ -45,6 +45,8 @@ def work_of(kernels: Sequence[Kernel]) -> Work:
 def _way(kernel: Kernel) -> int:
     if kernel.algorithm == "Winograd":
         return WINOGRAD
+    if kernel.family is Family.CONVOLUTION and not kernel.engine:
+        return DEPTHWISE
     if kernel.pointwise:
         return PLAIN
     return {Family.CONVOLUTION: CONVOLUTION, Family.ATTENTION: ATTENTION}.get(kernel.family, PLAIN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -81,21 +81,26 @@ class Issue:
     kernels: tuple[Kernel, ...]
 
 
-def issues_of(graph: Graph) -> tuple[Issue, ...]:
+def issues_of(graph: Graph, engines: Collection[str] = ()) -> tuple[Issue, ...]:
     """Every op of the graph with the kernels that eager mode launches for it.
+
+    engines: the formats that the device multiplies on a matrix engine, whose convolutions want channels last.
 
     Raises SizeError while a size of the graph is open.
     """
     if graph.dims:
         raise missing_size(graph.dims)
     traffic = Traffic()
-    return tuple(_issue(priced, graph.tf32, traffic) for priced in graph.priced)
+    return tuple(_issue(priced, graph.tf32, engines, traffic) for priced in graph.priced)
 
 
-def _issue(priced: PricedOp, tf32: bool | None, traffic: Traffic) -> Issue:
+def _issue(priced: PricedOp, tf32: bool | None, engines: Collection[str], traffic: Traffic) -> Issue:
     op = priced.op
     family = family_of(priced) if priced.costs else Family.VIEW
-    kernels = tuple(_reusing(k, op, traffic) for k in _kernels(priced, family, tf32)) if priced.costs else ()
+    found = _kernels(priced, family, tf32) if priced.costs else ()
+    if family is Family.CONVOLUTION:
+        found = with_layout_copies(op, found, engines)
+    kernels = tuple(_reusing(kernel, op, traffic) for kernel in found)
     return Issue(op=op, family=family, kernels=kernels)
 
 
@@ -118,7 +123,7 @@ def _kernels(priced: PricedOp, family: Family, tf32: bool | None) -> Iterator[Ke
             module=op.module,
             phase=op.phase,
             math=math,
-            engine=not _is_depthwise(cost),
+            engine=family is not Family.CONVOLUTION or not _is_depthwise(cost),
             cost=cost,
             pointwise=_is_pointwise(op, family),
             rows=rows_of(op, cost),
@@ -143,6 +148,37 @@ def _convolution(kernel: Kernel, op: Op) -> Iterator[Kernel]:
     added = Cost(vector_flop=vector, read_bytes=output + bias, write_bytes=output, label="bias")
     yield _with_winograd(replace(kernel, cost=product_cost), op, op.inputs[0], op.outputs[0])
     yield replace(kernel, name=f"{kernel.name}: bias", cost=added, family=Family.ELEMENTWISE, math=Math.FP32)
+
+
+def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[str]) -> Iterator[Kernel]:
+    """The kernels of a convolution, with the copies to and from channels last that the matrix engine asks for.
+
+    A convolution of one pixel is a product in either layout.
+    """
+    for kernel in kernels:
+        copied = kernel.engine and kernel.math in engines and not kernel.pointwise and kernel.cost.gemms
+        before = [t for t in op.inputs[: 2 if "backward" in op.kind else 1] if copied and not _channels_last(t)]
+        after = [t for t in op.outputs[:1] if copied and len(t.shape) > 2 and not _channels_last(t)]
+        yield from (_copy(kernel, tensor, "to channels last") for tensor in before)
+        yield kernel
+        yield from (_copy(kernel, tensor, "from channels last") for tensor in after)
+
+
+def _channels_last(tensor: TensorSpec) -> bool:
+    return tensor.stride is not None and tensor.stride[1] == 1
+
+
+def _copy(kernel: Kernel, tensor: TensorSpec, label: str) -> Kernel:
+    size = int(tensor.bytes)
+    return replace(
+        kernel,
+        name=f"{kernel.name} ({label})",
+        family=Family.MOVEMENT,
+        math=Math.FP32,
+        cost=Cost(read_bytes=size, write_bytes=size, label=label),
+        alternatives=(),
+        rows=NO_ROWS,
+    )
 
 
 def _with_winograd(kernel: Kernel, op: Op, source: TensorSpec, result: TensorSpec) -> Kernel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import date
 from types import MappingProxyType
 
 from rooflinekit.errors import FormatError
@@ -53,6 +54,7 @@ class Rate:
     share: float  # of the peak, issued in the inner loop of a kernel
     on_engine: bool  # whether the matrix engine does it, or the vector lanes
     limit: float = float("inf")  # FLOP/s that the board's power sustains
+    full: float = 0.0  # FLOP/s of the units that the SM's operand paths are made for; 0 where that is `peak`
     emulated: str = ""  # why the device runs it as another format; "" where it has it
 
     @property
@@ -107,7 +109,7 @@ class Machine:
     @property
     def bandwidth_share(self) -> float:
         """Share of the datasheet's DRAM bandwidth that a kernel gets."""
-        return self.values["memory_share"]
+        return self.values["memory_share"] * (self.values["early_memory"] if _has_early_memory(self.device) else 1.0)
 
     @property
     def sustained_bandwidth(self) -> float:
@@ -177,7 +179,8 @@ class Machine:
         """What tiles without loss get: a share of the peak, unless the board's power ends it earlier."""
         share = self.values["matrix_share" if on_engine else "lanes_share"]
         limit = power_limit(self.device, self.values, math, engine=on_engine)
-        return Rate(peak=peak, share=share, on_engine=on_engine, limit=limit)
+        full = self.device.matrix_peak_fp16_accumulate.get("fp16", 0.0) if on_engine else 0.0
+        return Rate(peak=peak, share=share, on_engine=on_engine, limit=limit, full=_full_rate(self.device, math, full))
 
     def vector_rate(self, math: Math) -> Rate:
         """Rate of arithmetic outside matrix products, which PyTorch does in fp32, or fp64 for float64."""
@@ -186,3 +189,20 @@ class Machine:
         if key not in vector:
             raise FormatError(f"{self.name} states no {key} vector peak; add vector_peak: {key} to its specification")
         return Rate(peak=vector[key], share=self.values["vector_share"], on_engine=False)
+
+
+def _full_rate(device: Device, math: Math, full_fp16: float) -> float:
+    """Where a product line halves its matrix units (GeForce), the rate that the rest of the SM is made for."""
+    fp16 = device.matrix_peak.get(Math.FP16.value)
+    return device.matrix_peak[math.value] * full_fp16 / fp16 if full_fp16 and fp16 else 0.0
+
+
+#: From these dates on, memory controllers sustain more of their pins' rate: HBM2 with Volta, GDDR6 with Ampere.
+_NEWER_MEMORY = {"HBM": date(2017, 5, 1), "GDDR": date(2020, 1, 1)}
+
+
+def _has_early_memory(device: Device) -> bool:
+    """Whether the device's memory is of the generations before."""
+    kind = (device.dram.type or "")[:4].rstrip("0123456789")
+    since = _NEWER_MEMORY.get(kind)
+    return since is not None and device.launch_date is not None and device.launch_date < since

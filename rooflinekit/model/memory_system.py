@@ -22,9 +22,9 @@ _L1_HELD = 0.5
 _L1_FADING = 0.7
 
 # A tensor with the traffic since it was touched, relative to the L2: all of it is still there below the first, none
-# above the second. Useful to 25-40 MB of the 40 and 50 MB of A100 and H100.
-_L2_HELD = 0.5
-_L2_GONE = 1.2
+# above the second. Found on the residual sums of vidur, A100 (40 MB), A40 (6 MB) and A30 (24 MB).
+_L2_HELD = 0.25
+_L2_GONE = 0.7
 
 
 def combined(compute_s: Floats, memory_s: Floats, machine: Machine) -> Floats:
@@ -46,7 +46,7 @@ def traffic_s(work: Work, machine: Machine) -> Floats:
 
 def sustained_bandwidth(work: Work, machine: Machine) -> Floats:
     """byte/s of DRAM by kernel: product kernels fetch tiles, all others stream."""
-    share = np.full(len(work), machine.values["memory_share"])
+    share = np.full(len(work), machine.bandwidth_share)
     share[work.products.kernel] = machine.values["product_memory_share"]
     return machine.bandwidth * share
 

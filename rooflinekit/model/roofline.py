@@ -53,7 +53,7 @@ def time_work(work: Work, machine: Machine) -> Times:
         return np.bincount(rows, weights=values, minlength=count).astype(float)
 
     memory_s = traffic_s(work, machine)
-    found = fill(work.products, rates.issued, rates.on_engine, memory_s[rows], machine)
+    found = fill(work.products, rates.issued, rates.peak, rates.on_engine, memory_s[rows], machine)
     overlaps = np.zeros(count, dtype=bool)
     overlaps[rows] = rates.on_engine
     special_s = work.special_flop / machine.special_rate
@@ -83,7 +83,7 @@ class _ProductRates:
 
     on_engine: NDArray[np.bool_]
     peak: Floats
-    issued: Floats
+    issued: Floats  # by an SM whose product line has not halved its units
     limit: Floats
 
     @classmethod
@@ -93,7 +93,8 @@ class _ProductRates:
         table = np.ones((4, 2 * len(work.math)))
         for i in np.unique(key):
             rate = machine.matrix_rate(work.math[i // 2], engine=bool(i % 2))
-            table[:, i] = rate.on_engine, rate.peak, rate.peak * rate.share, rate.limit
+            full = rate.full or rate.peak
+            table[:, i] = rate.on_engine, rate.peak, full * rate.share, rate.limit
         on_engine, peak, issued, limit = table[:, key]
         return cls(on_engine=on_engine > 0, peak=peak, issued=issued, limit=limit)
 

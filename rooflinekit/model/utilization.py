@@ -20,7 +20,7 @@ import numpy as np
 
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import combined
-from rooflinekit.model.work import ATTENTION, CONVOLUTION, WINOGRAD, Floats, Products
+from rooflinekit.model.work import ATTENTION, CONVOLUTION, DEPTHWISE, WINOGRAD, Floats, Products
 
 TILES = (
     (256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
@@ -54,21 +54,29 @@ class Fill:
             getattr(self, name)[chosen] = getattr(part, name)
 
 
-def fill(products: Products, rate: Floats, on_engine: np.ndarray, traffic_s: Floats, machine: Machine) -> Fill:
-    """The time of each product at `rate` FLOP/s for tiles without loss, beside `traffic_s` of memory traffic."""
+def fill(
+    products: Products, rate: Floats, peak: Floats, on_engine: np.ndarray, traffic_s: Floats, machine: Machine
+) -> Fill:
+    """The time of each product at `rate` FLOP/s for tiles without loss, beside `traffic_s` of memory traffic.
+
+    No tile is faster than `peak`: of a product line with halved units it is below what operands are fetched for.
+    """
     found = Fill.empty(products.m.size)
-    attends = products.way == ATTENTION
+    attends, depthwise = products.way == ATTENTION, products.way == DEPTHWISE
     for engine in (True, False):
-        chosen = (on_engine == engine) & ~attends
+        chosen = (on_engine == engine) & ~attends & ~depthwise
         for index in np.array_split(np.flatnonzero(chosen), -(-int(chosen.sum()) // _CHUNK) or 1):
             if index.size:
-                found.put(index, _tiled(products.where(index), rate[index], traffic_s[index], engine, machine))
+                rates = rate[index], peak[index]
+                found.put(index, _tiled(products.where(index), *rates, traffic_s[index], engine, machine))
+    if depthwise.any():
+        found.put(depthwise, _depthwise(products.where(depthwise), machine))
     if attends.any():
-        found.put(attends, _attention(products.where(attends), rate[attends], machine))
+        found.put(attends, _attention(products.where(attends), np.minimum(rate, peak)[attends], machine))
     return found
 
 
-def _tiled(p: Products, rate: Floats, traffic_s: Floats, engine: bool, machine: Machine) -> Fill:
+def _tiled(p: Products, rate: Floats, peak: Floats, traffic_s: Floats, engine: bool, machine: Machine) -> Fill:
     value = machine.values
     kind = "matrix" if engine else "lanes"
     a, b, s = _OPTIONS
@@ -81,7 +89,8 @@ def _tiled(p: Products, rate: Floats, traffic_s: Floats, engine: bool, machine: 
     way = np.where(p.way == WINOGRAD, value["lanes_winograd"], way)  # libraries run it on the lanes alone
     per_sm = (rate * way / machine.sm_count)[:, None]
     step_s = np.maximum(2 * a * b * loss / per_sm, value[f"{kind}_latency_cycles"] / machine.clock)
-    compute_s = waves * (depth + value[f"{kind}_prologue"]) * step_s * p.executed[:, None]
+    issue_s = np.maximum(step_s, 2 * a * b * machine.sm_count / peak[:, None])
+    compute_s = waves * (depth * issue_s + value[f"{kind}_prologue"] * step_s) * p.executed[:, None]
     split = s > 1
     extra = np.where(split, 2 * 4 * s * batch * m * n, 0.0)
     start = np.where(split, machine.start_s, 0.0)
@@ -95,6 +104,17 @@ def _tiled(p: Products, rate: Floats, traffic_s: Floats, engine: bool, machine: 
         extra_bytes=extra[rows, best],
         extra_start_s=np.broadcast_to(start, total.shape)[rows, best],
     )
+
+
+def _depthwise(p: Products, machine: Machine) -> Fill:
+    """A thread an output, which fetches every input and weight of its window by itself: nothing is shared in tiles."""
+    value = machine.values
+    taps = np.where(p.m == 1, p.n, p.k)  # the gradient of the weight is [1, taps] over all pixels
+    outputs = p.batch * p.m * p.n * p.k / taps
+    lanes = machine.sm_count * machine.device.lanes_per_sm
+    cycles = outputs * (value["window_cycles"] + value["tap_cycles"] * taps) / lanes
+    zeros = np.zeros(p.m.size)
+    return Fill(compute_s=cycles / machine.clock, extra_bytes=zeros, extra_start_s=zeros)
 
 
 def _attention(p: Products, rate: Floats, machine: Machine) -> Fill:

@@ -257,7 +257,7 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
 
     Raises SizeError while a size is open, FormatError for arithmetic that the device does not have.
     """
-    issues = issues_of(graph)
+    issues = issues_of(graph, machine.device.matrix_peak)
     timed = iter(time_kernels([kernel for issue in issues for kernel in issue.kernels], machine))
     timings = [tuple(islice(timed, len(issue.kernels))) for issue in issues]
     return Prediction(

@@ -8,6 +8,7 @@ the same choice.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,8 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from rooflinekit.tracing import recurrent
+from rooflinekit.tracing import autocast, recurrent
+from rooflinekit.tracing.finite import note_answer
 from rooflinekit.tracing.shapes import RESAMPLING
 
 
@@ -25,13 +27,15 @@ def gpu_view() -> Iterator[None]:
     """Replaces functions that CPU tracing would decompose by the operators that CUDA dispatches."""
     # A mode is switched off inside the function that it was asked about. nn.MultiheadAttention and F.interpolate call
     # these from inside such a function: there only the names that they look up reach them.
-    places = [(functional, "scaled_dot_product_attention"), (functional, "dropout")]
-    places += [(torch._C._nn, name) for name in RESAMPLING]
+    places: list[tuple[Any, str]] = [
+        (functional, name) for name in ("scaled_dot_product_attention", "dropout", "softmax", "log_softmax")
+    ]
+    places += [(torch, "ctc_loss"), *((torch._C._nn, name) for name in RESAMPLING)]
     originals = [(place, name, getattr(place, name)) for place, name in places]
     try:
         for place, name, original in originals:
-            setattr(place, name, _REPLACED[original])
-        with _GpuView():
+            setattr(place, name, functools.partial(_called, original))
+        with autocast.cuda_autocast(), _GpuView():
             yield
     finally:
         for place, name, original in originals:
@@ -46,12 +50,16 @@ class _GpuView(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        replacement = _REPLACED.get(function)
-        if replacement is not None:
-            output = replacement(*args, **(kwargs or {}))
-            if output is not NotImplemented:
-                return output
-        return function(*args, **(kwargs or {}))
+        output = _called(function, *args, **(kwargs or {}))
+        note_answer(function, args, output)
+        return output
+
+
+def _called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What stands in the place of the function, or the function itself."""
+    replacement = _REPLACED.get(function)
+    output = NotImplemented if replacement is None else replacement(*args, **kwargs)
+    return function(*args, **kwargs) if output is NotImplemented else output
 
 
 def _attention(
@@ -63,11 +71,28 @@ def _attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> torch.Tensor:
+) -> Any:
     """As CUDA's dispatcher chooses: flash for half precision without a mask, else memory-efficient, else unfused.
 
     Which of the fused two a given GPU really has (flash needs compute capability 8.0) changes neither FLOP nor bytes.
     """
+    if query.is_nested:
+        return NotImplemented
+    query, key, value, attn_mask = autocast.lowered(query, key, value, attn_mask)
+    with autocast.switched_off():
+        return _fused_or_not(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _fused_or_not(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
     # Leading dimensions beyond [batch, heads] or a missing one are folded, as PyTorch does.
     lead = query.shape[:-2]
     if len(lead) != 2:
@@ -77,7 +102,7 @@ def _attention(
             if attn_mask is None
             else attn_mask.expand(*lead, *attn_mask.shape[-2:]).reshape(-1, 1, *attn_mask.shape[-2:])
         )
-        output = _attention(q, k, v, mask, dropout_p, is_causal, scale)
+        output = _fused_or_not(q, k, v, mask, dropout_p, is_causal, scale)
         return output.reshape(*lead, *output.shape[-2:])
     backends: Any = torch.backends.cuda  # as torch.nn.attention.sdpa_kernel left them
     half = query.dtype in (torch.float16, torch.bfloat16)
@@ -131,6 +156,41 @@ def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace
     return output
 
 
+def _softmax(name: str, x: torch.Tensor, dim: int | None = None, *options: Any, **named: Any) -> Any:
+    """CUDA has one kernel that reads half precision and writes float32."""
+    if not (isinstance(dim, int) and x.dtype is torch.float16 and named.get("dtype") is torch.float32):
+        return NotImplemented
+    return getattr(torch.ops.aten, name)(x, dim, True)
+
+
+def _left_aligned(x: torch.Tensor, mask: torch.Tensor) -> bool:
+    """No: an encoder would drop the padding, and how much there is stands in the mask's numbers."""
+    return False
+
+
+_NONE, _MEAN, _SUM = range(3)  # reductions of a loss
+
+
+def _ctc_loss(
+    scores: torch.Tensor,
+    targets: torch.Tensor,
+    lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: int = _MEAN,
+    zero_infinity: bool = False,
+) -> Any:
+    """With lengths as numbers PyTorch writes them into a tensor, which a fake one has no room for."""
+    if isinstance(target_lengths, torch.Tensor) or scores.dim() != 3:
+        return NotImplemented
+    loss = _first(torch.ops.aten._ctc_loss(scores, targets, lengths, target_lengths, blank, zero_infinity))
+    if zero_infinity:
+        loss = torch.where(loss == math.inf, torch.zeros((), dtype=loss.dtype), loss)
+    if reduction == _MEAN:
+        return (loss / torch.empty(loss.shape, dtype=loss.dtype).clamp_min(1)).mean()
+    return loss.sum() if reduction == _SUM else loss
+
+
 def _resample(name: str, x: torch.Tensor, size: Sequence[Any] | None, *options: Any) -> torch.Tensor:
     """As PyTorch, whose way from scale factors to sizes would force every open size to its example."""
     *corners, scales = options  # align_corners stands before the scale factors where there is such a thing
@@ -152,8 +212,17 @@ def _scaled(edge: Any, scale: float) -> Any:
 _REPLACED: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.scaled_dot_product_attention: _attention,
     functional.dropout: _dropout,
+    **{
+        getattr(place, name): functools.partial(_softmax, f"_{name}")
+        for place in (functional, torch, torch.Tensor)
+        for name in ("softmax", "log_softmax")
+    },
     **{getattr(torch._C._nn, name): functools.partial(_resample, name) for name in RESAMPLING},
+    torch.ctc_loss: _ctc_loss,
+    torch._nested_tensor_from_mask_left_aligned: _left_aligned,
     torch.lstm: recurrent.lstm,
+    torch._VF._pack_padded_sequence: recurrent.pack,
+    torch._VF._pad_packed_sequence: recurrent.pad,
     torch.gru: recurrent.gru,
     torch.rnn_tanh: recurrent.rnn_tanh,
     torch.rnn_relu: recurrent.rnn_relu,

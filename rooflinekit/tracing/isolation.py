@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rooflinekit.errors import TraceError
 from rooflinekit.tracing.memory import fake_like
+from rooflinekit.tracing.sparse import is_sparse, note_weight
 
 #: Fake tensors stand on the CPU: a fake CUDA device would end the process in a build of torch without CUDA.
 FAKE_DEVICE = "cpu"
@@ -96,7 +97,11 @@ def put_fakes_in(
         if id(tensor) in fakes:
             return fakes[id(tensor)]
         wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-        fake = fake_like(mode, tensor.shape, _strides(tensor), wanted)
+        if is_sparse(tensor):
+            fake: torch.Tensor = mode.from_tensor(tensor.detach().to(wanted))
+            note_weight(fake, tensor)
+        else:
+            fake = fake_like(mode, tensor.shape, tensor.stride(), wanted)
         if isinstance(tensor, nn.Parameter):
             fake._is_param = True  # what makes isinstance(fake, nn.Parameter) true
             fake.requires_grad_(tensor.requires_grad)
@@ -112,8 +117,3 @@ def put_fakes_in(
                     if isinstance(value, torch.Tensor):
                         held[name] = fake_of(value, ".".join(filter(None, (prefix, name))))
     return named
-
-
-def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Those of the tensor; of a dense one where it is stored in another way."""
-    return tensor.stride() if tensor.layout is torch.strided else torch.empty(tensor.shape, device="meta").stride()

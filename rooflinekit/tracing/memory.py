@@ -74,12 +74,14 @@ class OpMemory:
             return self._view(function, args, kwargs, attrs)
         if function in LIKE_ARGUMENTS:
             return tuple(map(self._like, LIKE_ARGUMENTS[function](args)))
-        if not _repeatable(function):
+        if function not in OWN_SHAPES and not _repeatable(function):
             return function(*args, **kwargs)
         key = (function, tuple(map(_key, attrs.values())))
         made = self._made.get(key)
         if made is None and function in OWN_SHAPES:
-            made = self._made[key] = OWN_SHAPES[function](*args, **kwargs)
+            made = OWN_SHAPES[function](*args, **kwargs)
+            if made is not None:
+                self._made[key] = made
         if made is None:
             output = function(*args, **kwargs)
             found = _described((output,) if isinstance(output, torch.Tensor) else output)

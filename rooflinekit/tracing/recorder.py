@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.tracing.calls import ModuleCalls, Progress
+from rooflinekit.tracing.finite import answer
 from rooflinekit.tracing.memory import OpMemory
+from rooflinekit.tracing.sparse import held, is_sparse, note_result
 from rooflinekit.tracing.symbols import Symbols
-from rooflinekit.tracing.tensors import NODE, SPEC, known_contiguous, quiet_attributes, shared_memory, specs_in
+from rooflinekit.tracing.tensors import (
+    NODE,
+    SPEC,
+    known_contiguous,
+    quiet_attributes,
+    shared_memory,
+    specs_in,
+    wraps_tensors,
+)
 
 _DEVICE_OF = torch.ops.prim.device.default
 _DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType if hasattr(torch, dtype.value)}
-
-#: Called with the number of modules entered and the path of the newest one.
-Progress = Callable[[int, str], None]
 
 
 @functools.cache
@@ -36,10 +44,26 @@ def _schema(function: torch._ops.OpOverload) -> tuple[str, tuple[tuple[str, Any]
     return schema.name.replace("::", "."), arguments, written
 
 
+@functools.cache
+def _composite(function: Any) -> bool:
+    """Whether it is defined by other operators alone."""
+    if not isinstance(function, torch._ops.OpOverload) or function.namespace != "aten":
+        return False
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    name = f"{function._schema.name}.{function._schema.overload_name}".rstrip(".")
+    known = torch._C._dispatch_has_kernel(name)  # sizes and strides are asked for by names that have none
+    return known and has(name, "CompositeImplicitAutograd") and not has(name, "CPU")
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Turns what is dispatched while it is active into ops."""
 
     supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Compilation is switched off for the whole trace: not again for every op."""
+        return False
 
     def __init__(self, symbols: Symbols, paths: dict[int, str], progress: Progress | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -47,21 +71,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.fx = fx.Graph()
         self.phase = Phase.FORWARD
         self.gradients: tuple[TensorSpec, ...] = ()
-        self.modules: list[str] = []  # paths of the modules being called, outermost first
-        self.last_module = ""  # for the report of a failure
+        self.calls = ModuleCalls(paths, progress)
         self._symbols = symbols
         self._memory = OpMemory(symbols.fake)
-        self._paths = paths
-        self._progress = progress
-        self._entered = 0
         self._recording = True
+        self._sparse = False  # whether a sparse tensor was seen
         self._constants: list[torch.Tensor] = []
-        self._module_of_node: dict[int, str] = {}  # autograd's sequence number → module of the forward op
 
     # --- what is known before the first op -------------------------------------------------------------------
 
     def name_tensor(self, tensor: torch.Tensor, name: str, role: Role) -> TensorSpec:
         """Makes a tensor known as an input, a weight or a buffer."""
+        self._sparse = self._sparse or is_sparse(tensor)
         if role is Role.INPUT:
             node = self.fx.placeholder(name)
         else:
@@ -84,45 +105,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._recording = True
 
-    # --- modules ---------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def following_modules(self) -> Iterator[None]:
-        """Keeps `modules` up to date while modules are called; in recomputation during backward too."""
-        original = nn.Module.__call__
-
-        def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            path = self._paths.get(id(module))
-            if path is None:
-                return original(module, *args, **kwargs)
-            self._entered += 1
-            if self._progress is not None:
-                self._progress(self._entered, path)
-            self.modules.append(path)
-            self.last_module = path
-            try:
-                return original(module, *args, **kwargs)
-            finally:
-                self.modules.pop()
-
-        nn.Module.__call__ = call  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            nn.Module.__call__ = original  # type: ignore[method-assign]
-
-    def _module(self) -> str:
-        if self.phase is Phase.OPTIMIZER:
-            return ""
-        here = self.modules[-1] if self.modules else ""
-        node = torch._C._current_autograd_node()
-        if node is not None and not self.modules:
-            # In backward: the module whose forward op made this node.
-            return self._module_of_node.get(node._sequence_nr(), "")
-        # The first op seen at a sequence number is the one whose node got the number before it.
-        self._module_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, here)
-        return here
-
     # --- ops -------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(
@@ -132,14 +114,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if any(map(wraps_tensors, types)):
+            return NotImplemented  # it says itself which operators it asks of the tensors inside
         kwargs = kwargs or {}
         if function is _DEVICE_OF:
             return args[0].fake_device if hasattr(args[0], "fake_device") else function(*args)
+        if _composite(function):  # asked for from within a nested tensor: elsewhere autograd has taken it apart
+            with self:
+                return function.decompose(*args, **kwargs)
         if not self._recording:
             return function(*args, **kwargs)
         if not isinstance(function, torch._ops.OpOverload):
             # A higher-order operator: its arguments are functions and graphs too, and have no schema.
-            output = function(*args, **kwargs)
+            output: Any = function(*args, **kwargs)
             flat = pytree.tree_leaves((args, kwargs))
             self._record_whole(function, [leaf for leaf in flat if isinstance(leaf, torch.Tensor)], output)
             return output
@@ -149,8 +136,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             name: self._value(args[i] if i < len(args) else kwargs.get(name, default), tensors)
             for i, (name, default) in enumerate(arguments)
         }
+        sparse = self._sparse and any(map(is_sparse, args))
         with self._symbols.inside_op():
-            output = self._memory.call(function, args, kwargs, attrs)
+            output = answer(function, args)
+            if output is None:
+                output = function(*args, **kwargs) if sparse else self._memory.call(function, args, kwargs, attrs)
+        if sparse:
+            attrs["held"] = held(args, self._symbols.size)
+        if is_sparse(output):
+            self._sparse = True
+            note_result(_schema(function)[0].partition(".")[2], args, output)
         self._record(function, args, kwargs, output, attrs, tensors)
         return output
 
@@ -164,16 +159,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensors: list[TensorSpec],
     ) -> None:
         kind, arguments, written = _schema(function)
+        if "held" in attrs:
+            kind = kind.replace("aten.", "sparse." if attrs["held"] is not None else "sparse_of_unknown_size.")
         if self.phase is Phase.OPTIMIZER and all(not tensor.shape for tensor in tensors):
             return  # step counters, which optimizers keep on the CPU, and marks for the profiler
-        node = self.fx.create_node(
-            "call_function",
-            function,
-            tuple(self._fx_value(a) for a in args),
-            {name: self._fx_value(value) for name, value in kwargs.items()},
-            name=kind.rpartition(".")[2],
-        )
-        module = self._module()
+        node = self.fx.create_node("call_function", function, name=kind.rpartition(".")[2])
+        # fx looks through arguments that it is given at once for sizes of torch's: half of its time
+        node.args = tuple(map(self._fx_value, args))
+        if kwargs:
+            node.kwargs = {name: self._fx_value(value) for name, value in kwargs.items()}
+        module = self.calls.module(self.phase)
         node.meta.update(module=module, phase=self.phase.value)
         outputs = tuple(self._outputs(output, node, args))
         if not outputs:  # nothing returned: what it wrote to
@@ -195,7 +190,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         specs = tuple(map(self.spec, tensors))
         name = function.name()
         node = self.fx.create_node("call_function", function, tuple(map(self._fx_value, tensors)), {}, name=name)
-        module = self._module()
+        module = self.calls.module(self.phase)
         node.meta.update(module=module, phase=self.phase.value)
         self.ops.append(
             Op(

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from rooflinekit.tracing.autocast import region_format
+from rooflinekit.tracing.finite import note_elements
+
 #: Modes of `aten._cudnn_rnn`.
 _RELU, _TANH, _LSTM, _GRU = range(4)
 
@@ -29,7 +32,8 @@ def _run(
     size = hidden.shape[2] if cell is None else cell.shape[2]
     projection = hidden.shape[2] if hidden.shape[2] != size else 0
     each = 2 + 2 * has_biases + bool(projection)
-    buffer = torch.empty(0, dtype=x.dtype, device=x.device)  # CUDA keeps the weights in one piece; here it only stands
+    # CUDA keeps the weights in one piece; here it only stands
+    buffer = torch.empty(0, dtype=region_format() or x.dtype, device=x.device)
     output, hidden_out, cell_out, *_ = torch.ops.aten._cudnn_rnn(
         x, list(weights), each, buffer, hidden, cell, mode, size, projection, num_layers, batch_first, dropout, train,
         bidirectional, [], None,
@@ -38,19 +42,57 @@ def _run(
 
 
 def lstm(x: torch.Tensor, *args: Any) -> Any:
-    """`torch.lstm` for dense input; a packed sequence, whose lengths are numbers in a tensor, is left as it is."""
+    """`torch.lstm` for dense input, or for the data of a packed sequence: then data, sizes, states, weights."""
     if isinstance(args[0], torch.Tensor):
-        return NotImplemented
+        sizes, (hidden, cell), weights, *options = args
+        return _packed(_LSTM, x, sizes, hidden, cell, weights, options)
     (hidden, cell), weights, *options = args
     return _run(_LSTM, x, hidden, cell, weights, *options)
 
 
-def _one_state(mode: int, x: torch.Tensor, hidden: torch.Tensor, weights: Any, *options: Any) -> Any:
-    if isinstance(weights, torch.Tensor):  # packed: data, lengths, hidden, weights
-        return NotImplemented
+def _one_state(mode: int, x: torch.Tensor, *args: Any) -> Any:
+    if isinstance(args[1], torch.Tensor):
+        sizes, hidden, weights, *options = args
+        return _packed(mode, x, sizes, hidden, None, weights, options)
+    hidden, weights, *options = args
     return _run(mode, x, hidden, None, weights, *options)
 
 
 gru = functools.partial(_one_state, _GRU)
 rnn_tanh = functools.partial(_one_state, _TANH)
 rnn_relu = functools.partial(_one_state, _RELU)
+
+
+# --- packed sequences: as if each were as long as the longest, for how long they are stands in numbers --------
+
+
+def _packed(
+    mode: int,
+    data: torch.Tensor,
+    sizes: torch.Tensor,
+    hidden: torch.Tensor,
+    cell: torch.Tensor | None,
+    weights: Sequence[torch.Tensor],
+    options: Sequence[Any],
+) -> tuple[torch.Tensor, ...]:
+    """The layer over [t, b, …]; output as packed as the data."""
+    x = data.view(sizes.shape[0], -1, *data.shape[1:])
+    has_biases, layers, dropout, train, bidirectional = options
+    output, *states = _run(mode, x, hidden, cell, weights, has_biases, layers, dropout, train, bidirectional, False)
+    return (output.reshape(-1, output.shape[2]), *states)
+
+
+def pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Data [t·b, …], a copy, and how many sequences there are at each step."""
+    x = x.transpose(0, 1) if batch_first else x
+    sizes = torch.empty(x.shape[0], dtype=torch.int64)
+    note_elements(sizes, x.shape[1])
+    return x.clone(memory_format=torch.contiguous_format).view(-1, *x.shape[2:]), sizes
+
+
+def pad(
+    data: torch.Tensor, sizes: torch.Tensor, batch_first: bool, value: float, length: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The copy [t, b, …] or [b, t, …], and how long each sequence is."""
+    x = data.view(sizes.shape[0], -1, *data.shape[1:]).clone()
+    return x.transpose(0, 1) if batch_first else x, torch.empty(x.shape[1], dtype=torch.int64)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from rooflinekit.tracing.tensors import expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,83 @@ def _col2im(x: torch.Tensor, size: Sequence[Any], kernel: Sequence[int], *option
     return (contiguous((*lead, rows // math.prod(kernel), *size), x.dtype),)
 
 
+def _ctc_loss(
+    log_probability: torch.Tensor, targets: torch.Tensor, lengths: Any, target_lengths: Any, *options: Any
+) -> tuple[Made, ...]:
+    """Losses [n], and alpha [n, t, 2·l + 1] for targets of at most l labels: as many as there is room for."""
+    steps, batch, _ = log_probability.shape
+    if isinstance(target_lengths, list | tuple):
+        longest: Any = max(target_lengths)
+    elif targets.dim() == 2:
+        longest = targets.shape[1]
+    else:
+        raise ValueError("ctc_loss of concatenated targets: how long each is stands in a tensor; pass [batch, length]")
+    dtype = log_probability.dtype
+    return contiguous((batch,), dtype), contiguous((batch, steps, 2 * longest + 1), dtype)
+
+
+def _ctc_loss_backward(grad: torch.Tensor, log_probability: torch.Tensor, *rest: Any) -> tuple[Made, ...]:
+    return (contiguous(log_probability.shape, log_probability.dtype),)
+
+
+def _baddbmm(added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **factors: Any) -> tuple[Made, ...]:
+    """torch's way forces every open size to its example."""
+    return (contiguous((a.shape[0], a.shape[1], b.shape[2]), a.dtype),)
+
+
+def _broadcast(*tensors: torch.Tensor, **factors: Any) -> tuple[Made, ...]:
+    """Element by element; torch's way forces every open size to its example."""
+    dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    rank = max(tensor.dim() for tensor in tensors)
+    shapes = [(1,) * (rank - tensor.dim()) + tuple(tensor.shape) for tensor in tensors]
+    shape = [next((s for s in sizes if not isinstance(s, int) or s != 1), 1) for sizes in zip(*shapes, strict=True)]
+    whole = [t for t in tensors if list(map(expression, t.shape)) == list(map(expression, shape))]
+    if whole and not any(isinstance(step, int) and step == 0 for step in whole[0].stride()):
+        return (Made(tuple(shape), whole[0].stride(), dtype),)
+    return (contiguous(shape, dtype),)
+
+
+def _nonzero(x: torch.Tensor) -> tuple[Made, ...]:
+    """As if no element were zero: how many are, stands in the numbers. One dimension after the other."""
+    return (Made((x.numel(), x.dim()), (1, x.numel()), torch.int64),)
+
+
+def _masked_select(x: torch.Tensor, mask: torch.Tensor) -> tuple[Made, ...]:
+    (whole,) = _broadcast(x, mask)
+    return (contiguous((_count(whole.shape),), x.dtype),)
+
+
+def _index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> tuple[Made, ...] | None:
+    """With a mask among the indices, as if it named every element; None without one."""
+    if not any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+        return None
+    kept: list[Any] = []  # sizes of x that no index stands for, None where one does
+    named: list[tuple[Any, ...]] = []
+    for index in indices:
+        if index is None:
+            kept.append(x.shape[len(kept)])
+            continue
+        masks = index.dtype in (torch.bool, torch.uint8)
+        kept += [None] * (index.dim() if masks else 1)
+        named.append((_count(index.shape),) if masks else tuple(index.shape))
+    kept += x.shape[len(kept) :]
+    rank = max(map(len, named))
+    padded = [(1,) * (rank - len(shape)) + shape for shape in named]
+    common = [next((s for s in sizes if not isinstance(s, int) or s != 1), 1) for sizes in zip(*padded, strict=True)]
+    first, last = kept.index(None), len(kept) - kept[::-1].index(None)
+    apart = any(size is not None for size in kept[first:last])  # then the named dimensions go to the front
+    rest = [size for size in kept if size is not None]
+    before = 0 if apart else first
+    return (contiguous((*rest[:before], *common, *rest[before:]), x.dtype),)
+
+
+def _count(shape: Sequence[Any]) -> Any:
+    count: Any = 1
+    for size in shape:
+        count = count * size
+    return count
+
+
 _aten = torch.ops.aten
 
 #: Names of the resampling operators, which exist with a `_backward` each.
@@ -83,12 +163,22 @@ RESAMPLING = (
     "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
 )  # fmt: skip
 
-#: Operators whose results follow from their arguments' sizes.
-OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...]]] = {
+#: Operators whose results follow from their arguments' sizes; None where torch's own way will do.
+OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...] | None]] = {
+    _aten.index.Tensor: _index,
+    _aten.nonzero.default: _nonzero,
+    _aten.masked_select.default: _masked_select,
     _aten.native_batch_norm.default: _batch_norm,
     _aten.constant_pad_nd.default: _constant_pad,
     _aten.im2col.default: _im2col,
     _aten.col2im.default: _col2im,
+    _aten.addcmul.default: _broadcast,
+    _aten.addcdiv.default: _broadcast,
+    _aten.baddbmm.default: _baddbmm,
+    _aten._ctc_loss.default: _ctc_loss,
+    _aten._ctc_loss.Tensor: _ctc_loss,
+    _aten._ctc_loss_backward.default: _ctc_loss_backward,
+    _aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
     **{getattr(_aten, name).default: _resampled for name in RESAMPLING},
     **{getattr(_aten, f"{name}_backward").default: _resampled_backward for name in RESAMPLING},
 }

@@ -82,14 +82,14 @@ def example_sizes(names: Iterable[str], given: Mapping[str, int], taken: Iterabl
 class Symbols:
     """The user's named sizes in one trace."""
 
-    def __init__(self, names: Iterable[str], examples: Mapping[str, int]) -> None:
+    def __init__(self, names: Iterable[str], examples: Mapping[str, int], *, always_open: bool = False) -> None:
         self.names = tuple(names)
         self.examples = dict(examples)
         self.fake = FakeTensorMode(
             # Without open sizes torch keeps plain integers, which is several times faster.
-            shape_env=RecordingShapeEnv() if self.names else None,
+            shape_env=RecordingShapeEnv() if self.names or always_open else None,
             allow_non_fake_inputs=True,
-            static_shapes=not self.names,
+            static_shapes=not (self.names or always_open),
         )
         self._to_user: dict[sympy.Symbol, sympy.Symbol] = {}
         self._known: dict[sympy.Basic, Size] = {}

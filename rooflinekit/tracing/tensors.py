@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,20 @@ def tensors_in(args: Sequence[Any]) -> Iterator[torch.Tensor]:
             yield arg
         elif isinstance(arg, list | tuple):
             yield from (item for item in arg if isinstance(item, torch.Tensor))
+
+
+@functools.cache
+def wraps_tensors(kind: type) -> bool:
+    """Whether it is a kind of tensor that consists of others, such as a nested one."""
+    return hasattr(kind, "__tensor_flatten__")
+
+
+def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The tensor itself, or those that it consists of."""
+    if not wraps_tensors(type(tensor)):
+        return (tensor,)
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    return tuple(getattr(tensor, name) for name in names)
 
 
 def known_contiguous(tensor: torch.Tensor) -> bool:

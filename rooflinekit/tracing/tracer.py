@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
-from rooflinekit.errors import InputError, RooflinekitError, TraceError
+from rooflinekit.errors import InputError, TraceError
 from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.ir.validity import Condition, ForcedSize
+from rooflinekit.tracing.calls import Progress
+from rooflinekit.tracing.failures import readable_errors
 from rooflinekit.tracing.gpu_view import gpu_view
 from rooflinekit.tracing.isolation import FAKE_DEVICE, modules_of, named_modules, preserved, put_fakes_in, refuse_lazy
-from rooflinekit.tracing.recorder import Progress, Recorder
-from rooflinekit.tracing.symbols import Symbols, example_sizes, place_of
+from rooflinekit.tracing.recorder import Recorder
+from rooflinekit.tracing.symbols import Symbols, example_sizes
+from rooflinekit.tracing.tensors import parts_of
 
 Mode = Literal["inference", "training"]
 Loss = Callable[..., torch.Tensor]
@@ -57,6 +58,14 @@ class Step:
     loss: Loss | None = None
     targets: tuple[Any, ...] = ()
     optimizer: OptimizerFactory | None = None
+    autocast: DType | None = None  # lower precision of a region around model and loss
+
+
+def autocast_format(name: str | DType | None) -> DType | None:
+    """The lower precision of an autocast region; raises InputError for one that CUDA has not."""
+    if name is None or name in (DType.FLOAT16, DType.BFLOAT16):
+        return None if name is None else DType(name)
+    raise InputError(f"autocast: expected 'float16', 'bfloat16' or None; got {str(name)!r}")
 
 
 def trace(
@@ -93,9 +102,11 @@ def trace(
     try:
         return at(())
     except TraceError as error:
-        if not names:
+        if names:
+            return _with_fewer_open(at, names, examples, error)
+        if "shape_env" not in error.reason:
             raise
-        return _with_fewer_open(at, names, examples, error)
+        return _traced(step, roots, Symbols((), examples, always_open=True), dtype, progress)  # for nested tensors
 
 
 def _with_fewer_open(
@@ -124,11 +135,11 @@ def _traced(
         make = _InputMaker(recorder, symbols, dtype)
         args, kwargs, targets = make(step.args, "arg"), make(step.kwargs, ""), make(step.targets, "target")
         modes = (
-            _readable_errors(step.model, recorder),
+            readable_errors(step.model, recorder),
             torch.compiler.set_stance("force_eager"),  # compiled parts are traced through their originals
             symbols.fake,
             recorder,
-            recorder.following_modules(),
+            recorder.calls.followed(),
             gpu_view(),
         )
         with ExitStack() as stack:
@@ -146,7 +157,8 @@ def _collected(
     inputs: Sequence[TensorSpec],
     output: Any,
 ) -> Trace:
-    leaves = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+    tensors = (leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor))
+    leaves = [part for tensor in tensors for part in parts_of(tensor)]
     recorder.close(leaves)
     model = step.model
     return Trace(
@@ -169,7 +181,7 @@ def _run(step: Step, args: Any, kwargs: Any, targets: Any, roots: Mapping[str, n
     if step.mode == "inference":
         for module in modules:
             module.training = False
-        with torch.no_grad():
+        with torch.no_grad(), _region(step):
             return step.model(*args, **kwargs)
     if not any(root.training for root in roots.values()):
         for module in modules:
@@ -177,8 +189,9 @@ def _run(step: Step, args: Any, kwargs: Any, targets: Any, roots: Mapping[str, n
     parameters = list(dict.fromkeys(p for root in roots.values() for p in root.parameters() if p.requires_grad))
     optimizer = None if step.optimizer is None else _on_gpu(step.optimizer(parameters))
     with torch.enable_grad():
-        output = step.model(*args, **kwargs)
-        loss = _loss(step, output, targets)
+        with _region(step):
+            output = step.model(*args, **kwargs)
+            loss = _loss(step, output, targets)
         recorder.phase = Phase.BACKWARD
         loss.backward()  # type: ignore[no-untyped-call]
     recorder.gradients = tuple(recorder.spec(p.grad) for p in parameters if p.grad is not None)
@@ -188,6 +201,11 @@ def _run(step: Step, args: Any, kwargs: Any, targets: Any, roots: Mapping[str, n
             optimizer.step()
         optimizer.step()
     return output
+
+
+def _region(step: Step) -> AbstractContextManager[object]:
+    """Where the step runs in lower precision: everything but backward and optimizer."""
+    return nullcontext() if step.autocast is None else torch.autocast("cuda", getattr(torch, step.autocast.value))
 
 
 def _loss(step: Step, output: Any, targets: Any) -> torch.Tensor:
@@ -280,28 +298,3 @@ class _InputMaker:
             return tensor
 
         return pytree.tree_map_with_path(fake, values)
-
-
-# --- errors --------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _readable_errors(model: Callable[..., Any], recorder: Recorder) -> Iterator[None]:
-    """A model's own failure, told with the place where it happened."""
-    try:
-        yield
-    except RooflinekitError:
-        raise
-    except Exception as error:
-        where = place_of(error)
-        inside = f" in module {recorder.last_module!r}" if recorder.last_module else ""
-        name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the model")
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        advice = ""
-        if isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode):
-            advice = (
-                "; the model's Python code looks at the numbers in a tensor, and a trace has none: "
-                "pass the value as an argument, or trace the part before and after"
-            )
-        message = f"{name} could not be traced{inside} ({where}): {reason}{advice}"
-        raise TraceError(message, where=where, reason=reason) from error

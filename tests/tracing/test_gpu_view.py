@@ -41,6 +41,15 @@ def test_encoder_layer(mode: str) -> None:
         assert graph.at(b=2, s=3).matrix_flop == 2 * (6 * 16 * (48 + 16 + 64) + 2 * 2 * 9 * 16)
 
 
+def test_an_encoder_with_padding_counts_every_place() -> None:
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2)
+    mask = rk.Input("b", "s", dtype="bool")
+    graph = rk.trace(model, rk.Input("b", "s", 16), src_key_padding_mask=mask, strict=True)
+    assert graph.dims == ("b", "s")
+    # two layers as above
+    assert graph.at(b=2, s=3).matrix_flop == 2 * 2 * (6 * 16 * (48 + 16 + 64) + 2 * 2 * 9 * 16)
+
+
 def test_names_of_functional_are_put_back() -> None:
     before = functional.scaled_dot_product_attention, functional.dropout
     rk.trace(nn.Dropout(0.5), rk.Input(3))
@@ -62,15 +71,24 @@ def test_padding_keeps_sizes_open() -> None:
     assert cropped.outputs[0].shape[1] == 3
 
 
-def test_packed_sequences_are_refused_with_a_reason() -> None:
-    from rooflinekit.errors import TraceError
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_packed_sequences_count_as_long_as_the_longest(layer: type[nn.RNNBase], batch_first: bool) -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer(5, 4, batch_first=batch_first)
 
-    def model(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
-        return nn.LSTM(5, 4)(packed)[0].data
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
+            return nn.utils.rnn.pad_packed_sequence(self.layer(packed)[0], batch_first)[0]
 
-    with pytest.raises(TraceError, match="model could not be traced"):
-        rk.trace(model, rk.Input(7, 3, 5), rk.Input(3, dtype="int64"))
+    gates = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[layer]
+    shape = (3, 7, 5) if batch_first else (7, 3, 5)
+    graph = rk.trace(Packed(), rk.Input(*shape), rk.Input(3, dtype="int64"), mode="training", strict=True)
+    # 21 steps: 4·(5 + 4) a gate; back both weights, and the state
+    assert graph.matrix_flop == 2 * 21 * gates * 4 * (9 + 9 + 4)
+    assert graph.outputs[0].shape == (*shape[:2], 4)
 
 
 class Attend(nn.Module):

@@ -86,3 +86,73 @@ def test_gradients_of_attention_with_a_learned_mask() -> None:
     graph = rk.trace(Biased(), rk.Input("batch", 5, 8), mode="training")
     assert graph.dims == ("batch",)
     assert {gradient.shape for gradient in graph.gradients} == {(1, 4, 5, 5), (8, 8), (8,)}
+
+
+def test_batched_products_with_a_sum_and_products_with_factors() -> None:
+    check(lambda x: torch.baddbmm(x[:, :, :1], x, x.transpose(1, 2), beta=0.5), 2, 4, 3, dims=2)
+    check(lambda x: torch.addcmul(torch.zeros(3), x, x[:, :1]), 2, 4, 3, dims=2)
+    check(lambda x: torch.addcdiv(x.transpose(0, 1), x.transpose(0, 1), torch.ones(3)), 2, 4, 3, dims=2)
+    promoted = rk.trace(lambda x: torch.addcmul(x, x.half(), x.half()), rk.Input("n", 3))
+    assert promoted.outputs[0].dtype == "float32"
+
+
+@pytest.mark.parametrize(("given", "places"), [((4, 3), 9), (torch.tensor([4, 3]), 11)])  # 2 · labels and 1
+def test_ctc_loss(given, places) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(6, 5)
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            scores = self.linear(x).log_softmax(-1)
+            return functional.ctc_loss(scores, labels, (7, 7) if isinstance(given, tuple) else given, given)
+
+    graph = rk.trace(Model(), rk.Input("t", 2, 6), rk.Input(2, 5, dtype="int64"), mode="training")
+    forward = next(op for op in graph.ops if op.kind == "aten._ctc_loss")
+    assert [t.shape for t in forward.outputs] == [(2,), (2, symbol("t"), places)]
+    assert "aten._ctc_loss_backward" in {op.kind for op in graph.ops}
+    assert not graph.coverage.default_kinds
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, m: x[m],
+        lambda x, m: x[:, m[0]],
+        lambda x, m: x[m[:, 0]],
+        lambda x, m: x[m[:, 0], 0],
+        lambda x, m: x[None, :, m[0], None],
+        lambda x, m: x.masked_select(m),
+        lambda x, m: m.nonzero(),
+        lambda x, m: torch.where(m)[1],
+        lambda x, m: x[m] * x[m],
+    ],
+)
+def test_a_mask_counts_as_if_it_named_every_element(function) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return function(x, torch.ones_like(x, dtype=torch.bool))
+
+    check(model, 4, 3, dims=2)
+
+
+def test_masks_that_do_not_stand_side_by_side_go_to_the_front() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return x[torch.ones(2, dtype=torch.bool), :, torch.zeros(2, dtype=torch.int64)]
+
+    assert rk.trace(model, rk.Input(2, "n", 3)).outputs[0].shape == (2, symbol("n"))
+
+
+def test_training_through_a_mask() -> None:
+    class Masked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fill = torch.nn.Parameter(torch.zeros(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x * 2
+            x[x[..., 0] > 0] = self.fill
+            return x
+
+    graph = rk.trace(Masked(), rk.Input("n", 5, 4), mode="training", strict=True)
+    assert graph.dims == ("n",)
+    assert graph.gradients[0].shape == (4,)

@@ -55,9 +55,9 @@ def _masked(op: Op) -> bool:
     "aten._scaled_dot_product_flash_attention_for_cpu",
 )
 def attention(op: Op) -> Cost:
-    """Two products; a score costs scale, maximum, subtraction, sum and one exp, an output one division.
+    """Two products, 2·b·h·p·(d + e), p pairs of query and key: s·t, or those that causality leaves.
 
-    A mask is added to each score.
+    A score costs scale, maximum, subtraction, sum and one exp, an output one division. A mask is added to each score.
     """
     query, key, value = op.inputs[:3]
     scores, weighted, pairs = _products(query, key, value, bool(op.attrs["is_causal"]))
@@ -77,7 +77,7 @@ def attention(op: Op) -> Cost:
     "aten._scaled_dot_product_flash_attention_for_cpu_backward",
 )
 def attention_backward(op: Op) -> Cost:
-    """Five products: the scores again, then the gradients of value, weights, query and key.
+    """Five products, 2·b·h·p·(3d + 2e): the scores again, then the gradients of value, weights, query and key.
 
     A score costs scale, mask where there is one, subtraction, one exp, and three operations for its gradient; an
     output two for the sum of gradient times output.
@@ -101,14 +101,12 @@ def attention_backward(op: Op) -> Cost:
 
 @rule("higher_order.flex_attention")
 def flex_attention(op: Op) -> Cost:
-    """As attention without a mask: which blocks a block mask leaves out, and what a score costs, stand in functions.
+    """As attention without a mask, 2·b·h·s·t·(d + e): which blocks are left out is said by functions.
 
     Of the arguments query, key and value are read; further tensors are those of the mask.
     """
     query, key, value = op.inputs[:3]
     scores, weighted, pairs = _products(query, key, value, causal=False)
     output = op.outputs[0]
-    work = Cost(
-        gemms=(scores, weighted), vector_flop=product((4, pairs)), special_flop=total((pairs, output.numel))
-    )
+    work = Cost(gemms=(scores, weighted), vector_flop=product((4, pairs)), special_flop=total((pairs, output.numel)))
     return work + traffic(op)

@@ -26,7 +26,10 @@ def _sizes(x: TensorSpec, weight: TensorSpec, y: TensorSpec, op: Op) -> tuple[Si
 
 @rule("aten.convolution", "aten._convolution", "aten.cudnn_convolution", "aten.convolution_overrideable")
 def convolution(op: Op) -> Cost:
-    """Weight [K, C/g, R, S], or [C, K/g, R, S] when transposed; bias adds 1 FLOP an output element."""
+    """2·N·P·Q·K·C/g·R·S for P·Q output pixels (of a transposed one, input pixels); a bias 1 an output element.
+
+    The weight is [K, C/g, R, S], or [C, K/g, R, S] when transposed.
+    """
     x, weight = op.inputs[:2]
     (y,) = op.outputs
     pixels, c, k, kernel, groups = _sizes(x, weight, y, op)
@@ -40,9 +43,9 @@ def convolution(op: Op) -> Cost:
 
 @rule("aten.convolution_backward")
 def convolution_backward(op: Op) -> list[Cost]:
-    """One product for the gradient of the input, one for that of the weight, a reduction for that of the bias.
+    """The forward count for the gradient of the input, again for that of the weight; 1 a number summed for the bias.
 
-    Each has exactly the multiply-adds of the forward pass, and each is computed only where it is needed.
+    Each is a kernel, and computed only where it is needed.
     """
     grad, x, weight = op.inputs[:3]
     wants_input, wants_weight, wants_bias = op.attrs["output_mask"]
@@ -64,7 +67,7 @@ def convolution_backward(op: Op) -> list[Cost]:
 
 @rule("aten.conv_tbc")
 def convolution_time_first(op: Op) -> Cost:
-    """Input [T, B, C], weight [R, C, K]: [T·B, R·C] × [R·C, K], and a bias."""
+    """2·T·B·R·C·K for T output steps of an input [·, B, C] and a weight [R, C, K]; a bias 1 an output element."""
     _, weight, _ = op.inputs
     (y,) = op.outputs
     kernel, c, k = weight.shape

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rooflinekit.cost.table import Rule, reads, rule, traffic, writes
+from rooflinekit.cost.table import Rule, an_element, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.sizes import product
@@ -98,7 +98,11 @@ def work_of(op: Op, real: Work, complex_: Work | None = None) -> Cost:
 
 
 def _per_element(real: Work, complex_: Work | None) -> Rule:
-    return lambda op: work_of(op, real, complex_)
+    def price(op: Op) -> Cost:
+        return work_of(op, real, complex_)
+
+    price.__doc__ = an_element(*real)
+    return price
 
 
 def register(work: Mapping[str, Work]) -> None:
@@ -125,7 +129,7 @@ def multiply(op: Op) -> Cost:
 
 @rule("aten.div")
 def divide(op: Op) -> Cost:
-    """One division, and one operation where the quotient is rounded. By a complex number: see the table above."""
+    """One division, and one operation where the quotient is rounded. By a complex number 9 and 2."""
     rounded = int(op.attrs.get("rounding_mode") is not None)
     return work_of(op, (rounded, 1), _COMPLEX["div"] if _second_is_complex(op) else (0, 2))
 

@@ -10,7 +10,7 @@ import math
 
 import sympy
 
-from rooflinekit.cost.table import Rule, rule, traffic, writes
+from rooflinekit.cost.table import Rule, an_element, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.sizes import Size, product
@@ -46,19 +46,19 @@ def _transform(op: Op, side: TensorSpec, *, real: bool) -> list[Cost]:
 
 @rule("aten._fft_c2c")
 def complex_to_complex(op: Op) -> list[Cost]:
-    """Complex points to as many complex ones."""
+    """5·N·log2 N for each N complex points."""
     return _transform(op, op.outputs[0], real=False)
 
 
 @rule("aten._fft_r2c")
 def real_to_complex(op: Op) -> list[Cost]:
-    """Real points to the half of the complex ones that is not redundant."""
+    """5/2·N·log2 N for each N real points, to the half of the complex ones that is not redundant."""
     return _transform(op, op.inputs[0], real=True)
 
 
 @rule("aten._fft_c2r")
 def complex_to_real(op: Op) -> list[Cost]:
-    """The other way round."""
+    """5/2·N·log2 N for each N real points, from the half of the complex ones that is not redundant."""
     return _transform(op, op.outputs[0], real=True)
 
 
@@ -67,6 +67,7 @@ def _per_element(vector: int, special: int) -> Rule:
         (y,) = op.outputs
         return Cost(vector_flop=product((vector, y.numel)), special_flop=product((special, y.numel))) + writes((y,))
 
+    price.__doc__ = an_element(vector, special)
     return price
 
 

@@ -61,7 +61,7 @@ def _solved(x: TensorSpec, n: Size, operations: int) -> Cost:
 
 @rule("aten.linalg_cholesky_ex", "aten.linalg_ldl_factor_ex")
 def cholesky(op: Op) -> Cost:
-    """n³/3."""
+    """n³/3, for A = L·Lᵀ or L·D·Lᵀ."""
     return _cubes(op.inputs[0], 1) + traffic(op)
 
 
@@ -73,7 +73,7 @@ def inverse(op: Op) -> Cost:
 
 @rule("aten.cholesky_inverse")
 def inverse_from_cholesky(op: Op) -> Cost:
-    """2n³/3."""
+    """2n³/3, from the factor."""
     return _cubes(op.inputs[0], 2) + traffic(op)
 
 
@@ -85,7 +85,7 @@ def lu(op: Op) -> Cost:
 
 @rule("aten.lu_unpack")
 def lu_unpack(op: Op) -> Cost:
-    """A copy."""
+    """A copy of the factors into triangles of their own."""
     return traffic(op)
 
 
@@ -166,13 +166,13 @@ def symmetric_eigenvalues(op: Op) -> Cost:
 
 @rule("aten.linalg_eig")
 def eigenvectors(op: Op) -> Cost:
-    """25n³."""
+    """25n³, with vectors."""
     return _cubes(op.inputs[0], 25 * 3) + traffic(op)
 
 
 @rule("aten.linalg_eigvals", "aten._linalg_eigvals")
 def eigenvalues(op: Op) -> Cost:
-    """10n³."""
+    """10n³, without vectors."""
     return _cubes(op.inputs[0], 10 * 3) + traffic(op)
 
 
@@ -190,7 +190,7 @@ def pseudoinverse(op: Op) -> Cost:
 
 @rule("aten.linalg_matrix_exp")
 def matrix_exponential(op: Op) -> Cost:
-    """A Taylor polynomial of degree 18 in 5 products; how often it is squared depends on the numbers."""
+    """10n³: a Taylor polynomial of degree 18 in 5 products; how often it is squared depends on the numbers."""
     (a,) = op.inputs
     n = a.shape[-1]
     return Cost(gemms=(gemm_of(a, batch=product((5, *a.shape[:-2])), m=n, n=n, k=n),)) + traffic(op)

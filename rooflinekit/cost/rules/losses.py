@@ -8,7 +8,7 @@ them count.
 from __future__ import annotations
 
 from rooflinekit.cost.rules.elementwise import Work, register, work_of
-from rooflinekit.cost.table import Rule, reads, rule, traffic, writes
+from rooflinekit.cost.table import Rule, an_element, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
@@ -53,6 +53,7 @@ def _loss(vector: int, special: int) -> Rule:
         operations = vector + positive + _weighted(op) + (_reduction(op) != 0)
         return Cost(vector_flop=product((operations, n)), special_flop=product((special, n))) + traffic(op)
 
+    price.__doc__ = an_element(vector, special, "input element; 1 where they are summed up, 1 for a weight")
     return price
 
 

@@ -31,7 +31,7 @@ def _plus(op: Op) -> Cost:
 
 @rule("aten.mm", "aten._int_mm")
 def mm(op: Op) -> Cost:
-    """[m, k] × [k, n]."""
+    """[m, k] × [k, n]: 2·m·k·n."""
     a, b = op.inputs
     m, k = a.shape
     return Cost(gemms=(gemm_of(a, m=m, n=b.shape[1], k=k),)) + traffic(op)
@@ -45,13 +45,13 @@ def _product_plus(op: Op) -> Cost:
 
 @rule("aten.addmm")
 def addmm(op: Op) -> Cost:
-    """[m, k] × [k, n] plus a bias in the same kernel."""
+    """[m, k] × [k, n] plus a bias in the same kernel: 2·m·k·n, and 1 an output element."""
     return _product_plus(op)
 
 
 @rule("aten.bmm")
 def bmm(op: Op) -> Cost:
-    """[batch, m, k] × [batch, k, n]."""
+    """[b, m, k] × [b, k, n]: 2·b·m·k·n."""
     a, b = op.inputs
     batch, m, k = a.shape
     return Cost(gemms=(gemm_of(a, batch=batch, m=m, n=b.shape[2], k=k),)) + traffic(op)
@@ -59,7 +59,7 @@ def bmm(op: Op) -> Cost:
 
 @rule("aten.baddbmm")
 def baddbmm(op: Op) -> Cost:
-    """[batch, m, k] × [batch, k, n] plus a matrix in the same kernel."""
+    """[b, m, k] × [b, k, n] plus a matrix in the same kernel: 2·b·m·k·n, and 1 an output element."""
     _, a, b = op.inputs
     batch, m, k = a.shape
     return Cost(gemms=(gemm_of(a, batch=batch, m=m, n=b.shape[2], k=k),)) + _plus(op)
@@ -67,7 +67,7 @@ def baddbmm(op: Op) -> Cost:
 
 @rule("aten.mv")
 def mv(op: Op) -> Cost:
-    """[m, k] × [k]."""
+    """[m, k] × [k]: 2·m·k."""
     a, _ = op.inputs
     m, k = a.shape
     return Cost(gemms=(gemm_of(a, m=m, n=1, k=k),)) + traffic(op)
@@ -75,14 +75,14 @@ def mv(op: Op) -> Cost:
 
 @rule("aten.dot", "aten.vdot")
 def dot(op: Op) -> Cost:
-    """[k] · [k]."""
+    """[k] · [k]: 2·k."""
     a, _ = op.inputs
     return Cost(gemms=(gemm_of(a, m=1, n=1, k=a.numel),)) + traffic(op)
 
 
 @rule("aten.addmv")
 def addmv(op: Op) -> Cost:
-    """[m, k] × [k] plus a vector in the same kernel."""
+    """[m, k] × [k] plus a vector in the same kernel: 2·m·k, and 1 an output element."""
     _, a, _ = op.inputs
     m, k = a.shape
     return Cost(gemms=(gemm_of(a, m=m, n=1, k=k),)) + _plus(op)
@@ -96,7 +96,7 @@ def addr(op: Op) -> Cost:
 
 @rule("aten.addbmm")
 def addbmm(op: Op) -> Cost:
-    """The sum of a batch of products [m, k] × [k, n], plus a matrix."""
+    """The sum of b products [m, k] × [k, n], plus a matrix: 2·b·m·k·n, and 1 an output element."""
     _, a, b = op.inputs
     batch, m, k = a.shape
     return Cost(gemms=(gemm_of(a, batch=batch, m=m, n=b.shape[2], k=k),)) + _plus(op)
@@ -112,7 +112,7 @@ def addmm_activation(op: Op) -> Cost:
 
 @rule("aten._grouped_mm")
 def grouped_mm(op: Op) -> Cost:
-    """Each group's product; offsets split the rows, the columns or the contraction, so that their sum is one product.
+    """2·m·k·n of all groups together: offsets split the rows, the columns or the contraction of one product.
 
     [rows, k] × [g, k, n], [g, m, k] × [k, columns], [m, k] × [k, n] in g parts of k; [g, m, k] × [g, k, n] is a batch.
     """
@@ -126,7 +126,7 @@ def grouped_mm(op: Op) -> Cost:
 
 @rule("aten._trilinear")
 def trilinear(op: Op) -> list[Cost]:
-    """Σ a·w·b, as in a bilinear layer: for each output feature [rows, i] × [i, j], then each row's sum over j.
+    """Σ a·w·b, as in a bilinear layer: 2·rows·o·(i·j + j), for each output feature [rows, i] × [i, j], then over j.
 
     A layer with i and j inputs and o outputs takes o·(i·j + j) multiply-adds a row. In general the first two factors
     are contracted over the dimensions that the third lacks, then with it over the others; without a dimension to

@@ -21,11 +21,11 @@ free(
     "aten.as_strided_", "aten.squeeze_", "aten.unsqueeze_", "aten.transpose_", "aten.t_", "aten.alias",
     "aten.detach", "aten.detach_", "aten.lift_fresh", "aten.lift", "aten.view_as_real", "aten.view_as_complex",
     "aten.real", "aten.imag", "aten.movedim", "aten.empty", "aten.empty_like", "aten.empty_strided",
-    "aten.empty_permuted", "aten.new_empty", "aten.new_empty_strided", "aten.resize_", "aten.set_",
+    "aten.empty_permuted", "aten.new_empty", "aten.new_empty_strided", "aten.resize_", "aten.resize_as_", "aten.set_",
     "aten.is_same_size", "aten.sym_size", "aten.sym_stride", "aten.sym_numel", "aten.sym_storage_offset",
     "aten.unsafe_split", "aten.unsafe_split_with_sizes", "aten.unsafe_chunk", "aten._conj", "aten._neg_view",
     "profiler._record_function_enter_new", "profiler._record_function_exit", "prim.device",
-    "aten.size", "aten.stride", "aten.numel", "aten.dim",
+    "aten.size", "aten.stride", "aten.numel", "aten.dim", "aten._efficientzerotensor",
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rooflinekit.cost.table import Rule, reads, rule, traffic, writes
+from rooflinekit.cost.table import Rule, an_element, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.sizes import Size, product, total
@@ -55,6 +55,7 @@ def _per_element(vector: int, special: int) -> Rule:
         n = _numel(op.outputs)
         return Cost(vector_flop=product((vector, n)), special_flop=product((special, n))) + traffic(op)
 
+    price.__doc__ = an_element(vector, special)
     return price
 
 

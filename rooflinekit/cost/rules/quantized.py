@@ -6,7 +6,7 @@ the scale: 2.
 
 from __future__ import annotations
 
-from rooflinekit.cost.table import Rule, reads, rule, traffic, writes
+from rooflinekit.cost.table import Rule, an_element, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.sizes import floor_div, product, total
@@ -17,7 +17,7 @@ _QUANTIZE, _DEQUANTIZE = 5, 2
 
 @rule("aten._scaled_mm")
 def scaled_mm(op: Op) -> Cost:
-    """[m, k] × [k, n] of 8-bit numbers with scales, which are applied once an output element; a bias is added once."""
+    """[m, k] × [k, n] of 8-bit numbers: 2·m·k·n; scales 1 an output element, a bias 1."""
     a, b = op.inputs[:2]
     m, k = a.shape
     (y,) = op.outputs[:1]
@@ -27,11 +27,16 @@ def scaled_mm(op: Op) -> Cost:
 
 @rule("aten._scaled_grouped_mm")
 def scaled_grouped_mm(op: Op) -> Cost:
-    """The groups' products together, as in `_grouped_mm`, and a scale an output element."""
+    """2·m·k·n of all groups together, as in `_grouped_mm`; a scale 1 an output element."""
     a, b = op.inputs[:2]
     batch = a.shape[0] if len(a.shape) == len(b.shape) == 3 else 1
     gemm = Gemm(batch=batch, m=a.shape[-2], n=b.shape[-1], k=a.shape[-1])
     return Cost(gemms=(gemm,), vector_flop=op.outputs[0].numel) + traffic(op)
+
+
+def activation(op: Op) -> tuple[int, int]:
+    """Vector FLOP and special functions an element of the activation in a product: ReLU 1, x·sigmoid(x) 3 and 2."""
+    return {"relu": (1, 0), "silu": (3, 2)}.get(op.attrs.get("activation") or "none", (0, 0))
 
 
 def _linear(x: TensorSpec, y: TensorSpec) -> Gemm:
@@ -42,22 +47,24 @@ def _linear(x: TensorSpec, y: TensorSpec) -> Gemm:
 
 @rule("aten._weight_int8pack_mm", "aten._mixed_dtypes_linear")
 def scaled_after_the_product(op: Op) -> Cost:
-    """A weight of integers with a scale a row, applied once an output element; a bias is added once."""
+    """[m, k] × a weight of integers [n, k]: 2·m·k·n; scale 1 an output element, bias 1, activation."""
     (y,) = op.outputs
-    operations = 2 if op.attrs.get("bias") is not None else 1
-    return Cost(gemms=(_linear(op.inputs[0], y),), vector_flop=product((operations, y.numel))) + traffic(op)
+    vector, special = activation(op)
+    vector += 2 if op.attrs.get("bias") is not None else 1
+    work = Cost(vector_flop=product((vector, y.numel)), special_flop=product((special, y.numel)))
+    return Cost(gemms=(_linear(op.inputs[0], y),)) + work + traffic(op)
 
 
 @rule("aten._weight_int4pack_mm", "aten._weight_int4pack_mm_for_cpu")
 def scaled_before_the_product(op: Op) -> Cost:
-    """A weight of 4-bit numbers with scale and zero point a group: first, a multiply-add for each of them."""
+    """[m, k] × a weight of 4 bits [n, k]: 2·m·k·n; scale and zero point of its group 2 for each weight."""
     gemm = _linear(op.inputs[0], op.outputs[0])
     return Cost(gemms=(gemm,), vector_flop=product((_DEQUANTIZE, gemm.n, gemm.k))) + traffic(op)
 
 
 @rule("quantized.linear_dynamic")
 def dynamic_linear(op: Op) -> Cost:
-    """The range of the input, 2 an element, and its 8-bit form; the product with n·k bytes; back, and the bias: 3."""
+    """2·m·k·n; the range of the input 2 an element and its 8-bit form 5; back and the bias 3 an output element."""
     (x,), (y,) = op.inputs, op.outputs
     gemm = _linear(x, y)
     flop = total((product((2 + _QUANTIZE, x.numel)), product((_DEQUANTIZE + 1, y.numel))))
@@ -68,6 +75,7 @@ def _per_element(flop: int) -> Rule:
     def price(op: Op) -> Cost:
         return Cost(vector_flop=product((flop, op.inputs[0].numel))) + traffic(op)
 
+    price.__doc__ = an_element(flop, 0)
     return price
 
 
@@ -98,7 +106,7 @@ for _kind, _flop in _PER_ELEMENT.items():
 
 @rule("aten._fused_moving_avg_obs_fq_helper")
 def observed_fake_quantization(op: Op) -> list[Cost]:
-    """The smallest and the largest number; then, with the scale that follows from them, there and back."""
+    """The smallest and the largest number 2 an element; then, with the scale that follows, there and back: 8."""
     x = op.inputs[0]
     there_and_back = product((_QUANTIZE + _DEQUANTIZE + 1, x.numel))
     return [

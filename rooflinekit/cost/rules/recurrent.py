@@ -1,4 +1,6 @@
-"""Recurrent layers as one operator: x [t, b, i] or [b, t, i], weights a layer and direction [g·h, i], [g·h, h or p], [p, h].
+"""Recurrent layers as one operator.
+
+x is [t, b, i] or [b, t, i]; the weights of a layer and direction are [g·h, i], [g·h, h or p] and [p, h].
 
 g gates: 4 (LSTM), 3 (GRU), 1. The input's product runs over the whole sequence, the state's once a time step.
 """
@@ -20,7 +22,8 @@ _CELLS = {
     1: (1, 1, 1, 4),  # tanh; backward: g·(1-y·y), sum for the bias
     # four sums, three sigmoids, c = f·c + i·g, h = o·tanh(c); backward: o 1, c 5, i g f c 4, slopes 3·3 + 3, sums 4
     2: (4, 14, 8, 26),
-    # two sums, n = tanh(x + r·h), two sigmoids, (1-z)·n + z·h; backward: n 2, z 2, h 1, r 1, hn 1, slopes 2·3 + 3, sums 4
+    # two sums, n = tanh(x + r·h), two sigmoids, (1-z)·n + z·h
+    # backward: n 2, z 2, h 1, r 1, hn 1, slopes 2·3 + 3, sums 4
     3: (3, 12, 5, 20),
 }
 
@@ -44,7 +47,10 @@ def _states(op: Op, x: TensorSpec) -> Size:
 
 @rule("aten._cudnn_rnn", "aten.miopen_rnn")
 def recurrent(op: Op) -> Cost:
-    """Each gate adds two biases, where there are any."""
+    """2·t·b·g·h·(i + h) a layer and direction, or with a projection to p 2·t·b·(g·h·(i + p) + h·p).
+
+    A state adds: LSTM 14 and 8 special functions, GRU 12 and 5, tanh 1 and 1, ReLU 2; each gate two biases, if any.
+    """
     x = op.inputs[0]
     t, b = _steps(op, x)
     gemms = []
@@ -62,7 +68,7 @@ def recurrent(op: Op) -> Cost:
 
 @rule("aten._cudnn_rnn_backward", "aten.miopen_rnn_backward")
 def recurrent_backward(op: Op) -> list[Cost]:
-    """For each product of the forward pass one for its input, step by step, and one for its weight, over all steps.
+    """Each product of the forward pass for its weight, over all steps, and for its input: the state's step by step.
 
     The first layer's input has none where it needs no gradient.
     """

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 
 from rooflinekit.cost.rules.elementwise import is_complex
-from rooflinekit.cost.table import rule, traffic, writes
-from rooflinekit.ir.cost import Cost
+from rooflinekit.cost.rules.movement import dense_bytes
+from rooflinekit.cost.table import reads, rule, traffic, writes
+from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
+from rooflinekit.ir.tensor import TensorSpec
 
 
 def _per_input(op: Op, vector: int, special: int = 0) -> Cost:
@@ -103,7 +105,7 @@ def norm_work(order: object, n: Size, norms: Size, complex_: bool = False) -> Co
 
 @rule("aten.linalg_vector_norm", "aten.norm")
 def vector_norm(op: Op) -> Cost:
-    """One norm an output."""
+    """One norm an output: order 2 takes 2 an element and a root, orders 1 and ∞ 2, others a power each."""
     order = op.attrs.get("ord", op.attrs.get("p"))
     return norm_work(order, op.inputs[0].numel, op.outputs[0].numel, is_complex(op)) + traffic(op)
 
@@ -121,6 +123,35 @@ def pairwise_distances(op: Op) -> Cost:
     pairs = op.outputs[0].numel
     n = product((pairs, op.inputs[0].shape[-1]))
     return Cost(vector_flop=n) + norm_work(op.attrs.get("p", 2), n, pairs) + traffic(op)
+
+
+@rule("aten._euclidean_dist")
+def euclidean_distances(op: Op) -> list[Cost]:
+    """√(|a|² + |b|² - 2·a·b) of [p, m] and [r, m], as a product [p, m + 2] × [m + 2, r] of rows with their squares.
+
+    For each side squares, their sums, ones, and all of it side by side; -2·a; at last a comparison and a root a pair.
+    """
+    a, b = op.inputs
+    (y,) = op.outputs
+
+    def side(x: TensorSpec) -> tuple[list[Cost], Size]:
+        """The kernels of one side, and the bytes of its rows with their squares and ones."""
+        all_rows, dense = product((*x.shape[:-1], x.dtype.itemsize)), dense_bytes(x)
+        wide = total((dense, product((2, all_rows))))
+        return [
+            Cost(vector_flop=x.numel, write_bytes=dense, label="squares") + reads((x,)),
+            Cost(vector_flop=x.numel, read_bytes=dense, write_bytes=all_rows, label="sums"),
+            Cost(write_bytes=all_rows, label="ones"),
+            Cost(read_bytes=wide, write_bytes=wide, label="rows"),
+        ], wide
+
+    (of_a, left), (of_b, right) = side(a), side(b)
+    scaled = Cost(vector_flop=a.numel, write_bytes=dense_bytes(a), label="scaling") + reads((a,))
+    gemm = Gemm(batch=product(y.shape[:-2]), m=a.shape[-2], n=b.shape[-2], k=total((a.shape[-1], 2)))
+    work = Cost(gemms=(gemm,), read_bytes=total((left, right)), label="product") + writes((y,))
+    over = Cost(read_bytes=y.bytes, write_bytes=y.bytes)
+    root = Cost(vector_flop=y.numel, label="clamp") + over, Cost(special_flop=y.numel, label="root") + over
+    return [scaled, *of_a, *of_b, work, *root]
 
 
 @rule("aten._cdist_backward", "aten._pdist_backward")

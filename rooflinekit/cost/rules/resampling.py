@@ -8,7 +8,7 @@ shared by all images and channels and not counted, nor is index arithmetic. Taps
 from __future__ import annotations
 
 from rooflinekit.cost.rules.movement import zeros_then
-from rooflinekit.cost.table import Rule, reads, rule, traffic, writes
+from rooflinekit.cost.table import Rule, an_element, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.sizes import Size, product, smaller, total
@@ -34,6 +34,7 @@ def _upsample(taps: int, dimensions: int) -> Rule:
         (x,), (y,) = op.inputs, op.outputs
         return Cost(vector_flop=product((flop, y.numel)), read_bytes=_taps_read(x, y, taps)) + writes((y,))
 
+    price.__doc__ = an_element(flop, 0, "output element")
     return price
 
 
@@ -48,6 +49,7 @@ def _upsample_backward(taps: int, dimensions: int) -> Rule:
             return Cost(vector_flop=vector) + traffic(op)
         return zeros_then("sum", op, (grad,), _taps_read(x, grad, taps), flop=vector)
 
+    price.__doc__ = an_element(flop, 0, "element of the gradient")
     return price
 
 

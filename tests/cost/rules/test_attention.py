@@ -11,6 +11,8 @@ from torch.nn import functional
 
 from rooflinekit import Input
 from rooflinekit.cost.rules.attention import score_pairs
+from rooflinekit.cost.table import price
+from rooflinekit.ir.op import Op
 from rooflinekit.ir.sizes import symbol
 
 ATTENTION = "_scaled_dot_product_{}_attention"
@@ -159,3 +161,13 @@ def test_inference_keeps_no_statistics_for_a_backward_pass(traced, costs_of):
     graph = traced(functional.scaled_dot_product_attention, *3 * [(2, 3, 6, 8)])
     (c,) = costs_of(graph, ATTENTION.format("efficient"))
     assert c.write_bytes == 1168  # 4 · 2·3·6·8 and two 8-byte counters of the random state
+
+
+def test_flexible_attention_is_counted_dense(tensor):
+    q, k, v = (tensor(2, 3, 16, 8) for _ in range(3))
+    outputs = (tensor(2, 3, 16, 8), tensor(2, 3, 16))
+    op = Op(name="op", kind="higher_order.flex_attention", inputs=(q, k, v), outputs=outputs)
+    (c,) = price(op, on_unknown="raise").costs
+    assert c.matrix_flop == 49152  # two products, 2 · 6·16·16·8 each
+    assert (c.vector_flop, c.special_flop) == (6144, 2304)  # 4 and an exp for each of 6·256; a division for each of 768
+    assert (c.read_bytes, c.write_bytes) == (9216, 3456)  # 4 · 3·768; 4 · (768 + 96)

@@ -157,3 +157,21 @@ def test_the_library_form_of_a_convolution_has_a_rule(tensor, cost):
 def test_convolution_flop_with_named_sizes(traced):
     graph = traced(nn.Conv2d(3, 8, 3, padding=1), ("batch", 3, "height", "width"))
     assert str(graph.matrix_flop) == "432*batch*height*width"  # 2 · batch·height·width · 8 · 3·3·3
+
+
+def test_a_convolution_with_time_first(tensor, cost):
+    # 7 steps, batch 2, 3 channels; kernel of 3 steps; 5 steps of 4 channels
+    inputs = [tensor(7, 2, 3), tensor(3, 3, 4), tensor(4)]
+    c = cost("conv_tbc", inputs, [tensor(5, 2, 4)], pad=0)
+    assert c.matrix_flop == 720  # 2 · 5·2 · 3·3 · 4
+    assert c.vector_flop == 40  # a bias for each of 5·2·4
+    assert (c.read_bytes, c.write_bytes) == (328, 160)  # 4 · (42 + 36 + 4); 4 · 40
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_other_paddings_are_kernels_of_their_own(traced, mode):
+    # 2·3·6·6 padded to 8·8, then 2 · 2·6·6 · 4 · 3·3·3
+    graph = traced(nn.Conv2d(3, 4, 3, padding=1, padding_mode=mode), (2, 3, 6, 6))
+    assert graph.matrix_flop == 15552
+    assert [p.op.kind for p in graph.priced if p.costs][-1] == "aten.convolution"
+    assert len([p for p in graph.priced if p.costs]) > 1

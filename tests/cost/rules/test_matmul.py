@@ -99,6 +99,45 @@ def test_a_matrix_expanded_over_the_batch_is_read_once(tensor, cost):
     assert c.read_bytes == 620  # 4 · (7·5 + 8·5·3)
 
 
+def test_the_sum_of_a_batch_of_products(tensor, cost):
+    c = cost("addbmm", [tensor(7, 3), tensor(2, 7, 5), tensor(2, 5, 3)], [tensor(7, 3)], beta=1, alpha=1)
+    assert (c.matrix_flop, c.vector_flop) == (420, 21)  # 2 · 2·7·5·3; one addition for each of 7·3
+    assert (c.read_bytes, c.write_bytes) == (484, 84)  # 4 · (21 + 70 + 30)
+
+
+def test_a_product_of_matrix_and_vector_plus_a_vector(tensor, cost):
+    c = cost("addmv", [tensor(7), tensor(7, 5), tensor(5)], [tensor(7)], beta=1, alpha=2)
+    assert (c.matrix_flop, c.vector_flop) == (70, 14)  # 2 · 7·5; times alpha, plus
+    assert (c.read_bytes, c.write_bytes) == (188, 28)  # 4 · (7 + 35 + 5)
+
+
+def test_a_matrix_plus_an_outer_product(tensor, cost):
+    c = cost("addr", [tensor(7, 3), tensor(7), tensor(3)], [tensor(7, 3)], beta=1, alpha=1)
+    assert (c.matrix_flop, c.vector_flop) == (0, 42)  # one multiplication and one addition for each of 7·3
+    assert (c.read_bytes, c.write_bytes) == (124, 84)
+
+
+@pytest.mark.parametrize(("gelu", "vector", "special"), [(False, 42, 0), (True, 189, 21)])
+def test_a_product_with_its_activation(tensor, cost, gelu, vector, special):
+    inputs = [tensor(3), tensor(7, 5), tensor(5, 3)]
+    c = cost("_addmm_activation", inputs, [tensor(7, 3)], beta=1, alpha=1, use_gelu=gelu)
+    # 21 outputs: bias 1 and ReLU 1, or GELU 8 and a tanh
+    assert (c.matrix_flop, c.vector_flop, c.special_flop) == (210, vector, special)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "y", "flop"),
+    [
+        ((12, 5), (2, 5, 3), (12, 3), 360),  # 12 rows dealt out to 2 matrices: 2 · 12·5·3
+        ((2, 7, 5), (5, 8), (7, 8), 560),  # 8 columns dealt out: 2 · 7·5·8
+        ((7, 10), (10, 3), (2, 7, 3), 420),  # 10 summands dealt out: 2 · 7·10·3
+        ((2, 7, 5), (2, 5, 3), (2, 7, 3), 420),  # a batch: 2 · 2·7·5·3
+    ],
+)
+def test_grouped_products(tensor, cost, a, b, y, flop):
+    assert cost("_grouped_mm", [tensor(*a), tensor(*b)], [tensor(*y)]).matrix_flop == flop
+
+
 # --- traced ---------------------------------------------------------------------------------------------------
 
 
@@ -165,3 +204,35 @@ def test_complex_products_are_traced(traced):
 def test_the_product_of_a_symbolic_sequence_with_itself(traced):
     graph = traced(lambda x: x @ x.transpose(1, 2), ("batch", "seq", 8))
     assert str(graph.matrix_flop) == "16*batch*seq**2"  # 2 · batch·seq·seq·8
+
+
+# --- bilinear layers: i = 4 and j = 5 inputs, o = 6 outputs, 3 rows -------------------------------------------
+
+
+def test_a_bilinear_layer(traced, costs_of):
+    graph = traced(nn.Bilinear(4, 5, 6), (3, 4), (3, 5))
+    # each output: the rows times [4, 5], 3·4·5 multiply-adds, then each row with the second input, 3·5
+    assert graph.matrix_flop == 900  # 2 · 6 · (60 + 15)
+    first, second = costs_of(graph, "_trilinear")
+    assert (first.matrix_flop, second.matrix_flop) == (720, 180)
+    # x [3, 4] and the weight [6, 4, 5]; between them [3, 6, 5], written and read; y [3, 5]; out [3, 6]
+    assert (first.read_bytes, first.write_bytes) == (528, 360)
+    assert (second.read_bytes, second.write_bytes) == (420, 72)
+
+
+def test_training_a_bilinear_layer(traced):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.left, self.right, self.bilinear = nn.Linear(4, 4), nn.Linear(5, 5), nn.Bilinear(4, 5, 6)
+
+        def forward(self, x, y):
+            return self.bilinear(self.left(x), self.right(y))
+
+    alone = traced(nn.Bilinear(4, 5, 6), (3, 4), (3, 5), mode="training")
+    # forward 450 multiply-adds; the weight's gradient: x times the gradient element-wise, then [24, 3] × [3, 5]
+    assert alone.matrix_flop == 1620  # 2 · (450 + 360)
+    # the first input's: gradient times weight 360, then with y over j 360; the second's: 360, then over o 3·6·5
+    # linear layers: 2 · 3·16 and 2 · 3·25, for their weights alone
+    both = traced(Both(), (3, 4), (3, 5), mode="training")
+    assert both.matrix_flop == 4452  # 2 · (450 + 360 + 720 + 450 + 96 + 150)

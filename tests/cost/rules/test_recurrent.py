@@ -7,7 +7,7 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.ir.cost import Cost
 
-T, B, I, H = 7, 3, 5, 4
+T, B, N, H = 7, 3, 5, 4
 
 
 def cost(model: nn.Module, *shape: int | str, mode: str = "inference", kind: str = "aten._cudnn_rnn") -> list[Cost]:
@@ -17,7 +17,7 @@ def cost(model: nn.Module, *shape: int | str, mode: str = "inference", kind: str
 
 
 def test_lstm() -> None:
-    (found,) = cost(nn.LSTM(I, H), T, B, I)
+    (found,) = cost(nn.LSTM(N, H), T, B, N)
     # 4 gates: input 21·16·5, state 21·16·4 multiply-adds
     assert found.matrix_flop == 2 * (21 * 16 * 5 + 21 * 16 * 4)
     # a state and step: 8 biases, 4 sums, 3 sigmoids of 2, c = f·c + i·g is 3, h = o·tanh(c) is 1; 84 of them
@@ -29,42 +29,42 @@ def test_lstm() -> None:
 
 
 def test_gru_and_rnn() -> None:
-    (gru,) = cost(nn.GRU(I, H), T, B, I)
+    (gru,) = cost(nn.GRU(N, H), T, B, N)
     assert gru.matrix_flop == 2 * 21 * 12 * (5 + 4)
     # 6 biases; r and z: a sum each; n: r·h and a sum; 2 sigmoids of 2; (1-z)·n + z·h is 4
     assert gru.vector_flop == 84 * (6 + 2 + 2 + 4 + 4)
     assert gru.special_flop == 84 * (2 * 2 + 1)
-    (tanh,) = cost(nn.RNN(I, H, bias=False), T, B, I)
+    (tanh,) = cost(nn.RNN(N, H, bias=False), T, B, N)
     assert tanh.matrix_flop == 2 * 21 * 4 * (5 + 4)
     assert (tanh.vector_flop, tanh.special_flop) == (84, 84)
-    (relu,) = cost(nn.RNN(I, H, nonlinearity="relu"), T, B, I)
+    (relu,) = cost(nn.RNN(N, H, nonlinearity="relu"), T, B, N)
     assert (relu.vector_flop, relu.special_flop) == (84 * (2 + 1 + 1), 0)
 
 
 def test_layers_directions_and_batch_first() -> None:
-    (found,) = cost(nn.LSTM(I, H, num_layers=2, bidirectional=True, batch_first=True), B, T, I)
+    (found,) = cost(nn.LSTM(N, H, num_layers=2, bidirectional=True, batch_first=True), B, T, N)
     # layer 1: input 5; layer 2: both directions of layer 1, 8; two directions each
     assert found.matrix_flop == 2 * 2 * 21 * 16 * ((5 + 4) + (8 + 4))
     assert [g.batch for g in found.gemms] == [1, 7] * 4
 
 
 def test_projection() -> None:
-    model = nn.LSTM(I, H, num_layers=2, bidirectional=True, proj_size=2)
-    (found,) = cost(model, T, B, I)
+    model = nn.LSTM(N, H, num_layers=2, bidirectional=True, proj_size=2)
+    (found,) = cost(model, T, B, N)
     # state of size 2 comes back, and 21·4·2 for the projection itself
     first, second = 16 * (5 + 2) + 4 * 2, 16 * (4 + 2) + 4 * 2
     assert found.matrix_flop == 2 * 2 * 21 * (first + second)
-    graph = rk.trace(model, rk.Input(T, B, I))
+    graph = rk.trace(model, rk.Input(T, B, N))
     assert graph.outputs[0].shape == (T, B, 4)
 
 
 @pytest.mark.parametrize(("layer", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
 def test_backward(layer: type[nn.Module], gates: int) -> None:
-    model = nn.Sequential(nn.Linear(I, I), First(layer(I, H)))
-    inputs, weights = cost(model, T, B, I, mode="training", kind="aten._cudnn_rnn_backward")
-    assert inputs.matrix_flop == weights.matrix_flop == 2 * 21 * gates * H * (I + H)
+    model = nn.Sequential(nn.Linear(N, N), First(layer(N, H)))
+    inputs, weights = cost(model, T, B, N, mode="training", kind="aten._cudnn_rnn_backward")
+    assert inputs.matrix_flop == weights.matrix_flop == 2 * 21 * gates * H * (N + H)
     # no gradient for the first layer's input where nothing asks for it
-    alone, _ = cost(First(layer(I, H)), T, B, I, mode="training", kind="aten._cudnn_rnn_backward")
+    alone, _ = cost(First(layer(N, H)), T, B, N, mode="training", kind="aten._cudnn_rnn_backward")
     assert alone.matrix_flop == 2 * 21 * gates * H * H
 
 
@@ -80,16 +80,16 @@ class First(nn.Module):
 
 
 def test_open_sizes_and_formats() -> None:
-    graph = rk.trace(nn.GRU(I, H), rk.Input("t", "b", I), dtype="float16")
+    graph = rk.trace(nn.GRU(N, H), rk.Input("t", "b", N), dtype="float16")
     assert graph.dims == ("t", "b")
     assert str(graph.matrix_flop) == str(2 * 12 * 9) + "*b*t"
     assert graph.at(t=T, b=B).matrix_flop == 2 * 21 * 12 * 9
 
 
 def test_cells_count_the_same_products() -> None:
-    graph = rk.trace(lambda x: CELL(x), rk.Input(B, I))
+    graph = rk.trace(lambda x: CELL(x), rk.Input(B, N))
     assert graph.matrix_flop == 2 * 3 * 16 * (5 + 4)
     assert not graph.coverage.default_kinds
 
 
-CELL = nn.LSTMCell(I, H)
+CELL = nn.LSTMCell(N, H)

@@ -27,6 +27,17 @@ def _sum_of_squares(y):
 # --- reductions -----------------------------------------------------------------------------------------------
 
 
+def test_distances_of_many_points_are_a_product(tensor, costs):
+    found = costs("_euclidean_dist", [tensor(30, 4), tensor(20, 4)], [tensor(30, 20)])
+    assert sum(c.matrix_flop for c in found) == 7200  # 2 · 30·20·(4 + 2)
+    # -2·a 120; squares and their sums 2·120 and 2·80; a comparison a pair
+    assert sum(c.vector_flop for c in found) == 1120
+    assert sum(c.special_flop for c in found) == 600
+    # scaled 960; a's squares 960, sums 600, ones 120, rows 720·2; b's 640, 400, 80, 480·2; product 1200 + 2400;
+    # in place twice 4800
+    assert sum(c.bytes for c in found) == 19360
+
+
 @pytest.mark.parametrize(
     "kind", ["sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "prod"]
 )

@@ -1,0 +1,167 @@
+"""Bytes → time on a machine of 1 TB/s DRAM, 2 TB/s L2 of 4 MB, and 50 SMs at 1.25 GHz."""
+
+import numpy as np
+import pytest
+from round_numbers import constants
+
+from rooflinekit.hardware.device import Device
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.memory_system import combined
+from rooflinekit.model.roofline import time_work
+from rooflinekit.model.work import Products, Recent, Work
+
+
+def memory_us(machine: Machine, **columns: object) -> float:
+    return float(time_work(Work.of(1, **columns), machine).memory_s[0]) * 1e6
+
+
+def compute_us(machine: Machine, **columns: object) -> float:
+    return float(time_work(Work.of(1, **columns), machine).compute_s[0]) * 1e6
+
+
+# --- both at once ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overlap", "joined"),
+    [
+        (1, 7.0),  # one after the other
+        (2, 5.0),  # √(9 + 16)
+        (3, 91 ** (1 / 3)),  # ∛(27 + 64)
+        (1000, 4.0),  # the shorter is hidden
+    ],
+)
+def test_compute_and_memory_join_by_the_norm(device: Device, overlap: float, joined: float) -> None:
+    machine = Machine.of(device, constants(overlap=overlap))
+    both = combined(np.array([3.0, 4.0]), np.array([4.0, 3.0]), machine)
+    assert both == pytest.approx([joined, joined])
+
+
+def test_the_norm_at_its_ends(device: Device) -> None:
+    machine = Machine.of(device, constants(overlap=2))
+    # nothing at all, one alone, two alike: 1·√2; and a millionth beside 1 is not lost to rounding
+    found = combined(np.array([0.0, 5.0, 0.0, 1.0, 1.0]), np.array([0.0, 0.0, 7.0, 1.0, 1e-6]), machine)
+    assert found.tolist() == pytest.approx([0.0, 5.0, 7.0, 2**0.5, 1 + 0.5e-12], rel=1e-14)
+
+
+# --- DRAM -----------------------------------------------------------------------------------------------------
+
+
+def test_products_and_streams_have_shares_of_their_own(device: Device) -> None:
+    machine = Machine.of(device, constants(memory_share=0.8, product_memory_share=0.5))
+    # 3 MB read and 1 MB written at 0.8 and 0.5 TB/s
+    assert memory_us(machine, read_bytes=3e6, write_bytes=1e6) == pytest.approx(5.0)
+    product = Products.of([0], m=1, n=1, k=1)
+    assert memory_us(machine, products=product, read_bytes=3e6, write_bytes=1e6) == pytest.approx(8.0)
+
+
+# --- rows that are read again ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "passes", "microseconds"),
+    [
+        (25_000, 3, 11.0),  # 2 blocks · 25 kB fill half of the L1: both later passes hit; 10 MB read, 1 MB written
+        (42_500, 3, 21.0),  # 85 % full, halfway to 120 %: half of the 20 MB is read again
+        (60_000, 3, 31.0),  # 120 %: nothing is left
+        (90_000, 3, 31.0),
+        (60_000, 2, 21.0),  # one later pass
+        (60_000, 1, 11.0),  # none
+    ],
+)
+def test_later_passes_hit_the_l1_as_far_as_rows_fit(
+    device: Device, row_bytes: float, passes: int, microseconds: float
+) -> None:
+    # blocks of 1024 threads, 2 on an SM of 2048; an L1 of 100 kB
+    machine = Machine.of(device.replace(l1_capacity_per_sm=100e3, threads_per_sm=2048), constants())
+    found = memory_us(
+        machine, read_bytes=10e6, write_bytes=1e6, rows=1000, row_bytes=row_bytes, passes=passes, threads=1024
+    )
+    assert found == pytest.approx(microseconds)
+
+
+def test_few_rows_leave_the_l1_to_one_another(device: Device) -> None:
+    # 50 rows are one an SM, where 51 are two: 60 kB of 100 kB is 1/7 of the way from 50 to 120 %
+    machine = Machine.of(device.replace(l1_capacity_per_sm=100e3, threads_per_sm=2048), constants())
+    columns = {"read_bytes": 7e6, "row_bytes": 60e3, "passes": 2, "threads": 1024}
+    assert memory_us(machine, rows=50, **columns) == pytest.approx(8.0)
+    assert memory_us(machine, rows=51, **columns) == pytest.approx(14.0)
+
+
+def test_where_the_specification_says_no_l1_it_is_24_kib(device: Device) -> None:
+    # 2 blocks of 6 KiB fill half of it, of 14.4 KiB 120 %
+    columns = {"read_bytes": 1e6, "rows": 1000, "passes": 2, "threads": 1024}
+    machine = Machine.of(device, constants())
+    assert memory_us(machine, row_bytes=6 * 1024, **columns) == pytest.approx(1.0)
+    assert memory_us(machine, row_bytes=14.5 * 1024, **columns) == pytest.approx(2.0)
+
+
+# --- what an earlier kernel left in the L2 ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "distance", "microseconds"),
+    [
+        (2e6, 0, 3.0),  # half of the L2: all of it at 2 TB/s, 1 µs, and the other 2 MB from DRAM, 2 µs
+        (1e6, 1e6, 3.5),  # 1 MB at 2 TB/s, 3 MB from DRAM
+        (2e6, 1.4e6, 3.5),  # 85 %: half of the 2 MB
+        (2e6, 2.8e6, 4.0),  # 120 %: none
+        (2e6, 100e6, 4.0),
+        (4.8e6, 0, 4.0),  # too large for itself
+    ],
+)
+def test_what_was_touched_last_is_in_the_l2(device: Device, size: float, distance: float, microseconds: float) -> None:
+    machine = Machine.of(device, constants(l2_bytes_per_clock=32))  # 32 · 50 · 1.25 GHz = 2 TB/s
+    found = memory_us(machine, read_bytes=4e6, recent=Recent.of([0], [size], [distance]))
+    assert found == pytest.approx(microseconds)
+
+
+def test_no_more_is_found_than_is_read(machine: Machine) -> None:
+    # two tensors of 1 MB are there, 1.5 MB is read: 0.75 µs at 2 TB/s
+    assert memory_us(machine, read_bytes=1.5e6, recent=Recent.of([0, 0], [1e6, 1e6])) == pytest.approx(0.75)
+    assert memory_us(machine, write_bytes=1e6, recent=Recent.of([0], [1e6])) == pytest.approx(1.0)
+
+
+def test_reads_find_their_own_kernel(machine: Machine) -> None:
+    work = Work.of(3, read_bytes=2e6, recent=Recent.of([2], [2e6]))
+    assert time_work(work, machine).memory_s == pytest.approx([2e-6, 2e-6, 1e-6])
+
+
+def test_the_l2_is_never_slower_than_dram(device: Device) -> None:
+    # 8 bytes a clock are 0.5 TB/s; DRAM gives 0.8
+    machine = Machine.of(device, constants(l2_bytes_per_clock=8, memory_share=0.8))
+    assert machine.l2_bandwidth == pytest.approx(0.8e12)
+    assert memory_us(machine, read_bytes=2e6, recent=Recent.of([0], [2e6])) == pytest.approx(2.5)
+
+
+def test_a_cache_behind_the_l2_counts(device: Device) -> None:
+    machine = Machine.of(device.replace(last_level_cache=40e6), constants())
+    assert machine.l2_bytes == 40e6
+    assert memory_us(machine, read_bytes=20e6, recent=Recent.of([0], [20e6])) == pytest.approx(10.0)
+
+
+# --- the SMs' own time ------------------------------------------------------------------------------------------
+
+
+def test_rows_wait_and_columns_work(device: Device) -> None:
+    # 2 passes of 1000 cycles, hidden by the 4 blocks of 512 threads on an SM: 500 cycles a row, and 0.5 a column
+    machine = Machine.of(device.replace(threads_per_sm=2048), constants(row_latency_cycles=1000, column_cycles=0.5))
+    columns = {"columns": 1000, "passes": 2, "threads": 512}
+    # 100 rows are 2 an SM: 2000 cycles at 1.25 GHz; the 101st makes 3
+    assert compute_us(machine, rows=100, **columns) == pytest.approx(1.6)
+    assert compute_us(machine, rows=101, **columns) == pytest.approx(2.4)
+    assert compute_us(machine, rows=1, **columns) == pytest.approx(0.8)
+    assert compute_us(machine, rows=0, **columns) == 0.0
+
+
+def test_single_accesses_take_their_cycles(device: Device) -> None:
+    # a million accesses on 50 SMs at a quarter cycle: 5000 cycles
+    machine = Machine.of(device, constants(access_cycles=0.25))
+    assert compute_us(machine, accesses=1e6) == pytest.approx(4.0)
+
+
+def test_rows_are_beside_other_arithmetic_not_after_it(device: Device) -> None:
+    machine = Machine.of(device, constants(column_cycles=0.5))
+    # 50 rows of 1000 columns: 500 cycles, 0.4 µs; 10 MFLOP at 10 TFLOP/s 1 µs
+    assert compute_us(machine, rows=50, columns=1000, vector_flop=10e6) == pytest.approx(1.0)
+    assert compute_us(machine, rows=50, columns=1000, vector_flop=1e6) == pytest.approx(0.4)

@@ -1,0 +1,116 @@
+"""What a board's power sustains: watts beyond idling, over the energy of a FLOP in the process."""
+
+import math
+
+import pytest
+from round_numbers import constants
+
+from rooflinekit.hardware.device import Device
+from rooflinekit.ir.tensor import Math
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.power import node_nm, power_limit
+from rooflinekit.model.roofline import time_work
+from rooflinekit.model.work import Products, Work
+
+#: 10 pJ a FLOP on the lanes, 2 pJ on the engine, in 16 nm; a fifth of the board idles.
+VALUES = {"lanes_energy": 10e-12, "matrix_energy": 2e-12, "idle_share": 0.2, "energy_node_exponent": 1.0}
+
+
+def limit(device: Device, arithmetic: Math = Math.FP32, *, engine: bool = False, **board: object) -> float:
+    board = {"board_power": 250, "process_node": "16 nm", **board}
+    return power_limit(device.replace(**board), VALUES, arithmetic, engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("board", "tflops"),
+    [
+        ({}, 20.0),  # 0.8 · 250 W / 10 pJ
+        ({"board_power": 70}, 5.6),  # 0.8 · 70 W / 10 pJ
+        ({"devices_per_board": 2}, 10.0),  # 125 W each
+        ({"process_node": "TSMC 4N"}, 80.0),  # a quarter of the energy
+        ({"process_node": "TSMC 5 nm (compute), 6 nm (I/O)"}, 64.0),  # 5/16, by the first number
+    ],
+)
+def test_the_limit_of_the_lanes(device: Device, board: dict[str, object], tflops: float) -> None:
+    assert limit(device, **board) == pytest.approx(tflops * 1e12)
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "engine", "tflops"),
+    [
+        (Math.FP16, True, 100.0),  # 200 W / 2 pJ
+        (Math.BF16, True, 100.0),
+        (Math.TF32, True, 50.0),  # twice the energy
+        (Math.FP8, True, 200.0),  # half
+        (Math.INT8, True, 200.0),
+        (Math.FP4, True, 400.0),  # a quarter
+        (Math.FP32, True, 20.0),  # an engine for whole fp32 numbers has the multipliers of the lanes
+        (Math.FP64, True, 10.0),
+        (Math.FP64, False, 10.0),
+        (Math.FP16, False, 20.0),  # computed in fp32
+    ],
+)
+def test_the_energy_of_formats(device: Device, arithmetic: Math, engine: bool, tflops: float) -> None:
+    assert limit(device, arithmetic, engine=engine) == pytest.approx(tflops * 1e12)
+
+
+def test_energy_falls_with_a_power_of_the_node(device: Device) -> None:
+    board = device.replace(board_power=250, process_node="TSMC 4N")
+    # (4 / 16)^0.5 = 1/2
+    assert power_limit(board, VALUES | {"energy_node_exponent": 0.5}, Math.FP32, engine=False) == pytest.approx(40e12)
+
+
+@pytest.mark.parametrize("silent", ["board_power", "process_node"])
+def test_what_is_not_stated_limits_nothing(device: Device, silent: str) -> None:
+    assert limit(device, **{silent: None}) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("node", "nm"),
+    [
+        ("TSMC 16 nm FinFET", 16),
+        ("TSMC 12 nm FFN", 12),
+        ("Samsung 8 nm 8N", 8),
+        ("TSMC 4NP", 4),
+        ("TSMC N5 (compute), Intel 7 (base)", 5),
+        ("TSMC 3 nm (compute), 6 nm (I/O)", 3),
+        ("unknown", None),
+        (None, None),
+    ],
+)
+def test_the_node_out_of_its_name(device: Device, node: str | None, nm: float | None) -> None:
+    assert node_nm(device.replace(process_node=node)) == nm
+
+
+def test_a_board_of_70_watts_beside_one_of_250(device: Device) -> None:
+    # 3.2768 GFLOP in 2 full waves: at 10 TFLOP/s 327.68 µs; 70 W sustain 5.6 TFLOP/s, 585.143 µs
+    work = Work.of(1, products=Products.of([0], m=1280, n=1280, k=1000))
+    energies = {name: value for name, value in VALUES.items() if name != "idle_share"}
+    found = {
+        watts: time_work(
+            work,
+            Machine.of(
+                device.replace(board_power=watts, process_node="16 nm"), constants(idle_share=0.2, **energies)
+            ),
+        ).total_s[0]
+        for watts in (70, 250)
+    }
+    assert found == pytest.approx({70: 585.142857e-6, 250: 327.68e-6})
+
+
+def test_the_limit_and_quantization_do_not_add_up(device: Device) -> None:
+    # 70 W sustain 5.6 TFLOP/s. 12800·128·2000 FLOP take 585.143 µs at that, where 50 tiles of 256×128 with the latency
+    # of their steps would take one wave of 400 µs: power ends it. One row more is two waves, 800 µs, during which the
+    # board stays below its power.
+    machine = Machine.of(
+        device.replace(board_power=70, process_node="16 nm"),
+        constants(lanes_energy=10e-12, idle_share=0.2, lanes_latency_cycles=500, kernel_gap=1e-3),
+    )
+    work = Work.of(2, products=Products.of([0, 1], m=[12_800, 12_801], n=128, k=1000))
+    assert time_work(work, machine).compute_s == pytest.approx([585.142857e-6, 800e-6])
+
+
+def test_arithmetic_outside_products_is_not_limited(device: Device) -> None:
+    # 10 MFLOP at 10 TFLOP/s are 1 µs, also on a board of 1 W
+    machine = Machine.of(device.replace(board_power=1, process_node="16 nm"), constants(lanes_energy=10e-12))
+    assert time_work(Work.of(1, vector_flop=10e6), machine).compute_s[0] == pytest.approx(1e-6)

@@ -1,0 +1,105 @@
+"""Kernels that give each row to a block: who reads a row how often, with how many threads."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import rooflinekit as rk
+from rooflinekit.model.kernels import Kernel, issues_of
+from rooflinekit.model.rows import NO_ROWS, Rows, norm_rows, softmax_rows
+
+
+def kernels(model: object, *inputs: object, **options: object) -> list[Kernel]:
+    return [kernel for issue in issues_of(rk.trace(model, *inputs, **options)) for kernel in issue.kernels]
+
+
+class Scaled(nn.Module):
+    """An op on a scaled input, so that gradients reach it."""
+
+    def __init__(self, op: object) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(()))
+        self.op = op
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.op(x * self.factor)
+
+
+# --- by hand --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("length", "itemsize", "expected"),
+    [
+        # up to 1024 a warp keeps the row; 4 · 1024 B is a multiple of 16
+        (1024, 4, Rows(count=10, length=1024, passes=1, held_bytes=8192, threads=32)),
+        # 1025 · 4 B is not: loads of single elements; 1025 // 4 = 256 threads
+        (1025, 4, Rows(count=10, length=1025, passes=3, held_bytes=8200, threads=256, single=True)),
+        (2048, 4, Rows(count=10, length=2048, passes=3, held_bytes=16384, threads=512)),
+        # no more than 1024 threads: from 4096 elements on
+        (8192, 2, Rows(count=10, length=8192, passes=3, held_bytes=32768, threads=1024)),
+        # 12 · 2 B = 24 B; 16 · 2 B = 32 B
+        (12, 2, Rows(count=10, length=12, passes=1, held_bytes=48, threads=32, single=True)),
+        (16, 2, Rows(count=10, length=16, passes=1, held_bytes=64, threads=32)),
+        (1, 4, Rows(count=10, length=1, passes=1, held_bytes=8, threads=32, single=True)),
+    ],
+)
+def test_softmax(length: int, itemsize: int, expected: Rows) -> None:
+    assert softmax_rows(10, length, itemsize) == expected
+
+
+def test_single_loads_and_stores() -> None:
+    # 10 rows of 1025: three reads and one write of each element; 10 of 12: one and one
+    assert softmax_rows(10, 1025, 4).accesses == 41_000
+    assert softmax_rows(10, 12, 2).accesses == 240
+    assert softmax_rows(10, 1024, 4).accesses == 0
+
+
+def test_normalization() -> None:
+    # statistics, then the result: two reads by 128 threads
+    assert norm_rows(7, 768, 2) == Rows(count=7, length=768, passes=2, held_bytes=1536, threads=128)
+
+
+# --- on traced ops ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", [functional.softmax, functional.log_softmax])
+@pytest.mark.parametrize("dim", [-1, 2])
+def test_softmax_over_the_last_size_of_a_trace(op: object, dim: int) -> None:
+    (kernel,) = kernels(lambda x: op(x, dim), rk.Input(3, 5, 2048))
+    # 15 rows of 2048 numbers of 4 bytes
+    assert kernel.rows == Rows(count=15, length=2048, passes=3, held_bytes=16384, threads=512)
+
+
+def test_softmax_over_another_size_has_no_rows() -> None:
+    (kernel,) = kernels(lambda x: functional.softmax(x, 1), rk.Input(3, 5, 2048))
+    assert kernel.rows == NO_ROWS
+
+
+def test_the_gradient_of_softmax_has_the_rows_of_softmax() -> None:
+    found = kernels(Scaled(lambda x: functional.softmax(x, -1)), rk.Input(6, 64), mode="training")
+    rows = {kernel.kind: kernel.rows for kernel in found}
+    assert rows["aten._softmax"] == rows["aten._softmax_backward_data"]
+    assert rows["aten._softmax"] == Rows(count=6, length=64, passes=1, held_bytes=512, threads=32)
+
+
+def test_layer_norm_over_the_sizes_that_it_normalizes() -> None:
+    (kernel,) = kernels(nn.LayerNorm((5, 32)), rk.Input(3, 7, 5, 32, dtype="float16"), dtype="float16")
+    # 21 rows of 160 numbers of 2 bytes
+    assert kernel.rows == Rows(count=21, length=160, passes=2, held_bytes=320, threads=128)
+
+
+def test_of_layer_norm_backward_only_the_gradient_of_the_input_goes_by_rows() -> None:
+    layer = nn.LayerNorm(32)
+    found = kernels(Scaled(layer), rk.Input(6, 32), mode="training")
+    rows = {k.cost.label: k.rows for k in found if k.kind == "aten.native_layer_norm_backward"}
+    assert rows == {
+        "input gradient": Rows(count=6, length=32, passes=2, held_bytes=128, threads=128),
+        "gain and shift gradient": NO_ROWS,
+    }
+
+
+@pytest.mark.parametrize("op", [torch.exp, torch.sum, lambda x: functional.batch_norm(x, None, None, training=True)])
+def test_other_ops_have_no_rows(op: object) -> None:
+    assert {kernel.rows for kernel in kernels(op, rk.Input(4, 8))} == {NO_ROWS}

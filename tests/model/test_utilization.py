@@ -1,0 +1,236 @@
+"""Tiles, waves, split-K and attention blocks, worked out on a machine of 50 SMs with 0.2 TFLOP/s each.
+
+On the lanes a step in k of an a×b tile takes 2·a·b / 0.2e12 s: 163.84 ns for 128×128, 327.68 ns for 256×128, 5.12 ns for
+16×32. On the matrix engine it takes a tenth of that.
+"""
+
+import numpy as np
+import pytest
+from round_numbers import constants
+
+from rooflinekit.hardware.device import Device
+from rooflinekit.ir.tensor import Math
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.roofline import Times, time_work
+from rooflinekit.model.work import ATTENTION, CONVOLUTION, WINOGRAD, Products, Work
+
+#: A start so long that no product is split over k for the sake of a second kernel.
+UNSPLIT = {"kernel_gap": 1e-3}
+
+
+def times(machine: Machine, math: Math = Math.FP32, *, read_bytes: float = 0.0, **sizes: float) -> Times:
+    """Of one kernel with one product."""
+    return time_work(Work.of(1, math=math, products=Products.of([0], **sizes), read_bytes=read_bytes), machine)
+
+
+def compute_us(machine: Machine, math: Math = Math.FP32, **sizes: float) -> float:
+    return float(times(machine, math, **sizes).compute_s[0]) * 1e6
+
+
+# --- tiles and waves ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("waves", [1, 2, 3, 10])
+def test_full_waves_take_flop_over_rate(device: Device, waves: int) -> None:
+    # 50·waves tiles of 128×128: 2 · 6400·128·1000 FLOP a wave, at 10 TFLOP/s 163.84 µs
+    machine = Machine.of(device, constants(**UNSPLIT))
+    assert compute_us(machine, m=6400 * waves, n=128, k=1000) == pytest.approx(163.84 * waves)
+    assert compute_us(machine, Math.FP16, m=6400 * waves, n=128, k=1000) == pytest.approx(16.384 * waves)
+
+
+def test_one_row_more_takes_one_wave_more_of_the_smallest_tiles(device: Device) -> None:
+    # 6401 rows: 51 tiles of 128×128 are 2 waves. Of 16×32 there are 401·4 = 1604, 33 waves of 5.12 µs, 168.96 µs.
+    # 32×32 or 16×64: 804 or 802 tiles, 17 waves of 10.24 µs, 174.08 µs; all larger ones take more.
+    machine = Machine.of(device, constants(**UNSPLIT))
+    assert compute_us(machine, m=6401, n=128, k=1000) == pytest.approx(168.96)
+
+
+def test_tiles_that_lose_nothing_but_time_per_step_leave_the_largest_one(device: Device) -> None:
+    # 500 cycles a step are 400 ns, more than any tile's work, so that the fewest waves win: those of 256×128.
+    # 12800·128 are 50 such tiles, one wave of 1000 steps: 400 µs. One row more is a 51st tile and a wave of its own.
+    machine = Machine.of(device, constants(lanes_latency_cycles=500, **UNSPLIT))
+    assert compute_us(machine, m=12_800, n=128, k=1000) == pytest.approx(400.0)
+    assert compute_us(machine, m=12_801, n=128, k=1000) == pytest.approx(800.0)
+    assert compute_us(machine, m=25_600, n=128, k=1000) == pytest.approx(800.0)
+
+
+def test_the_latency_of_a_step_is_a_floor_not_an_addition(device: Device) -> None:
+    # 400 cycles are 320 ns, below the 327.68 ns of a 256×128 tile: one wave of it takes its work alone. At 420
+    # cycles, 336 ns, the floor counts. Any smaller tile takes at least 2 waves of 320 ns.
+    at = {cycles: Machine.of(device, constants(lanes_latency_cycles=cycles, **UNSPLIT)) for cycles in (400, 420)}
+    assert compute_us(at[400], m=12_800, n=128, k=1000) == pytest.approx(327.68)
+    assert compute_us(at[420], m=12_800, n=128, k=1000) == pytest.approx(336.0)
+
+
+def test_small_tiles_lose_more(device: Device) -> None:
+    # A tile takes 1 + 64·(1/a + 1/b) of its work: 1.75 for 256×128, 2 for 128×128.
+    machine = Machine.of(device, constants(lanes_tile_loss=64, **UNSPLIT))
+    # 1280×1280 are 50 tiles of 256×128: one wave of 327.68 µs · 1.75
+    assert compute_us(machine, m=1280, n=1280, k=1000) == pytest.approx(573.44)
+    # 1281 rows: 60 of 256×128 or 55 of 128×256, 2 waves, 1146.88 µs. 128×128: 110, 3 waves of 163.84 · 2 = 983.04.
+    # 128×64 at 2.5: 220, 5 waves of 81.92 · 2.5 = 1024; 256×64 at 2.25: 3 of 163.84 · 2.25 = 1105.92;
+    # 64×64 at 3: 420, 9 of 40.96 · 3 = 1105.92; those with a side of 32 or 16 from 1290 on.
+    assert compute_us(machine, m=1281, n=1280, k=1000) == pytest.approx(983.04)
+
+
+def test_constants_of_the_engine_and_of_the_lanes_are_apart(device: Device) -> None:
+    machine = Machine.of(device, constants(matrix_tile_loss=64, **UNSPLIT))
+    assert compute_us(machine, m=1280, n=1280, k=1000) == pytest.approx(327.68)
+    assert compute_us(machine, Math.FP16, m=1280, n=1280, k=1000) == pytest.approx(57.344)
+
+
+def test_the_prologue_is_steps_in_k(device: Device) -> None:
+    # 2 waves of 128×128 tiles, 163.84 ns a step: 1000 + 250 steps, 1.25 times as long; 10 + 250 steps of 100
+    machine = Machine.of(device, constants(lanes_prologue=250, **UNSPLIT))
+    assert compute_us(machine, m=1280, n=1280, k=1000) == pytest.approx(327.68 * 1.25)
+    assert compute_us(machine, m=1280, n=1280, k=10) == pytest.approx(2 * 260 * 0.16384)
+
+
+def test_products_of_a_batch_fill_waves_together(device: Device) -> None:
+    # 25 products of 128×128 fill half of the SMs with 128×128 tiles, 64×128 fill all: 81.92 µs. 50 take one wave,
+    # 100 two.
+    machine = Machine.of(device, constants(**UNSPLIT))
+    found = [compute_us(machine, batch=batch, m=128, n=128, k=1000) for batch in (25, 50, 100)]
+    assert found == pytest.approx([81.92, 163.84, 327.68])
+
+
+def test_a_mask_that_leaves_out_half(device: Device) -> None:
+    machine = Machine.of(device, constants(**UNSPLIT))
+    assert compute_us(machine, m=6400, n=128, k=1000, executed=0.5) == pytest.approx(81.92)
+
+
+@pytest.mark.parametrize(
+    ("way", "math", "constant"),
+    [
+        (CONVOLUTION, Math.FP32, "lanes_convolution"),
+        (CONVOLUTION, Math.FP16, "matrix_convolution"),
+        (WINOGRAD, Math.FP32, "lanes_winograd"),
+    ],
+)
+def test_the_rate_of_convolutions(device: Device, way: int, math: Math, constant: str) -> None:
+    sizes = {"m": 6400, "n": 128, "k": 1000}
+    machine = Machine.of(device, constants(**UNSPLIT, **{constant: 0.5}))
+    plain = compute_us(machine, math, **sizes)
+    assert compute_us(machine, math, **sizes, way=way) == pytest.approx(2 * plain)
+
+
+def test_many_products_are_timed_as_each_alone(device: Device) -> None:
+    # more than are looked at together, on the lanes and on the engine in turn
+    machine = Machine.of(device, constants(lanes_tile_loss=10, matrix_prologue=100, **UNSPLIT))
+    count = 9000
+    rows = np.arange(count) % 90 * 37 + 1
+    maths = [Math.FP32, Math.FP16] * (count // 2)
+    work = Work.of(count, math=maths, products=Products.of(np.arange(count), m=rows, n=300, k=77))
+    together = time_work(work, machine).compute_s * 1e6
+    for row in (0, 1, 88, 4095, 4096, 8191, 8999):
+        alone = compute_us(machine, maths[row], m=row % 90 * 37 + 1, n=300, k=77)
+        assert together[row] == pytest.approx(alone, rel=1e-12)
+
+
+# --- split-K --------------------------------------------------------------------------------------------------
+
+#: One 128×128 output, 96000 deep, with times added up instead of hidden (overlap 1). Unsplit at best 32 tiles of 16×32:
+#: 96000 · 5.12 ns = 491.52 µs. In 3 parts 48 tiles of 32×32: 32000 · 10.24 ns = 327.68 µs. More parts never do better,
+#: as 48 of 50 SMs is what 2^i·3 tiles fill at best, and each adds 2 · 4 · 128·128 B of partial sums.
+LONG = {"m": 128, "n": 128, "k": 96_000}
+
+
+def test_few_tiles_are_split_over_k(device: Device) -> None:
+    machine = Machine.of(device, constants(overlap=1, kernel_gap=2e-6))
+    found = times(machine, **LONG)
+    assert found.compute_s[0] == pytest.approx(327.68e-6)
+    # 3 partial sums of 128·128 numbers of 4 bytes are written and read: 393,216 B at 1 TB/s
+    assert found.memory_s[0] == pytest.approx(0.393216e-6)
+    assert found.launch_s[0] == pytest.approx(4e-6)  # the kernel that adds them up starts too
+    assert found.total_s[0] == pytest.approx(332.073216e-6)
+
+
+def test_a_split_that_costs_more_than_it_saves_is_not_made(device: Device) -> None:
+    # it saves 491.52 - 327.68 - 0.39 = 163.45 µs in 3 parts, which a start of 200 µs is not worth
+    found = times(Machine.of(device, constants(overlap=1, kernel_gap=200e-6)), **LONG)
+    assert found.compute_s[0] == pytest.approx(491.52e-6)
+    assert (found.memory_s[0], found.launch_s[0]) == (0.0, 200e-6)
+
+
+def test_full_waves_are_not_split(device: Device) -> None:
+    # 6400×128 are 50 tiles of 128×128: there is nothing to gain
+    found = times(Machine.of(device, constants(overlap=1, kernel_gap=2e-6)), m=6400, n=128, k=1000)
+    assert (found.memory_s[0], found.launch_s[0]) == (0.0, 2e-6)
+
+
+# --- attention ------------------------------------------------------------------------------------------------
+
+
+def attention(
+    machine: Machine, *, batch: int, queries: int, keys: int, width: int, executed: float = 1.0
+) -> Times:
+    """Both products of fused attention in fp16."""
+    products = Products.of(
+        [0, 0],
+        batch=batch,
+        m=queries,
+        n=[keys, width],
+        k=[width, keys],
+        executed=executed,
+        way=ATTENTION,
+    )
+    return time_work(Work.of(1, math=Math.FP16, products=products), machine)
+
+
+# A block of 128 queries over 1024 keys of width 64: 2 · 128·1024·64 FLOP at 2 TFLOP/s are 8.388608 µs a product.
+BLOCK = 8.388608e-6
+
+
+@pytest.mark.parametrize(("heads", "waves"), [(50, 1), (51, 2), (100, 2), (25, 1)])
+def test_attention_blocks_come_in_waves(machine: Machine, heads: int, waves: int) -> None:
+    found = attention(machine, batch=heads, queries=128, keys=1024, width=64)
+    assert found.compute_s[0] == pytest.approx(waves * 2 * BLOCK)
+
+
+def test_the_rate_and_the_start_of_attention_blocks(device: Device) -> None:
+    # at half the rate 2 · 16.777216 µs; 2500 cycles at 1.25 GHz are 2 µs in each of 2 waves
+    slow = Machine.of(device, constants(attention_share=0.5, attention_block_cycles=2500))
+    assert attention(slow, batch=100, queries=128, keys=1024, width=64).compute_s[0] == pytest.approx(
+        2 * (4 * BLOCK + 2e-6)
+    )
+
+
+def test_attention_pads_queries_to_16_and_keys_to_64(machine: Machine) -> None:
+    # 70 queries run as 80, 1000 keys as 1024: 50 blocks, one wave of 2 · 80·1024·64 FLOP a product
+    found = attention(machine, batch=50, queries=70, keys=1000, width=64)
+    assert found.compute_s[0] == pytest.approx(2 * BLOCK * 80 / 128)
+
+
+def test_causal_attention_shares_blocks_evenly(machine: Machine) -> None:
+    # 1024 queries see 1024·1025/2 of 1024² keys, 512.5 on average, and 64 more: the diagonal block of 128 is computed
+    # whole. 50 heads · 8 blocks are 8 an SM: 8 · 576.5/1024 of the longest block, where without a mask it is 8.
+    found = attention(machine, batch=50, queries=1024, keys=1024, width=64, executed=1025 / 2048)
+    assert found.compute_s[0] == pytest.approx(2 * 8 * BLOCK * 576.5 / 1024)
+    whole = attention(machine, batch=50, queries=1024, keys=1024, width=64)
+    assert whole.compute_s[0] == pytest.approx(2 * 8 * BLOCK)
+
+
+def test_causal_attention_is_not_faster_than_its_longest_block(machine: Machine) -> None:
+    # 5 heads · 8 blocks on 50 SMs: the last block of each head sees all keys
+    found = attention(machine, batch=5, queries=1024, keys=1024, width=64, executed=1025 / 2048)
+    assert found.compute_s[0] == pytest.approx(2 * BLOCK)
+
+
+@pytest.mark.parametrize("heads", [5, 50, 75])
+def test_decoding_splits_the_keys_over_all_sms(machine: Machine, heads: int) -> None:
+    # one query runs as 16; 75 heads take 1.5 blocks' time, 5 a tenth: 16/128 of BLOCK each
+    found = attention(machine, batch=heads, queries=1, keys=1024, width=64)
+    assert found.compute_s[0] == pytest.approx(2 * BLOCK * 16 / 128 * heads / 50)
+
+
+def test_attention_without_tensor_cores_runs_on_the_lanes(machine: Machine) -> None:
+    products = Products.of([0, 0], batch=50, m=128, n=[1024, 64], k=[64, 1024], way=ATTENTION)
+    found = time_work(Work.of(1, math=Math.FP32, products=products), machine)
+    assert found.compute_s[0] == pytest.approx(2 * 10 * BLOCK)
+
+
+@pytest.mark.xfail(strict=True, reason="keys and depth are told apart by which is longer: wrong below a head's size")
+def test_attention_over_fewer_keys_than_a_head_is_wide(machine: Machine) -> None:
+    # 32 keys run as 64: each product 2 · 128·64·128 FLOP, a block at 2 TFLOP/s 1.048576 µs
+    found = attention(machine, batch=50, queries=128, keys=32, width=128)
+    assert found.compute_s[0] == pytest.approx(2 * 1.048576e-6)

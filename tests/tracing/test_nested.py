@@ -1,0 +1,40 @@
+"""Nested tensors: the operators that they ask of the values inside."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import rooflinekit as rk
+
+
+class Sentences(nn.Module):
+    """A linear layer and GELU over sentences of different lengths, one behind the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 6)
+
+    def forward(self, values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        x = torch.nested.nested_tensor_from_jagged(values, offsets)
+        return functional.gelu(self.linear(x)).values()
+
+
+@pytest.mark.parametrize("words", ["words", 11])
+def test_a_layer_over_nested_tensors_counts_its_words(words: str | int) -> None:
+    graph = rk.trace(Sentences(), rk.Input(words, 4), rk.Input(4, dtype="int64"), mode="training")
+    assert not graph.coverage.default_kinds
+    assert not graph.forced
+    at = graph.at(words=11) if graph.dims else graph
+    assert at.matrix_flop == 1056  # 2 · 11·4·6 forward, and for the gradient of the weight
+    assert at.gradients[0].shape == (6, 4)
+
+
+def test_a_list_of_tensors_is_put_together() -> None:
+    def model(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.nested.nested_tensor([a, b], layout=torch.jagged) * 2
+
+    graph = rk.trace(model, rk.Input(6, 4), rk.Input(5, 4))
+    (scaled,) = [p for p in graph.priced if p.op.kind == "aten.mul"]
+    assert scaled.op.outputs[0].shape == (11, 4)
+    assert graph.vector_flop >= 44  # 11 · 4 products, and the places where each begins
