@@ -48,7 +48,7 @@ def transformer_steps(data: Path) -> Iterator[Step]:
             trace=lambda config=config, mode=str(row.mode): _transformer(config, mode),
             options={"execution": rk.Execution(sync="step")},
             seconds=float(row.time_ms) * 1e-3,
-            columns={"model": row.model, "mode": row.mode, "suspect": row.suspect},
+            columns={"model": row.model, "step": row.mode, "suspect": row.suspect},
         )
 
 
@@ -56,42 +56,40 @@ _TIMM_DEVICES = {"rtx3090": "nvidia-rtx-3090", "rtx4090": "nvidia-rtx-4090", "rt
 
 
 def timm_steps(data: Path) -> Iterator[Step]:
-    """timm's benchmark: eager steps of CNNs and ViTs under autocast to fp16, both layouts."""
+    """timm's benchmark: eager and compiled steps of CNNs and ViTs under autocast to fp16, both layouts."""
     file = data / "timm" / "benchmarks.parquet"
     if not file.is_file():
         return
     table = pd.read_parquet(file)
-    table = table[(table["precision"] == "amp_fp16") & ~table["compile"].astype(bool)]
+    table = table[table["precision"] == "amp_fp16"]
     for row in table.itertuples():
         gpu = _TIMM_DEVICES.get(str(row.device)) or gpu_name(str(row.device))
         if gpu is None:
             continue
+        backend = "compiled" if row.compile else "eager"
+        merged = str(row.torch).startswith("2.9")  # benchmark.py --reparam
         yield Step(
-            table=f"timm {row.mode}, torch {row.torch}, {row.layout}",
+            table=f"timm {row.mode}, torch {row.torch}, {'compiled' if row.compile else row.layout}",
             gpu=gpu,
-            workload=f"{row.model} {row.img_size} {row.layout} {row.mode}",
+            workload=f"{row.model} {row.img_size} {row.layout} {row.mode} {row.param_count_m} {merged}",
             sizes={"batch": int(row.batch_size)},
-            trace=lambda row=row: timm_graph(row.model, int(row.img_size), row.layout, row.mode, row.param_count_m),
-            options={"execution": rk.Execution(sync="step")},
+            trace=lambda row=row, merged=merged: timm_graph(
+                row.model, int(row.img_size), row.layout, row.mode, row.param_count_m, merged=merged
+            ),
+            options={"execution": rk.Execution(backend=backend)},
             seconds=float(row.step_time_ms) * 1e-3,
-            columns={"model": row.model, "family": row.family, "mode": row.mode},
+            columns={"model": row.model, "family": row.family, "step": row.mode},
         )
 
 
-def timm_graph(name: str, size: int, layout: str, mode: str, parameters_m: float) -> rk.Graph:
-    """The step of a timm model; raises ValueError where it has other parameters today than when it was measured."""
-    from rooflinekit.tracing.targets import load_target
+def timm_graph(name: str, size: int, layout: str, mode: str, parameters_m: float, *, merged: bool = False) -> rk.Graph:
+    """The step of a timm model; `merged` joins its parallel branches, where it has such, into one convolution.
 
-    load_target("timm:resnet18")  # torchvision's operators, where they are missing
-    import timm
+    Raises ValueError where it has other parameters today than when it was measured.
+    """
     import torch
 
-    timm.layers.set_fast_norm(mode == "infer")  # as the numbers imply
-    with torch.device("meta"):
-        try:
-            model = timm.create_model(name, img_size=size)
-        except TypeError:
-            model = timm.create_model(name)
+    model = _timm_model(name, size, merged=merged, fast_norm=mode == "infer")  # as the numbers imply
     found = sum(p.numel() for p in model.parameters()) / 1e6
     if abs(found / parameters_m - 1) > 0.01:
         raise ValueError(f"{name}: {found:.2f} M parameters; measured with {parameters_m}")
@@ -110,6 +108,33 @@ def timm_graph(name: str, size: int, layout: str, mode: str, parameters_m: float
         autocast="float16",
         tf32=True,
     )
+
+
+#: Methods of timm's modules that join parallel branches.
+_MERGING = ("fuse", "reparameterize", "switch_to_deploy")
+
+
+def _timm_model(name: str, size: int, *, merged: bool, fast_norm: bool) -> Any:
+    """The model on the meta device; where branches have to be joined, which takes numbers, on the CPU."""
+    from rooflinekit.tracing.targets import load_target
+
+    load_target("timm:resnet18")  # torchvision's operators, where they are missing
+    import timm
+    import torch
+
+    timm.layers.set_fast_norm(fast_norm)
+
+    def build(device: str) -> Any:
+        with torch.device(device):
+            try:
+                return timm.create_model(name, img_size=size)
+            except TypeError:
+                return timm.create_model(name)
+
+    model = build("meta")
+    if merged and any(hasattr(module, method) for module in model.modules() for method in _MERGING):
+        return timm.utils.reparameterize_model(build("cpu").eval())
+    return model
 
 
 def _transformer(config: Path, mode: str) -> rk.Graph:

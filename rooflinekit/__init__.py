@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.step.timeline import Execution
     from rooflinekit.study.explanation import Explanation, explain
-    from rooflinekit.workflows import predict, trace
+    from rooflinekit.workflows import predict, sweep, trace
 
 __version__ = "0.1.0"
 
@@ -47,6 +47,7 @@ _HOME = {
     "plot": "present",
     "predict": "workflows",
     "rule": "cost.table",
+    "sweep": "workflows",
     "trace": "workflows",
     "traffic": "cost.table",
 }
@@ -69,6 +70,7 @@ __all__ = [
     "plot",
     "predict",
     "rule",
+    "sweep",
     "trace",
     "traffic",
 ]

@@ -82,7 +82,7 @@ def _workload(
     tf32: Annotated[
         bool | None, typer.Option("--tf32/--no-tf32", help="tf32 everywhere or nowhere; by default in convolutions")
     ] = None,
-    execution: Annotated[str, typer.Option(help="how PyTorch runs it: eager")] = "eager",
+    execution: Annotated[str, typer.Option(help="how PyTorch runs it: eager, compiled, cuda-graph or reduce-overhead")] = "eager",
     sync: Annotated[str, typer.Option(help="synchronize after each 'step', each 'op', or 'none'")] = "step",
     host: Annotated[str, typer.Option(help="the CPU that issues the work: a name or a path")] = "generic-server",
     strict: Annotated[bool, typer.Option("--strict", help="refuse ops without a cost rule")] = False,

@@ -1,13 +1,13 @@
-"""The walks through the pipe: trace, predict, explain. Each is a few steps down, and none goes back up."""
+"""The walks through the pipe: trace, predict, sweep, fit, calibrate. Each is a few steps down; none goes back up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from rooflinekit.calibrate.fits import load_constants
+from rooflinekit.calibrate.fits import constants_for
 from rooflinekit.cost.table import Rule, price_all
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
@@ -19,9 +19,14 @@ from rooflinekit.ir.sizes import check_dims
 from rooflinekit.ir.tensor import DType
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction, predict_graph
-from rooflinekit.step.timeline import Execution
+from rooflinekit.step.timeline import Backend, Execution
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from rooflinekit.calibrate.plan import Plan
+    from rooflinekit.calibrate.refit import Refit
+    from rooflinekit.calibrate.session import Calibrated, Timer
     from rooflinekit.tracing.tracer import Loss, Mode, OptimizerFactory
 
 Progress = Callable[[int, str], None]
@@ -105,7 +110,7 @@ def predict(
     *inputs: Any,
     gpu: str | Path | Device | None = None,
     host: str | Path | Host = DEFAULT_HOST,
-    execution: Execution | Literal["eager"] = "eager",
+    execution: Execution | Backend = "eager",
     mode: Mode = "inference",
     **options: Any,
 ) -> Prediction:
@@ -120,18 +125,124 @@ def predict(
     """
     if gpu is None and inputs:
         *inputs, gpu = inputs  # type: ignore[assignment]
-    if not isinstance(gpu, str | Path | Device):
-        raise InputError(f"gpu: expected a name, a path or a Device; got {gpu!r}")
-    device = gpu if isinstance(gpu, Device) else load_device(gpu)
+    device = _device(gpu)
     if isinstance(workload, Graph):
         if inputs:
             raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
         graph = workload.at(**options)
     else:
         graph = _traced_at(workload, inputs, mode, options)
-    machine = Machine.of(device, load_constants(device.name))
-    chosen = execution if isinstance(execution, Execution) else Execution(backend=execution)
-    return predict_graph(graph, machine, host if isinstance(host, Host) else load_host(host), chosen)
+    machine = Machine.of(device, constants_for(device))
+    return predict_graph(graph, machine, _host(host), _execution(execution))
+
+
+def sweep(
+    workload: Graph | Callable[..., Any] | pd.DataFrame,
+    *inputs: Any,
+    gpus: Sequence[str | Path | Device],
+    host: str | Path | Host = DEFAULT_HOST,
+    execution: Execution | Backend = "eager",
+    mode: Mode = "inference",
+    **options: Any,
+) -> pd.DataFrame:
+    """Many predictions at once, as a DataFrame.
+
+    workload: a Graph, or a model followed by its inputs: one row a GPU and combination of sizes, with total_s, its
+        90 % interval low_s to high_s, gpu_s, cpu_s, regime, throughput (of the size named batch, a second), fits and
+        peak_bytes. Or a DataFrame of ops as in a campaign (columns op, dtype and the sizes): the same with a column of
+        seconds a GPU, the time of the op's kernels as a profiler sees it.
+    gpus: names, aliases, paths of specifications, or Devices.
+    options: for each named size a number, list or range; with a model also the options of `trace`.
+
+    Raises what `predict` raises, and InputError for a table with something that cannot be timed.
+    """
+    import pandas as pd
+
+    from rooflinekit.study import sweep as study
+
+    machines = _machines(gpus)
+    if isinstance(workload, pd.DataFrame):
+        if inputs or options:
+            raise InputError(f"a table of ops has its sizes in columns; got {', '.join(options) or repr(inputs[0])}")
+        return study.sweep_table(workload, machines)
+    if isinstance(workload, Graph):
+        if inputs:
+            raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
+        graph, sizes = workload, options
+    else:
+        sizes = {name: options.pop(name) for name in open_names((inputs, options)) if name in options}
+        graph = trace(workload, *inputs, mode=mode, **options)
+    return study.sweep_graph(graph, machines, _host(host), _execution(execution), sizes)
+
+
+def fit(campaigns: Path | None = None, progress: Callable[[str], None] | None = None) -> Refit:
+    """The constants of the time model, fitted on all measurements below a folder, by default those of the checkout.
+
+    progress: called with the name of each part of the fit as it begins.
+
+    Raises CampaignError for files that are no campaigns, DeviceNotFoundError for those of an unknown GPU.
+    """
+    from rooflinekit.calibrate.campaign import load_campaigns
+    from rooflinekit.calibrate.fit_folder import default_campaigns
+    from rooflinekit.calibrate.refit import refit
+
+    return refit(load_campaigns(campaigns or default_campaigns()), progress or (lambda _: None))
+
+
+def calibrate(
+    plan: Plan,
+    device: Device,
+    timer: Timer,
+    file: Path,
+    *,
+    only: Collection[str] = (),
+    budget_s: float = float("inf"),
+    progress: Callable[[int, int, str], None] = lambda done, units, name: None,
+) -> Calibrated:
+    """Measures a plan on the hardware at hand, and fits the constants of its own.
+
+    file: where samples go as they come; one that is there already is gone on with. timer: of `calibrate.timers`.
+    only: ops or families of ops. budget_s: seconds after which no further case is begun.
+    progress: called with the number of measurements done, that of all, and the next case.
+
+    Raises OutputError for a file that cannot be written or is in use, CampaignError for one that holds something else,
+    and where there is nothing to fit.
+    """
+    from rooflinekit.calibrate import fits, own_fit, record_file, session
+
+    head = session.head_of(plan, device.name, timer.environment())
+    with record_file.recording(file, head, session.expected_bytes(plan)) as recorder:
+        outcome = session.measure(plan, timer, recorder, only=only, budget_s=budget_s, progress=progress)
+    recorded = record_file.read_record(file)
+    campaigns = session.campaigns_of(recorded, file.stem, device.sm_count if plan.kind == "cpu" else 0)
+    found = own_fit.fit_own(campaigns, device, fits.load_constants(architecture=fits.architecture_of(device)))
+    return session.Calibrated(outcome=outcome, recorded=recorded, campaigns=campaigns, fit=found)
+
+
+def _machines(gpus: Sequence[str | Path | Device]) -> tuple[Machine, ...]:
+    """Each GPU with the constants that were fitted on it, or on others."""
+    if isinstance(gpus, str | Path | Device) or not gpus:
+        raise InputError(f"gpus: expected a list of names, paths or Devices; got {gpus!r}")
+    devices = [_device(gpu) for gpu in gpus]
+    names = [device.name for device in devices]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"gpus: {twice[0]!r} is given twice")
+    return tuple(Machine.of(device, constants_for(device)) for device in devices)
+
+
+def _device(gpu: object) -> Device:
+    if not isinstance(gpu, str | Path | Device):
+        raise InputError(f"gpu: expected a name, a path or a Device; got {gpu!r}")
+    return gpu if isinstance(gpu, Device) else load_device(gpu)
+
+
+def _host(host: str | Path | Host) -> Host:
+    return host if isinstance(host, Host) else load_host(host)
+
+
+def _execution(execution: Execution | Backend) -> Execution:
+    return execution if isinstance(execution, Execution) else Execution(backend=execution)
 
 
 def _traced_at(model: Callable[..., Any], inputs: Sequence[Any], mode: Mode, options: dict[str, Any]) -> Graph:

@@ -231,3 +231,35 @@ def test_progress_goes_to_a_terminal_alone(net) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "TERM": "xterm"})
     assert done.stderr == ""
     json.loads(done.stdout)
+
+
+def test_execution_decides_which_kernels_run(run, net) -> None:
+    arguments = ("predict", f"{net}:Net", "-i", "8,3,32,32", "--gpu", "l4", "--json")
+    found = {
+        backend: json.loads(run(*arguments, "--execution", backend).out)["predictions"][0]
+        for backend in ("eager", "compiled", "cuda-graph", "reduce-overhead")
+    }
+    counts = {backend: one["kernels"] for backend, one in found.items()}
+    assert counts["compiled"] == counts["reduce-overhead"] < counts["cuda-graph"] == counts["eager"]
+    assert found["reduce-overhead"]["execution"] == {"backend": "reduce-overhead", "sync": "step"}
+    assert found["cuda-graph"]["cpu_s"] < found["eager"]["cpu_s"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--execution", "compile"),
+            "execution backend 'compile': expected 'eager' or 'compiled' or 'cuda-graph' or 'reduce-overhead'; "
+            "did you mean 'compiled'?",
+        ),
+        (
+            ("--execution", "cuda-graph", "--sync", "op"),
+            "execution sync 'op': a CUDA graph ('cuda-graph') runs as a whole; choose 'step' or 'none', or execution "
+            "'eager' or 'compiled'",
+        ),
+    ],
+)
+def test_wrong_executions_are_one_line(run, net, options, message) -> None:
+    result = run("predict", f"{net}:Net", "-i", "8,3,32,32", "--gpu", "l4", *options)
+    assert (result.status, result.out, result.err) == (2, "", f"rooflinekit: {message}\n")

@@ -10,6 +10,7 @@ import rooflinekit as rk
 
 def test_all_names_exist_and_are_sorted() -> None:
     assert rk.__all__ == sorted(rk.__all__)
+    assert {"explain", "predict", "sweep", "trace"} <= set(rk.__all__)
     for name in rk.__all__:
         assert getattr(rk, name) is not None
     assert set(rk.__all__) <= set(dir(rk))

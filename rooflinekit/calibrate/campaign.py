@@ -25,7 +25,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from rooflinekit.errors import CampaignError
+from rooflinekit.calibrate.measured_ops import check_ops
+from rooflinekit.errors import CampaignError, InputError
 from rooflinekit.hardware.specs import data_dir
 
 TIMINGS = ("profiler", "graph", "backend", "event")
@@ -75,16 +76,23 @@ def read_campaign(file: Path) -> Campaign:
             head = _header(file, lines)
         rows = pd.read_csv(file, comment="#")
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise CampaignError(f"{file}: not a campaign: {error}") from error
+        raise CampaignError(f"{file}: not a campaign: {' '.join(str(error).split())}") from error
+    if not isinstance(rows.index, pd.RangeIndex):
+        raise CampaignError(f"{file}: its rows have more cells than its head line has columns")
     missing = [name for name in ("op", "dtype", "seconds") if name not in rows]
     if missing:
         raise CampaignError(f"{file}: expected columns op, dtype and seconds; {', '.join(missing)} is missing")
+    if rows.empty:
+        raise CampaignError(f"{file}: expected at least one measurement; got none")
     seconds = pd.to_numeric(rows["seconds"], errors="coerce")
     wrong = np.flatnonzero(~(seconds > 0) | ~np.isfinite(seconds))
     if wrong.size:
-        raise CampaignError(
-            f"{file}: row {wrong[0] + 1}: seconds: expected a positive number; got {rows['seconds'].iloc[wrong[0]]!r}"
-        )
+        got = rows["seconds"].tolist()[wrong[0]]
+        raise CampaignError(f"{file}: row {wrong[0] + 1}: seconds: expected a positive number; got {got!r}")
+    try:
+        check_ops(rows.set_axis(range(1, len(rows) + 1)))
+    except InputError as error:
+        raise CampaignError(f"{file}: {error}") from error
     return Campaign(
         gpu=head["gpu"],
         source=head["source"],
@@ -115,11 +123,12 @@ def write_campaign(campaign: Campaign, file: Path, notes: Mapping[str, str] | No
     head = {key: getattr(campaign, key) for key in HEADER} | dict(notes or {})
     text = "".join(f"# {key}: {value}\n" for key, value in head.items())
     rows = campaign.rows.dropna(axis="columns", how="all")
-    whole = {str(name): rows[name].astype("int64") for name in rows if _whole(rows[name])}
+    whole = {str(name): rows[name].astype("Int64") for name in rows if _whole(rows[name])}
     part = file.with_name(f".{file.name}.part")
     part.write_text(text + rows.assign(**whole).to_csv(index=False, float_format="%.6g"), encoding="utf-8")
     part.replace(file)
 
 
 def _whole(column: pd.Series) -> bool:
-    return bool(pd.api.types.is_numeric_dtype(column) and column.notna().all() and (column == column.round()).all())
+    known = column.dropna()
+    return bool(pd.api.types.is_numeric_dtype(known) and (known == known.round()).all())

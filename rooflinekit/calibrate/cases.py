@@ -31,11 +31,11 @@ ELEMENTWISE = {
     "add": (2, 1, 0),
     "mul": (2, 1, 0),
     "div": (2, 0, 1),
-    "pow": (2, 1, 2),  # exp(b·log a)
+    "pow": (2, 0, 1),
     "addu": (1, 1, 0),
     "mulu": (1, 1, 0),
     "divu": (1, 0, 1),
-    "powu": (1, 1, 2),
+    "powu": (1, 0, 1),
     "relu": (1, 1, 0),
     "gelu": (1, 4, 1),
     "tanh": (1, 0, 1),
@@ -199,8 +199,8 @@ def serving(rows: pd.DataFrame) -> Candidates:
 #: Tensors read and written, vector and special operations, and single loads and stores, an element.
 _SERVING = {
     "llm_norm": (1, 1, 4, 0, 3),  # a row is read twice
-    "llm_act": (2, 1, 3, 2, 3),
-    "llm_gelu": (1, 1, 6, 1, 2),
+    "llm_act": (2, 1, 4, 2, 3),
+    "llm_gelu": (1, 1, 4, 1, 2),
     "llm_rope": (1, 1, 3, 0, 3),  # cosine or sine beside each element
     "llm_add": (2, 1, 1, 0, 0),
 }
@@ -234,7 +234,7 @@ def convolution(rows: pd.DataFrame) -> Candidates:
     plain = (r == 3) & (s == 3) & (_column(rows, "stride_h", 1) == 1) & (_column(rows, "stride_w", 1) == 1) & ~weight
     if plain.any() and rows["dtype"].iloc[0] == "fp32":
         for edge in WINOGRAD_EDGES:
-            blocks = b * np.ceil(p / edge) * np.ceil(q / edge)
+            blocks = b * np.ceil(np.where(data, h, p) / edge) * np.ceil(np.where(data, w, q) / edge)
             batch = float((edge + 2) ** 2)
             inner, outer = np.where(data, o, c), np.where(data, c, o)
             products = Products.of(index, batch=batch, m=blocks, n=outer, k=inner, way=WINOGRAD)
@@ -253,9 +253,11 @@ def attention(rows: pd.DataFrame) -> Candidates:
     heads, kv_heads, causal = _column(rows, "heads"), _column(rows, "kv_heads"), _column(rows, "causal", 0)
     size, kv_size = _itemsize(rows), rows.get("kv_dtype", rows["dtype"]).map(ITEMSIZE).to_numpy(dtype=float)
     window = _column(rows, "window", 0)
-    unmasked = t - (s - 1) / 2  # keys that a causal query sees, on average
-    seen = np.where(causal > 0, unmasked, t)
-    limited = np.where(window > 0, np.minimum(seen, window), seen)
+    width = np.where(window > 0, window, t)
+    # Σ min(t - s + i, width) over the queries i = 1 … s: growing for the first of them, then as wide as the window
+    growing = np.clip(width - (t - s), 0, s)
+    visible = growing * (t - s) + growing * (growing + 1) / 2 + (s - growing) * width
+    limited = np.where(causal > 0, visible / s, t)  # keys that a query sees, on average
     index, count = np.arange(len(rows)), len(rows)
     # queries that share their keys are worked on together where they are few
     group = np.where(s == 1, heads / kv_heads, 1)

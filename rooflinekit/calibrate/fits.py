@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rooflinekit.calibrate.constants import CONSTANTS
 from rooflinekit.errors import SpecError
+from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.hardware.yaml_file import read_mapping
 from rooflinekit.model.machine import Calibration, Constant, Spread
@@ -47,22 +48,35 @@ class _File(_Record):
 
 
 @lru_cache(maxsize=64)
-def load_constants(gpu: str = "") -> Calibration:
+def load_constants(gpu: str = "", architecture: str = "") -> Calibration:
     """The constants of a GPU by its specification's name; what was not fitted on it is that of an unmeasured GPU.
 
+    architecture: whose measured GPUs an unmeasured one takes after, as `architecture_of` names it.
     Raises SpecError for a damaged installation.
     """
     folder = data_dir("calibration") / "fits"
     shared = _read(folder / f"{PRIORS}.yaml")
-    own = _read(folder / f"{gpu}.yaml") if gpu and (folder / f"{gpu}.yaml").is_file() else None
-    values = {**shared.constants, **(own.constants if own else {})}
+    files = {name: folder / f"{name}.yaml" for name in (gpu, architecture) if name}
+    found = {name: _read(file) for name, file in files.items() if file.is_file()}
+    own = found.get(gpu)
+    values = {**shared.constants, **next((one.constants for one in found.values()), {})}
     spreads = {**shared.spreads, **(own.spreads if own else {})}
     return Calibration(
-        name=own.name if own else shared.name,
+        name=next((one.name for one in found.values()), shared.name),
         constants=MappingProxyType({name: _constant(name, value) for name, value in values.items()}),
         spreads=MappingProxyType({name: Spread(kernel=s.kernel, shared=s.shared) for name, s in spreads.items()}),
         measured=frozenset(own.spreads) if own else frozenset(),
     )
+
+
+def constants_for(device: Device) -> Calibration:
+    """The constants of a device: of its own measurements, of its architecture's, or of any GPU."""
+    return load_constants(device.name, architecture_of(device))
+
+
+def architecture_of(device: Device) -> str:
+    """The name under which GPUs of one architecture share constants."""
+    return f"architecture-{(device.compute_capability or device.architecture).lower().replace(' ', '-')}"
 
 
 def _constant(name: str, value: _Value) -> Constant:

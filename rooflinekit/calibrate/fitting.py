@@ -27,7 +27,9 @@ _STEP = 1e-3  # of finite differences, in log units
 _EQUAL_WEIGHT = 100  # measurements that a group counts as, however many it has
 _PRIOR_WEIGHT = 1 / _OUTLIER  # one sigma of a prior weighs as much as an error at the outlier's edge
 _HARNESS = {"dispatch": (15e-6, 0.7), "after": (15e-6, 0.7), "backend": (8e-6, 0.7)}  # seconds, spread
+_INHERITED = 0.8  # share of a deviation that is the architecture's and not the board's own
 _OP_SPREAD = 0.5
+_OP_BETWEEN = 0.2  # how far hosts differ in what one op takes beside another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,7 @@ class Estimate:
 
     log: float
     stderr: float
+    covariance: float = 0.0  # of a GPU's own value with the shared one
 
     @property
     def value(self) -> float:
@@ -49,19 +52,33 @@ class Solution:
 
     estimates: dict[Key, Estimate] = field(default_factory=dict)
 
-    def values(self, gpu: str = "") -> dict[str, float]:
-        """All constants of a GPU; of one without measurements the shared ones."""
+    def values(self, gpu: str = "", relatives: Sequence[str] = ()) -> dict[str, float]:
+        """All constants of a GPU; those that its measurements do not tell are its relatives', or the shared ones.
+
+        relatives: measured GPUs of its architecture.
+        """
         found = {}
         for name, about in CONSTANTS.items():
             shared = self.estimates.get(("", name))
-            own = self.estimates.get((gpu, name)) if gpu else None
-            log = (np.log(about.start) if shared is None else shared.log) + (own.log if own else 0.0)
+            log = (np.log(about.start) if shared is None else shared.log) + self.deviation(name, gpu, relatives)
             found[name] = float(np.clip(np.exp(log), about.low, about.high))
         return found
 
+    def deviation(self, name: str, gpu: str, relatives: Sequence[str] = ()) -> float:
+        """How far a GPU is from the shared value, in log units: its own, or most of its relatives' mean."""
+        own = self.estimates.get((gpu, name)) if gpu else None
+        if own is not None:
+            return own.log
+        known = [self.estimates[relative, name].log for relative in relatives if (relative, name) in self.estimates]
+        return _INHERITED * float(np.mean(known)) if known else 0.0
+
     def harness(self, host: str) -> dict[str, float]:
         """What timing adds on this host; on an unknown one, the geometric mean of those that are known."""
-        found = {f"dispatch:{op}": e.value for (kind, op), e in self.estimates.items() if kind == "op"}
+        found = {}
+        for (kind, op), shared in self.estimates.items():
+            if kind == "op":
+                own = self.estimates.get((f"host {host}", f"dispatch:{op}"))
+                found[f"dispatch:{op}"] = shared.value * (own.value if own else 1.0)
         for part, (start, _) in _HARNESS.items():
             known = [e.log for (kind, name), e in self.estimates.items() if kind.startswith("host ") and name == part]
             mean = float(np.mean(known)) if known else float(np.log(start))
@@ -108,12 +125,19 @@ class _Problem:
             ftol=1e-6,
             xtol=1e-6,
         )
-        # Residuals are in units of the outlier's edge; their scatter scales the errors.
-        scatter = max(1e-3, 2 * found.cost / max(1, len(found.fun) - len(start)))
-        curvature = found.jac.T @ found.jac + 1e-9 * np.eye(len(start))
-        stderr = np.sqrt(np.diag(np.linalg.inv(curvature)) * scatter)
-        for key, log, error in zip(self.keys, found.x, stderr, strict=True):
-            self.known.estimates[key] = Estimate(log=float(log), stderr=float(error))
+        # Residuals are in units of the outlier's edge; their scatter scales what the data says, not what the prior says.
+        data, jacobian = found.fun[: -len(start)], found.jac[: -len(start)]
+        scatter = max(1e-3, float(data @ data) / max(1, len(data) - len(start)))
+        information = jacobian.T @ jacobian / scatter + np.diag(1 / np.square(self.spread))
+        covariance = np.linalg.inv(information)
+        places = {key: i for i, key in enumerate(self.keys)}
+        for key, i in places.items():
+            shared = places.get(("", key[1]), i)
+            self.known.estimates[key] = Estimate(
+                log=float(found.x[i]),
+                stderr=float(np.sqrt(covariance[i, i])),
+                covariance=float(covariance[i, shared]) if shared != i else 0.0,
+            )
 
     def _parameters(self) -> None:
         gpus = sorted({o.gpu for o in self.observations})
@@ -130,8 +154,11 @@ class _Problem:
                 start, spread = _HARNESS[part]
                 if (f"host {host}", part) not in self.known.estimates:  # the first stage that sees a host tells
                     self._add((f"host {host}", part), np.log(start), spread)
-        for op in sorted({o.op for o in self.observations if o.timing == "event"} - {"add"}):
+        events = sorted({(o.op, o.host) for o in self.observations if o.timing == "event" and o.op != "add"})
+        for op in dict.fromkeys(op for op, _ in events):
             self._add(("op", op), 0.0, _OP_SPREAD)
+        for op, host in events:
+            self._add((f"host {host}", f"dispatch:{op}"), 0.0, _OP_BETWEEN)
 
     def _add(self, key: Key, start: float, spread: float) -> None:
         self.keys.append(key)
@@ -192,5 +219,6 @@ def _touched(key: Key) -> Callable[[Observations], bool]:
     if kind == "op":
         return lambda o: o.op == name and o.timing == "event"
     if kind.startswith("host "):
-        return lambda o: f"host {o.host}" == kind
+        _, _, op = name.partition("dispatch:")
+        return lambda o: f"host {o.host}" == kind and op in ("", o.op)
     return lambda o: o.gpu == kind

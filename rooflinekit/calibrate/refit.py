@@ -11,7 +11,7 @@ import numpy as np
 
 from rooflinekit.calibrate.campaign import Campaign
 from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.fits import PRIORS
+from rooflinekit.calibrate.fits import PRIORS, architecture_of
 from rooflinekit.calibrate.fitting import Solution, fit
 from rooflinekit.calibrate.observations import Observations, observations_of, without_faults
 from rooflinekit.hardware.specs import load_device
@@ -19,6 +19,7 @@ from rooflinekit.model.machine import Calibration, Constant, Machine, Spread
 from rooflinekit.model.work import Floats
 
 _NINETY = 1.645  # standard deviations that hold 90 % of a normal distribution
+_TOLD = 0.9  # a constant whose error is not below this share of its prior's is not told by the data
 _LEAST_SHARED = 0.03  # two collections of one GPU's product times differ by 4 to 5 %
 
 Errors = Mapping[tuple[str, str], Floats]  # (GPU, family) → ln(measured / predicted)
@@ -34,6 +35,9 @@ class Refit:
     gpus: Mapping[str, Calibration]
     errors: Errors  # of each GPU with the constants fitted on it
     unseen_errors: Errors  # of each GPU with the constants fitted on all others
+    without: Mapping[str, Solution]  # the fits on all others
+    relatives: Mapping[str, tuple[str, ...]]  # of each GPU the other ones of its architecture
+    architectures: Mapping[str, Calibration]  # what an unmeasured GPU of each has
 
 
 def machines_of(gpus: Iterable[str]) -> dict[str, Machine]:
@@ -61,22 +65,34 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
     observations = tuple(o for o in observations if len(o))
     progress("all GPUs")
     solution = fit(observations, machines)
-    errors = errors_of(observations, machines, {gpu: solution.values(gpu) for gpu in machines}, solution)
+    relatives = relatives_of(machines)
+    values = {gpu: solution.values(gpu, relatives[gpu]) for gpu in machines}
+    errors = errors_of(observations, machines, values, solution)
     unseen: dict[tuple[str, str], Floats] = {}
+    without: dict[str, Solution] = {}
     for gpu in machines:
         progress(f"without {gpu}")
-        others = fit([o for o in observations if o.gpu != gpu], machines)
+        without[gpu] = fit([o for o in observations if o.gpu != gpu], machines)
         own = [o for o in observations if o.gpu == gpu]
-        unseen |= errors_of(own, machines, {gpu: others.values()}, solution)
-    priors = _priors(solution, unseen)
+        unseen |= errors_of(own, machines, {gpu: without[gpu].values(gpu, relatives[gpu])}, solution)
+    priors = unmeasured(solution, unseen)
     return Refit(
         observations=observations,
         solution=solution,
         priors=priors,
-        gpus={gpu: _own(gpu, solution, errors, priors) for gpu in machines},
+        gpus={gpu: _own(gpu, relatives[gpu], solution, errors) for gpu in machines},
         errors=errors,
         unseen_errors=unseen,
+        without=MappingProxyType(without),
+        relatives=MappingProxyType(relatives),
+        architectures=MappingProxyType(_architectures(machines, solution)),
     )
+
+
+def relatives_of(machines: Mapping[str, Machine]) -> dict[str, tuple[str, ...]]:
+    """Of each GPU the others of its architecture."""
+    kinds = {gpu: architecture_of(machine.device) for gpu, machine in machines.items()}
+    return {gpu: tuple(other for other in kinds if other != gpu and kinds[other] == kinds[gpu]) for gpu in kinds}
 
 
 def errors_of(
@@ -101,12 +117,13 @@ def spread_of(parts: Sequence[Floats]) -> Spread:
     return Spread(kernel=float(np.quantile(np.abs(alone), 0.9)) / _NINETY, shared=max(shared, _LEAST_SHARED))
 
 
-def _priors(solution: Solution, unseen: Errors) -> Calibration:
+def unmeasured(solution: Solution, unseen: Errors) -> Calibration:
+    """The constants of a GPU without measurements, by a fit on others; spreads from GPUs that were left out."""
     constants = {}
     for name, value in solution.values().items():
         about = CONSTANTS[name]
         found = solution.estimates.get(("", name))
-        fitted = found is not None and found.stderr < about.spread
+        fitted = found is not None and found.stderr < _TOLD * about.spread
         error = float(np.hypot(found.stderr if found else about.spread, about.between))
         source = "calibration/campaigns, all GPUs" if fitted else f"{about.source}; no measurement tells it"
         constants[name] = Constant(value=value, stderr=error, unit=about.unit, meaning=about.meaning, source=source)
@@ -115,19 +132,45 @@ def _priors(solution: Solution, unseen: Errors) -> Calibration:
     return Calibration(name=PRIORS, constants=MappingProxyType(constants), spreads=MappingProxyType(spreads))
 
 
-def _own(gpu: str, solution: Solution, errors: Errors, priors: Calibration) -> Calibration:
-    constants = {}
-    for name, value in solution.values(gpu).items():
-        found = solution.estimates.get((gpu, name))
-        if found is None or found.stderr >= CONSTANTS[name].between:
-            continue  # the data does not tell it: that of an unmeasured GPU stands
-        shared = solution.estimates[("", name)]
-        constants[name] = Constant(
-            value=value,
-            stderr=float(np.hypot(found.stderr, shared.stderr)),
-            unit=CONSTANTS[name].unit,
-            meaning=CONSTANTS[name].meaning,
-            source=f"calibration/campaigns/{gpu}",
-        )
+def _own(gpu: str, relatives: Sequence[str], solution: Solution, errors: Errors) -> Calibration:
+    """What differs from an unmeasured GPU: told by this GPU's measurements, else by its relatives'."""
+    constants = _deviating(solution, gpu, relatives)
     spreads = {family: spread_of([e]) for (name, family), e in sorted(errors.items()) if name == gpu}
     return Calibration(name=gpu, constants=MappingProxyType(constants), spreads=MappingProxyType(spreads))
+
+
+def _architectures(machines: Mapping[str, Machine], solution: Solution) -> dict[str, Calibration]:
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for gpu, machine in machines.items():
+        kinds[architecture_of(machine.device)].append(gpu)
+    return {
+        kind: Calibration(
+            name=kind,
+            constants=MappingProxyType(_deviating(solution, "", gpus)),
+            spreads=MappingProxyType({}),
+        )
+        for kind, gpus in kinds.items()
+    }
+
+
+def _deviating(solution: Solution, gpu: str, relatives: Sequence[str]) -> dict[str, Constant]:
+    constants = {}
+    for name, value in solution.values(gpu, relatives).items():
+        about, shared = CONSTANTS[name], solution.estimates.get(("", name))
+        own = solution.estimates.get((gpu, name)) if gpu else None
+        told = own is not None and own.stderr < _TOLD * about.between
+        inherited = [r for r in relatives if (r, name) in solution.estimates] if own is None else []
+        if shared is None or not (told or inherited):
+            continue  # the data does not tell it: that of an unmeasured GPU stands
+        # Boards of one architecture are taken to differ half as much as any two GPUs.
+        spread = about.between / 2 if own is None else own.stderr
+        together = 0.0 if own is None else 2 * own.covariance
+        source = gpu if own is not None else ", ".join(inherited)
+        constants[name] = Constant(
+            value=value,
+            stderr=float(np.sqrt(spread**2 + shared.stderr**2 + together)),
+            unit=about.unit,
+            meaning=about.meaning,
+            source=f"calibration/campaigns: {source}",
+        )
+    return constants

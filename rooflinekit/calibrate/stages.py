@@ -42,7 +42,7 @@ STAGES = (
         name="rows",
         ops=frozenset({"softmax", "layernorm"}),
         dtypes=_HALF | _SINGLE,
-        constants=("row_latency_cycles", "column_cycles"),
+        constants=("column_cycles",),
     ),
     Stage(
         name="single accesses",

@@ -34,6 +34,11 @@ class Host(Record):
     sync: Time  # CPU time of one synchronisation, beyond waiting for the GPU
     step: Time  # fixed CPU cost of one step: the loop around the model
 
+    # Of compiled steps and CUDA graphs. Stated defaults, not measured: they hardly depend on the host beside `dispatch`.
+    compiled_launch: Time = 5e-6  # CPU time of one Triton kernel's launch by inductor's Python wrapper
+    guards: Time = 30e-6  # CPU time before a compiled step starts: dynamo's guards, the wrapper's checks of its inputs
+    graph_launch: Time = 10e-6  # CPU time of launching a CUDA graph, whatever it holds, beside one `launch`
+
     dram_bandwidth: Bandwidth
     copy_bandwidth_pageable: Bandwidth  # host to device, ordinary memory
     copy_bandwidth_pinned: Bandwidth  # host to device, page-locked memory

@@ -38,6 +38,7 @@ def work_of(kernels: Sequence[Kernel]) -> Work:
         passes=[float(kernel.rows.passes) for kernel in kernels],
         row_bytes=[float(kernel.rows.held_bytes) for kernel in kernels],
         threads=[float(kernel.rows.threads) for kernel in kernels],
+        reread_bytes=[float(kernel.reread_bytes) for kernel in kernels],
         accesses=[float(kernel.rows.accesses) for kernel in kernels],
     )
 

@@ -12,7 +12,7 @@ from rooflinekit.ir.op import Op, Phase, PricedOp
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math, TensorSpec
 from rooflinekit.model.reuse import Reuse, Traffic
-from rooflinekit.model.rows import NO_ROWS, Rows, rows_of
+from rooflinekit.model.rows import NO_ROWS, Rows, reread_bytes, rows_of
 
 WINOGRAD_EDGES = (2, 4)  # of a block of outputs
 WINOGRAD_UNFUSED = 4  # the edge whose transformed tensors go through memory
@@ -63,6 +63,7 @@ class Kernel:
     alternatives: tuple[Kernel, ...] = ()  # the same work by other algorithms
     pointwise: bool = False  # a convolution of one pixel: a product without gathering windows
     rows: Rows = NO_ROWS
+    reread_bytes: int = 0  # of what it reads twice: first for statistics over the whole tensor
     recent: tuple[Reuse, ...] = ()  # of what it reads: touched by the kernels before it
 
     @property
@@ -100,15 +101,27 @@ def _issue(priced: PricedOp, tf32: bool | None, engines: Collection[str], traffi
     found = _kernels(priced, family, tf32) if priced.costs else ()
     if family is Family.CONVOLUTION:
         found = with_layout_copies(op, found, engines)
-    kernels = tuple(_reusing(kernel, op, traffic) for kernel in found)
+    kernels = tuple(reusing(kernel, op, traffic) for kernel in found)
     return Issue(op=op, family=family, kernels=kernels)
 
 
-def _reusing(kernel: Kernel, op: Op, traffic: Traffic) -> Kernel:
+#: Which inputs each kernel of a convolution's backward reads: the gradient, and the weight or the input.
+_GRADIENT_READS = {"input gradient": (0, 2), "weight gradient": (0, 1), "bias gradient": (0,)}
+
+
+def reusing(kernel: Kernel, op: Op, traffic: Traffic) -> Kernel:
     """The kernel with what it finds in the cache; its own traffic is added to what has passed."""
-    recent = traffic.passed(op, int(kernel.cost.bytes), whole="bias" not in kernel.cost.label)
+    if op.kind == "aten.convolution_backward":
+        read = _GRADIENT_READS.get(kernel.cost.label, (0, 1, 2))
+        op = replace(op, inputs=tuple(op.inputs[i] for i in read))
+    recent = traffic.passed(op, int(kernel.cost.bytes), whole=kernel.cost.label != "bias")
     alternatives = tuple(replace(other, recent=recent) for other in kernel.alternatives)
     return replace(kernel, recent=recent, alternatives=alternatives)
+
+
+def plain_kernels(priced: PricedOp, tf32: bool | None) -> tuple[Kernel, ...]:
+    """The kernels of one op, before layout copies and what earlier kernels left in the cache."""
+    return tuple(_kernels(priced, family_of(priced), tf32)) if priced.costs else ()
 
 
 def _kernels(priced: PricedOp, family: Family, tf32: bool | None) -> Iterator[Kernel]:
@@ -127,6 +140,7 @@ def _kernels(priced: PricedOp, family: Family, tf32: bool | None) -> Iterator[Ke
             cost=cost,
             pointwise=_is_pointwise(op, family),
             rows=rows_of(op, cost),
+            reread_bytes=reread_bytes(op, cost),
         )
         if op.kind == "aten.convolution":
             yield from _convolution(kernel, op)
@@ -172,12 +186,13 @@ def _copy(kernel: Kernel, tensor: TensorSpec, label: str) -> Kernel:
     size = int(tensor.bytes)
     return replace(
         kernel,
-        name=f"{kernel.name} ({label})",
+        name=f"{kernel.name} ({tensor.name} {label})",
         family=Family.MOVEMENT,
         math=Math.FP32,
         cost=Cost(read_bytes=size, write_bytes=size, label=label),
         alternatives=(),
         rows=NO_ROWS,
+        reread_bytes=0,
     )
 
 

@@ -157,6 +157,11 @@ class Machine:
         """What a kernel takes beside its work: its ramp, and the gap before it."""
         return self.ramp_s + self.values["kernel_gap"]
 
+    def reference_peak(self, *, engine: bool) -> float:
+        """FLOP/s of the format in which the constants of tiles are stated: fp16 on the engine, fp32 on the lanes."""
+        table = self.device.matrix_peak if engine else self.device.vector_peak
+        return table.get((Math.FP16 if engine else Math.FP32).value) or max(table.values())
+
     def matrix_rate(self, math: Math, *, engine: bool = True) -> Rate:
         """Rate of matrix products in a format; with `engine=False`, on the vector lanes.
 

@@ -3,8 +3,7 @@
     DRAM    (bytes that miss the L2) / (bandwidth · memory_share)
     L2      (bytes that an earlier kernel left there) / (L2 bandwidth), l2_bytes_per_clock an SM; what was touched last
             is still there as far as the traffic since then has not filled it
-    rows    a block waits row_latency_cycles in each pass over its row, while others take its place as far as the SM
-            holds their threads; each element costs the SM column_cycles
+    rows    an element of a normalization or softmax costs the SM that has its row column_cycles
     access  a load or store of one element at a time costs access_cycles of an SM
 
 A row that is read more than once finds itself in the L1, as far as the rows of all blocks on the SM fit there.
@@ -39,8 +38,9 @@ def combined(compute_s: Floats, memory_s: Floats, machine: Machine) -> Floats:
 def traffic_s(work: Work, machine: Machine) -> Floats:
     """Seconds of memory traffic."""
     again = np.where(work.rows > 0, work.read_bytes * (work.passes - 1) * _missed(work, machine), 0.0)
-    cached = np.minimum(_held(work, machine), work.read_bytes)
-    streamed = work.read_bytes + again + work.write_bytes - cached
+    later = work.reread_bytes * _l2_share(work.reread_bytes, machine)
+    cached = np.minimum(_held(work, machine), work.read_bytes) + later
+    streamed = work.read_bytes + again + work.reread_bytes + work.write_bytes - cached
     return streamed / sustained_bandwidth(work, machine) + cached / machine.l2_bandwidth
 
 
@@ -54,10 +54,14 @@ def sustained_bandwidth(work: Work, machine: Machine) -> Floats:
 def _held(work: Work, machine: Machine) -> Floats:
     """Bytes that a kernel reads, and finds in the L2 because one before it has touched them."""
     recent = work.recent
-    filled = (recent.bytes + recent.distance) / machine.l2_bytes
-    share = np.clip((_L2_GONE - filled) / (_L2_GONE - _L2_HELD), 0.0, 1.0)
+    share = _l2_share(recent.bytes + recent.distance, machine)
     found: Floats = np.bincount(recent.kernel, weights=recent.bytes * share, minlength=len(work)).astype(float)
     return found
+
+
+def _l2_share(filled: Floats, machine: Machine) -> Floats:
+    """How much of something is still in the L2 after so many bytes, its own among them."""
+    return np.clip((_L2_GONE - filled / machine.l2_bytes) / (_L2_GONE - _L2_HELD), 0.0, 1.0)
 
 
 def _missed(work: Work, machine: Machine) -> Floats:
@@ -70,6 +74,5 @@ def _missed(work: Work, machine: Machine) -> Floats:
 def block_s(work: Work, machine: Machine) -> Floats:
     """Seconds that the SMs spend on rows, and on accesses of single elements."""
     value = machine.values
-    latency = value["row_latency_cycles"] * work.passes * work.threads / machine.threads_per_sm
-    row_cycles = np.ceil(work.rows / machine.sm_count) * (latency + value["column_cycles"] * work.columns)
-    return (row_cycles + work.accesses * value["access_cycles"] / machine.sm_count) / machine.clock
+    rows = np.ceil(work.rows / machine.sm_count) * value["column_cycles"] * work.columns
+    return (rows + work.accesses * value["access_cycles"] / machine.sm_count) / machine.clock

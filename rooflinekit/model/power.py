@@ -21,10 +21,17 @@ _ENGINE_ENERGY = {Math.FP4: 0.25, Math.FP8: 0.5, Math.INT8: 0.5, Math.FP16: 1.0,
 _REFERENCE_NM = 16.0
 
 
+#: Names that stand for another library or a shrink of an older process, whose energy they share.
+_GENERATION = {12: 16, 8: 10, 6: 7, 4: 5}
+
+
 def node_nm(device: Device) -> float | None:
-    """The process node in nanometres, out of the maker's name for it ("TSMC 4N"); None where none is stated."""
+    """The process generation in nanometres, out of the maker's name for it ("TSMC 4N"); None where none is stated."""
     found = re.search(r"\d+", device.process_node or "")
-    return float(found.group()) if found else None
+    if found is None:
+        return None
+    named = int(found.group())
+    return float(_GENERATION.get(named, named))
 
 
 def power_limit(device: Device, values: Mapping[str, float], math: Math, *, engine: bool) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rooflinekit.ir.op import Op
@@ -28,17 +30,21 @@ class Traffic:
 
     def passed(self, op: Op, moved: int, *, whole: bool) -> tuple[Reuse, ...]:
         """What a kernel of `op` finds of its inputs, or (not `whole`) of its output; then its bytes have passed."""
-        reads = _distinct(op.inputs if whole else op.outputs)
+        reads = _bytes_by_memory(op.inputs if whole else op.outputs)
         found = tuple(
-            Reuse(bytes=int(tensor.bytes), distance=self.total - self.touched[tensor.memory])
-            for tensor in reads
-            if self.total - self.touched.get(tensor.memory, -_FORGOTTEN) < _FORGOTTEN
+            Reuse(bytes=size, distance=self.total - self.touched[memory])
+            for memory, size in reads.items()
+            if self.total - self.touched.get(memory, -_FORGOTTEN) < _FORGOTTEN
         )
         self.total += moved
-        for tensor in (*reads, *op.outputs):
-            self.touched[tensor.memory] = self.total
+        for memory in (*reads, *(tensor.memory for tensor in op.outputs)):
+            self.touched[memory] = self.total
         return found
 
 
-def _distinct(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    return tuple({tensor.memory: tensor for tensor in tensors}.values())
+def _bytes_by_memory(tensors: Iterable[TensorSpec]) -> dict[str, int]:
+    """How much of each memory is read: views of its parts add up, the same tensor passed twice is read once."""
+    found: dict[str, int] = defaultdict(int)
+    for tensor in {tensor.name: tensor for tensor in tensors}.values():
+        found[tensor.memory] += int(tensor.bytes)
+    return found

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of
 from rooflinekit.model.kernels import Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import block_s, combined, sustained_bandwidth, traffic_s
-from rooflinekit.model.utilization import fill
+from rooflinekit.model.utilization import Rates, fill
 from rooflinekit.model.work import Floats, Work
 
 Bound = Literal["compute", "memory", "overhead"]
@@ -46,14 +45,14 @@ class Times:
 def time_work(work: Work, machine: Machine) -> Times:
     """The time of every kernel. Raises FormatError for arithmetic that the device does not have."""
     rows, count = work.products.kernel, len(work)
-    rates = _ProductRates.of(work, machine)
+    rates = _product_rates(work, machine)
     vector_peak, vector_rate = _vector_rates(work, machine)
 
     def per_kernel(values: Floats) -> Floats:
         return np.bincount(rows, weights=values, minlength=count).astype(float)
 
     memory_s = traffic_s(work, machine)
-    found = fill(work.products, rates.issued, rates.peak, rates.on_engine, memory_s[rows], machine)
+    found = fill(work.products, rates, memory_s[rows], machine)
     overlaps = np.zeros(count, dtype=bool)
     overlaps[rows] = rates.on_engine
     special_s = work.special_flop / machine.special_rate
@@ -63,7 +62,7 @@ def time_work(work: Work, machine: Machine) -> Times:
         return np.where(overlaps, np.maximum(products_s, others_s), products_s + others_s)
 
     flop = work.products.flop
-    products_s = per_kernel(np.maximum(found.compute_s, flop / rates.limit))
+    products_s = per_kernel(found.compute_s)
     compute_s = np.maximum(beside(products_s, work.vector_flop / vector_rate + special_s), block_s(work, machine))
     ideal_s = beside(per_kernel(flop / rates.peak), work.vector_flop / vector_peak + special_s)
     memory_s = memory_s + per_kernel(found.extra_bytes) / sustained_bandwidth(work, machine)
@@ -77,26 +76,16 @@ def time_work(work: Work, machine: Machine) -> Times:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ProductRates:
-    """Of each product: the unit that does it, its peak, what its inner loop gets, and what power allows. FLOP/s."""
-
-    on_engine: NDArray[np.bool_]
-    peak: Floats
-    issued: Floats  # by an SM whose product line has not halved its units
-    limit: Floats
-
-    @classmethod
-    def of(cls, work: Work, machine: Machine) -> _ProductRates:
-        rows = work.products.kernel
-        key = 2 * work.arithmetic[rows] + work.engine[rows]
-        table = np.ones((4, 2 * len(work.math)))
-        for i in np.unique(key):
-            rate = machine.matrix_rate(work.math[i // 2], engine=bool(i % 2))
-            full = rate.full or rate.peak
-            table[:, i] = rate.on_engine, rate.peak, full * rate.share, rate.limit
-        on_engine, peak, issued, limit = table[:, key]
-        return cls(on_engine=on_engine > 0, peak=peak, issued=issued, limit=limit)
+def _product_rates(work: Work, machine: Machine) -> Rates:
+    """What limits each product."""
+    rows = work.products.kernel
+    key = 2 * work.arithmetic[rows] + work.engine[rows]
+    table = np.ones((4, 2 * len(work.math)))
+    for i in np.unique(key):
+        rate = machine.matrix_rate(work.math[i // 2], engine=bool(i % 2))
+        table[:, i] = rate.on_engine, rate.peak, (rate.full or rate.peak) * rate.share, rate.limit
+    on_engine, peak, issued, limit = table[:, key]
+    return Rates(on_engine=on_engine > 0, peak=peak, issued=issued, limit=limit)
 
 
 def _vector_rates(work: Work, machine: Machine) -> tuple[Floats, Floats]:

@@ -78,3 +78,17 @@ def rows_of(op: Op, cost: Cost) -> Rows:
             length *= int(size)
         return norm_rows(int(y.numel) // max(length, 1), length, y.dtype.itemsize)
     return NO_ROWS
+
+
+def reread_bytes(op: Op, cost: Cost) -> int:
+    """Bytes that a batch or group normalization reads again: its statistics need the whole tensor before the result.
+
+    Forward the input, backward the input and the gradient of the output. With fixed statistics nothing is.
+    """
+    name = op.kind.rpartition(".")[2]
+    if "batch_norm" not in name and "group_norm" not in name:
+        return 0
+    training = op.attrs.get("training", op.attrs.get("train", "no_training" not in name))
+    if not training or cost.label not in ("", "input gradient"):
+        return 0
+    return sum(int(tensor.bytes) for tensor in op.inputs[: 2 if "backward" in name else 1])

@@ -13,10 +13,12 @@ The library's choice among tiles and splits is taken as the fastest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import product
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import combined
@@ -54,29 +56,38 @@ class Fill:
             getattr(self, name)[chosen] = getattr(part, name)
 
 
-def fill(
-    products: Products, rate: Floats, peak: Floats, on_engine: np.ndarray, traffic_s: Floats, machine: Machine
-) -> Fill:
-    """The time of each product at `rate` FLOP/s for tiles without loss, beside `traffic_s` of memory traffic.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What limits each product, in FLOP/s."""
 
-    No tile is faster than `peak`: of a product line with halved units it is below what operands are fetched for.
-    """
+    on_engine: NDArray[np.bool_]  # which unit does it: the matrix engine, or the vector lanes
+    peak: Floats  # of that unit
+    issued: Floats  # by tiles without loss, on an SM whose product line has not halved its units
+    limit: Floats  # what the board's power sustains
+
+    def where(self, chosen: NDArray[Any]) -> Rates:
+        """The rates of some of the products."""
+        return Rates(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
+
+
+def fill(products: Products, rates: Rates, traffic_s: Floats, machine: Machine) -> Fill:
+    """The time of each product, beside `traffic_s` of memory traffic."""
     found = Fill.empty(products.m.size)
     attends, depthwise = products.way == ATTENTION, products.way == DEPTHWISE
     for engine in (True, False):
-        chosen = (on_engine == engine) & ~attends & ~depthwise
+        chosen = (rates.on_engine == engine) & ~attends & ~depthwise
         for index in np.array_split(np.flatnonzero(chosen), -(-int(chosen.sum()) // _CHUNK) or 1):
             if index.size:
-                rates = rate[index], peak[index]
-                found.put(index, _tiled(products.where(index), *rates, traffic_s[index], engine, machine))
+                part = products.where(index), rates.where(index)
+                found.put(index, _tiled(*part, traffic_s[index], engine, machine))
     if depthwise.any():
         found.put(depthwise, _depthwise(products.where(depthwise), machine))
     if attends.any():
-        found.put(attends, _attention(products.where(attends), np.minimum(rate, peak)[attends], machine))
+        found.put(attends, _attention(products.where(attends), rates.where(attends), machine))
     return found
 
 
-def _tiled(p: Products, rate: Floats, peak: Floats, traffic_s: Floats, engine: bool, machine: Machine) -> Fill:
+def _tiled(p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: Machine) -> Fill:
     value = machine.values
     kind = "matrix" if engine else "lanes"
     a, b, s = _OPTIONS
@@ -87,10 +98,13 @@ def _tiled(p: Products, rate: Floats, peak: Floats, traffic_s: Floats, engine: b
     loss = 1 + value[f"{kind}_tile_loss"] * (1 / a + 1 / b)
     way = np.where(p.way == CONVOLUTION, value[f"{kind}_convolution"], 1.0)
     way = np.where(p.way == WINOGRAD, value["lanes_winograd"], way)  # libraries run it on the lanes alone
-    per_sm = (rate * way / machine.sm_count)[:, None]
-    step_s = np.maximum(2 * a * b * loss / per_sm, value[f"{kind}_latency_cycles"] / machine.clock)
-    issue_s = np.maximum(step_s, 2 * a * b * machine.sm_count / peak[:, None])
-    compute_s = waves * (depth * issue_s + value[f"{kind}_prologue"] * step_s) * p.executed[:, None]
+    per_sm = (rates.issued * way / machine.sm_count)[:, None]
+    # a step in k is as long as in 16 bit: formats of twice the rate take two numbers where those take one
+    pace = (rates.peak / machine.reference_peak(engine=engine))[:, None]
+    step_s = np.maximum(2 * a * b * loss / per_sm, value[f"{kind}_latency_cycles"] / machine.clock / pace)
+    issue_s = np.maximum(step_s, 2 * a * b * machine.sm_count / rates.peak[:, None])
+    compute_s = waves * (depth * issue_s + value[f"{kind}_prologue"] * pace * step_s) * p.executed[:, None]
+    compute_s = np.maximum(compute_s, (p.flop / rates.limit)[:, None])
     split = s > 1
     extra = np.where(split, 2 * 4 * s * batch * m * n, 0.0)
     start = np.where(split, machine.start_s, 0.0)
@@ -109,7 +123,7 @@ def _tiled(p: Products, rate: Floats, peak: Floats, traffic_s: Floats, engine: b
 def _depthwise(p: Products, machine: Machine) -> Fill:
     """A thread an output, which fetches every input and weight of its window by itself: nothing is shared in tiles."""
     value = machine.values
-    taps = np.where(p.m == 1, p.n, p.k)  # the gradient of the weight is [1, taps] over all pixels
+    taps = np.where((p.m == 1) & (p.n > 1), p.n, p.k)  # the gradient of the weight is [1, taps] over all pixels
     outputs = p.batch * p.m * p.n * p.k / taps
     lanes = machine.sm_count * machine.device.lanes_per_sm
     cycles = outputs * (value["window_cycles"] + value["tap_cycles"] * taps) / lanes
@@ -117,7 +131,7 @@ def _depthwise(p: Products, machine: Machine) -> Fill:
     return Fill(compute_s=cycles / machine.clock, extra_bytes=zeros, extra_start_s=zeros)
 
 
-def _attention(p: Products, rate: Floats, machine: Machine) -> Fill:
+def _attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     """One of the two products of fused attention: a block takes up to 128 queries over the keys, 64 at a time.
 
     Blocks of one length come in waves. Under a causal mask their lengths differ: the SMs share them evenly, but none
@@ -129,6 +143,7 @@ def _attention(p: Products, rate: Floats, machine: Machine) -> Fill:
     padded = np.ceil(keys / _KEYS) * _KEYS
     # on the diagonal a block of scores is computed whole
     seen = np.minimum(1.0, p.executed + np.where(p.executed < 1, _QUERIES / 2 / padded, 0.0))
+    rate = np.minimum(rates.issued, rates.peak)
     per_sm = rate / machine.sm_count * machine.values["attention_share"]
     start = machine.values["attention_block_cycles"] / 2 / machine.clock  # half with each of the two products
     longest = start + 2 * queries * padded * depth / per_sm
@@ -137,5 +152,5 @@ def _attention(p: Products, rate: Floats, machine: Machine) -> Fill:
     waves = np.where(p.executed < 1, np.maximum(blocks * average, longest), np.ceil(blocks) * longest)
     decoding = p.m <= _QUERIES / 2
     zeros = np.zeros(p.m.size)
-    compute_s = np.where(decoding, blocks * average, waves)
+    compute_s = np.maximum(np.where(decoding, blocks * average, waves), p.flop / rates.limit)
     return Fill(compute_s=compute_s, extra_bytes=zeros, extra_start_s=zeros)

@@ -108,6 +108,7 @@ class Work:
     passes: Floats  # how often such a row is read
     row_bytes: Floats  # what a block comes back to in the later passes
     threads: Floats  # of such a block
+    reread_bytes: Floats  # of tensors that are read once more after the kernel has been through them
     accesses: Floats  # loads and stores of single elements where a thread does not take several at once
 
     def __len__(self) -> int:

@@ -89,8 +89,8 @@ def _roof(device: Device, name: str, value: float) -> Roof:
 
 
 def _shared(roof: Roof, share: float, machine: Machine) -> Roof:
-    # Constants that are not a fit to measurements of this GPU are the priors.
-    origin: Provenance = "default share" if machine.constants.name == "priors" else "fitted share"
+    # Constants of a GPU that was not measured are those of others.
+    origin: Provenance = "fitted share" if machine.constants.measured else "default share"
     return Roof(
         device=roof.device,
         kind=roof.kind,

@@ -28,9 +28,6 @@ def print_predictions(predictions: Sequence[Prediction]) -> None:
         rows.add_row(label, *values)
     console(wide=True).print(rows)
     out.print(f"counts: {first.coverage}")
-    unmeasured = [p.machine.name for p in predictions if not p.machine.constants.measured]
-    if unmeasured:
-        out.print(f"constants: fitted on other GPUs (calibration/fits/priors.yaml): {', '.join(unmeasured)}")
     for prediction in predictions:
         for note in prediction.notes:
             out.print(f"note: {note}")

@@ -31,20 +31,21 @@ def memory_of(graph: Graph, capacity: float) -> MemoryUse:
 
     Weights, inputs and the optimizer's state live throughout; outputs and gradients from when they are made on.
     """
+    ops = graph.ops
     standing = _standing(graph)
     kept = {spec.memory for spec in (*graph.outputs, *graph.gradients)}
     size: dict[str, int] = {}
     life: dict[str, tuple[int, int]] = {}  # first and last op
-    for i, op in enumerate(graph.ops):
+    for i, op in enumerate(ops):
         for spec in (*op.inputs, *op.outputs):
             name = spec.memory
             if name not in standing:
                 life[name] = (life.get(name, (i, i))[0], i)
                 size[name] = max(size.get(name, 0), int(spec.bytes))
-    change = [0] * (len(graph.ops) + 1)
+    change = [0] * (len(ops) + 1)
     for name, (first, last) in life.items():
         change[first] += size[name]
-        change[len(graph.ops) if name in kept else last + 1] -= size[name]
+        change[len(ops) if name in kept else last + 1] -= size[name]
     peak, where = _peak(change)
     by_role = {role: sum(int(s.bytes) for s in standing.values() if s.role is role) for role in Role}
     return MemoryUse(
@@ -52,7 +53,7 @@ def memory_of(graph: Graph, capacity: float) -> MemoryUse:
         gradient_bytes=sum({spec.memory: int(spec.bytes) for spec in graph.gradients}.values()),
         state_bytes=by_role[Role.STATE],
         peak_bytes=sum(by_role.values()) + peak,
-        peak_op=graph.ops[where].name if graph.ops else "",
+        peak_op=ops[where].name if ops else "",
         capacity=capacity,
     )
 

@@ -17,6 +17,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
+from rooflinekit.model.fusion import assumptions_of, compiled_issues
 from rooflinekit.model.kernels import issues_of, spread_family
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
@@ -49,6 +50,7 @@ class Prediction:
     timeline: Timeline
     memory: MemoryUse
     coverage: Coverage
+    assumptions: tuple[str, ...] = ()  # of the way of execution
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -110,14 +112,29 @@ class Prediction:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was assumed, each once: emulated formats, memory that does not fit."""
-        found = dict.fromkeys(timing.note for timing in self.timings if timing.note)
+        """What was assumed, each once: emulated formats, kernels not measured on this GPU, memory that does not fit."""
+        found = dict.fromkeys((*self.assumptions, *(timing.note for timing in self.timings if timing.note)))
+        if unmeasured := self._unmeasured():
+            found[f"{self.machine.name}: {unmeasured}: constants fitted on other GPUs, interval accordingly wider"] = (
+                None
+            )
         if not self.memory.fits:
             need, have = self.memory.peak_bytes, self.memory.capacity
             of = format_quantity(have, "byte", binary=True)
             text = f"{self.machine.name}: needs {format_quantity(need, 'byte', binary=True)} of {of}: does not fit"
             found[text] = None
         return tuple(found)
+
+    def _unmeasured(self) -> str:
+        """Families that take a twentieth of the GPU's time or more and that nobody measured on it; "" for none."""
+        measured = self.machine.constants.measured
+        seconds: dict[str, float] = defaultdict(float)
+        for timing in self.timings:
+            seconds[spread_family(timing.kernel.family)] += timing.total_s
+        missing = [name for name, s in seconds.items() if name not in measured and s >= 0.05 * self.gpu_s]
+        if not missing or not measured:
+            return "not measured" if missing else ""
+        return f"no measurements of {', '.join(sorted(missing))} kernels"
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds in seconds that hold the true time with this probability.
@@ -255,10 +272,14 @@ class Prediction:
 def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Execution) -> Prediction:
     """The prediction for a graph whose sizes are all numbers.
 
-    Raises SizeError while a size is open, FormatError for arithmetic that the device does not have.
+    Raises SizeError while a size is open, FormatError for arithmetic that the device does not have, InputError for a
+    CUDA graph of a step in which the CPU reads a number.
     """
-    issues = issues_of(graph, machine.device.matrix_peak)
-    timed = iter(time_kernels([kernel for issue in issues for kernel in issue.kernels], machine))
+    kernels_of = compiled_issues if execution.fused else issues_of
+    issues = kernels_of(graph, machine.device.matrix_peak)
+    gap = machine.values["kernel_gap_graph" if execution.as_graph else "kernel_gap"]
+    launched = machine.with_values({**machine.values, "kernel_gap": gap})
+    timed = iter(time_kernels([kernel for issue in issues for kernel in issue.kernels], launched))
     timings = [tuple(islice(timed, len(issue.kernels))) for issue in issues]
     return Prediction(
         graph_name=graph.name,
@@ -272,4 +293,5 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
         timeline=schedule(issues, timings, host, execution),
         memory=memory_of(graph, machine.device.dram.capacity),
         coverage=graph.coverage,
+        assumptions=tuple(assumptions_of(graph)) if execution.fused else (),
     )

@@ -8,11 +8,12 @@ from typing import Literal, get_args
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.hardware.host import Host
-from rooflinekit.ir.op import Phase
+from rooflinekit.ir.op import Op, Phase
+from rooflinekit.model.fusion import is_fused
 from rooflinekit.model.kernels import Issue
 from rooflinekit.model.roofline import Timing
 
-Backend = Literal["eager"]
+Backend = Literal["eager", "compiled", "cuda-graph", "reduce-overhead"]
 Sync = Literal["none", "step", "op"]
 
 
@@ -20,9 +21,12 @@ Sync = Literal["none", "step", "op"]
 class Execution:
     """How PyTorch runs the step.
 
+    `backend`: "eager" launches the kernels of each op; "compiled" those of torch.compile in its default mode, the
+    optimizer's included; "cuda-graph" launches the eager kernels as one CUDA graph, and "reduce-overhead" the compiled
+    ones.
     `sync`: "step" synchronizes after every step (the time of one step alone), "none" lets steps follow each other
     without waiting (the time a step adds to a long loop), "op" synchronizes after every op (as profilers do).
-    Raises InputError for another word.
+    Raises InputError for another word, and for synchronizing after the ops of a CUDA graph.
     """
 
     backend: Backend = "eager"
@@ -33,6 +37,21 @@ class Execution:
             if value not in get_args(known):
                 words = " or ".join(map(repr, get_args(known)))
                 raise InputError(f"execution {field} {value!r}: expected {words}{nearest(str(value), get_args(known))}")
+        if self.sync == "op" and self.as_graph:
+            raise InputError(
+                f"execution sync 'op': a CUDA graph ({self.backend!r}) runs as a whole; choose 'step' or 'none', or "
+                "execution 'eager' or 'compiled'"
+            )
+
+    @property
+    def fused(self) -> bool:
+        """Whether torch.compile makes the kernels."""
+        return self.backend in ("compiled", "reduce-overhead")
+
+    @property
+    def as_graph(self) -> bool:
+        """Whether the kernels are launched as a CUDA graph."""
+        return self.backend in ("cuda-graph", "reduce-overhead")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +79,25 @@ class Timeline:
         return sum(span.waited_s for span in self.spans) + self.tail_s
 
 
-def issue_cost_s(issue: Issue, host: Host) -> float:
-    """CPU time of issuing one op, all its launches included."""
+def reads_a_number(op: Op) -> bool:
+    """Whether the CPU waits for its result: `.item()`, or a condition on a tensor."""
+    return op.kind == "aten._local_scalar_dense"
+
+
+def issue_cost_s(issue: Issue, host: Host, execution: Execution | None = None) -> float:
+    """CPU time of issuing one op, all its launches included.
+
+    A compiled step launches its Triton kernels from inductor's wrapper, which calls libraries without modules, autocast
+    and autograd around them: at what an op costs that autograd's engine issues. Views cost it nothing.
+    """
+    further_s = max(0, len(issue.kernels) - 1) * host.launch
+    compiled = execution is not None and execution.fused
+    if compiled and is_fused(issue):
+        return host.compiled_launch + further_s
     dispatch_s = host.dispatch_s(issue.family.value)
-    if issue.op.phase is Phase.BACKWARD:
+    if compiled or issue.op.phase is Phase.BACKWARD:
         dispatch_s *= host.backward_factor
-    return dispatch_s + max(0, len(issue.kernels) - 1) * host.launch
+    return dispatch_s + further_s
 
 
 def schedule(
@@ -75,11 +107,13 @@ def schedule(
 
     `timings` holds the times of each issue's kernels, in the order of the issues.
     """
-    cpu, gpu = host.step, 0.0
+    if execution.as_graph:
+        return _replayed(issues, timings, host, execution)
+    cpu, gpu = host.step + (host.guards if execution.fused else 0.0), 0.0
     waited_for_gpu = 0.0
     spans: list[Span] = []
     for issue, kernels in zip(issues, timings, strict=True):
-        cost = issue_cost_s(issue, host)
+        cost = issue_cost_s(issue, host, execution)
         cpu += cost - max(0, len(kernels) - 1) * host.launch
         for i, timing in enumerate(kernels):
             cpu += host.launch if i else 0.0
@@ -88,7 +122,7 @@ def schedule(
                 Span(timing=timing, issued_s=cpu, start_s=start, end_s=start + timing.total_s, waited_s=start - gpu)
             )
             gpu = start + timing.total_s
-        if kernels and (execution.sync == "op" or issue.op.kind == "aten._local_scalar_dense"):
+        if kernels and (execution.sync == "op" or reads_a_number(issue.op)):
             done = max(cpu, gpu) + host.sync
             waited_for_gpu += done - cpu
             cpu = done
@@ -98,6 +132,30 @@ def schedule(
     synchronized = execution.sync == "op" and waited_for_gpu > 0
     end = cpu if synchronized else max(cpu, gpu) + host.sync
     return Timeline(spans=tuple(spans), cpu_s=cpu_s, tail_s=end - gpu)
+
+
+def _replayed(
+    issues: Sequence[Issue], timings: Sequence[Sequence[Timing]], host: Host, execution: Execution
+) -> Timeline:
+    """One launch for all kernels. Raises InputError for a number that the CPU reads on the way."""
+    for issue in issues:
+        if reads_a_number(issue.op):
+            where = f" (module {issue.op.module!r})" if issue.op.module else ""
+            raise InputError(
+                f"execution {execution.backend!r}: op {issue.op.name!r}{where} reads a number on the CPU, which a CUDA "
+                "graph cannot hold; take it out of the step, or choose execution 'eager' or 'compiled'"
+            )
+    cpu_s = host.step + (host.guards if execution.fused else 0.0) + host.launch + host.graph_launch
+    gpu = 0.0
+    spans: list[Span] = []
+    for timing in (timing for kernels in timings for timing in kernels):
+        start = gpu if spans else cpu_s + host.launch_latency
+        end = start + timing.total_s
+        spans.append(Span(timing=timing, issued_s=cpu_s, start_s=start, end_s=end, waited_s=start - gpu))
+        gpu = end
+    if execution.sync == "none":
+        return _steady(spans, cpu_s)
+    return Timeline(spans=tuple(spans), cpu_s=cpu_s, tail_s=max(cpu_s, gpu) + host.sync - gpu)
 
 
 def _steady(spans: list[Span], cpu_s: float) -> Timeline:

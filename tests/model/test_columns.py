@@ -7,7 +7,7 @@ from rooflinekit.model.columns import work_of
 from rooflinekit.model.kernels import Family, Kernel
 from rooflinekit.model.reuse import Reuse
 from rooflinekit.model.rows import Rows
-from rooflinekit.model.work import ATTENTION, CONVOLUTION, PLAIN, WINOGRAD
+from rooflinekit.model.work import ATTENTION, CONVOLUTION, DEPTHWISE, PLAIN, WINOGRAD
 
 
 def kernel(family: Family = Family.ELEMENTWISE, cost: Cost = Cost(), **fields: object) -> Kernel:  # noqa: B008
@@ -67,10 +67,11 @@ def test_ways_of_products() -> None:
             product(Family.CONVOLUTION),
             product(Family.CONVOLUTION, pointwise=True),
             product(Family.CONVOLUTION, algorithm="Winograd"),
+            product(Family.CONVOLUTION, engine=False),
             product(Family.ATTENTION),
         ]
     )
-    assert work.products.way.tolist() == [PLAIN, CONVOLUTION, PLAIN, WINOGRAD, ATTENTION]
+    assert work.products.way.tolist() == [PLAIN, CONVOLUTION, PLAIN, WINOGRAD, DEPTHWISE, ATTENTION]
 
 
 def test_what_is_found_in_the_cache_knows_its_kernel() -> None:

@@ -1,10 +1,12 @@
 """Bytes → time on a machine of 1 TB/s DRAM, 2 TB/s L2 of 4 MB, and 50 SMs at 1.25 GHz."""
 
+from datetime import date
+
 import numpy as np
 import pytest
 from round_numbers import constants
 
-from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.device import Device, Memory
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import combined
 from rooflinekit.model.roofline import time_work
@@ -55,6 +57,28 @@ def test_products_and_streams_have_shares_of_their_own(device: Device) -> None:
     assert memory_us(machine, products=product, read_bytes=3e6, write_bytes=1e6) == pytest.approx(8.0)
 
 
+@pytest.mark.parametrize(
+    ("memory", "launched", "microseconds"),
+    [
+        ("HBM2", date(2016, 6, 1), 10.0),  # 4 MB at 0.8 · 0.5 TB/s
+        ("GDDR6", date(2018, 9, 1), 10.0),
+        ("HBM2", date(2017, 6, 1), 5.0),  # from Volta on
+        ("GDDR6", date(2020, 9, 1), 5.0),  # from Ampere on
+        ("LPDDR5", date(2015, 1, 1), 5.0),
+        ("HBM2", None, 5.0),
+        (None, date(2016, 6, 1), 5.0),
+    ],
+)
+def test_early_memory_sustains_less(
+    device: Device, memory: str | None, launched: date | None, microseconds: float
+) -> None:
+    early = device.replace(launch_date=launched, dram=Memory(type=memory, capacity=16e9, bandwidth=1e12))
+    machine = Machine.of(early, constants(memory_share=0.8, early_memory=0.5, product_memory_share=0.8))
+    assert memory_us(machine, read_bytes=4e6) == pytest.approx(microseconds)
+    # what product kernels get has a constant of its own
+    assert memory_us(machine, read_bytes=4e6, products=Products.of([0], m=1, n=1, k=1)) == pytest.approx(5.0)
+
+
 # --- rows that are read again ---------------------------------------------------------------------------------
 
 
@@ -102,12 +126,12 @@ def test_where_the_specification_says_no_l1_it_is_24_kib(device: Device) -> None
 @pytest.mark.parametrize(
     ("size", "distance", "microseconds"),
     [
-        (2e6, 0, 3.0),  # half of the L2: all of it at 2 TB/s, 1 µs, and the other 2 MB from DRAM, 2 µs
-        (1e6, 1e6, 3.5),  # 1 MB at 2 TB/s, 3 MB from DRAM
-        (2e6, 1.4e6, 3.5),  # 85 %: half of the 2 MB
-        (2e6, 2.8e6, 4.0),  # 120 %: none
-        (2e6, 100e6, 4.0),
-        (4.8e6, 0, 4.0),  # too large for itself
+        (1e6, 0, 3.5),  # a quarter of the L2: all of it at 2 TB/s, 0.5 µs, and the other 3 MB from DRAM, 3 µs
+        (0.5e6, 0.5e6, 3.75),  # 0.5 MB at 2 TB/s, 3.5 MB from DRAM
+        (1e6, 0.9e6, 3.75),  # 47.5 %, halfway to 70 %: half of the 1 MB
+        (1e6, 1.8e6, 4.0),  # 70 %: none
+        (1e6, 100e6, 4.0),
+        (2.8e6, 0, 4.0),  # too large for itself
     ],
 )
 def test_what_was_touched_last_is_in_the_l2(device: Device, size: float, distance: float, microseconds: float) -> None:
@@ -117,41 +141,39 @@ def test_what_was_touched_last_is_in_the_l2(device: Device, size: float, distanc
 
 
 def test_no_more_is_found_than_is_read(machine: Machine) -> None:
-    # two tensors of 1 MB are there, 1.5 MB is read: 0.75 µs at 2 TB/s
+    # two tensors of 1 MB are there, 1.5 MB is read: 0.75 µs at 2 TB/s; what is written goes to DRAM
     assert memory_us(machine, read_bytes=1.5e6, recent=Recent.of([0, 0], [1e6, 1e6])) == pytest.approx(0.75)
     assert memory_us(machine, write_bytes=1e6, recent=Recent.of([0], [1e6])) == pytest.approx(1.0)
 
 
 def test_reads_find_their_own_kernel(machine: Machine) -> None:
-    work = Work.of(3, read_bytes=2e6, recent=Recent.of([2], [2e6]))
-    assert time_work(work, machine).memory_s == pytest.approx([2e-6, 2e-6, 1e-6])
+    work = Work.of(3, read_bytes=1e6, recent=Recent.of([2], [1e6]))
+    assert time_work(work, machine).memory_s == pytest.approx([1e-6, 1e-6, 0.5e-6])
 
 
 def test_the_l2_is_never_slower_than_dram(device: Device) -> None:
     # 8 bytes a clock are 0.5 TB/s; DRAM gives 0.8
     machine = Machine.of(device, constants(l2_bytes_per_clock=8, memory_share=0.8))
     assert machine.l2_bandwidth == pytest.approx(0.8e12)
-    assert memory_us(machine, read_bytes=2e6, recent=Recent.of([0], [2e6])) == pytest.approx(2.5)
+    assert memory_us(machine, read_bytes=1e6, recent=Recent.of([0], [1e6])) == pytest.approx(1.25)
 
 
 def test_a_cache_behind_the_l2_counts(device: Device) -> None:
     machine = Machine.of(device.replace(last_level_cache=40e6), constants())
     assert machine.l2_bytes == 40e6
-    assert memory_us(machine, read_bytes=20e6, recent=Recent.of([0], [20e6])) == pytest.approx(10.0)
+    assert memory_us(machine, read_bytes=10e6, recent=Recent.of([0], [10e6])) == pytest.approx(5.0)
 
 
 # --- the SMs' own time ------------------------------------------------------------------------------------------
 
 
-def test_rows_wait_and_columns_work(device: Device) -> None:
-    # 2 passes of 1000 cycles, hidden by the 4 blocks of 512 threads on an SM: 500 cycles a row, and 0.5 a column
-    machine = Machine.of(device.replace(threads_per_sm=2048), constants(row_latency_cycles=1000, column_cycles=0.5))
-    columns = {"columns": 1000, "passes": 2, "threads": 512}
-    # 100 rows are 2 an SM: 2000 cycles at 1.25 GHz; the 101st makes 3
-    assert compute_us(machine, rows=100, **columns) == pytest.approx(1.6)
-    assert compute_us(machine, rows=101, **columns) == pytest.approx(2.4)
-    assert compute_us(machine, rows=1, **columns) == pytest.approx(0.8)
-    assert compute_us(machine, rows=0, **columns) == 0.0
+def test_rows_go_to_sms_as_wholes(device: Device) -> None:
+    machine = Machine.of(device, constants(column_cycles=0.5))
+    # a row of 1000 columns takes its SM 500 cycles, 0.4 µs at 1.25 GHz; 100 rows are 2 an SM, the 101st makes 3
+    assert compute_us(machine, rows=1, columns=1000) == pytest.approx(0.4)
+    assert compute_us(machine, rows=100, columns=1000) == pytest.approx(0.8)
+    assert compute_us(machine, rows=101, columns=1000) == pytest.approx(1.2)
+    assert compute_us(machine, rows=0, columns=1000) == 0.0
 
 
 def test_single_accesses_take_their_cycles(device: Device) -> None:

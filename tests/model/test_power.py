@@ -27,8 +27,9 @@ def limit(device: Device, arithmetic: Math = Math.FP32, *, engine: bool = False,
         ({}, 20.0),  # 0.8 · 250 W / 10 pJ
         ({"board_power": 70}, 5.6),  # 0.8 · 70 W / 10 pJ
         ({"devices_per_board": 2}, 10.0),  # 125 W each
-        ({"process_node": "TSMC 4N"}, 80.0),  # a quarter of the energy
-        ({"process_node": "TSMC 5 nm (compute), 6 nm (I/O)"}, 64.0),  # 5/16, by the first number
+        ({"process_node": "TSMC 4N"}, 64.0),  # of the 5 nm generation: 5/16 of the energy
+        ({"process_node": "TSMC 5 nm (compute), 6 nm (I/O)"}, 64.0),  # the first number counts
+        ({"process_node": "TSMC 12 nm FFN"}, 20.0),  # of the 16 nm generation
     ],
 )
 def test_the_limit_of_the_lanes(device: Device, board: dict[str, object], tflops: float) -> None:
@@ -55,9 +56,9 @@ def test_the_energy_of_formats(device: Device, arithmetic: Math, engine: bool, t
 
 
 def test_energy_falls_with_a_power_of_the_node(device: Device) -> None:
-    board = device.replace(board_power=250, process_node="TSMC 4N")
-    # (4 / 16)^0.5 = 1/2
-    assert power_limit(board, VALUES | {"energy_node_exponent": 0.5}, Math.FP32, engine=False) == pytest.approx(40e12)
+    board = device.replace(board_power=250, process_node="64 nm")
+    # (64 / 16)^0.5 = 2
+    assert power_limit(board, VALUES | {"energy_node_exponent": 0.5}, Math.FP32, engine=False) == pytest.approx(10e12)
 
 
 @pytest.mark.parametrize("silent", ["board_power", "process_node"])
@@ -68,17 +69,20 @@ def test_what_is_not_stated_limits_nothing(device: Device, silent: str) -> None:
 @pytest.mark.parametrize(
     ("node", "nm"),
     [
+        ("TSMC 28 nm", 28),
         ("TSMC 16 nm FinFET", 16),
-        ("TSMC 12 nm FFN", 12),
-        ("Samsung 8 nm 8N", 8),
-        ("TSMC 4NP", 4),
+        ("TSMC 12 nm FFN", 16),  # 12, 8, 6 and 4 are other libraries or shrinks of 16, 10, 7 and 5
+        ("Samsung 8 nm 8N", 10),
+        ("TSMC 7 nm N7", 7),
+        ("TSMC N6", 7),
+        ("TSMC 4NP", 5),
         ("TSMC N5 (compute), Intel 7 (base)", 5),
         ("TSMC 3 nm (compute), 6 nm (I/O)", 3),
         ("unknown", None),
         (None, None),
     ],
 )
-def test_the_node_out_of_its_name(device: Device, node: str | None, nm: float | None) -> None:
+def test_the_generation_out_of_the_name_of_a_process(device: Device, node: str | None, nm: float | None) -> None:
     assert node_nm(device.replace(process_node=node)) == nm
 
 
@@ -89,9 +93,7 @@ def test_a_board_of_70_watts_beside_one_of_250(device: Device) -> None:
     found = {
         watts: time_work(
             work,
-            Machine.of(
-                device.replace(board_power=watts, process_node="16 nm"), constants(idle_share=0.2, **energies)
-            ),
+            Machine.of(device.replace(board_power=watts, process_node="16 nm"), constants(idle_share=0.2, **energies)),
         ).total_s[0]
         for watts in (70, 250)
     }

@@ -133,10 +133,9 @@ def test_alternatives_find_the_same() -> None:
     assert {other.recent for other in convolution.alternatives} == {convolution.recent}
 
 
-# --- what it does not see yet -----------------------------------------------------------------------------------
+# --- kernels of an op, and views of a memory ----------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="views of parts of one memory count as the last of them alone")
 def test_three_views_of_parts_of_one_tensor_are_all_found() -> None:
     # query, key and value are the thirds of one projection: 3 · 1024 B are read, all just written
     def attend(x: torch.Tensor) -> torch.Tensor:
@@ -147,7 +146,6 @@ def test_three_views_of_parts_of_one_tensor_are_all_found() -> None:
     assert sum(size for size, _ in recent) == 3072
 
 
-@pytest.mark.xfail(strict=True, reason="a bias gradient is taken for a forward bias: it looks for its outputs")
 def test_the_bias_gradient_finds_the_gradient_that_it_sums() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.Conv2d(4, 5, 3), nn.Tanh())
     recent = dict(found(model, rk.Input(2, 3, 8, 8), mode="training"))["convolution_backward: bias gradient"]
@@ -155,7 +153,6 @@ def test_the_bias_gradient_finds_the_gradient_that_it_sums() -> None:
     assert recent == [(640, 0)]
 
 
-@pytest.mark.xfail(strict=True, reason="each kernel of an op is taken to read all inputs of the op")
 def test_the_input_gradient_does_not_find_the_input_that_it_does_not_read() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.Conv2d(4, 5, 3), nn.Tanh())
     gradient = next(

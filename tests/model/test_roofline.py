@@ -118,7 +118,6 @@ ORDINARY = {
     "kernel_ramp_cycles": 2400.0,
     "product_ramp_cycles": 1800.0,
     "kernel_gap": 1e-6,
-    "row_latency_cycles": 900.0,
 }
 
 

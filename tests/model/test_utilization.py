@@ -1,7 +1,7 @@
 """Tiles, waves, split-K and attention blocks, worked out on a machine of 50 SMs with 0.2 TFLOP/s each.
 
-On the lanes a step in k of an a×b tile takes 2·a·b / 0.2e12 s: 163.84 ns for 128×128, 327.68 ns for 256×128, 5.12 ns for
-16×32. On the matrix engine it takes a tenth of that.
+On the lanes a step in k of an a×b tile takes 2·a·b / 0.2e12 s: 163.84 ns for 128×128, 327.68 ns for 256×128, 5.12 ns
+for 16×32. On the matrix engine it takes a tenth of that.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Times, time_work
-from rooflinekit.model.work import ATTENTION, CONVOLUTION, WINOGRAD, Products, Work
+from rooflinekit.model.work import ATTENTION, CONVOLUTION, DEPTHWISE, WINOGRAD, Products, Work
 
 #: A start so long that no product is split over k for the sake of a second kernel.
 UNSPLIT = {"kernel_gap": 1e-3}
@@ -52,6 +52,13 @@ def test_tiles_that_lose_nothing_but_time_per_step_leave_the_largest_one(device:
     assert compute_us(machine, m=12_800, n=128, k=1000) == pytest.approx(400.0)
     assert compute_us(machine, m=12_801, n=128, k=1000) == pytest.approx(800.0)
     assert compute_us(machine, m=25_600, n=128, k=1000) == pytest.approx(800.0)
+
+
+@pytest.mark.parametrize(("m", "n"), [(65, 65), (256, 65), (65, 128), (1, 1)])
+def test_a_tile_that_is_not_full_takes_as_long_as_a_full_one(device: Device, m: int, n: int) -> None:
+    # 100 products of less than a tile each are 100 tiles, 2 waves of 400 µs at the floor of 500 cycles a step
+    machine = Machine.of(device, constants(lanes_latency_cycles=500, **UNSPLIT))
+    assert compute_us(machine, batch=100, m=m, n=n, k=1000) == pytest.approx(800.0)
 
 
 def test_the_latency_of_a_step_is_a_floor_not_an_addition(device: Device) -> None:
@@ -97,6 +104,27 @@ def test_products_of_a_batch_fill_waves_together(device: Device) -> None:
 def test_a_mask_that_leaves_out_half(device: Device) -> None:
     machine = Machine.of(device, constants(**UNSPLIT))
     assert compute_us(machine, m=6400, n=128, k=1000, executed=0.5) == pytest.approx(81.92)
+
+
+def test_prologue_and_latency_are_those_of_16_bit(device: Device) -> None:
+    # fp8 at 200 TFLOP/s: 1000 steps take 16.384 µs. 250 steps of fp16 take 250 · 32.768 ns whatever is multiplied.
+    fast = device.replace(matrix_peak={"fp16": 100e12, "fp8": 200e12})
+    machine = Machine.of(fast, constants(matrix_prologue=250, **UNSPLIT))
+    assert compute_us(machine, Math.FP16, m=1280, n=1280, k=1000) == pytest.approx(32.768 + 8.192)
+    assert compute_us(machine, Math.FP8, m=1280, n=1280, k=1000) == pytest.approx(16.384 + 8.192)
+    # 50 cycles are 40 ns, more than the 32.768 ns of a 256×128 tile: half of that for fp8. 12800×128 are one wave.
+    machine = Machine.of(fast, constants(matrix_latency_cycles=50, **UNSPLIT))
+    assert compute_us(machine, Math.FP16, m=12_800, n=128, k=1000) == pytest.approx(40.0)
+    assert compute_us(machine, Math.FP8, m=12_800, n=128, k=1000) == pytest.approx(20.0)
+
+
+def test_halved_matrix_units_hide_the_loss_of_tiles(device: Device) -> None:
+    # Operands come fast enough for 200 TFLOP/s, of which the line computes half: 1.75 times a 256×128 tile's time at
+    # full rate is less than its time at half, so that 1280·1280·1000 take FLOP/peak; at a loss of 256 the factor is 4
+    halved = device.replace(matrix_peak_fp16_accumulate={"fp16": 200e12})
+    at = {loss: Machine.of(halved, constants(matrix_tile_loss=loss, **UNSPLIT)) for loss in (64, 256)}
+    assert compute_us(at[64], Math.FP16, m=1280, n=1280, k=1000) == pytest.approx(32.768)
+    assert compute_us(at[256], Math.FP16, m=1280, n=1280, k=1000) == pytest.approx(32.768 * 4 / 2)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +173,12 @@ def test_few_tiles_are_split_over_k(device: Device) -> None:
     assert found.total_s[0] == pytest.approx(332.073216e-6)
 
 
+def test_the_last_part_of_a_split_takes_as_long_as_the_others(device: Device) -> None:
+    # 96001 in 3 parts: 32001 steps of 10.24 ns, though the last part has one less
+    machine = Machine.of(device, constants(overlap=1, kernel_gap=2e-6))
+    assert compute_us(machine, **LONG | {"k": 96_001}) == pytest.approx(327.69024, rel=1e-9)
+
+
 def test_a_split_that_costs_more_than_it_saves_is_not_made(device: Device) -> None:
     # it saves 491.52 - 327.68 - 0.39 = 163.45 µs in 3 parts, which a start of 200 µs is not worth
     found = times(Machine.of(device, constants(overlap=1, kernel_gap=200e-6)), **LONG)
@@ -158,12 +192,47 @@ def test_full_waves_are_not_split(device: Device) -> None:
     assert (found.memory_s[0], found.launch_s[0]) == (0.0, 2e-6)
 
 
+def test_a_board_at_its_power_gains_nothing_by_splitting(device: Device) -> None:
+    # 64 W at 10 pJ a FLOP sustain 6.4 TFLOP/s: 2 · 128·128·96000 FLOP take 491.52 µs however they are cut, so that
+    # partial sums and a second start of 2 µs are a loss
+    board = device.replace(board_power=64, process_node="16 nm")
+    found = times(Machine.of(board, constants(overlap=1, kernel_gap=2e-6, lanes_energy=10e-12)), **LONG)
+    assert found.total_s[0] == pytest.approx(493.52e-6)
+
+
+@pytest.mark.xfail(strict=True, reason="tiles and splits are chosen as if a product were all that its kernel computes")
+def test_a_product_beside_longer_vector_work_gains_nothing_by_splitting(device: Device) -> None:
+    # on the engine 49.152 µs unsplit, beside 600 MFLOP on the lanes at 10 TFLOP/s, 60 µs
+    machine = Machine.of(device, constants(overlap=1, kernel_gap=2e-6))
+    work = Work.of(1, math=Math.FP16, products=Products.of([0], **LONG), vector_flop=600e6)
+    assert time_work(work, machine).total_s[0] == pytest.approx(62e-6)
+
+
+# --- depthwise convolutions -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", [True, False])
+@pytest.mark.parametrize("sizes", [{"m": 1000, "n": 1, "k": 9}, {"m": 1, "n": 9, "k": 1000}], ids=["output", "weight"])
+def test_depthwise_convolutions_work_a_lane_an_output(device: Device, sizes: dict[str, int], engine: bool) -> None:
+    # 10 channels of 1000 pixels, or the gradient of their 10 windows: 10,000 outputs of 9 taps, 100 + 9·2 cycles each,
+    # on 50·80 lanes: 295 cycles at 1.25 GHz. No tiles, no matrix engine.
+    machine = Machine.of(device, constants(window_cycles=100, tap_cycles=2))
+    products = Products.of([0], batch=10, **sizes, way=DEPTHWISE)
+    found = time_work(Work.of(1, math=Math.FP16, engine=engine, products=products), machine)
+    assert found.compute_s[0] == pytest.approx(0.236e-6)
+
+
+def test_a_depthwise_convolution_of_one_pixel(device: Device) -> None:
+    # 4000 channels of one pixel: an output a lane, 100 + 9·2 cycles
+    machine = Machine.of(device, constants(window_cycles=100, tap_cycles=2))
+    products = Products.of([0], batch=4000, m=1, n=1, k=9, way=DEPTHWISE)
+    assert time_work(Work.of(1, products=products), machine).compute_s[0] == pytest.approx(118 / 1.25e9)
+
+
 # --- attention ------------------------------------------------------------------------------------------------
 
 
-def attention(
-    machine: Machine, *, batch: int, queries: int, keys: int, width: int, executed: float = 1.0
-) -> Times:
+def attention(machine: Machine, *, batch: int, queries: int, keys: int, width: int, executed: float = 1.0) -> Times:
     """Both products of fused attention in fp16."""
     products = Products.of(
         [0, 0],
@@ -227,6 +296,13 @@ def test_attention_without_tensor_cores_runs_on_the_lanes(machine: Machine) -> N
     products = Products.of([0, 0], batch=50, m=128, n=[1024, 64], k=[64, 1024], way=ATTENTION)
     found = time_work(Work.of(1, math=Math.FP32, products=products), machine)
     assert found.compute_s[0] == pytest.approx(2 * 10 * BLOCK)
+
+
+def test_attention_on_a_few_sms_is_not_limited_by_the_power_of_all(device: Device) -> None:
+    # 60 W at 1 pJ a FLOP sustain 60 TFLOP/s of 100. 5 blocks on 5 of 50 SMs draw for 10 TFLOP/s: as fast as without.
+    board = device.replace(board_power=60, process_node="16 nm")
+    found = attention(Machine.of(board, constants(matrix_energy=1e-12)), batch=5, queries=128, keys=1024, width=64)
+    assert found.compute_s[0] == pytest.approx(2 * BLOCK)
 
 
 @pytest.mark.xfail(strict=True, reason="keys and depth are told apart by which is longer: wrong below a head's size")

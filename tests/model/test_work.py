@@ -14,7 +14,16 @@ def test_what_is_not_given_is_nothing() -> None:
     assert work.arithmetic.tolist() == [0, 0, 0]
     assert work.engine.tolist() == [True, True, True]
     assert (work.products.m.size, work.recent.bytes.size) == (0, 0)
-    for name in ("vector_flop", "special_flop", "read_bytes", "write_bytes", "rows", "columns", "row_bytes", "accesses"):
+    for name in (
+        "vector_flop",
+        "special_flop",
+        "read_bytes",
+        "write_bytes",
+        "rows",
+        "columns",
+        "row_bytes",
+        "accesses",
+    ):
         assert getattr(work, name).tolist() == [0.0, 0.0, 0.0]
     for name in ("passes", "threads"):  # rows are read once, by one thread
         assert getattr(work, name).tolist() == [1.0, 1.0, 1.0]

@@ -156,7 +156,11 @@ def test_what_does_not_fit_is_said() -> None:
 
 def test_emulated_formats_are_said() -> None:
     found = rk.predict(nn.Linear(8, 8), rk.Input(2, 8), gpu="V100-SXM2-16GB", dtype="bfloat16")
-    assert found.notes == ("nvidia-v100-sxm2-16gb has no bf16 matrix units: computed in fp32",)
+    assert found.notes == (
+        "nvidia-v100-sxm2-16gb has no bf16 matrix units: computed in fp32",
+        "nvidia-v100-sxm2-16gb: no measurements of product kernels: constants fitted on other GPUs, interval "
+        "accordingly wider",
+    )
 
 
 def test_absent_formats_are_refused() -> None:
@@ -219,3 +223,47 @@ def test_representations_are_short(graph: rk.Graph, prediction: rk.Prediction) -
     assert repr(graph.at(batch=2)).startswith("<Graph Net training (batch=2): ")
     assert repr(prediction).startswith("<Prediction Net training (batch=64) on nvidia-a100-sxm4-80gb: ")
     assert repr(rk.explain(prediction, prediction)).startswith("<Explanation Net does as many FLOP as Net")
+
+
+BACKENDS = ("eager", "compiled", "cuda-graph", "reduce-overhead")
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize("batch", [1, 256])
+@pytest.mark.parametrize("sync", ["none", "step"])
+def test_laws_of_execution(mode: str, batch: int, sync: str) -> None:
+    traced = rk.trace(Net(), rk.Input("batch", 3, 32, 32), mode=mode)
+    found = {
+        backend: rk.predict(traced, "nvidia-rtx-4090", batch=batch, execution=rk.Execution(backend=backend, sync=sync))
+        for backend in BACKENDS
+    }
+    assert all(sum(p.terms().values()) == pytest.approx(p.total_s) for p in found.values())
+    eager, compiled, graph, both = (found[backend] for backend in BACKENDS)
+    assert graph.gpu_s <= eager.gpu_s
+    assert both.gpu_s <= compiled.gpu_s <= eager.gpu_s
+    assert graph.cpu_s < eager.cpu_s
+    assert both.cpu_s < compiled.cpu_s
+    assert [t.kernel for t in graph.timings] == [t.kernel for t in eager.timings]
+    assert [t.kernel for t in both.timings] == [t.kernel for t in compiled.timings]
+    assert {p.flop for p in found.values()} == {eager.flop}
+
+
+def test_a_graph_saves_the_gaps(machine: Machine, host: Host) -> None:
+    gapped = machine.with_values({**machine.values, "kernel_gap": 3e-6, "kernel_gap_graph": 1e-6})
+    traced = rk.trace(lambda x: x.relu().exp(), rk.Input(64, 64), fixed=True)
+    eager, replayed = (
+        predict_graph(traced, gapped, host, Execution(backend=backend)) for backend in ("eager", "cuda-graph")
+    )
+    assert eager.gpu_s - replayed.gpu_s == pytest.approx(2 * 2e-6)
+
+
+def test_fused_kernels_have_names_and_a_compiled_step_says_what_it_assumes() -> None:
+    traced = rk.trace(Net(), rk.Input(64, 3, 32, 32), fixed=True)
+    compiled = rk.predict(traced, "nvidia-rtx-4090", execution="compiled")
+    assert "triton_per_fused_bias_native_batch_norm_relu_mean_1" in compiled.by_kernel().index
+    assert [note for note in compiled.notes if note.startswith("compiled: ")] == [
+        "compiled: peak memory is that of eager mode, where each op stores its result",
+        "compiled: inductor runs the convolutions with channels last",
+    ]
+    assert compiled.to_dict()["execution"] == {"backend": "compiled", "sync": "step"}
+    assert not any("compiled" in note for note in rk.predict(traced, "nvidia-rtx-4090").notes)

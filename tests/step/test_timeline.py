@@ -97,6 +97,63 @@ def test_a_cpu_that_works_on_after_the_last_kernel(host: Host) -> None:
     assert total == pytest.approx(30 * US)  # 10 + 20 views
 
 
+def run_as(host: Host, backend: str, sync: str, *parts: tuple[Issue, tuple[Timing, ...]]) -> tuple[Timeline, float]:
+    execution = Execution(backend=backend, sync=sync)
+    timeline = schedule([p[0] for p in parts], [p[1] for p in parts], host, execution)
+    return timeline, sum(span.timing.total_s for span in timeline.spans) + timeline.idle_s
+
+
+def test_a_compiled_step_pays_guards_and_a_launch_each(host: Host) -> None:
+    fused, second = issue(4, kind="inductor.pointwise"), issue(4, 4, kind="inductor.reduction")
+    # guards 30 µs; a Triton launch 5 µs, the second kernel of one loop 1 µs more
+    timeline, total = run_as(host, "compiled", "step", fused, second)
+    assert starts(timeline) == [35, 40, 44]
+    assert timeline.cpu_s == pytest.approx(41 * US)
+    assert total == pytest.approx(48 * US)
+
+
+def test_libraries_called_by_a_compiled_step_cost_what_ops_of_autograds_engine_do(host: Host) -> None:
+    timeline, _ = run_as(host, "compiled", "step", issue(4, kind="aten.mm"), issue(4, kind="aten.mm"))
+    assert starts(timeline) == [35, 40]  # 30 + 0.5 · 10 each
+
+
+def test_a_compiled_step_reads_numbers_as_eager_mode_does(host: Host) -> None:
+    read = issue(1, kind="aten._local_scalar_dense")
+    timeline, _ = run_as(host, "compiled", "none", issue(50, kind="inductor.pointwise"), read, issue(1, kind="aten.mm"))
+    assert starts(timeline) == [35, 85, 91]  # read at 86; 5 more to issue the last
+
+
+@pytest.mark.parametrize(("backend", "guards_us"), [("cuda-graph", 0), ("reduce-overhead", 30)])
+def test_a_graph_is_one_launch(host: Host, backend: str, guards_us: float) -> None:
+    slow = host.replace(launch_latency=5 * US, step=7 * US, sync=3 * US)
+    timeline, total = run_as(slow, backend, "step", issue(4), issue(), issue(4, 4))
+    # the loop 7 µs, the launch 1 + 10 µs, 5 µs until it runs; then one kernel after the other
+    start = guards_us + 23
+    assert starts(timeline) == [start, start + 4, start + 8]
+    assert timeline.cpu_s == pytest.approx((guards_us + 18) * US)
+    assert total == pytest.approx((start + 12 + 3) * US)
+
+
+def test_graphs_in_a_loop_follow_each_other(host: Host) -> None:
+    assert run_as(host, "cuda-graph", "none", issue(50), issue(50))[1] == pytest.approx(100 * US)
+    assert run_as(host, "cuda-graph", "none", issue(1), issue(1))[1] == pytest.approx(11 * US)  # the launches
+
+
+def test_a_graph_cannot_read_numbers_nor_stop_after_ops(host: Host) -> None:
+    with pytest.raises(InputError) as read:
+        run_as(host, "cuda-graph", "step", issue(1, kind="aten._local_scalar_dense"))
+    assert str(read.value) == (
+        "execution 'cuda-graph': op 'op' reads a number on the CPU, which a CUDA graph cannot hold; take it out of the "
+        "step, or choose execution 'eager' or 'compiled'"
+    )
+    with pytest.raises(InputError) as stopped:
+        Execution(backend="reduce-overhead", sync="op")
+    assert str(stopped.value) == (
+        "execution sync 'op': a CUDA graph ('reduce-overhead') runs as a whole; choose 'step' or 'none', or execution "
+        "'eager' or 'compiled'"
+    )
+
+
 times = st.lists(st.lists(st.floats(0, 100), max_size=3), min_size=1, max_size=12)
 HOST = Host(
     name="h",
@@ -132,5 +189,9 @@ def test_unknown_words_are_refused() -> None:
         InputError, match="execution sync 'stepp': expected 'none' or 'step' or 'op'; did you mean 'step'"
     ):
         Execution(sync="stepp")
-    with pytest.raises(InputError, match="execution backend 'compiled': expected 'eager'"):
-        rk.predict(torch.exp, rk.Input(3), gpu="nvidia-l4", execution="compiled")
+    with pytest.raises(InputError) as wrong:
+        rk.predict(torch.exp, rk.Input(3), gpu="nvidia-l4", execution="compile")
+    assert str(wrong.value) == (
+        "execution backend 'compile': expected 'eager' or 'compiled' or 'cuda-graph' or 'reduce-overhead'; "
+        "did you mean 'compiled'?"
+    )

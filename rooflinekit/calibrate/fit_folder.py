@@ -1,0 +1,137 @@
+"""A folder of fits: written as a whole, without what no campaign supports any more, and held against a new fit."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rooflinekit.calibrate.fits import PRIORS, write_fit
+from rooflinekit.calibrate.refit import Refit
+from rooflinekit.errors import CampaignError, OutputError, SpecError
+from rooflinekit.hardware.specs import data_dir
+from rooflinekit.hardware.yaml_file import read_mapping
+from rooflinekit.model.machine import Calibration
+
+TOLERANCE = 0.005  # by which a value or a spread of two fits may differ
+ERROR_TOLERANCE = 0.05  # by which a standard error may
+
+_MARK = "# Constants of "  # how each file made here begins
+_ERROR = "standard error of "
+
+
+def default_folder() -> Path:
+    """The fits in use."""
+    return Path(str(data_dir("calibration"))) / "fits"
+
+
+def default_campaigns() -> Path:
+    """The campaigns of the checkout. Raises CampaignError for an installation, which comes without."""
+    folder = Path(str(data_dir("calibration"))) / "campaigns"
+    if not folder.is_dir():
+        raise CampaignError(
+            "rooflinekit is installed without the measurements that its fits rest on: "
+            "pass --campaigns DIR, such as calibration/campaigns of a checkout"
+        )
+    return folder
+
+
+def write_folder(found: Refit, folder: Path, command: str) -> tuple[str, ...]:
+    """One file a GPU and `priors.yaml`; says which files were removed: fits of GPUs that have no campaign any more.
+
+    command: what made the fits, for the comment at each file's head. Files that no fit has made are left alone.
+    Raises OutputError where the folder cannot be written.
+    """
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for calibration in calibrations(found):
+            write_fit(calibration, folder / f"{calibration.name}.yaml", _head(calibration.name, command))
+        stale = [file for file in _fits(folder) if file.stem not in {*found.gpus, *found.architectures, PRIORS}]
+        for file in stale:
+            file.unlink()
+    return tuple(file.name for file in stale)
+
+
+def check_writable(folder: Path) -> None:
+    """Raises OutputError for a folder that cannot be written: before a fit of minutes, not after it."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    with _writing(folder), tempfile.TemporaryFile(dir=there) as file:
+        file.write(b"0")
+
+
+def first_difference(found: Refit, folder: Path) -> str:
+    """The first number by which the folder's files differ from the fit, in words; "" where none does.
+
+    Values and spreads may differ by 0.5 %, standard errors by 5 %. Raises SpecError for files that are no fits.
+    """
+    made = {calibration.name: calibration for calibration in calibrations(found)}
+    there = {file.stem: file for file in _fits(folder)}
+    for name, calibration in made.items():
+        if name not in there:
+            return f"{folder / name}.yaml is missing"
+        difference = _difference(calibration, there[name])
+        if difference:
+            return f"{there[name]}: {difference}"
+    left = sorted(set(there) - set(made))
+    return f"{there[left[0]]}: no campaign is of {left[0]}" if left else ""
+
+
+def calibrations(found: Refit) -> tuple[Calibration, ...]:
+    """That of an unmeasured GPU, those of architectures, and those of the measured GPUs."""
+    parts = {**found.architectures, **found.gpus}
+    return (found.priors, *(parts[name] for name in sorted(parts)))
+
+
+def _head(name: str, command: str) -> str:
+    unmeasured = "a GPU that nobody has measured."
+    measured = f"{name} where measurements tell them; for the rest, those of {PRIORS}.yaml stand."
+    return f"{_MARK[2:]}{unmeasured if name == PRIORS else measured}\nMade by `{command}`."
+
+
+def _fits(folder: Path) -> list[Path]:
+    """The files that a fit has made."""
+
+    def made(file: Path) -> bool:
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            return lines.readline().startswith(_MARK)
+
+    return sorted(file for file in folder.glob("*.yaml") if file.is_file() and made(file))
+
+
+def _difference(calibration: Calibration, file: Path) -> str:
+    wanted = _numbers(
+        {name: {"value": c.value, "stderr": c.stderr} for name, c in calibration.constants.items()},
+        {name: {"kernel": s.kernel, "shared": s.shared} for name, s in calibration.spreads.items()},
+    )
+    document = read_mapping(file, str(file))
+    try:
+        actual = _numbers(document["constants"], document["spreads"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise SpecError(f"{file}: expected a fit, with constants and spreads; run 'rooflinekit fit' anew") from error
+    for key in {**wanted, **actual}:
+        if key not in actual:
+            return f"{key} is missing; the campaigns give {wanted[key]:.4g}"
+        if key not in wanted:
+            return f"{key} is {actual[key]:.4g}; the campaigns do not tell it"
+        tolerance = ERROR_TOLERANCE if key.startswith(_ERROR) else TOLERANCE
+        if abs(wanted[key] - actual[key]) > tolerance * wanted[key]:
+            return f"{key} is {actual[key]:.4g}; the campaigns give {wanted[key]:.4g}"
+    return ""
+
+
+def _numbers(constants: Mapping[str, Any], spreads: Mapping[str, Any]) -> dict[str, float]:
+    """Every number under the name that a message gives it; values before errors and spreads."""
+    values = {name: float(one["value"]) for name, one in constants.items()}
+    errors = {f"{_ERROR}{name}": float(one["stderr"]) for name, one in constants.items()}
+    parts = {f"{part} spread of {name}": float(one[part]) for name, one in spreads.items() for part in sorted(one)}
+    return {**values, **errors, **parts}
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,212 @@
+"""What to measure: a plan's cases, from YAML.
+
+    schema: 1
+    name: quick
+    cuda:                       # and cpu: each kind of device has its own cases
+      warmup: 5                 # calls before the first sample
+      samples: 40               # the most a case gets in a round
+      precision: 0.01           # of the median; a case that reaches it gets no more samples
+      rounds: 2                 # how often the whole plan is gone through
+      threads: [all, 1]         # cpu alone
+      cases:
+        - op: add
+          dtypes: [fp16, fp32]
+          sizes: {rows: {from: 1, to: 65536, count: 9}, cols: 1024}
+
+Sizes are numbers, lists, or ranges whose steps are equal factors; a case is measured at every combination.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources.abc import Traversable
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rooflinekit.calibrate.campaign import family_of
+from rooflinekit.calibrate.cases import ITEMSIZE
+from rooflinekit.calibrate.measured_ops import SIZES
+from rooflinekit.errors import InputError, SpecError, nearest
+from rooflinekit.hardware.specs import data_dir
+from rooflinekit.hardware.yaml_file import read_mapping
+
+Kind = Literal["cuda", "cpu"]
+_Positive = Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One op at one size, on so many CPU threads (0 on a GPU)."""
+
+    op: str
+    dtype: str
+    sizes: Mapping[str, int]
+    threads: int = 0
+
+    @property
+    def key(self) -> str:
+        """What tells cases apart: 'mm fp16 m=64 n=64 k=64'."""
+        words = [self.op, self.dtype, *(f"{name}={value}" for name, value in self.sizes.items())]
+        return " ".join([*words, *([f"threads={self.threads}"] if self.threads else [])])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to measure, in which order, and how carefully."""
+
+    name: str
+    kind: Kind
+    cases: tuple[Case, ...]
+    warmup: int
+    samples: int
+    precision: float
+    rounds: int
+
+    @property
+    def digest(self) -> str:
+        """Equal for plans that measure the same."""
+        said = [self.kind, self.warmup, self.samples, self.precision, self.rounds, *(case.key for case in self.cases)]
+        return hashlib.sha256("\n".join(map(str, said)).encode()).hexdigest()[:16]
+
+    def units(self, only: Collection[str] = ()) -> tuple[tuple[Case, int], ...]:
+        """Each case in each round, round by round. `only`: ops or families of ops.
+
+        Raises InputError for a word that is no op of the plan and no family.
+        """
+        known = {word for case in self.cases for word in (case.op, family_of(case.op))}
+        for word in only:
+            if word not in known:
+                raise InputError(
+                    f"--only {word!r}: plan {self.name} has no such op or family{nearest(word, sorted(known))} "
+                    f"(it has {', '.join(sorted(known))})"
+                )
+        chosen = [case for case in self.cases if not only or {case.op, family_of(case.op)} & set(only)]
+        return tuple((case, i) for i in range(self.rounds) for case in chosen)
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class _Range(_Record):
+    start: Annotated[_Positive, Field(alias="from")]
+    to: _Positive
+    count: Annotated[int, Field(ge=2)]
+
+    def values(self) -> list[int]:
+        """Whole numbers whose steps are equal factors."""
+        return list(dict.fromkeys(round(float(value)) for value in np.geomspace(self.start, self.to, self.count)))
+
+
+_Count = Annotated[int, Field(ge=0)]
+
+
+class _Cases(_Record):
+    op: str
+    dtypes: list[str]
+    sizes: dict[str, _Count | list[_Count] | _Range]
+
+
+class _Part(_Record):
+    warmup: _Positive
+    samples: Annotated[int, Field(ge=3)]
+    precision: Annotated[float, Field(gt=0, lt=1)]
+    rounds: _Positive
+    threads: list[_Positive | Literal["all"]] | None = None
+    cases: list[_Cases]
+
+
+class _File(_Record):
+    schema_version: Annotated[int, Field(alias="schema", ge=1, le=1)]
+    name: str
+    cuda: _Part | None = None
+    cpu: _Part | None = None
+
+
+def plan_names() -> tuple[str, ...]:
+    """The plans that are shipped."""
+    files = (data_dir("calibration") / "plans").iterdir()
+    return tuple(sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml")))
+
+
+def load_plan(name_or_path: str, kind: Kind, threads: int = 1) -> Plan:
+    """The part of a plan for a kind of device. `threads`: how many the CPU has.
+
+    Raises InputError for a name that is not shipped, SpecError for a file that is no plan or lacks this part.
+    """
+    source, label = _source(name_or_path)
+    try:
+        file = _File.model_validate(read_mapping(source, label))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ": ".join(map(str, first["loc"]))
+        raise SpecError(f"{label}: {where}: {first['msg'].lower()}; got {first['input']!r:.40}") from error
+    part = file.cuda if kind == "cuda" else file.cpu
+    if part is None:
+        raise SpecError(f"{label}: has no cases for {kind}; add a part '{kind}:'")
+    counts = tuple(dict.fromkeys(threads if n == "all" else min(n, threads) for n in part.threads or ["all"]))
+    cases = {case.key: case for case in _cases(part.cases, counts if kind == "cpu" else (0,), label)}
+    return Plan(
+        name=file.name,
+        kind=kind,
+        cases=tuple(cases[key] for key in sorted(cases, key=_mixed)),
+        warmup=part.warmup,
+        samples=part.samples,
+        precision=part.precision,
+        rounds=part.rounds,
+    )
+
+
+def _source(name_or_path: str) -> tuple[Path | Traversable, str]:
+    if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
+        return Path(name_or_path), name_or_path
+    known = plan_names()
+    if name_or_path not in known:
+        raise InputError(
+            f"no plan {name_or_path!r}{nearest(name_or_path, known)} (known: {', '.join(known)}, or a FILE.yaml)"
+        )
+    return data_dir("calibration") / "plans" / f"{name_or_path}.yaml", f"calibration/plans/{name_or_path}.yaml"
+
+
+def _cases(groups: Iterable[_Cases], threads: Iterable[int], label: str) -> Iterator[Case]:
+    for i, group in enumerate(groups):
+        _check(group, f"{label}: case {i + 1}")
+        lists = [_values(value) for value in group.sizes.values()]
+        sizes = [dict(zip(group.sizes, values, strict=True)) for values in product(*lists)]
+        for dtype, one, count in product(group.dtypes, sizes, threads):
+            yield Case(op=group.op, dtype=dtype, sizes=MappingProxyType(one), threads=count)
+
+
+def _values(value: int | list[int] | _Range) -> list[int]:
+    return [value] if isinstance(value, int) else value.values() if isinstance(value, _Range) else value
+
+
+def _check(group: _Cases, label: str) -> None:
+    if group.op not in SIZES:
+        raise SpecError(f"{label}: no op is called {group.op!r}{nearest(group.op, SIZES)} (known: {', '.join(SIZES)})")
+    sizes = SIZES[group.op]
+    for dtype in group.dtypes:
+        if dtype not in ITEMSIZE:
+            raise SpecError(f"{label}: no number format is called {dtype!r} (known: {', '.join(ITEMSIZE)})")
+    for name, value in group.sizes.items():
+        if name not in sizes.all:
+            raise SpecError(f"{label}: {group.op} has no size {name!r}; it has {', '.join(sizes.all)}")
+        if name in sizes.needed and min(_values(value), default=1) < 1:
+            raise SpecError(f"{label}: {name} of {group.op}: expected a positive integer; got 0")
+    missing = [name for name in sizes.needed if name not in group.sizes]
+    if missing:
+        raise SpecError(f"{label}: {group.op} lacks the size {missing[0]!r}; it has {', '.join(sizes.needed)}")
+    if not group.dtypes or not all(_values(value) for value in group.sizes.values()):
+        raise SpecError(f"{label}: a list is empty; expected at least one number format and one of each size")
+
+
+def _mixed(key: str) -> str:
+    """An order that is always the same and mixes ops and sizes: a drift is then no trend in one of them."""
+    return hashlib.sha256(key.encode()).hexdigest()

@@ -1,0 +1,236 @@
+"""A campaign as it is being measured: a file of JSON lines that only grows.
+
+The first line says what is measured, on what, and in which environment; each further one holds the samples of a case
+in a round; the last one of a finished campaign says so. Every line ends in a check over itself and the line before, so
+that a file that was edited, cut or put together is told from one that was interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from rooflinekit.calibrate.plan import Case
+from rooflinekit.errors import CampaignError, OutputError
+
+_KIND = "rooflinekit campaign"
+_SCHEMA = 1
+_START = f'{{"kind":"{_KIND}"'.encode()
+_CHECK = ',"check":"'
+_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What a file holds the measurements of. Two runs with different heads do not mix."""
+
+    device: str  # name of its specification
+    plan: str
+    digest: str  # of the plan
+    units: int  # cases times rounds of the whole plan
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One case in one round."""
+
+    case: Case
+    round: int
+    status: str  # "ok", "unsupported" or "out of memory"
+    timing: str = ""  # as in `campaign`
+    inner: int = 0  # calls in each sample
+    seconds: tuple[float, ...] = ()  # of one call, by sample
+    note: str = ""  # why there are none
+    state: Mapping[str, float] = field(default_factory=dict)  # clock in Hz, power in W, temperature in °C, where known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a file holds."""
+
+    head: Head
+    measurements: tuple[Measurement, ...]
+    finished: bool  # whether the whole plan was measured
+
+
+_HEAD = [one.name for one in fields(Head)]
+_MEASUREMENT = [one.name for one in fields(Measurement)]
+
+
+def read_record(file: Path) -> Recorded:
+    """The content of a file. Raises CampaignError with line and reason for one that is cut off, edited or foreign."""
+    recorded, length, _ = _read(file)
+    if length != file.stat().st_size:
+        line = 2 + len(recorded.measurements) + recorded.finished
+        raise CampaignError(
+            f"{file}: line {line}: is cut off; 'rooflinekit calibrate' with the same --out measures it again"
+        )
+    return recorded
+
+
+def _read(file: Path) -> tuple[Recorded, int, str]:
+    """Content, its length without a line that was being written when the run ended, and the last check."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise CampaignError(f"{file}: cannot be read: {error.strerror or error}") from error
+    length = content.rfind(b"\n") + 1
+    check, documents = "", []
+    for number, line in enumerate(content[:length].split(b"\n")[:-1], start=1):
+        document, check = _parsed(line, check, f"{file}: line {number}")
+        documents.append(document)
+    if not documents:
+        raise CampaignError(f"{file}: line 1: expected the head of a campaign; found none")
+    return _recorded(documents, file), length, check
+
+
+def _parsed(line: bytes, before: str, label: str) -> tuple[dict[str, Any], str]:
+    try:
+        text = line.decode("utf-8")
+        document = json.loads(text)
+    except ValueError:
+        text, document = "", None
+    if not isinstance(document, dict) or (not before and document.get("kind") != _KIND):
+        raise CampaignError(f"{label}: is not of a campaign that rooflinekit has measured")
+    payload, _, check = text.rpartition(_CHECK)
+    if check.removesuffix('"}') != _checked(payload, before):
+        raise CampaignError(f"{label}: was changed, added or taken from elsewhere after it was measured")
+    if not before and document.get("schema") != _SCHEMA:
+        raise CampaignError(f"{label}: schema: expected {_SCHEMA}; got {document.get('schema')!r}")
+    return document, _checked(payload, before)
+
+
+def _recorded(documents: list[dict[str, Any]], file: Path) -> Recorded:
+    first, *rest = documents
+    try:
+        head = Head(**{name: first[name] for name in _HEAD})
+        finished = bool(rest) and "finished" in rest[-1]
+        return Recorded(
+            head=head, measurements=tuple(map(_measurement, rest[:-1] if finished else rest)), finished=finished
+        )
+    except (KeyError, TypeError) as error:
+        raise CampaignError(
+            f"{file}: a line lacks {error}; it was written by another version of rooflinekit"
+        ) from error
+
+
+def _measurement(document: dict[str, Any]) -> Measurement:
+    values = {name: document[name] for name in _MEASUREMENT if name != "case"}
+    case = document["case"]
+    return Measurement(
+        case=Case(**{**case, "sizes": MappingProxyType(case["sizes"])}),
+        **{**values, "seconds": tuple(values["seconds"])},
+    )
+
+
+def _checked(payload: str, before: str) -> str:
+    return hashlib.sha256((before + payload).encode()).hexdigest()[:_DIGITS]
+
+
+@dataclass(slots=True, kw_only=True)
+class Recorder:
+    """An open file that measurements are added to."""
+
+    file: Path
+    descriptor: int
+    check: str
+    done: dict[tuple[str, int], Measurement]
+    finished: bool
+
+    def append(self, measurement: Measurement) -> None:
+        """Adds a measurement; when this returns, it is on the disk. Raises OutputError where that is full."""
+        document = _fields(measurement)
+        case = {**_fields(measurement.case), "sizes": dict(measurement.case.sizes)}
+        self._write({**document, "case": case, "state": dict(measurement.state)})
+        self.done[measurement.case.key, measurement.round] = measurement
+
+    def finish(self) -> None:
+        """Notes that the whole plan is measured."""
+        if not self.finished:
+            self._write({"finished": len(self.done)})
+            self.finished = True
+
+    def _write(self, document: Mapping[str, Any]) -> None:
+        payload = json.dumps(document, ensure_ascii=False, separators=(",", ":"))[:-1]
+        check = _checked(payload, self.check)
+        line = f'{payload}{_CHECK}{check}"}}\n'.encode()
+        start = os.lseek(self.descriptor, 0, os.SEEK_END)
+        try:
+            while line:
+                line = line[os.write(self.descriptor, line) :]
+            os.fsync(self.descriptor)
+        except OSError as error:
+            os.ftruncate(self.descriptor, start)
+            raise OutputError(f"{self.file}: cannot be written: {error.strerror or error}") from error
+        self.check = check
+
+
+def _fields(record: Head | Measurement | Case) -> dict[str, Any]:
+    return {one.name: getattr(record, one.name) for one in fields(record)}
+
+
+@contextlib.contextmanager
+def recording(file: Path, head: Head, expected_bytes: int) -> Iterator[Recorder]:
+    """Opens a new file, or one of the same head to go on with; nobody else can while it is open.
+
+    expected_bytes: what the measurements will take, tried out beforehand. Raises OutputError for a file that cannot be
+    written, is in use, or has no room; CampaignError for one that holds something else.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=file.parent) as trial:
+            trial.write(bytes(expected_bytes))
+            trial.flush()
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+    except OSError as error:
+        raise OutputError(f"{file}: cannot be written: {error.strerror or error}") from error
+    try:
+        _lock(descriptor, file)
+        yield _opened(file, descriptor, head)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, file: Path) -> None:
+    """Held until the process ends, however it ends."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise OutputError(
+            f"{file}: another 'rooflinekit calibrate' is writing it; wait, or choose another --out"
+        ) from error
+
+
+def _opened(file: Path, descriptor: int, head: Head) -> Recorder:
+    fresh = Recorder(file=file, descriptor=descriptor, check="", done={}, finished=False)
+    # A run that was killed while it wrote the head has measured nothing: its first line is not whole.
+    content = file.read_bytes()
+    if b"\n" not in content and _START.startswith(content[: len(_START)]):
+        os.ftruncate(descriptor, 0)
+        fresh._write({"kind": _KIND, "schema": _SCHEMA, **_fields(head), "environment": dict(head.environment)})
+        return fresh
+    recorded, length, check = _read(file)
+    _refuse_other(file, recorded.head, head)
+    os.ftruncate(descriptor, length)
+    done = {(one.case.key, one.round): one for one in recorded.measurements}
+    return Recorder(file=file, descriptor=descriptor, check=check, done=done, finished=recorded.finished)
+
+
+def _refuse_other(file: Path, there: Head, here: Head) -> None:
+    before, now = ({**_fields(head), **head.environment, "environment": ""} for head in (there, here))
+    for name in now:
+        if before.get(name) != now[name]:
+            raise CampaignError(
+                f"{file}: was measured with {name} {before.get(name)!r}, here it is {now[name]!r}; choose another --out"
+            )

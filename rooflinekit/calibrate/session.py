@@ -1,0 +1,177 @@
+"""A plan carried out: every case in every round, what is there already left out, within a budget of time."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+
+from rooflinekit.calibrate.campaign import Campaign, write_campaign
+from rooflinekit.calibrate.own_fit import OwnFit
+from rooflinekit.calibrate.plan import Case, Plan
+from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, Recorder
+from rooflinekit.calibrate.samples import summarize
+from rooflinekit.errors import OutputError
+
+_SAMPLE_BYTES = 14  # of one number in the file
+_LINE_BYTES = 600  # of a line beside its samples
+_DRIFT = 0.03  # between rounds, from which on the clocks or the neighbours have changed
+_PREEMPTIONS = 20.0  # a second; an idle machine has a few
+_NOISY_SHARE = 0.10  # of the cases
+
+Progress = Callable[[int, int, str], None]  # units that are done, all of them, the one that comes next
+
+
+class Timer(Protocol):
+    """Times cases on hardware, with what it takes to know it again."""
+
+    def time(self, case: Case, *, turn: int, warmup: int, samples: int, precision: float) -> Measurement:
+        """Samples of one case; never raises for a case that the device cannot run."""
+
+    def environment(self) -> dict[str, str]:
+        """What a campaign rests on; two that differ in it do not mix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run has added."""
+
+    measured: int  # units
+    left: int  # units of this run that the budget did not allow
+    complete: bool  # whether the whole plan is measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """What a calibration has found."""
+
+    outcome: Outcome
+    recorded: Recorded
+    campaigns: tuple[Campaign, ...]  # the medians, one for each way of timing
+    fit: OwnFit
+
+
+def head_of(plan: Plan, device: str, environment: dict[str, str]) -> Head:
+    """The head of a campaign of this plan."""
+    return Head(
+        device=device, plan=plan.name, digest=plan.digest, units=len(plan.units()), environment=dict(environment)
+    )
+
+
+def expected_bytes(plan: Plan) -> int:
+    """What the campaign's file will take, at most."""
+    return len(plan.units()) * (plan.samples * _SAMPLE_BYTES + _LINE_BYTES)
+
+
+def measure(
+    plan: Plan,
+    timer: Timer,
+    recorder: Recorder,
+    *,
+    only: Collection[str] = (),
+    budget_s: float = float("inf"),
+    progress: Progress = lambda done, units, name: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """Measures what is not in the file yet. The budget ends it between two cases, an interrupt loses one at most."""
+    start, measured = clock(), 0
+    units = plan.units(only)
+    missing = [(case, turn) for case, turn in units if (case.key, turn) not in recorder.done]
+    for case, turn in missing:
+        if clock() - start > budget_s:
+            break
+        progress(len(units) - len(missing) + measured, len(units), case.key)
+        recorder.append(timer.time(case, turn=turn, warmup=plan.warmup, samples=plan.samples, precision=plan.precision))
+        measured += 1
+    complete = len(recorder.done) == len(plan.units())
+    if complete:
+        recorder.finish()
+    return Outcome(measured=measured, left=len(missing) - measured, complete=complete)
+
+
+def campaigns_of(recorded: Recorded, name: str, threads: int = 0) -> tuple[Campaign, ...]:
+    """The medians of all samples, one campaign for each way of timing; on a CPU those of so many threads.
+
+    Raises nothing where there are none: the result is then empty.
+    """
+    by_timing: dict[str, list[dict[str, object]]] = defaultdict(list)
+    for case, parts in _by_case(recorded).values():
+        if case.threads == threads:
+            seconds = np.concatenate([part.seconds for part in parts])
+            row = {"op": case.op, "dtype": case.dtype, **case.sizes, "seconds": float(np.median(seconds))}
+            by_timing[parts[0].timing].append(row)
+    head = recorded.head
+    return tuple(
+        Campaign(
+            gpu=head.device,
+            source=f"{name} rooflinekit calibrate, plan {head.plan}{f', {threads} threads' if threads else ''}",
+            licence="as its owner says",
+            timing=timing,
+            rows=pd.DataFrame(rows),
+        )
+        for timing, rows in sorted(by_timing.items())
+    )
+
+
+def warnings_of(recorded: Recorded) -> tuple[str, ...]:
+    """What to know before trusting the numbers: noise, drift, what could not be measured; with what to do about it."""
+    cases = _by_case(recorded).values()
+    found = []
+    noisy = [case.key for case, parts in cases if any(summarize(part.seconds).noisy for part in parts)]
+    if len(noisy) > _NOISY_SHARE * len(cases):
+        found.append(
+            f"{len(noisy)} of {len(cases)} cases are noisy, such as {noisy[0]}: end what else runs here, measure again"
+        )
+    taken = [one for one in recorded.measurements if one.state.get("preemptions", 0.0) > _PREEMPTIONS]
+    if len(taken) > _NOISY_SHARE * len(recorded.measurements):
+        found.append(
+            f"other programs took the CPU during {len(taken)} of {len(recorded.measurements)} measurements: "
+            "end them, or measure with fewer threads"
+        )
+    drift = _drift([parts for _, parts in cases])
+    if abs(drift) > _DRIFT:
+        word = "slower" if drift > 0 else "faster"
+        found.append(f"the last round is {abs(drift):.0%} {word} than the first: let clocks settle, measure again")
+    for status in ("unsupported", "out of memory"):
+        failed = [one for one in recorded.measurements if one.status == status]
+        if failed:
+            keys = dict.fromkeys(one.case.key for one in failed)
+            found.append(f"{len(keys)} cases were {status}, such as {failed[0].case.key}: {failed[0].note}")
+    return tuple(found)
+
+
+def _by_case(recorded: Recorded) -> dict[str, tuple[Case, list[Measurement]]]:
+    found: dict[str, tuple[Case, list[Measurement]]] = {}
+    for one in recorded.measurements:
+        if one.status == "ok":
+            found.setdefault(one.case.key, (one.case, []))[1].append(one)
+    return found
+
+
+def _drift(cases: Sequence[Sequence[Measurement]]) -> float:
+    """By how much the last round is slower than the first, as a median over cases."""
+    ratios = []
+    for parts in cases:
+        first, last = min(parts, key=lambda one: one.round), max(parts, key=lambda one: one.round)
+        if last.round > first.round:
+            ratios.append(summarize(last.seconds).median / summarize(first.seconds).median - 1)
+    return float(np.median(ratios)) if ratios else 0.0
+
+
+def write_medians(campaigns: Sequence[Campaign], recorded: Recorded, file: Path) -> tuple[Path, ...]:
+    """Each campaign as a table beside the file, with the environment at its head. Raises OutputError."""
+    written = []
+    for campaign in campaigns:
+        table = file.with_name(f"{file.stem}-{campaign.timing}.csv")
+        try:
+            write_campaign(campaign, table, recorded.head.environment)
+        except OSError as error:
+            raise OutputError(f"{table}: cannot be written: {error.strerror or error}") from error
+        written.append(table)
+    return tuple(written)

@@ -1,0 +1,128 @@
+"""The subcommand that measures the hardware at hand and fits the time model to it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from rooflinekit.errors import InputError, RooflinekitError
+
+if TYPE_CHECKING:
+    from rooflinekit.hardware.device import Device
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommand to the program's."""
+    app.command()(calibrate)
+
+
+def calibrate(
+    device: Annotated[str, typer.Option(metavar="cuda[:N]|cpu", help="what to measure")] = "cuda",
+    plan: Annotated[str, typer.Option(metavar="NAME|FILE", help="quick, standard, or a plan of your own")] = "quick",
+    only: Annotated[str | None, typer.Option(metavar="OP,...", help="only these ops or families of ops")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="10m", help="begin no case after so long: s, m or h")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="file for the samples; gone on with if there")] = None,
+    spec: Annotated[str | None, typer.Option(help="of the hardware: name or file; by default by its name")] = None,
+    allow_draft: Annotated[bool, typer.Option("--allow-draft", help="take a draft of a specification")] = False,
+) -> None:
+    """Measure the hardware at hand, and fit the time model's constants to it.
+
+    Samples are on the disk as they come: after an interrupt the same command goes on. Example: rooflinekit calibrate
+    --device cuda --plan quick --budget 10m
+    """
+    kind, index = _target(device)
+    seconds = _duration(budget)
+    from rooflinekit import workflows
+    from rooflinekit.calibrate import plan as plans
+
+    found = _specification(kind, index, spec, allow_draft)
+    chosen = plans.load_plan(plan, kind, threads=found.sm_count if kind == "cpu" else 1)
+    words = tuple(filter(None, (only or "").split(",")))
+    chosen.units(words)  # before torch is loaded
+    file = out or Path(f"{found.name}-{chosen.name}.jsonl")
+    from rooflinekit.calibrate import fits, session, timers
+    from rooflinekit.present import calibration_text
+
+    timer = timers.timer_of(kind, index, max(found.l2_capacity, found.last_level_cache or 0.0))
+    with _progress(chosen.name) as advance, _resumable(file):
+        result = workflows.calibrate(
+            chosen, found, timer, file, only=words, budget_s=seconds, progress=advance or (lambda *_: None)
+        )
+    calibration_text.print_calibration(result)
+    tables = session.write_medians(result.campaigns, result.recorded, file)
+    fit = file.with_suffix(".fit.yaml")
+    fits.write_fit(
+        result.fit.calibration, fit, f"Constants of {found.name}. Made by `rooflinekit calibrate` from {file}."
+    )
+    print(f"samples in {file}, medians in {', '.join(map(str, tables))}, constants in {fit}")
+    if result.outcome.left:
+        print(f"{result.outcome.left} measurements are left: the same command goes on")
+
+
+def _target(word: str) -> tuple[Literal["cuda", "cpu"], int]:
+    match = re.fullmatch(r"(cpu)|cuda(?::(\d+))?", word)
+    if match is None:
+        raise InputError(f"--device {word!r}: expected cuda, cuda:N or cpu")
+    return ("cpu" if match[1] else "cuda"), int(match[2] or 0)
+
+
+def _duration(text: str | None) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text or "")
+    if text is not None and match is None:
+        raise InputError(f"--budget {text!r}: expected a number of seconds, minutes or hours, such as 90s, 10m or 1h")
+    return float(match[1]) * _SECONDS[match[2]] if match else float("inf")
+
+
+def _specification(kind: str, index: int, spec: str | None, allow_draft: bool) -> Device:
+    """The one that was named, or that of the hardware's own name."""
+    from rooflinekit.hardware import cpu_detection
+    from rooflinekit.hardware.specs import load_device
+
+    if spec is not None:
+        return load_device(spec, allow_draft=allow_draft)
+    if kind == "cuda":
+        from rooflinekit.calibrate import timers
+
+        name, detect = timers.gpu_name(index), "rooflinekit specs detect"
+    else:
+        name, detect = str(cpu_detection.describe_cpu().mapping["display_name"]), "rooflinekit specs detect --cpu"
+    try:
+        return load_device(name, allow_draft=allow_draft)
+    except RooflinekitError as error:
+        raise InputError(
+            f"no specification of {name!r} is known; write one with `{detect} --out mine.yaml`, fill in what is left "
+            "empty, and pass --spec mine.yaml"
+        ) from error
+
+
+@contextmanager
+def _resumable(file: Path) -> Iterator[None]:
+    """An interrupt says what is not lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\nwhat was measured is in {file}; the same command goes on", file=sys.stderr)
+        raise
+
+
+@contextmanager
+def _progress(plan: str) -> Iterator[Callable[[int, int, str], None] | None]:
+    """A bar on standard error; only on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(plan)
+        yield lambda done, units, name: bar.update(task, completed=done, total=units, description=name)

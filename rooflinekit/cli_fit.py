@@ -1,0 +1,89 @@
+"""The subcommand that fits the constants of the time model anew."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rooflinekit.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommand to the program's."""
+    app.command()(fit)
+
+
+def fit(
+    campaigns: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="measurements; by default those of the checkout")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="where fits go; by default those in use")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="only compare with the fits there, status 1 if they differ")
+    ] = False,
+) -> None:
+    """Fit the constants of the time model on all measurements: minutes.
+
+    Writes priors.yaml, for a GPU that nobody has measured, and a file for each that was; removes fits of GPUs without
+    measurements. With --check the exit status is 1 where a number differs by more than 0.5 %.
+    Example: rooflinekit fit --check
+    """
+    if campaigns is not None and out is None:
+        raise InputError(
+            f"--campaigns {campaigns}: say with --out where their fits are; "
+            "those in use, fitted on other measurements, would be replaced"
+        )
+    from rooflinekit import workflows
+    from rooflinekit.calibrate import fit_folder
+
+    folder = out or fit_folder.default_folder()
+    if not check:
+        fit_folder.check_writable(folder)
+    with _progress() as advance:
+        found = workflows.fit(campaigns, progress=advance)
+    if check:
+        _compare(fit_folder.first_difference(found, folder), folder)
+        return
+    removed = fit_folder.write_folder(found, folder, _command(campaigns))
+    from rooflinekit.present import fit_text
+
+    fit_text.print_refit(found)
+    print(f"fits written to {folder}")
+    if removed:
+        print(f"removed, as no campaign is of them: {', '.join(removed)}")
+
+
+def _compare(difference: str, folder: Path) -> None:
+    if not difference:
+        print(f"{folder}: as the campaigns give them")
+        return
+    print(difference)
+    raise typer.Exit(1)
+
+
+def _command(campaigns: Path | None) -> str:
+    """What makes the same files again, wherever they lie."""
+    return "rooflinekit fit" if campaigns is None else f"rooflinekit fit --campaigns {shlex.quote(campaigns.name)}"
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None] | None]:
+    """A line on standard error that follows the fit; only on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading campaigns")
+        yield lambda step: bar.update(task, description=f"fitting: {step}")

@@ -1,0 +1,212 @@
+"""Graph → kernels as torch.compile (inductor, mode "default") makes them.
+
+Ops become loop nests (lowering.py), those that are not stored are written into their readers (inlining.py), and what
+goes through the same elements runs as one kernel (grouping.py). Products, convolutions and attention stay with their
+libraries: in the default mode inductor fuses nothing into them. A fused kernel reads each value from outside once and
+writes each of its values once that is read outside.
+
+Simplified: no recomputation of forward results in the backward phase (AOTAutograd's partitioner); a whole step,
+optimizer included, is compiled; nothing is padded; weights are not folded (config.freezing is off).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Op
+from rooflinekit.ir.sizes import missing_size
+from rooflinekit.ir.tensor import DType, Math, Role, TensorSpec
+from rooflinekit.model.grouping import Group, groups_of
+from rooflinekit.model.inlining import Dataflow, buffers_of
+from rooflinekit.model.kernels import Family, Issue, Kernel, family_of, plain_kernels, reusing, with_layout_copies
+from rooflinekit.model.layout import converts_to_channels_last
+from rooflinekit.model.loops import Loop
+from rooflinekit.model.lowering import BIAS_GRADIENT
+from rooflinekit.model.reuse import Traffic
+from rooflinekit.model.rows import MOST_THREADS, NO_ROWS, Rows
+
+FUSED = "inductor"  # the namespace of fused kernels' kinds
+_LOWERED = ("bias", BIAS_GRADIENT)  # kernels of eager convolutions that are loops here
+_NAMED = 6  # ops in the name of a kernel
+
+# A Triton kernel keeps rows of up to this many elements in registers; a longer one is read in each of its passes
+# (torch/_inductor/choices.py, should_use_persistent_reduction).
+PERSISTENT_ROW = 1024
+
+
+def compiled_issues(graph: Graph, engines: Collection[str] = ()) -> tuple[Issue, ...]:
+    """The graph's kernels as inductor makes them, each as the CPU issues it.
+
+    engines: the formats that the device multiplies on a matrix engine, whose convolutions want channels last.
+
+    Raises SizeError while a size of the graph is open.
+    """
+    if graph.dims:
+        raise missing_size(graph.dims)
+    buffers, flow = buffers_of(graph)
+    groups = groups_of(buffers, flow)
+    making = _Making(graph, flow, groups, engines)
+    return tuple(making.issue(i, group) for i, group in enumerate(groups))
+
+
+def assumptions_of(graph: Graph) -> Iterator[str]:
+    """What is taken for granted of the compiled step, to be told to the user."""
+    yield "compiled: peak memory is that of eager mode, where each op stores its result"
+    if converts_to_channels_last(graph):
+        yield "compiled: inductor runs the convolutions with channels last"
+    if graph.mode == "training":
+        yield "compiled: the whole step, optimizer included; backward computes nothing of the forward phase again"
+
+
+def is_fused(issue: Issue) -> bool:
+    """Whether it is a kernel that inductor makes, not the call of a library."""
+    return issue.op.kind.startswith(f"{FUSED}.")
+
+
+class _Making:
+    """Kernels of groups, in the order of execution."""
+
+    def __init__(self, graph: Graph, flow: Dataflow, groups: Sequence[Group], engines: Collection[str]) -> None:
+        self._tf32, self._flow = graph.tf32, flow
+        self._engines, self._converted = engines, converts_to_channels_last(graph)
+        self._traffic = Traffic()
+        self._readers: dict[str, list[Group]] = defaultdict(list)
+        for group in groups:
+            for value in {value for value, _ in group.read}:
+                self._readers[value].append(group)
+
+    def issue(self, i: int, group: Group) -> Issue:
+        """What the CPU issues for a group."""
+        return self._library(group) if group.loop is Loop.EXTERN else self._fused(i, group)
+
+    def _library(self, group: Group) -> Issue:
+        part = group.buffers[0].part
+        op, family = part.op, family_of(part.priced)
+        plain = [kernel for kernel in plain_kernels(part.priced, self._tf32) if kernel.cost.label not in _LOWERED]
+        if family is Family.CONVOLUTION:
+            plain = self._with_layout_copies(op, plain)
+        kernels = tuple(reusing(kernel, op, self._traffic) for kernel in plain)
+        return Issue(op=op, family=family, kernels=kernels)
+
+    def _with_layout_copies(self, op: Op, plain: list[Kernel]) -> list[Kernel]:
+        """Around each convolution, or once for an input of the graph where inductor has converted all between them."""
+        found = list(with_layout_copies(op, plain, self._engines))
+        if not self._converted:
+            return found
+        entry = op.inputs[0].role is Role.INPUT
+        return [kernel for kernel in found if kernel in plain or (entry and kernel.cost.label == "to channels last")]
+
+    def _fused(self, i: int, group: Group) -> Issue:
+        read, written = self._reads(group), self._writes(group)
+        part = group.buffers[-1].part
+        labels = list(dict.fromkeys(label for buffer in group.buffers for label in buffer.expression.labels))
+        name = _name(group, labels, i)
+        op = Op(
+            name=name,
+            kind=f"{FUSED}.{group.loop}",
+            module=part.op.module,
+            phase=part.op.phase,
+            inputs=tuple(spec for spec, _ in read),
+            outputs=tuple(spec for spec, _ in written),
+        )
+        work = _work(group)
+        cost = Cost(
+            vector_flop=sum(vector for vector, _ in work),
+            special_flop=sum(special for _, special in work),
+            read_bytes=sum(size for _, size in read),
+            write_bytes=sum(size for _, size in written),
+        )
+        double = any(spec.dtype in (DType.FLOAT64, DType.COMPLEX128) for spec, _ in (*read, *written))
+        kernel = Kernel(
+            name=name,
+            kind=op.kind,
+            family=_family(group, cost),
+            module=op.module,
+            phase=op.phase,
+            math=Math.FP64 if double else Math.FP32,
+            engine=True,
+            cost=cost,
+            rows=_rows(group, written),
+        )
+        kernels = [reusing(kernel, op, self._traffic)]
+        if group.split:  # the sums of sums, too few to count
+            kernels.append(_second(kernel))
+        return Issue(op=op, family=kernel.family, kernels=tuple(kernels))
+
+    def _reads(self, group: Group) -> list[tuple[TensorSpec, int]]:
+        """What a group reads from outside: each value once, of views of its parts no more than all of it."""
+        views: dict[str, dict[str, tuple[TensorSpec, int]]] = defaultdict(dict)
+        for buffer in group.buffers:
+            for (value, view), read in buffer.expression.reads.items():
+                if value not in group.written:
+                    known = views[value].get(view)
+                    if known is None or known[1] < read.bytes:
+                        views[value][view] = (read.spec, read.bytes)
+        found = []
+        for value, parts in views.items():
+            spec, _ = max(parts.values(), key=lambda part: part[1])
+            whole = parts[""][1] if "" in parts else self._flow.numel[value] * spec.dtype.itemsize
+            found.append((spec, min(sum(size for _, size in parts.values()), whole)))
+        return found
+
+    def _writes(self, group: Group) -> list[tuple[TensorSpec, int]]:
+        """What a group writes: each value that outlives the step or is read in another group."""
+        read_outside = {value for value in group.written if any(other is not group for other in self._readers[value])}
+        found: dict[str, tuple[TensorSpec, int]] = {}
+        for buffer in group.buffers:
+            for value, spec in buffer.writes.items():
+                if value in self._flow.kept or value in read_outside:
+                    size = buffer.stored_bytes(spec) + (found[value][1] if value in found else 0)
+                    found[value] = (spec, size)
+        return list(found.values())
+
+
+def _work(group: Group) -> Iterable[tuple[int, int]]:
+    """Arithmetic of each loop in it: what several buffers of a kernel need is computed once (common subexpressions)."""
+    found: dict[str, tuple[int, int]] = {}
+    for buffer in group.buffers:
+        for loop, work in buffer.expression.work.items():
+            found[loop] = max(found.get(loop, work), work)
+    return found.values()
+
+
+def _name(group: Group, labels: list[str], i: int) -> str:
+    """As inductor names its kernels: pointwise, reduction, and the ops in it."""
+    sort = {Loop.REDUCTION: "red", Loop.LIST: "for"}.get(group.loop, "poi")
+    if group.loop is Loop.REDUCTION and group.inner <= PERSISTENT_ROW:
+        sort = "per"
+    more = "_…" if len(labels) > _NAMED else ""
+    return f"triton_{sort}_fused_{'_'.join(label.strip('_') for label in labels[:_NAMED])}{more}_{i}"
+
+
+def _family(group: Group, cost: Cost) -> Family:
+    if group.loop is Loop.REDUCTION:
+        parts = {family_of(buffer.part.priced) for buffer in group.buffers if buffer.part.loop is Loop.REDUCTION}
+        return Family.NORMALIZATION if Family.NORMALIZATION in parts else Family.REDUCTION
+    if group.loop is Loop.LIST:
+        return Family.OPTIMIZER
+    return Family.ELEMENTWISE if cost.flop else Family.MOVEMENT
+
+
+def _rows(group: Group, written: list[tuple[TensorSpec, int]]) -> Rows:
+    """Long rows that are read again for a result of each element: the second time from L1, as far as they fit."""
+    again = any(buffer.numel > group.outer for buffer in group.buffers if buffer.part.loop is Loop.POINTWISE)
+    columns = any(buffer.part.columns for buffer in group.buffers)
+    if group.loop is not Loop.REDUCTION or group.split or columns or not again or group.inner <= PERSISTENT_ROW:
+        return NO_ROWS
+    size = max((spec.dtype.itemsize for spec, _ in written), default=4)
+    return Rows(
+        count=group.outer, length=group.inner, passes=2, held_bytes=size * group.inner,
+        threads=min(MOST_THREADS, group.inner // 4),
+    )  # fmt: skip
+
+
+def _second(kernel: Kernel) -> Kernel:
+    """The second kernel of a reduction in two."""
+    return replace(
+        kernel, name=f"{kernel.name} (second stage)", cost=Cost(label="second stage"), recent=(), rows=NO_ROWS
+    )

@@ -1,0 +1,282 @@
+"""Loops → buffers: which intermediate results are stored, and which each reader computes again.
+
+Inductor's rule (torch 2.13: torch/_inductor/config.py, ir.py StorageBox, graph.py run_node): pointwise work is written
+into its readers, again in each, until it is *realized* as a buffer of its own:
+- a library, a gather, another phase of the step or the caller wants it in memory;
+- it has several readers and reads more than 4 tensors (realize_reads_threshold) or does more than 30 operations an
+  element (realize_opcount_threshold);
+- it reads more than 8 tensors (realize_acc_reads_threshold), or does more than 100 operations, however many readers;
+and, beside inductor's rule, where computing it again in each reader would move more than eager mode does.
+Reductions are always realized; whether they are stored is the scheduler's business (fusion.py).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Phase
+from rooflinekit.ir.tensor import TensorSpec
+from rooflinekit.model.loops import Access, Loop, Part
+from rooflinekit.model.lowering import parts_of
+
+MOST_READS = 4
+MOST_OPERATIONS = 30
+MOST_ACCUMULATED_READS = 8
+MOST_ACCUMULATED_OPERATIONS = 100
+MOST_CONCATENATED = 8  # inputs of a concatenation that is written into its readers (max_pointwise_cat_inputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """What a loop reads of a value."""
+
+    value: str
+    spec: TensorSpec
+    bytes: int
+    whole: bool  # each element once, at the place where the loop writes its own
+
+
+@dataclass(slots=True, kw_only=True)
+class Expression:
+    """Pointwise work: what it reads once everything before it that was not stored is written into it."""
+
+    part: Part
+    reads: dict[tuple[str, str], Read]
+    labels: list[str]
+    work: dict[str, tuple[int, int]]  # loop → its arithmetic and special functions, as often as it runs here
+    operations: float  # an element
+    eager_bytes: int  # that the ops in it move one after another
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes read, each value once."""
+        return sum(read.bytes for read in self.reads.values())
+
+
+@dataclass(slots=True, kw_only=True)
+class Buffer:
+    """A loop nest with a result in memory, or the call of a library."""
+
+    order: int
+    expression: Expression
+    writes: dict[str, TensorSpec]
+    outer: int  # results of its loop nest
+    partial: bool = False  # writes a part of its value only: one input of a concatenation
+
+    @property
+    def part(self) -> Part:
+        """The last loop in it."""
+        return self.expression.part
+
+    @property
+    def numel(self) -> int:
+        """Elements that it goes through."""
+        return self.outer * self.part.inner
+
+    def stored_bytes(self, spec: TensorSpec) -> int:
+        """Bytes that it writes of a value."""
+        return self.outer * spec.dtype.itemsize if self.partial else int(spec.bytes)
+
+
+@dataclass(slots=True, kw_only=True)
+class Dataflow:
+    """Parts with versioned values: every write to a memory makes a new one."""
+
+    parts: list[Part]
+    reads: list[list[tuple[str, Access]]]
+    writes: list[list[tuple[str, TensorSpec]]]
+    numel: dict[str, int] = field(default_factory=dict)
+    users: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    kept: set[str] = field(default_factory=set)  # values that outlive the step
+
+
+def buffers_of(graph: Graph) -> tuple[list[Buffer], Dataflow]:
+    """The buffers of a graph in the order of execution, and the values that they read and write."""
+    flow = _without_dead(_dataflow(graph))
+    return _Inlining(flow).run(), flow
+
+
+def _dataflow(graph: Graph) -> Dataflow:
+    parts = [part for priced in graph.priced for part in parts_of(priced)]
+    flow = Dataflow(parts=parts, reads=[], writes=[])
+    current: dict[str, str] = {}
+    standing = {spec.memory for spec in (*graph.weights, *graph.inputs)}
+    made: set[str] = set()
+    for i, part in enumerate(parts):
+        reads = [(current.get(access.spec.memory, access.spec.memory), access) for access in part.reads]
+        writes = []
+        for spec in part.writes:
+            memory, value = spec.memory, f"{spec.memory}#{i}"
+            before = current.get(memory, memory)
+            if flow.numel.get(before, 0) > int(spec.numel):  # into a part of it: the rest stays
+                reads.append((before, Access(spec=spec, bytes=0, gathered=True)))
+            flow.numel[value] = max(int(spec.numel), flow.numel.get(before, 0))
+            writes.append((value, spec))
+        for value, access in reads:
+            flow.users[value].append(i)
+            flow.numel.setdefault(value, access.elements)
+            if access.spec.memory not in made:
+                standing.add(access.spec.memory)
+        for value, spec in writes:
+            current[spec.memory] = value
+            made.add(spec.memory)
+        flow.reads.append(reads)
+        flow.writes.append(writes)
+    lasting = standing | {spec.memory for spec in (*graph.outputs, *graph.gradients, *_loss(graph))}
+    flow.kept = {value for memory, value in current.items() if memory in lasting}
+    return flow
+
+
+def _loss(graph: Graph) -> tuple[TensorSpec, ...]:
+    """What the forward phase of a training step ends with: the caller gets it, though no op reads it."""
+    last = [op for op in graph.ops if op.phase is Phase.FORWARD][-1:] if graph.mode == "training" else []
+    return tuple(spec for op in last for spec in op.outputs)
+
+
+def _without_dead(flow: Dataflow) -> Dataflow:
+    """Without results that nobody reads, and loops that have no others."""
+    alive: list[int] = []
+    users: dict[str, list[int]] = defaultdict(list)
+    for i in reversed(range(len(flow.parts))):
+        part = flow.parts[i]
+        flow.writes[i] = [w for w in flow.writes[i] if w[0] in flow.kept or users[w[0]] or part.loop is Loop.EXTERN]
+        used = any(value in flow.kept or users[value] for value, _ in flow.writes[i])
+        if used or "_local_scalar" in part.op.kind or (part.loop is Loop.EXTERN and not part.writes):
+            alive.append(i)
+            for value, _ in flow.reads[i]:
+                users[value].append(i)
+    alive.reverse()
+    renumbered = {old: new for new, old in enumerate(alive)}
+    return Dataflow(
+        parts=[flow.parts[i] for i in alive],
+        reads=[flow.reads[i] for i in alive],
+        writes=[flow.writes[i] for i in alive],
+        numel=flow.numel,
+        users=defaultdict(list, {v: sorted({renumbered[i] for i in found}) for v, found in users.items()}),
+        kept=flow.kept,
+    )
+
+
+class _Inlining:
+    """One pass over the parts, in the order of execution."""
+
+    def __init__(self, flow: Dataflow) -> None:
+        self._flow = flow
+        self._pending: dict[str, tuple[Expression, TensorSpec]] = {}
+        self._buffers: list[Buffer] = []
+
+    def run(self) -> list[Buffer]:
+        """The buffers."""
+        for i, part in enumerate(self._flow.parts):
+            if part.loop is Loop.POINTWISE and part.label == "cat":
+                self._concatenate(i, part)
+            elif part.loop is Loop.POINTWISE:
+                for k, (value, spec) in enumerate(self._flow.writes[i]):
+                    self._keep_or_store(value, spec, self._expression(i, counted=k == 0))
+            else:
+                self._store(self._expression(i), dict(self._flow.writes[i]))
+        return self._buffers
+
+    # --- storing ---------------------------------------------------------------------------------------------
+
+    def _store(self, expression: Expression, writes: dict[str, TensorSpec], share: int = 0) -> None:
+        """`share`: elements of the result, where it is a part only."""
+        outer = share or expression.part.outer
+        self._buffers.append(
+            Buffer(order=len(self._buffers), expression=expression, writes=writes, outer=outer, partial=share > 0)
+        )
+
+    def _realize(self, value: str) -> None:
+        if value in self._pending:
+            expression, spec = self._pending.pop(value)
+            self._store(expression, {value: spec})
+
+    def _keep_or_store(self, value: str, spec: TensorSpec, expression: Expression) -> None:
+        if self._is_stored(value, spec, expression):
+            self._store(expression, {value: spec})
+        else:
+            self._pending[value] = (expression, spec)
+
+    def _is_stored(self, value: str, spec: TensorSpec, expression: Expression) -> bool:
+        users, reads = self._flow.users[value], len(expression.reads)
+        if value in self._flow.kept or any(self._wants_memory(value, user, expression.part) for user in users):
+            return True
+        if reads > MOST_ACCUMULATED_READS or expression.operations > MOST_ACCUMULATED_OPERATIONS:
+            return True
+        if len(users) <= 1:
+            return False
+        if reads > MOST_READS or expression.operations > MOST_OPERATIONS:
+            return True
+        eager = expression.eager_bytes + len(users) * int(spec.bytes)
+        return len(users) * expression.read_bytes > eager
+
+    def _wants_memory(self, value: str, user: int, producer: Part) -> bool:
+        part = self._flow.parts[user]
+        if part.op.phase is not producer.op.phase or part.loop in (Loop.EXTERN, Loop.LIST):
+            return True
+        return any(access.gathered for read, access in self._flow.reads[user] if read == value)
+
+    # --- inlining --------------------------------------------------------------------------------------------
+
+    def _expression(
+        self, i: int, accesses: Iterable[tuple[str, Access]] | None = None, *, counted: bool = True
+    ) -> Expression:
+        """The part with all that is not stored written into it; `counted`: its arithmetic is not in another result."""
+        part = self._flow.parts[i]
+        numel = part.outer * part.inner
+        own = sum(int(cost.bytes) for cost in part.priced.costs)
+        arithmetic = (part.vector + part.special) / max(1, numel)
+        work = {str(i): (part.vector, part.special)} if counted else {}
+        found = Expression(part=part, reads={}, labels=[], work=work, operations=2 * arithmetic, eager_bytes=own)
+        for value, access in self._flow.reads[i] if accesses is None else accesses:
+            if value in self._pending and not access.gathered:
+                self._inline(found, value, access, numel)
+            else:
+                self._realize(value)
+                whole = not access.gathered and access.elements == self._flow.numel[value]
+                key = (value, "" if whole else access.spec.name)
+                found.reads[key] = Read(value=value, spec=access.spec, bytes=access.bytes, whole=whole)
+        found.operations += len(found.reads)
+        found.labels.append(part.label)
+        return found
+
+    def _inline(self, into: Expression, value: str, access: Access, numel: int) -> None:
+        inner, _ = self._pending[value]
+        size = max(1, self._flow.numel[value])
+        share = access.elements / size  # of it that is read: a slice, or all
+        same = access.elements == size
+        for key, read in inner.reads.items():
+            taken = (
+                read
+                if same
+                else Read(value=read.value, spec=read.spec, bytes=int(read.bytes * min(1, share)), whole=False)
+            )
+            old = into.reads.get(key)
+            if old is None or old.bytes < taken.bytes:
+                into.reads[key] = taken
+        again = share if into.part.label == "cat" else max(1, numel // size) if same else share
+        for loop, work in inner.work.items():
+            repeated = (int(work[0] * again), int(work[1] * again))
+            into.work[loop] = max(into.work.get(loop, repeated), repeated)
+        into.operations += inner.operations
+        into.eager_bytes += inner.eager_bytes
+        into.labels.extend(label for label in inner.labels if label not in into.labels)
+
+    def _concatenate(self, i: int, part: Part) -> None:
+        """Into its readers where they are pointwise and inputs few, else each input copied to its place.
+
+        An input that is not stored yet is computed right there.
+        """
+        reads = self._flow.reads[i]
+        ((value, spec),) = self._flow.writes[i]
+        loops = [self._flow.parts[user].loop for user in self._flow.users[value]]
+        pointwise = all(loop in (Loop.POINTWISE, Loop.REDUCTION) for loop in loops) and value not in self._flow.kept
+        if pointwise and len(reads) <= MOST_CONCATENATED:
+            self._keep_or_store(value, spec, self._expression(i))
+            return
+        for read in reads:
+            expression = self._expression(i, [read])
+            self._store(expression, {value: spec}, share=int(read[1].spec.numel))

@@ -1,0 +1,53 @@
+"""Which layout inductor gives to convolutions (torch 2.13: torch/_inductor/graph.py, decide_layout_opt)."""
+
+from __future__ import annotations
+
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Op, PricedOp
+
+#: Time with channels last by that without, of each kind of convolution: measured by inductor's authors, in inference.
+_GROUPED, _SMALL, _NARROWING, _OTHER = 1.358, 0.783, 0.725, 0.823
+_OPS_OF_A_CONVOLUTION = 300  # from so many other ops a convolution on, converting layouts does not pay
+_SMALL_CHANNELS = 64
+
+
+def converts_to_channels_last(graph: Graph) -> bool:
+    """Whether inductor runs the graph's convolutions with channels last, and everything between them.
+
+    In inference by the FLOP of its kinds of convolutions; in training not where one is grouped without being
+    depthwise, or narrows its channels, or where all are small.
+    """
+    found = [priced for priced in graph.priced if priced.op.kind == "aten.convolution"]
+    if not found or len(graph.priced) >= _OPS_OF_A_CONVOLUTION * len(found):
+        return False
+    ops = [priced.op for priced in found]
+    if graph.mode == "training":
+        return not any(map(_is_grouped, ops)) and not any(map(_narrows, ops)) and not all(map(_is_small, ops))
+    return sum(_factor(p.op) * _flop(p) for p in found) <= sum(map(_flop, found))
+
+
+def _flop(priced: PricedOp) -> int:
+    return sum(int(cost.dense_matrix_flop) for cost in priced.costs)
+
+
+def _factor(op: Op) -> float:
+    if _is_grouped(op):
+        return _GROUPED
+    return _SMALL if _is_small(op) else _NARROWING if _narrows(op) else _OTHER
+
+
+def _weight(op: Op) -> tuple[int, ...]:
+    return tuple(map(int, op.inputs[1].shape))
+
+
+def _is_grouped(op: Op) -> bool:
+    return op.attrs["groups"] > 1 and _weight(op)[1] > 1
+
+
+def _narrows(op: Op) -> bool:
+    weight = _weight(op)
+    return weight[0] * 2 <= weight[1] and len(weight) > 2 and weight[2] > 1
+
+
+def _is_small(op: Op) -> bool:
+    return max(_weight(op)[:2]) <= _SMALL_CHANNELS

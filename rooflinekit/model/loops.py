@@ -1,0 +1,115 @@
+"""Loop nests, of which inductor makes kernels.
+
+A loop nest computes `outer` results of `inner` elements each: `inner` is 1 for pointwise work, more for reductions.
+What inductor hands to a library (cuBLAS, cuDNN, flash attention, sorting, atomic sums) stays the kernels of eager mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rooflinekit.ir.op import Op, PricedOp
+from rooflinekit.ir.tensor import TensorSpec
+
+
+class Loop(StrEnum):
+    """What becomes of an op."""
+
+    POINTWISE = "pointwise"
+    REDUCTION = "reduction"
+    LIST = "list"  # of tensors, each a pointwise loop: `_foreach_` ops
+    EXTERN = "extern"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """A tensor that a loop reads."""
+
+    spec: TensorSpec
+    bytes: int
+    gathered: bool = False  # in an order of its own, or several times: it must lie in memory
+
+    @property
+    def elements(self) -> int:
+        """Elements in memory: those of an expanded tensor once."""
+        return int(self.spec.bytes) // self.spec.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A loop nest of an op, or the call of a library."""
+
+    priced: PricedOp
+    label: str
+    loop: Loop
+    outer: int
+    inner: int = 1
+    columns: bool = False  # a reduction over other dimensions than the last
+    reads: tuple[Access, ...]
+    writes: tuple[TensorSpec, ...]
+    vector: int = 0
+    special: int = 0
+
+    @property
+    def op(self) -> Op:
+        """The op that it is part of."""
+        return self.priced.op
+
+
+def op_name(op: Op) -> str:
+    """The operator without namespace, and without the mark of writing in place."""
+    return op.kind.rpartition(".")[2].rstrip("_")
+
+
+# --- what is read ------------------------------------------------------------------------------------------------
+
+#: Read in an order of their own: pooling windows, resampled pixels, elements named by an index.
+_GATHERING = ("pool", "upsample", "index", "gather", "take", "embedding", "im2col", "reflection_pad", "replication_pad")
+
+
+def _accesses(op: Op, allowed: int, skip: Iterable[TensorSpec] = ()) -> tuple[Access, ...]:
+    """Inputs with the bytes that are read of them: `allowed` in all, the largest one in part where that is less."""
+    named = {spec.name: spec for spec in op.inputs}
+    for spec in skip:
+        named.pop(spec.name, None)
+    if not allowed:
+        return ()
+    gathered = any(word in op.kind for word in _GATHERING)
+    sizes = {name: int(spec.bytes) for name, spec in named.items()}
+    excess = sum(sizes.values()) - allowed
+    if excess > 0:
+        largest = max(sizes, key=sizes.__getitem__)
+        sizes[largest] = max(0, sizes[largest] - excess)
+    return tuple(Access(spec=spec, bytes=sizes[name], gathered=gathered) for name, spec in named.items())
+
+
+def _all_reads(priced: PricedOp) -> tuple[Access, ...]:
+    target = priced.op.inputs[:1] if op_name(priced.op) == "copy" else ()  # written, not read
+    return _accesses(priced.op, sum(int(cost.read_bytes) for cost in priced.costs), target)
+
+
+def _work(priced: PricedOp) -> tuple[int, int]:
+    return sum(int(c.vector_flop) for c in priced.costs), sum(int(c.special_flop) for c in priced.costs)
+
+
+# --- the two plain kinds ---------------------------------------------------------------------------------------------
+
+
+def extern(priced: PricedOp) -> Part:
+    """The op as the call of a library, which finds all of its inputs in memory."""
+    op = priced.op
+    reads = tuple(Access(spec=spec, bytes=int(spec.bytes), gathered=True) for spec in op.inputs)
+    return Part(priced=priced, label=op_name(op), loop=Loop.EXTERN, outer=0, reads=reads, writes=op.outputs)
+
+
+def pointwise(priced: PricedOp, loop: Loop = Loop.POINTWISE) -> Part:
+    """The op as one loop over the elements of its first result, or over those of all tensors of a list."""
+    op = priced.op
+    vector, special = _work(priced)
+    numel = sum(int(t.numel) for t in op.outputs) if loop is Loop.LIST else int(op.outputs[0].numel)
+    return Part(
+        priced=priced, label=op_name(op), loop=loop, outer=numel, reads=_all_reads(priced), writes=op.outputs,
+        vector=vector, special=special,
+    )  # fmt: skip

@@ -1,0 +1,279 @@
+"""Campaign files: written and read as they are, never half, and one clear error for each that is wrong."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from rooflinekit.calibrate.campaign import Campaign, family_of, load_campaigns, read_campaign, write_campaign
+from rooflinekit.errors import CampaignError
+
+HEAD = "# gpu: nvidia-t4\n# source: lab run 7\n# licence: CC0\n# timing: event\n"
+COLUMNS = "op,dtype,m,n,k,seconds\n"
+ROW = "linear,fp32,512,1280,1280,0.00041\n"
+
+
+def campaign(**rows: list[object]) -> Campaign:
+    rows = rows or {
+        "op": ["mm", "linear"], "dtype": ["fp32", "fp16"], "m": [512, 7], "n": 8, "k": 9, "seconds": [0.00041, 1.5e-5],
+    }  # fmt: skip
+    return Campaign(gpu="nvidia-t4", source="lab run 7", licence="CC0", timing="graph", rows=pd.DataFrame(rows))
+
+
+def refused(file: Path, content: str | bytes) -> str:
+    """The message of the error about this file, without its path."""
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(CampaignError) as caught:
+        read_campaign(file)
+    message = str(caught.value)
+    assert message.startswith(f"{file}: ")
+    return message.removeprefix(f"{file}: ")
+
+
+# --- round trip ---------------------------------------------------------------------------------------------------
+
+
+def test_a_file_by_hand(tmp_path: Path) -> None:
+    file = tmp_path / "run.csv"
+    file.write_text(HEAD + "# host: a note of the writer\n" + COLUMNS + ROW + ROW.replace("512", "1024"))
+    found = read_campaign(file)
+    assert (found.gpu, found.source, found.licence, found.timing) == ("nvidia-t4", "lab run 7", "CC0", "event")
+    assert found.rows["m"].tolist() == [512, 1024]
+    assert found.rows["seconds"].tolist() == [0.00041, 0.00041]
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "deeper" / "still" / "run.csv"
+    written = campaign()
+    write_campaign(written, file)
+    found = read_campaign(file)
+    assert (found.gpu, found.source, found.licence, found.timing) == ("nvidia-t4", "lab run 7", "CC0", "graph")
+    pd.testing.assert_frame_equal(found.rows, written.rows)
+
+
+def test_the_text_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.csv"
+    write_campaign(
+        campaign(
+            op=["add", "relu"],
+            dtype=["fp32", "bf16"],
+            rows=[3.0, 5.0],
+            cols=8,
+            b=[None, 2],
+            none=[None, None],
+            seconds=[2e-5, 1 / 3],
+        ),
+        file,
+        notes={"host": "rack 3"},
+    )
+    # a column without a number is left out; sizes are whole, seconds have six digits
+    assert file.read_text() == (
+        "# gpu: nvidia-t4\n# source: lab run 7\n# licence: CC0\n# timing: graph\n# host: rack 3\n"
+        "op,dtype,rows,cols,b,seconds\nadd,fp32,3,8,,2e-05\nrelu,bf16,5,8,2,0.333333\n"
+    )
+
+
+def test_sizes_are_written_as_whole_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "run.csv"
+    write_campaign(campaign(op=["add"], dtype=["fp32"], rows=[12_345_678.0], cols=[1], seconds=[0.01]), file)
+    assert read_campaign(file).rows["rows"].tolist() == [12_345_678]
+    assert ",12345678," in file.read_text()
+
+
+def test_sizes_beside_empty_cells_are_whole_too(tmp_path: Path) -> None:
+    file = tmp_path / "run.csv"
+    mixed = campaign(
+        op=["add", "mm"], dtype=["fp32"] * 2, rows=[1_234_567, None], cols=[7, None], m=[None, 8], n=[None, 9],
+        k=[None, 10], seconds=[0.01, 0.02],
+    )  # fmt: skip
+    write_campaign(mixed, file)
+    assert read_campaign(file).rows["rows"].tolist()[0] == 1_234_567
+
+
+def test_campaigns_of_a_folder_come_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for size, name in enumerate(("b/two.csv", "a/one.csv", "b/three.csv"), start=1):
+        write_campaign(campaign(op=["add"], dtype=["fp32"], rows=[size], cols=[1], seconds=[1.0]), tmp_path / name)
+    (tmp_path / "a" / "notes.txt").write_text("no campaign")
+    assert [c.rows["rows"][0] for c in load_campaigns(tmp_path)] == [2, 3, 1]
+
+
+def test_a_folder_without_campaigns(tmp_path: Path) -> None:
+    with pytest.raises(
+        CampaignError, match=f"^{re.escape(str(tmp_path))}: expected campaign files \\(\\*\\.csv\\); found none$"
+    ):
+        load_campaigns(tmp_path)
+
+
+def test_the_shipped_campaigns_are_the_default() -> None:
+    found = load_campaigns()
+    assert len(found) >= 40
+    assert all(c.licence and c.source and len(c.rows) for c in found)
+
+
+@pytest.mark.parametrize(
+    ("op", "family"),
+    [
+        ("linear", "product"),
+        ("conv_bwd_data", "convolution"),
+        ("layernorm", "normalization"),
+        ("llm_rope", "serving"),
+        ("gelu", "elementwise"),
+    ],
+)
+def test_families_of_ops(op: str, family: str) -> None:
+    assert family_of(op) == family
+
+
+# --- never half written -------------------------------------------------------------------------------------------
+
+
+def test_a_crash_before_the_renaming_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "run.csv"
+    write_campaign(campaign(), file)
+    before = file.read_bytes()
+
+    def crash(self: Path, target: Path) -> Path:
+        raise OSError("power cut")
+
+    monkeypatch.setattr(Path, "replace", crash)
+    with pytest.raises(OSError, match="power cut"):
+        write_campaign(campaign(op=["add"], dtype=["fp32"], rows=[1], cols=[1], seconds=[1.0]), file)
+    assert file.read_bytes() == before
+    # what is left beside it is no campaign
+    assert len(load_campaigns(tmp_path)) == 1
+
+
+def test_a_crash_in_the_middle_of_writing_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "run.csv"
+    write_campaign(campaign(), file)
+    before = file.read_bytes()
+    write_text = Path.write_text
+
+    def crash(self: Path, text: str, **options: str) -> int:
+        write_text(self, text[: len(text) // 2], **options)
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "write_text", crash)
+    with pytest.raises(OSError, match="disk full"):
+        write_campaign(campaign(op=["add"], dtype=["fp32"], rows=[1], cols=[1], seconds=[1.0]), file)
+    assert file.read_bytes() == before
+    assert len(load_campaigns(tmp_path)) == 1
+
+
+def test_a_new_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "run.csv"
+
+    def crash(self: Path, target: Path) -> Path:
+        raise OSError("power cut")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", crash)
+        with pytest.raises(OSError, match="power cut"):
+            write_campaign(campaign(), file)
+    assert not file.exists()
+    write_campaign(campaign(), file)  # what the crash left is no obstacle
+    assert [path.name for path in tmp_path.iterdir()] == ["run.csv"]
+
+
+# --- wrong files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "expected a line '# gpu: …' at its head"),
+        (COLUMNS + ROW, "expected a line '# gpu: …' at its head"),
+        (b"\x00" * 100, "expected a line '# gpu: …' at its head"),
+        (HEAD.replace("nvidia-t4", "") + COLUMNS + ROW, "expected a line '# gpu: …' at its head"),
+        (HEAD.replace("# source: lab run 7\n", "") + COLUMNS + ROW, "expected a line '# source: …' at its head"),
+        (HEAD.replace("# licence: CC0\n", "") + COLUMNS + ROW, "expected a line '# licence: …' at its head"),
+        (HEAD.replace("# timing: event\n", "") + COLUMNS + ROW, "expected a line '# timing: …' at its head"),
+        (HEAD.replace("event", "sync") + COLUMNS + ROW, "timing: expected profiler, graph, backend, event; got 'sync'"),
+        (HEAD, "not a campaign: No columns to parse from file"),
+        (HEAD + "op,dtype,m\nadd,fp32,7\n", "expected columns op, dtype and seconds; seconds is missing"),
+        (HEAD + "kind,m,seconds\nadd,7,1\n", "expected columns op, dtype and seconds; op, dtype is missing"),
+        (HEAD + COLUMNS + ROW.replace("0.00041", "fast"), "row 1: seconds: expected a positive number; got 'fast'"),
+        (
+            HEAD + COLUMNS + ROW + ROW.replace("0.00041", "0.0004.1"),
+            "row 2: seconds: expected a positive number; got '0.0004.1'",
+        ),
+        (
+            b"\x89PNG\r\n\x1a\n" + b"\x00" * 50,
+            "not a campaign: 'utf-8' codec can't decode byte 0x89 in position 0: invalid start byte",
+        ),
+    ],
+)
+def test_what_is_not_a_campaign(tmp_path: Path, content: str | bytes, message: str) -> None:
+    assert refused(tmp_path / "run.csv", content) == message
+
+
+def test_rubbish_behind_good_rows(tmp_path: Path) -> None:
+    assert refused(tmp_path / "run.csv", (HEAD + COLUMNS + ROW).encode() + b"\xff\xfe").startswith(
+        "not a campaign: 'utf-8' codec can't decode byte 0xff"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "row"), [("-1", 1), ("nan", 1), ("inf", 1), ("0", 1), ("", 1)], ids=["negative", "nan", "inf", "0", ""]
+)
+def test_seconds_that_are_none_are_refused(tmp_path: Path, seconds: str, row: int) -> None:
+    content = HEAD + COLUMNS + ROW.replace("0.00041", seconds) + ROW
+    assert refused(tmp_path / "run.csv", content).startswith(f"row {row}: seconds: expected a positive number; got ")
+
+
+def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
+    for end in (len("linear,fp32,51"), len("linear,fp32,512,1280,1280,"), len("linear,fp32,512,1280,1280,0.0")):
+        content = HEAD + COLUMNS + ROW + ROW[:end]
+        assert refused(tmp_path / "run.csv", content).startswith("row 2: seconds: expected a positive number; got ")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.csv", tmp_path):
+        with pytest.raises(CampaignError, match=f"^{re.escape(str(path))}: not a campaign: "):
+            read_campaign(path)
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [("-1.5", "-1.5"), ("nan", "nan"), ("inf", "inf"), ("0.0", "0.0")])
+def test_the_message_shows_the_number_as_it_stands(tmp_path: Path, seconds: str, shown: str) -> None:
+    content = HEAD + COLUMNS + ROW + ROW.replace("0.00041", seconds)
+    assert refused(tmp_path / "run.csv", content) == f"row 2: seconds: expected a positive number; got {shown}"
+
+
+def test_a_row_with_a_cell_too_many_is_told_in_one_line(tmp_path: Path) -> None:
+    assert refused(tmp_path / "run.csv", HEAD + COLUMNS + ROW + ROW.replace("\n", ",7\n")) == (
+        "not a campaign: Error tokenizing data. C error: Expected 6 fields in line 7, saw 7"
+    )
+
+
+KNOWN_FORMATS = "(known: fp64, fp32, fp16, bf16, fp8, int8)"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (HEAD + COLUMNS, "expected at least one measurement; got none"),
+        (HEAD + COLUMNS + ROW.replace("\n", ",7\n"), "its rows have more cells than its head line has columns"),
+        (HEAD + COLUMNS + ROW + ROW.replace("fp32", "fp31"),
+         f"row 2: dtype 'fp31' is not one that can be timed; did you mean 'fp32' or 'fp16' or 'fp8'? {KNOWN_FORMATS}"),
+        (HEAD + COLUMNS + ROW.replace("fp32", ""), f"row 1: dtype is missing {KNOWN_FORMATS}"),
+        (HEAD + "op,dtype,m,n,seconds\nlinear,fp32,512,1280,0.00041\n",
+         "the table has no column 'k': linear has the sizes m, n, k"),
+        (HEAD + COLUMNS + ROW.replace("512", ""), "row 1: m of linear: expected a positive integer; got nan"),
+        (HEAD + COLUMNS + ROW + ROW.replace("512", "-5"), "row 2: m of linear: expected a positive integer; got -5"),
+        (HEAD + COLUMNS + ROW.replace("512", "0.5"), "row 1: m of linear: expected a positive integer; got 0.5"),
+        (HEAD + COLUMNS + ROW.replace("512", "many"), "row 1: m of linear: expected a positive integer; got 'many'"),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be_counted(tmp_path: Path, content: str, message: str) -> None:
+    assert refused(tmp_path / "run.csv", content) == message
+
+
+@pytest.mark.parametrize(
+    ("op", "beginning"),
+    [("conv9", "row 1: op 'conv9' is not one that can be timed"), ("", "row 1: op is missing (known: linear, mm, ")],
+)
+def test_ops_that_nothing_is_known_of(tmp_path: Path, op: str, beginning: str) -> None:
+    message = refused(tmp_path / "run.csv", HEAD + COLUMNS + ROW.replace("linear", op))
+    assert message.startswith(beginning)
+    assert all(name in message for name in ("linear", "softmax", "conv_bwd_weight", "attention"))

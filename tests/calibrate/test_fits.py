@@ -1,0 +1,218 @@
+"""Files of constants: read over those of any GPU, written whole, and one clear error for each that is damaged."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+import yaml
+
+from rooflinekit.calibrate import fits
+from rooflinekit.calibrate.constants import CONSTANTS
+from rooflinekit.calibrate.fits import architecture_of, constants_for, load_constants, write_fit
+from rooflinekit.errors import SpecError
+from rooflinekit.hardware.device import Device
+from rooflinekit.model.machine import Calibration, Constant, Spread
+
+PRIORS = {
+    "schema": 2,
+    "name": "priors",
+    "constants": {name: {"value": 1.5, "stderr": 0.2, "source": "all"} for name in CONSTANTS},
+    "spreads": {"product": {"kernel": 0.1, "shared": 0.2}, "softmax": {"kernel": 0.3, "shared": 0.4}},
+}
+OWN = {
+    "schema": 2,
+    "name": "gpu-a",
+    "constants": {"memory_share": {"value": 0.75, "stderr": 0.01, "source": "calibration/campaigns/gpu-a"}},
+    "spreads": {"softmax": {"kernel": 0.05, "shared": 0.03}},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Fits of any GPU and of gpu-a, in the place of the shipped ones."""
+    made = tmp_path / "fits"
+    made.mkdir()
+    write(made, PRIORS)
+    write(made, OWN)
+    monkeypatch.setattr(fits, "data_dir", lambda name: tmp_path)
+    load_constants.cache_clear()
+    yield made
+    load_constants.cache_clear()
+
+
+def write(folder: Path, document: dict[str, object]) -> None:
+    (folder / f"{document['name']}.yaml").write_text(yaml.safe_dump(document))
+
+
+def test_a_measured_gpu_has_its_own_constants_over_those_of_any(folder: Path) -> None:
+    found = load_constants("gpu-a")
+    assert found.name == "gpu-a"
+    assert set(found.constants) == set(CONSTANTS)
+    about = CONSTANTS["memory_share"]
+    assert found.constants["memory_share"] == Constant(
+        value=0.75, stderr=0.01, unit="1", meaning=about.meaning, source="calibration/campaigns/gpu-a"
+    )
+    assert found.constants["matrix_share"].source == "all"
+    assert found.spreads == {"product": Spread(kernel=0.1, shared=0.2), "softmax": Spread(kernel=0.05, shared=0.03)}
+    assert found.measured == {"softmax"}
+    assert found.value("memory_share") == 0.75
+
+
+ARCHITECTURE = {
+    "schema": 2,
+    "name": "architecture-9.9",
+    "constants": {"overlap": {"value": 3.0, "stderr": 0.05, "source": "calibration/campaigns: gpu-a"}},
+    "spreads": {},
+}
+
+
+def test_an_unmeasured_gpu_takes_after_its_architecture(folder: Path) -> None:
+    write(folder, ARCHITECTURE)
+    found = load_constants("gpu-z", "architecture-9.9")
+    assert found.measured == frozenset()
+    assert found.value("overlap") == 3.0
+    assert found.value("memory_share") == 1.5
+    assert found.spreads["softmax"] == Spread(kernel=0.3, shared=0.4)
+
+
+def test_a_measured_gpu_has_no_need_of_its_architecture(folder: Path) -> None:
+    write(folder, ARCHITECTURE)
+    assert load_constants("gpu-a", "architecture-9.9").value("overlap") == 1.5
+    assert load_constants("gpu-a", "architecture-9.9").value("memory_share") == 0.75
+
+
+def test_constants_for_a_device(folder: Path, device: Device) -> None:
+    write(folder, ARCHITECTURE)
+    assert constants_for(device.replace(name="gpu-a")).value("memory_share") == 0.75
+    assert constants_for(device.replace(compute_capability="9.9")).value("overlap") == 3.0
+    assert constants_for(device).value("overlap") == 1.5
+
+
+@pytest.mark.parametrize(
+    ("capability", "architecture", "name"),
+    [
+        ("8.6", "Ampere", "architecture-8.6"),
+        ("gfx942", "CDNA 3", "architecture-gfx942"),
+        (None, "Xe HPG", "architecture-xe-hpg"),
+    ],
+)
+def test_names_of_architectures(device: Device, capability: str | None, architecture: str, name: str) -> None:
+    assert architecture_of(device.replace(compute_capability=capability, architecture=architecture)) == name
+
+
+@pytest.mark.parametrize("gpu", ["", "gpu-z"])
+def test_any_other_gpu_has_the_priors(folder: Path, gpu: str) -> None:
+    found = load_constants(gpu)
+    assert found.name == "priors"
+    assert {constant.value for constant in found.constants.values()} == {1.5}
+    assert found.measured == frozenset()
+
+
+def _without(name: str) -> dict[str, object]:
+    return {key: value for key, value in PRIORS["constants"].items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            {"constants": _without("overlap")},
+            "calibration/fits/priors.yaml: constant overlap is missing; run 'rooflinekit fit' to make the file anew",
+        ),
+        (
+            {"constants": PRIORS["constants"] | {"speed": {"value": 1.0, "stderr": 0.1, "source": "x"}}},
+            "calibration/fits/priors.yaml: unknown constant speed; run 'rooflinekit fit' to make the file anew",
+        ),
+        (
+            {"constants": PRIORS["constants"] | {"overlap": {"value": -1.0, "stderr": 0.1, "source": "x"}}},
+            "calibration/fits/priors.yaml: constants: overlap: value: Input should be greater than 0",
+        ),
+        (
+            {"constants": PRIORS["constants"] | {"overlap": {"value": float("nan"), "stderr": 0.1, "source": "x"}}},
+            "calibration/fits/priors.yaml: constants: overlap: value: Input should be a finite number",
+        ),
+        (
+            {"constants": PRIORS["constants"] | {"overlap": {"value": "2.0", "stderr": 0.1, "source": "x"}}},
+            "calibration/fits/priors.yaml: constants: overlap: value: Input should be a valid number",
+        ),
+        (
+            {"constants": PRIORS["constants"] | {"overlap": {"value": 2.0, "source": "x"}}},
+            "calibration/fits/priors.yaml: constants: overlap: stderr: Field required",
+        ),
+        (
+            {"schema": 1},
+            "calibration/fits/priors.yaml: schema: Input should be greater than or equal to 2",
+        ),
+        ({"colour": "blue"}, "calibration/fits/priors.yaml: colour: Extra inputs are not permitted"),
+    ],
+    ids=["missing", "unknown", "negative", "nan", "text", "no error", "schema", "field"],
+)
+def test_a_damaged_file(folder: Path, damage: dict[str, object], message: str) -> None:
+    write(folder, PRIORS | damage)
+    with pytest.raises(SpecError) as caught:
+        load_constants("gpu-a")
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"- 1\n- 2\n", b"constants: [", b"name: priors\nname: b\n"])
+def test_what_is_no_fit_is_one_clear_error(folder: Path, content: bytes) -> None:
+    (folder / "priors.yaml").write_bytes(content)
+    with pytest.raises(SpecError) as caught:
+        load_constants()
+    assert str(caught.value).startswith("calibration/fits/priors.yaml: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_own_file_may_lack_constants_but_not_know_others(folder: Path) -> None:
+    write(folder, OWN | {"constants": {"speed": {"value": 1.0, "stderr": 0.1, "source": "x"}}})
+    with pytest.raises(
+        SpecError, match=r"^calibration/fits/gpu-a\.yaml: unknown constant speed; run 'rooflinekit fit'"
+    ):
+        load_constants("gpu-a")
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+def calibration(value: float = 0.123456) -> Calibration:
+    about = CONSTANTS["memory_share"]
+    constant = Constant(value=value, stderr=0.0123456, unit=about.unit, meaning=about.meaning, source="campaign 7")
+    return Calibration(
+        name="gpu-a",
+        constants=MappingProxyType({"memory_share": constant}),
+        spreads=MappingProxyType({"softmax": Spread(kernel=0.1, shared=1 / 3)}),
+    )
+
+
+def test_the_text_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "gpu-a.yaml"
+    write_fit(calibration(), file, "One line.\nAnother.")
+    # four digits, far beyond what any of them is sure of
+    assert file.read_text() == (
+        "# One line.\n# Another.\nschema: 2\nname: gpu-a\nconstants:\n  memory_share:\n    value: 0.1235\n"
+        "    stderr: 0.01235\n    source: campaign 7\nspreads:\n  softmax:\n    kernel: 0.1\n    shared: 0.3333\n"
+    )
+
+
+def test_what_is_written_is_read_again(folder: Path) -> None:
+    write_fit(calibration(0.5), folder / "gpu-a.yaml", "Made by hand.")
+    found = load_constants("gpu-a")
+    assert found.constants["memory_share"].value == 0.5
+    assert found.spreads["softmax"].shared == 0.3333
+    assert found.measured == {"softmax"}
+
+
+def test_a_crash_before_the_renaming_leaves_the_old_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = folder / "gpu-a.yaml"
+    before = file.read_bytes()
+
+    def crash(self: Path, target: Path) -> Path:
+        raise OSError("power cut")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", crash)
+        with pytest.raises(OSError, match="power cut"):
+            write_fit(calibration(0.5), file, "Made by hand.")
+    assert file.read_bytes() == before
+    assert load_constants("gpu-a").constants["memory_share"].value == 0.75

@@ -1,0 +1,329 @@
+"""Fits on measurements that are made up from known constants: what is found again, how closely, and what is not."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from round_numbers import constants
+
+from rooflinekit.calibrate.constants import CONSTANTS
+from rooflinekit.calibrate.fitting import Estimate, Solution, fit
+from rooflinekit.calibrate.observations import Observations, observe
+from rooflinekit.calibrate.stages import Stage
+from rooflinekit.hardware.device import Clock, Device, Memory
+from rooflinekit.model.machine import Machine
+
+CLOCK = 1.25e9
+BANDWIDTH = {"gpu-a": 1e12, "gpu-b": 0.5e12, "gpu-c": 2e12}
+SHARE = {"gpu-a": 0.80, "gpu-b": 0.78, "gpu-c": 0.82}  # of the bandwidth; their geometric mean is 0.7998
+RAMP = 3000  # cycles
+
+STREAMS = Stage(
+    name="streams",
+    ops=frozenset({"add", "mul"}),
+    dtypes=frozenset({"fp32"}),
+    constants=("memory_share", "kernel_ramp_cycles"),
+)
+
+
+def machine(name: str, **changes: object) -> Machine:
+    made = Device(
+        name=name,
+        vendor="Nobody",
+        architecture="Round",
+        sm_count=50,
+        lanes_per_sm=80,
+        clock=Clock(boost=CLOCK),
+        dram=Memory(capacity=16e9, bandwidth=BANDWIDTH.get(name, 1e12)),
+        l2_capacity=4e6,
+        matrix_peak={"fp16": 100e12},
+        vector_peak={"fp32": 10e12, "fp64": 5e12},
+    )
+    return Machine.of(made.replace(**changes), constants())
+
+
+MACHINES = {name: machine(name) for name in BANDWIDTH}
+
+
+def spread_sizes(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of 0.01 to 80 million elements."""
+    random = np.random.default_rng(seed)
+    return np.round(np.exp(random.uniform(4.6, 9.9, count))), np.round(np.exp(random.uniform(4.6, 8.3, count)))
+
+
+def streamed(
+    gpu: str, op: str = "add", *, share: float | None = None, seed: int = 0, count: int = 80, noise: float = 0.01
+) -> Observations:
+    """Additions by hand: 12 bytes an element at a share of the bandwidth, after the ramp; each off by some noise."""
+    rows, cols = spread_sizes(seed, count)
+    seconds = RAMP / CLOCK + 12 * rows * cols / (BANDWIDTH[gpu] * (share or SHARE[gpu]))
+    random = np.random.default_rng(seed + 1)
+    table = pd.DataFrame(
+        {
+            "op": op,
+            "dtype": "fp32",
+            "rows": rows,
+            "cols": cols,
+            "seconds": seconds * np.exp(noise * random.normal(size=count)),
+        }
+    )
+    return observe(gpu, f"{gpu} lab", op, "profiler", table)
+
+
+def log_ratio(found: float, expected: float) -> float:
+    return abs(math.log(found / expected))
+
+
+ALL = [streamed(gpu, seed=10 * i) for i, gpu in enumerate(SHARE)]
+
+
+# --- what is found again -------------------------------------------------------------------------------------------
+
+
+def test_constants_of_each_gpu_are_found() -> None:
+    """Within 1.5 %, of which 1 % is what an own value that is 2.5 % off the shared one is drawn back to it."""
+    solution = fit(ALL, MACHINES, [STREAMS])
+    for gpu, share in SHARE.items():
+        values = solution.values(gpu)
+        assert log_ratio(values["memory_share"], share) < 0.01
+        assert log_ratio(values["kernel_ramp_cycles"], RAMP) < 0.03
+
+
+def test_the_shared_value_is_the_middle_of_the_gpus() -> None:
+    solution = fit(ALL, MACHINES, [STREAMS])
+    assert log_ratio(solution.values()["memory_share"], 0.7998) < 0.01
+    assert solution.values() == solution.values("gpu-that-nobody-measured")
+
+
+def test_more_gpus_tell_more() -> None:
+    one, three = (fit(part, MACHINES, [STREAMS]) for part in (ALL[:1], ALL))
+    key = ("", "memory_share")
+    assert three.estimates[key].stderr < 0.7 * one.estimates[key].stderr
+
+
+def test_noise_widens_the_errors() -> None:
+    quiet, loud = (
+        fit([streamed(gpu, noise=noise) for gpu in SHARE], MACHINES, [STREAMS]).estimates["", "kernel_ramp_cycles"]
+        for noise in (0.02, 0.2)
+    )
+    assert loud.stderr > quiet.stderr
+
+
+def test_products_tell_rate_and_power() -> None:
+    """fp32 products on a board with power to spare and on one of 70 W: 0.8 of the peak, and 12 pJ a FLOP in 16 nm.
+
+    0.82 · 70 W / 12 pJ are 4.78 TFLOP/s of 10.
+    """
+    stage = Stage(
+        name="products",
+        ops=frozenset({"mm"}),
+        dtypes=frozenset({"fp32"}),
+        constants=("lanes_share", "lanes_tile_loss", "lanes_energy"),
+    )
+    boards = {
+        "ample": machine("ample", board_power=300, process_node="16 nm"),
+        "small": machine("small", board_power=70, process_node="16 nm"),
+    }
+    truth = {name: about.start for name, about in CONSTANTS.items()}
+    truth |= {"lanes_share": 0.8, "lanes_tile_loss": 12.0, "lanes_energy": 12e-12}
+    random = np.random.default_rng(3)
+    found = []
+    for name, board in boards.items():
+        table = pd.DataFrame(
+            {"op": "mm", "dtype": "fp32", **{size: random.integers(200, 6000, 100) for size in "mnk"}, "seconds": 1.0}
+        )
+        blank = observe(name, f"{name} lab", "mm", "profiler", table)
+        seconds = blank.predict(board.with_values(truth), {}) * np.exp(0.01 * random.normal(size=100))
+        found.append(observe(name, f"{name} lab", "mm", "profiler", table.assign(seconds=seconds)))
+    solution = fit(found, boards, [stage])
+    ample, small = (solution.values(name) for name in boards)
+    assert log_ratio(ample["lanes_share"], 0.8) < 0.01
+    assert log_ratio(ample["lanes_tile_loss"], 12) < 0.1
+    assert log_ratio(small["lanes_energy"], 12e-12) < 0.02
+
+
+def test_the_harness_is_found() -> None:
+    """Of single calls between events: 12 µs before the launch, 1.5 times that for a product, 25 µs after it.
+
+    The dispatch and a kernel's ramp come one after the other, so that it takes a profiler to tell them apart. Within
+    10 %: the sum of both is told by all small kernels, each alone only by those of about 25 µs, against an expectation
+    of 15 µs.
+    """
+    found = [streamed("gpu-a", share=0.8)]
+    for seed, (op, factor) in enumerate({"add": 1.0, "mul": 1.5}.items()):
+        rows, cols = spread_sizes(seed, 120)
+        kernel = 1e-6 + RAMP / CLOCK + 12 * rows * cols / (1e12 * 0.8)
+        seconds = 12e-6 * factor + np.maximum(kernel, 25e-6)
+        table = pd.DataFrame({"op": op, "dtype": "fp32", "rows": rows, "cols": cols, "seconds": seconds})
+        found.append(observe("gpu-a", "gpu-a lab", op, "event", table))
+    solution = fit(found, MACHINES, [STREAMS])
+    harness = solution.harness("gpu-a lab")
+    assert log_ratio(harness["dispatch"], 12e-6) < 0.1
+    assert log_ratio(harness["after"], 25e-6) < 0.1
+    assert log_ratio(harness["dispatch:mul"], 1.5) < 0.1
+    assert log_ratio(harness["dispatch"] + harness["after"], 37e-6) < 0.01
+    assert log_ratio(solution.values("gpu-a")["memory_share"], 0.8) < 0.02
+
+
+def test_what_a_library_adds_is_found() -> None:
+    rows, cols = spread_sizes(5, 120)
+    seconds = 6e-6 + 0.4e-6 + RAMP / CLOCK + 12 * rows * cols / (1e12 * 0.8)
+    table = pd.DataFrame({"op": "add", "dtype": "fp32", "rows": rows, "cols": cols, "seconds": seconds})
+    served = observe("gpu-a", "gpu-a server", "add", "backend", table)
+    # a profiler's measurements beside it tell the ramp
+    solution = fit([served, streamed("gpu-a", share=0.8)], MACHINES, [STREAMS])
+    assert log_ratio(solution.harness("gpu-a server")["backend"], 6e-6) < 0.05
+
+
+def test_an_unknown_host_is_the_mean_of_the_known_ones() -> None:
+    estimates = {
+        ("host one", "dispatch"): Estimate(log=math.log(8e-6), stderr=0.1),
+        ("host two", "dispatch"): Estimate(log=math.log(18e-6), stderr=0.1),
+        ("op", "mul"): Estimate(log=math.log(1.5), stderr=0.1),
+    }
+    harness = Solution(estimates=estimates).harness("three")
+    assert harness["dispatch"] == pytest.approx(12e-6)  # √(8 · 18)
+    assert harness["after"] == pytest.approx(15e-6)  # nobody told: where fits start
+    assert harness["dispatch:mul"] == pytest.approx(1.5)
+    assert Solution(estimates=estimates).harness("two")["dispatch"] == pytest.approx(18e-6)
+
+
+# --- what the data does not tell ------------------------------------------------------------------------------------
+
+BLIND = replace(STREAMS, constants=(*STREAMS.constants, "special_rate"))  # additions take no special function
+
+
+def test_what_the_data_does_not_tell_stays_where_it_was() -> None:
+    solution = fit(ALL, MACHINES, [BLIND])
+    assert solution.values("gpu-a")["special_rate"] == pytest.approx(CONSTANTS["special_rate"].start, rel=1e-6)
+
+
+def test_its_error_is_that_of_the_prior() -> None:
+    error = fit(ALL, MACHINES, [BLIND]).estimates["", "special_rate"].stderr
+    assert error == pytest.approx(CONSTANTS["special_rate"].spread, rel=0.1)
+
+
+def test_the_error_of_an_own_value_that_nothing_tells_is_how_far_gpus_differ() -> None:
+    """A GPU whose only measurements are too small for its bandwidth to show."""
+    table = pd.DataFrame({"op": "add", "dtype": "fp32", "rows": 1, "cols": range(1, 81), "seconds": RAMP / CLOCK})
+    tiny = observe("gpu-c", "gpu-c lab", "add", "profiler", table)
+    solution = fit([*ALL[:2], tiny], MACHINES, [STREAMS])
+    assert solution.estimates["gpu-c", "memory_share"].log == pytest.approx(0.0, abs=1e-3)
+    assert solution.estimates["gpu-c", "memory_share"].stderr == pytest.approx(
+        CONSTANTS["memory_share"].between, rel=0.1
+    )
+
+
+def test_a_constant_ends_where_its_meaning_does() -> None:
+    # as if a GPU gave 1.4 times its bandwidth
+    values = fit([streamed("gpu-a", share=1.4)], MACHINES, [STREAMS]).values("gpu-a")
+    assert values["memory_share"] <= 1.0
+
+
+def test_without_measurements_everything_stays_at_its_start() -> None:
+    values = fit([], MACHINES).values("gpu-a")
+    assert values == pytest.approx({name: about.start for name, about in CONSTANTS.items()}, rel=1e-12)
+
+
+# --- what must not matter -------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_that_is_left_out_is_not_looked_at() -> None:
+    """Its own measurements, ten times as long, change nothing in a fit on the others: the same to the last bit."""
+    slow = streamed("gpu-c", share=SHARE["gpu-c"] / 10, seed=20)
+    fits = [
+        fit([o for o in observations if o.gpu != "gpu-c"], MACHINES, [STREAMS])
+        for observations in (ALL, [*ALL[:2], slow])
+    ]
+    assert fits[0].estimates == fits[1].estimates
+    assert fit([*ALL[:2], slow], MACHINES, [STREAMS]).estimates != fit(ALL, MACHINES, [STREAMS]).estimates
+
+
+def test_outliers_hardly_move_the_fit() -> None:
+    """Every twentieth measurement three times as long: by less than 1.5 %, where the mean of errors moves by 5.5 %."""
+    spoiled = []
+    for o in ALL:
+        seconds = o.rows["seconds"].to_numpy().copy()
+        seconds[::20] *= 3
+        spoiled.append(observe(o.gpu, o.host, o.op, o.timing, o.rows.assign(seconds=seconds)))
+    clean, moved = (fit(observations, MACHINES, [STREAMS]) for observations in (ALL, spoiled))
+    for gpu in SHARE:
+        assert log_ratio(moved.values(gpu)["memory_share"], clean.values(gpu)["memory_share"]) < 0.015
+
+
+def test_a_table_counts_as_much_as_another_whatever_its_length() -> None:
+    doubled = [observe(o.gpu, o.host, o.op, o.timing, pd.concat([o.rows, o.rows], ignore_index=True)) for o in ALL[:1]]
+    once, twice = (fit(part, MACHINES, [STREAMS]).values("gpu-a") for part in (ALL[:1], doubled))
+    assert twice == pytest.approx(once, rel=1e-5)
+
+
+def test_other_ops_and_formats_are_not_looked_at() -> None:
+    rows = ALL[0].rows
+    others = [
+        observe("gpu-a", "gpu-a lab", "div", "profiler", rows.assign(op="div", seconds=1.0)),
+        observe("gpu-a", "gpu-a lab", "add", "profiler", rows.assign(dtype="fp16", seconds=1.0)),
+    ]
+    assert fit([*ALL, *others], MACHINES, [STREAMS]).estimates == fit(ALL, MACHINES, [STREAMS]).estimates
+
+
+def test_the_same_fit_twice_is_the_same_to_the_last_bit() -> None:
+    assert fit(ALL, MACHINES, [STREAMS]).estimates == fit(ALL, MACHINES, [STREAMS]).estimates
+
+
+# --- stages -------------------------------------------------------------------------------------------------------
+
+
+def test_a_later_stage_keeps_what_an_earlier_one_found() -> None:
+    first = replace(STREAMS, ops=frozenset({"add"}))
+    second = Stage(
+        name="later", ops=frozenset({"mul"}), dtypes=frozenset({"fp32"}), constants=("vector_share",), own=()
+    )
+    # multiplications at a tenth of the bandwidth: in a fit of both together they would count
+    slow = streamed("gpu-a", "mul", share=0.08)
+    alone, both = (fit([*ALL, slow], MACHINES, stages) for stages in ([first], [first, second]))
+    assert {key: both.estimates[key] for key in alone.estimates} == alone.estimates
+    assert ("", "vector_share") in both.estimates
+
+
+def test_a_stage_may_find_own_values_of_a_constant_that_is_known_for_all() -> None:
+    first = replace(STREAMS, ops=frozenset({"add"}))
+    second = Stage(
+        name="later", ops=frozenset({"mul"}), dtypes=frozenset({"fp32"}), constants=(), own=("memory_share",)
+    )
+    # gpu-c was not in the first stage: there is a shared value, and its own comes from the second
+    own = streamed("gpu-c", "mul", share=0.84)
+    solution = fit([*ALL[:2], own], MACHINES, [first, second])
+    assert solution.estimates["", "memory_share"] == fit(ALL[:2], MACHINES, [first]).estimates["", "memory_share"]
+    assert log_ratio(solution.values("gpu-c")["memory_share"], 0.84) < 0.02
+
+
+def test_what_a_gpu_does_not_tell_its_relatives_do() -> None:
+    estimates = {
+        ("", "memory_share"): Estimate(log=math.log(0.8), stderr=0.1),
+        ("gpu-a", "memory_share"): Estimate(log=0.2, stderr=0.1),
+        ("gpu-b", "memory_share"): Estimate(log=-0.1, stderr=0.1),
+    }
+    solution = Solution(estimates=estimates)
+    relatives = ("gpu-a", "gpu-b", "gpu-that-nobody-measured")
+    # four fifths of the mean of those that are known: 0.8 · (0.2 - 0.1) / 2
+    assert solution.deviation("memory_share", "gpu-c", relatives) == pytest.approx(0.04)
+    assert solution.deviation("memory_share", "", relatives) == pytest.approx(0.04)
+    assert solution.values("gpu-c", relatives)["memory_share"] == pytest.approx(0.8 * math.exp(0.04))
+    # its own measurements count alone, and without relatives there is the shared value
+    assert solution.deviation("memory_share", "gpu-a", relatives) == 0.2
+    assert solution.deviation("memory_share", "gpu-c") == 0.0
+    assert solution.deviation("matrix_share", "gpu-c", relatives) == 0.0
+
+
+def test_values_are_kept_within_their_range() -> None:
+    estimates = {
+        ("", "memory_share"): Estimate(log=math.log(0.9), stderr=0.1),
+        ("gpu-a", "memory_share"): Estimate(log=math.log(1.3), stderr=0.1),
+        ("gpu-b", "memory_share"): Estimate(log=math.log(0.9), stderr=0.1),
+    }
+    solution = Solution(estimates=estimates)
+    assert solution.values("gpu-a")["memory_share"] == 1.0  # 1.17
+    assert solution.values("gpu-b")["memory_share"] == pytest.approx(0.81)
+    assert Estimate(log=0.0, stderr=0.1).value == 1.0

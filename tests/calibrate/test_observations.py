@@ -1,0 +1,135 @@
+"""Measurements as predicted: what each way of timing adds, which algorithm is taken, and what cannot be true."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from round_numbers import constants
+
+from rooflinekit.calibrate.campaign import Campaign
+from rooflinekit.calibrate.observations import GAP_S, observations_of, observe, without_faults
+from rooflinekit.hardware.device import Device
+from rooflinekit.model.machine import Machine
+
+#: 1000·1000 additions of 4 bytes: 12 MB at 1 TB/s are 12 µs.
+ADDITION = pd.DataFrame({"op": ["add"], "dtype": ["fp32"], "rows": [1000], "cols": [1000], "seconds": [2e-5]})
+HARNESS = {"dispatch": 10e-6, "after": 30e-6, "backend": 5e-6, "dispatch:add": 2.0, "dispatch:mul": 7.0}
+
+
+def microseconds(machine: Machine, timing: str, rows: pd.DataFrame = ADDITION, **harness: float) -> float:
+    found = observe("gpu", "gpu lab", "add", timing, rows).predict(machine, HARNESS | harness)
+    assert found.shape == (1,)
+    return float(found[0]) * 1e6
+
+
+@pytest.mark.parametrize(
+    ("timing", "expected"),
+    [
+        ("profiler", 12.0),  # the kernel alone
+        ("graph", 12.4),  # and the gap before it
+        ("backend", 17.4),  # and what the library does
+        ("event", 50.0),  # 2 · 10 µs before the launch, then the CPU's 30 µs hide the kernel's 13
+    ],
+)
+def test_what_each_way_of_timing_adds(machine: Machine, timing: str, expected: float) -> None:
+    assert microseconds(machine, timing) == pytest.approx(expected)
+
+
+def test_an_event_waits_for_the_kernel_or_the_cpu(machine: Machine) -> None:
+    # 5 µs after the launch: the kernel's 12 µs and the gap of 1 µs are longer
+    assert microseconds(machine, "event", after=5e-6) == pytest.approx(33.0)
+
+
+def test_an_op_of_unknown_dispatch_takes_that_of_an_addition(machine: Machine) -> None:
+    found = observe("gpu", "gpu lab", "add", "event", ADDITION).predict(machine, {"dispatch": 10e-6, "after": 0.0})
+    assert found[0] == pytest.approx(23e-6)
+
+
+def test_the_gap_is_that_of_the_timing_not_of_the_machine(device: Device) -> None:
+    machine = Machine.of(device, constants(kernel_gap=1.0))
+    assert microseconds(machine, "profiler") == pytest.approx(12.0)
+    assert set(GAP_S) == {"profiler", "graph", "backend", "event"}
+
+
+def test_kernels_of_one_op_follow_each_other(device: Device) -> None:
+    # [1000, 2000] × [2000, 500] in 8 bits of 16-bit input: its largest value, 4 MB, 4 µs; scaled, 4 MB found or not in
+    # an L2 of 4 MB (not: it is as large) and 2 MB written, 6 µs; the product: 2 + 1 MB read, 1 MB written, 4 µs. Each
+    # starts after a gap of 0.4 µs.
+    rows = pd.DataFrame(
+        {"op": ["mm_quantized"], "dtype": ["fp8"], "m": [1000], "n": [500], "k": [2000], "seconds": [1.0]}
+    )
+    fast = Machine.of(device.replace(matrix_peak={"fp16": 1e15, "fp8": 1e18}), constants())
+    found = observe("gpu", "gpu lab", "mm_quantized", "graph", rows).predict(fast, {})
+    assert found[0] == pytest.approx(15.2e-6)
+
+
+def test_the_fastest_algorithm_is_taken_where_it_can_run(device: Device) -> None:
+    # 64 channels in and out, 800 images of 8×8 pixels: 51200·64·576 · 2 FLOP take 377.4874 µs; Winograd on 2×2 blocks
+    # 1/2.25 of them. Stride 2 leaves a quarter of the pixels, by the direct way alone.
+    rows = pd.DataFrame(
+        {
+            "op": "conv_fwd", "dtype": "fp32", "b": 800, "c_in": 64, "c_out": 64, "h": 8, "w": 8, "r": 3, "s": 3,
+            "stride_h": [1, 2], "stride_w": [1, 2], "pad_h": 1, "pad_w": 1, "seconds": 1.0,
+        }
+    )  # fmt: skip
+    huge = device.replace(dram={"bandwidth": 1e18})
+    found = observe("gpu", "gpu lab", "conv_fwd", "profiler", rows).predict(
+        Machine.of(huge, constants(lanes_winograd=0.9)), {}
+    )
+    # 4×4 blocks: 36 products of 3200×64×64 are 36·25 tiles of 128×64, 18 full waves: a quarter of the FLOP at 0.9
+    assert found[0] == pytest.approx(377.4874e-6 / 4 / 0.9)
+    # 12800 rows are 100 tiles of 128×64, two full waves
+    assert found[1] == pytest.approx(377.4874e-6 / 4)
+
+
+def campaign(rows: pd.DataFrame, source: str = "lab.example/data 7ab, table 3") -> Campaign:
+    return Campaign(gpu="gpu", source=source, licence="CC0", timing="event", rows=rows)
+
+
+def test_each_op_and_format_is_a_group() -> None:
+    rows = pd.DataFrame(
+        {
+            "op": ["add", "mul", "add", "add", "relu"],
+            "dtype": ["fp32", "fp32", "fp16", "fp32", "fp32"],
+            "rows": [1, 2, 3, 4, 5],
+            "cols": 10,
+            "seconds": [0.1, 0.2, 0.3, 0.4, 0.5],
+        }
+    )
+    found = observations_of([campaign(rows)])
+    assert [(o.op, o.rows["dtype"][0], o.seconds.tolist()) for o in found] == [
+        ("add", "fp16", [0.3]),
+        ("add", "fp32", [0.1, 0.4]),
+        ("mul", "fp32", [0.2]),
+        ("relu", "fp32", [0.5]),
+    ]
+    assert {o.family for o in found} == {"elementwise"}
+    # all tables of one source were taken with one harness
+    assert {o.host for o in found} == {"gpu lab.example/data"}
+
+
+def test_some_of_the_measurements_are_counted_anew() -> None:
+    rows = pd.DataFrame({"op": "add", "dtype": "fp32", "rows": [1, 2, 3], "cols": 10, "seconds": [0.1, 0.2, 0.3]})
+    found = observe("gpu", "gpu lab", "add", "event", rows).taken(np.array([True, False, True]))
+    assert len(found) == 2
+    assert found.seconds.tolist() == [0.1, 0.3]
+    assert found.candidates[0][0][0].write_bytes.tolist() == [40.0, 120.0]
+
+
+def test_faster_than_the_datasheet_is_a_fault(machine: Machine) -> None:
+    # [1280, 1000] × [1000, 1280] takes 3.2768 GFLOP: at 10 TFLOP/s 327.68 µs; up to a tenth less is taken for a clock
+    # above the stated one
+    rows = pd.DataFrame(
+        {"op": "mm", "dtype": "fp32", "m": 1280, "n": 1280, "k": 1000, "seconds": [290e-6, 300e-6, 400e-6]}
+    )
+    kept = without_faults(observe("gpu", "gpu lab", "mm", "profiler", rows), machine)
+    assert kept.seconds.tolist() == [300e-6, 400e-6]
+
+
+def test_faster_than_direct_convolution_is_possible(machine: Machine) -> None:
+    rows = pd.DataFrame(
+        {
+            "op": "conv_fwd", "dtype": "fp32", "b": 1, "c_in": 64, "c_out": 64, "h": 64, "w": 64, "r": 3, "s": 3,
+            "stride_h": 1, "stride_w": 1, "pad_h": 1, "pad_w": 1, "seconds": [1e-6],
+        }
+    )  # fmt: skip
+    assert len(without_faults(observe("gpu", "gpu lab", "conv_fwd", "profiler", rows), machine)) == 1

@@ -1,0 +1,141 @@
+"""Plans: the shipped ones, what their YAML means, and one clear error for each that is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from rooflinekit.calibrate.plan import load_plan, plan_names
+from rooflinekit.errors import InputError, SpecError
+
+PART = """
+  warmup: 2
+  samples: 8
+  precision: 0.05
+  rounds: 2
+"""
+CASES = """
+  cases:
+    - op: add
+      dtypes: [fp32, fp16]
+      sizes: {rows: {from: 1, to: 100, count: 3}, cols: [8, 16]}
+    - op: mm
+      dtypes: [fp32]
+      sizes: {m: 4, n: 4, k: 4}
+"""
+
+
+def plan(tmp_path: Path, cases: str = CASES, part: str = PART, kind: str = "cuda") -> str:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"schema: 1\nname: mine\n{kind}:{part}{cases}")
+    return str(file)
+
+
+def test_every_combination(tmp_path: Path) -> None:
+    found = load_plan(plan(tmp_path), "cuda")
+    assert (found.name, found.kind, found.warmup, found.samples, found.rounds) == ("mine", "cuda", 2, 8, 2)
+    # 1 to 100 in three steps of equal factors: 1, 10, 100. 2 formats × 3 × 2, and the product.
+    keys = {case.key for case in found.cases}
+    assert len(found.cases) == len(keys) == 2 * 3 * 2 + 1
+    assert {"add fp16 rows=10 cols=16", "add fp32 rows=100 cols=8", "mm fp32 m=4 n=4 k=4"} <= keys
+    assert [case.key for case in found.cases] == [case.key for case in load_plan(plan(tmp_path), "cuda").cases]
+    assert [case.key for case in found.cases] != sorted(keys)
+
+
+def test_rounds_follow_each_other_and_only_chooses(tmp_path: Path) -> None:
+    found = load_plan(plan(tmp_path), "cuda")
+    units = found.units()
+    assert [turn for _, turn in units] == [0] * 13 + [1] * 13
+    assert [case.op for case, _ in found.units(["mm"])] == ["mm", "mm"]
+    assert len(found.units(["elementwise"])) == 24  # a family; 12 sums in 2 rounds
+    with pytest.raises(InputError) as caught:
+        found.units(["mmm"])
+    assert str(caught.value) == (
+        "--only 'mmm': plan mine has no such op or family; did you mean 'mm'? (it has add, elementwise, mm, product)"
+    )
+
+
+def test_threads_are_of_the_cpu(tmp_path: Path) -> None:
+    file = plan(tmp_path, part=PART + "  threads: [all, 1, 64]\n", kind="cpu")
+    assert {case.threads for case in load_plan(file, "cpu", threads=4).cases} == {4, 1}
+    assert {case.threads for case in load_plan(file, "cpu", threads=1).cases} == {1}
+    assert "mm fp32 m=4 n=4 k=4 threads=4" in {case.key for case in load_plan(file, "cpu", threads=4).cases}
+
+
+def test_the_digest_changes_with_what_is_measured(tmp_path: Path) -> None:
+    before = load_plan(plan(tmp_path), "cuda").digest
+    assert load_plan(plan(tmp_path), "cuda").digest == before
+    assert load_plan(plan(tmp_path, part=PART.replace("samples: 8", "samples: 9")), "cuda").digest != before
+    assert load_plan(plan(tmp_path, cases=CASES.replace("m: 4", "m: 5")), "cuda").digest != before
+
+
+@pytest.mark.parametrize("name", ["quick", "standard"])
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_shipped_plans(name: str, kind: str) -> None:
+    found = load_plan(name, kind, threads=2)  # type: ignore[arg-type]
+    families = {"product", "elementwise", "softmax", "normalization", "convolution", "attention"}
+    for family in families:
+        assert found.units([family])
+    ops = {case.op for case in found.cases}
+    assert {"mm", "linear", "bmm", "add", "conv_fwd", "conv_bwd_data", "conv_bwd_weight"} <= ops
+    # Heads of queries come in groups for each head of keys.
+    heads = [(case.sizes["heads"], case.sizes["kv_heads"]) for case in found.cases if case.op == "attention"]
+    assert all(queries % keys == 0 for queries, keys in heads)
+
+
+def test_quick_is_smaller_than_standard() -> None:
+    assert plan_names() == ("quick", "standard")
+    for kind in ("cuda", "cpu"):
+        assert 3 * len(load_plan("quick", kind, 2).cases) < len(load_plan("standard", kind, 2).cases)  # type: ignore[arg-type]
+
+
+def test_the_page_about_plans_counts_their_cases() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "calibration.md").read_text()
+    for name in plan_names():
+        cuda, cpu = load_plan(name, "cuda"), load_plan(name, "cpu", threads=1)
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        cells = [cell.strip() for cell in row.split("|")[2:-1]]
+        assert cells[0] == str(len(cuda.cases))
+        assert cells[1].split()[0] == str(len(cpu.cases))
+        assert cells[2:] == [
+            f"{cuda.samples}, {cpu.samples}",
+            str(cuda.rounds),
+            f"{100 * cuda.precision:g} %, {100 * cpu.precision:g} %",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("cases", "message"),
+    [
+        ("  cases: [{op: ad, dtypes: [fp32], sizes: {}}]\n", "case 1: no op is called 'ad'; did you mean 'add'"),
+        ("  cases: [{op: add, dtypes: [fp31], sizes: {}}]\n",
+         "case 1: no number format is called 'fp31' (known: fp64, fp32, fp16, bf16, fp8, int8)"),
+        ("  cases: [{op: add, dtypes: [fp32], sizes: {rows: 1}}]\n",
+         "case 1: add lacks the size 'cols'; it has rows, cols"),
+        ("  cases: [{op: add, dtypes: [fp32], sizes: {rows: 1, cols: 1, m: 2}}]\n",
+         "case 1: add has no size 'm'; it has rows, cols"),
+        ("  cases: [{op: add, dtypes: [fp32], sizes: {rows: 1, cols: [2, 0]}}]\n",
+         "case 1: cols of add: expected a positive integer; got 0"),
+        ("  cases: [{op: add, dtypes: [], sizes: {rows: 1, cols: 2}}]\n",
+         "case 1: a list is empty; expected at least one number format and one of each size"),
+        ("  cases: [{op: add, dtypes: [fp32], sizes: {rows: [], cols: 2}}]\n",
+         "case 1: a list is empty; expected at least one number format and one of each size"),
+        ("  cases: [{op: add, dtypes: fp32, sizes: {}}]\n",
+         "cuda: cases: 0: dtypes: input should be a valid list; got 'fp32'"),
+    ],
+)  # fmt: skip
+def test_wrong_cases(tmp_path: Path, cases: str, message: str) -> None:
+    file = plan(tmp_path, cases=cases)
+    with pytest.raises(SpecError) as caught:
+        load_plan(file, "cuda")
+    assert str(caught.value).startswith(f"{file}: {message}")
+
+
+def test_a_plan_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        load_plan("quik", "cpu")
+    assert str(caught.value) == "no plan 'quik'; did you mean 'quick'? (known: quick, standard, or a FILE.yaml)"
+    with pytest.raises(SpecError, match=r"lost\.yaml: no such file$"):
+        load_plan(str(tmp_path / "lost.yaml"), "cpu")
+    with pytest.raises(SpecError) as wrong:
+        load_plan(plan(tmp_path), "cpu")
+    assert str(wrong.value) == f"{tmp_path}/mine.yaml: has no cases for cpu; add a part 'cpu:'"

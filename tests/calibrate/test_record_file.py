@@ -1,0 +1,295 @@
+"""A campaign's file survives whatever ends the run, and is refused when somebody else has been at it."""
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from rooflinekit.calibrate.plan import Case
+from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, read_record, recording
+from rooflinekit.errors import CampaignError, OutputError
+
+HEAD = Head(device="nvidia-t4", plan="tiny", digest="d1", units=6, environment={"torch": "2.13", "driver": "580"})
+KILLS = int(os.environ.get("ROOFLINEKIT_KILLS", "10"))
+
+
+def measurement(rows: int, turn: int = 0) -> Measurement:
+    case = Case(op="add", dtype="fp32", sizes=MappingProxyType({"rows": rows, "cols": 8}))
+    return Measurement(
+        case=case, round=turn, status="ok", timing="graph", inner=10, seconds=(rows * 1e-6, rows * 1.1e-6)
+    )
+
+
+def written(file: Path, count: int = 3, *, finish: bool = False) -> None:
+    with recording(file, HEAD, 1000) as recorder:
+        for rows in range(1, count + 1):
+            recorder.append(measurement(rows))
+        if finish:
+            recorder.finish()
+
+
+@contextmanager
+def refused(kind: type[Exception], message: str) -> Iterator[None]:
+    with pytest.raises(kind) as caught:
+        yield
+    assert str(caught.value) == message
+
+
+# --- round trip -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_recorded_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "deeper" / "run.jsonl"
+    written(file)
+    failed = replace(
+        measurement(9, 1), status="out of memory", seconds=(), note='tried 2 GiB — "no"', state={"power": 70.5}
+    )
+    with recording(file, HEAD, 1000) as recorder:
+        assert set(recorder.done) == {(measurement(rows).case.key, 0) for rows in (1, 2, 3)}
+        recorder.append(failed)
+    found = read_record(file)
+    assert found.head == HEAD
+    assert found.measurements == (*(measurement(rows) for rows in (1, 2, 3)), failed)
+    assert not found.finished
+    with recording(file, HEAD, 1000) as recorder:
+        recorder.finish()
+        recorder.finish()  # once is enough
+    assert read_record(file).finished
+    assert len(file.read_text().splitlines()) == 1 + 4 + 1
+
+
+# --- interrupted ------------------------------------------------------------------------------------------------------
+
+
+def test_cut_off_anywhere_in_the_last_line(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    written(file, 2)
+    whole = file.read_bytes()
+    last = whole[:-1].rfind(b"\n") + 1
+    for length in range(last + 1, len(whole)):
+        file.write_bytes(whole[:length])
+        with refused(
+            CampaignError, f"{file}: line 3: is cut off; 'rooflinekit calibrate' with the same --out measures it again"
+        ):
+            read_record(file)
+        with recording(file, HEAD, 10) as recorder:
+            assert list(recorder.done) == [(measurement(1).case.key, 0)]
+            recorder.append(measurement(2))
+        assert file.read_bytes() == whole
+
+
+def test_cut_off_anywhere_in_the_first_line(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    written(file, 0)
+    whole = file.read_bytes()
+    for length in range(len(whole)):
+        file.write_bytes(whole[:length])
+        with recording(file, HEAD, 10):
+            pass
+        assert file.read_bytes() == whole
+
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+from rooflinekit.calibrate.plan import load_plan
+from rooflinekit.calibrate.record_file import Measurement, recording
+from rooflinekit.calibrate.session import head_of, measure
+
+class Timer:
+    def time(self, case, *, turn, warmup, samples, precision):
+        time.sleep(0.004)
+        seconds = tuple(case.sizes["rows"] * (turn + 1) * (1 + i) * 1e-6 for i in range(samples))
+        return Measurement(case=case, round=turn, status="ok", timing="graph", inner=1, seconds=seconds)
+
+plan = load_plan(sys.argv[1], "cuda")
+with recording(Path(sys.argv[2]), head_of(plan, "nvidia-t4", {"torch": "1"}), 1000) as recorder:
+    print("ready", flush=True)
+    measure(plan, Timer(), recorder)
+"""
+TINY = """
+schema: 1
+name: tiny
+cuda:
+  warmup: 1
+  samples: 40
+  precision: 0.5
+  rounds: 3
+  cases: [{op: add, dtypes: [fp32, fp16], sizes: {rows: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], cols: [8, 16]}}]
+"""
+
+
+def content(found: Recorded) -> tuple[Head, dict[tuple[str, int], tuple[float, ...]], bool]:
+    return found.head, {(one.case.key, one.round): one.seconds for one in found.measurements}, found.finished
+
+
+def test_killed_again_and_again(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(TINY)
+
+    def start(file: Path) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", DRIVER, str(tmp_path / "tiny.yaml"), str(file)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    undisturbed, file = tmp_path / "undisturbed.jsonl", tmp_path / "killed.jsonl"
+    with start(undisturbed) as run:
+        run.wait(60)
+    # 2 formats × 10 × 2 sizes, in 3 rounds
+    assert len(read_record(undisturbed).measurements) == 120
+
+    draw, seen, interrupted = random.Random(7), 0, 0
+    for _ in range(KILLS):
+        with start(file) as run:
+            assert run.stdout is not None
+            assert run.stdout.readline() == "ready\n"
+            time.sleep(draw.uniform(0, 0.8 / KILLS))
+            run.send_signal(draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGINT]))
+            interrupted += run.wait(60) != 0
+        lines = file.read_bytes().count(b"\n")
+        assert lines >= seen  # nothing that was finished is lost
+        seen = lines
+    assert interrupted > KILLS // 2
+    with start(file) as run:
+        run.wait(60)
+    found = read_record(file)
+    assert content(found) == content(read_record(undisturbed))
+    assert len(found.measurements) == 120  # and nothing was measured twice
+
+
+# --- somebody else's --------------------------------------------------------------------------------------------------
+
+
+def opened(file: Path, head: Head = HEAD) -> None:
+    with recording(file, head, 10):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("edit", "line", "reason"),
+    [
+        (lambda text: text.replace("1e-06", "2e-06", 1), 2,
+         "was changed, added or taken from elsewhere after it was measured"),
+        (lambda text: text.replace("nvidia-t4", "nvidia-t5", 1), 1,
+         "was changed, added or taken from elsewhere after it was measured"),
+        (lambda text: "".join(text.splitlines(keepends=True)[i] for i in (0, 2, 3)), 2,
+         "was changed, added or taken from elsewhere after it was measured"),
+        (lambda text: "".join(text.splitlines(keepends=True)[i] for i in (0, 1, 1, 2, 3)), 3,
+         "was changed, added or taken from elsewhere after it was measured"),
+        (lambda text: "op,dtype,seconds\n" + text, 1, "is not of a campaign that rooflinekit has measured"),
+        (lambda text: text[text.index("\n") + 1 :], 1, "is not of a campaign that rooflinekit has measured"),
+        (lambda text: text + "\n", 5, "is not of a campaign that rooflinekit has measured"),
+        (lambda text: text + '{"case": 1}\n', 5, "was changed, added or taken from elsewhere after it was measured"),
+        (lambda text: text + "\udcff\n", 5, "is not of a campaign that rooflinekit has measured"),
+    ],
+)  # fmt: skip
+def test_an_edited_file(tmp_path: Path, edit, line: int, reason: str) -> None:
+    file = tmp_path / "run.jsonl"
+    written(file)
+    edited = edit(file.read_text()).encode(errors="surrogateescape")
+    file.write_bytes(edited)
+    for use in (read_record, opened):
+        with refused(CampaignError, f"{file}: line {line}: {reason}"):
+            use(file)
+    assert file.read_bytes() == edited
+
+
+def test_a_foreign_file_without_an_end_of_line_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "thesis.txt"
+    file.write_text("It was a dark and stormy night")
+    for use in (read_record, opened):
+        with refused(CampaignError, f"{file}: line 1: expected the head of a campaign; found none"):
+            use(file)
+    assert file.read_text() == "It was a dark and stormy night"
+
+
+@pytest.mark.parametrize(
+    ("head", "name", "before", "now"),
+    [
+        (replace(HEAD, device="nvidia-l4"), "device", "nvidia-t4", "nvidia-l4"),
+        (replace(HEAD, digest="d2"), "digest", "d1", "d2"),
+        (replace(HEAD, environment={"torch": "2.14", "driver": "580"}), "torch", "2.13", "2.14"),
+        (replace(HEAD, environment={"torch": "2.13", "driver": "580", "gpu": "T4"}), "gpu", None, "T4"),
+    ],
+)
+def test_another_head(tmp_path: Path, head: Head, name: str, before: object, now: object) -> None:
+    file = tmp_path / "run.jsonl"
+    written(file)
+    with refused(
+        CampaignError, f"{file}: was measured with {name} {before!r}, here it is {now!r}; choose another --out"
+    ):
+        opened(file, head)
+
+
+# --- no place to write ------------------------------------------------------------------------------------------------
+
+
+def test_in_use(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    with recording(file, HEAD, 10) as first:
+        with refused(
+            OutputError, f"{file}: another 'rooflinekit calibrate' is writing it; wait, or choose another --out"
+        ):
+            opened(file)
+        first.append(measurement(1))
+    opened(file)  # free again
+    assert len(read_record(file).measurements) == 1
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with refused(OutputError, f"{tmp_path}/taken/run.jsonl: cannot be written: File exists"):
+        opened(tmp_path / "taken" / "run.jsonl")
+    with refused(OutputError, f"{tmp_path}: cannot be written: Is a directory"):
+        opened(tmp_path)
+
+
+def limited(size: int, code: str, file: Path) -> str:
+    """What `code` says in a process whose files may have so many bytes: as on a disk that is full."""
+    script = f"import sys\nfrom pathlib import Path\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    script += "from test_record_file import *\nfile = Path(sys.argv[1])\n" + code
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
+    )
+    return done.stdout + done.stderr
+
+
+def test_a_full_disk_is_found_before_measuring(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    code = "try:\n    with recording(file, HEAD, 5000): print('measuring')\nexcept OutputError as error: print(error)"
+    assert limited(4096, code, file) == f"{file}: cannot be written: File too large\n"
+    assert limited(8192, code, file) == "measuring\n"
+
+
+def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    code = """
+try:
+    with recording(file, HEAD, 10) as recorder:
+        for rows in range(1, 100): recorder.append(measurement(rows))
+except OutputError as error: print(error)
+"""
+    assert limited(2000, code, file) == f"{file}: cannot be written: File too large\n"
+    found = read_record(file)  # whole lines alone
+    assert found.measurements == tuple(measurement(rows) for rows in range(1, len(found.measurements) + 1))
+    assert 2 < len(found.measurements) < 20
+
+
+def test_a_version_that_wrote_other_fields(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    with recording(file, HEAD, 10) as recorder:
+        recorder._write({"case": {}, "round": 0})
+    with refused(CampaignError, f"{file}: a line lacks 'status'; it was written by another version of rooflinekit"):
+        read_record(file)

@@ -1,0 +1,212 @@
+"""A fit of everything, on made-up campaigns of two GPUs: what each file gets, and what leaving one out means."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rooflinekit.calibrate.campaign import Campaign
+from rooflinekit.calibrate.constants import CONSTANTS
+from rooflinekit.calibrate.fitting import Solution
+from rooflinekit.calibrate.observations import observations_of
+from rooflinekit.calibrate.refit import Refit, errors_of, machines_of, refit, spread_of
+from rooflinekit.errors import DeviceNotFoundError
+from rooflinekit.hardware.specs import load_device
+
+GPUS = {"nvidia-a100-pcie-40gb": 0.86, "nvidia-v100-pcie-32gb": 0.90}  # share of the bandwidth
+RAMP_S = 2e-6
+
+
+def campaign(gpu: str, share: float, factor: float = 1.0) -> Campaign:
+    """Additions and rectifications by hand: 12 and 8 bytes an element, after a ramp; 2 % of noise."""
+    random = np.random.default_rng(sum(map(ord, gpu)))
+    bandwidth = load_device(gpu).dram.bandwidth
+    tables = []
+    for op, size in (("add", 12), ("relu", 8)):
+        rows, cols = (np.round(np.exp(random.uniform(4.6, high, 60))) for high in (9.9, 8.3))
+        seconds = factor * (RAMP_S + size * rows * cols / (bandwidth * share)) * np.exp(0.02 * random.normal(size=60))
+        tables.append(pd.DataFrame({"op": op, "dtype": "fp32", "rows": rows, "cols": cols, "seconds": seconds}))
+    return Campaign(
+        gpu=gpu, source="lab/run", licence="CC0", timing="profiler", rows=pd.concat(tables, ignore_index=True)
+    )
+
+
+@pytest.fixture(scope="module")
+def found() -> Refit:
+    return refit([campaign(gpu, share) for gpu, share in GPUS.items()])
+
+
+def test_each_gpu_gets_its_own_constants_where_it_was_measured(found: Refit) -> None:
+    assert set(found.gpus) == set(GPUS)
+    for gpu, share in GPUS.items():
+        own = found.gpus[gpu]
+        assert own.name == gpu
+        assert own.constants["memory_share"].value == pytest.approx(share, rel=0.02)
+        assert own.constants["memory_share"].source == f"calibration/campaigns: {gpu}"
+        assert own.constants["memory_share"].unit == "1"
+        # no product and no row was measured
+        assert not {name for name in own.constants if name.startswith(("matrix", "lanes", "row", "column"))}
+
+
+def test_an_unmeasured_gpu_gets_all_constants(found: Refit) -> None:
+    assert found.priors.name == "priors"
+    assert set(found.priors.constants) == set(CONSTANTS)
+    share = found.priors.constants["memory_share"]
+    assert share.value == pytest.approx(math.sqrt(0.86 * 0.90), rel=0.02)
+    assert share.source == "calibration/campaigns, all GPUs"
+    # it is off by as much as GPUs differ, at least
+    assert share.stderr >= CONSTANTS["memory_share"].between
+
+
+def test_constants_without_measurements_say_so(found: Refit) -> None:
+    for name in ("matrix_share", "l2_bytes_per_clock", "overlap"):
+        about, constant = CONSTANTS[name], found.priors.constants[name]
+        assert constant.value == pytest.approx(about.start)
+        assert constant.stderr == pytest.approx(math.hypot(about.spread, about.between))
+        assert constant.source == f"{about.source}; no measurement tells it"
+
+
+def test_constants_that_measurements_do_not_tell_say_so_too(found: Refit) -> None:
+    # no addition and no rectification takes a special function
+    assert found.priors.constants["special_rate"].source.endswith("no measurement tells it")
+
+
+def test_spreads_are_those_of_the_measured_families(found: Refit) -> None:
+    assert set(found.priors.spreads) == {"elementwise"}
+    for own in found.gpus.values():
+        assert set(own.spreads) == {"elementwise"}
+        # noise of 2 % and little else
+        assert 0.015 < own.spreads["elementwise"].kernel < 0.03
+        assert own.spreads["elementwise"].shared == 0.03  # the least that two collections differ by
+
+
+def test_errors_are_of_all_measurements(found: Refit) -> None:
+    assert set(found.errors) == set(found.unseen_errors) == {(gpu, "elementwise") for gpu in GPUS}
+    assert all(errors.size == 120 for errors in (*found.errors.values(), *found.unseen_errors.values()))
+    assert all(abs(np.median(errors)) < 0.01 for errors in found.errors.values())
+
+
+def test_without_a_gpu_its_constants_are_those_of_the_others(found: Refit) -> None:
+    # A100 is predicted with V100's 0.90 drawn a little to the start, where it has 0.86: it takes longer than predicted
+    errors = found.unseen_errors["nvidia-a100-pcie-40gb", "elementwise"]
+    large = np.quantile(errors, 0.75)
+    assert 0.01 < large < 0.08
+
+
+def test_a_gpu_that_is_left_out_does_not_matter_to_its_own_prediction(found: Refit) -> None:
+    """All its measurements half as long again: what the others say of it stays, so that every error grows by ln 1.5."""
+    left, other = GPUS
+    slower = refit([campaign(left, GPUS[left], factor=1.5), campaign(other, GPUS[other])])
+    key = left, "elementwise"
+    assert slower.unseen_errors[key] == pytest.approx(found.unseen_errors[key] + math.log(1.5), abs=1e-12)
+    # where it is in the fit, it is followed
+    assert abs(np.median(slower.errors[key])) < 0.1
+
+
+@pytest.mark.xfail(strict=True, reason="the harness of a left-out GPU comes from a fit that has seen its measurements")
+def test_nor_by_way_of_its_harness() -> None:
+    left, other = GPUS
+
+    def timed(factor: float) -> Refit:
+        campaigns = [campaign(left, GPUS[left], factor), campaign(other, GPUS[other])]
+        return refit(
+            [Campaign(gpu=c.gpu, source=c.source, licence="CC0", timing="event", rows=c.rows) for c in campaigns]
+        )
+
+    key = left, "elementwise"
+    once, slower = (timed(factor).unseen_errors[key] for factor in (1.0, 1.5))
+    assert slower == pytest.approx(once + math.log(1.5), abs=1e-12)
+
+
+def test_the_same_campaigns_give_the_same_constants(found: Refit) -> None:
+    again = refit([campaign(gpu, share) for gpu, share in GPUS.items()])
+    assert again.priors == found.priors
+    assert again.gpus == found.gpus
+
+
+def test_a_gpu_without_specification() -> None:
+    rows = pd.DataFrame({"op": ["add"], "dtype": ["fp32"], "rows": [1], "cols": [1], "seconds": [1.0]})
+    with pytest.raises(DeviceNotFoundError, match="nvidia-imaginary"):
+        refit([Campaign(gpu="nvidia-imaginary", source="x", licence="CC0", timing="graph", rows=rows)])
+
+
+# --- GPUs of one architecture -------------------------------------------------------------------------------------
+
+AMPERE = {"nvidia-a100-pcie-40gb": 0.80, "nvidia-a100-sxm4-80gb": 0.80, "nvidia-v100-pcie-32gb": 0.92}
+
+
+@pytest.fixture(scope="module")
+def related() -> Refit:
+    return refit([campaign(gpu, share) for gpu, share in AMPERE.items()])
+
+
+def test_relatives_are_of_one_architecture(related: Refit) -> None:
+    pcie, sxm, volta = AMPERE
+    assert related.relatives == {pcie: (sxm,), sxm: (pcie,), volta: ()}
+    assert set(related.architectures) == {"architecture-8.0", "architecture-7.0"}
+
+
+def test_an_unmeasured_gpu_of_an_architecture_takes_after_the_measured_ones(related: Refit) -> None:
+    ampere, volta = (
+        related.architectures[name].constants["memory_share"] for name in sorted(related.architectures)[::-1]
+    )
+    shared = related.priors.constants["memory_share"]
+    assert ampere.value < shared.value < volta.value
+    # four fifths of how far the two are from the shared value, as the mean of logarithms
+    own = [related.solution.estimates[gpu, "memory_share"].log for gpu in list(AMPERE)[:2]]
+    assert math.log(ampere.value / shared.value) == pytest.approx(0.8 * sum(own) / 2)
+    assert ampere.source == "calibration/campaigns: nvidia-a100-pcie-40gb, nvidia-a100-sxm4-80gb"
+    # less sure than of a measured one, surer than of any
+    measured = related.gpus["nvidia-a100-pcie-40gb"].constants["memory_share"]
+    assert measured.stderr < ampere.stderr < shared.stderr
+
+
+def test_a_gpu_that_is_left_out_takes_after_its_relatives(related: Refit) -> None:
+    """Of an A100 at 0.80 the other one tells more than V100 at 0.92 does: errors are smaller than those of V100."""
+    errors = {gpu: abs(np.median(related.unseen_errors[gpu, "elementwise"])) for gpu in AMPERE}
+    pcie, sxm, volta = AMPERE
+    assert max(errors[pcie], errors[sxm]) < errors[volta]
+
+
+# --- parts --------------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_logarithms_of_measured_over_predicted() -> None:
+    gpu = "nvidia-v100-pcie-32gb"
+    machines = machines_of([gpu])
+    values = {name: about.start for name, about in CONSTANTS.items()}
+    (o,) = observations_of(
+        [
+            Campaign(
+                gpu=gpu,
+                source="lab/run",
+                licence="CC0",
+                timing="profiler",
+                rows=pd.DataFrame(
+                    {"op": "add", "dtype": "fp32", "rows": [1000] * 2, "cols": [1000] * 2, "seconds": [1e-5, 2e-5]}
+                ),
+            )
+        ]
+    )
+    errors = errors_of([o], machines, {gpu: values}, Solution())[gpu, "elementwise"]
+    assert errors[1] - errors[0] == pytest.approx(math.log(2))
+
+
+def test_spread_of_one_gpu() -> None:
+    # median 0.1; beside it every error is 0.0329 = 1.645 · 0.02 off
+    errors = 0.1 + 0.0329 * np.array([-1.0, 1.0] * 50 + [0.0])
+    spread = spread_of([errors])
+    assert spread.kernel == pytest.approx(0.02)
+    assert spread.shared == pytest.approx(0.1)
+
+
+def test_spread_of_several_gpus() -> None:
+    # medians 0.3, -0.4 and 0: √((0.09 + 0.16) / 3) together; beside them nothing
+    spread = spread_of([np.full(5, 0.3), np.full(7, -0.4), np.zeros(3)])
+    assert spread.kernel == pytest.approx(0.0, abs=1e-12)
+    assert spread.shared == pytest.approx(0.288675)
+
+
+def test_the_shared_part_is_never_below_what_two_collections_differ_by() -> None:
+    assert spread_of([np.zeros(5)]).shared == 0.03

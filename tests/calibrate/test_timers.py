@@ -1,0 +1,284 @@
+"""Calls that compute what their case says, on the CPU; CUDA's events and graphs against a clock that the test moves."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rooflinekit.calibrate import microbench, timers
+from rooflinekit.calibrate.microbench import Calls, UnsupportedError, calls_of
+from rooflinekit.calibrate.plan import Case
+from rooflinekit.calibrate.timers import CpuTimer, CudaTimer
+from rooflinekit.errors import CampaignError
+
+CPU = torch.device("cpu")
+
+
+def case(op: str, dtype: str = "fp32", threads: int = 1, **sizes: int) -> Case:
+    return Case(op=op, dtype=dtype, sizes=MappingProxyType(sizes), threads=threads)
+
+
+def result(op: str, dtype: str = "fp32", **sizes: int) -> Any:
+    (call,) = calls_of(case(op, dtype, **sizes), CPU, 0).calls
+    return call()
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "sizes", "shape"),
+    [
+        ("mm", {"m": 3, "n": 4, "k": 5}, (3, 4)),
+        ("mm", {"m": 3, "n": 4, "k": 5, "b": 2}, (2, 3, 4)),
+        ("linear", {"m": 3, "n": 4, "k": 5}, (3, 4)),
+        ("bmm", {"b": 2, "m": 3, "n": 4, "k": 5}, (2, 3, 4)),
+        *((op, {"rows": 3, "cols": 4}, (3, 4)) for op in ("add", "mul", "div", "pow", "addu", "mulu", "divu", "powu")),
+        *((op, {"rows": 3, "cols": 4}, (3, 4)) for op in ("relu", "gelu", "tanh", "softmax", "layernorm")),
+        # (9 + 2·1 − 3)/2 + 1 = 5 and (8 + 0 − 2)/1 + 1 = 7
+        ("conv_fwd", {"b": 2, "c_in": 3, "c_out": 4, "h": 9, "w": 8, "r": 3, "s": 2, "pad_h": 1, "stride_h": 2},
+         (2, 4, 5, 7)),
+        ("attention", {"b": 2, "s": 3, "t": 7, "heads": 4, "kv_heads": 2, "d": 8, "causal": 1}, (2, 4, 3, 8)),
+        ("attention", {"b": 2, "s": 7, "t": 7, "heads": 4, "kv_heads": 4, "d": 8, "causal": 1}, (2, 4, 7, 8)),
+        ("attention", {"b": 1, "s": 1, "t": 7, "heads": 4, "kv_heads": 4, "d": 8, "causal": 1}, (1, 4, 1, 8)),
+    ],
+)  # fmt: skip
+def test_results_have_the_sizes_of_the_case(op: str, sizes: dict[str, int], shape: tuple[int, ...]) -> None:
+    found = result(op, **sizes)
+    assert tuple(found.shape) == shape
+    assert found.isfinite().all()
+
+
+def test_gradients_of_a_convolution() -> None:
+    sizes = {"b": 2, "c_in": 3, "c_out": 4, "h": 9, "w": 8, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1}
+    data, nothing, _ = result("conv_bwd_data", **sizes)
+    assert (tuple(data.shape), nothing) == ((2, 3, 9, 8), None)
+    nothing, weight, _ = result("conv_bwd_weight", **sizes)
+    assert (tuple(weight.shape), nothing) == ((4, 3, 3, 3), None)
+
+
+def test_the_last_queries_see_the_keys_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Values are 1 at the last key alone: of 3 queries over 7 keys only the last one sees it.
+    values = iter([torch.zeros(1, 1, 3, 4), torch.zeros(1, 1, 7, 4), torch.zeros(1, 1, 7, 4)])
+    made = []
+
+    def tensor(self: object, *shape: int) -> torch.Tensor:
+        made.append(next(values))
+        return made[-1]
+
+    monkeypatch.setattr(microbench._Tensors, "__call__", tensor)
+    call = microbench._attention(case("attention", b=1, s=3, t=7, heads=1, kv_heads=1, d=4, causal=1), tensor)  # type: ignore[arg-type]
+    made[2][..., 6, :] = 1
+    assert call()[0, 0, :, 0].tolist() == pytest.approx([0, 0, 1 / 7])  # type: ignore[index]
+
+
+def test_copies_are_larger_than_the_cache_together() -> None:
+    # 2 inputs of 16·64·4 bytes = 8 KiB a copy; twice a cache of 64 KiB takes 16.
+    found = calls_of(case("add", rows=16, cols=64), CPU, 64 * 1024)
+    assert (found.bytes, len(found.calls)) == (8192, 16)
+    assert len(calls_of(case("add", rows=16, cols=64), CPU, 1e9).calls) == 64  # there is an end to it
+    counted = itertools.count()
+    Calls(calls=tuple(lambda: next(counted) for _ in range(3)), bytes=1).repeated(7)
+    assert next(counted) == 7
+
+
+def test_number_formats() -> None:
+    assert result("mm", "bf16", m=2, n=2, k=2).dtype is torch.bfloat16
+    assert result("mm", "fp64", m=2, n=2, k=2).dtype is torch.float64
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (case("mm", "fp8", m=1, n=1, k=1), "fp8 is measured in fp64, fp32, fp16, bf16 alone"),
+        (case("llm_rope", rows=1, cols=1), "llm_rope has no call in PyTorch"),
+        (case("attention", b=1, s=1, t=1, heads=1, kv_heads=1, d=1, window=4),
+         "attention with a window has no call in PyTorch"),
+    ],
+)  # fmt: skip
+def test_what_has_no_call(made: Case, message: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        calls_of(made, CPU, 0)
+    assert str(caught.value) == message
+    found = CpuTimer(0).time(made, turn=1, warmup=1, samples=5, precision=0.1)
+    assert (found.status, found.note, found.seconds, found.round) == ("unsupported", message, (), 1)
+
+
+# --- the CPU ----------------------------------------------------------------------------------------------------------
+
+
+def test_cpu() -> None:
+    before = torch.get_num_threads()
+    made = case("mm", m=256, n=256, k=256, threads=1)
+    found = CpuTimer(0).time(made, turn=0, warmup=2, samples=7, precision=1e-9)
+    assert (found.status, found.timing, found.case, len(found.seconds)) == ("ok", "backend", made, 7)
+    # 34 MFLOP: between 10 TFLOP/s and 10 MFLOP/s
+    assert all(3e-6 < seconds < 3 for seconds in found.seconds)
+    assert found.state["copies"] == 1
+    assert torch.get_num_threads() == before
+    environment = CpuTimer(0).environment()
+    assert environment["torch"] == torch.__version__
+    assert set(environment) == {"torch", "python", "system", "host cpu", "governor", "threads"}
+    assert not any("\n" in text for text in environment.values())
+
+
+def test_a_case_too_large_for_the_memory() -> None:
+    huge = case("add", rows=10**7, cols=10**7)  # 400 TB
+    found = CpuTimer(0).time(huge, turn=0, warmup=1, samples=5, precision=0.1)
+    assert (found.status, found.seconds) == ("out of memory", ())
+    assert "\n" not in found.note
+
+
+# --- CUDA, played -----------------------------------------------------------------------------------------------------
+
+
+class Cuda:
+    """`torch.cuda` as far as it is used, on a clock that calls move: 3 µs each, 2 µs in a graph, 1 µs for a replay."""
+
+    def __init__(self, *, capturable: bool = True) -> None:
+        self.now = 0.0
+        self.capturable = capturable
+        self.recording: list[str] | None = None
+        self.emptied = 0
+        self.current = [0]
+
+    def call(self) -> None:
+        if self.recording is not None:
+            self.recording.append("call")
+        else:
+            self.now += 3e-6
+
+    def Event(self, *, enable_timing: bool) -> Any:
+        assert enable_timing
+        cuda, event = self, SimpleNamespace(at=None, synchronize=lambda: None)
+        event.record = lambda: setattr(event, "at", cuda.now)
+        event.elapsed_time = lambda end: (end.at - event.at) * 1e3
+        return event
+
+    def CUDAGraph(self) -> Any:
+        graph = SimpleNamespace(calls=0)
+        graph.replay = lambda: setattr(self, "now", self.now + 1e-6 + 2e-6 * graph.calls)
+        return graph
+
+    @contextmanager
+    def graph(self, graph: Any) -> Iterator[None]:
+        if not self.capturable:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.recording = []
+        yield
+        graph.calls, self.recording = len(self.recording), None
+
+    @contextmanager
+    def device(self, index: int) -> Iterator[None]:
+        self.current.append(index)
+        yield
+        self.current.pop()
+
+    @contextmanager
+    def stream(self, side: object) -> Iterator[None]:
+        yield
+
+    def Stream(self) -> object:
+        return object()
+
+    def synchronize(self) -> None: ...
+
+    def empty_cache(self) -> None:
+        self.emptied += 1
+
+    def clock_rate(self, index: int) -> int:
+        return 1980  # MHz
+
+    def temperature(self, index: int) -> int:
+        return 55
+
+    def power_draw(self, index: int) -> int:
+        raise RuntimeError("NVML does not say")
+
+    def get_device_properties(self, index: int) -> Any:
+        return SimpleNamespace(name="NVIDIA H200")
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    def timed(cuda: Cuda, **options: Any) -> Any:
+        monkeypatch.setattr(timers, "calls_of", lambda *_: Calls(calls=(cuda.call, cuda.call), bytes=1))
+        timer = CudaTimer(0, 0, cuda=cuda, device="cpu")
+        return timer.time(case("add", threads=0, rows=1, cols=1), **{"turn": 2, "warmup": 3, "samples": 9, **options})
+
+    return timed
+
+
+def test_a_graph_is_replayed(play: Callable[..., Any]) -> None:
+    cuda = Cuda()
+    found = play(cuda, precision=0.01)
+    # A call takes 3 µs on its own: 334 make a millisecond. In the graph 2 µs, and a 334th of the replay's 1 µs.
+    assert (found.status, found.timing, found.inner, found.round) == ("ok", "graph", 334, 2)
+    assert found.seconds == pytest.approx([2e-6 + 1e-6 / 334] * 5, rel=1e-4)  # five equal ones are enough
+    assert found.state == {"clock": 1.98e9, "temperature": 55.0, "copies": 2}
+    assert cuda.emptied == 1
+
+
+def test_what_cannot_be_captured_is_timed_call_by_call(play: Callable[..., Any]) -> None:
+    found = play(Cuda(capturable=False), precision=0.01)
+    assert (found.status, found.timing, found.inner) == ("ok", "event", 1)
+    assert found.seconds == pytest.approx([3e-6] * 5, rel=1e-4)
+
+
+def test_out_of_memory_is_no_fallback(play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda()
+
+    def full(graph: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has …")
+
+    monkeypatch.setattr(cuda, "graph", full)
+    found = play(cuda, precision=0.01)
+    assert (found.status, found.seconds) == ("out of memory", ())
+    assert found.note == "CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+def test_a_device_that_fails_ends_the_run(play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda()
+
+    def broken() -> None:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCompile with …")
+
+    monkeypatch.setattr(cuda, "call", broken)
+    with pytest.raises(CampaignError) as caught:
+        play(cuda, precision=0.01)
+    assert str(caught.value) == (
+        "add fp32 rows=1 cols=1: the device failed: CUDA error: an illegal memory access was encountered; what was "
+        "measured before is kept, the same command goes on with this case, and --only leaves its op out"
+    )
+
+
+def test_the_gpu_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, seen = Cuda(), set()
+    monkeypatch.setattr(timers, "calls_of", lambda *_: Calls(calls=(lambda: seen.add(cuda.current[-1]),), bytes=1))
+    CudaTimer(3, 0, cuda=cuda, device="cpu").time(
+        case("add", threads=0, rows=1, cols=1), turn=0, warmup=1, samples=5, precision=0.1
+    )
+    assert seen == {3}
+
+
+def test_tf32_is_off_while_measuring_and_as_before_afterwards(play: Callable[..., Any]) -> None:
+    seen, before = [], torch.backends.cudnn.allow_tf32
+
+    class Watched(Cuda):
+        def call(self) -> None:
+            seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+            super().call()
+
+    play(Watched(), precision=0.01)
+    assert set(seen) == {(False, False)}
+    assert torch.backends.cudnn.allow_tf32 is before
+
+
+def test_the_environment_of_a_gpu() -> None:
+    found = CudaTimer(0, 0, cuda=Cuda(), device="cpu").environment()
+    assert found["gpu"] == "NVIDIA H200"
+    assert set(found) == {*("torch", "python", "system", "host cpu", "governor"), "gpu", "cuda", "cudnn", "driver"}

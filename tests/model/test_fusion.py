@@ -1,0 +1,311 @@
+"""Kernels as torch.compile makes them: traffic of small networks worked out by hand, and laws that hold for all."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+import rooflinekit as rk
+from rooflinekit.errors import SizeError
+from rooflinekit.model.fusion import compiled_issues
+from rooflinekit.model.kernels import Kernel, issues_of
+from rooflinekit.model.layout import converts_to_channels_last
+
+Traffic = list[tuple[str, int, int]]  # of each kernel: its ops, bytes read, bytes written
+
+
+def traced(model: Callable[..., Any], *inputs: rk.Input, **options: Any) -> rk.Graph:
+    return rk.trace(model, *inputs, fixed=True, **options)
+
+
+def kernels(graph: rk.Graph, engines: tuple[str, ...] = ()) -> list[Kernel]:
+    return [kernel for issue in compiled_issues(graph, engines) for kernel in issue.kernels]
+
+
+def ops(kernel: Kernel) -> str:
+    """ "triton_poi_fused_add_relu_3" → "add_relu"; libraries' kernels by their kind."""
+    _, fused, rest = kernel.name.partition("_fused_")
+    return rest.rpartition("_")[0] if fused else kernel.kind.removeprefix("aten.")
+
+
+def traffic(graph: rk.Graph, engines: tuple[str, ...] = ()) -> Traffic:
+    return [(ops(k), int(k.cost.read_bytes), int(k.cost.write_bytes)) for k in kernels(graph, engines)]
+
+
+def test_bias_batch_norm_and_relu_are_one_kernel_after_a_convolution() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+    # input 2·3·16·16 and weight 8·3·3·3 numbers of 4 bytes: 6144 + 864; output 2·8·16·16: 16384.
+    # the pointwise kernel also reads bias, gain, shift, mean and variance: 5·8·4 = 160
+    assert traffic(traced(model, rk.Input(2, 3, 16, 16))) == [
+        ("convolution", 6144 + 864, 16384),
+        ("bias_native_batch_norm_relu", 16384 + 160, 16384),
+    ]
+
+
+def test_an_activation_between_products_is_a_kernel_of_its_own() -> None:
+    model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
+    # x 32·16, W 64·16, b 64: (512 + 1024 + 64)·4 = 6400; hidden 32·64·4 = 8192; second (2048 + 1024 + 16)·4 = 12352
+    assert traffic(traced(model, rk.Input(32, 16))) == [
+        ("addmm", 6400, 8192),
+        ("gelu", 8192, 8192),
+        ("addmm", 12352, 2048),
+    ]
+
+
+def test_layer_norm_keeps_its_statistics_to_itself() -> None:
+    # 32·64 numbers in and out, gain and shift of 64: eager mode writes mean and 1/σ too
+    assert traffic(traced(nn.LayerNorm(64), rk.Input(32, 64))) == [("native_layer_norm", 8192 + 512, 8192)]
+
+
+def test_softmax_reads_and_writes_once_with_what_is_before_and_after() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).softmax(-1).relu()
+
+    assert traffic(traced(model, rk.Input(32, 64))) == [("mul_softmax_relu", 8192, 8192)]
+
+
+def test_a_residual_sum_is_written_once_and_read_by_its_norm_on_the_way() -> None:
+    linear, norm = nn.Linear(64, 64, bias=False), nn.LayerNorm(64, elementwise_affine=False)
+
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x + linear(x)
+        return y, norm(y)
+
+    # product: x 8192 and W 64·64·4 = 16384 in, 8192 out. Then both in, sum and norm out.
+    assert traffic(traced(model, rk.Input(32, 64))) == [
+        ("mm", 8192 + 16384, 8192),
+        ("add_native_layer_norm", 2 * 8192, 2 * 8192),
+    ]
+
+
+def test_casts_of_activations_vanish_and_those_of_weights_stay() -> None:
+    model = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64, bias=False))
+    # layer norm in fp32 and the cast of its result: 8192 + 2·256 in, 32·64·2 = 4096 out.
+    # weight 64·64: 16384 in, 8192 out. Product: 4096 + 8192 in, 4096 out.
+    assert sorted(traffic(traced(model, rk.Input(32, 64), autocast="float16"))) == [
+        ("mm", 4096 + 8192, 4096),
+        ("native_layer_norm_to_copy", 8192 + 512, 4096),
+        ("to_copy", 16384, 8192),
+    ]
+
+
+def test_few_concatenated_tensors_are_computed_where_they_are_read() -> None:
+    def model(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.cat([a.relu(), b], dim=1).sigmoid()
+
+    # 32·16 and 32·48 numbers in, 32·64 out
+    assert traffic(traced(model, rk.Input(32, 16), rk.Input(32, 48))) == [("relu_cat_sigmoid", 2048 + 6144, 8192)]
+
+
+def test_many_or_stored_concatenations_copy_each_input_to_its_place() -> None:
+    def model(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.cat([a.relu(), b], dim=1) @ torch.ones(64, 8)
+
+    found = traffic(traced(model, rk.Input(32, 16), rk.Input(32, 48)))
+    # each part is read and written by a kernel of its own: 32·16·4 and 32·48·4
+    assert found[:2] == [("relu_cat", 2048, 2048), ("cat", 6144, 6144)]
+
+
+def test_a_value_with_several_readers_is_computed_again_while_it_is_cheap() -> None:
+    weight = torch.ones(8, 8)
+
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x.relu()
+        return y.sum(1), (y.t().sigmoid() @ weight[:, :4].t().t()).sum()
+
+    found = traffic(traced(model, rk.Input(8, 8)))
+    # the sum over rows and the transposed sigmoid go over the same 64 numbers, and each takes the ReLU of x:
+    # it is written nowhere. The sum of 8 rows fuses with the sigmoid: 256 in, 32 + 256 out.
+    assert ("relu", 256, 256) not in found
+    assert found[0][1] == 256
+
+
+def test_a_value_of_many_tensors_is_stored_for_several_readers() -> None:
+    def model(*xs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = xs[0] + xs[1] + xs[2] + xs[3] + xs[4]
+        return y.max(0).values, y.t().cumsum(0)
+
+    five = [rk.Input(16, 16)] * 5
+    # 5 tensors of 1024 bytes: more than 4 reads. The sum is stored with the maximum, and the scan reads it.
+    by_name = {name: (read, written) for name, read, written in traffic(traced(model, *five))}
+    assert by_name["cumsum"][0] == 1024
+
+
+def test_pooling_reads_what_was_stored() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
+    # 1·4·8·8 numbers: 1024 bytes in and out; then 1024 in and 256 out, and no indices, which nobody asks for
+    assert traffic(traced(model, rk.Input(1, 4, 8, 8))) == [
+        ("relu", 1024, 1024),
+        ("max_pool2d_with_indices", 1024, 256),
+    ]
+
+
+def test_a_mean_over_pixels_takes_the_activation_before_it() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Sigmoid())
+    # 2·4·8·8 numbers in, 2·4 out
+    assert traffic(traced(model, rk.Input(2, 4, 8, 8))) == [("relu_mean_sigmoid", 2048, 32)]
+
+
+def test_a_loss_over_long_rows_takes_two_kernels() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return x.square().sum()
+
+    found = kernels(traced(model, rk.Input(1024, 1024)))
+    assert [ops(kernel) for kernel in found] == ["pow_sum", "pow_sum"]
+    assert [int(kernel.cost.bytes) for kernel in found] == [1024 * 1024 * 4 + 4, 0]
+
+
+def step_of(optimizer: Callable[..., Any]) -> rk.Graph:
+    model = nn.Sequential(nn.Linear(16, 32, bias=False), nn.ReLU(), nn.Linear(32, 8, bias=False))
+    return traced(model, rk.Input(64, 16), mode="training", optimizer=optimizer)
+
+
+# numbers of 4 bytes: x 64·16, W₁ 32·16, h 64·32, W₂ 8·32, y 64·8
+X, W1, H, W2, Y = 4096, 2048, 8192, 1024, 2048
+
+
+def test_a_training_step_with_sgd() -> None:
+    found = traffic(step_of(lambda p: torch.optim.SGD(p, lr=0.1)))
+    assert [part for part in found if part[0] in ("mm", "relu", "threshold_backward")] == [
+        ("mm", X + W1, H),
+        ("relu", H, H),
+        ("mm", H + W2, Y),
+        # the gradient of a sum is one number, expanded
+        ("mm", 4 + H, W2),
+        ("mm", 4 + W2, H),
+        ("threshold_backward", H + H, H),
+        ("mm", H + X, W1),
+    ]
+    # all parameters in one kernel: each and its gradient read, it written
+    assert found[-1] == ("foreach_add", 2 * (W1 + W2), W1 + W2)
+
+
+def test_adamw_is_one_kernel_over_all_tensors() -> None:
+    *_, last = traffic(step_of(torch.optim.AdamW))
+    # parameter, gradient and both moments read; parameter and moments written
+    assert last[1:] == (4 * (W1 + W2), 3 * (W1 + W2))
+
+
+def test_adamw_without_foreach_is_one_kernel_a_tensor() -> None:
+    found = traffic(step_of(lambda p: torch.optim.AdamW(p, foreach=False)))
+    assert [part[1:] for part in found[-2:]] == [(4 * W1, 3 * W1), (4 * W2, 3 * W2)]
+
+
+def test_batch_norm_in_training_forms_its_statistics_first() -> None:
+    model = nn.Sequential(nn.Conv2d(4, 8, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+    graph = traced(model, rk.Input(64, 4, 64, 64), mode="training")
+    # 64·8·64·64 numbers are 8 MiB: 8 channels of 262144 each, in two kernels; then normalization and ReLU
+    n = 64 * 8 * 64 * 64 * 4
+    found = [part for part in traffic(graph) if part[0].startswith("native_batch_norm")][:3]
+    # (the loss, a sum of the output, is formed on the way)
+    assert [name for name, *_ in found] == ["native_batch_norm", "native_batch_norm", "native_batch_norm_relu_sum"]
+    assert n <= found[0][1] < 1.001 * n
+    assert found[0][2] < 1000
+    assert n <= found[2][1] < 1.001 * n
+
+
+def test_a_converted_network_pays_one_layout_copy_at_its_entry() -> None:
+    model = nn.Sequential(nn.Conv2d(128, 128, 3), nn.ReLU(), nn.Conv2d(128, 128, 3))
+    graph = traced(model, rk.Input(1, 128, 16, 16, dtype="float16"), dtype="float16")
+    assert converts_to_channels_last(graph)
+    copies = [k.cost.label for k in kernels(graph, ("fp16",)) if "channels last" in k.name]
+    assert copies == ["to channels last"]
+    eager = [k.cost.label for i in issues_of(graph, ("fp16",)) for k in i.kernels if "channels last" in k.name]
+    assert eager == ["to channels last", "from channels last"] * 2
+
+
+def test_grouped_convolutions_keep_their_layout() -> None:
+    grouped = traced(nn.Conv2d(64, 64, 3, groups=4), rk.Input(1, 64, 16, 16))
+    assert not converts_to_channels_last(grouped)  # 1.358 of the time, says inductor
+    assert not converts_to_channels_last(traced(nn.Linear(8, 8), rk.Input(8, 8)))
+    depthwise = traced(nn.Conv2d(64, 64, 3, groups=64), rk.Input(1, 64, 16, 16))
+    assert converts_to_channels_last(depthwise)  # small: 0.783
+    narrowing = nn.Conv2d(256, 64, 3)
+    assert converts_to_channels_last(traced(narrowing, rk.Input(1, 256, 16, 16)))
+    assert not converts_to_channels_last(traced(narrowing, rk.Input(1, 256, 16, 16), mode="training"))
+
+
+def test_open_sizes_are_refused() -> None:
+    with pytest.raises(SizeError):
+        compiled_issues(rk.trace(nn.ReLU(), rk.Input("batch", 8)))
+
+
+# --- laws ---------------------------------------------------------------------------------------------------------
+
+STEPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": torch.relu,
+    "gelu": functional.gelu,
+    "add": lambda x: x + x.sigmoid(),
+    "norm": lambda x: functional.layer_norm(x, x.shape[-1:]),
+    "softmax": lambda x: x.softmax(-1),
+    "columns": lambda x: x.softmax(0),
+    "mean": lambda x: x - x.mean(-1, keepdim=True),
+    "turn": lambda x: x.t().contiguous().t() + 1,
+    "cat": lambda x: torch.cat([x, x.tanh()], -1)[:, : x.shape[1]],
+    "product": lambda x: x @ x.t() @ x,
+    "half": lambda x: x.half().float(),
+    "in place": lambda x: x.clone().mul_(2).add_(1),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=8), st.booleans())
+def test_compiled_moves_no_more_than_eager(names: list[str], training: bool) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        first = x
+        for name in names:
+            x = STEPS[name](x)
+        return x + first
+
+    weight = nn.Parameter(torch.ones(24, 24, device="meta"))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return model(x @ self.weight)
+
+    graph = traced(Net(), rk.Input(16, 24), mode="training" if training else "inference")
+    eager = [kernel for issue in issues_of(graph) for kernel in issue.kernels]
+    fused = kernels(graph)
+    assert sum(k.cost.bytes for k in fused) <= sum(k.cost.bytes for k in eager)
+    assert len(fused) <= len(eager)
+    assert sum(k.cost.matrix_flop for k in fused) == sum(k.cost.matrix_flop for k in eager)
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Hardswish(), nn.Conv2d(8, 8, 3)), (2, 3, 16, 16)),
+        (nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16), nn.LayerNorm(16), nn.Softmax(-1)), (32, 16)),
+        (nn.Sequential(nn.Conv2d(4, 8, 3, groups=4), nn.GroupNorm(2, 8), nn.SiLU(), nn.AvgPool2d(2)), (2, 4, 17, 17)),
+    ],
+    ids=["convolution", "transformer", "group norm"],
+)
+def test_arithmetic_is_kept_where_nothing_is_computed_twice(model: nn.Module, size: tuple[int, ...]) -> None:
+    for mode in ("inference", "training"):
+        graph = traced(model, rk.Input(*size), mode=mode)
+        found = kernels(graph)
+        for part in ("matrix_flop", "vector_flop", "special_flop"):
+            counted = sum(getattr(kernel.cost, part) for kernel in found)
+            # in backward, gradients are computed again for the sums over rows and down columns
+            assert counted == getattr(graph, part) or (mode == "training" and counted > getattr(graph, part))
+
+
+def test_a_bias_gradient_is_a_sum_that_fuses_with_what_is_summed() -> None:
+    model = nn.Sequential(nn.Conv2d(4, 8, 1), nn.ReLU())
+    found = traffic(traced(model, rk.Input(2, 4, 16, 16), mode="training"))
+    # 2·8·16·16 numbers: 16384 bytes. ReLU's gradient reads the output (that of the sum is one number), and is written
+    # for the product of the weight gradient; the sum over all but the 8 channels is formed on the way.
+    assert ("ones_like_threshold_backward_sum", 16384, 16384 + 32) in found or (
+        "threshold_backward_sum",
+        16384 + 4,
+        16384 + 32,
+    ) in found
