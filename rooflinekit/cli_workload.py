@@ -35,6 +35,7 @@ class Workload:
     execution: str
     sync: str
     optimizer: str | None
+    burst: bool
     allow_draft: bool
     options: dict[str, Any]  # of workflows.trace, keyword inputs among them
 
@@ -63,7 +64,12 @@ class Workload:
                     progress=advance,
                     **self.options,
                 )
-            found.append([workflows.predict(graph, device, host=host, execution=execution) for device in devices])
+            found.append(
+                [
+                    workflows.predict(graph, device, host=host, execution=execution, burst=self.burst)
+                    for device in devices
+                ]
+            )
         return found
 
 
@@ -82,9 +88,14 @@ def _workload(
     tf32: Annotated[
         bool | None, typer.Option("--tf32/--no-tf32", help="tf32 everywhere or nowhere; by default in convolutions")
     ] = None,
-    execution: Annotated[str, typer.Option(help="how PyTorch runs it: eager, compiled, cuda-graph or reduce-overhead")] = "eager",
+    execution: Annotated[
+        str, typer.Option(help="how PyTorch runs it: eager, compiled, cuda-graph or reduce-overhead")
+    ] = "eager",
     sync: Annotated[str, typer.Option(help="synchronize after each 'step', each 'op', or 'none'")] = "step",
     host: Annotated[str, typer.Option(help="the CPU that issues the work: a name or a path")] = "generic-server",
+    burst: Annotated[
+        bool, typer.Option("--burst", help="one step on a cool GPU, before the board's power lowers the clock")
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="refuse ops without a cost rule")] = False,
     allow_draft: Annotated[
         bool, typer.Option("--allow-draft", help="take a draft, whose numbers are not confirmed")
@@ -110,6 +121,7 @@ def _workload(
         execution=execution,
         sync=sync,
         optimizer=optimizer,
+        burst=burst,
         allow_draft=allow_draft,
         options={"mode": mode, "dtype": dtype, "tf32": tf32, "strict": strict, **kwargs},
     )

@@ -112,6 +112,7 @@ def predict(
     host: str | Path | Host = DEFAULT_HOST,
     execution: Execution | Backend = "eager",
     mode: Mode = "inference",
+    burst: bool = False,
     **options: Any,
 ) -> Prediction:
     """How long one step takes on a GPU, and why.
@@ -119,6 +120,8 @@ def predict(
     workload: a traced Graph, followed by the GPU: `predict(graph, "nvidia-l4", batch=8)`; or a model, followed by its
         inputs: `predict(model, x, gpu="nvidia-l4", batch=8)`.
     gpu: name, alias, path of a specification, or Device. host: likewise, the CPU that issues the work.
+    burst: a single step on a cool GPU, over before the board's power lowers the clock (a second or so); by default the
+        rate is what the power sustains.
     options: a number for each named size; with a model also the options of `trace`.
 
     Raises what `trace` and `load_device` raise, and FormatError for arithmetic that the GPU does not have.
@@ -132,7 +135,7 @@ def predict(
         graph = workload.at(**options)
     else:
         graph = _traced_at(workload, inputs, mode, options)
-    machine = Machine.of(device, constants_for(device))
+    machine = Machine.of(device, constants_for(device), burst=burst)
     return predict_graph(graph, machine, _host(host), _execution(execution))
 
 

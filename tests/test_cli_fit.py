@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -214,6 +215,17 @@ def test_a_number_that_differs(
     changed(tmp_path, edit)
     difference = fit_folder.first_difference(found, tmp_path)
     assert difference.startswith(f"{tmp_path}/nvidia-l4.yaml: {starts}") if starts else difference == ""
+
+
+def test_correlations(found: Refit, tmp_path: Path) -> None:
+    related = replace(found.priors, correlations=MappingProxyType({"memory_share, overlap": -0.5}))
+    related_refit = replace(found, priors=related)
+    fit_folder.write_folder(related_refit, tmp_path, "rooflinekit fit")
+    assert fit_folder.first_difference(related_refit, tmp_path) == ""
+    for value, differs in ((-0.46, False), (-0.56, True)):
+        changed(tmp_path, lambda d, r=value: d["correlations"].update({"memory_share, overlap": r}), "priors")
+        expected = f"{tmp_path}/priors.yaml: correlation of memory_share, overlap is {value}; the campaigns give -0.5"
+        assert fit_folder.first_difference(related_refit, tmp_path) == (expected if differs else "")
 
 
 def test_a_file_that_is_missing_or_too_many_or_no_fit(found: Refit, tmp_path: Path) -> None:

@@ -17,9 +17,11 @@ from rooflinekit.model.machine import Calibration
 
 TOLERANCE = 0.005  # by which a value or a spread of two fits may differ
 ERROR_TOLERANCE = 0.05  # by which a standard error may
+CORRELATION_TOLERANCE = 0.05  # by which a correlation may, absolutely
 
 _MARK = "# Constants of "  # how each file made here begins
 _ERROR = "standard error of "
+_CORRELATION = "correlation of "
 
 
 def default_folder() -> Path:
@@ -64,7 +66,8 @@ def check_writable(folder: Path) -> None:
 def first_difference(found: Refit, folder: Path) -> str:
     """The first number by which the folder's files differ from the fit, in words; "" where none does.
 
-    Values and spreads may differ by 0.5 %, standard errors by 5 %. Raises SpecError for files that are no fits.
+    Values and spreads may differ by 0.5 %, standard errors by 5 %, correlations by 0.05. Raises SpecError for files
+    that are no fits.
     """
     made = {calibration.name: calibration for calibration in calibrations(found)}
     there = {file.stem: file for file in _fits(folder)}
@@ -104,10 +107,11 @@ def _difference(calibration: Calibration, file: Path) -> str:
     wanted = _numbers(
         {name: {"value": c.value, "stderr": c.stderr} for name, c in calibration.constants.items()},
         {name: {"kernel": s.kernel, "shared": s.shared} for name, s in calibration.spreads.items()},
+        calibration.correlations,
     )
     document = read_mapping(file, str(file))
     try:
-        actual = _numbers(document["constants"], document["spreads"])
+        actual = _numbers(document["constants"], document["spreads"], document.get("correlations", {}))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise SpecError(f"{file}: expected a fit, with constants and spreads; run 'rooflinekit fit' anew") from error
     for key in {**wanted, **actual}:
@@ -115,18 +119,25 @@ def _difference(calibration: Calibration, file: Path) -> str:
             return f"{key} is missing; the campaigns give {wanted[key]:.4g}"
         if key not in wanted:
             return f"{key} is {actual[key]:.4g}; the campaigns do not tell it"
-        tolerance = ERROR_TOLERANCE if key.startswith(_ERROR) else TOLERANCE
-        if abs(wanted[key] - actual[key]) > tolerance * wanted[key]:
+        if abs(wanted[key] - actual[key]) > _tolerance(key, wanted[key]):
             return f"{key} is {actual[key]:.4g}; the campaigns give {wanted[key]:.4g}"
     return ""
 
 
-def _numbers(constants: Mapping[str, Any], spreads: Mapping[str, Any]) -> dict[str, float]:
+def _tolerance(key: str, value: float) -> float:
+    if key.startswith(_CORRELATION):
+        return CORRELATION_TOLERANCE
+    return value * (ERROR_TOLERANCE if key.startswith(_ERROR) else TOLERANCE)
+
+
+def _numbers(
+    constants: Mapping[str, Any], spreads: Mapping[str, Any], correlations: Mapping[str, Any]
+) -> dict[str, float]:
     """Every number under the name that a message gives it; values before errors and spreads."""
     values = {name: float(one["value"]) for name, one in constants.items()}
     errors = {f"{_ERROR}{name}": float(one["stderr"]) for name, one in constants.items()}
     parts = {f"{part} spread of {name}": float(one[part]) for name, one in spreads.items() for part in sorted(one)}
-    return {**values, **errors, **parts}
+    return {**values, **errors, **parts, **{f"{_CORRELATION}{pair}": float(r) for pair, r in correlations.items()}}
 
 
 @contextlib.contextmanager

@@ -45,6 +45,7 @@ class _File(_Record):
     name: str
     constants: dict[str, _Value]
     spreads: dict[str, _Spread]
+    correlations: dict[str, Annotated[float, Field(ge=-1, le=1)]] = Field(default_factory=dict)
 
 
 @lru_cache(maxsize=64)
@@ -66,6 +67,7 @@ def load_constants(gpu: str = "", architecture: str = "") -> Calibration:
         constants=MappingProxyType({name: _constant(name, value) for name, value in values.items()}),
         spreads=MappingProxyType({name: Spread(kernel=s.kernel, shared=s.shared) for name, s in spreads.items()}),
         measured=frozenset(own.spreads) if own else frozenset(),
+        correlations=MappingProxyType(shared.correlations),
     )
 
 
@@ -113,6 +115,8 @@ def write_fit(calibration: Calibration, file: Path, head: str) -> None:
             for name, s in calibration.spreads.items()
         },
     }
+    if calibration.correlations:
+        document["correlations"] = {pair: round(r, 3) for pair, r in calibration.correlations.items()}
     text = "".join(f"# {line}\n" for line in head.splitlines())
     text += yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
     part = file.with_name(f".{file.name}.part")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -51,6 +52,7 @@ class Solution:
     """Every parameter that was fitted."""
 
     estimates: dict[Key, Estimate] = field(default_factory=dict)
+    correlations: dict[tuple[str, str], float] = field(default_factory=dict)  # of shared values fitted together
 
     def values(self, gpu: str = "", relatives: Sequence[str] = ()) -> dict[str, float]:
         """All constants of a GPU; those that its measurements do not tell are its relatives', or the shared ones.
@@ -131,6 +133,9 @@ class _Problem:
         information = jacobian.T @ jacobian / scatter + np.diag(1 / np.square(self.spread))
         covariance = np.linalg.inv(information)
         places = {key: i for i, key in enumerate(self.keys)}
+        for a, b in combinations([name for kind, name in self.keys if kind == ""], 2):
+            i, j = places["", a], places["", b]
+            self.known.correlations[a, b] = float(covariance[i, j] / np.sqrt(covariance[i, i] * covariance[j, j]))
         for key, i in places.items():
             shared = places.get(("", key[1]), i)
             self.known.estimates[key] = Estimate(

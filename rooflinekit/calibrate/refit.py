@@ -129,7 +129,12 @@ def unmeasured(solution: Solution, unseen: Errors) -> Calibration:
         constants[name] = Constant(value=value, stderr=error, unit=about.unit, meaning=about.meaning, source=source)
     families = sorted({family for _, family in unseen})
     spreads = {f: spread_of([e for (_, family), e in unseen.items() if family == f]) for f in families}
-    return Calibration(name=PRIORS, constants=MappingProxyType(constants), spreads=MappingProxyType(spreads))
+    return Calibration(
+        name=PRIORS,
+        constants=MappingProxyType(constants),
+        spreads=MappingProxyType(spreads),
+        correlations=MappingProxyType({", ".join(pair): r for pair, r in sorted(solution.correlations.items())}),
+    )
 
 
 def _own(gpu: str, relatives: Sequence[str], solution: Solution, errors: Errors) -> Calibration:

@@ -13,7 +13,10 @@ from rooflinekit.hardware.fields import Choice, Frozen, FrozenMapping, Quantity,
 # Families of ops whose issue costs the CPU differently; an op of another kind costs "default".
 FAMILIES = ("default", "convolution", "matmul", "attention", "normalization", "optimizer", "view")
 
-HOST_SOURCE_GROUPS = ("dispatch", "backward_factor", "launch", "launch_latency", "sync", "step", "copies")
+HOST_SOURCE_GROUPS = (
+    *("dispatch", "backward_factor", "launch", "launch_latency", "sync", "step"),
+    *("compiled_launch", "guards", "graph_launch", "copies"),
+)
 
 Time = Annotated[float, Quantity("s", zero=True)]
 
@@ -34,10 +37,10 @@ class Host(Record):
     sync: Time  # CPU time of one synchronisation, beyond waiting for the GPU
     step: Time  # fixed CPU cost of one step: the loop around the model
 
-    # Of compiled steps and CUDA graphs. Stated defaults, not measured: they hardly depend on the host beside `dispatch`.
-    compiled_launch: Time = 5e-6  # CPU time of one Triton kernel's launch by inductor's Python wrapper
-    guards: Time = 30e-6  # CPU time before a compiled step starts: dynamo's guards, the wrapper's checks of its inputs
-    graph_launch: Time = 10e-6  # CPU time of launching a CUDA graph, whatever it holds, beside one `launch`
+    # Of compiled steps and CUDA graphs, in CPU time. Stated defaults, the same for all hosts, not measured.
+    compiled_launch: Time = 5e-6  # one Triton kernel's launch by inductor's Python wrapper
+    guards: Time = 30e-6  # before a compiled step starts: dynamo's guards, the wrapper's checks of its inputs
+    graph_launch: Time = 10e-6  # launching a CUDA graph, whatever it holds, beside one `launch`
 
     dram_bandwidth: Bandwidth
     copy_bandwidth_pageable: Bandwidth  # host to device, ordinary memory

@@ -103,8 +103,8 @@ def _dataflow(graph: Graph) -> Dataflow:
     parts = [part for priced in graph.priced for part in parts_of(priced)]
     flow = Dataflow(parts=parts, reads=[], writes=[])
     current: dict[str, str] = {}
-    standing = {spec.memory for spec in (*graph.weights, *graph.inputs)}
-    made: set[str] = set()
+    flow.numel.update({spec.memory: int(spec.numel) for spec in (*graph.weights, *graph.inputs)})
+    standing, made = set(flow.numel), set[str]()
     for i, part in enumerate(parts):
         reads = [(current.get(access.spec.memory, access.spec.memory), access) for access in part.reads]
         writes = []
@@ -117,9 +117,9 @@ def _dataflow(graph: Graph) -> Dataflow:
             writes.append((value, spec))
         for value, access in reads:
             flow.users[value].append(i)
-            flow.numel.setdefault(value, access.elements)
             if access.spec.memory not in made:
                 standing.add(access.spec.memory)
+                flow.numel[value] = max(access.elements, flow.numel.get(value, 0))
         for value, spec in writes:
             current[spec.memory] = value
             made.add(spec.memory)
@@ -137,14 +137,13 @@ def _loss(graph: Graph) -> tuple[TensorSpec, ...]:
 
 
 def _without_dead(flow: Dataflow) -> Dataflow:
-    """Without results that nobody reads, and loops that have no others."""
+    """Without results that nobody reads, and loops that have no others; what libraries are called for stays."""
     alive: list[int] = []
     users: dict[str, list[int]] = defaultdict(list)
     for i in reversed(range(len(flow.parts))):
         part = flow.parts[i]
         flow.writes[i] = [w for w in flow.writes[i] if w[0] in flow.kept or users[w[0]] or part.loop is Loop.EXTERN]
-        used = any(value in flow.kept or users[value] for value, _ in flow.writes[i])
-        if used or "_local_scalar" in part.op.kind or (part.loop is Loop.EXTERN and not part.writes):
+        if flow.writes[i] or part.loop is Loop.EXTERN:
             alive.append(i)
             for value, _ in flow.reads[i]:
                 users[value].append(i)

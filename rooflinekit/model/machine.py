@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from types import MappingProxyType
 
@@ -40,6 +40,9 @@ class Calibration:
     constants: Mapping[str, Constant]
     spreads: Mapping[str, Spread]  # by family
     measured: frozenset[str] = frozenset()  # the families that were measured on this GPU
+    correlations: Mapping[str, float] = field(
+        default_factory=lambda: MappingProxyType({})
+    )  # "a, b" → of constants that were fitted together
 
     def value(self, name: str) -> float:
         """The constant `name`, in its unit."""
@@ -80,12 +83,13 @@ class Machine:
     device: Device
     constants: Calibration
     values: Mapping[str, float]  # of the constants
+    burst: bool = False  # whether it is over before the board's power or heat lower the clock
 
     @classmethod
-    def of(cls, device: Device, constants: Calibration) -> Machine:
+    def of(cls, device: Device, constants: Calibration, *, burst: bool = False) -> Machine:
         """The device with these constants."""
         values = MappingProxyType({name: constant.value for name, constant in constants.constants.items()})
-        return cls(name=device.name, device=device, constants=constants, values=values)
+        return cls(name=device.name, device=device, constants=constants, values=values, burst=burst)
 
     def with_values(self, values: Mapping[str, float]) -> Machine:
         """The machine with other values of its constants: what a fit tries."""
@@ -183,7 +187,7 @@ class Machine:
     def _rate(self, math: Math, peak: float, *, on_engine: bool) -> Rate:
         """What tiles without loss get: a share of the peak, unless the board's power ends it earlier."""
         share = self.values["matrix_share" if on_engine else "lanes_share"]
-        limit = power_limit(self.device, self.values, math, engine=on_engine)
+        limit = float("inf") if self.burst else power_limit(self.device, self.values, math, engine=on_engine)
         full = self.device.matrix_peak_fp16_accumulate.get("fp16", 0.0) if on_engine else 0.0
         return Rate(peak=peak, share=share, on_engine=on_engine, limit=limit, full=_full_rate(self.device, math, full))
 

@@ -233,6 +233,7 @@ class Prediction:
             "bytes": self.bytes,
             "kernels": len(self.timings),
             "constants": self.machine.constants.name,
+            "burst": self.machine.burst,
             "memory": {
                 "peak_bytes": self.memory.peak_bytes,
                 "weight_bytes": self.memory.weight_bytes,

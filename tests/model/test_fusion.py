@@ -136,6 +136,28 @@ def test_a_value_of_many_tensors_is_stored_for_several_readers() -> None:
     assert by_name["cumsum"][0] == 1024
 
 
+def test_slices_of_a_weight_are_read_once_and_no_more_than_the_whole() -> None:
+    weight = nn.Parameter(torch.ones(64, 16, device="meta"))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.weight[:32] + self.weight[32:] + self.weight[16:48]
+
+    # x and the result 32·16·4 = 2048 bytes; three slices of 2048 of a weight of 4096
+    assert traffic(traced(Net(), rk.Input(32, 16))) == [("mul_add", 2048 + 4096, 2048)]
+
+
+def test_an_expanded_statistic_fuses_with_its_rows() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return functional.normalize(x, dim=-1)  # x / max(|x|, ε), the norm expanded to the size of x
+
+    assert traffic(traced(model, rk.Input(32, 64))) == [("linalg_vector_norm_clamp_min_div", 8192, 8192)]
+
+
 def test_pooling_reads_what_was_stored() -> None:
     model = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
     # 1·4·8·8 numbers: 1024 bytes in and out; then 1024 in and 256 out, and no indices, which nobody asks for
@@ -228,6 +250,13 @@ def test_grouped_convolutions_keep_their_layout() -> None:
     narrowing = nn.Conv2d(256, 64, 3)
     assert converts_to_channels_last(traced(narrowing, rk.Input(1, 256, 16, 16)))
     assert not converts_to_channels_last(traced(narrowing, rk.Input(1, 256, 16, 16), mode="training"))
+
+
+def test_what_a_library_does_is_never_dropped() -> None:
+    graph = traced(nn.LSTM(8, 16), rk.Input(5, 2, 8), mode="training", loss=lambda output: output[0].sum())
+    names = [name for name, *_ in traffic(graph)]
+    assert names[-1] == "_cudnn_rnn_backward"
+    assert sum(kernel.cost.matrix_flop for kernel in kernels(graph)) == graph.matrix_flop
 
 
 def test_open_sizes_are_refused() -> None:

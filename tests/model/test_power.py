@@ -3,8 +3,10 @@
 import math
 
 import pytest
+import torch
 from round_numbers import constants
 
+import rooflinekit as rk
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.machine import Machine
@@ -116,3 +118,10 @@ def test_arithmetic_outside_products_is_not_limited(device: Device) -> None:
     # 10 MFLOP at 10 TFLOP/s are 1 µs, also on a board of 1 W
     machine = Machine.of(device.replace(board_power=1, process_node="16 nm"), constants(lanes_energy=10e-12))
     assert time_work(Work.of(1, vector_flop=10e6), machine).compute_s[0] == pytest.approx(1e-6)
+
+
+def test_a_burst_is_over_before_the_power_counts() -> None:
+    t4, a100 = rk.load_device("nvidia-t4"), rk.load_device("nvidia-a100-sxm4-80gb")
+    graph = rk.trace(torch.nn.Linear(8192, 8192, bias=False, device="meta"), rk.Input(8192, 8192))
+    assert rk.predict(graph, t4, burst=True).total_s < 0.8 * rk.predict(graph, t4).total_s  # 70 W hold fp32 down
+    assert rk.predict(graph, a100, burst=True).total_s == rk.predict(graph, a100).total_s  # 400 W do not
