@@ -133,7 +133,7 @@ def judge(campaigns: Sequence[Campaign], fits: Refit) -> list[Judged]:
 
 
 def _table(campaign: Campaign, o: Observations) -> str:
-    source = campaign.source.split("/")[1]
+    source = campaign.source.split("/")[2].split(",")[0].split(" ")[0]
     if o.op == "attention":
         kind = "decode" if "decode" in campaign.source else "encoder" if "encoder" in campaign.source else "prefill"
         return f"{source} {kind} {o.rows['dtype'].iloc[0]}"

@@ -97,12 +97,12 @@ def fit(
     for stage in stages:
         chosen = [o for o in observations if o.op in stage.ops and set(o.rows["dtype"]) <= stage.dtypes]
         if chosen:
-            _Problem(stage=stage, observations=chosen, machines=machines, known=solution).solve()
+            Problem(stage=stage, observations=chosen, machines=machines, known=solution).solve()
     return solution
 
 
 @dataclass(slots=True, kw_only=True)
-class _Problem:
+class Problem:
     """One stage as a least-squares problem; `solve` adds to `known`."""
 
     stage: Stage
@@ -114,6 +114,7 @@ class _Problem:
     start: list[float] = field(default_factory=list)
 
     def solve(self) -> None:
+        """Finds the stage's parameters, and adds them with their errors to what is known."""
         self._parameters()
         start = np.array(self.start)
         low, high = self._bounds(start)
@@ -127,7 +128,8 @@ class _Problem:
             ftol=1e-6,
             xtol=1e-6,
         )
-        # Residuals are in units of the outlier's edge; their scatter scales what the data says, not what the prior says.
+        # Residuals are in units of the outlier's edge; their scatter scales what the data says, not what the prior
+        # says.
         data, jacobian = found.fun[: -len(start)], found.jac[: -len(start)]
         scatter = max(1e-3, float(data @ data) / max(1, len(data) - len(start)))
         information = jacobian.T @ jacobian / scatter + np.diag(1 / np.square(self.spread))

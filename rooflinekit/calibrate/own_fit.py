@@ -9,10 +9,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from rooflinekit.calibrate import fitting
 from rooflinekit.calibrate.campaign import Campaign
 from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.fitting import Estimate, Solution
+from rooflinekit.calibrate.fitting import Estimate, Problem, Solution
 from rooflinekit.calibrate.measured_ops import SIZES
 from rooflinekit.calibrate.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.refit import spread_of
@@ -71,7 +70,7 @@ def fit_own(campaigns: Sequence[Campaign], device: Device, shared: Calibration) 
         if chosen:
             own = replace(stage, constants=(), own=(*stage.constants, *stage.own))
             machines = dict.fromkeys(names, machine)
-            fitting._Problem(stage=own, observations=chosen, machines=machines, known=solution).solve()
+            Problem(stage=own, observations=chosen, machines=machines, known=solution).solve()
     gpu = next(iter(names))
     harnessed = Solution(estimates={**solution.estimates, **unfitted.estimates})
     errors = _errors(observations, machine.with_values(solution.values(gpu)), solution)
