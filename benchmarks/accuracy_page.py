@@ -28,8 +28,8 @@ Two collections of the same matrix product on one GPU differ by 4.4 to 5 % (stan
 _NETWORKS = """
 ## Whole steps
 
-Never fitted on. GPUs without op measurements have the constants of an unmeasured GPU. The host is `generic-server` for all.
-Of timm a share of the models is taken, by a hash of the name (`--share`, here 0.03).
+Never fitted on. GPUs without op measurements have the constants of an unmeasured GPU. The host is `generic-server` for
+all. Of timm a share of the models is taken, by a hash of the name (`--share`, here 0.03).
 """
 
 
