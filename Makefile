@@ -29,7 +29,7 @@ demo: setup
 	$(RK) plot timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-a100-sxm4-80gb --out demo/roofline.pdf
 
 test: setup lint types
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check
