@@ -7,16 +7,11 @@ With --check nothing is written, and the exit status is 1 where the page is behi
 
 from __future__ import annotations
 
-import argparse
-import sys
-from pathlib import Path
-
+from page import run
 from torch import nn
 
 import rooflinekit as rk
 
-PAGE = Path(__file__).parent / "execution.md"
-BEGIN, END = "<!-- example: made by python docs/make_execution.py -->", "<!-- end of example -->"
 BACKENDS = ("eager", "compiled", "cuda-graph", "reduce-overhead")
 WIDTH = 78  # characters of a timeline
 
@@ -92,28 +87,5 @@ def example() -> str:
     return "\n".join(lines)
 
 
-def current(page: str) -> str:
-    """The page with the example as it should be."""
-    before, found, rest = page.partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not found or not closed:
-        raise SystemExit(f"{PAGE.name}: expected the lines {BEGIN!r} and {END!r}, between which the example stands")
-    return f"{before}{BEGIN}\n{example()}\n{END}{after}"
-
-
-def main() -> None:
-    """Writes the page, or says whether it is current."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="only say whether the page is current")
-    arguments = parser.parse_args()
-    page = PAGE.read_text(encoding="utf-8")
-    wanted = current(page)
-    if arguments.check:
-        sys.exit(0 if page == wanted else f"{PAGE.name} is behind the model: run python docs/make_execution.py")
-    beside = PAGE.with_suffix(".md.new")
-    beside.write_text(wanted, encoding="utf-8")
-    beside.replace(PAGE)
-
-
 if __name__ == "__main__":
-    main()
+    run("execution.md", "example", example, __file__)
