@@ -129,7 +129,7 @@ def judge(campaigns: Sequence[Campaign], fits: Refit) -> list[Judged]:
 
 def _table(campaign: Campaign, o: Observations) -> str:
     source = campaign.source.split("/")[2].split(",")[0].split(" ")[0]
-    if o.op == "attention":
+    if o.family == "attention":
         kind = "decode" if "decode" in campaign.source else "encoder" if "encoder" in campaign.source else "prefill"
         return f"{source} {kind} {o.rows['dtype'].iloc[0]}"
     if o.family == "elementwise" and o.timing == "event":

@@ -150,8 +150,7 @@ def _attention(data: Path) -> Iterator[Campaign]:
         keys = [name for name in rows if name != "seconds"]
         pooled = rows.groupby(keys, as_index=False)["seconds"].agg(["median", "count"])
         pooled = pooled[pooled["count"] >= 2].rename(columns={"median": "seconds"}).drop(columns="count")
-        pooled = pooled.assign(op="attention", dtype="bf16")
-        # A library that includes rotary embedding and cache writes stands beside others that do not: another harness.
+        pooled = pooled.assign(op="attention" if encoder else "attention_call", dtype="bf16")
         yield from _by_gpu(pooled, AICONFIGURATOR, file.stem, "backend")
 
 
@@ -186,8 +185,10 @@ def _vidur_others(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
     inner = table["n_expanded_embd"].astype(float) / table["tp"]
     turned = width / table["tp"] * (1 + table["n_kv_head"].astype(float) / table["n_head"])
     gated = table["use_gated_mlp"].astype(bool)
+    norms = ["input_layernorm", "post_attention_layernorm"]
     ops: list[tuple[str, Callable[[], pd.Series], pd.Series]] = [
-        ("llm_norm", lambda: table["op"].isin(["input_layernorm", "post_attention_layernorm"]), width),
+        ("llm_norm", lambda: table["op"].isin(norms) & gated, width),
+        ("layernorm", lambda: table["op"].isin(norms) & ~gated, width),  # of the models without gates, PyTorch's own
         ("llm_add", lambda: table["op"].eq("add"), width),
         ("llm_act", lambda: table["op"].eq("mlp_act") & gated, inner),
         ("llm_gelu", lambda: table["op"].eq("mlp_act") & ~gated, inner),

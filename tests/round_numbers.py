@@ -9,11 +9,14 @@ from rooflinekit.model.machine import Calibration, Constant, Spread
 #: Tiles, rows and single accesses cost nothing, nothing limits the power, and the shorter of two is hidden.
 _IDEAL = {
     **dict.fromkeys(("matrix_share", "lanes_share", "vector_share", "memory_share", "product_memory_share"), 1.0),
-    **dict.fromkeys(("matrix_convolution", "lanes_convolution", "lanes_winograd", "attention_share"), 1.0),
+    **dict.fromkeys(("matrix_convolution", "matrix_backward", "lanes_convolution", "lanes_winograd"), 1.0),
     **dict.fromkeys(("matrix_tile_loss", "matrix_prologue", "matrix_latency_cycles"), 0.0),
     **dict.fromkeys(("lanes_tile_loss", "lanes_prologue", "lanes_latency_cycles"), 0.0),
     **dict.fromkeys(("matrix_energy", "lanes_energy"), 1e-30),
-    **dict.fromkeys(("column_cycles", "access_cycles", "attention_block_cycles"), 0.0),
+    **dict.fromkeys(("column_cycles", "row_cycles", "access_cycles", "attention_block_cycles"), 0.0),
+    "attention_share": 1.0,
+    "boost_headroom": 1.0,
+    "eight_bit_energy": 0.5,
     **dict.fromkeys(("kernel_ramp_cycles", "product_ramp_cycles", "kernel_gap", "kernel_gap_graph"), 0.0),
     "special_rate": 16.0,
     "early_memory": 1.0,

@@ -6,6 +6,7 @@ One function an op. Counts follow the conventions of `ir.cost`; the tests hold t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,11 +18,21 @@ from rooflinekit.model.rows import (
     NORM_PASSES,
     NORM_THREADS,
     SOFTMAX_PASSES,
-    VECTOR_BYTES,
     WARP,
     WARP_ROW,
 )
-from rooflinekit.model.work import ATTENTION, CONVOLUTION, PLAIN, WINOGRAD, Floats, Products, Recent, Work
+from rooflinekit.model.work import (
+    ATTENTION,
+    BACKWARD,
+    CONVOLUTION,
+    PLAIN,
+    SCALED,
+    WINOGRAD,
+    Floats,
+    Products,
+    Recent,
+    Work,
+)
 
 #: How many bytes an element has, by the name of its format.
 ITEMSIZE = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
@@ -97,12 +108,12 @@ def quantized_product(rows: pd.DataFrame) -> Candidates:
     """An 8-bit product [m, k] × [k, n] of a 16-bit input: its largest value, its scaling to 8 bits, the product."""
     m, k = _column(rows, "m"), _column(rows, "k")
     count = len(rows)
-    largest = Work.of(count, vector_flop=2 * m * k, read_bytes=2 * m * k)
-    scaled = Work.of(
-        count, vector_flop=m * k, read_bytes=2 * m * k, write_bytes=m * k, recent=Recent.of(np.arange(count), 2 * m * k)
-    )
-    [((product_,), _)] = product(rows)
-    return [((largest, scaled, product_), None)]
+    recent = Recent.of(np.arange(count), 2 * m * k)
+    largest = Work.of(count, vector_flop=2 * m * k, read_bytes=2 * m * k, recent=recent)
+    scaled = Work.of(count, vector_flop=m * k, read_bytes=2 * m * k, write_bytes=m * k, recent=recent)
+    [((work,), _)] = product(rows)
+    products = replace(work.products, way=np.full(count, SCALED))
+    return [((largest, scaled, replace(work, products=products)), None)]
 
 
 @_case("quantize")
@@ -132,10 +143,7 @@ def elementwise(rows: pd.DataFrame) -> Candidates:
 
 @_case("softmax")
 def softmax(rows: pd.DataFrame) -> Candidates:
-    """Over the last of [rows, cols]: maximum, difference, sum; exp and division. Long rows are read three times.
-
-    Rows that do not start at a multiple of 16 bytes are loaded and stored element by element.
-    """
+    """Over the last of [rows, cols]: maximum, difference, sum; exp and division. Long rows are read three times."""
     r, c, size = _column(rows, "rows"), _column(rows, "cols"), _itemsize(rows)
     passes = np.where(c > WARP_ROW, SOFTMAX_PASSES, 1)
     work = Work.of(
@@ -149,7 +157,6 @@ def softmax(rows: pd.DataFrame) -> Candidates:
         passes=passes,
         row_bytes=2 * size * c,
         threads=np.where(c > WARP_ROW, np.minimum(c // 4, MOST_THREADS), WARP),
-        accesses=np.where(c * size % VECTOR_BYTES > 0, (passes + 1) * r * c, 0),
     )
     return [((work,), None)]
 
@@ -191,6 +198,7 @@ def serving(rows: pd.DataFrame) -> Candidates:
         read_bytes=read * size * n,
         write_bytes=write * size * n,
         recent=Recent.of(np.arange(len(rows)), size * n),
+        rows=np.where(rows["op"].eq("llm_gelu"), 0, r),  # whose blocks take elements of any row
         accesses=single * n,
     )
     return [((work,), None)]
@@ -198,7 +206,7 @@ def serving(rows: pd.DataFrame) -> Candidates:
 
 #: Tensors read and written, vector and special operations, and single loads and stores, an element.
 _SERVING = {
-    "llm_norm": (1, 1, 4, 0, 3),  # a row is read twice
+    "llm_norm": (1, 1, 4, 0, 4),  # a row is read twice, and a weight beside each element
     "llm_act": (2, 1, 4, 2, 3),
     "llm_gelu": (1, 1, 4, 1, 2),
     "llm_rope": (1, 1, 3, 0, 3),  # cosine or sine beside each element
@@ -223,14 +231,22 @@ def convolution(rows: pd.DataFrame) -> Candidates:
     def work(products: Products, extra: Floats | float = 0.0) -> Work:
         return Work.of(count, math=_math(rows), products=products, read_bytes=read + extra, write_bytes=write + extra)
 
+    def copied(size: Floats) -> Work:
+        return Work.of(count, read_bytes=size, write_bytes=size)
+
     direct = Products.of(
         index,
         m=np.where(weight, o, pixels),
         n=np.select([data, weight], [c, c * r * s], o),
         k=np.select([data, weight], [o * r * s, pixels], c * r * s),
-        way=np.where(r * s == 1, PLAIN, CONVOLUTION),
+        way=np.where(r * s == 1, PLAIN, np.where(data | weight, BACKWARD, CONVOLUTION)),
     )
     found: Candidates = [((work(direct),), None)]
+    if rows["dtype"].iloc[0] in ("fp16", "bf16"):
+        # the matrix engine wants channels last, save where a pixel sees one pixel; images are given channels first
+        before = copied(np.where(data, output, image))
+        after = copied(np.where(weight, output, np.where(data, image, output)))
+        found = [((before, work(direct), after), r * s > 1), ((work(direct),), r * s == 1)]
     plain = (r == 3) & (s == 3) & (_column(rows, "stride_h", 1) == 1) & (_column(rows, "stride_w", 1) == 1) & ~weight
     if plain.any() and rows["dtype"].iloc[0] == "fp32":
         for edge in WINOGRAD_EDGES:
@@ -283,3 +299,13 @@ def attention(rows: pd.DataFrame) -> Candidates:
         write_bytes=size * b * heads * s * d,
     )
     return [((work,), None)]
+
+
+@_case("attention_call")
+def attention_call(rows: pd.DataFrame) -> Candidates:
+    """Attention as a serving library calls it, which first rotates new queries and keys, and fills the cache."""
+    b, s, heads, kv_heads, d = (_column(rows, name) for name in ("b", "s", "heads", "kv_heads", "d"))
+    moved = _itemsize(rows) * b * s * (heads + 2 * kv_heads) * d
+    put = Work.of(len(rows), read_bytes=moved, write_bytes=moved, recent=Recent.of(np.arange(len(rows)), moved))
+    [((work,), _)] = attention(rows)
+    return [((put, work), None)]

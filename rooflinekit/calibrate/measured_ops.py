@@ -48,8 +48,11 @@ OPS: Mapping[str, MeasuredOp] = MappingProxyType(
         "layernorm": MeasuredOp(family="normalization", needed=_ROWS),
         **dict.fromkeys(("llm_norm", "llm_act", "llm_gelu", "llm_rope"), MeasuredOp(family="serving", needed=_ROWS)),
         **dict.fromkeys(("conv_fwd", "conv_bwd_data", "conv_bwd_weight"), _IMAGE),
-        "attention": MeasuredOp(
-            family="attention", needed=("b", "s", "t", "heads", "kv_heads", "d"), optional=("causal", "window")
+        **dict.fromkeys(
+            ("attention", "attention_call"),
+            MeasuredOp(
+                family="attention", needed=("b", "s", "t", "heads", "kv_heads", "d"), optional=("causal", "window")
+            ),
         ),
     }
 )

@@ -33,6 +33,12 @@ STAGES = (
         ),
     ),
     Stage(
+        name="products of 8 bits",
+        ops=frozenset({"mm_quantized"}),
+        dtypes=frozenset({"fp8"}),
+        constants=("eight_bit_energy",),
+    ),
+    Stage(
         name="streams",
         ops=_ELEMENTWISE,
         dtypes=_HALF | _SINGLE,
@@ -42,7 +48,7 @@ STAGES = (
         name="rows",
         ops=frozenset({"softmax", "layernorm"}),
         dtypes=_HALF | _SINGLE,
-        constants=("column_cycles",),
+        constants=("column_cycles", "row_cycles"),
     ),
     Stage(
         name="single accesses",
@@ -69,11 +75,11 @@ STAGES = (
         name="convolutions on the matrix engine",
         ops=frozenset({"conv_fwd", "conv_bwd_data", "conv_bwd_weight"}),
         dtypes=_HALF,
-        constants=("matrix_convolution",),
+        constants=("matrix_convolution", "matrix_backward"),
     ),
     Stage(
         name="attention",
-        ops=frozenset({"attention"}),
+        ops=frozenset({"attention", "attention_call"}),
         dtypes=_HALF,
         constants=("attention_share", "attention_block_cycles"),
     ),

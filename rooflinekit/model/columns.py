@@ -8,7 +8,7 @@ import numpy as np
 
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.model.kernels import Family, Kernel
-from rooflinekit.model.work import ATTENTION, CONVOLUTION, DEPTHWISE, PLAIN, WINOGRAD, Products, Recent, Work
+from rooflinekit.model.work import ATTENTION, BACKWARD, CONVOLUTION, DEPTHWISE, PLAIN, WINOGRAD, Products, Recent, Work
 
 
 def work_of(kernels: Sequence[Kernel]) -> Work:
@@ -39,7 +39,6 @@ def work_of(kernels: Sequence[Kernel]) -> Work:
         row_bytes=[float(kernel.rows.held_bytes) for kernel in kernels],
         threads=[float(kernel.rows.threads) for kernel in kernels],
         reread_bytes=[float(kernel.reread_bytes) for kernel in kernels],
-        accesses=[float(kernel.rows.accesses) for kernel in kernels],
     )
 
 
@@ -50,6 +49,8 @@ def _way(kernel: Kernel) -> int:
         return DEPTHWISE
     if kernel.pointwise:
         return PLAIN
+    if kernel.kind == "aten.convolution_backward":
+        return BACKWARD
     return {Family.CONVOLUTION: CONVOLUTION, Family.ATTENTION: ATTENTION}.get(kernel.family, PLAIN)
 
 

@@ -175,8 +175,10 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[st
     """
     for kernel in kernels:
         copied = kernel.engine and kernel.math in engines and not kernel.pointwise and kernel.cost.gemms
-        before = [t for t in op.inputs[: 2 if "backward" in op.kind else 1] if copied and not _channels_last(t)]
-        after = [t for t in op.outputs[:1] if copied and len(t.shape) > 2 and not _channels_last(t)]
+        read = 2 if kernel.cost.label == "weight gradient" else 1
+        written = 0 if kernel.cost.label == "weight gradient" else 1
+        before = [t for t in op.inputs[:read] if copied and not _channels_last(t)]
+        after = [t for t in op.outputs[:written] if copied and len(t.shape) > 2 and not _channels_last(t)]
         yield from (_copy(kernel, tensor, "to channels last") for tensor in before)
         yield kernel
         yield from (_copy(kernel, tensor, "from channels last") for tensor in after)

@@ -103,7 +103,12 @@ class Machine:
     @property
     def clock(self) -> float:
         """Cycles a second of an SM."""
-        return self.device.clock.boost
+        return self.device.clock.boost * self.clock_gain
+
+    @property
+    def clock_gain(self) -> float:
+        """By how much the clock is above the stated boost: on boards for gamers that is an average, not a ceiling."""
+        return self.values["boost_headroom"] if self.device.tensor_rate == "half-accumulate" else 1.0
 
     @property
     def bandwidth(self) -> float:
@@ -164,7 +169,7 @@ class Machine:
     def reference_peak(self, *, engine: bool) -> float:
         """FLOP/s of the format in which the constants of tiles are stated: fp16 on the engine, fp32 on the lanes."""
         table = self.device.matrix_peak if engine else self.device.vector_peak
-        return table.get((Math.FP16 if engine else Math.FP32).value) or max(table.values())
+        return self.clock_gain * (table.get((Math.FP16 if engine else Math.FP32).value) or max(table.values()))
 
     def matrix_rate(self, math: Math, *, engine: bool = True) -> Rate:
         """Rate of matrix products in a format; with `engine=False`, on the vector lanes.

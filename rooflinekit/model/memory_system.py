@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from rooflinekit.model.machine import Machine
+from rooflinekit.model.rows import WARP
 from rooflinekit.model.work import Floats, Work
 
 # Rows of the blocks on an SM, relative to its L1: all hit below the first, and the second further on none does.
@@ -71,8 +72,15 @@ def _missed(work: Work, machine: Machine) -> Floats:
     return np.clip((filled - _L1_HELD) / _L1_FADING, 0.0, 1.0)
 
 
-def block_s(work: Work, machine: Machine) -> Floats:
-    """Seconds that the SMs spend on rows, and on accesses of single elements."""
+def rows_s(work: Work, machine: Machine) -> Floats:
+    """Seconds that the SMs spend on rows: on their elements, and on starting, joining and ending each row's threads."""
     value = machine.values
-    rows = np.ceil(work.rows / machine.sm_count) * value["column_cycles"] * work.columns
-    return (rows + work.accesses * value["access_cycles"] / machine.sm_count) / machine.clock
+    once = value["row_cycles"] * (work.threads > WARP)  # a warp needs no other to find its row's sum
+    return np.ceil(work.rows / machine.sm_count) * (value["column_cycles"] * work.columns + once) / machine.clock
+
+
+def accesses_s(work: Work, machine: Machine) -> Floats:
+    """Seconds that the SMs spend on accesses of single elements; rows are shared among the SMs as wholes."""
+    share = np.ceil(work.rows / machine.sm_count) / np.maximum(work.rows, 1)
+    busiest = work.accesses * np.where(work.rows > 0, share, 1 / machine.sm_count)
+    return busiest * machine.values["access_cycles"] / machine.clock

@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 
-#: Energy of a FLOP on the matrix engine, relative to 16 bit: multipliers grow with the width of the mantissa.
-_ENGINE_ENERGY = {Math.FP4: 0.25, Math.FP8: 0.5, Math.INT8: 0.5, Math.FP16: 1.0, Math.BF16: 1.0, Math.TF32: 2.0}
+#: Energy of a FLOP on the matrix engine: the power of `eight_bit_energy` that a format takes of 16 bit's. Half as many
+#: bits are moved, and multipliers shrink with the square of the mantissa, but sums stay in fp32.
+_HALVINGS = {Math.FP4: 2, Math.FP8: 1, Math.INT8: 1, Math.FP16: 0, Math.BF16: 0, Math.TF32: -1}
 _REFERENCE_NM = 16.0
 
 
@@ -39,8 +40,8 @@ def power_limit(device: Device, values: Mapping[str, float], math: Math, *, engi
     node = node_nm(device)
     if device.board_power is None or node is None:
         return float("inf")
-    if engine and math in _ENGINE_ENERGY:
-        energy = values["matrix_energy"] * _ENGINE_ENERGY[math]
+    if engine and math in _HALVINGS:
+        energy = values["matrix_energy"] * values["eight_bit_energy"] ** _HALVINGS[math]
     else:
         energy = values["lanes_energy"] * (2.0 if math is Math.FP64 else 1.0)
     energy *= (node / _REFERENCE_NM) ** values["energy_node_exponent"]

@@ -20,7 +20,7 @@ from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of
 from rooflinekit.model.kernels import Kernel
 from rooflinekit.model.machine import Machine, Rate
-from rooflinekit.model.memory_system import block_s, combined, sustained_bandwidth, traffic_s
+from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
 from rooflinekit.model.utilization import Rates, fill
 from rooflinekit.model.work import Floats, Work
 
@@ -60,11 +60,12 @@ def time_work(work: Work, machine: Machine) -> Times:
 
     def beside(products_s: Floats, others_s: Floats) -> Floats:
         """The matrix engine works beside the vector lanes; lanes that do the products do everything in turn."""
-        return np.where(overlaps, np.maximum(products_s, others_s), products_s + others_s)
+        return np.where(overlaps, combined(products_s, others_s, machine), products_s + others_s)
 
     flop = work.products.flop
     products_s = per_kernel(found.compute_s)
-    compute_s = np.maximum(beside(products_s, work.vector_flop / vector_rate + special_s), block_s(work, machine))
+    compute_s = np.maximum(beside(products_s, work.vector_flop / vector_rate + special_s), rows_s(work, machine))
+    compute_s = compute_s + accesses_s(work, machine)  # of the threads that do the arithmetic
     ideal_s = beside(per_kernel(flop / rates.peak), work.vector_flop / vector_peak + special_s)
     memory_s = memory_s + per_kernel(found.extra_bytes) / sustained_bandwidth(work, machine)
     ramp_s = machine.product_ramp_s * (np.bincount(rows, minlength=count) > 0)
@@ -86,14 +87,15 @@ def _product_rates(work: Work, machine: Machine) -> Rates:
         rate = machine.matrix_rate(work.math[i // 2], engine=bool(i % 2))
         table[:, i] = rate.on_engine, rate.peak, (rate.full or rate.peak) * rate.share, rate.limit
     on_engine, peak, issued, limit = table[:, key]
-    return Rates(on_engine=on_engine > 0, peak=peak, issued=issued, limit=limit)
+    gain = machine.clock_gain
+    return Rates(on_engine=on_engine > 0, peak=gain * peak, issued=gain * issued, limit=limit)
 
 
 def _vector_rates(work: Work, machine: Machine) -> tuple[Floats, Floats]:
     """Peak and sustained rate of arithmetic outside products, by kernel."""
     rates = [machine.vector_rate(math) for math in work.math]
-    peak = np.array([rate.peak for rate in rates])
-    return peak[work.arithmetic], np.array([rate.sustained for rate in rates])[work.arithmetic]
+    peak, sustained = (machine.clock_gain * np.array([(rate.peak, rate.sustained) for rate in rates])).T
+    return peak[work.arithmetic], sustained[work.arithmetic]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,6 @@ SOFTMAX_PASSES = 3
 NORM_PASSES = 2
 NORM_THREADS = 128
 MOST_THREADS = 1024
-VECTOR_BYTES = 16  # of a load by one thread, where the row starts at a multiple of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +30,6 @@ class Rows:
     passes: int = 1  # how often one is read
     held_bytes: int = 0  # what a block comes back to in the later passes
     threads: int = 1  # of a block
-    single: bool = False  # whether elements are loaded and stored one by one
-
-    @property
-    def accesses(self) -> int:
-        """Loads and stores of single elements."""
-        return self.count * self.length * (self.passes + 1) if self.single else 0
 
 
 NO_ROWS = Rows()
@@ -51,7 +44,6 @@ def softmax_rows(count: int, length: int, itemsize: int) -> Rows:
         passes=1 if short else SOFTMAX_PASSES,
         held_bytes=2 * itemsize * length,  # input and output
         threads=WARP if short else min(length // 4, MOST_THREADS),
-        single=length * itemsize % VECTOR_BYTES > 0,
     )
 
 

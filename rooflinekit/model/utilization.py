@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import combined
-from rooflinekit.model.work import ATTENTION, CONVOLUTION, DEPTHWISE, WINOGRAD, Floats, Products
+from rooflinekit.model.work import ATTENTION, BACKWARD, CONVOLUTION, DEPTHWISE, SCALED, WINOGRAD, Floats, Products
 
 TILES = (
     (256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
@@ -34,6 +34,8 @@ _CHUNK = 4096  # products looked at together: 4096 · 128 candidates · 8 bytes 
 _OPTIONS = np.array([(a, b, s) for (a, b), s in product(TILES, SPLITS)], dtype=float).T
 _QUERIES = 128  # queries that one block of an attention kernel works on
 _KEYS = 64  # keys in one of its steps
+_HALF_BYTES = 2  # of an element in the formats that attention is fused in
+_FETCHED = 64  # bytes that one SM takes from the L2 in a clock (NVIDIA, A100 whitepaper: 5120 a clock for 80 slices)
 _GRAIN = 16  # queries that the matrix engine takes at once
 
 
@@ -61,7 +63,7 @@ class Rates:
     """What limits each product, in FLOP/s."""
 
     on_engine: NDArray[np.bool_]  # which unit does it: the matrix engine, or the vector lanes
-    peak: Floats  # of that unit
+    peak: Floats  # of that unit at the clock that the board runs at
     issued: Floats  # by tiles without loss, on an SM whose product line has not halved its units
     limit: Floats  # what the board's power sustains
 
@@ -97,6 +99,7 @@ def _tiled(p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: 
     depth = np.ceil(k / s)
     loss = 1 + value[f"{kind}_tile_loss"] * (1 / a + 1 / b)
     way = np.where(p.way == CONVOLUTION, value[f"{kind}_convolution"], 1.0)
+    way = np.where(p.way == BACKWARD, value["matrix_backward" if engine else "lanes_convolution"], way)
     way = np.where(p.way == WINOGRAD, value["lanes_winograd"], way)  # libraries run it on the lanes alone
     per_sm = (rates.issued * way / machine.sm_count)[:, None]
     # a step in k is as long as in 16 bit: formats of twice the rate take two numbers where those take one
@@ -111,13 +114,26 @@ def _tiled(p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: 
     total = start + combined(
         compute_s, traffic_s[:, None] + extra / (machine.bandwidth * value["product_memory_share"]), machine
     )
-    best = np.argmin(total, axis=1)
+    best = np.argmin(np.where(_possible(p), total, np.inf), axis=1)
     rows = np.arange(p.m.size)
     return Fill(
         compute_s=compute_s[rows, best],
         extra_bytes=extra[rows, best],
         extra_start_s=np.broadcast_to(start, total.shape)[rows, best],
     )
+
+
+def _possible(p: Products) -> NDArray[np.bool_]:
+    """Which tiles and splits the library of each product has: [products, options].
+
+    For scaled products of 8 bits serving libraries have one tile for few rows, one for more and one for many, and no
+    split (vLLM, csrc/quantization/cutlass_w8a8, sm90: 64×64, 64×128 above 64 rows, 128×128 above 128).
+    """
+    a, b, s = _OPTIONS
+    m = p.m[:, None]
+    one = (s == 1) & (a == np.where(m <= 128, 64, 128)) & (b == np.where(m <= 64, 64, 128))
+    possible: NDArray[np.bool_] = one | (p.way != SCALED)[:, None]
+    return possible
 
 
 def _depthwise(p: Products, machine: Machine) -> Fill:
@@ -135,7 +151,8 @@ def _attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     """One of the two products of fused attention: a block takes up to 128 queries over the keys, 64 at a time.
 
     Blocks of one length come in waves. Under a causal mask their lengths differ: the SMs share them evenly, but none
-    ends before the block that sees all keys. A few queries alone (decoding) are shared by splitting the keys.
+    ends before the block that sees all keys. For a few queries alone (decoding) an SM fetches all keys, or they are
+    split among the SMs, whose parts another kernel joins.
     """
     first = p.k <= p.n  # scores [s, t] from [s, d]; the other is [s, e] from [s, t]
     keys, depth = np.where(first, p.n, p.k), np.where(first, p.k, p.n)
@@ -146,11 +163,14 @@ def _attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     rate = np.minimum(rates.issued, rates.peak)
     per_sm = rate / machine.sm_count * machine.values["attention_share"]
     start = machine.values["attention_block_cycles"] / 2 / machine.clock  # half with each of the two products
-    longest = start + 2 * queries * padded * depth / per_sm
+    fetch = _HALF_BYTES * keys * depth / (_FETCHED * machine.clock)
+    longest = np.maximum(2 * queries * padded * depth / per_sm, fetch)
+    average = np.maximum(2 * queries * padded * seen * depth / per_sm, fetch)
     blocks = p.batch * np.ceil(p.m / queries) / machine.sm_count
-    average = start + 2 * queries * padded * seen * depth / per_sm
-    waves = np.where(p.executed < 1, np.maximum(blocks * average, longest), np.ceil(blocks) * longest)
-    decoding = p.m <= _QUERIES / 2
+    shared = blocks * (start + average)
+    waves = np.where(p.executed < 1, np.maximum(shared, start + longest), np.ceil(blocks) * (start + longest))
+    alone = blocks * start + np.where(p.executed < 1, np.maximum(blocks * average, longest), np.ceil(blocks) * longest)
+    few = np.minimum(alone, shared + machine.start_s / 2)  # half of the kernel that joins the parts
+    compute_s = np.maximum(np.where(p.m <= _QUERIES / 2, few, waves), p.flop / rates.limit)
     zeros = np.zeros(p.m.size)
-    compute_s = np.maximum(np.where(decoding, blocks * average, waves), p.flop / rates.limit)
     return Fill(compute_s=compute_s, extra_bytes=zeros, extra_start_s=zeros)

@@ -14,7 +14,7 @@ from rooflinekit.ir.tensor import Math
 Floats: TypeAlias = NDArray[np.float64]
 
 #: Ways in which matrix products are tiled.
-PLAIN, CONVOLUTION, WINOGRAD, ATTENTION, DEPTHWISE = range(5)
+PLAIN, CONVOLUTION, WINOGRAD, ATTENTION, DEPTHWISE, SCALED, BACKWARD = range(7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Products:
     n: Floats
     k: Floats
     executed: Floats  # share of the multiply-adds that is executed: below 1 where a mask leaves blocks out
-    way: NDArray[np.int64]  # PLAIN, CONVOLUTION, WINOGRAD, ATTENTION or DEPTHWISE
+    way: NDArray[np.int64]  # PLAIN, CONVOLUTION, WINOGRAD, ATTENTION, DEPTHWISE, SCALED or BACKWARD
 
     @property
     def flop(self) -> Floats:

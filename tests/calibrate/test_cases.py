@@ -15,7 +15,7 @@ from rooflinekit.calibrate.cases import candidates
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.kernels import Kernel, issues_of
-from rooflinekit.model.work import ATTENTION, CONVOLUTION, PLAIN, WINOGRAD, Work
+from rooflinekit.model.work import ATTENTION, BACKWARD, CONVOLUTION, PLAIN, SCALED, WINOGRAD, Work
 
 TORCH_NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
@@ -116,7 +116,9 @@ def test_a_quantized_product_is_three_kernels() -> None:
         Counts(0, 128, 0, 256, 128),
         Counts(1024, 0, 0, 192, 64),
     ]
-    assert [work.recent.bytes.tolist() for work in found] == [[], [256.0], []]
+    # the input was written by the kernel before
+    assert [work.recent.bytes.tolist() for work in found] == [[256.0], [256.0], []]
+    assert [work.products.way.tolist() for work in found] == [[], [], [SCALED]]
 
 
 def test_quantization() -> None:
@@ -162,7 +164,7 @@ def test_ops_of_one_table_each_have_their_own_counts() -> None:
 
 
 def _rows_of(work: Work) -> dict[str, float]:
-    names = ("rows", "columns", "passes", "row_bytes", "threads", "accesses")
+    names = ("rows", "columns", "passes", "row_bytes", "threads")
     return {name: float(getattr(work, name)[0]) for name in names}
 
 
@@ -174,7 +176,6 @@ def _rows_of_kernel(kernel: Kernel) -> dict[str, float]:
         "passes": rows.passes,
         "row_bytes": rows.held_bytes,
         "threads": rows.threads,
-        "accesses": rows.accesses,
     }
 
 
@@ -213,8 +214,9 @@ def test_layer_norm_in_half_precision_writes_its_statistics_in_fp32() -> None:
 @pytest.mark.parametrize(
     ("op", "counts", "accesses"),
     [
-        # 24 elements of 2 bytes. RMS norm: square, sum, times 1/σ, gain; the row is read twice and written once
-        ("llm_norm", Counts(0, 96, 0, 48, 48), 72),
+        # 24 elements of 2 bytes. RMS norm: square, sum, times 1/σ, gain; the row is read twice and written once, and
+        # the gain is loaded beside each element
+        ("llm_norm", Counts(0, 96, 0, 48, 48), 96),
         # rotary embedding: x·cos + turned x·sin; cosine or sine is loaded beside each element
         ("llm_rope", Counts(0, 72, 0, 48, 48), 72),
         # sum: two reads, by PyTorch's kernel, which loads several at once
@@ -293,7 +295,8 @@ def test_convolutions(op: str, case: tuple[int, ...]) -> None:
     (work,) = works(op, **_convolution_sizes(case))
     assert _counts(work) == _counts_of(kernel.cost)
     assert gemms(work) == [_shape(gemm) for gemm in kernel.cost.gemms]
-    assert work.products.way.tolist() == [PLAIN if case[5:7] == (1, 1) else CONVOLUTION]
+    spread = CONVOLUTION if op == "conv_fwd" else BACKWARD
+    assert work.products.way.tolist() == [PLAIN if case[5:7] == (1, 1) else spread]
 
 
 @pytest.mark.parametrize("case", [(2, 3, 8, 12, 10, 3, 3, 1, 1), (2, 16, 8, 7, 5, 3, 3, 1, 1)])
@@ -323,12 +326,30 @@ def test_winograd_without_padding(op: str) -> None:
         ("conv_fwd", "fp32", (1, 4, 4, 9, 9, 3, 3, 2, 1)),  # stride 2
         ("conv_fwd", "fp32", (1, 4, 4, 9, 9, 5, 5, 1, 2)),
         ("conv_bwd_weight", "fp32", (1, 4, 4, 9, 9, 3, 3, 1, 1)),
-        ("conv_fwd", "fp16", (1, 4, 4, 9, 9, 3, 3, 1, 1)),  # runs on the matrix engine
     ],
 )
 def test_convolutions_without_winograd(op: str, dtype: str, case: tuple[int, ...]) -> None:
     rows = pd.DataFrame([{"op": op, "dtype": dtype, **_convolution_sizes(case)}])
     assert len(candidates(op, rows)) == 1
+
+
+@pytest.mark.parametrize(
+    ("op", "before", "after"),
+    [
+        # image [2, 3, 8, 8], output [2, 5, 8, 8] of 2 bytes: 768 and 1280 B
+        ("conv_fwd", 768, 1280),
+        ("conv_bwd_data", 1280, 768),
+        ("conv_bwd_weight", 768, 1280),  # both before
+    ],
+)
+def test_the_matrix_engine_wants_channels_last(op: str, before: int, after: int) -> None:
+    sizes = _convolution_sizes((2, 3, 5, 8, 8, 3, 3, 1, 1)) | {"op": op, "dtype": "fp16"}
+    rows = pd.DataFrame([sizes, sizes | {"r": 1, "s": 1, "pad_h": 0, "pad_w": 0}])
+    (three, spread), (one, pointwise) = candidates(op, rows)
+    copies = [(work.read_bytes[0], work.write_bytes[0]) for work in (three[0], three[-1])]
+    assert copies == [(before, before), (after, after)]
+    assert len(one) == 1  # a pixel that sees one pixel is a product in either layout
+    assert (spread.tolist(), pointwise.tolist()) == ([True, False], [False, True])
 
 
 def test_winograd_is_open_to_the_rows_that_it_can_run() -> None:

@@ -15,7 +15,10 @@ from rooflinekit.model.roofline import time_work
 from rooflinekit.model.work import Products, Work
 
 #: 10 pJ a FLOP on the lanes, 2 pJ on the engine, in 16 nm; a fifth of the board idles.
-VALUES = {"lanes_energy": 10e-12, "matrix_energy": 2e-12, "idle_share": 0.2, "energy_node_exponent": 1.0}
+VALUES = {
+    "lanes_energy": 10e-12, "matrix_energy": 2e-12, "eight_bit_energy": 0.5, "idle_share": 0.2,
+    "energy_node_exponent": 1.0,
+}  # fmt: skip
 
 
 def limit(device: Device, arithmetic: Math = Math.FP32, *, engine: bool = False, **board: object) -> float:

@@ -32,28 +32,19 @@ class Scaled(nn.Module):
 @pytest.mark.parametrize(
     ("length", "itemsize", "expected"),
     [
-        # up to 1024 a warp keeps the row; 4 · 1024 B is a multiple of 16
+        # up to 1024 a warp keeps the row
         (1024, 4, Rows(count=10, length=1024, passes=1, held_bytes=8192, threads=32)),
-        # 1025 · 4 B is not: loads of single elements; 1025 // 4 = 256 threads
-        (1025, 4, Rows(count=10, length=1025, passes=3, held_bytes=8200, threads=256, single=True)),
+        # 1025 // 4 = 256 threads
+        (1025, 4, Rows(count=10, length=1025, passes=3, held_bytes=8200, threads=256)),
         (2048, 4, Rows(count=10, length=2048, passes=3, held_bytes=16384, threads=512)),
         # no more than 1024 threads: from 4096 elements on
         (8192, 2, Rows(count=10, length=8192, passes=3, held_bytes=32768, threads=1024)),
-        # 12 · 2 B = 24 B; 16 · 2 B = 32 B
-        (12, 2, Rows(count=10, length=12, passes=1, held_bytes=48, threads=32, single=True)),
         (16, 2, Rows(count=10, length=16, passes=1, held_bytes=64, threads=32)),
-        (1, 4, Rows(count=10, length=1, passes=1, held_bytes=8, threads=32, single=True)),
+        (1, 4, Rows(count=10, length=1, passes=1, held_bytes=8, threads=32)),
     ],
 )
 def test_softmax(length: int, itemsize: int, expected: Rows) -> None:
     assert softmax_rows(10, length, itemsize) == expected
-
-
-def test_single_loads_and_stores() -> None:
-    # 10 rows of 1025: three reads and one write of each element; 10 of 12: one and one
-    assert softmax_rows(10, 1025, 4).accesses == 41_000
-    assert softmax_rows(10, 12, 2).accesses == 240
-    assert softmax_rows(10, 1024, 4).accesses == 0
 
 
 def test_normalization() -> None:

@@ -285,11 +285,32 @@ def test_causal_attention_is_not_faster_than_its_longest_block(machine: Machine)
     assert found.compute_s[0] == pytest.approx(2 * BLOCK)
 
 
-@pytest.mark.parametrize("heads", [5, 50, 75])
-def test_decoding_splits_the_keys_over_all_sms(machine: Machine, heads: int) -> None:
-    # one query runs as 16; 75 heads take 1.5 blocks' time, 5 a tenth: 16/128 of BLOCK each
-    found = attention(machine, batch=heads, queries=1, keys=1024, width=64)
-    assert found.compute_s[0] == pytest.approx(2 * BLOCK * 16 / 128 * heads / 50)
+#: An SM takes 1024 keys of 64 numbers of 2 bytes at 64 B a clock of 1.25 GHz: 1.6384 µs, longer than the arithmetic of
+#: one query, which runs as 16: 16/128 of BLOCK, 1.0486 µs.
+FETCH = 1.6384e-6
+
+
+def test_decoding_gives_each_head_an_sm(machine: Machine) -> None:
+    # with 50 heads on 50 SMs nothing is gained by splitting
+    found = attention(machine, batch=50, queries=1, keys=1024, width=64)
+    assert found.compute_s[0] == pytest.approx(2 * FETCH)
+
+
+def test_decoding_splits_the_keys_of_a_few_heads(device: Device) -> None:
+    # 5 heads on 50 SMs take a tenth of that, and a kernel that joins the parts: a gap of 0.1 µs
+    found = attention(Machine.of(device, constants(kernel_gap=1e-7)), batch=5, queries=1, keys=1024, width=64)
+    assert found.compute_s[0] == pytest.approx(2 * FETCH / 10 + 1e-7)
+
+
+def test_decoding_does_not_split_what_another_kernel_would_cost(device: Device) -> None:
+    found = attention(Machine.of(device, constants(kernel_gap=4e-6)), batch=5, queries=1, keys=1024, width=64)
+    assert found.compute_s[0] == pytest.approx(2 * FETCH)
+
+
+def test_more_queries_are_bound_by_arithmetic(machine: Machine) -> None:
+    # 32 of 128: 2.097 µs
+    found = attention(machine, batch=50, queries=32, keys=1024, width=64)
+    assert found.compute_s[0] == pytest.approx(2 * BLOCK / 4)
 
 
 def test_attention_without_tensor_cores_runs_on_the_lanes(machine: Machine) -> None:
