@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,18 +37,21 @@ class Workload:
     sync: str
     optimizer: str | None
     burst: bool
+    constants: Path | None
     allow_draft: bool
     options: dict[str, Any]  # of workflows.trace, keyword inputs among them
 
     def predict(self, *targets: str) -> list[list[Prediction]]:
         """For each target its predictions, one a GPU; each target is traced once."""
         from rooflinekit import workflows
+        from rooflinekit.calibrate.fits import fits_for
         from rooflinekit.hardware.specs import load_device, load_host
         from rooflinekit.step.timeline import Execution
 
         # Everything that can be wrong is looked at before the slow part.
         execution = Execution(backend=self.execution, sync=self.sync)  # type: ignore[arg-type]  # it checks the words
         devices, host = [load_device(gpu, allow_draft=self.allow_draft) for gpu in self.gpus], load_host(self.host)
+        constants = fits_for(devices, self.constants)
         optimizer = _optimizer(self.optimizer)
         from rooflinekit.tracing.targets import load_target
 
@@ -66,8 +70,10 @@ class Workload:
                 )
             found.append(
                 [
-                    workflows.predict(graph, device, host=host, execution=execution, burst=self.burst)
-                    for device in devices
+                    workflows.predict(
+                        graph, device, host=host, execution=execution, burst=self.burst, constants=fitted
+                    )
+                    for device, fitted in zip(devices, constants, strict=True)
                 ]
             )
         return found
@@ -96,6 +102,9 @@ def _workload(
     burst: Annotated[
         bool, typer.Option("--burst", help="one step on a cool GPU, before the board's power lowers the clock")
     ] = False,
+    constants: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="a fit of the GPU, such as `calibrate` writes")
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="refuse ops without a cost rule")] = False,
     allow_draft: Annotated[
         bool, typer.Option("--allow-draft", help="take a draft, whose numbers are not confirmed")
@@ -122,6 +131,7 @@ def _workload(
         sync=sync,
         optimizer=optimizer,
         burst=burst,
+        constants=constants,
         allow_draft=allow_draft,
         options={"mode": mode, "dtype": dtype, "tf32": tf32, "strict": strict, **kwargs},
     )
