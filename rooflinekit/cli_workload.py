@@ -41,6 +41,11 @@ class Workload:
     allow_draft: bool
     options: dict[str, Any]  # of workflows.trace, keyword inputs among them
 
+    @property
+    def optimizer_class(self) -> Callable[..., Any] | None:
+        """What --optimizer names. Raises InputError for a word that torch.optim does not know."""
+        return _optimizer(self.optimizer)
+
     def predict(self, *targets: str) -> list[list[Prediction]]:
         """For each target its predictions, one a GPU; each target is traced once."""
         from rooflinekit import workflows
@@ -52,7 +57,7 @@ class Workload:
         execution = Execution(backend=self.execution, sync=self.sync)  # type: ignore[arg-type]  # it checks the words
         devices, host = [load_device(gpu, allow_draft=self.allow_draft) for gpu in self.gpus], load_host(self.host)
         constants = fits_for(devices, self.constants)
-        optimizer = _optimizer(self.optimizer)
+        optimizer = self.optimizer_class
         from rooflinekit.tracing.targets import load_target
 
         found = []
@@ -70,9 +75,7 @@ class Workload:
                 )
             found.append(
                 [
-                    workflows.predict(
-                        graph, device, host=host, execution=execution, burst=self.burst, constants=fitted
-                    )
+                    workflows.predict(graph, device, host=host, execution=execution, burst=self.burst, constants=fitted)
                     for device, fitted in zip(devices, constants, strict=True)
                 ]
             )
@@ -109,13 +112,15 @@ def _workload(
     allow_draft: Annotated[
         bool, typer.Option("--allow-draft", help="take a draft, whose numbers are not confirmed")
     ] = False,
+    *,
+    needs_gpu: bool = True,
 ) -> Workload:
     check_word("--mode", mode, ("inference", "training"))
     if optimizer is not None and mode != "training":
         raise InputError("--optimizer belongs to --mode training")
     if not input:
         raise InputError("--input is missing: the sizes that the model is called with, such as --input batch,3,224,224")
-    if not gpu:
+    if not gpu and needs_gpu:
         raise InputError("--gpu is missing: name one or more, such as --gpu nvidia-l4 (see `rooflinekit devices`)")
     from rooflinekit.ir.inputs import open_names
     from rooflinekit.ir.sizes import check_dims
@@ -125,7 +130,7 @@ def _workload(
     return Workload(
         args=args,
         sizes=check_dims(_sizes(size or [], context.args, names), names, complete=True),
-        gpus=tuple(gpu),
+        gpus=tuple(gpu or ()),
         host=host,
         execution=execution,
         sync=sync,
@@ -137,14 +142,17 @@ def _workload(
     )
 
 
-def describes_workload(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: adds the options of a workload to a subcommand, which gets them as the argument `workload`."""
-    shared = inspect.signature(_workload, eval_str=True).parameters
+def describes_workload(command: Callable[..., None], *, needs_gpu: bool = True) -> Callable[..., None]:
+    """Decorator: adds the options of a workload to a subcommand, which gets them as the argument `workload`.
+
+    needs_gpu: whether --gpu has to be given.
+    """
+    shared = {n: p for n, p in inspect.signature(_workload, eval_str=True).parameters.items() if n != "needs_gpu"}
     own = {n: p for n, p in inspect.signature(command, eval_str=True).parameters.items() if n != "workload"}
 
     @functools.wraps(command)
     def with_workload(**values: Any) -> None:
-        workload = _workload(**{name: values.pop(name) for name in shared})
+        workload = _workload(**{name: values.pop(name) for name in shared}, needs_gpu=needs_gpu)
         command(workload=workload, **values)
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own.values(), *shared.values())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from rooflinekit.model.machine import Calibration
 from rooflinekit.step.timeline import Backend, Execution
 
 if TYPE_CHECKING:
+    from rooflinekit.calibrate.model_run import Place
     from rooflinekit.study.validation import Validation
     from rooflinekit.tracing.tracer import Loss, Mode, OptimizerFactory
 
@@ -72,24 +74,17 @@ def measure_model(
     """
     _check_care(precision, samples, budget_s)
     how = execution if isinstance(execution, Execution) else Execution(backend=execution)
-    if how.sync == "op":
-        raise MeasureError("execution sync 'op': is not measured, for PyTorch has no such mode; choose 'step' or 'none'")
-    from rooflinekit.calibrate import at_hand, model_run
+    found, place = hardware_for(device, gpu, how, threads)
+    from rooflinekit.calibrate import model_run
     from rooflinekit.study.validation import compare_run
     from rooflinekit.tracing import tracer
 
-    kind, index = at_hand.parse_device(device or model_run.default_device(), "device")
-    if kind == "cuda" and threads is not None:
-        raise InputError(f"threads: belongs to device='cpu'; got {threads} with device {device!r}")
-    found = gpu if isinstance(gpu, Device) else at_hand.specification(kind, index, gpu and str(gpu), option="gpu=")
-    found = at_hand.on_threads(found, threads) if kind == "cpu" else found
-    place = model_run.Place.of(kind, index, found.sm_count if kind == "cpu" else None)
     say = progress or (lambda _: None)
 
     names = open_names((inputs, options, tuple(targets)))
     sizes = check_dims({n: options.pop(n) for n in tuple(options) if n in names}, names, complete=True)
-    training = {"loss": loss, "targets": tuple(targets), "optimizer": optimizer}
-    kept = {"dtype": dtype, "autocast": autocast, "tf32": tf32}
+    training: dict[str, Any] = {"loss": loss, "targets": tuple(targets), "optimizer": optimizer}
+    kept: dict[str, Any] = {"dtype": dtype, "autocast": autocast, "tf32": tf32}
     say("tracing")
     graph = workflows.trace(
         model, *inputs, mode=mode, sizes=sizes, fixed=True, name=name, rules=rules, strict=strict,
@@ -105,7 +100,7 @@ def measure_model(
         model_run.Care(precision=precision, samples=samples, budget_s=budget_s),
         backend=how.backend,
         wait_each=how.sync == "step",
-        dtype=None if dtype is None else DType(dtype),
+        dtype=None if dtype is None else Input(dtype=dtype).dtype,
         tf32=tf32,
         sizes=sizes,
         by_op=by_op,
@@ -119,6 +114,41 @@ def measure_model(
         options={**told, "optimizer": getattr(optimizer, "__name__", None if optimizer is None else "given")},
         threads=place.threads or 0,
     )
+
+
+def hardware_for(
+    device: str | None,
+    gpu: str | Path | Device | None,
+    execution: Execution,
+    threads: int | None,
+    *,
+    allow_draft: bool = False,
+    options: tuple[str, str] = ("device", "gpu="),
+) -> tuple[Device, Place]:
+    """The specification that is predicted for, and where the model runs: all that can be refused before it is built.
+
+    The arguments are those of `measure_model`; options: what messages call device and gpu. Raises what it raises.
+    """
+    if execution.sync == "op":
+        raise MeasureError(
+            "execution sync 'op': PyTorch has no such mode that could be measured; choose 'step' or 'none'"
+        )
+    from rooflinekit.calibrate import at_hand, model_run
+
+    kind, index = at_hand.parse_device(device or model_run.default_device(), options[0])
+    if kind == "cuda" and threads is not None:
+        raise InputError(f"threads: belong to a CPU that is measured; got {threads} on a GPU")
+    place = model_run.Place.of(kind, index)
+    place.check(execution.backend)
+    if not isinstance(gpu, Device):
+        named = None if gpu is None else str(gpu)
+        gpu = at_hand.specification(kind, index, named, allow_draft=allow_draft, option=options[1])
+    if gpu.kind != ("gpu" if kind == "cuda" else "cpu"):
+        raise InputError(f"{options[1]} {gpu.name}: is a {gpu.kind.upper()}; the model would run on {place.device}")
+    if kind == "cuda":
+        return gpu, place
+    found = at_hand.on_threads(gpu, threads)
+    return found, replace(place, threads=found.sm_count)
 
 
 def _check_care(precision: float, samples: int, budget_s: float) -> None:

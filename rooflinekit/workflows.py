@@ -126,8 +126,8 @@ def predict(
     constants: a fit of this GPU, such as `rooflinekit calibrate` writes, in the place of the shipped one.
     options: a number for each named size; with a model also the options of `trace`.
 
-    Raises what `trace` and `load_device` raise, FormatError for arithmetic that the GPU does not have, and SpecError for
-    a fit that cannot be read, or is of another device.
+    Raises what `trace` and `load_device` raise, FormatError for arithmetic that the GPU does not have, and SpecError
+    for a fit that cannot be read, or is of another device.
     """
     if gpu is None and inputs:
         *inputs, gpu = inputs  # type: ignore[assignment]

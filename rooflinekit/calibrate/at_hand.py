@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Literal
 
@@ -46,9 +47,17 @@ def specification(
 
 
 def on_threads(device: Device, threads: int | None) -> Device:
-    """A CPU as it is with so many of its cores; None stands for all. Raises InputError for more than it has."""
-    if threads is None or threads == device.sm_count:
-        return device
-    if not 0 < threads < device.sm_count:
-        raise InputError(f"threads: {device.name} has {device.sm_count} cores; got {threads}")
-    return device.replace(sm_count=threads)
+    """A CPU as it is with so many of its cores; None stands for all.
+
+    Raises InputError for more than it has, and for more than this machine gives to the process.
+    """
+    wanted = device.sm_count if threads is None else threads
+    if not 0 < wanted <= device.sm_count:
+        raise InputError(f"threads: {device.name} has {device.sm_count} cores; got {wanted}")
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if wanted > here:
+        raise InputError(
+            f"threads: {device.name} has {wanted} cores, this process may use {here}; choose fewer threads, or the "
+            "specification of this machine"
+        )
+    return device if wanted == device.sm_count else device.replace(sm_count=wanted)

@@ -104,7 +104,7 @@ def constants_for(device: Device) -> Calibration:
 
 
 def fits_for(devices: Sequence[Device], file: Path | None) -> tuple[Calibration, ...]:
-    """The constants of each device; those of the file for the one that it is of. Raises SpecError where it is of none."""
+    """The constants of each device, the file's for the one that it is of. Raises SpecError where it is of none."""
     if file is None:
         return tuple(map(constants_for, devices))
     of = _read(file, str(file)).name

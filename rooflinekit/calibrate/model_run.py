@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from rooflinekit.calibrate import model_step
 from rooflinekit.calibrate.model_step import Run
 from rooflinekit.calibrate.op_times import profile_step
-from rooflinekit.calibrate.run_record import ModelRun
+from rooflinekit.calibrate.run_record import KernelTime, ModelRun, ProfiledOp
 from rooflinekit.calibrate.samples import collect, settled
 from rooflinekit.calibrate.timers import CpuTimer, CudaTimer, first_line, fp32_arithmetic, gpu_name
 from rooflinekit.errors import MeasureError, RooflinekitError
@@ -49,12 +49,19 @@ class Place:
     cuda: Any = None
 
     @classmethod
-    def of(cls, kind: str, index: int, threads: int | None) -> Place:
+    def of(cls, kind: str, index: int) -> Place:
         """A device as PyTorch names it. Raises InputError for a GPU that it does not see."""
         if kind == "cpu":
-            return cls(device=torch.device("cpu"), threads=threads)
+            return cls(device=torch.device("cpu"))
         gpu_name(index)
         return cls(device=torch.device("cuda", index), cuda=torch.cuda)
+
+    def check(self, backend: str) -> None:
+        """Raises MeasureError for a way of execution that there is not."""
+        if backend in ("cuda-graph", "reduce-overhead") and self.cuda is None:
+            raise MeasureError(
+                f"execution {backend!r}: a CPU has no CUDA graphs; choose 'eager' or 'compiled', or a GPU"
+            )
 
     def wait(self) -> None:
         """Returns when everything asked of the device is done."""
@@ -96,16 +103,13 @@ def measure_step(
 ) -> ModelRun:
     """Samples of one step, and its ops under the profiler.
 
-    backend: "eager", "compiled", "cuda-graph" or "reduce-overhead". wait_each: whether the CPU waits for the device after
-    each step, or steps follow each other. dtype, tf32: as `rk.trace` has them. A CUDA graph hides its ops from the
-    profiler: theirs are of the same step without it.
+    backend: "eager", "compiled", "cuda-graph" or "reduce-overhead". wait_each: whether the CPU waits for the device
+    after each step, or steps follow each other. dtype, tf32: as `rk.trace` has them. A CUDA graph hides its ops from
+    the profiler: theirs are of the same step without it.
 
     Raises MeasureError for a model that cannot be run there, or not in this way.
     """
-    if backend in ("cuda-graph", "reduce-overhead") and place.cuda is None:
-        raise MeasureError(
-            f"execution {backend!r}: a CPU has no CUDA graphs; choose 'eager' or 'compiled', or device='cuda'"
-        )
+    place.check(backend)
     with place.chosen(), _running(step, place), fp32_arithmetic(matmul=tf32 is True, convolution=tf32 is not False):
         progress("preparing")
         ready = model_step.on_device(step, place.device, dtype, sizes)
@@ -113,19 +117,27 @@ def measure_step(
         run = _ways(place)[backend](ready, place.device)
         once = _timed(run, place, 1)
         warm = _warm_up(once, care.budget_s)
-        steps = 1 if wait_each else max(_LOOP[0], min(_LOOP[1], math.ceil(_LOOP_S / max(1e-9, warm[-1]))))
+        steps = 1 if wait_each else _steps(_LOOP_S, warm[-1], _LOOP)
         progress("timing")
         seconds = collect(_timed(run, place, steps), care.samples, care.precision, within_s=care.budget_s)
-        ops, kernels = (), ()
-        if by_op:
-            progress("profiling")
-            shown = max(_PROFILED[0], min(_PROFILED[1], math.ceil(_PROFILED_S / max(1e-9, min(seconds)))))
-            plain = _without_graph(backend, run, ready, place)
-            ops, kernels = profile_step(plain, place.wait, cuda=place.device.type == "cuda", steps=shown)
         kept = tuple(float(f"{value:.{_SIGNIFICANT}g}") for value in seconds)
-        return ModelRun(
-            seconds=kept, warmup=len(warm), steps=steps, ops=ops, kernels=kernels, environment=place.environment()
-        )
+        found = ModelRun(seconds=kept, warmup=len(warm), steps=steps, environment=place.environment())
+        if not by_op:
+            return found
+        progress("profiling")
+        ops, kernels = _profiled(_without_graph(backend, run, ready, place), place, min(seconds))
+        return replace(found, ops=ops, kernels=kernels)
+
+
+def _profiled(run: Run, place: Place, once_s: float) -> tuple[tuple[ProfiledOp, ...], tuple[KernelTime, ...]]:
+    steps = _steps(_PROFILED_S, once_s, _PROFILED)
+    return profile_step(run, place.wait, cuda=place.device.type == "cuda", steps=steps)
+
+
+def _steps(together_s: float, once_s: float, bounds: tuple[int, int]) -> int:
+    """How many steps of so long last as long together, within bounds."""
+    least, most = bounds
+    return max(least, min(most, math.ceil(together_s / max(1e-9, once_s))))
 
 
 def _ways(place: Place) -> dict[str, Callable[[Step, torch.device], Run]]:
@@ -157,10 +169,10 @@ def _captured(run: Run, cuda: Any) -> Run:
 
 
 def _without_graph(backend: str, run: Run, step: Step, place: Place) -> Run:
-    twin = {"cuda-graph": model_step.eager, "reduce-overhead": model_step.compiled}.get(backend)
-    if twin is None:
+    twins = {"cuda-graph": "eager", "reduce-overhead": "compiled"}
+    if backend not in twins:
         return run
-    found = twin(step, place.device)
+    found = _ways(place)[twins[backend]](step, place.device)
     _warm_up(_timed(found, place, 1), 0.0)
     return found
 
@@ -179,9 +191,9 @@ def _timed(run: Run, place: Place, steps: int) -> Callable[[], float]:
 
 
 def _warm_up(once: Callable[[], float], budget_s: float) -> list[float]:
-    """Times of the steps it took until they no longer changed, or half the budget was spent."""
-    seconds: list[float] = []
-    while not seconds or (len(seconds) < _WARMUPS and not settled(seconds) and sum(seconds) < budget_s / 2):
+    """Times of the steps it took until they no longer changed, or half the budget was spent; compiling aside."""
+    seconds = [once(), once()]
+    while len(seconds) < _WARMUPS and not settled(seconds) and sum(seconds[1:]) < budget_s / 2:
         seconds.append(once())
     return seconds
 

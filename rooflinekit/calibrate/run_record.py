@@ -31,6 +31,6 @@ class ModelRun:
     seconds: tuple[float, ...]  # of one step, by sample
     warmup: int  # steps before the first sample
     steps: int  # in each sample
-    ops: tuple[ProfiledOp, ...]  # of one step in order; none where it was not profiled
-    kernels: tuple[KernelTime, ...]  # on a GPU, the longest first
     environment: Mapping[str, str]
+    ops: tuple[ProfiledOp, ...] = ()  # of one step in order; none where it was not profiled
+    kernels: tuple[KernelTime, ...] = ()  # on a GPU, the longest first

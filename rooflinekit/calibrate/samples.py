@@ -21,9 +21,15 @@ class Summary:
     """Of the samples of one case, in seconds."""
 
     median: float
-    iqr: float  # of the middle half
+    low: float  # end of the first quarter
+    high: float  # beginning of the last
     error: float  # half the median's 95 % interval, relative to it
     outliers: int  # samples far outside the middle half; they stay in
+
+    @property
+    def iqr(self) -> float:
+        """Over how much the middle half is spread."""
+        return self.high - self.low
 
     @property
     def noisy(self) -> bool:
@@ -38,7 +44,7 @@ def summarize(seconds: Sequence[float]) -> Summary:
     iqr = float(high - low)
     outliers = (values < low - _FENCE * iqr) | (values > high + _FENCE * iqr)
     error = _NOTCH * iqr / float(np.sqrt(len(values))) / float(median)
-    return Summary(median=float(median), iqr=iqr, error=error, outliers=int(outliers.sum()))
+    return Summary(median=float(median), low=float(low), high=float(high), error=error, outliers=int(outliers.sum()))
 
 
 def collect(

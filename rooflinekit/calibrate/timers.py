@@ -76,7 +76,11 @@ class CudaTimer:
 
     def time(self, case: Case, *, turn: int, warmup: int, samples: int, precision: float) -> Measurement:
         """Samples of one case, as a graph where it can be captured."""
-        with self.cuda.device(self.index), _measurable(case, turn) as found, fp32_arithmetic(matmul=False, convolution=False):
+        with (
+            self.cuda.device(self.index),
+            _measurable(case, turn) as found,
+            fp32_arithmetic(matmul=False, convolution=False),
+        ):
             calls = calls_of(case, self.device, self.cache_bytes)
             sets = itertools.cycle(calls.calls)
             once = self._between_events(lambda: next(sets)())

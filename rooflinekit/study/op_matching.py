@@ -21,7 +21,12 @@ _KINDS = (
     (re.compile(r"^(?:feature_|alpha_|native_)*dropout"), "dropout"),
     (re.compile(r"Backward\d+$|^autograd::|^torch::autograd"), "autograd's engine"),
     (re.compile(r"^Optimizer\."), "optimizer's own code"),
-    (re.compile(r"^inductor\b|^triton_|^cpp_fused|^graph_\d+_cpp_fused|^Torch-Compiled|^Compiled|CompiledFx|^TorchDynamo"), "fused"),
+    (
+        re.compile(
+            r"^inductor\b|^triton_|^cpp_fused|^graph_\d+_cpp_fused|^Torch-Compiled|^Compiled|CompiledFx|^TorchDynamo"
+        ),
+        "fused",
+    ),
 )
 _BACKWARD = "_backward"
 
@@ -123,9 +128,7 @@ def _children(measured: Sequence[ProfiledOp], parent: int) -> Iterator[float]:
 def _paired(kind: str, calls: Sequence[float], ops: Sequence[_Op]) -> Iterator[OpTime]:
     if len(calls) == len(ops) and kind != "fused":
         for seconds, op in zip(calls, ops, strict=True):
-            yield OpTime(
-                kind=kind, name=op.name, module=op.module, count=1, measured_s=seconds, predicted_s=op.seconds
-            )
+            yield OpTime(kind=kind, name=op.name, module=op.module, count=1, measured_s=seconds, predicted_s=op.seconds)
         return
     yield OpTime(
         kind=kind,

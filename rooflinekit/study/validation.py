@@ -13,8 +13,8 @@ from pydantic import ConfigDict, Field, InstanceOf
 
 from rooflinekit.calibrate.run_record import KernelTime, ModelRun
 from rooflinekit.calibrate.samples import Summary, summarize
-from rooflinekit.study.op_matching import OpTime, match
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.study.op_matching import OpTime, match
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -136,7 +136,9 @@ class Validation:
         kinds: dict[str, list[OpTime]] = defaultdict(list)
         for op in [*self.ops, *([self.between_ops] if self.ops else [])]:
             kinds[op.kind].append(op)
-        table = _table([_sum(kind, ops) for kind, ops in kinds.items()]).set_index("kind").drop(columns=["name", "module"])
+        table = (
+            _table([_sum(kind, ops) for kind, ops in kinds.items()]).set_index("kind").drop(columns=["name", "module"])
+        )
         return table.sort_values("difference_s", key=lambda column: -column.abs(), kind="stable")
 
     def save(self, file: str | Path, *, force: bool = False) -> None:
@@ -161,10 +163,7 @@ class Validation:
         lines = [
             f"{self.model} {self.mode} on {self.device}: measured {text(self.measured_s)}, predicted "
             f"{text(self.predicted_s)} ({self.error:+.0%}), {where} the 90 % interval {low} to {high}",
-            *(
-                f"{op.name}: measured {text(op.measured_s)}, predicted {text(op.predicted_s)}"
-                for op in self.worst
-            ),
+            *(f"{op.name}: measured {text(op.measured_s)}, predicted {text(op.predicted_s)}" for op in self.worst),
         ]
         return "\n".join(lines)
 
