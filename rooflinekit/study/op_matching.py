@@ -66,13 +66,17 @@ def kind_of(name: str) -> str:
 def match(measured: Sequence[ProfiledOp], predicted: Sequence[Timing]) -> tuple[OpTime, ...]:
     """Every measured and predicted second once: by op where a kind has as many calls as ops, else by kind.
 
-    A call whose kind is predicted stands with all that it calls in turn; of any other, what it spends itself.
+    In the order of the trace, calls that nothing predicts last. A call whose kind is predicted stands with all that it
+    calls in turn; of any other, what it spends itself.
     """
-    ops = _by_kind(_ops(predicted))
+    traced = _ops(predicted)
+    ops = _by_kind(traced)
     calls: dict[str, list[float]] = defaultdict(list)
     for kind, seconds in _calls(measured, ops):
         calls[kind].append(seconds)
-    return tuple(one for kind in {**ops, **calls} for one in _paired(kind, calls.get(kind, []), ops.get(kind, [])))
+    found = [one for kind in {**ops, **calls} for one in _paired(kind, calls.get(kind, []), ops.get(kind, []))]
+    place = {name: i for i, op in reversed(list(enumerate(traced))) for name in (op.kind, op.name)}
+    return tuple(sorted(found, key=lambda one: place.get(one.name, len(traced))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
