@@ -144,7 +144,10 @@ def hardware_for(
         named = None if gpu is None else str(gpu)
         gpu = at_hand.specification(kind, index, named, allow_draft=allow_draft, option=options[1])
     if gpu.kind != ("gpu" if kind == "cuda" else "cpu"):
-        raise InputError(f"{options[1]} {gpu.name}: is a {gpu.kind.upper()}; the model would run on {place.device}")
+        raise InputError(
+            f"{gpu.name} is a {gpu.kind.upper()}, but the model is to run on {place.device}; name the specification of "
+            "that"
+        )
     if kind == "cuda":
         return gpu, place
     found = at_hand.on_threads(gpu, threads)

@@ -1,4 +1,4 @@
-"""Both kinds of files: told apart, held against their rules, summarized, and put together where they belong together."""
+"""Both kinds of files: told apart, held against their rules, summarized, merged where they belong together."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,7 +51,7 @@ def refused(kind: type[RooflinekitError], message: str) -> Iterator[None]:
     assert str(caught.value) == message
 
 
-# --- told apart, and held against their rules ---------------------------------------------------------------------------
+# --- told apart, and held against their rules -------------------------------------------------------------------------
 
 
 def test_which_of_both_it_is(tmp_path: Path) -> None:
@@ -80,7 +80,8 @@ def test_what_is_wrong_with_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (one("add", 2, seconds=(1.0, -1.0)), "line 3: add fp32 rows=2 cols=8: seconds: expected positive numbers; got -1.0"),
+        (one("add", 2, seconds=(1.0, -1.0)),
+         "line 3: add fp32 rows=2 cols=8: seconds: expected positive numbers; got -1.0"),
         (one("add", 2, seconds=()), "line 3: add fp32 rows=2 cols=8: status 'ok' with 0 samples"),
         (replace(one("add", 2), status="unsupported"),
          "line 3: add fp32 rows=2 cols=8: status 'unsupported' with 5 samples"),

@@ -196,8 +196,8 @@ def test_a_file_is_for_the_device_that_it_is_of(folder: Path, tmp_path: Path, de
     with pytest.raises(SpecError) as caught:
         fits_for(both[1:], mine)
     assert str(caught.value) == (
-        f"{mine}: holds constants of 'gpu-a', not of 'gpu-b'; name a fit of that device, or none for the constants that "
-        "are shipped"
+        f"{mine}: holds constants of 'gpu-a', not of 'gpu-b'; name a fit of that device, or none for the constants "
+        "that are shipped"
     )
 
 

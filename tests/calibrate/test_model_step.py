@@ -144,8 +144,8 @@ def test_what_cannot_be_initialized_is_refused() -> None:
     with pytest.raises(MeasureError) as caught:
         model_step.on_device(step(model, Input(3)), CPU, None, {})
     assert str(caught.value) == (
-        "0.factor of the model is on the meta device, and Scale has no reset_parameters() to give it numbers; build the "
-        "model on the device that it is to run on"
+        "0.factor of the model is on the meta device, and Scale has no reset_parameters() to give it numbers; build "
+        "the model on the device that it is to run on"
     )
     with pytest.raises(MeasureError, match=r"^model: expected a torch\.nn\.Module to run; got function$"):
         model_step.on_device(step(lambda x: x, Input(3)), CPU, None, {})
