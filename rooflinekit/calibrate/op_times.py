@@ -6,7 +6,7 @@ import contextlib
 import os
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,8 +77,9 @@ def _median(steps: Sequence[tuple[ProfiledOp, ...]]) -> tuple[ProfiledOp, ...]:
 def _calls(events: Sequence[Any], cuda: bool) -> tuple[ProfiledOp, ...]:
     """The tree of calls in the order of their beginning; on a GPU, then the kernels that belong to none."""
     roots = [e for e in events if _is_call(e) and (e.cpu_parent is None or e.cpu_parent.name == _MARK)]
-    found = [op for root in _by_start(roots) for op in _tree(root, 0, cuda)]
-    if cuda:
+    kernels = {str(event.name) for event in events if _is_kernel(event)} if cuda else None
+    found = [op for root in _by_start(roots) for op in _tree(root, 0, kernels)]
+    if kernels is not None:
         launched = _seconds_by_name((k.name, k.duration) for event in events for k in event.kernels)
         whole = _seconds_by_name((e.name, e.time_range.elapsed_us()) for e in events if _is_kernel(e))
         left = {name: seconds - launched.get(name, 0.0) for name, seconds in whole.items()}
@@ -86,13 +87,17 @@ def _calls(events: Sequence[Any], cuda: bool) -> tuple[ProfiledOp, ...]:
     return tuple(found)
 
 
-def _tree(event: Any, depth: int, cuda: bool) -> Iterator[ProfiledOp]:
-    micros = event.device_time_total if cuda else event.time_range.elapsed_us()
-    if cuda and not micros:
-        return  # neither it nor what it calls launches a kernel
-    yield ProfiledOp(name=str(event.name), depth=depth, seconds=float(micros) * _MICROSECOND)
-    for child in _by_start(event.cpu_children):
-        yield from _tree(child, depth + 1, cuda)
+def _tree(event: Any, depth: int, kernels: Collection[str] | None) -> list[ProfiledOp]:
+    """A call and all below it; on a GPU, where the names of its kernels are given, only what launches some."""
+    below = [op for child in _by_start(event.cpu_children) for op in _tree(child, depth + 1, kernels)]
+    if kernels is None:
+        seconds = float(event.time_range.elapsed_us()) * _MICROSECOND
+    else:  # annotations count among the kernels of a call, and span those of all calls within
+        own = sum(float(kernel.duration) for kernel in event.kernels if kernel.name in kernels)
+        seconds = own * _MICROSECOND + sum(op.seconds for op in below if op.depth == depth + 1)
+    return (
+        [ProfiledOp(name=str(event.name), depth=depth, seconds=seconds), *below] if seconds or kernels is None else []
+    )
 
 
 def _by_start(events: Iterable[Any]) -> list[Any]:

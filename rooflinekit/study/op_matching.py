@@ -23,7 +23,7 @@ _KINDS = (
     (re.compile(r"^Optimizer\."), "optimizer's own code"),
     (
         re.compile(
-            r"^inductor\b|^triton_|^cpp_fused|^graph_\d+_cpp_fused|^Torch-Compiled|^Compiled|CompiledFx|^TorchDynamo"
+            r"^inductor\b|^triton_|^cpp_fused|^graph_\d+_cpp_fused|^Torch-Compiled|^Compiled|CompiledFx|^TorchDynamo|^Pregraph|^AOTDispatcher"
         ),
         "fused",
     ),
