@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import ConfigDict, Field, InstanceOf
 
+import rooflinekit
 from rooflinekit.calibrate.run_record import KernelTime, ModelRun
 from rooflinekit.calibrate.samples import Summary, summarize
 from rooflinekit.step.prediction import Prediction
@@ -54,7 +54,7 @@ class Predicted:
             regime=prediction.regime,
             terms=prediction.terms(),
             constants=prediction.machine.constants.name,
-            rooflinekit=version("rooflinekit"),
+            rooflinekit=rooflinekit.__version__,
         )
 
 
