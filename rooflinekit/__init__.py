@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph
     from rooflinekit.ir.inputs import Input
     from rooflinekit.ir.op import Op
+    from rooflinekit.measurement import measure_model
     from rooflinekit.present import plot
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.step.timeline import Execution
     from rooflinekit.study.explanation import Explanation, explain
+    from rooflinekit.study.validation import Validation
     from rooflinekit.workflows import predict, sweep, trace
 
 __version__ = "0.1.0"
@@ -40,10 +42,12 @@ _HOME = {
     "Input": "ir.inputs",
     "Op": "ir.op",
     "Prediction": "step.prediction",
+    "Validation": "study.validation",
     "devices": "hardware.catalog",
     "explain": "study.explanation",
     "load_device": "hardware.specs",
     "load_host": "hardware.specs",
+    "measure_model": "measurement",
     "plot": "present",
     "predict": "workflows",
     "rule": "cost.table",
@@ -63,10 +67,12 @@ __all__ = [
     "Input",
     "Op",
     "Prediction",
+    "Validation",
     "devices",
     "explain",
     "load_device",
     "load_host",
+    "measure_model",
     "plot",
     "predict",
     "rule",

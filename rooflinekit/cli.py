@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooflinekit import cli_calibrate, cli_devices, cli_fit
+from rooflinekit import cli_calibrate, cli_campaign, cli_devices, cli_fit, cli_measure
 from rooflinekit.cli_workload import OPEN, Workload, check_word, describes_workload
 from rooflinekit.errors import InputError, RooflinekitError
 
@@ -116,6 +116,8 @@ def plot(
 cli_devices.register(app)
 cli_fit.register(app)
 cli_calibrate.register(app)
+cli_campaign.register(app)
+cli_measure.register(app)
 
 
 def main() -> None:

@@ -7,14 +7,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from rooflinekit.errors import InputError, RooflinekitError
-
-if TYPE_CHECKING:
-    from rooflinekit.hardware.device import Device
+from rooflinekit.errors import InputError
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -38,12 +35,13 @@ def calibrate(
     Samples are on the disk as they come: after an interrupt the same command goes on. Example: rooflinekit calibrate
     --device cuda --plan quick --budget 10m
     """
-    kind, index = _target(device)
-    seconds = _duration(budget)
+    seconds = seconds_of(budget)
     from rooflinekit import workflows
+    from rooflinekit.calibrate import at_hand
     from rooflinekit.calibrate import plan as plans
 
-    found = _specification(kind, index, spec, allow_draft)
+    kind, index = at_hand.parse_device(device)
+    found = at_hand.specification(kind, index, spec, allow_draft=allow_draft)
     chosen = plans.load_plan(plan, kind, threads=found.sm_count if kind == "cpu" else 1)
     words = tuple(filter(None, (only or "").split(",")))
     chosen.units(words)  # before torch is loaded
@@ -67,40 +65,12 @@ def calibrate(
         print(f"{result.outcome.left} measurements are left: the same command goes on")
 
 
-def _target(word: str) -> tuple[Literal["cuda", "cpu"], int]:
-    match = re.fullmatch(r"(cpu)|cuda(?::(\d+))?", word)
-    if match is None:
-        raise InputError(f"--device {word!r}: expected cuda, cuda:N or cpu")
-    return ("cpu" if match[1] else "cuda"), int(match[2] or 0)
-
-
-def _duration(text: str | None) -> float:
+def seconds_of(text: str | None) -> float:
+    """What --budget says, in seconds; without end for None. Raises InputError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text or "")
     if text is not None and match is None:
         raise InputError(f"--budget {text!r}: expected a number of seconds, minutes or hours, such as 90s, 10m or 1h")
     return float(match[1]) * _SECONDS[match[2]] if match else float("inf")
-
-
-def _specification(kind: str, index: int, spec: str | None, allow_draft: bool) -> Device:
-    """The one that was named, or that of the hardware's own name."""
-    from rooflinekit.hardware import cpu_detection
-    from rooflinekit.hardware.specs import load_device
-
-    if spec is not None:
-        return load_device(spec, allow_draft=allow_draft)
-    if kind == "cuda":
-        from rooflinekit.calibrate import timers
-
-        name, detect = timers.gpu_name(index), "rooflinekit specs detect"
-    else:
-        name, detect = str(cpu_detection.describe_cpu().mapping["display_name"]), "rooflinekit specs detect --cpu"
-    try:
-        return load_device(name, allow_draft=allow_draft)
-    except RooflinekitError as error:
-        raise InputError(
-            f"no specification of {name!r} is known; write one with `{detect} --out mine.yaml`, fill in what is left "
-            "empty, and pass --spec mine.yaml"
-        ) from error
 
 
 @contextmanager

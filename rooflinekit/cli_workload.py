@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,19 +37,27 @@ class Workload:
     sync: str
     optimizer: str | None
     burst: bool
+    constants: Path | None
     allow_draft: bool
     options: dict[str, Any]  # of workflows.trace, keyword inputs among them
+
+    @property
+    def optimizer_class(self) -> Callable[..., Any] | None:
+        """What --optimizer names. Raises InputError for a word that torch.optim does not know."""
+        return _optimizer(self.optimizer)
 
     def predict(self, *targets: str) -> list[list[Prediction]]:
         """For each target its predictions, one a GPU; each target is traced once."""
         from rooflinekit import workflows
+        from rooflinekit.calibrate.fits import fits_for
         from rooflinekit.hardware.specs import load_device, load_host
         from rooflinekit.step.timeline import Execution
 
         # Everything that can be wrong is looked at before the slow part.
         execution = Execution(backend=self.execution, sync=self.sync)  # type: ignore[arg-type]  # it checks the words
         devices, host = [load_device(gpu, allow_draft=self.allow_draft) for gpu in self.gpus], load_host(self.host)
-        optimizer = _optimizer(self.optimizer)
+        constants = fits_for(devices, self.constants)
+        optimizer = self.optimizer_class
         from rooflinekit.tracing.targets import load_target
 
         found = []
@@ -66,8 +75,8 @@ class Workload:
                 )
             found.append(
                 [
-                    workflows.predict(graph, device, host=host, execution=execution, burst=self.burst)
-                    for device in devices
+                    workflows.predict(graph, device, host=host, execution=execution, burst=self.burst, constants=fitted)
+                    for device, fitted in zip(devices, constants, strict=True)
                 ]
             )
         return found
@@ -96,17 +105,22 @@ def _workload(
     burst: Annotated[
         bool, typer.Option("--burst", help="one step on a cool GPU, before the board's power lowers the clock")
     ] = False,
+    constants: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="a fit of the GPU, such as `calibrate` writes")
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="refuse ops without a cost rule")] = False,
     allow_draft: Annotated[
         bool, typer.Option("--allow-draft", help="take a draft, whose numbers are not confirmed")
     ] = False,
+    *,
+    needs_gpu: bool = True,
 ) -> Workload:
     check_word("--mode", mode, ("inference", "training"))
     if optimizer is not None and mode != "training":
         raise InputError("--optimizer belongs to --mode training")
     if not input:
         raise InputError("--input is missing: the sizes that the model is called with, such as --input batch,3,224,224")
-    if not gpu:
+    if not gpu and needs_gpu:
         raise InputError("--gpu is missing: name one or more, such as --gpu nvidia-l4 (see `rooflinekit devices`)")
     from rooflinekit.ir.inputs import open_names
     from rooflinekit.ir.sizes import check_dims
@@ -116,25 +130,29 @@ def _workload(
     return Workload(
         args=args,
         sizes=check_dims(_sizes(size or [], context.args, names), names, complete=True),
-        gpus=tuple(gpu),
+        gpus=tuple(gpu or ()),
         host=host,
         execution=execution,
         sync=sync,
         optimizer=optimizer,
         burst=burst,
+        constants=constants,
         allow_draft=allow_draft,
         options={"mode": mode, "dtype": dtype, "tf32": tf32, "strict": strict, **kwargs},
     )
 
 
-def describes_workload(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: adds the options of a workload to a subcommand, which gets them as the argument `workload`."""
-    shared = inspect.signature(_workload, eval_str=True).parameters
+def describes_workload(command: Callable[..., None], *, needs_gpu: bool = True) -> Callable[..., None]:
+    """Decorator: adds the options of a workload to a subcommand, which gets them as the argument `workload`.
+
+    needs_gpu: whether --gpu has to be given.
+    """
+    shared = {n: p for n, p in inspect.signature(_workload, eval_str=True).parameters.items() if n != "needs_gpu"}
     own = {n: p for n, p in inspect.signature(command, eval_str=True).parameters.items() if n != "workload"}
 
     @functools.wraps(command)
     def with_workload(**values: Any) -> None:
-        workload = _workload(**{name: values.pop(name) for name in shared})
+        workload = _workload(**{name: values.pop(name) for name in shared}, needs_gpu=needs_gpu)
         command(workload=workload, **values)
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own.values(), *shared.values())]

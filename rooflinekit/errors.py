@@ -15,6 +15,7 @@ Each error is also the builtin it refines, so that `except ValueError` still wor
     ├── UnknownOpError(LookupError)        an op without a cost rule, in strict mode
     ├── DuplicateRuleError(ValueError)     a second cost rule for one op
     ├── CampaignError(ValueError)          a file of measurements that cannot be used
+    ├── MeasureError(RuntimeError)         a model that cannot be run on the hardware at hand
     ├── ComparisonError(ValueError)        two predictions that cannot be compared
     └── OutputError(OSError)               a file that cannot be written
 
@@ -57,6 +58,10 @@ class FormatError(RooflinekitError, ValueError):
 
 class CampaignError(RooflinekitError, ValueError):
     """A file of measurements is missing, damaged, or not one."""
+
+
+class MeasureError(RooflinekitError, RuntimeError):
+    """A model cannot be run, or not in this way, on the hardware at hand."""
 
 
 class SizeError(RooflinekitError, ValueError):

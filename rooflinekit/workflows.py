@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.calibrate.fits import constants_for
+from rooflinekit.calibrate.fits import constants_for, load_fit
 from rooflinekit.cost.table import Rule, price_all
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
@@ -17,7 +17,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Input, open_names
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.ir.tensor import DType
-from rooflinekit.model.machine import Machine
+from rooflinekit.model.machine import Calibration, Machine
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.timeline import Backend, Execution
 
@@ -113,6 +113,7 @@ def predict(
     execution: Execution | Backend = "eager",
     mode: Mode = "inference",
     burst: bool = False,
+    constants: str | Path | Calibration | None = None,
     **options: Any,
 ) -> Prediction:
     """How long one step takes on a GPU, and why.
@@ -122,9 +123,11 @@ def predict(
     gpu: name, alias, path of a specification, or Device. host: likewise, the CPU that issues the work.
     burst: a single step on a cool GPU, over before the board's power lowers the clock (a second or so); by default the
         rate is what the power sustains.
+    constants: a fit of this GPU, such as `rooflinekit calibrate` writes, in the place of the shipped one.
     options: a number for each named size; with a model also the options of `trace`.
 
-    Raises what `trace` and `load_device` raise, and FormatError for arithmetic that the GPU does not have.
+    Raises what `trace` and `load_device` raise, FormatError for arithmetic that the GPU does not have, and SpecError
+    for a fit that cannot be read, or is of another device.
     """
     if gpu is None and inputs:
         *inputs, gpu = inputs  # type: ignore[assignment]
@@ -135,7 +138,7 @@ def predict(
         graph = workload.at(**options)
     else:
         graph = _traced_at(workload, inputs, mode, options)
-    machine = Machine.of(device, constants_for(device), burst=burst)
+    machine = Machine.of(device, _constants(constants, device), burst=burst)
     return predict_graph(graph, machine, _host(host), _execution(execution))
 
 
@@ -238,6 +241,12 @@ def _device(gpu: object) -> Device:
     if not isinstance(gpu, str | Path | Device):
         raise InputError(f"gpu: expected a name, a path or a Device; got {gpu!r}")
     return gpu if isinstance(gpu, Device) else load_device(gpu)
+
+
+def _constants(given: str | Path | Calibration | None, device: Device) -> Calibration:
+    if given is None:
+        return constants_for(device)
+    return given if isinstance(given, Calibration) else load_fit(Path(given), device)
 
 
 def _host(host: str | Path | Host) -> Host:

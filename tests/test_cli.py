@@ -248,3 +248,30 @@ def test_execution_decides_which_kernels_run(run, net) -> None:
 def test_wrong_executions_are_one_line(run, net, options, message) -> None:
     result = run("predict", f"{net}:Net", "-i", "8,3,32,32", "--gpu", "l4", *options)
     assert (result.status, result.out, result.err) == (2, "", f"rooflinekit: {message}\n")
+
+
+# --- constants of one's own -------------------------------------------------------------------------------------------
+
+
+def test_a_fit_by_file(run, net, tmp_path) -> None:
+    fit = tmp_path / "mine.fit.yaml"
+    fit.write_text(
+        "schema: 2\nname: nvidia-l4\nconstants:\n  memory_share: {value: 0.125, stderr: 0.01, source: me}\nspreads: {}\n"
+    )
+    shipped, mine, both = (
+        json.loads(run("predict", f"{net}:Net", *COMMON, "--batch", 64, "--json", *more).out)["predictions"]
+        for more in ((), ("--constants", fit), ("--constants", fit, "--gpu", "nvidia-a100-sxm4-80gb"))
+    )
+    assert mine[0]["total_s"] > shipped[0]["total_s"]  # an eighth of the bandwidth
+    assert (mine[0]["constants"], both[0]["total_s"]) == ("nvidia-l4", mine[0]["total_s"])
+    assert both[1]["constants"] == "nvidia-a100-sxm4-80gb"  # the file is of one of the two
+    refused = run("predict", f"{net}:Net", "--input", "2,3,32,32", "--gpu", "nvidia-t4", "--constants", fit)
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err == (
+        f"rooflinekit: {fit}: holds constants of 'nvidia-l4', not of 'nvidia-t4'; name a fit of that device, or none for "
+        "the constants that are shipped\n"
+    )
+    fit.write_text("constants: [")
+    broken = run("predict", f"{net}:Net", *COMMON, "--batch", 2, "--constants", fit)
+    assert broken.err.startswith(f"rooflinekit: {fit}: line 2: not valid YAML: ")
+    assert broken.err.count("\n") == 1

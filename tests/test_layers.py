@@ -21,7 +21,9 @@ ROWS = [
     {"study"},
     {"present"},
     {"workflows"},
-    {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate"},
+    {"measurement"},
+    {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign"},
+    {"cli_measure"},
     {"cli"},
 ]
 OUTSIDE = {
@@ -33,19 +35,22 @@ OUTSIDE = {
     "cost": {"sympy"},
     "hardware": {"yaml", "pydantic", "pydantic_core", "pandas"},  # pandas for devices(), when it is called
     "model": {"numpy", "sympy"},
-    "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},  # and in two files torch, see TIMING
+    "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},  # and in some files torch, see TIMING
     "step": {"pandas"},
-    "study": {"numpy", "scipy", "sympy", "pandas"},
+    "study": {"numpy", "scipy", "sympy", "pandas", "pydantic"},
     "present": {"rich", "matplotlib", "numpy", "pandas"},
+    "measurement": set(),
     "workflows": {"pandas"},  # for sweeps, when they are called
     "cli_workload": {"typer", "rich", "torch"},  # torch for the names of its optimizers
     "cli_devices": {"typer"},
     "cli_fit": {"typer", "rich"},
     "cli_calibrate": {"typer", "rich"},
+    "cli_campaign": {"typer"},
+    "cli_measure": {"typer", "rich"},
     "cli": {"typer"},
 }
 #: What runs ops on hardware; all else in `calibrate` works without torch.
-TIMING = {"calibrate/microbench.py": {"torch"}, "calibrate/timers.py": {"torch"}}
+TIMING = {f"calibrate/{name}.py": {"torch"} for name in ("microbench", "timers", "model_step", "model_run", "op_times")}
 FILES = [f for f in PACKAGE.rglob("*.py") if f.name not in ("__main__.py",) and f != PACKAGE / "__init__.py"]
 
 

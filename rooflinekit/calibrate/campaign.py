@@ -18,9 +18,11 @@ A file is a CSV table. Comment lines at its head name the GPU, the source, its l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -35,13 +37,17 @@ HEADER = ("gpu", "source", "licence", "timing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """Measurements of one GPU from one source, timed in one way. `rows` holds op, dtype, sizes and seconds."""
+    """Measurements of one GPU from one source, timed in one way. `rows` holds op, dtype, sizes and seconds.
+
+    notes: what else the head of its file says, such as the environment.
+    """
 
     gpu: str
     source: str
     licence: str
     timing: str
     rows: pd.DataFrame
+    notes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def load_campaigns(folder: Path) -> tuple[Campaign, ...]:
@@ -70,19 +76,23 @@ def read_campaign(file: Path) -> Campaign:
     seconds = pd.to_numeric(rows["seconds"], errors="coerce")
     wrong = np.flatnonzero(~(seconds > 0) | ~np.isfinite(seconds))
     if wrong.size:
-        got = rows["seconds"].tolist()[wrong[0]]
-        raise CampaignError(f"{file}: row {wrong[0] + 1}: seconds: expected a positive number; got {got!r}")
+        got, line = rows["seconds"].tolist()[wrong[0]], _row_lines(file)[wrong[0]]
+        raise CampaignError(f"{file}: line {line}: seconds: expected a positive number; got {got!r}")
     try:
-        check_ops(rows.set_axis(range(1, len(rows) + 1)))
+        check_ops(rows.set_axis(_row_lines(file)[: len(rows)]))
     except InputError as error:
-        raise CampaignError(f"{file}: {error}") from error
+        raise CampaignError(f"{file}: {re.sub('^row ', 'line ', str(error))}") from error
     return Campaign(
-        gpu=head["gpu"],
-        source=head["source"],
-        licence=head["licence"],
-        timing=head["timing"],
+        **{key: head[key] for key in HEADER},
         rows=rows.assign(seconds=seconds),
+        notes=MappingProxyType({key: text for key, text in head.items() if key not in HEADER}),
     )
+
+
+def _row_lines(file: Path) -> list[int]:
+    """On which line of the file each row stands."""
+    lines = enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+    return [number for number, line in lines if line.partition("#")[0].strip()][1:]
 
 
 def _header(file: Path, lines: Iterable[str]) -> dict[str, str]:
@@ -97,7 +107,7 @@ def _header(file: Path, lines: Iterable[str]) -> dict[str, str]:
         raise CampaignError(f"{file}: expected a line '# {missing[0]}: …' at its head")
     if found["timing"] not in TIMINGS:
         raise CampaignError(f"{file}: timing: expected {', '.join(TIMINGS)}; got {found['timing']!r}")
-    return {key: found[key] for key in HEADER}
+    return found
 
 
 def write_campaign(campaign: Campaign, file: Path, notes: Mapping[str, str] | None = None) -> None:
@@ -106,11 +116,16 @@ def write_campaign(campaign: Campaign, file: Path, notes: Mapping[str, str] | No
     Raises OutputError where it cannot be written.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    head = {key: getattr(campaign, key) for key in HEADER} | dict(notes or {})
+    write_text(campaign_text(campaign, notes), file)
+
+
+def campaign_text(campaign: Campaign, notes: Mapping[str, str] | None = None) -> str:
+    """What a file of the campaign holds; `notes` stand at its head too."""
+    head = {key: getattr(campaign, key) for key in HEADER} | dict(campaign.notes) | dict(notes or {})
     text = "".join(f"# {key}: {value}\n" for key, value in head.items())
     rows = campaign.rows.dropna(axis="columns", how="all")
     whole = {str(name): rows[name].astype("Int64") for name in rows if _whole(rows[name])}
-    write_text(text + rows.assign(**whole).to_csv(index=False, float_format="%.6g"), file)
+    return text + str(rows.assign(**whole).to_csv(index=False, float_format="%.6g"))
 
 
 def _whole(column: pd.Series) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -56,15 +57,41 @@ def load_constants(gpu: str = "", architecture: str = "") -> Calibration:
     architecture: whose measured GPUs an unmeasured one takes after, as `architecture_of` names it.
     Raises SpecError for a damaged installation.
     """
-    folder = data_dir("calibration") / "fits"
-    shared = _read(folder / f"{PRIORS}.yaml")
-    files = {name: folder / f"{name}.yaml" for name in (gpu, architecture) if name}
-    found = {name: _read(file) for name, file in files.items() if file.is_file()}
-    own = found.get(gpu)
-    values = {**shared.constants, **next((one.constants for one in found.values()), {})}
+    files = {name: _folder() / f"{name}.yaml" for name in (gpu, architecture) if name}
+    found = {name: _read(file, _label(file)) for name, file in files.items() if file.is_file()}
+    return _over_priors(next(iter(found.values()), None), found.get(gpu))
+
+
+def load_fit(file: Path, device: Device) -> Calibration:
+    """The constants that a file holds for a device, as if it lay in `calibration/fits`.
+
+    Raises SpecError for a file that is no fit, or one of another device.
+    """
+    own = _read(file, str(file))
+    if own.name != device.name:
+        raise SpecError(
+            f"{file}: holds constants of {own.name!r}, not of {device.name!r}; name a fit of that device, "
+            "or none for the constants that are shipped"
+        )
+    return _over_priors(own, own)
+
+
+def _folder() -> Traversable:
+    return data_dir("calibration") / "fits"
+
+
+def _label(file: Traversable) -> str:
+    return f"calibration/fits/{file.name}"
+
+
+def _over_priors(nearest: _File | None, own: _File | None) -> Calibration:
+    """The constants of the nearest relative that has a fit, and the spreads of the GPU's own, over those of any GPU."""
+    priors = _folder() / f"{PRIORS}.yaml"
+    shared = _read(priors, _label(priors))
+    values = {**shared.constants, **(nearest.constants if nearest else {})}
     spreads = {**shared.spreads, **(own.spreads if own else {})}
     return Calibration(
-        name=next((one.name for one in found.values()), shared.name),
+        name=nearest.name if nearest else shared.name,
         constants=MappingProxyType(
             {name: CONSTANTS[name].constant(v.value, v.stderr, v.source) for name, v in values.items()}
         ),
@@ -79,13 +106,21 @@ def constants_for(device: Device) -> Calibration:
     return load_constants(device.name, architecture_of(device))
 
 
+def fits_for(devices: Sequence[Device], file: Path | None) -> tuple[Calibration, ...]:
+    """The constants of each device, the file's for the one that it is of. Raises SpecError where it is of none."""
+    if file is None:
+        return tuple(map(constants_for, devices))
+    of = _read(file, str(file)).name
+    stranger = of not in [device.name for device in devices]  # of which load_fit says what is wrong
+    return tuple(load_fit(file, one) if stranger or one.name == of else constants_for(one) for one in devices)
+
+
 def architecture_of(device: Device) -> str:
     """The name under which GPUs of one architecture share constants."""
     return f"architecture-{(device.compute_capability or device.architecture).lower().replace(' ', '-')}"
 
 
-def _read(file: Traversable) -> _File:
-    label = f"calibration/fits/{file.name}"
+def _read(file: Path | Traversable, label: str) -> _File:
     try:
         found = _File.model_validate(read_mapping(file, label))
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Cases of a plan as calls of PyTorch. This module and `timers` alone in this folder import torch.
+"""Cases of a plan as calls of PyTorch. Few modules in this folder import torch: `test_layers` lists them.
 
 Each call works on tensors of its own: copies of a case are gone through in turn, so that together they are larger than
 the last-level cache and a call finds its inputs in memory, as the time model takes it. Numbers are random: a GPU that

@@ -10,6 +10,7 @@ import numpy as np
 
 from rooflinekit.calibrate.campaign import Campaign
 from rooflinekit.calibrate.constants import CONSTANTS
+from rooflinekit.calibrate.fits import load_constants
 from rooflinekit.calibrate.fitting import Estimate, Solution, fit
 from rooflinekit.calibrate.measured_ops import OPS
 from rooflinekit.calibrate.observations import Observations, observations_of, without_faults
@@ -70,7 +71,7 @@ def fit_own(campaigns: Sequence[Campaign], device: Device, shared: Calibration) 
 
     values = solution.values(device.name)
     return OwnFit(
-        calibration=_calibration(device.name, solution, errors(values)),
+        calibration=_calibration(device.name, solution, errors(values), shared),
         errors=errors(values),
         errors_before=errors(unfitted.values()),
         worst=_worst(observations, machine.with_values(values), solution),
@@ -78,13 +79,14 @@ def fit_own(campaigns: Sequence[Campaign], device: Device, shared: Calibration) 
     )
 
 
-def _calibration(name: str, solution: Solution, errors: Mapping[str, Floats]) -> Calibration:
-    constants = {}
+def _calibration(name: str, solution: Solution, errors: Mapping[str, Floats], shared: Calibration) -> Calibration:
+    """What the measurements tell, and what the architecture has of its own: all in which the device is not any GPU."""
+    any_gpu = load_constants().constants
+    constants = {key: one for key, one in shared.constants.items() if one != any_gpu.get(key)}
     for constant, value in solution.values(name).items():
         own = solution.estimates.get((name, constant))
-        if own is None or not own.tells(CONSTANTS[constant].between):
-            continue  # the measurements do not tell it: that of an unmeasured device stands
-        constants[constant] = CONSTANTS[constant].constant(value, own.stderr, "rooflinekit calibrate")
+        if own is not None and own.tells(CONSTANTS[constant].between):
+            constants[constant] = CONSTANTS[constant].constant(value, own.stderr, "rooflinekit calibrate")
     spreads = {family: spread_of([parts]) for family, parts in sorted(errors.items())}
     return Calibration(name=name, constants=MappingProxyType(constants), spreads=MappingProxyType(spreads))
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from rooflinekit.calibrate.plan import Case
 from rooflinekit.errors import CampaignError, OutputError
+from rooflinekit.files import write_text
 
 _KIND = "rooflinekit campaign"
 _SCHEMA = 1
@@ -148,9 +149,7 @@ class Recorder:
 
     def append(self, measurement: Measurement) -> None:
         """Adds a measurement; when this returns, it is on the disk. Raises OutputError where that is full."""
-        document = _fields(measurement)
-        case = {**_fields(measurement.case), "sizes": dict(measurement.case.sizes)}
-        self._write({**document, "case": case, "state": dict(measurement.state)})
+        self._write(_document(measurement))
         self.done[measurement.case.key, measurement.round] = measurement
 
     def finish(self) -> None:
@@ -160,9 +159,8 @@ class Recorder:
             self.finished = True
 
     def _write(self, document: Mapping[str, Any]) -> None:
-        payload = json.dumps(document, ensure_ascii=False, separators=(",", ":"))[:-1]
-        check = _checked(payload, self.check)
-        line = f'{payload}{_CHECK}{check}"}}\n'.encode()
+        text, check = _line(document, self.check)
+        line = text.encode()
         start = os.lseek(self.descriptor, 0, os.SEEK_END)
         try:
             while line:
@@ -172,6 +170,34 @@ class Recorder:
             os.ftruncate(self.descriptor, start)
             raise OutputError(f"{self.file}: cannot be written: {error.strerror or error}") from error
         self.check = check
+
+
+def write_record(recorded: Recorded, file: Path, *, force: bool = False) -> None:
+    """Writes a whole record, beside and then renamed. Raises OutputError; also where it exists, without `force`."""
+    head, measurements = recorded.head, recorded.measurements
+    documents = [_head_document(head), *map(_document, measurements)]
+    documents += [{"finished": len(measurements)}] if recorded.finished else []
+    lines, check = [], ""
+    for document in documents:
+        text, check = _line(document, check)
+        lines.append(text)
+    write_text("".join(lines), file, force=force)
+
+
+def _line(document: Mapping[str, Any], before: str) -> tuple[str, str]:
+    """A line with its check, and the check."""
+    payload = json.dumps(document, ensure_ascii=False, separators=(",", ":"))[:-1]
+    check = _checked(payload, before)
+    return f'{payload}{_CHECK}{check}"}}\n', check
+
+
+def _head_document(head: Head) -> dict[str, Any]:
+    return {"kind": _KIND, "schema": _SCHEMA, **_fields(head), "environment": dict(head.environment)}
+
+
+def _document(measurement: Measurement) -> dict[str, Any]:
+    case = {**_fields(measurement.case), "sizes": dict(measurement.case.sizes)}
+    return {**_fields(measurement), "case": case, "state": dict(measurement.state)}
 
 
 def _fields(record: Head | Measurement | Case) -> dict[str, Any]:
@@ -218,7 +244,7 @@ def _opened(file: Path, descriptor: int, head: Head) -> Recorder:
     content = file.read_bytes()
     if b"\n" not in content and _START.startswith(content[: len(_START)]):
         os.ftruncate(descriptor, 0)
-        fresh._write({"kind": _KIND, "schema": _SCHEMA, **_fields(head), "environment": dict(head.environment)})
+        fresh._write(_head_document(head))
         return fresh
     recorded, length, check = _read(file)
     _refuse_other(file, recorded.head, head)

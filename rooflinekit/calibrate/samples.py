@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 LEAST = 5  # samples, before anything is said about their scatter
 _NOISY = 0.10  # interquartile range relative to the median, from which on a case counts as noisy
 _FENCE = 3.0  # interquartile ranges beyond the quartiles: outliers
+_FEW = 3  # samples whose median is compared with that of as many before
+_AT_REST = 0.05  # by which they may differ
 _NOTCH = 1.57  # IQR/√n times this is half the 95 % interval of a median (McGill, Tukey, Larsen 1978)
 
 
@@ -18,9 +21,15 @@ class Summary:
     """Of the samples of one case, in seconds."""
 
     median: float
-    iqr: float  # of the middle half
+    low: float  # end of the first quarter
+    high: float  # beginning of the last
     error: float  # half the median's 95 % interval, relative to it
     outliers: int  # samples far outside the middle half; they stay in
+
+    @property
+    def iqr(self) -> float:
+        """Over how much the middle half is spread."""
+        return self.high - self.low
 
     @property
     def noisy(self) -> bool:
@@ -35,7 +44,36 @@ def summarize(seconds: Sequence[float]) -> Summary:
     iqr = float(high - low)
     outliers = (values < low - _FENCE * iqr) | (values > high + _FENCE * iqr)
     error = _NOTCH * iqr / float(np.sqrt(len(values))) / float(median)
-    return Summary(median=float(median), iqr=iqr, error=error, outliers=int(outliers.sum()))
+    return Summary(median=float(median), low=float(low), high=float(high), error=error, outliers=int(outliers.sum()))
+
+
+def collect(
+    sample: Callable[[], float],
+    most: int,
+    precision: float,
+    *,
+    within_s: float = float("inf"),
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[float, ...]:
+    """Samples until their median is known to this relative precision, at most so many.
+
+    within_s: seconds after which none is begun, once there are enough to tell their scatter.
+    """
+    seconds: list[float] = []
+    start = clock()
+    while len(seconds) < most and not enough(seconds, precision):
+        if len(seconds) >= LEAST and clock() - start > within_s:
+            break
+        seconds.append(sample())
+    return tuple(seconds)
+
+
+def settled(seconds: Sequence[float]) -> bool:
+    """Whether a warm-up has come to rest: the last few samples take as long as the few before them."""
+    if len(seconds) < 2 * _FEW:
+        return False
+    before, last = (float(np.median(part)) for part in (seconds[-2 * _FEW : -_FEW], seconds[-_FEW:]))
+    return abs(last - before) <= _AT_REST * before
 
 
 def enough(seconds: Sequence[float], precision: float) -> bool:

@@ -23,7 +23,7 @@ import torch
 from rooflinekit.calibrate.microbench import Call, Calls, UnsupportedError, calls_of
 from rooflinekit.calibrate.plan import Case
 from rooflinekit.calibrate.record_file import Measurement
-from rooflinekit.calibrate.samples import enough
+from rooflinekit.calibrate.samples import collect
 from rooflinekit.errors import CampaignError, InputError, SpecError
 from rooflinekit.hardware.cpu_detection import describe_cpu
 
@@ -52,7 +52,7 @@ class CpuTimer:
                 calls = calls_of(case, torch.device("cpu"), self.cache_bytes)
                 inner = _inner(_loop(calls, 1), warmup + len(calls.calls))
                 start, switches = time.perf_counter(), _preemptions()
-                seconds = _samples(_loop(calls, inner), samples, precision)
+                seconds = collect(_loop(calls, inner), samples, precision)
                 rate = (_preemptions() - switches) / (time.perf_counter() - start)
                 state = {"copies": len(calls.calls), "preemptions": round(rate, 1)}
                 found.append(_measurement(case, turn, "backend", inner, seconds, state))
@@ -76,7 +76,11 @@ class CudaTimer:
 
     def time(self, case: Case, *, turn: int, warmup: int, samples: int, precision: float) -> Measurement:
         """Samples of one case, as a graph where it can be captured."""
-        with self.cuda.device(self.index), _measurable(case, turn) as found, _exact_fp32():
+        with (
+            self.cuda.device(self.index),
+            _measurable(case, turn) as found,
+            fp32_arithmetic(matmul=False, convolution=False),
+        ):
             calls = calls_of(case, self.device, self.cache_bytes)
             sets = itertools.cycle(calls.calls)
             once = self._between_events(lambda: next(sets)())
@@ -86,7 +90,7 @@ class CudaTimer:
                 timing, inner, sample = "event", 1, once
             for _ in range(warmup):
                 sample()
-            seconds = _samples(sample, samples, precision)
+            seconds = collect(sample, samples, precision)
             state = {**self._state(), "copies": len(calls.calls)}
             found.append(_measurement(case, turn, timing, inner, seconds, state))
         self.cuda.empty_cache()
@@ -155,14 +159,14 @@ def _measurable(case: Case, turn: int) -> Iterator[list[Measurement]]:
         yield found
     except _FAILURES as error:
         raise CampaignError(
-            f"{case.key}: the device failed: {_first_line(error)}; what was measured before is kept, the same command "
+            f"{case.key}: the device failed: {first_line(error)}; what was measured before is kept, the same command "
             "goes on with this case, and --only leaves its op out"
         ) from error
     except (torch.OutOfMemoryError, MemoryError) as error:
-        found.append(Measurement(case=case, round=turn, status="out of memory", note=_first_line(error)))
+        found.append(Measurement(case=case, round=turn, status="out of memory", note=first_line(error)))
     except (UnsupportedError, RuntimeError, NotImplementedError, TypeError) as error:
         status = "out of memory" if "can't allocate memory" in str(error) else "unsupported"
-        found.append(Measurement(case=case, round=turn, status=status, note=_first_line(error)))
+        found.append(Measurement(case=case, round=turn, status=status, note=first_line(error)))
 
 
 def _preemptions() -> int:
@@ -170,20 +174,21 @@ def _preemptions() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its name."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 @contextlib.contextmanager
-def _exact_fp32() -> Iterator[None]:
-    """fp32 as fp32, not as tf32."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = False
+def fp32_arithmetic(*, matmul: bool, convolution: bool) -> Iterator[None]:
+    """Whether products and convolutions in fp32 may run as tf32; afterwards it is as before."""
+    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, cudnn.allow_tf32
+    products.allow_tf32, cudnn.allow_tf32 = matmul, convolution
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        products.allow_tf32, cudnn.allow_tf32 = before
 
 
 def _loop(calls: Calls, inner: int) -> Sample:
@@ -200,13 +205,6 @@ def _inner(once: Sample, warmup: int) -> int:
     for _ in range(warmup):
         once()
     return max(1, min(_MOST_CALLS, math.ceil(_SAMPLE_S / max(1e-9, min(once() for _ in range(3))))))
-
-
-def _samples(sample: Sample, most: int, precision: float) -> tuple[float, ...]:
-    seconds: list[float] = []
-    while len(seconds) < most and not enough(seconds, precision):
-        seconds.append(sample())
-    return tuple(seconds)
 
 
 def _measurement(

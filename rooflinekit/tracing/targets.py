@@ -1,4 +1,4 @@
-"""What a command line calls a model → the model, built without weights on the meta device."""
+"""What a command line calls a model → the model, built without weights on the meta device, or to be run."""
 
 from __future__ import annotations
 
@@ -31,28 +31,32 @@ class Target:
     model: Callable[..., Any]
 
 
-def load_target(text: str) -> Target:
-    """The model that `text` names: see the message of the TargetError that anything else raises."""
+def load_target(text: str, device: str = "meta") -> Target:
+    """The model that `text` names: see the message of the TargetError that anything else raises.
+
+    device: where it is built. On "meta" parameters take no memory and initialization no time; elsewhere they are what
+    the model's own initialization makes of them.
+    """
     source, colon, name = text.partition(":")
     if source not in ("timm", "transformers"):
         source, colon, name = text.rpartition(":")  # a drive letter has a colon too
     if not (source and colon and name):
         raise TargetError(f"target {text!r}: expected {_FORMS}")
     if source == "timm":
-        return Target(name=name, model=_timm(name))
+        return Target(name=name, model=_timm(name, device))
     if source == "transformers":
-        return Target(name=Path(name).stem, model=_transformers(name))
-    return Target(name=name, model=_from_python(source, name))
+        return Target(name=Path(name).stem, model=_transformers(name, device))
+    return Target(name=name, model=_from_python(source, name, device))
 
 
-def _timm(name: str) -> Any:
+def _timm(name: str, device: str) -> Any:
     timm = _library("timm")
     if not timm.is_model(name):
         raise TargetError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
-    return _built(lambda: timm.create_model(name), f"timm:{name}")
+    return _built(lambda: timm.create_model(name), f"timm:{name}", device)
 
 
-def _transformers(name: str) -> Any:
+def _transformers(name: str, device: str) -> Any:
     transformers = _library("transformers")
     if name.endswith(".json"):
         architecture, config = _transformers_config(transformers, Path(name))
@@ -64,7 +68,7 @@ def _transformers(name: str) -> Any:
             known = [word for word in dir(transformers) if "For" in word or word.endswith("Model")]
             raise TargetError(f"transformers has no model {name!r}{nearest(name, known)}")
         config = config_class()
-    return _built(lambda: getattr(transformers, architecture)(config), f"transformers:{name}")
+    return _built(lambda: getattr(transformers, architecture)(config), f"transformers:{name}", device)
 
 
 def _transformers_config(transformers: Any, path: Path) -> tuple[str, Any]:
@@ -89,7 +93,7 @@ def _transformers_config(transformers: Any, path: Path) -> tuple[str, Any]:
     return str(architectures[0]), transformers.AutoConfig.for_model(model_type, **fields)
 
 
-def _from_python(source: str, name: str) -> Any:
+def _from_python(source: str, name: str, device: str) -> Any:
     found: Any = _module(source)
     for part in name.split("."):
         try:
@@ -104,7 +108,7 @@ def _from_python(source: str, name: str) -> Any:
             f"{source}:{name}: expected a module, a class of modules or a factory without arguments; "
             f"got {type(found).__name__}"
         )
-    model = _built(found, f"{source}:{name}")
+    model = _built(found, f"{source}:{name}", device)
     if not callable(model):
         raise TargetError(f"{source}:{name}: the factory returned {type(model).__name__}, which cannot be called")
     return model
@@ -138,10 +142,9 @@ def _module(source: str) -> Any:
     return module
 
 
-def _built(factory: Callable[[], Any], name: str) -> Any:
-    """Builds a model where parameters take no memory and initialization no time."""
+def _built(factory: Callable[[], Any], name: str, device: str) -> Any:
     try:
-        with torch.device("meta"):
+        with torch.device(device):
             return factory()
     except Exception as error:
         raise TargetError(f"{name}: cannot be built ({place_of(error)}): {type(error).__name__}: {error}") from error

@@ -187,11 +187,11 @@ def _run(step: Step, args: Any, kwargs: Any, targets: Any, roots: Mapping[str, n
         for module in modules:
             module.training = True
     parameters = list(dict.fromkeys(p for root in roots.values() for p in root.parameters() if p.requires_grad))
-    optimizer = None if step.optimizer is None else _on_gpu(step.optimizer(parameters))
+    optimizer = None if step.optimizer is None else multi_tensor(step.optimizer(parameters))
     with torch.enable_grad():
         with _region(step):
             output = step.model(*args, **kwargs)
-            loss = _loss(step, output, targets)
+            loss = loss_of(step, output, targets)
         recorder.phase = Phase.BACKWARD
         loss.backward()  # type: ignore[no-untyped-call]
     recorder.gradients = tuple(recorder.spec(p.grad) for p in parameters if p.grad is not None)
@@ -208,7 +208,7 @@ def _region(step: Step) -> AbstractContextManager[object]:
     return nullcontext() if step.autocast is None else torch.autocast("cuda", getattr(torch, step.autocast.value))
 
 
-def _loss(step: Step, output: Any, targets: Any) -> torch.Tensor:
+def loss_of(step: Step, output: Any, targets: Any) -> torch.Tensor:
     """The given loss, or a model's own, or the sum of everything that has a gradient."""
     if step.loss is not None:
         loss = step.loss(output, *targets)
@@ -227,7 +227,7 @@ def _loss(step: Step, output: Any, targets: Any) -> torch.Tensor:
     return total
 
 
-def _on_gpu(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def multi_tensor(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """The optimizer as it would be on CUDA, where the multi-tensor form is the default."""
     for group in optimizer.param_groups:
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):

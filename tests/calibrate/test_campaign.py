@@ -196,10 +196,10 @@ def test_a_new_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
         (HEAD, "not a campaign: No columns to parse from file"),
         (HEAD + "op,dtype,m\nadd,fp32,7\n", "expected columns op, dtype and seconds; seconds is missing"),
         (HEAD + "kind,m,seconds\nadd,7,1\n", "expected columns op, dtype and seconds; op, dtype is missing"),
-        (HEAD + COLUMNS + ROW.replace("0.00041", "fast"), "row 1: seconds: expected a positive number; got 'fast'"),
+        (HEAD + COLUMNS + ROW.replace("0.00041", "fast"), "line 6: seconds: expected a positive number; got 'fast'"),
         (
             HEAD + COLUMNS + ROW + ROW.replace("0.00041", "0.0004.1"),
-            "row 2: seconds: expected a positive number; got '0.0004.1'",
+            "line 7: seconds: expected a positive number; got '0.0004.1'",
         ),
         (
             b"\x89PNG\r\n\x1a\n" + b"\x00" * 50,
@@ -218,17 +218,17 @@ def test_rubbish_behind_good_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "row"), [("-1", 1), ("nan", 1), ("inf", 1), ("0", 1), ("", 1)], ids=["negative", "nan", "inf", "0", ""]
+    ("seconds", "line"), [("-1", 6), ("nan", 6), ("inf", 6), ("0", 6), ("", 6)], ids=["negative", "nan", "inf", "0", ""]
 )
-def test_seconds_that_are_none_are_refused(tmp_path: Path, seconds: str, row: int) -> None:
+def test_seconds_that_are_none_are_refused(tmp_path: Path, seconds: str, line: int) -> None:
     content = HEAD + COLUMNS + ROW.replace("0.00041", seconds) + ROW
-    assert refused(tmp_path / "run.csv", content).startswith(f"row {row}: seconds: expected a positive number; got ")
+    assert refused(tmp_path / "run.csv", content).startswith(f"line {line}: seconds: expected a positive number; got ")
 
 
 def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     for end in (len("linear,fp32,51"), len("linear,fp32,512,1280,1280,"), len("linear,fp32,512,1280,1280,0.0")):
         content = HEAD + COLUMNS + ROW + ROW[:end]
-        assert refused(tmp_path / "run.csv", content).startswith("row 2: seconds: expected a positive number; got ")
+        assert refused(tmp_path / "run.csv", content).startswith("line 7: seconds: expected a positive number; got ")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
@@ -240,7 +240,22 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("seconds", "shown"), [("-1.5", "-1.5"), ("nan", "nan"), ("inf", "inf"), ("0.0", "0.0")])
 def test_the_message_shows_the_number_as_it_stands(tmp_path: Path, seconds: str, shown: str) -> None:
     content = HEAD + COLUMNS + ROW + ROW.replace("0.00041", seconds)
-    assert refused(tmp_path / "run.csv", content) == f"row 2: seconds: expected a positive number; got {shown}"
+    assert refused(tmp_path / "run.csv", content) == f"line 7: seconds: expected a positive number; got {shown}"
+
+
+def test_lines_are_those_of_an_editor(tmp_path: Path) -> None:
+    # Four lines of head, the columns on line 7, a row on line 9.
+    content = HEAD + "# driver: 580\n\n" + COLUMNS + "\n" + ROW.replace("0.00041", "-1") + ROW
+    assert refused(tmp_path / "run.csv", content) == "line 9: seconds: expected a positive number; got -1.0"
+
+
+def test_what_else_the_head_says_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "run.csv"
+    file.write_text(HEAD + "# driver: 580.65\n" + COLUMNS + ROW)
+    found = read_campaign(file)
+    assert found.notes == {"driver": "580.65"}
+    write_campaign(found, tmp_path / "again.csv")
+    assert read_campaign(tmp_path / "again.csv").notes == found.notes
 
 
 def test_a_row_with_a_cell_too_many_is_told_in_one_line(tmp_path: Path) -> None:
@@ -258,14 +273,14 @@ KNOWN_FORMATS = "(known: fp64, fp32, fp16, bf16, fp8, int8)"
         (HEAD + COLUMNS, "expected at least one measurement; got none"),
         (HEAD + COLUMNS + ROW.replace("\n", ",7\n"), "its rows have more cells than its head line has columns"),
         (HEAD + COLUMNS + ROW + ROW.replace("fp32", "fp31"),
-         f"row 2: dtype 'fp31' is not one that can be timed; did you mean 'fp32' or 'fp16' or 'fp8'? {KNOWN_FORMATS}"),
-        (HEAD + COLUMNS + ROW.replace("fp32", ""), f"row 1: dtype is missing {KNOWN_FORMATS}"),
+         f"line 7: dtype 'fp31' is not one that can be timed; did you mean 'fp32' or 'fp16' or 'fp8'? {KNOWN_FORMATS}"),
+        (HEAD + COLUMNS + ROW.replace("fp32", ""), f"line 6: dtype is missing {KNOWN_FORMATS}"),
         (HEAD + "op,dtype,m,n,seconds\nlinear,fp32,512,1280,0.00041\n",
          "the table has no column 'k': linear has the sizes m, n, k"),
-        (HEAD + COLUMNS + ROW.replace("512", ""), "row 1: m of linear: expected a positive integer; got nan"),
-        (HEAD + COLUMNS + ROW + ROW.replace("512", "-5"), "row 2: m of linear: expected a positive integer; got -5"),
-        (HEAD + COLUMNS + ROW.replace("512", "0.5"), "row 1: m of linear: expected a positive integer; got 0.5"),
-        (HEAD + COLUMNS + ROW.replace("512", "many"), "row 1: m of linear: expected a positive integer; got 'many'"),
+        (HEAD + COLUMNS + ROW.replace("512", ""), "line 6: m of linear: expected a positive integer; got nan"),
+        (HEAD + COLUMNS + ROW + ROW.replace("512", "-5"), "line 7: m of linear: expected a positive integer; got -5"),
+        (HEAD + COLUMNS + ROW.replace("512", "0.5"), "line 6: m of linear: expected a positive integer; got 0.5"),
+        (HEAD + COLUMNS + ROW.replace("512", "many"), "line 6: m of linear: expected a positive integer; got 'many'"),
     ],
 )  # fmt: skip
 def test_rows_that_cannot_be_counted(tmp_path: Path, content: str, message: str) -> None:
@@ -274,7 +289,7 @@ def test_rows_that_cannot_be_counted(tmp_path: Path, content: str, message: str)
 
 @pytest.mark.parametrize(
     ("op", "beginning"),
-    [("conv9", "row 1: op 'conv9' is not one that can be timed"), ("", "row 1: op is missing (known: linear, mm, ")],
+    [("conv9", "line 6: op 'conv9' is not one that can be timed"), ("", "line 6: op is missing (known: linear, mm, ")],
 )
 def test_ops_that_nothing_is_known_of(tmp_path: Path, op: str, beginning: str) -> None:
     message = refused(tmp_path / "run.csv", HEAD + COLUMNS + ROW.replace("linear", op))

@@ -9,7 +9,7 @@ import yaml
 
 from rooflinekit.calibrate import fits
 from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.fits import architecture_of, constants_for, load_constants, write_fit
+from rooflinekit.calibrate.fits import architecture_of, constants_for, fits_for, load_constants, load_fit, write_fit
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.machine import Calibration, Constant, Spread
@@ -170,6 +170,46 @@ def test_an_own_file_may_lack_constants_but_not_know_others(folder: Path) -> Non
         SpecError, match=r"^calibration/fits/gpu-a\.yaml: unknown constant speed; run 'rooflinekit fit'"
     ):
         load_constants("gpu-a")
+
+
+# --- by file ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_fit_by_file_is_as_if_it_lay_among_the_others(folder: Path, tmp_path: Path, device: Device) -> None:
+    write(folder, ARCHITECTURE)
+    gpu = device.replace(name="gpu-a", compute_capability="9.9")
+    mine = tmp_path / "mine.fit.yaml"
+    mine.write_text((folder / "gpu-a.yaml").read_text())
+    assert load_fit(mine, gpu) == constants_for(gpu)
+    mine.write_text(mine.read_text().replace("0.75", "0.5"))
+    found = load_fit(mine, gpu)
+    assert (found.value("memory_share"), found.value("overlap"), found.measured) == (0.5, 1.5, {"softmax"})
+    assert constants_for(gpu).value("memory_share") == 0.75  # the others are as they were
+
+
+def test_a_file_is_for_the_device_that_it_is_of(folder: Path, tmp_path: Path, device: Device) -> None:
+    mine = tmp_path / "mine.fit.yaml"
+    mine.write_text((folder / "gpu-a.yaml").read_text().replace("0.75", "0.5"))
+    both = [device.replace(name="gpu-a"), device.replace(name="gpu-b")]
+    assert [one.value("memory_share") for one in fits_for(both, mine)] == [0.5, 1.5]
+    assert [one.value("memory_share") for one in fits_for(both, None)] == [0.75, 1.5]
+    with pytest.raises(SpecError) as caught:
+        fits_for(both[1:], mine)
+    assert str(caught.value) == (
+        f"{mine}: holds constants of 'gpu-a', not of 'gpu-b'; name a fit of that device, or none for the constants "
+        "that are shipped"
+    )
+
+
+def test_a_file_that_is_no_fit(folder: Path, tmp_path: Path, device: Device) -> None:
+    mine = tmp_path / "mine.fit.yaml"
+    with pytest.raises(SpecError) as caught:
+        load_fit(mine, device)
+    assert str(caught.value) == f"{mine}: no such file"
+    write(tmp_path, OWN | {"colour": "blue"})
+    with pytest.raises(SpecError) as caught:
+        load_fit(tmp_path / "gpu-a.yaml", device)
+    assert str(caught.value) == f"{tmp_path / 'gpu-a.yaml'}: colour: Extra inputs are not permitted"
 
 
 # --- writing ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from types import MappingProxyType
 import pytest
 
 from rooflinekit.calibrate.plan import Case
-from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, read_record, recording
+from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, read_record, recording, write_record
 from rooflinekit.errors import CampaignError, OutputError
 
 HEAD = Head(device="nvidia-t4", plan="tiny", digest="d1", units=6, environment={"torch": "2.13", "driver": "580"})
@@ -66,6 +66,18 @@ def test_what_is_recorded_is_read(tmp_path: Path) -> None:
         recorder.finish()  # once is enough
     assert read_record(file).finished
     assert len(file.read_text().splitlines()) == 1 + 4 + 1
+
+
+@pytest.mark.parametrize("finish", [True, False])
+def test_a_record_written_as_a_whole_is_the_one_that_grew(tmp_path: Path, finish: bool) -> None:
+    grown, whole = tmp_path / "grown.jsonl", tmp_path / "whole.jsonl"
+    written(grown, 3, finish=finish)
+    write_record(read_record(grown), whole)
+    assert whole.read_bytes() == grown.read_bytes()
+    with refused(OutputError, f"{whole}: exists; choose another file, or replace it with --force"):
+        write_record(read_record(grown), whole)
+    write_record(Recorded(head=HEAD, measurements=(), finished=False), whole, force=True)
+    assert read_record(whole).measurements == ()
 
 
 # --- interrupted ------------------------------------------------------------------------------------------------------

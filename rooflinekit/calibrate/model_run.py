@@ -1,0 +1,223 @@
+"""A model's step timed on the hardware at hand, as PyTorch runs it: eager, compiled, or as a CUDA graph."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from rooflinekit.calibrate import model_step
+from rooflinekit.calibrate.model_step import Run
+from rooflinekit.calibrate.op_times import profile_step
+from rooflinekit.calibrate.run_record import KernelTime, ModelRun, ProfiledOp
+from rooflinekit.calibrate.samples import collect, settled
+from rooflinekit.calibrate.timers import CpuTimer, CudaTimer, first_line, fp32_arithmetic, gpu_name
+from rooflinekit.errors import MeasureError, RooflinekitError
+from rooflinekit.ir.tensor import DType
+from rooflinekit.tracing.symbols import place_of
+from rooflinekit.tracing.tracer import Step
+
+_WARMUPS = 50  # at most
+_SETTING_UP = 3  # steps before a capture
+_LOOP_S = 0.02  # a loop of steps that follow each other lasts at least as long
+_LOOP = (5, 200)  # steps in it, at least and at most
+_PROFILED_S = 0.05  # that profiled steps take together
+_PROFILED = (3, 20)  # of them, at least and at most
+_SIGNIFICANT = 5  # digits of a sample that are kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Care:
+    """How carefully a step is timed."""
+
+    precision: float  # of the median, relative; a step that reaches it gets no more samples
+    samples: int  # at most
+    budget_s: float  # after which no further sample is begun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a step runs. `cuda` stands for `torch.cuda`; None is the CPU, on so many threads."""
+
+    device: torch.device
+    threads: int | None = None
+    cuda: Any = None
+
+    @classmethod
+    def of(cls, kind: str, index: int) -> Place:
+        """A device as PyTorch names it. Raises InputError for a GPU that it does not see."""
+        if kind == "cpu":
+            return cls(device=torch.device("cpu"))
+        gpu_name(index)
+        return cls(device=torch.device("cuda", index), cuda=torch.cuda)
+
+    def check(self, backend: str) -> None:
+        """Raises MeasureError for a way of execution that there is not."""
+        if backend in ("cuda-graph", "reduce-overhead") and self.cuda is None:
+            raise MeasureError(
+                f"execution {backend!r}: a CPU has no CUDA graphs; choose 'eager' or 'compiled', or a GPU"
+            )
+
+    def wait(self) -> None:
+        """Returns when everything asked of the device is done."""
+        if self.cuda is not None:
+            self.cuda.synchronize()
+
+    @contextlib.contextmanager
+    def chosen(self) -> Iterator[None]:
+        """What runs within runs there, on random numbers that are always the same; afterwards all is as before."""
+        before = torch.get_num_threads()
+        with contextlib.ExitStack() as stack:
+            if self.cuda is not None:
+                stack.enter_context(self.cuda.device(self.device.index))
+            stack.enter_context(torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []))
+            if self.threads is not None:
+                torch.set_num_threads(self.threads)
+            stack.callback(torch.set_num_threads, before)
+            torch.manual_seed(0)
+            yield
+
+    def environment(self) -> dict[str, str]:
+        """What the measurement rests on."""
+        timer = CpuTimer(0) if self.cuda is None else CudaTimer(self.device.index or 0, 0, self.cuda, self.device.type)
+        return timer.environment()
+
+
+def measure_step(
+    step: Step,
+    place: Place,
+    care: Care,
+    *,
+    backend: str,
+    wait_each: bool,
+    dtype: DType | None = None,
+    tf32: bool | None = None,
+    sizes: Mapping[str, int],
+    by_op: bool = True,
+    progress: Callable[[str], None] = lambda _: None,
+) -> ModelRun:
+    """Samples of one step, and its ops under the profiler.
+
+    backend: "eager", "compiled", "cuda-graph" or "reduce-overhead". wait_each: whether the CPU waits for the device
+    after each step, or steps follow each other. dtype, tf32: as `rk.trace` has them. A CUDA graph hides its ops from
+    the profiler: theirs are of the same step without it.
+
+    Raises MeasureError for a model that cannot be run there, or not in this way.
+    """
+    place.check(backend)
+    with place.chosen(), _running(step, place), fp32_arithmetic(matmul=tf32 is True, convolution=tf32 is not False):
+        progress("preparing")
+        ready = model_step.on_device(step, place.device, dtype, sizes)
+        progress("warming up")
+        run = _ways(place)[backend](ready, place.device)
+        once = _timed(run, place, 1)
+        warm = _warm_up(once, care.budget_s)
+        steps = 1 if wait_each else _steps(_LOOP_S, warm[-1], _LOOP)
+        progress("timing")
+        seconds = collect(_timed(run, place, steps), care.samples, care.precision, within_s=care.budget_s)
+        kept = tuple(float(f"{value:.{_SIGNIFICANT}g}") for value in seconds)
+        found = ModelRun(seconds=kept, warmup=len(warm), steps=steps, environment=place.environment())
+        if not by_op:
+            return found
+        progress("profiling")
+        ops, kernels = _profiled(_without_graph(backend, run, ready, place), place, min(seconds))
+        return replace(found, ops=ops, kernels=kernels)
+
+
+def _profiled(run: Run, place: Place, once_s: float) -> tuple[tuple[ProfiledOp, ...], tuple[KernelTime, ...]]:
+    steps = _steps(_PROFILED_S, once_s, _PROFILED)
+    return profile_step(run, place.wait, cuda=place.device.type == "cuda", steps=steps)
+
+
+def _steps(together_s: float, once_s: float, bounds: tuple[int, int]) -> int:
+    """How many steps of so long last as long together, within bounds."""
+    least, most = bounds
+    return max(least, min(most, math.ceil(together_s / max(1e-9, once_s))))
+
+
+def _ways(place: Place) -> dict[str, Callable[[Step, torch.device], Run]]:
+    return {
+        "eager": model_step.eager,
+        "compiled": model_step.compiled,
+        "reduce-overhead": lambda step, device: model_step.compiled(step, device, "reduce-overhead"),
+        "cuda-graph": lambda step, device: _captured(model_step.eager(step, device, capturable=True), place.cuda),
+    }
+
+
+def _captured(run: Run, cuda: Any) -> Run:
+    """The step as a CUDA graph: captured once, replayed at each call."""
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):  # libraries and optimizers set themselves up outside the capture
+        for _ in range(_SETTING_UP):
+            run()
+    cuda.current_stream().wait_stream(side)
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        kept = run()  # what the graph writes must not be given to others
+
+    def replay() -> object:
+        graph.replay()
+        return kept
+
+    return replay
+
+
+def _without_graph(backend: str, run: Run, step: Step, place: Place) -> Run:
+    twins = {"cuda-graph": "eager", "reduce-overhead": "compiled"}
+    if backend not in twins:
+        return run
+    found = _ways(place)[twins[backend]](step, place.device)
+    _warm_up(_timed(found, place, 1), 0.0)
+    return found
+
+
+def _timed(run: Run, place: Place, steps: int) -> Callable[[], float]:
+    """Seconds of one step out of so many that follow each other, from an idle device to an idle device."""
+
+    def sample() -> float:
+        start = time.perf_counter_ns()
+        for _ in range(steps):
+            run()
+        place.wait()
+        return (time.perf_counter_ns() - start) / 1e9 / steps
+
+    return sample
+
+
+def _warm_up(once: Callable[[], float], budget_s: float) -> list[float]:
+    """Times of the steps it took until they no longer changed, or half the budget was spent; compiling aside."""
+    seconds = [once(), once()]
+    while len(seconds) < _WARMUPS and not settled(seconds) and sum(seconds[1:]) < budget_s / 2:
+        seconds.append(once())
+    return seconds
+
+
+@contextlib.contextmanager
+def _running(step: Step, place: Place) -> Iterator[None]:
+    """What the model raises becomes one line that says where."""
+    name = type(step.model).__name__
+    try:
+        yield
+    except RooflinekitError:
+        raise
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise MeasureError(
+            f"{name}: {place.device} is out of memory: {first_line(error)}; measure it at smaller sizes"
+        ) from error
+    except Exception as error:
+        where = place_of(error)
+        at = f" ({where})" if where else ""
+        raise MeasureError(
+            f"{name}: cannot be run on {place.device}{at}: {type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+def default_device() -> str:
+    """The first GPU, or the CPU where PyTorch sees none."""
+    return "cuda" if torch.cuda.is_available() else "cpu"

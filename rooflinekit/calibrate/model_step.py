@@ -1,0 +1,175 @@
+"""A model, its inputs and its optimizer on a real device, and one step of them as a call."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from rooflinekit.errors import MeasureError
+from rooflinekit.ir.inputs import Input
+from rooflinekit.ir.tensor import DType
+from rooflinekit.tracing.tracer import Step, loss_of, multi_tensor
+
+_FEWEST_IDS = 2  # where no table of embeddings says how many numbers are valid
+
+Run = Callable[[], object]
+
+
+def on_device(step: Step, device: torch.device, dtype: DType | None, sizes: Mapping[str, int]) -> Step:
+    """The step with a copy of its model, in the mode of the step, and with tensors in the place of descriptions.
+
+    Tensors that were given are copied; described ones are random: normal numbers, integers that every table of
+    embeddings of the model has, and flags that are set. Parameters without numbers, on the meta device, are initialized
+    by their modules.
+
+    Raises MeasureError for what is no module, and for a tensor on the meta device that no module initializes.
+    """
+    if not isinstance(step.model, nn.Module):
+        raise MeasureError(f"model: expected a torch.nn.Module to run; got {type(step.model).__name__}")
+    wanted = None if dtype is None else getattr(torch, dtype.value)
+    model = _with_numbers(copy.deepcopy(step.model), device).to(device=device, dtype=wanted)
+    if step.mode == "inference":
+        model.eval()
+    elif not model.training:
+        model.train()
+    make = _TensorMaker(device=device, dtype=wanted, sizes=sizes, ids=_ids(model))
+    return replace(
+        step,
+        model=model,
+        args=pytree.tree_map(make, step.args),
+        kwargs=pytree.tree_map(make, dict(step.kwargs)),
+        targets=pytree.tree_map(make, step.targets),
+    )
+
+
+def _with_numbers(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model with everything that is on the meta device initialized."""
+
+    def empty(tensor: torch.Tensor) -> bool:
+        return tensor.is_meta
+
+    for path, module in model.named_modules():
+        own = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+        missing = [name for name, tensor in own.items() if empty(tensor)]
+        if not missing:
+            continue
+        reset = getattr(module, "reset_parameters", None)
+        if reset is None:
+            name = ".".join(filter(None, (path, missing[0])))
+            raise MeasureError(
+                f"{name} of the model is on the meta device, and {type(module).__name__} has no reset_parameters() to "
+                "give it numbers; build the model on the device that it is to run on"
+            )
+        module.to_empty(device=device, recurse=False)
+        reset()
+    return model
+
+
+def _ids(model: nn.Module) -> int:
+    """How many integers are valid for every table of embeddings."""
+    tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    return min(tables, default=_FEWEST_IDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TensorMaker:
+    """Puts tensors on the device: copies of those given, random ones for those described."""
+
+    device: torch.device
+    dtype: torch.dtype | None  # of floating-point inputs
+    sizes: Mapping[str, int]
+    ids: int
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.detach().clone().to(device=self.device, dtype=self._format(value.dtype))
+        if not isinstance(value, Input):
+            return value
+        shape = [self.sizes[size] if isinstance(size, str) else size for size in value.shape]
+        dtype = self._format(getattr(torch, value.dtype.value))
+        if dtype is torch.bool:
+            return torch.ones(shape, dtype=dtype, device=self.device)
+        if dtype.is_floating_point or dtype.is_complex:
+            drawn = torch.complex64 if dtype.is_complex else torch.float32  # what every format can be made from
+            return torch.randn(shape, dtype=drawn, device=self.device).to(dtype)
+        return torch.randint(self.ids, shape, dtype=dtype, device=self.device)
+
+    def _format(self, dtype: torch.dtype) -> torch.dtype:
+        return self.dtype if self.dtype is not None and dtype.is_floating_point else dtype
+
+
+def eager(step: Step, device: torch.device, *, capturable: bool = False) -> Run:
+    """One step, op by op. `capturable`: with an optimizer that a CUDA graph can hold."""
+    return _inference(step, device) if step.mode == "inference" else _training(step, device, capturable=capturable)
+
+
+def compiled(step: Step, device: torch.device, mode: str | None = None) -> Run:
+    """One step through torch.compile, in its `mode`: model and loss as one function, the optimizer as another.
+
+    What was compiled before in this process is compiled anew: torch.compile gives up on code that it has seen with many
+    sizes.
+    """
+    torch.compiler.reset()
+
+    def compile_part(part: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.compile(part, mode=mode)
+
+    if step.mode == "inference":
+        return _inference(step, device, compile_part)
+    return _training(step, device, compile_part, capturable=mode is not None)
+
+
+def _as_it_is(part: Callable[..., Any]) -> Callable[..., Any]:
+    return part
+
+
+def _inference(step: Step, device: torch.device, compile_part: Callable[..., Any] = _as_it_is) -> Run:
+    model = compile_part(step.model)
+
+    def run() -> object:
+        with torch.no_grad(), _region(step, device):
+            return model(*step.args, **step.kwargs)
+
+    return run
+
+
+def _training(
+    step: Step, device: torch.device, compile_part: Callable[..., Any] = _as_it_is, *, capturable: bool
+) -> Run:
+    assert isinstance(step.model, nn.Module)
+    parameters = [p for p in step.model.parameters() if p.requires_grad]
+    optimizer = None if step.optimizer is None else multi_tensor(step.optimizer(parameters))
+    for group in optimizer.param_groups if optimizer is not None and capturable else ():
+        if "capturable" in group:
+            group["capturable"] = True
+
+    def forward() -> torch.Tensor:
+        return loss_of(step, step.model(*step.args, **step.kwargs), step.targets)
+
+    loss_now = compile_part(forward)
+    update = None if optimizer is None else compile_part(optimizer.step)
+
+    def run() -> object:
+        for parameter in parameters:
+            parameter.grad = None
+        with torch.enable_grad():
+            with _region(step, device):
+                loss = loss_now()
+            loss.backward()
+        if update is not None:
+            update()
+        return loss
+
+    return run
+
+
+def _region(step: Step, device: torch.device) -> AbstractContextManager[object]:
+    """Where the step runs in lower precision: everything but backward and optimizer."""
+    return nullcontext() if step.autocast is None else torch.autocast(device.type, getattr(torch, step.autocast.value))
