@@ -37,6 +37,10 @@ FAMILIES = {
     "linear": "product", "bmm": "product", "mm": "product",
     "conv_fwd": "convolution", "conv_bwd_data": "convolution", "conv_bwd_weight": "convolution",
     "softmax": "softmax", "layernorm": "normalization", "attention": "attention", "llm_add": "elementwise",
+    "attention_bwd": "attention", "sum": "reduction", "amax": "reduction", "var": "reduction",
+    "sum_first": "reduction", "read": "stream", "write": "stream", "copy": "stream", "triad": "stream",
+    "to_fp32": "movement", "to_fp16": "movement", "to_bf16": "movement", "transpose": "movement",
+    "embedding": "movement", "index_select": "movement",
     "llm_norm": "serving", "llm_act": "serving", "llm_gelu": "serving", "llm_rope": "serving",
 }  # fmt: skip
 

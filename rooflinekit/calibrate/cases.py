@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
+from rooflinekit.calibrate.operator_cases import OPERATORS, STORED, operator_work
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.kernels import WINOGRAD_EDGES, WINOGRAD_UNFUSED
 from rooflinekit.model.rows import (
@@ -21,10 +22,20 @@ from rooflinekit.model.rows import (
     WARP,
     WARP_ROW,
 )
-from rooflinekit.model.work import ATTENTION, CONVOLUTION, PLAIN, WINOGRAD, Floats, Products, Recent, Work
+from rooflinekit.model.work import (
+    ATTENTION,
+    CONVOLUTION,
+    DEPTHWISE,
+    PLAIN,
+    WINOGRAD,
+    Floats,
+    Products,
+    Recent,
+    Work,
+)
 
 #: How many bytes an element has, by the name of its format.
-ITEMSIZE = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+ITEMSIZE = {name: stored.itemsize for name, stored in STORED.items()}
 
 #: Element-wise ops: tensors read, vector operations and special functions an element. As in `cost.rules`.
 ELEMENTWISE = {
@@ -48,6 +59,8 @@ _CASES: dict[str, Callable[[pd.DataFrame], Candidates]] = {}
 
 def candidates(op: str, rows: pd.DataFrame) -> Candidates:
     """The algorithms that may run the measurements of one op, each with where it can (None for everywhere)."""
+    if op in OPERATORS:
+        return [((operator_work(op, rows),), None)]
     return _CASES[op](rows)
 
 
@@ -208,30 +221,45 @@ _SERVING = {
 
 @_case("conv_fwd", "conv_bwd_data", "conv_bwd_weight")
 def convolution(rows: pd.DataFrame) -> Candidates:
-    """Images [b, c_in, h, w], kernel [c_out, c_in, r, s]: implicit product, or Winograd with 2×2 or 4×4 outputs."""
+    """Images [b, c_in, h, w], kernel [c_out, c_in, r, s]: implicit product, or Winograd with 2×2 or 4×4 outputs.
+
+    In `groups`, each sees c_in / groups channels. The layout does not count: a case is given in the one that it is.
+    """
     b, c, o, h, w, r, s = (_column(rows, name) for name in ("b", "c_in", "c_out", "h", "w", "r", "s"))
     p = (h + 2 * _column(rows, "pad_h", 0) - r) // _column(rows, "stride_h", 1) + 1
     q = (w + 2 * _column(rows, "pad_w", 0) - s) // _column(rows, "stride_w", 1) + 1
-    size, pixels = _itemsize(rows), b * p * q
-    image, kernel, output = size * b * c * h * w, size * o * c * r * s, size * pixels * o
+    size, pixels, groups = _itemsize(rows), b * p * q, np.maximum(_column(rows, "groups", 1), 1)
+    image, kernel, output = size * b * c * h * w, size * o * c / groups * r * s, size * pixels * o
+    c, o = c / groups, o / groups  # of one group
     op = rows["op"].to_numpy()
     data, weight = op == "conv_bwd_data", op == "conv_bwd_weight"
     read = np.select([data, weight], [output + kernel, output + image], image + kernel)
     write = np.select([data, weight], [image, kernel], output)
     count, index = len(rows), np.arange(len(rows))
 
+    depthwise = (groups > 1) & np.where(weight, np.minimum(o, c * r * s) == 1, np.where(data, c, o) == 1)
+
     def work(products: Products, extra: Floats | float = 0.0) -> Work:
-        return Work.of(count, math=_math(rows), products=products, read_bytes=read + extra, write_bytes=write + extra)
+        return Work.of(
+            count,
+            math=_math(rows),
+            engine=~depthwise,
+            products=products,
+            read_bytes=read + extra,
+            write_bytes=write + extra,
+        )
 
     direct = Products.of(
         index,
+        batch=groups,
         m=np.where(weight, o, pixels),
         n=np.select([data, weight], [c, c * r * s], o),
         k=np.select([data, weight], [o * r * s, pixels], c * r * s),
-        way=np.where(r * s == 1, PLAIN, CONVOLUTION),
+        way=np.select([depthwise, r * s == 1], [DEPTHWISE, PLAIN], CONVOLUTION),
     )
     found: Candidates = [((work(direct),), None)]
     plain = (r == 3) & (s == 3) & (_column(rows, "stride_h", 1) == 1) & (_column(rows, "stride_w", 1) == 1) & ~weight
+    plain &= groups == 1
     if plain.any() and rows["dtype"].iloc[0] == "fp32":
         for edge in WINOGRAD_EDGES:
             blocks = b * np.ceil(np.where(data, h, p) / edge) * np.ceil(np.where(data, w, q) / edge)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.calibrate.cases import ELEMENTWISE, ITEMSIZE
+from rooflinekit.calibrate.operator_cases import CASTS, GATHERS, REDUCTIONS, STREAMS
 from rooflinekit.errors import InputError, nearest
 
 
@@ -29,8 +30,10 @@ class Sizes:
 _ROWS = Sizes(needed=("rows", "cols"))
 _PRODUCT = Sizes(needed=("m", "n", "k"), optional=("b",))
 _CONVOLUTION = Sizes(
-    needed=("b", "c_in", "c_out", "h", "w", "r", "s"), optional=("pad_h", "pad_w", "stride_h", "stride_w")
+    needed=("b", "c_in", "c_out", "h", "w", "r", "s"),
+    optional=("pad_h", "pad_w", "stride_h", "stride_w", "groups", "channels_last"),
 )
+_ATTENTION = ("b", "s", "t", "heads", "kv_heads", "d")
 
 SIZES: Mapping[str, Sizes] = MappingProxyType(
     {
@@ -39,7 +42,11 @@ SIZES: Mapping[str, Sizes] = MappingProxyType(
         **dict.fromkeys((*ELEMENTWISE, "quantize", "softmax", "layernorm"), _ROWS),
         **dict.fromkeys(("llm_norm", "llm_act", "llm_gelu", "llm_rope", "llm_add"), _ROWS),
         **dict.fromkeys(("conv_fwd", "conv_bwd_data", "conv_bwd_weight"), _CONVOLUTION),
-        "attention": Sizes(needed=("b", "s", "t", "heads", "kv_heads", "d"), optional=("causal", "window")),
+        **dict.fromkeys((*REDUCTIONS, *CASTS, "transpose"), _ROWS),
+        **dict.fromkeys(STREAMS, Sizes(needed=("rows", "cols"), optional=("warm",))),
+        **dict.fromkeys(GATHERS, Sizes(needed=("rows", "cols", "table"))),
+        "attention": Sizes(needed=_ATTENTION, optional=("causal", "window")),
+        "attention_bwd": Sizes(needed=_ATTENTION, optional=("causal",)),
     }
 )
 
