@@ -13,7 +13,8 @@
           dtypes: [fp16, fp32]
           sizes: {rows: {from: 1, to: 65536, count: 9}, cols: 1024}
 
-Sizes are numbers, lists, or ranges whose steps are equal factors; a case is measured at every combination.
+Sizes are numbers, lists, or ranges whose steps are equal factors; a case is measured at every combination. On a CPU
+kernels and rates are measured on each number of threads, all else of `host_ops` on one.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rooflinekit.calibrate.campaign import family_of
 from rooflinekit.calibrate.cases import ITEMSIZE
+from rooflinekit.calibrate.host_ops import HOST_OPS
 from rooflinekit.calibrate.measured_ops import SIZES
 from rooflinekit.errors import InputError, SpecError, nearest
 from rooflinekit.hardware.specs import data_dir
@@ -49,6 +51,11 @@ class Case:
     dtype: str
     sizes: Mapping[str, int]
     threads: int = 0
+
+    @property
+    def family(self) -> str:
+        """Of its op: of kernels those that are fitted together, beside them those of `host_ops`."""
+        return HOST_OPS[self.op].family if self.op in HOST_OPS else family_of(self.op)
 
     @property
     def key(self) -> str:
@@ -80,14 +87,14 @@ class Plan:
 
         Raises InputError for a word that is no op of the plan and no family.
         """
-        known = {word for case in self.cases for word in (case.op, family_of(case.op))}
+        known = {word for case in self.cases for word in (case.op, case.family)}
         for word in only:
             if word not in known:
                 raise InputError(
                     f"--only {word!r}: plan {self.name} has no such op or family{nearest(word, sorted(known))} "
                     f"(it has {', '.join(sorted(known))})"
                 )
-        chosen = [case for case in self.cases if not only or {case.op, family_of(case.op)} & set(only)]
+        chosen = [case for case in self.cases if not only or {case.op, case.family} & set(only)]
         return tuple((case, i) for i in range(self.rounds) for case in chosen)
 
 
@@ -180,7 +187,8 @@ def _cases(groups: Iterable[_Cases], threads: Iterable[int], label: str) -> Iter
         _check(group, f"{label}: case {i + 1}")
         lists = [_values(value) for value in group.sizes.values()]
         sizes = [dict(zip(group.sizes, values, strict=True)) for values in product(*lists)]
-        for dtype, one, count in product(group.dtypes, sizes, threads):
+        alone = group.op in HOST_OPS and HOST_OPS[group.op].family != "rate"
+        for dtype, one, count in product(group.dtypes, sizes, {min(n, 1) for n in threads} if alone else threads):
             yield Case(op=group.op, dtype=dtype, sizes=MappingProxyType(one), threads=count)
 
 
@@ -189,9 +197,10 @@ def _values(value: int | list[int] | _Range) -> list[int]:
 
 
 def _check(group: _Cases, label: str) -> None:
-    if group.op not in SIZES:
-        raise SpecError(f"{label}: no op is called {group.op!r}{nearest(group.op, SIZES)} (known: {', '.join(SIZES)})")
-    sizes = SIZES[group.op]
+    known = {**SIZES, **HOST_OPS}
+    if group.op not in known:
+        raise SpecError(f"{label}: no op is called {group.op!r}{nearest(group.op, known)} (known: {', '.join(known)})")
+    sizes = known[group.op]
     for dtype in group.dtypes:
         if dtype not in ITEMSIZE:
             raise SpecError(f"{label}: no number format is called {dtype!r} (known: {', '.join(ITEMSIZE)})")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.calibrate.campaign import Campaign, write_campaign
+from rooflinekit.calibrate.host_ops import is_host_op
 from rooflinekit.calibrate.own_fit import OwnFit
 from rooflinekit.calibrate.plan import Case, Plan
 from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, Recorder
@@ -79,16 +80,26 @@ def measure(
     progress: Progress = lambda done, units, name: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Measures what is not in the file yet. The budget ends it between two cases, an interrupt loses one at most."""
+    """Measures what is not in the file yet. The budget ends it between two cases, an interrupt loses one at most.
+
+    Within a budget the families take turns, the one next that has had the least time: it is spent on all of them.
+    """
     start, measured = clock(), 0
     units = plan.units(only)
     missing = [(case, turn) for case, turn in units if (case.key, turn) not in recorder.done]
+    queues: dict[str, deque[tuple[Case, int]]] = defaultdict(deque)
     for case, turn in missing:
-        if clock() - start > budget_s:
-            break
+        queues[case.family if budget_s < float("inf") else ""].append((case, turn))
+    spent = dict.fromkeys(queues, 0.0)
+    while spent and (before := clock()) - start <= budget_s:
+        family = min(spent, key=lambda name: spent[name])
+        case, turn = queues[family].popleft()
         progress(len(units) - len(missing) + measured, len(units), case.key)
         recorder.append(timer.time(case, turn=turn, warmup=plan.warmup, samples=plan.samples, precision=plan.precision))
         measured += 1
+        spent[family] += clock() - before
+        if not queues[family]:
+            del spent[family]
     complete = len(recorder.done) == len(plan.units())
     if complete:
         recorder.finish()
@@ -102,7 +113,7 @@ def campaigns_of(recorded: Recorded, name: str, threads: int = 0) -> tuple[Campa
     """
     by_timing: dict[str, list[dict[str, object]]] = defaultdict(list)
     for case, parts in _by_case(recorded).values():
-        if case.threads == threads:
+        if case.threads == threads and not is_host_op(case.op):
             seconds = np.concatenate([part.seconds for part in parts])
             row = {"op": case.op, "dtype": case.dtype, **case.sizes, "seconds": float(np.median(seconds))}
             by_timing[parts[0].timing].append(row)
@@ -121,7 +132,7 @@ def campaigns_of(recorded: Recorded, name: str, threads: int = 0) -> tuple[Campa
 
 def warnings_of(recorded: Recorded) -> tuple[str, ...]:
     """What to know before trusting the numbers: noise, drift, what could not be measured; with what to do about it."""
-    cases = _by_case(recorded).values()
+    cases = [(case, parts) for case, parts in _by_case(recorded).values() if not is_host_op(case.op)]
     found = []
     noisy = [case.key for case, parts in cases if any(summarize(part.seconds).noisy for part in parts)]
     if len(noisy) > _NOISY_SHARE * len(cases):
