@@ -6,6 +6,7 @@ when this process ends, however it ends, their input closes and they end too.
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
@@ -23,6 +24,8 @@ from rooflinekit.calibrate.samples import LEAST, enough
 _RANKS = 2  # of gloo, where the case does not say
 _SAMPLE_S = 2e-3
 _MOST_CALLS = 500  # in a sample
+#: gloo looks for the network that the machine's name stands for, which may be none.
+_LOCAL = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 _WORKER = "rooflinekit.calibrate.collective_worker"
 
 
@@ -32,6 +35,7 @@ class Groups:
     def __init__(self, devices: int) -> None:
         self.devices = devices
         self.groups: dict[tuple[str, int], Group] = {}
+        atexit.register(self.close)
 
     def of(self, case: Case) -> Group:
         """The group for a case. Raises UnsupportedError for more GPUs than there are, and where none can be started."""
@@ -39,9 +43,10 @@ class Groups:
         ranks = case.sizes.get("ranks", 0) or (self.devices if backend == "nccl" else _RANKS)
         if backend == "nccl" and not 2 <= ranks <= self.devices:
             raise UnsupportedError(f"{case.op} needs {max(ranks, 2)} GPUs; PyTorch sees {self.devices}")
-        if (backend, ranks) not in self.groups:
-            self.groups[backend, ranks] = Group(backend, ranks)
-        return self.groups[backend, ranks]
+        found = self.groups.get((backend, ranks))
+        if found is None or found.ended:
+            found = self.groups[backend, ranks] = Group(backend, ranks)
+        return found
 
     def close(self) -> None:
         """Ends all processes."""
@@ -55,6 +60,7 @@ class Group:
 
     def __init__(self, backend: str, ranks: int) -> None:
         self.ranks = ranks
+        self.ended = False
         self.folder = tempfile.TemporaryDirectory(prefix="rooflinekit-", ignore_cleanup_errors=True)
         self.workers = [self._start(backend, rank) for rank in range(ranks)]
         self._answer()  # that all have met
@@ -70,7 +76,7 @@ class Group:
                 stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
                 stderr=errors,
                 text=True,
-                env={"GLOO_SOCKET_IFNAME": "lo", **os.environ, "PYTHONPATH": paths},
+                env={**_LOCAL, **os.environ, "PYTHONPATH": paths},
                 start_new_session=True,  # an interrupt is this process's to handle
             )
 
@@ -113,6 +119,7 @@ class Group:
 
     def close(self, *, keep: bool = False) -> None:
         """Ends the processes."""
+        self.ended = True
         for worker in self.workers:
             for pipe in filter(None, (worker.stdin, worker.stdout)):
                 try:

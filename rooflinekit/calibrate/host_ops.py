@@ -62,7 +62,7 @@ HOST_OPS: Mapping[str, HostOp] = MappingProxyType(
             for backend in BACKENDS
             for name in COLLECTIVES
         },
-        "burst": HostOp(family="rate", meaning="a product for so long after a second of rest", **_RATE),
+        "burst": HostOp(family="rate", meaning="a product for so long, after a rest", **_RATE),
         "sustained": HostOp(family="rate", meaning="a product again and again for so long", **_RATE),
     }
 )

@@ -19,6 +19,7 @@ from rooflinekit.calibrate.operator_cases import CASTS, GATHERS, REDUCTIONS, STR
 from rooflinekit.calibrate.plan import Case
 
 _MOST_COPIES = 64
+_DRAWN = 2**20  # random numbers of a tensor, which then repeat: drawing takes longer than many a measurement
 _CACHES = 2.0  # how often the copies together fill the last-level cache
 
 #: Number formats that a case can be measured in. tf32 is how a GPU multiplies fp32; fp8 is multiplied alone.
@@ -87,7 +88,10 @@ class _Tensors:
     bytes: int = 0
 
     def __call__(self, *shape: int) -> torch.Tensor:
-        made = torch.randn(shape, dtype=self.dtype, device=self.device)
+        made = torch.empty(shape, dtype=self.dtype, device=self.device)
+        drawn = torch.randn(min(made.numel(), _DRAWN), dtype=self.dtype, device=self.device)
+        for part in made.view(-1).split(_DRAWN):
+            part.copy_(drawn[: part.numel()])
         self.bytes += made.numel() * made.element_size()
         return made
 

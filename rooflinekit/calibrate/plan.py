@@ -13,8 +13,8 @@
           dtypes: [fp16, fp32]
           sizes: {rows: {from: 1, to: 65536, count: 9}, cols: 1024}
 
-Sizes are numbers, lists, or ranges whose steps are equal factors; a case is measured at every combination. On a CPU
-kernels and rates are measured on each number of threads, all else of `host_ops` on one.
+`op` may be a list of ops of the same sizes. Sizes are numbers, lists, or ranges whose steps are equal factors; a case is measured at every combination. On a CPU
+kernels are measured on each number of threads, rates on the largest, and all else of `host_ops` on one.
 """
 
 from __future__ import annotations
@@ -116,9 +116,14 @@ _Count = Annotated[int, Field(ge=0)]
 
 
 class _Cases(_Record):
-    op: str
+    op: str | list[str]
     dtypes: list[str]
-    sizes: dict[str, _Count | list[_Count] | _Range]
+    sizes: dict[str, _Count | list[_Count] | _Range] = Field(default_factory=dict)
+
+    @property
+    def ops(self) -> list[str]:
+        """The ops of these sizes."""
+        return [self.op] if isinstance(self.op, str) else self.op
 
 
 class _Part(_Record):
@@ -182,14 +187,21 @@ def _source(name_or_path: str) -> tuple[Path | Traversable, str]:
     return data_dir("calibration") / "plans" / f"{name_or_path}.yaml", f"calibration/plans/{name_or_path}.yaml"
 
 
-def _cases(groups: Iterable[_Cases], threads: Iterable[int], label: str) -> Iterator[Case]:
+def _counts(op: str, threads: Collection[int]) -> Collection[int]:
+    """The numbers of threads that an op is measured on; 0 stands for a GPU."""
+    if op not in HOST_OPS:
+        return threads
+    return [max(threads) if HOST_OPS[op].family == "rate" else min(*threads, 1)]
+
+
+def _cases(groups: Iterable[_Cases], threads: Collection[int], label: str) -> Iterator[Case]:
     for i, group in enumerate(groups):
         _check(group, f"{label}: case {i + 1}")
         lists = [_values(value) for value in group.sizes.values()]
         sizes = [dict(zip(group.sizes, values, strict=True)) for values in product(*lists)]
-        alone = group.op in HOST_OPS and HOST_OPS[group.op].family != "rate"
-        for dtype, one, count in product(group.dtypes, sizes, {min(n, 1) for n in threads} if alone else threads):
-            yield Case(op=group.op, dtype=dtype, sizes=MappingProxyType(one), threads=count)
+        for op, dtype, one in product(group.ops, group.dtypes, sizes):
+            for count in _counts(op, threads):
+                yield Case(op=op, dtype=dtype, sizes=MappingProxyType(one), threads=count)
 
 
 def _values(value: int | list[int] | _Range) -> list[int]:
@@ -197,23 +209,29 @@ def _values(value: int | list[int] | _Range) -> list[int]:
 
 
 def _check(group: _Cases, label: str) -> None:
-    known = {**SIZES, **HOST_OPS}
-    if group.op not in known:
-        raise SpecError(f"{label}: no op is called {group.op!r}{nearest(group.op, known)} (known: {', '.join(known)})")
-    sizes = known[group.op]
+    for op in group.ops:
+        _check_sizes(op, group, label)
     for dtype in group.dtypes:
         if dtype not in ITEMSIZE:
             raise SpecError(f"{label}: no number format is called {dtype!r} (known: {', '.join(ITEMSIZE)})")
+    if not group.ops or not group.dtypes or not all(_values(value) for value in group.sizes.values()):
+        raise SpecError(f"{label}: a list is empty; expected at least one op, one number format and one of each size")
+
+
+def _check_sizes(op: str, group: _Cases, label: str) -> None:
+    known = {**SIZES, **HOST_OPS}
+    if op not in known:
+        raise SpecError(f"{label}: no op is called {op!r}{nearest(op, known)} (known: {', '.join(known)})")
+    sizes = known[op]
     for name, value in group.sizes.items():
         if name not in sizes.all:
-            raise SpecError(f"{label}: {group.op} has no size {name!r}; it has {', '.join(sizes.all)}")
+            has = ", ".join(sizes.all) or "none"
+            raise SpecError(f"{label}: {op} has no size {name!r}; it has {has}")
         if name in sizes.needed and min(_values(value), default=1) < 1:
-            raise SpecError(f"{label}: {name} of {group.op}: expected a positive integer; got 0")
+            raise SpecError(f"{label}: {name} of {op}: expected a positive integer; got 0")
     missing = [name for name in sizes.needed if name not in group.sizes]
     if missing:
-        raise SpecError(f"{label}: {group.op} lacks the size {missing[0]!r}; it has {', '.join(sizes.needed)}")
-    if not group.dtypes or not all(_values(value) for value in group.sizes.values()):
-        raise SpecError(f"{label}: a list is empty; expected at least one number format and one of each size")
+        raise SpecError(f"{label}: {op} lacks the size {missing[0]!r}; it has {', '.join(sizes.needed)}")
 
 
 def _mixed(key: str) -> str:

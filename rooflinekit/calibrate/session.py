@@ -13,15 +13,18 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.calibrate.campaign import Campaign, write_campaign
+from rooflinekit.calibrate.gpu_state import throttles
+from rooflinekit.calibrate.host_draft import HostCost
 from rooflinekit.calibrate.host_ops import is_host_op
 from rooflinekit.calibrate.own_fit import OwnFit
 from rooflinekit.calibrate.plan import Case, Plan
 from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, Recorder
 from rooflinekit.calibrate.samples import summarize
 from rooflinekit.errors import OutputError
+from rooflinekit.hardware.host import Host
 
 _SAMPLE_BYTES = 14  # of one number in the file
-_LINE_BYTES = 600  # of a line beside its samples
+_LINE_BYTES = 800  # of a line beside its samples
 _DRIFT = 0.03  # between rounds, from which on the clocks or the neighbours have changed
 _PREEMPTIONS = 20.0  # a second; an idle machine has a few
 _NOISY_SHARE = 0.10  # of the cases
@@ -54,8 +57,10 @@ class Calibrated:
 
     outcome: Outcome
     recorded: Recorded
-    campaigns: tuple[Campaign, ...]  # the medians, one for each way of timing
-    fit: OwnFit
+    campaigns: tuple[Campaign, ...]  # the medians of kernels, one for each way of timing
+    fit: OwnFit | None  # None where nothing but host ops was measured
+    costs: tuple[HostCost, ...]  # of host ops
+    host: Host | None  # the host specification that follows from them
 
 
 def head_of(plan: Plan, device: str, environment: dict[str, str]) -> Head:
@@ -139,11 +144,19 @@ def warnings_of(recorded: Recorded) -> tuple[str, ...]:
         found.append(
             f"{len(noisy)} of {len(cases)} cases are noisy, such as {noisy[0]}: end what else runs here, measure again"
         )
-    taken = [one for one in recorded.measurements if one.state.get("preemptions", 0.0) > _PREEMPTIONS]
-    if len(taken) > _NOISY_SHARE * len(recorded.measurements):
+    timed = [one for one in recorded.measurements if not is_host_op(one.case.op)]
+    taken = [one for one in timed if one.state.get("preemptions", 0.0) > _PREEMPTIONS]
+    if len(taken) > _NOISY_SHARE * len(timed):
         found.append(
-            f"other programs took the CPU during {len(taken)} of {len(recorded.measurements)} measurements: "
+            f"other programs took the CPU during {len(taken)} of {len(timed)} measurements: "
             "end them, or measure with fewer threads"
+        )
+    slowed = [one for one in recorded.measurements if throttles(one.state.get("throttle", 0.0))]
+    if len(slowed) > _NOISY_SHARE * len(recorded.measurements):
+        reasons = dict.fromkeys(word for one in slowed for word in throttles(one.state["throttle"]))
+        found.append(
+            f"the GPU's clock was held down during {len(slowed)} of {len(recorded.measurements)} measurements "
+            f"({', '.join(reasons)}): cool it, or raise its limits, unless that is how it will be used"
         )
     drift = _drift([parts for _, parts in cases])
     if abs(drift) > _DRIFT:
