@@ -113,7 +113,7 @@ def test_interrupted(run: Run, tmp_path: Path) -> None:
         (("--device", "cuda:x"), "--device 'cuda:x': expected cuda, cuda:N or cpu"),
         ((*SPEC, "--budget", "10"),
          "--budget '10': expected a number of seconds, minutes or hours, such as 90s, 10m or 1h"),
-        ((*SPEC, "--plan", "quik"), "no plan 'quik'; did you mean 'quick'? (known: quick, standard, or a FILE.yaml)"),
+        ((*SPEC, "--plan", "quik"), "no plan 'quik'; did you mean 'quick'? (known: full, quick, standard, or a FILE.yaml)"),
         ((*SPEC, "--plan", "tiny.yaml", "--only", "softmax"),
          "--only 'softmax': plan tiny has no such op or family (it has add, elementwise, mm, product)"),
         ((*SPEC, "--plan", "tiny.yaml", "--out", "tiny.yaml"),

@@ -32,7 +32,7 @@ OUTSIDE = {
     "cost": {"sympy"},
     "hardware": {"yaml", "pydantic", "pydantic_core", "pandas"},  # pandas for devices(), when it is called
     "model": {"numpy", "sympy"},
-    "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},  # and in two files torch, see TIMING
+    "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},  # and in a few files torch, see TIMING
     "step": {"pandas"},
     "study": {"numpy", "scipy", "sympy", "pandas"},
     "present": {"rich", "matplotlib", "numpy", "pandas"},
@@ -44,7 +44,10 @@ OUTSIDE = {
     "cli": {"typer"},
 }
 #: What runs ops on hardware; all else in `calibrate` works without torch.
-TIMING = {"calibrate/microbench.py": {"torch"}, "calibrate/timers.py": {"torch"}}
+TIMING = {
+    f"calibrate/{name}.py": {"torch"}
+    for name in ("microbench", "timers", "host_bench", "collective_worker", "environment")
+}
 FILES = [f for f in PACKAGE.rglob("*.py") if f.name not in ("__main__.py",) and f != PACKAGE / "__init__.py"]
 
 

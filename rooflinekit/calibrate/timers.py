@@ -26,12 +26,13 @@ from rooflinekit.calibrate.host_ops import HOST_OPS, is_host_op
 from rooflinekit.calibrate.microbench import Call, Calls, UnsupportedError, calls_of
 from rooflinekit.calibrate.plan import Case
 from rooflinekit.calibrate.record_file import Measurement
-from rooflinekit.calibrate.samples import enough
+from rooflinekit.calibrate.samples import LEAST, enough
 from rooflinekit.errors import CampaignError, InputError
 from rooflinekit.hardware.detection import bus_id
 
 _SAMPLE_S = 1e-3  # a sample lasts about as long: clocks tick in less than a thousandth of it
 _MOST_CALLS = 2000  # in a sample
+_LONGER = 8  # than planned: so long a graph may be to hold all sets, and so long samples may last once there are a few
 _SIGNIFICANT = 5  # digits of a sample that are kept
 
 #: Errors after which CUDA runs nothing more in this process.
@@ -73,7 +74,7 @@ class CpuTimer:
 
     def _kernel(self, case: Case, warmup: int, samples: int, precision: float) -> _Timed:
         calls = calls_of(case, torch.device("cpu"), self.cache_bytes)
-        inner = _inner(_loop(calls, 1), warmup + len(calls.calls))
+        inner = _inner(_loop(calls, 1), warmup)
         with watched_load() as load:
             seconds = _samples(_loop(calls, inner), samples, precision)
         return _Timed(timing="backend", inner=inner, seconds=seconds, state={**calls.state, **load})
@@ -120,6 +121,8 @@ class CudaTimer:
         sets = itertools.cycle(calls.calls)
         once = self._between_events(lambda: next(sets)())
         inner = _inner(once, warmup)
+        if inner < len(calls.calls) <= inner * _LONGER:
+            inner = len(calls.calls)  # a graph goes through its own sets again and again
         timing, sample = "graph", self._graph(calls, inner)
         if sample is None:
             timing, inner, sample = "event", 1, once
@@ -235,9 +238,12 @@ def _arithmetic(dtype: str) -> Iterator[None]:
 
 
 def _loop(calls: Calls, inner: int) -> Sample:
+    sets = itertools.cycle(calls.calls)  # from sample to sample: each finds the set that was used the longest ago
+
     def sample() -> float:
         start = time.perf_counter_ns()
-        calls.repeated(inner)
+        for _ in range(inner):
+            next(sets)()
         return (time.perf_counter_ns() - start) / 1e9 / inner
 
     return sample
@@ -251,8 +257,12 @@ def _inner(once: Sample, warmup: int) -> int:
 
 
 def _samples(sample: Sample, most: int, precision: float) -> tuple[float, ...]:
+    """Until the precision is reached, there are the most, or the few that there have to be took too long."""
     seconds: list[float] = []
+    start = time.monotonic()
     while len(seconds) < most and not enough(seconds, precision):
+        if len(seconds) >= LEAST and time.monotonic() - start > _LONGER * most * _SAMPLE_S:
+            break
         seconds.append(sample())
     return tuple(seconds)
 
