@@ -16,6 +16,7 @@ from rooflinekit import cli
 from rooflinekit.calibrate.campaign import read_campaign
 from rooflinekit.calibrate.record_file import read_record
 from rooflinekit.hardware.cpu_detection import describe_cpu
+from rooflinekit.hardware.specs import load_host
 
 Run = Callable[..., SimpleNamespace]
 
@@ -80,6 +81,31 @@ def test_measures_fits_and_goes_on(run: Run, tmp_path: Path) -> None:
     whole = (tmp_path / "run.jsonl").read_bytes()
     assert run(*SPEC, "--plan", "tiny.yaml", "--out", "run.jsonl").out == second.out
     assert (tmp_path / "run.jsonl").read_bytes() == whole
+
+
+def test_the_host_alone(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "host.yaml").write_text(
+        "schema: 1\nname: host\ncpu: {warmup: 1, samples: 5, precision: 0.5, rounds: 1, cases: ["
+        "{op: [issue_default, issue_view], dtypes: [fp32]}, {op: sync, dtypes: [fp32]}]}\n"
+    )
+    found = run(*SPEC, "--plan", "host.yaml", "--out", "run.jsonl")
+    assert (found.status, found.err) == (0, "")
+    lines = found.out.splitlines()
+    assert lines[0] == "one-core, plan host: 3 of 3 measurements"
+    assert [line.split()[0] for line in lines if line.startswith(" issue_")] == ["issue_default", "issue_view"]
+    assert "warning: 1 cases were unsupported, such as sync fp32 threads=1: sync needs a GPU" in lines
+    assert lines[-1] == "samples in run.jsonl, host in run-host.yaml"  # nothing to fit
+    host = load_host(tmp_path / "run-host.yaml")
+    assert host.name == "one-core-host"
+    predicted = run(
+        Path(__file__).parents[1] / "examples/bottlenecks.py:A", "--input", "1,64,32,32", "--gpu", "nvidia-l4",
+        "--host", "run-host.yaml", command="predict",
+    )  # fmt: skip
+    assert (predicted.status, predicted.err) == (0, "")
+    # The same command again measures nothing and writes the same host.
+    before = (tmp_path / "run-host.yaml").read_text()
+    assert run(*SPEC, "--plan", "host.yaml", "--out", "run.jsonl").out == found.out
+    assert (tmp_path / "run-host.yaml").read_text() == before
 
 
 def test_a_budget(run: Run, tmp_path: Path) -> None:
