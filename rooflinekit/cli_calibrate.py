@@ -27,7 +27,9 @@ def register(app: typer.Typer) -> None:
 
 def calibrate(
     device: Annotated[str, typer.Option(metavar="cuda[:N]|cpu", help="what to measure")] = "cuda",
-    plan: Annotated[str, typer.Option(metavar="NAME|FILE", help="quick, standard, full, or a plan of your own")] = "quick",
+    plan: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="quick, standard, full, or a plan of your own")
+    ] = "quick",
     only: Annotated[str | None, typer.Option(metavar="OP,...", help="only these ops or families of ops")] = None,
     budget: Annotated[str | None, typer.Option(metavar="10m", help="time to spend on all families: s, m or h")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="file for the samples; gone on with if there")] = None,
@@ -80,7 +82,9 @@ def _written(result: Calibrated, name: str, file: Path) -> str:
         found.append(f"constants in {fit}")
     if result.host is not None:
         host = file.with_name(f"{file.stem}-host.yaml")
-        heading = f"The host of {name}. Made by `rooflinekit calibrate` from {file}; see `sources` for what was measured."
+        heading = (
+            f"The host of {name}. Made by `rooflinekit calibrate` from {file}; see `sources` for what was measured."
+        )
         spec_text.write_text(spec_text.host_text(result.host, heading), host, force=True)
         found.append(f"host in {host}")
     return ", ".join(found)

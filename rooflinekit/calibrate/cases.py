@@ -22,17 +22,7 @@ from rooflinekit.model.rows import (
     WARP,
     WARP_ROW,
 )
-from rooflinekit.model.work import (
-    ATTENTION,
-    CONVOLUTION,
-    DEPTHWISE,
-    PLAIN,
-    WINOGRAD,
-    Floats,
-    Products,
-    Recent,
-    Work,
-)
+from rooflinekit.model.work import ATTENTION, CONVOLUTION, DEPTHWISE, PLAIN, WINOGRAD, Floats, Products, Recent, Work
 
 #: How many bytes an element has, by the name of its format.
 ITEMSIZE = {name: stored.itemsize for name, stored in STORED.items()}
@@ -240,14 +230,8 @@ def convolution(rows: pd.DataFrame) -> Candidates:
     depthwise = (groups > 1) & np.where(weight, np.minimum(o, c * r * s) == 1, np.where(data, c, o) == 1)
 
     def work(products: Products, extra: Floats | float = 0.0) -> Work:
-        return Work.of(
-            count,
-            math=_math(rows),
-            engine=~depthwise,
-            products=products,
-            read_bytes=read + extra,
-            write_bytes=write + extra,
-        )
+        moved = {"read_bytes": read + extra, "write_bytes": write + extra}
+        return Work.of(count, math=_math(rows), engine=~depthwise, products=products, **moved)
 
     direct = Products.of(
         index,

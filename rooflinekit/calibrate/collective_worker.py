@@ -20,15 +20,14 @@ from torch import distributed
 _PATIENCE = datetime.timedelta(seconds=60)
 
 
-def main(backend: str, rank: int, ranks: int, store: str) -> None:
+def main(backend: str, rank: int, ranks: int, file: str) -> None:
     """Until the input ends."""
     torch.set_num_threads(1)
     gpu = backend == "nccl"
     if gpu:
         torch.cuda.set_device(rank)
-    distributed.init_process_group(
-        backend, store=distributed.FileStore(store, ranks), rank=rank, world_size=ranks, timeout=_PATIENCE
-    )
+    store = distributed.FileStore(file, ranks)  # type: ignore[attr-defined]
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=_PATIENCE)
     device = torch.device("cuda", rank) if gpu else torch.device("cpu")
     distributed.barrier()
     _answer(rank, {"ready": ranks})

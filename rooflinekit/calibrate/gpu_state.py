@@ -50,7 +50,9 @@ class GpuState:
         self.handle: Any = None
         with contextlib.suppress(Exception):
             by_bus = bus_id is not None
-            self.handle = nvml.nvmlDeviceGetHandleByPciBusId(bus_id) if by_bus else nvml.nvmlDeviceGetHandleByIndex(index)
+            self.handle = (
+                nvml.nvmlDeviceGetHandleByPciBusId(bus_id) if by_bus else nvml.nvmlDeviceGetHandleByIndex(index)
+            )
 
     def read(self) -> dict[str, float]:
         """Clock in Hz, power in W, temperature in °C, and the bits of `throttle`, now."""

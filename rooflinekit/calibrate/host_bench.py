@@ -79,7 +79,7 @@ class Prepared:
 
 
 def prepare(case: Case, bench: Bench, warmup: int, samples: int) -> Prepared:
-    """The case ready to be sampled. Raises UnsupportedError where the device has no such thing, and what torch raises."""
+    """The case ready to be sampled. Raises UnsupportedError for what the device does not have, and what torch raises."""
     family, _, rest = case.op.partition("_")
     if case.op in ("burst", "sustained"):
         return _rate(case, bench, samples)
@@ -185,9 +185,7 @@ def _transfer(case: Case, bench: Bench, warmup: int) -> Prepared:
     host = host.pin_memory() if pinned and bench.device.type == "cuda" else host
     there = torch.empty(size, dtype=torch.uint8, device=bench.device)
     target, source = (there, host) if way == "h2d" else (host, there)
-    return Prepared(
-        sample=bench.finishing(lambda: target.copy_(source, non_blocking=pinned)), inner=1, warmup=warmup
-    )
+    return Prepared(sample=bench.finishing(lambda: target.copy_(source, non_blocking=pinned)), inner=1, warmup=warmup)
 
 
 def _rate(case: Case, bench: Bench, samples: int) -> Prepared:

@@ -83,7 +83,9 @@ def host_of(costs: Iterable[HostCost], base: Host, name: str, *, gpu: bool, sour
     sources["copies"] = (f"copies to the GPU: {source}; DRAM: {_kept(base)}") if copies else _kept(base)
     return Host.model_validate(
         {
-            **{field: getattr(base, field) for field in Host.model_fields if field not in ("schema_version", "sources")},
+            **{
+                field: getattr(base, field) for field in Host.model_fields if field not in ("schema_version", "sources")
+            },
             "schema": base.schema_version,
             "name": name,
             "description": f"Draft, measured in part: {source}",

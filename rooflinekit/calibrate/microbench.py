@@ -90,7 +90,7 @@ class _Tensors:
     def __call__(self, *shape: int) -> torch.Tensor:
         made = torch.empty(shape, dtype=self.dtype, device=self.device)
         drawn = torch.randn(min(made.numel(), _DRAWN), dtype=self.dtype, device=self.device)
-        for part in made.view(-1).split(_DRAWN):
+        for part in torch.split(made.view(-1), _DRAWN):
             part.copy_(drawn[: part.numel()])
         self.bytes += made.numel() * made.element_size()
         return made

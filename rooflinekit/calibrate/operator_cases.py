@@ -81,9 +81,7 @@ def _reduction(op: str) -> Callable[[str, Sizes], Op]:
 def _cast(op: str) -> Callable[[str, Sizes], Op]:
     def make(dtype: str, size: Sizes) -> Op:
         shape = size["rows"], size["cols"]
-        return _op(
-            "_to_copy", (_tensor("x", STORED[dtype], *shape),), _tensor("y", STORED[CASTS[op]], *shape)
-        )
+        return _op("_to_copy", (_tensor("x", STORED[dtype], *shape),), _tensor("y", STORED[CASTS[op]], *shape))
 
     return make
 

@@ -13,8 +13,9 @@
           dtypes: [fp16, fp32]
           sizes: {rows: {from: 1, to: 65536, count: 9}, cols: 1024}
 
-`op` may be a list of ops of the same sizes. Sizes are numbers, lists, or ranges whose steps are equal factors; a case is measured at every combination. On a CPU
-kernels are measured on each number of threads, rates on the largest, and all else of `host_ops` on one.
+`op` may be a list of ops of the same sizes. Sizes are numbers, lists, or ranges whose steps are equal factors; a case is
+measured at every combination. On a CPU kernels are measured on each number of threads, rates on the largest, and all else
+of `host_ops` on one.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rooflinekit.calibrate.campaign import family_of
 from rooflinekit.calibrate.cases import ITEMSIZE
-from rooflinekit.calibrate.host_ops import HOST_OPS
-from rooflinekit.calibrate.measured_ops import SIZES
+from rooflinekit.calibrate.host_ops import HOST_OPS, HostOp
+from rooflinekit.calibrate.measured_ops import SIZES, Sizes
 from rooflinekit.errors import InputError, SpecError, nearest
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.hardware.yaml_file import read_mapping
@@ -219,7 +220,7 @@ def _check(group: _Cases, label: str) -> None:
 
 
 def _check_sizes(op: str, group: _Cases, label: str) -> None:
-    known = {**SIZES, **HOST_OPS}
+    known: dict[str, Sizes | HostOp] = {**SIZES, **HOST_OPS}
     if op not in known:
         raise SpecError(f"{label}: no op is called {op!r}{nearest(op, known)} (known: {', '.join(known)})")
     sizes = known[op]

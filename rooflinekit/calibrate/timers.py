@@ -65,9 +65,11 @@ class CpuTimer:
             return _measured(
                 case,
                 turn,
-                lambda: _host(case, bench, self.groups, warmup, samples, precision)
-                if is_host_op(case.op)
-                else self._kernel(case, warmup, samples, precision),
+                lambda: (
+                    _host(case, bench, self.groups, warmup, samples, precision)
+                    if is_host_op(case.op)
+                    else self._kernel(case, warmup, samples, precision)
+                ),
             )
         finally:
             torch.set_num_threads(before)

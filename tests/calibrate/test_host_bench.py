@@ -182,7 +182,9 @@ def test_issue_costs_of_a_cpu(op: str) -> None:
     assert set(found.state) <= {"preemptions", "load"}
 
 
-@pytest.mark.parametrize("op", [name for name, op in HOST_OPS.items() if op.family in ("launch", "transfer")] + ["sync"])
+@pytest.mark.parametrize(
+    "op", [name for name, op in HOST_OPS.items() if op.family in ("launch", "transfer")] + ["sync"]
+)
 def test_what_needs_a_gpu(op: str) -> None:
     sizes = dict.fromkeys(HOST_OPS[op].needed, 8)
     found = CpuTimer(0).time(case(op, threads=1, **sizes), turn=0, warmup=1, samples=5, precision=0.5)

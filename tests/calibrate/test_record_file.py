@@ -144,8 +144,11 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
     undisturbed, file = tmp_path / "undisturbed.jsonl", tmp_path / "killed.jsonl"
     command = [sys.executable, "-c", DRIVER, str(tmp_path / "tiny.yaml")]
     draw, seen, interrupted = random.Random(7), 0, 0
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as runs:
-        assert runs.stdin is not None and runs.stdout is not None
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as runs:
+        assert runs.stdin is not None
+        assert runs.stdout is not None
 
         def start(target: Path) -> int:
             print(target, file=runs.stdin, flush=True)

@@ -81,9 +81,14 @@ def test_a_budget_ends_it_between_two_cases_and_the_next_run_goes_on(plan: Plan,
 def test_a_budget_is_spent_on_all_families(tmp_path: Path) -> None:
     """Each family gets its turn, and those of long cases fewer of them; without a budget the plan's order stands."""
     file = tmp_path / "mixed.yaml"
-    file.write_text(PLAN.replace("cases: [", """cases: [
+    file.write_text(
+        PLAN.replace(
+            "cases: [",
+            """cases: [
       {op: mm, dtypes: [fp32], sizes: {m: [1, 2, 3, 4, 5, 6, 7, 8, 9], n: 8, k: 8}}, {op: sync, dtypes: [fp32]},
-      """))
+      """,
+        )
+    )
     mixed = load_plan(str(file), "cuda")
 
     class Slow(Streaming):

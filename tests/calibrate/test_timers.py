@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rooflinekit.calibrate import microbench, timers
-from rooflinekit.calibrate.microbench import Calls, UnsupportedError, calls_of
+from rooflinekit.calibrate.microbench import Calls, calls_of
 from rooflinekit.calibrate.plan import Case
 from rooflinekit.calibrate.timers import CpuTimer, CudaTimer
 from rooflinekit.errors import CampaignError
@@ -69,7 +69,11 @@ def test_gradients_of_a_convolution() -> None:
 
 
 def test_what_the_streams_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {"read": [[[1.0, 2.0]]], "copy": [[[0.0, 0.0]], [[1.0, 2.0]]], "triad": [[[0.0, 0.0]], [[1.0, 2.0]], [[4.0, 6.0]]]}
+    values = {
+        "read": [[[1.0, 2.0]]],
+        "copy": [[[0.0, 0.0]], [[1.0, 2.0]]],
+        "triad": [[[0.0, 0.0]], [[1.0, 2.0]], [[4.0, 6.0]]],
+    }
     # 1 + 2; the second; 1 + 1.5 · 4 = 7 and 2 + 1.5 · 6 = 11
     for op, expected in {"read": 3.0, "copy": [[1.0, 2.0]], "triad": [[7.0, 11.0]]}.items():
         made = iter(values[op])
@@ -294,7 +298,8 @@ class Nvml:
         assert (handle, kind) == ("handle", 1)
         return 1980
 
-    nvmlDeviceGetMaxClockInfo = nvmlDeviceGetClockInfo
+    def nvmlDeviceGetMaxClockInfo(self, handle: str, kind: int) -> int:
+        return self.nvmlDeviceGetClockInfo(handle, kind)
 
     def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:
         return 55
@@ -396,6 +401,50 @@ def test_tf32_is_on_for_its_own_cases(play: Callable[..., Any]) -> None:
     play(Watched(), precision=0.01, dtype="tf32")
     assert set(seen) == {(True, True)}
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+
+
+def test_what_is_no_kernel_is_timed_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = CudaTimer(0, 0, cuda=Cuda(), device="cpu", nvml=Nvml())
+    issued = timer.time(case("issue_default", threads=0), turn=0, warmup=1, samples=5, precision=0.5)
+    assert (issued.status, issued.timing, issued.inner) == ("ok", "host", 200)
+    assert "clock" not in issued.state  # asking NVML would hold the CPU up
+    sizes = {"m": 8, "n": 8, "k": 8, "milliseconds": 2}
+    rate = timer.time(case("sustained", "tf32", threads=0, **sizes), turn=0, warmup=1, samples=6, precision=0.5)
+    assert (rate.status, rate.note) == ("unsupported", "tf32 is an arithmetic of GPUs")  # the played GPU is a CPU
+    rate = timer.time(case("sustained", threads=0, **sizes), turn=0, warmup=1, samples=6, precision=0.5)
+    assert (rate.status, rate.timing, len(rate.seconds)) == ("ok", "host", 6)
+    assert (rate.state["clock"], rate.state["throttle"]) == (1.98e9, 4)
+    assert timer.time(case("nccl_all_reduce", threads=0, bytes=8), turn=0, warmup=1, samples=5, precision=0.5).note == (
+        "nccl_all_reduce needs 2 GPUs; PyTorch sees 1"
+    )
+
+
+def test_a_case_that_lasts_ends_at_five_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = itertools.count()  # a second at each look
+    monkeypatch.setattr(timers.time, "monotonic", lambda: next(passed))
+    growing = itertools.count(1)
+    # 20 samples of a millisecond are planned, and eight times as long is allowed, but five there have to be. Growing
+    # ones never reach the precision.
+    assert len(timers._samples(lambda: float(next(growing)), 20, 1e-9)) == 5
+
+
+def test_a_graph_holds_every_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda()
+    # 3 µs a call: 334 of them make a millisecond; 500 sets are few enough to be in one graph
+    for sets, inner in ((2, 334), (500, 500), (5000, 334)):
+        monkeypatch.setattr(timers, "calls_of", lambda *_, n=sets: Calls(calls=(cuda.call,) * n, bytes=1))
+        timer = CudaTimer(0, 0, cuda=cuda, device="cpu")
+        found = timer.time(case("add", threads=0, rows=1, cols=1), turn=0, warmup=1, samples=5, precision=0.1)
+        assert (found.inner, found.timing) == (inner, "graph")
+
+
+def test_samples_of_a_cpu_go_through_all_sets() -> None:
+    seen = []
+    calls = Calls(calls=tuple(lambda i=i: seen.append(i) for i in range(3)), bytes=1)
+    sample = timers._loop(calls, 2)
+    for _ in range(3):
+        sample()
+    assert seen == [0, 1, 2, 0, 1, 2]
 
 
 def test_the_environment_of_a_gpu() -> None:
