@@ -230,8 +230,8 @@ def convolution(rows: pd.DataFrame) -> Candidates:
     depthwise = (groups > 1) & np.where(weight, np.minimum(o, c * r * s) == 1, np.where(data, c, o) == 1)
 
     def work(products: Products, extra: Floats | float = 0.0) -> Work:
-        moved = {"read_bytes": read + extra, "write_bytes": write + extra}
-        return Work.of(count, math=_math(rows), engine=~depthwise, products=products, **moved)
+        into, out = read + extra, write + extra
+        return Work.of(count, math=_math(rows), engine=~depthwise, products=products, read_bytes=into, write_bytes=out)
 
     direct = Products.of(
         index,

@@ -79,7 +79,7 @@ class Prepared:
 
 
 def prepare(case: Case, bench: Bench, warmup: int, samples: int) -> Prepared:
-    """The case ready to be sampled. Raises UnsupportedError for what the device does not have, and what torch raises."""
+    """The case ready to be sampled. Raises UnsupportedError for what the device lacks, and what torch raises."""
     family, _, rest = case.op.partition("_")
     if case.op in ("burst", "sustained"):
         return _rate(case, bench, samples)

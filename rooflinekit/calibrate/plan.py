@@ -13,9 +13,9 @@
           dtypes: [fp16, fp32]
           sizes: {rows: {from: 1, to: 65536, count: 9}, cols: 1024}
 
-`op` may be a list of ops of the same sizes. Sizes are numbers, lists, or ranges whose steps are equal factors; a case is
-measured at every combination. On a CPU kernels are measured on each number of threads, rates on the largest, and all else
-of `host_ops` on one.
+`op` may be a list of ops of the same sizes. Sizes are numbers, lists, or ranges whose steps are equal factors; a case
+is measured at every combination. On a CPU kernels are measured on each number of threads, rates on the largest, and all
+else of `host_ops` on one.
 """
 
 from __future__ import annotations
@@ -210,20 +210,20 @@ def _values(value: int | list[int] | _Range) -> list[int]:
 
 
 def _check(group: _Cases, label: str) -> None:
+    known: dict[str, Sizes | HostOp] = {**SIZES, **HOST_OPS}
     for op in group.ops:
-        _check_sizes(op, group, label)
+        if op not in known:
+            raise SpecError(f"{label}: no op is called {op!r}{nearest(op, known)} (known: {', '.join(known)})")
     for dtype in group.dtypes:
         if dtype not in ITEMSIZE:
             raise SpecError(f"{label}: no number format is called {dtype!r} (known: {', '.join(ITEMSIZE)})")
+    for op in group.ops:
+        _check_sizes(op, known[op], group, label)
     if not group.ops or not group.dtypes or not all(_values(value) for value in group.sizes.values()):
         raise SpecError(f"{label}: a list is empty; expected at least one op, one number format and one of each size")
 
 
-def _check_sizes(op: str, group: _Cases, label: str) -> None:
-    known: dict[str, Sizes | HostOp] = {**SIZES, **HOST_OPS}
-    if op not in known:
-        raise SpecError(f"{label}: no op is called {op!r}{nearest(op, known)} (known: {', '.join(known)})")
-    sizes = known[op]
+def _check_sizes(op: str, sizes: Sizes | HostOp, group: _Cases, label: str) -> None:
     for name, value in group.sizes.items():
         if name not in sizes.all:
             has = ", ".join(sizes.all) or "none"
