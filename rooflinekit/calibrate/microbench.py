@@ -19,7 +19,7 @@ from rooflinekit.calibrate.operator_cases import CASTS, GATHERS, REDUCTIONS, STR
 from rooflinekit.calibrate.plan import Case
 
 _MOST_COPIES = 64
-_DRAWN = 2**20  # random numbers of a tensor, which then repeat: drawing takes longer than many a measurement
+_DRAWN = 2**20  # random numbers of a case, which then repeat: drawing takes longer than many a measurement
 _CACHES = 2.0  # how often the copies together fill the last-level cache
 
 #: Number formats that a case can be measured in. tf32 is how a GPU multiplies fp32; fp8 is multiplied alone.
@@ -75,8 +75,9 @@ def calls_of(case: Case, device: torch.device, cache_bytes: float) -> Calls:
     first = make(case, tensors)
     copies = min(_MOST_COPIES, max(1, math.ceil(_CACHES * cache_bytes / max(1, tensors.bytes))))
     copies = 1 if case.sizes.get("warm") else copies
-    calls = (first, *(make(case, _Tensors(dtype=tensors.dtype, device=device)) for _ in range(copies - 1)))
-    return Calls(calls=calls, bytes=tensors.bytes, cache_bytes=cache_bytes)
+    size = tensors.bytes
+    calls = (first, *(make(case, tensors) for _ in range(copies - 1)))
+    return Calls(calls=calls, bytes=size, cache_bytes=cache_bytes)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,12 +87,19 @@ class _Tensors:
     dtype: torch.dtype
     device: torch.device
     bytes: int = 0
+    drawn: torch.Tensor | None = None
+    taken: int = 0  # how many of them, in turn
 
     def __call__(self, *shape: int) -> torch.Tensor:
+        if self.drawn is None:
+            self.drawn = torch.randn(_DRAWN, dtype=self.dtype, device=self.device)
         made = torch.empty(shape, dtype=self.dtype, device=self.device)
-        drawn = torch.randn(min(made.numel(), _DRAWN), dtype=self.dtype, device=self.device)
-        for part in torch.split(made.view(-1), _DRAWN):
-            part.copy_(drawn[: part.numel()])
+        flat, filled = made.view(-1), 0
+        while filled < made.numel():
+            part = self.drawn[self.taken : self.taken + made.numel() - filled]
+            flat[filled : filled + part.numel()] = part
+            filled += part.numel()
+            self.taken = (self.taken + part.numel()) % _DRAWN
         self.bytes += made.numel() * made.element_size()
         return made
 
@@ -118,8 +126,9 @@ def _product(case: Case, tensor: _Tensors) -> Call:
 
 def _scaled_product(m: int, n: int, k: int, tensor: _Tensors) -> Call:
     """8 bits in, 16 bits out. The second factor is laid out by columns, as the kernels want it."""
+    before = tensor.bytes
     left, right = (tensor(rows, k).to(torch.float8_e4m3fn) for rows in (m, n))
-    tensor.bytes = left.numel() + right.numel()
+    tensor.bytes = before + left.nbytes + right.nbytes
     scale, columns = torch.ones((), device=tensor.device), right.t()
     return lambda: torch._scaled_mm(left, columns, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
