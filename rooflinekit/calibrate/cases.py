@@ -49,8 +49,6 @@ _CASES: dict[str, Callable[[pd.DataFrame], Candidates]] = {}
 
 def candidates(op: str, rows: pd.DataFrame) -> Candidates:
     """The algorithms that may run the measurements of one op, each with where it can (None for everywhere)."""
-    if op in OPERATORS:
-        return [((operator_work(op, rows),), None)]
     return _CASES[op](rows)
 
 
@@ -75,6 +73,12 @@ def _itemsize(rows: pd.DataFrame) -> Floats:
 
 def _math(rows: pd.DataFrame) -> list[Math]:
     return [Math(name) for name in rows["dtype"]]
+
+
+@_case(*OPERATORS)
+def operator(rows: pd.DataFrame) -> Candidates:
+    """What the rules count of the operator that it is in a trace."""
+    return [((operator_work(rows),), None)]
 
 
 @_case("linear", "mm", "bmm")

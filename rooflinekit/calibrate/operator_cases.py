@@ -38,11 +38,10 @@ GATHERS = ("embedding", "index_select")
 Sizes = Mapping[str, int]
 
 
-def operator_work(op: str, rows: pd.DataFrame) -> Work:
-    """The rows of one op as kernels, one each. Sizes may be missing where they are optional."""
-    make = _OPERATORS[op]
+def operator_work(rows: pd.DataFrame) -> Work:
+    """The rows as kernels, one each. Sizes may be missing where they are optional."""
     tables = [{str(k): v for k, v in row.items() if v == v} for row in rows.to_dict("records")]
-    ops = [make(row["dtype"], {k: int(v) for k, v in row.items() if k not in _WORDS}) for row in tables]
+    ops = [_OPERATORS[row["op"]](row["dtype"], {k: int(row[k]) for k in _SIZES if k in row}) for row in tables]
     tf32 = bool(rows["dtype"].eq("tf32").any())
     kernels = [kernel for priced in price_all(ops) for kernel in plain_kernels(priced, tf32)]
     work = work_of(kernels)
@@ -54,7 +53,7 @@ def operator_work(op: str, rows: pd.DataFrame) -> Work:
     return Work(**{**_columns(work), "recent": Recent.of(warm, reads, moved)})
 
 
-_WORDS = ("op", "dtype", "seconds", "kv_dtype")
+_SIZES = ("rows", "cols", "table", "b", "s", "t", "heads", "kv_heads", "d", "causal")
 
 
 def _columns(work: Work) -> dict[str, Any]:

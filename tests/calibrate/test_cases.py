@@ -445,6 +445,10 @@ def test_streams_through_several_tensors() -> None:
     assert counted("triad", rows=7, cols=9) == [Counts(0, 126, 0, 504, 252)]
 
 
+def test_other_columns_of_a_table_are_none_of_its_sizes() -> None:
+    assert counted("sum", rows=2, cols=3, layer="first", share=float("inf")) == counted("sum", rows=2, cols=3)
+
+
 def test_a_set_that_stays_was_touched_one_pass_before() -> None:
     (cold,), (warm,) = works("triad", rows=7, cols=9), works("triad", rows=7, cols=9, warm=1)
     assert cold.recent.bytes.tolist() == []
