@@ -170,6 +170,12 @@ def warnings_of(recorded: Recorded) -> tuple[str, ...]:
     return tuple(found)
 
 
+def outliers_of(recorded: Recorded) -> tuple[int, int]:
+    """How many samples lie far outside the middle half of their case and round, and how many there are. All count."""
+    samples = [one.seconds for one in recorded.measurements if one.status == "ok"]
+    return sum(summarize(seconds).outliers for seconds in samples), sum(map(len, samples))
+
+
 def _by_case(recorded: Recorded) -> dict[str, tuple[Case, list[Measurement]]]:
     found: dict[str, tuple[Case, list[Measurement]]] = {}
     for one in recorded.measurements:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rooflinekit.calibrate.host_draft import HostCost
 from rooflinekit.calibrate.host_ops import HOST_OPS
 from rooflinekit.calibrate.own_fit import OwnFit
-from rooflinekit.calibrate.session import Calibrated, warnings_of
+from rooflinekit.calibrate.session import Calibrated, outliers_of, warnings_of
 from rooflinekit.present.fit_text import constants_table
 from rooflinekit.present.tables import console, table
 from rooflinekit.units import format_quantity
@@ -36,6 +36,9 @@ def print_calibration(found: Calibrated) -> None:
             out.print(
                 f"{fit.left_out} cases are faster than the specification allows, and left out: is it of this device?"
             )
+    far, samples = outliers_of(found.recorded)
+    if far:
+        out.print(f"{far} of {samples} samples are outliers; they are kept, and medians do not feel them")
     for warning in warnings_of(found.recorded):
         out.print(f"warning: {warning}")
 

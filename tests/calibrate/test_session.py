@@ -15,7 +15,15 @@ from rooflinekit.calibrate.fits import load_constants
 from rooflinekit.calibrate.own_fit import fit_own
 from rooflinekit.calibrate.plan import Case, Plan, load_plan
 from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, read_record, recording
-from rooflinekit.calibrate.session import campaigns_of, expected_bytes, head_of, measure, warnings_of, write_medians
+from rooflinekit.calibrate.session import (
+    campaigns_of,
+    expected_bytes,
+    head_of,
+    measure,
+    outliers_of,
+    warnings_of,
+    write_medians,
+)
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.specs import load_device
 
@@ -201,6 +209,12 @@ def test_what_is_no_kernel_is_in_no_table() -> None:
     case = replace(one(1).case, op="sync", sizes=MappingProxyType({}))
     found = campaigns_of(recorded(one(1), one(1, case=case, timing="host")), "run")
     assert [(c.timing, c.rows["op"].tolist()) for c in found] == [("graph", ["add"])]
+
+
+def test_outliers_are_counted_by_case_and_round() -> None:
+    # Of 1, 2, 3, 4, 50 the middle half is 2 to 4: beyond 4 + 3·2 = 10 lies one. Of five equal ones none does.
+    found = recorded(one(1, seconds=[1, 2, 3, 4, 50]), one(1, turn=1), one(2, status="unsupported", seconds=()))
+    assert outliers_of(found) == (1, 10)
 
 
 def test_a_quiet_campaign_warns_of_nothing() -> None:
