@@ -7,11 +7,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rooflinekit.errors import InputError
+
+if TYPE_CHECKING:
+    from rooflinekit.calibrate.session import Calibrated
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -23,9 +26,11 @@ def register(app: typer.Typer) -> None:
 
 def calibrate(
     device: Annotated[str, typer.Option(metavar="cuda[:N]|cpu", help="what to measure")] = "cuda",
-    plan: Annotated[str, typer.Option(metavar="NAME|FILE", help="quick, standard, or a plan of your own")] = "quick",
+    plan: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="quick, standard, full, or a plan of your own")
+    ] = "quick",
     only: Annotated[str | None, typer.Option(metavar="OP,...", help="only these ops or families of ops")] = None,
-    budget: Annotated[str | None, typer.Option(metavar="10m", help="begin no case after so long: s, m or h")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="10m", help="time to spend on all families: s, m or h")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="file for the samples; gone on with if there")] = None,
     spec: Annotated[str | None, typer.Option(help="of the hardware: name or file; by default by its name")] = None,
     allow_draft: Annotated[bool, typer.Option("--allow-draft", help="take a draft of a specification")] = False,
@@ -46,7 +51,7 @@ def calibrate(
     words = tuple(filter(None, (only or "").split(",")))
     chosen.units(words)  # before torch is loaded
     file = out or Path(f"{found.name}-{chosen.name}.jsonl")
-    from rooflinekit.calibrate import fits, session, timers
+    from rooflinekit.calibrate import timers
     from rooflinekit.present import calibration_text
 
     timer = timers.timer_of(kind, index, max(found.l2_capacity, found.last_level_cache or 0.0))
@@ -55,14 +60,35 @@ def calibrate(
             chosen, found, timer, file, only=words, budget_s=seconds, progress=advance or (lambda *_: None)
         )
     calibration_text.print_calibration(result)
-    tables = session.write_medians(result.campaigns, result.recorded, file)
-    fit = file.with_suffix(".fit.yaml")
-    fits.write_fit(
-        result.fit.calibration, fit, f"Constants of {found.name}. Made by `rooflinekit calibrate` from {file}."
-    )
-    print(f"samples in {file}, medians in {', '.join(map(str, tables))}, constants in {fit}")
+    print(_written(result, found.name, file))
     if result.outcome.left:
         print(f"{result.outcome.left} measurements are left: the same command goes on")
+
+
+def _written(result: Calibrated, name: str, file: Path) -> str:
+    """Writes tables, constants and the host beside the samples, and says where they are."""
+    from rooflinekit.calibrate import fits, session
+    from rooflinekit.files import write_text
+    from rooflinekit.hardware.spec_text import host_text
+
+    found = [f"samples in {file}"]
+    tables = session.write_medians(result.campaigns, result.recorded, file)
+    if tables:
+        found.append(f"medians in {', '.join(map(str, tables))}")
+    if result.fit is not None:
+        fit = file.with_suffix(".fit.yaml")
+        fits.write_fit(
+            result.fit.calibration, fit, f"Constants of {name}. Made by `rooflinekit calibrate` from {file}."
+        )
+        found.append(f"constants in {fit}")
+    if result.host is not None:
+        host = file.with_name(f"{file.stem}-host.yaml")
+        heading = (
+            f"The host of {name}. Made by `rooflinekit calibrate` from {file}; see `sources` for what was measured."
+        )
+        write_text(host_text(result.host, heading), host)
+        found.append(f"host in {host}")
+    return ", ".join(found)
 
 
 def seconds_of(text: str | None) -> float:

@@ -205,7 +205,7 @@ def calibrate(
     budget_s: float = float("inf"),
     progress: Callable[[int, int, str], None] = lambda done, units, name: None,
 ) -> Calibrated:
-    """Measures a plan on the hardware at hand, and fits the constants of its own.
+    """Measures a plan on the hardware at hand, and fits the constants of its own; drafts its host's specification.
 
     file: where samples go as they come; one that is there already is gone on with. timer: of `calibrate.timers`.
     only: ops or families of ops. budget_s: seconds after which no further case is begun.
@@ -214,15 +214,27 @@ def calibrate(
     Raises OutputError for a file that cannot be written or is in use, CampaignError for one that holds something else,
     and where there is nothing to fit.
     """
-    from rooflinekit.calibrate import fits, own_fit, record_file, session
+    from rooflinekit.calibrate import fits, host_draft, own_fit, record_file, session
 
     head = session.head_of(plan, device.name, timer.environment())
     with record_file.recording(file, head, session.expected_bytes(plan)) as recorder:
         outcome = session.measure(plan, timer, recorder, only=only, budget_s=budget_s, progress=progress)
     recorded = record_file.read_record(file)
     campaigns = session.campaigns_of(recorded, file.stem, device.sm_count if plan.kind == "cpu" else 0)
-    found = own_fit.fit_own(campaigns, device, fits.load_constants(architecture=fits.architecture_of(device)))
-    return session.Calibrated(outcome=outcome, recorded=recorded, campaigns=campaigns, fit=found)
+    costs = host_draft.costs_of(recorded)
+    host = host_draft.host_of(
+        costs,
+        load_host(DEFAULT_HOST),
+        f"{device.name}-host",
+        gpu=plan.kind == "cuda",
+        source=f"rooflinekit calibrate, plan {plan.name}",
+    )
+    found = None
+    if campaigns or not costs:
+        found = own_fit.fit_own(campaigns, device, fits.load_constants(architecture=fits.architecture_of(device)))
+    return session.Calibrated(
+        outcome=outcome, recorded=recorded, campaigns=campaigns, fit=found, costs=costs, host=host
+    )
 
 
 def _machines(gpus: Sequence[str | Path | Device]) -> tuple[Machine, ...]:

@@ -15,6 +15,7 @@ from command_line import Run, caller
 from rooflinekit.calibrate.campaign import read_campaign
 from rooflinekit.calibrate.record_file import read_record
 from rooflinekit.hardware.cpu_detection import describe_cpu
+from rooflinekit.hardware.specs import load_host
 
 PLAN = """
 schema: 1
@@ -33,10 +34,14 @@ SPEC = ("--device", "cpu", "--spec", "one-core.yaml")
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     monkeypatch.chdir(tmp_path)
+    return caller(monkeypatch, capsys)
+
+
+@pytest.fixture
+def run(call: Run, tmp_path: Path) -> Run:
     (tmp_path / "tiny.yaml").write_text(PLAN)
-    call = caller(monkeypatch, capsys)
     # One core of 8 GHz: measurements of a machine that is faster than its specification are refused.
     core = ("new", "--from", "generic-cloud-cpu-avx512", "--set", "sm_count=1", "--set", "clock.boost=8 GHz")
     assert call("specs", *core, "--name", "one-core", "--out", "one-core.yaml").status == 0
@@ -66,6 +71,31 @@ def test_measures_fits_and_goes_on(run: Run, tmp_path: Path) -> None:
     whole = (tmp_path / "run.jsonl").read_bytes()
     assert run(*SPEC, "--plan", "tiny.yaml", "--out", "run.jsonl").out == second.out
     assert (tmp_path / "run.jsonl").read_bytes() == whole
+
+
+def test_the_host_alone(run: Run, call: Run, tmp_path: Path) -> None:
+    (tmp_path / "host.yaml").write_text(
+        "schema: 1\nname: host\ncpu: {warmup: 1, samples: 5, precision: 0.5, rounds: 1, cases: ["
+        "{op: [issue_default, issue_view], dtypes: [fp32]}, {op: sync, dtypes: [fp32]}]}\n"
+    )
+    found = run(*SPEC, "--plan", "host.yaml", "--out", "run.jsonl")
+    assert (found.status, found.err) == (0, "")
+    lines = found.out.splitlines()
+    assert lines[0] == "one-core, plan host: 3 of 3 measurements"
+    assert [line.split()[0] for line in lines if line.startswith(" issue_")] == ["issue_default", "issue_view"]
+    assert "warning: 1 cases were unsupported, such as sync fp32 threads=1: sync needs a GPU" in lines
+    assert lines[-1] == "samples in run.jsonl, host in run-host.yaml"  # nothing to fit
+    host = load_host(tmp_path / "run-host.yaml")
+    assert host.name == "one-core-host"
+    predicted = call(
+        "predict", Path(__file__).parents[1] / "examples/bottlenecks.py:A", "--input", "1,64,32,32", "--gpu", "nvidia-l4",
+        "--host", "run-host.yaml",
+    )  # fmt: skip
+    assert (predicted.status, predicted.err) == (0, "")
+    # The same command again measures nothing and writes the same host.
+    before = (tmp_path / "run-host.yaml").read_text()
+    assert run(*SPEC, "--plan", "host.yaml", "--out", "run.jsonl").out == found.out
+    assert (tmp_path / "run-host.yaml").read_text() == before
 
 
 def test_a_budget(run: Run, tmp_path: Path) -> None:
@@ -99,7 +129,8 @@ def test_interrupted(run: Run, tmp_path: Path) -> None:
         (("--device", "cuda:x"), "--device 'cuda:x': expected cuda, cuda:N or cpu"),
         ((*SPEC, "--budget", "10"),
          "--budget '10': expected a number of seconds, minutes or hours, such as 90s, 10m or 1h"),
-        ((*SPEC, "--plan", "quik"), "no plan 'quik'; did you mean 'quick'? (known: quick, standard, or a FILE.yaml)"),
+        ((*SPEC, "--plan", "quik"),
+         "no plan 'quik'; did you mean 'quick'? (known: full, quick, standard, or a FILE.yaml)"),
         ((*SPEC, "--plan", "tiny.yaml", "--only", "softmax"),
          "--only 'softmax': plan tiny has no such op or family (it has add, elementwise, mm, product)"),
         ((*SPEC, "--plan", "tiny.yaml", "--out", "tiny.yaml"),

@@ -50,7 +50,12 @@ OUTSIDE = {
     "cli": {"typer"},
 }
 #: What runs ops on hardware; all else in `calibrate` works without torch.
-TIMING = {f"calibrate/{name}.py": {"torch"} for name in ("microbench", "timers", "model_step", "model_run", "op_times")}
+TIMING = {
+    f"calibrate/{name}.py": {"torch"}
+    for name in (
+        "microbench", "timers", "model_step", "model_run", "op_times", "host_bench", "collective_worker", "environment"
+    )
+}  # fmt: skip
 FILES = [f for f in PACKAGE.rglob("*.py") if f.name not in ("__main__.py",) and f != PACKAGE / "__init__.py"]
 
 

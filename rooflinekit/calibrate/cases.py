@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from rooflinekit.ir.tensor import Math
-from rooflinekit.model.kernels import WINOGRAD_EDGES, WINOGRAD_UNFUSED
+from rooflinekit.calibrate.case_columns import ITEMSIZE, Candidates, column, itemsize, maths
+from rooflinekit.calibrate.convolution_cases import CONVOLUTIONS, convolution
+from rooflinekit.calibrate.operator_cases import OPERATORS, operator_work
 from rooflinekit.model.rows import (
     MOST_THREADS,
     NORM_PASSES,
@@ -23,19 +24,11 @@ from rooflinekit.model.rows import (
 )
 from rooflinekit.model.work import (
     ATTENTION,
-    BACKWARD,
-    CONVOLUTION,
-    PLAIN,
     SCALED,
-    WINOGRAD,
-    Floats,
     Products,
     Recent,
     Work,
 )
-
-#: How many bytes an element has, by the name of its format.
-ITEMSIZE = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 
 #: Element-wise ops: tensors read, vector operations and special functions an element. As in `cost.rules`.
 ELEMENTWISE = {
@@ -52,8 +45,6 @@ ELEMENTWISE = {
     "tanh": (1, 0, 1),
 }
 
-#: Algorithms: the kernels of each in turn, and the rows that it can run (None for all).
-Candidates = list[tuple[tuple[Work, ...], "np.ndarray | None"]]
 _CASES: dict[str, Callable[[pd.DataFrame], Candidates]] = {}
 
 
@@ -70,31 +61,25 @@ def _case(*ops: str) -> Callable[[Callable[[pd.DataFrame], Candidates]], Callabl
     return register
 
 
-def _column(rows: pd.DataFrame, name: str, default: float | None = None) -> Floats:
-    if name not in rows and default is not None:
-        return np.full(len(rows), default)
-    found: Floats = rows[name].to_numpy(dtype=float)
-    return found if default is None else np.where(np.isnan(found), default, found)
+_case(*CONVOLUTIONS)(convolution)
 
 
-def _itemsize(rows: pd.DataFrame) -> Floats:
-    return np.array([ITEMSIZE[name] for name in rows["dtype"]], dtype=np.float64)
-
-
-def _math(rows: pd.DataFrame) -> list[Math]:
-    return [Math(name) for name in rows["dtype"]]
+@_case(*OPERATORS)
+def operator(rows: pd.DataFrame) -> Candidates:
+    """What the rules count of the operator that it is in a trace."""
+    return [((operator_work(rows),), None)]
 
 
 @_case("linear", "mm", "bmm")
 def product(rows: pd.DataFrame) -> Candidates:
     """b products [m, k] × [k, n], the weight shared where b is 1; `linear` has a bias."""
-    b, m, n, k = _column(rows, "b", 1), *(_column(rows, name) for name in "mnk")
-    size = _itemsize(rows)
+    b, m, n, k = column(rows, "b", 1), *(column(rows, name) for name in "mnk")
+    size = itemsize(rows)
     out = np.maximum(size, 2)  # products of 8 bits are written in 16
     bias = rows["op"].eq("linear").to_numpy() * n
     work = Work.of(
         len(rows),
-        math=_math(rows),
+        math=maths(rows),
         products=Products.of(np.arange(len(rows)), batch=b, m=m, n=n, k=k),
         vector_flop=bias * m,
         read_bytes=size * (b * (m * k + k * n) + bias),
@@ -106,7 +91,7 @@ def product(rows: pd.DataFrame) -> Candidates:
 @_case("mm_quantized")
 def quantized_product(rows: pd.DataFrame) -> Candidates:
     """An 8-bit product [m, k] × [k, n] of a 16-bit input: its largest value, its scaling to 8 bits, the product."""
-    m, k = _column(rows, "m"), _column(rows, "k")
+    m, k = column(rows, "m"), column(rows, "k")
     count = len(rows)
     recent = Recent.of(np.arange(count), 2 * m * k)
     largest = Work.of(count, vector_flop=2 * m * k, read_bytes=2 * m * k, recent=recent)
@@ -119,7 +104,7 @@ def quantized_product(rows: pd.DataFrame) -> Candidates:
 @_case("quantize")
 def quantize(rows: pd.DataFrame) -> Candidates:
     """[rows, cols] in 16 bits → 8 bits with a given scale: one multiplication an element."""
-    n = _column(rows, "rows") * _column(rows, "cols")
+    n = column(rows, "rows") * column(rows, "cols")
     work = Work.of(len(rows), vector_flop=n, read_bytes=2 * n, write_bytes=n)
     return [((work,), None)]
 
@@ -130,7 +115,7 @@ def elementwise(rows: pd.DataFrame) -> Candidates:
     reads, vector, special = (
         rows["op"].map(lambda op, i=i: ELEMENTWISE[op][i]).to_numpy(dtype=float) for i in range(3)
     )
-    n, size = _column(rows, "rows") * _column(rows, "cols"), _itemsize(rows)
+    n, size = column(rows, "rows") * column(rows, "cols"), itemsize(rows)
     work = Work.of(
         len(rows),
         vector_flop=vector * n,
@@ -144,7 +129,7 @@ def elementwise(rows: pd.DataFrame) -> Candidates:
 @_case("softmax")
 def softmax(rows: pd.DataFrame) -> Candidates:
     """Over the last of [rows, cols]: maximum, difference, sum; exp and division. Long rows are read three times."""
-    r, c, size = _column(rows, "rows"), _column(rows, "cols"), _itemsize(rows)
+    r, c, size = column(rows, "rows"), column(rows, "cols"), itemsize(rows)
     passes = np.where(c > WARP_ROW, SOFTMAX_PASSES, 1)
     work = Work.of(
         len(rows),
@@ -164,7 +149,7 @@ def softmax(rows: pd.DataFrame) -> Candidates:
 @_case("layernorm")
 def layer_norm(rows: pd.DataFrame) -> Candidates:
     """Over the last of [rows, cols], with gain and shift; statistics in fp32 are written beside."""
-    r, c, size = _column(rows, "rows"), _column(rows, "cols"), _itemsize(rows)
+    r, c, size = column(rows, "rows"), column(rows, "cols"), itemsize(rows)
     work = Work.of(
         len(rows),
         vector_flop=7 * r * c,
@@ -186,7 +171,7 @@ def serving(rows: pd.DataFrame) -> Candidates:
 
     They load and store one element at a time, save for the sum, which is PyTorch's.
     """
-    r, c, size = _column(rows, "rows"), _column(rows, "cols"), _itemsize(rows)
+    r, c, size = column(rows, "rows"), column(rows, "cols"), itemsize(rows)
     read, write, vector, special, single = (
         rows["op"].map(lambda op, i=i: _SERVING[op][i]).to_numpy(dtype=float) for i in range(5)
     )
@@ -214,61 +199,16 @@ _SERVING = {
 }
 
 
-@_case("conv_fwd", "conv_bwd_data", "conv_bwd_weight")
-def convolution(rows: pd.DataFrame) -> Candidates:
-    """Images [b, c_in, h, w], kernel [c_out, c_in, r, s]: implicit product, or Winograd with 2×2 or 4×4 outputs."""
-    b, c, o, h, w, r, s = (_column(rows, name) for name in ("b", "c_in", "c_out", "h", "w", "r", "s"))
-    p = (h + 2 * _column(rows, "pad_h", 0) - r) // _column(rows, "stride_h", 1) + 1
-    q = (w + 2 * _column(rows, "pad_w", 0) - s) // _column(rows, "stride_w", 1) + 1
-    size, pixels = _itemsize(rows), b * p * q
-    image, kernel, output = size * b * c * h * w, size * o * c * r * s, size * pixels * o
-    op = rows["op"].to_numpy()
-    data, weight = op == "conv_bwd_data", op == "conv_bwd_weight"
-    read = np.select([data, weight], [output + kernel, output + image], image + kernel)
-    write = np.select([data, weight], [image, kernel], output)
-    count, index = len(rows), np.arange(len(rows))
-
-    def work(products: Products, extra: Floats | float = 0.0) -> Work:
-        return Work.of(count, math=_math(rows), products=products, read_bytes=read + extra, write_bytes=write + extra)
-
-    def copied(size: Floats) -> Work:
-        return Work.of(count, read_bytes=size, write_bytes=size)
-
-    direct = Products.of(
-        index,
-        m=np.where(weight, o, pixels),
-        n=np.select([data, weight], [c, c * r * s], o),
-        k=np.select([data, weight], [o * r * s, pixels], c * r * s),
-        way=np.where(r * s == 1, PLAIN, np.where(data | weight, BACKWARD, CONVOLUTION)),
-    )
-    found: Candidates = [((work(direct),), None)]
-    if rows["dtype"].iloc[0] in ("fp16", "bf16"):
-        # the matrix engine wants channels last, save where a pixel sees one pixel; images are given channels first
-        before = copied(np.where(data, output, image))
-        after = copied(np.where(weight, output, np.where(data, image, output)))
-        found = [((before, work(direct), after), r * s > 1), ((work(direct),), r * s == 1)]
-    plain = (r == 3) & (s == 3) & (_column(rows, "stride_h", 1) == 1) & (_column(rows, "stride_w", 1) == 1) & ~weight
-    if plain.any() and rows["dtype"].iloc[0] == "fp32":
-        for edge in WINOGRAD_EDGES:
-            blocks = b * np.ceil(np.where(data, h, p) / edge) * np.ceil(np.where(data, w, q) / edge)
-            batch = float((edge + 2) ** 2)
-            inner, outer = np.where(data, o, c), np.where(data, c, o)
-            products = Products.of(index, batch=batch, m=blocks, n=outer, k=inner, way=WINOGRAD)
-            moved = size * batch * blocks * (inner + outer) if edge == WINOGRAD_UNFUSED else 0.0
-            found.append(((work(products, moved),), plain))
-    return found
-
-
 @_case("attention")
 def attention(rows: pd.DataFrame) -> Candidates:
     """b sequences of s queries over t keys, `heads` of queries, `kv_heads` of keys, head size d; causal or not.
 
     Causal queries are the last s of the t positions.
     """
-    b, s, t, d = (_column(rows, name) for name in ("b", "s", "t", "d"))
-    heads, kv_heads, causal = _column(rows, "heads"), _column(rows, "kv_heads"), _column(rows, "causal", 0)
-    size, kv_size = _itemsize(rows), rows.get("kv_dtype", rows["dtype"]).map(ITEMSIZE).to_numpy(dtype=float)
-    window = _column(rows, "window", 0)
+    b, s, t, d = (column(rows, name) for name in ("b", "s", "t", "d"))
+    heads, kv_heads, causal = column(rows, "heads"), column(rows, "kv_heads"), column(rows, "causal", 0)
+    size, kv_size = itemsize(rows), rows.get("kv_dtype", rows["dtype"]).map(ITEMSIZE).to_numpy(dtype=float)
+    window = column(rows, "window", 0)
     width = np.where(window > 0, window, t)
     # Σ min(t - s + i, width) over the queries i = 1 … s: growing for the first of them, then as wide as the window
     growing = np.clip(width - (t - s), 0, s)
@@ -290,7 +230,7 @@ def attention(rows: pd.DataFrame) -> Candidates:
     pairs = b * heads * s * limited
     work = Work.of(
         count,
-        math=_math(rows),
+        math=maths(rows),
         products=scores_and_values,
         vector_flop=4 * pairs,
         special_flop=pairs + b * heads * s * d,
@@ -304,8 +244,8 @@ def attention(rows: pd.DataFrame) -> Candidates:
 @_case("attention_call")
 def attention_call(rows: pd.DataFrame) -> Candidates:
     """Attention as a serving library calls it, which first rotates new queries and keys, and fills the cache."""
-    b, s, heads, kv_heads, d = (_column(rows, name) for name in ("b", "s", "heads", "kv_heads", "d"))
-    moved = _itemsize(rows) * b * s * (heads + 2 * kv_heads) * d
+    b, s, heads, kv_heads, d = (column(rows, name) for name in ("b", "s", "heads", "kv_heads", "d"))
+    moved = itemsize(rows) * b * s * (heads + 2 * kv_heads) * d
     put = Work.of(len(rows), read_bytes=moved, write_bytes=moved, recent=Recent.of(np.arange(len(rows)), moved))
     [((work,), _)] = attention(rows)
     return [((put, work), None)]

@@ -9,7 +9,10 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.cases import ELEMENTWISE, ITEMSIZE
+from rooflinekit.calibrate.case_columns import ITEMSIZE
+from rooflinekit.calibrate.cases import ELEMENTWISE
+from rooflinekit.calibrate.convolution_cases import CONVOLUTIONS
+from rooflinekit.calibrate.operator_cases import CASTS, GATHERS, REDUCTIONS, STREAMS
 from rooflinekit.errors import InputError, nearest
 
 
@@ -21,7 +24,7 @@ class MeasuredOp:
     """
 
     family: str
-    needed: tuple[str, ...]
+    needed: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
 
     @property
@@ -35,8 +38,9 @@ _PRODUCT = ("m", "n", "k")
 _IMAGE = MeasuredOp(
     family="convolution",
     needed=("b", "c_in", "c_out", "h", "w", "r", "s"),
-    optional=("pad_h", "pad_w", "stride_h", "stride_w"),
+    optional=("pad_h", "pad_w", "stride_h", "stride_w", "groups", "channels_last"),
 )
+_ATTENTION = ("b", "s", "t", "heads", "kv_heads", "d")
 
 OPS: Mapping[str, MeasuredOp] = MappingProxyType(
     {
@@ -47,13 +51,16 @@ OPS: Mapping[str, MeasuredOp] = MappingProxyType(
         "softmax": MeasuredOp(family="softmax", needed=_ROWS),
         "layernorm": MeasuredOp(family="normalization", needed=_ROWS),
         **dict.fromkeys(("llm_norm", "llm_act", "llm_gelu", "llm_rope"), MeasuredOp(family="serving", needed=_ROWS)),
-        **dict.fromkeys(("conv_fwd", "conv_bwd_data", "conv_bwd_weight"), _IMAGE),
+        **dict.fromkeys(CONVOLUTIONS, _IMAGE),
+        **dict.fromkeys(REDUCTIONS, MeasuredOp(family="reduction", needed=_ROWS)),
+        **dict.fromkeys((*CASTS, "transpose"), MeasuredOp(family="movement", needed=_ROWS)),
+        **dict.fromkeys(STREAMS, MeasuredOp(family="stream", needed=_ROWS, optional=("warm",))),
+        **dict.fromkeys(GATHERS, MeasuredOp(family="movement", needed=(*_ROWS, "table"))),
         **dict.fromkeys(
             ("attention", "attention_call"),
-            MeasuredOp(
-                family="attention", needed=("b", "s", "t", "heads", "kv_heads", "d"), optional=("causal", "window")
-            ),
+            MeasuredOp(family="attention", needed=_ATTENTION, optional=("causal", "window")),
         ),
+        "attention_bwd": MeasuredOp(family="attention", needed=_ATTENTION, optional=("causal",)),
     }
 )
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from rooflinekit.calibrate import model_step
+from rooflinekit.calibrate.gpu_state import load_nvml
 from rooflinekit.calibrate.model_step import Run
 from rooflinekit.calibrate.op_times import profile_step
 from rooflinekit.calibrate.run_record import KernelTime, ModelRun, ProfiledOp
@@ -84,8 +85,9 @@ class Place:
 
     def environment(self) -> dict[str, str]:
         """What the measurement rests on."""
-        timer = CpuTimer(0) if self.cuda is None else CudaTimer(self.device.index or 0, 0, self.cuda, self.device.type)
-        return timer.environment()
+        if self.cuda is None:
+            return CpuTimer(0).environment()
+        return CudaTimer(self.device.index or 0, 0, self.cuda, self.device.type, load_nvml()).environment()
 
 
 def measure_step(

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.calibrate.campaign import Campaign
-from rooflinekit.calibrate.cases import Candidates, candidates
+from rooflinekit.calibrate.case_columns import Candidates
+from rooflinekit.calibrate.cases import candidates
 from rooflinekit.calibrate.measured_ops import OPS
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work

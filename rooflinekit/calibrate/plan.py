@@ -13,7 +13,9 @@
           dtypes: [fp16, fp32]
           sizes: {rows: {from: 1, to: 65536, count: 9}, cols: 1024}
 
-Sizes are numbers, lists, or ranges whose steps are equal factors; a case is measured at every combination.
+`op` may be a list of ops of the same sizes. Sizes are numbers, lists, or ranges whose steps are equal factors; a case
+is measured at every combination. On a CPU kernels are measured on each number of threads, rates on the largest, and all
+else of `host_ops` on one.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rooflinekit.calibrate.cases import ITEMSIZE
-from rooflinekit.calibrate.measured_ops import OPS
+from rooflinekit.calibrate.case_columns import ITEMSIZE
+from rooflinekit.calibrate.host_ops import HOST_OPS
+from rooflinekit.calibrate.measured_ops import OPS, MeasuredOp
 from rooflinekit.errors import InputError, SpecError, nearest
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.hardware.yaml_file import read_mapping
@@ -48,6 +51,11 @@ class Case:
     dtype: str
     sizes: Mapping[str, int]
     threads: int = 0
+
+    @property
+    def family(self) -> str:
+        """Of its op: of kernels those that are fitted together, beside them those of `host_ops`."""
+        return HOST_OPS[self.op].family if self.op in HOST_OPS else OPS[self.op].family
 
     @property
     def key(self) -> str:
@@ -79,14 +87,14 @@ class Plan:
 
         Raises InputError for a word that is no op of the plan and no family.
         """
-        known = {word for case in self.cases for word in (case.op, OPS[case.op].family)}
+        known = {word for case in self.cases for word in (case.op, case.family)}
         for word in only:
             if word not in known:
                 raise InputError(
                     f"--only {word!r}: plan {self.name} has no such op or family{nearest(word, sorted(known))} "
                     f"(it has {', '.join(sorted(known))})"
                 )
-        chosen = [case for case in self.cases if not only or {case.op, OPS[case.op].family} & set(only)]
+        chosen = [case for case in self.cases if not only or {case.op, case.family} & set(only)]
         return tuple((case, i) for i in range(self.rounds) for case in chosen)
 
 
@@ -108,9 +116,14 @@ _Count = Annotated[int, Field(ge=0)]
 
 
 class _Cases(_Record):
-    op: str
+    op: str | list[str]
     dtypes: list[str]
-    sizes: dict[str, _Count | list[_Count] | _Range]
+    sizes: dict[str, _Count | list[_Count] | _Range] = Field(default_factory=dict)
+
+    @property
+    def ops(self) -> list[str]:
+        """The ops of these sizes."""
+        return [self.op] if isinstance(self.op, str) else self.op
 
 
 class _Part(_Record):
@@ -174,13 +187,21 @@ def _source(name_or_path: str) -> tuple[Path | Traversable, str]:
     return data_dir("calibration") / "plans" / f"{name_or_path}.yaml", f"calibration/plans/{name_or_path}.yaml"
 
 
-def _cases(groups: Iterable[_Cases], threads: Iterable[int], label: str) -> Iterator[Case]:
+def _counts(op: str, threads: Collection[int]) -> Collection[int]:
+    """The numbers of threads that an op is measured on; 0 stands for a GPU."""
+    if op not in HOST_OPS:
+        return threads
+    return [max(threads) if HOST_OPS[op].family == "rate" else min(*threads, 1)]
+
+
+def _cases(groups: Iterable[_Cases], threads: Collection[int], label: str) -> Iterator[Case]:
     for i, group in enumerate(groups):
         _check(group, f"{label}: case {i + 1}")
         lists = [_values(value) for value in group.sizes.values()]
         sizes = [dict(zip(group.sizes, values, strict=True)) for values in product(*lists)]
-        for dtype, one, count in product(group.dtypes, sizes, threads):
-            yield Case(op=group.op, dtype=dtype, sizes=MappingProxyType(one), threads=count)
+        for op, dtype, one in product(group.ops, group.dtypes, sizes):
+            for count in _counts(op, threads):
+                yield Case(op=op, dtype=dtype, sizes=MappingProxyType(one), threads=count)
 
 
 def _values(value: int | list[int] | _Range) -> list[int]:
@@ -188,22 +209,29 @@ def _values(value: int | list[int] | _Range) -> list[int]:
 
 
 def _check(group: _Cases, label: str) -> None:
-    if group.op not in OPS:
-        raise SpecError(f"{label}: no op is called {group.op!r}{nearest(group.op, OPS)} (known: {', '.join(OPS)})")
-    about = OPS[group.op]
+    known: dict[str, MeasuredOp] = {**OPS, **HOST_OPS}
+    for op in group.ops:
+        if op not in known:
+            raise SpecError(f"{label}: no op is called {op!r}{nearest(op, known)} (known: {', '.join(known)})")
     for dtype in group.dtypes:
         if dtype not in ITEMSIZE:
             raise SpecError(f"{label}: no number format is called {dtype!r} (known: {', '.join(ITEMSIZE)})")
+    for op in group.ops:
+        _check_sizes(op, known[op], group, label)
+    if not group.ops or not group.dtypes or not all(_values(value) for value in group.sizes.values()):
+        raise SpecError(f"{label}: a list is empty; expected at least one op, one number format and one of each size")
+
+
+def _check_sizes(op: str, about: MeasuredOp, group: _Cases, label: str) -> None:
     for name, value in group.sizes.items():
         if name not in about.sizes:
-            raise SpecError(f"{label}: {group.op} has no size {name!r}; it has {', '.join(about.sizes)}")
+            has = ", ".join(about.sizes) or "none"
+            raise SpecError(f"{label}: {op} has no size {name!r}; it has {has}")
         if name in about.needed and min(_values(value), default=1) < 1:
-            raise SpecError(f"{label}: {name} of {group.op}: expected a positive integer; got 0")
+            raise SpecError(f"{label}: {name} of {op}: expected a positive integer; got 0")
     missing = [name for name in about.needed if name not in group.sizes]
     if missing:
-        raise SpecError(f"{label}: {group.op} lacks the size {missing[0]!r}; it has {', '.join(about.needed)}")
-    if not group.dtypes or not all(_values(value) for value in group.sizes.values()):
-        raise SpecError(f"{label}: a list is empty; expected at least one number format and one of each size")
+        raise SpecError(f"{label}: {op} lacks the size {missing[0]!r}; it has {', '.join(about.needed)}")
 
 
 def _mixed(key: str) -> str:

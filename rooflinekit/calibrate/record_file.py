@@ -47,11 +47,11 @@ class Measurement:
     case: Case
     round: int
     status: str  # "ok", "unsupported" or "out of memory"
-    timing: str = ""  # as in `campaign`
+    timing: str = ""  # as in `campaign`; "host" for what is no kernel
     inner: int = 0  # calls in each sample
     seconds: tuple[float, ...] = ()  # of one call, by sample
     note: str = ""  # why there are none
-    state: Mapping[str, float] = field(default_factory=dict)  # clock in Hz, power in W, temperature in °C, where known
+    state: Mapping[str, float] = field(default_factory=dict)  # see docs/calibration.md; Hz, W, °C
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +13,17 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.calibrate.campaign import Campaign, write_campaign
+from rooflinekit.calibrate.gpu_state import throttles
+from rooflinekit.calibrate.host_draft import HostCost
+from rooflinekit.calibrate.host_ops import is_host_op
 from rooflinekit.calibrate.own_fit import OwnFit
 from rooflinekit.calibrate.plan import Case, Plan
 from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, Recorder
 from rooflinekit.calibrate.samples import summarize
+from rooflinekit.hardware.host import Host
 
 _SAMPLE_BYTES = 14  # of one number in the file
-_LINE_BYTES = 600  # of a line beside its samples
+_LINE_BYTES = 800  # of a line beside its samples
 _DRIFT = 0.03  # between rounds, from which on the clocks or the neighbours have changed
 _PREEMPTIONS = 20.0  # a second; an idle machine has a few
 _NOISY_SHARE = 0.10  # of the cases
@@ -52,8 +56,10 @@ class Calibrated:
 
     outcome: Outcome
     recorded: Recorded
-    campaigns: tuple[Campaign, ...]  # the medians, one for each way of timing
-    fit: OwnFit
+    campaigns: tuple[Campaign, ...]  # the medians of kernels, one for each way of timing
+    fit: OwnFit | None  # None where nothing but host ops was measured
+    costs: tuple[HostCost, ...]  # of host ops
+    host: Host | None  # the host specification that follows from them
 
 
 def head_of(plan: Plan, device: str, environment: dict[str, str]) -> Head:
@@ -78,16 +84,26 @@ def measure(
     progress: Progress = lambda done, units, name: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Measures what is not in the file yet. The budget ends it between two cases, an interrupt loses one at most."""
+    """Measures what is not in the file yet. The budget ends it between two cases, an interrupt loses one at most.
+
+    Within a budget the families take turns, the one next that has had the least time: it is spent on all of them.
+    """
     start, measured = clock(), 0
     units = plan.units(only)
     missing = [(case, turn) for case, turn in units if (case.key, turn) not in recorder.done]
+    queues: dict[str, deque[tuple[Case, int]]] = defaultdict(deque)
     for case, turn in missing:
-        if clock() - start > budget_s:
-            break
+        queues[case.family if budget_s < float("inf") else ""].append((case, turn))
+    spent = dict.fromkeys(queues, 0.0)
+    while spent and (before := clock()) - start <= budget_s:
+        family = min(spent, key=lambda name: spent[name])
+        case, turn = queues[family].popleft()
         progress(len(units) - len(missing) + measured, len(units), case.key)
         recorder.append(timer.time(case, turn=turn, warmup=plan.warmup, samples=plan.samples, precision=plan.precision))
         measured += 1
+        spent[family] += clock() - before
+        if not queues[family]:
+            del spent[family]
     complete = len(recorder.done) == len(plan.units())
     if complete:
         recorder.finish()
@@ -101,7 +117,7 @@ def campaigns_of(recorded: Recorded, name: str, threads: int = 0) -> tuple[Campa
     """
     by_timing: dict[str, list[dict[str, object]]] = defaultdict(list)
     for case, parts in _by_case(recorded).values():
-        if case.threads == threads:
+        if case.threads == threads and not is_host_op(case.op):
             seconds = np.concatenate([part.seconds for part in parts])
             row = {"op": case.op, "dtype": case.dtype, **case.sizes, "seconds": float(np.median(seconds))}
             by_timing[parts[0].timing].append(row)
@@ -120,18 +136,26 @@ def campaigns_of(recorded: Recorded, name: str, threads: int = 0) -> tuple[Campa
 
 def warnings_of(recorded: Recorded) -> tuple[str, ...]:
     """What to know before trusting the numbers: noise, drift, what could not be measured; with what to do about it."""
-    cases = _by_case(recorded).values()
+    cases = [(case, parts) for case, parts in _by_case(recorded).values() if not is_host_op(case.op)]
     found = []
     noisy = [case.key for case, parts in cases if any(summarize(part.seconds).noisy for part in parts)]
     if len(noisy) > _NOISY_SHARE * len(cases):
         found.append(
             f"{len(noisy)} of {len(cases)} cases are noisy, such as {noisy[0]}: end what else runs here, measure again"
         )
-    taken = [one for one in recorded.measurements if one.state.get("preemptions", 0.0) > _PREEMPTIONS]
-    if len(taken) > _NOISY_SHARE * len(recorded.measurements):
+    timed = [one for one in recorded.measurements if not is_host_op(one.case.op)]
+    taken = [one for one in timed if one.state.get("preemptions", 0.0) > _PREEMPTIONS]
+    if len(taken) > _NOISY_SHARE * len(timed):
         found.append(
-            f"other programs took the CPU during {len(taken)} of {len(recorded.measurements)} measurements: "
+            f"other programs took the CPU during {len(taken)} of {len(timed)} measurements: "
             "end them, or measure with fewer threads"
+        )
+    slowed = [one for one in recorded.measurements if throttles(one.state.get("throttle", 0.0))]
+    if len(slowed) > _NOISY_SHARE * len(recorded.measurements):
+        reasons = dict.fromkeys(word for one in slowed for word in throttles(one.state["throttle"]))
+        found.append(
+            f"the GPU's clock was held down during {len(slowed)} of {len(recorded.measurements)} measurements "
+            f"({', '.join(reasons)}): cool it, or raise its limits, unless that is how it will be used"
         )
     drift = _drift([parts for _, parts in cases])
     if abs(drift) > _DRIFT:
@@ -143,6 +167,12 @@ def warnings_of(recorded: Recorded) -> tuple[str, ...]:
             keys = dict.fromkeys(one.case.key for one in failed)
             found.append(f"{len(keys)} cases were {status}, such as {failed[0].case.key}: {failed[0].note}")
     return tuple(found)
+
+
+def outliers_of(recorded: Recorded) -> tuple[int, int]:
+    """How many samples lie far outside the middle half of their case and round, and how many there are. All count."""
+    samples = [one.seconds for one in recorded.measurements if one.status == "ok"]
+    return sum(summarize(seconds).outliers for seconds in samples), sum(map(len, samples))
 
 
 def _by_case(recorded: Recorded) -> dict[str, tuple[Case, list[Measurement]]]:

@@ -2,7 +2,8 @@
 
 On a GPU a sample is one replay of a graph of calls, by two events: what a call takes there, with the gap before it
 (timing `graph`). What cannot be captured is timed one call at a time, synchronised after each (timing `event`). On a
-CPU a sample is a loop of calls, what PyTorch does around its kernels included (timing `backend`).
+CPU a sample is a loop of calls, what PyTorch does around its kernels included (timing `backend`). What is no kernel is
+timed by the CPU's clock, as `host_bench` and `collectives` say (timing `host`).
 """
 
 from __future__ import annotations
@@ -10,25 +11,28 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import platform
-import resource
 import time
 from collections.abc import Callable, Iterator
-from importlib import import_module
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from rooflinekit.calibrate.collectives import Groups
+from rooflinekit.calibrate.environment import host_environment, watched_load
+from rooflinekit.calibrate.gpu_state import GpuState, load_nvml
+from rooflinekit.calibrate.host_bench import Bench, prepare
+from rooflinekit.calibrate.host_ops import HOST_OPS, is_host_op
 from rooflinekit.calibrate.microbench import Call, Calls, UnsupportedError, calls_of
 from rooflinekit.calibrate.plan import Case
 from rooflinekit.calibrate.record_file import Measurement
 from rooflinekit.calibrate.samples import collect
-from rooflinekit.errors import CampaignError, InputError, SpecError
-from rooflinekit.hardware.cpu_detection import describe_cpu
+from rooflinekit.errors import CampaignError, InputError
+from rooflinekit.hardware.detection import bus_id
 
 _SAMPLE_S = 1e-3  # a sample lasts about as long: clocks tick in less than a thousandth of it
 _MOST_CALLS = 2000  # in a sample
+_LONGER = 8  # than planned: so long a graph may be to hold all sets, and so long samples may last once there are a few
 _SIGNIFICANT = 5  # digits of a sample that are kept
 
 #: Errors after which CUDA runs nothing more in this process.
@@ -37,64 +41,101 @@ _FAILURES: tuple[type[BaseException], ...] = (torch.AcceleratorError,)
 Sample = Callable[[], float]  # seconds of one call, each time anew
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timed:
+    timing: str
+    inner: int
+    seconds: tuple[float, ...]
+    state: dict[str, float]
+
+
 class CpuTimer:
     """Times cases on the CPU, each on as many threads as it says."""
 
     def __init__(self, cache_bytes: float) -> None:
         self.cache_bytes = cache_bytes
+        self.groups = Groups(devices=0)
 
     def time(self, case: Case, *, turn: int, warmup: int, samples: int, precision: float) -> Measurement:
         """Samples of one case; PyTorch's number of threads is afterwards what it was."""
         before = torch.get_num_threads()
         torch.set_num_threads(case.threads or before)
+        bench = Bench(device=torch.device("cpu"))
         try:
-            with _measurable(case, turn) as found:
-                calls = calls_of(case, torch.device("cpu"), self.cache_bytes)
-                inner = _inner(_loop(calls, 1), warmup + len(calls.calls))
-                start, switches = time.perf_counter(), _preemptions()
-                seconds = collect(_loop(calls, inner), samples, precision)
-                rate = (_preemptions() - switches) / (time.perf_counter() - start)
-                state = {"copies": len(calls.calls), "preemptions": round(rate, 1)}
-                found.append(_measurement(case, turn, "backend", inner, seconds, state))
+            return _measured(
+                case,
+                turn,
+                lambda: (
+                    _host(case, bench, self.groups, warmup, samples, precision)
+                    if is_host_op(case.op)
+                    else self._kernel(case, warmup, samples, precision)
+                ),
+            )
         finally:
             torch.set_num_threads(before)
-        return found[0]
+
+    def _kernel(self, case: Case, warmup: int, samples: int, precision: float) -> _Timed:
+        calls = calls_of(case, torch.device("cpu"), self.cache_bytes)
+        inner = _inner(_loop(calls, 1), warmup)
+        with watched_load() as load:
+            seconds = _samples(_loop(calls, inner), samples, precision)
+        return _Timed(timing="backend", inner=inner, seconds=seconds, state={**calls.state, **load})
 
     def environment(self) -> dict[str, str]:
         """What a campaign rests on; two that differ in it do not mix."""
-        return {**_environment(), "threads": str(torch.get_num_threads())}
+        return {**host_environment(), "threads": str(torch.get_num_threads())}
 
 
 class CudaTimer:
-    """Times cases on a CUDA GPU. `cuda` stands for `torch.cuda`."""
+    """Times cases on a CUDA GPU. `cuda` stands for `torch.cuda`, `nvml` for `pynvml`."""
 
-    def __init__(self, index: int, cache_bytes: float, cuda: Any = torch.cuda, device: str = "cuda") -> None:
+    def __init__(
+        self, index: int, cache_bytes: float, cuda: Any = torch.cuda, device: str = "cuda", nvml: Any = None
+    ) -> None:
         self.index = index
         self.cache_bytes = cache_bytes
         self.cuda = cuda
         self.device = torch.device(device, index) if device == "cuda" else torch.device(device)
+        self.properties = cuda.get_device_properties(index)
+        self.state = GpuState(nvml, index, bus_id(self.properties))
+        self.groups = Groups(devices=cuda.device_count())
 
     def time(self, case: Case, *, turn: int, warmup: int, samples: int, precision: float) -> Measurement:
-        """Samples of one case, as a graph where it can be captured."""
-        with (
-            self.cuda.device(self.index),
-            _measurable(case, turn) as found,
-            fp32_arithmetic(matmul=False, convolution=False),
-        ):
-            calls = calls_of(case, self.device, self.cache_bytes)
-            sets = itertools.cycle(calls.calls)
-            once = self._between_events(lambda: next(sets)())
-            inner = _inner(once, warmup)
-            timing, sample = "graph", self._graph(calls, inner)
-            if sample is None:
-                timing, inner, sample = "event", 1, once
-            for _ in range(warmup):
-                sample()
-            seconds = collect(sample, samples, precision)
-            state = {**self._state(), "copies": len(calls.calls)}
-            found.append(_measurement(case, turn, timing, inner, seconds, state))
-        self.cuda.empty_cache()
-        return found[0]
+        """Samples of one case, of a kernel as a graph where it can be captured."""
+        tf32 = case.dtype == "tf32"
+        with self.cuda.device(self.index), fp32_arithmetic(matmul=tf32, convolution=tf32):
+            try:
+                return _measured(case, turn, lambda: self._timed(case, warmup, samples, precision))
+            finally:
+                self.cuda.empty_cache()
+
+    def _timed(self, case: Case, warmup: int, samples: int, precision: float) -> _Timed:
+        if not is_host_op(case.op):
+            return self._kernel(case, warmup, samples, precision)
+        bench = Bench(device=self.device, cuda=self.cuda)
+        if HOST_OPS[case.op].family != "rate":  # asking the driver would hold up the CPU's work
+            return _host(case, bench, self.groups, warmup, samples, precision)
+        with self.state.watched() as state:
+            timed = _host(case, bench, self.groups, warmup, samples, precision)
+        return _Timed(timing=timed.timing, inner=timed.inner, seconds=timed.seconds, state={**timed.state, **state})
+
+    def _kernel(self, case: Case, warmup: int, samples: int, precision: float) -> _Timed:
+        calls = calls_of(case, self.device, self.cache_bytes)
+        sets = itertools.cycle(calls.calls)
+        once = self._between_events(lambda: next(sets)())
+        inner = _inner(once, warmup)
+        if inner < len(calls.calls) <= inner * _LONGER:
+            inner = len(calls.calls)  # a graph goes through its own sets again and again
+        timing, sample = "graph", self._graph(calls, inner)
+        if sample is None:
+            timing, inner, sample = "event", 1, once
+        for _ in range(warmup):
+            sample()
+        with watched_load() as load, self.state.watched() as state:
+            seconds = _samples(sample, samples, precision)
+        return _Timed(
+            timing=timing, inner=inner, seconds=seconds, state={**calls.state, **state, "load": load.get("load", 0.0)}
+        )
 
     def _between_events(self, call: Call, calls: int = 1) -> Sample:
         """One run between two events, and a wait for it; the seconds are those of each of its `calls`."""
@@ -128,50 +169,59 @@ class CudaTimer:
 
     def environment(self) -> dict[str, str]:
         """What a campaign rests on; two that differ in it do not mix."""
-        properties = self.cuda.get_device_properties(self.index)
         return {
-            **_environment(),
-            "gpu": str(properties.name),
+            **host_environment(),
+            "gpu": str(self.properties.name),
             "cuda": str(torch.version.cuda),
             "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
-            "driver": _driver(),
+            **self.state.environment(),
         }
 
-    def _state(self) -> dict[str, float]:
-        """Clock in Hz, power in W, temperature in °C, at the end of a case; nothing without NVML."""
-        asked = {"clock": ("clock_rate", 1e6), "power": ("power_draw", 1e-3), "temperature": ("temperature", 1.0)}
-        found = {}
-        for name, (function, unit) in asked.items():
-            # torch asks NVML, which may be missing, older than the GPU, or closed to containers: each its own error.
-            with contextlib.suppress(Exception):
-                found[name] = float(getattr(self.cuda, function)(self.index)) * unit
-        return found
+
+def _host(case: Case, bench: Bench, groups: Groups, warmup: int, samples: int, precision: float) -> _Timed:
+    if HOST_OPS[case.op].family == "collective":
+        group = groups.of(case)
+        with watched_load() as load:
+            inner, seconds = group.samples(case, warmup, samples, precision)
+        return _Timed(timing="host", inner=inner, seconds=seconds, state={**load, "ranks": group.ranks})
+    prepared = prepare(case, bench, warmup, samples)
+    for _ in range(prepared.warmup):
+        prepared.sample()
+    with watched_load() as load:
+        if prepared.samples is None:
+            seconds = _samples(prepared.sample, samples, precision)
+        else:
+            seconds = tuple(prepared.sample() for _ in range(prepared.samples))
+    return _Timed(timing="host", inner=prepared.inner, seconds=seconds, state=load)
 
 
-@contextlib.contextmanager
-def _measurable(case: Case, turn: int) -> Iterator[list[Measurement]]:
-    """Takes the one measurement; what the device cannot run becomes one that says so.
+def _measured(case: Case, turn: int, timed: Callable[[], _Timed]) -> Measurement:
+    """What was timed; of what the device cannot run, a measurement that says so.
 
     Raises CampaignError where the device itself has failed: no case after it could be measured.
     """
-    found: list[Measurement] = []
     try:
-        yield found
+        found = timed()
     except _FAILURES as error:
         raise CampaignError(
             f"{case.key}: the device failed: {first_line(error)}; what was measured before is kept, the same command "
             "goes on with this case, and --only leaves its op out"
         ) from error
     except (torch.OutOfMemoryError, MemoryError) as error:
-        found.append(Measurement(case=case, round=turn, status="out of memory", note=first_line(error)))
+        return Measurement(case=case, round=turn, status="out of memory", note=first_line(error))
     except (UnsupportedError, RuntimeError, NotImplementedError, TypeError) as error:
         status = "out of memory" if "can't allocate memory" in str(error) else "unsupported"
-        found.append(Measurement(case=case, round=turn, status=status, note=first_line(error)))
-
-
-def _preemptions() -> int:
-    """How often something else has taken a CPU from this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        return Measurement(case=case, round=turn, status=status, note=first_line(error))
+    kept = tuple(float(f"{value:.{_SIGNIFICANT}g}") for value in found.seconds)
+    return Measurement(
+        case=case,
+        round=turn,
+        status="ok",
+        timing=found.timing,
+        inner=found.inner,
+        seconds=kept,
+        state={name: float(f"{value:.6g}") for name, value in found.state.items()},
+    )
 
 
 def first_line(error: BaseException) -> str:
@@ -192,9 +242,12 @@ def fp32_arithmetic(*, matmul: bool, convolution: bool) -> Iterator[None]:
 
 
 def _loop(calls: Calls, inner: int) -> Sample:
+    sets = itertools.cycle(calls.calls)  # from sample to sample: each finds the set that was used the longest ago
+
     def sample() -> float:
         start = time.perf_counter_ns()
-        calls.repeated(inner)
+        for _ in range(inner):
+            next(sets)()
         return (time.perf_counter_ns() - start) / 1e9 / inner
 
     return sample
@@ -207,52 +260,14 @@ def _inner(once: Sample, warmup: int) -> int:
     return max(1, min(_MOST_CALLS, math.ceil(_SAMPLE_S / max(1e-9, min(once() for _ in range(3))))))
 
 
-def _measurement(
-    case: Case, turn: int, timing: str, inner: int, seconds: tuple[float, ...], state: dict[str, float]
-) -> Measurement:
-    kept = tuple(float(f"{value:.{_SIGNIFICANT}g}") for value in seconds)
-    return Measurement(case=case, round=turn, status="ok", timing=timing, inner=inner, seconds=kept, state=state)
-
-
-def _environment() -> dict[str, str]:
-    return {
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "host cpu": _host_cpu(),
-        "governor": _governor(),
-    }
-
-
-def _host_cpu() -> str:
-    try:
-        return str(describe_cpu().mapping["display_name"])
-    except SpecError:  # only Linux says
-        return platform.processor() or platform.machine()
-
-
-def _governor(root: Path = Path("/sys/devices/system/cpu")) -> str:
-    """What decides the CPU's clock; virtual machines do not say."""
-    try:
-        return (root / "cpu0/cpufreq/scaling_governor").read_text(encoding="ascii").strip()
-    except OSError:
-        return "unknown"
-
-
-def _driver() -> str:
-    """The driver's version, as NVML says it."""
-    try:
-        nvml = import_module("pynvml")
-        nvml.nvmlInit()
-        return str(nvml.nvmlSystemGetDriverVersion())
-    except Exception:
-        # Without NVML, or with one that a container hides, the CUDA runtime is all that is known.
-        return "unknown"
+def _samples(sample: Sample, most: int, precision: float) -> tuple[float, ...]:
+    """As `collect` has them, in a few times the time that the most would take as planned."""
+    return collect(sample, most, precision, within_s=_LONGER * most * _SAMPLE_S)
 
 
 def timer_of(kind: str, index: int, cache_bytes: float) -> CpuTimer | CudaTimer:
     """The clock for a kind of device. `cache_bytes`: capacity of its last-level cache."""
-    return CudaTimer(index, cache_bytes) if kind == "cuda" else CpuTimer(cache_bytes)
+    return CudaTimer(index, cache_bytes, nvml=load_nvml()) if kind == "cuda" else CpuTimer(cache_bytes)
 
 
 def gpu_name(index: int) -> str:

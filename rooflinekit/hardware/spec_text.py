@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.host import Host
 
 _WIDTH = 118
 
@@ -19,6 +20,12 @@ def device_text(device: Device, heading: str) -> str:
     if device.launch_date is not None:
         mapping["launch_date"] = device.launch_date
     return mapping_text({"schema": device.schema_version, **mapping}, {}, heading)
+
+
+def host_text(host: Host, heading: str) -> str:
+    """The YAML of a host, which reads back as the same host; `heading` becomes a comment above it."""
+    mapping = host.model_dump(mode="json", by_alias=True)
+    return mapping_text({"schema": host.schema_version, **mapping}, {}, heading)
 
 
 def mapping_text(mapping: Mapping[str, Any], comments: Mapping[str, str], heading: str) -> str:

@@ -264,7 +264,7 @@ def test_a_row_with_a_cell_too_many_is_told_in_one_line(tmp_path: Path) -> None:
     )
 
 
-KNOWN_FORMATS = "(known: fp64, fp32, fp16, bf16, fp8, int8)"
+KNOWN_FORMATS = "(known: fp64, fp32, tf32, fp16, bf16, fp8, int8)"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from rooflinekit.calibrate.cases import candidates
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.kernels import Kernel, issues_of
-from rooflinekit.model.work import ATTENTION, BACKWARD, CONVOLUTION, PLAIN, SCALED, WINOGRAD, Work
+from rooflinekit.model.work import ATTENTION, BACKWARD, CONVOLUTION, DEPTHWISE, PLAIN, SCALED, WINOGRAD, Work
 
 TORCH_NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
@@ -269,21 +269,21 @@ def _convolution_sizes(case: tuple[int, ...]) -> dict[str, int]:
 class Scaled(nn.Module):
     """A convolution without bias whose input needs a gradient."""
 
-    def __init__(self, case: tuple[int, ...]) -> None:
+    def __init__(self, case: tuple[int, ...], groups: int = 1) -> None:
         super().__init__()
         _, c, o, _, _, r, s, stride, pad = case
         self.factor = nn.Parameter(torch.ones(()))
-        self.convolution = nn.Conv2d(c, o, (r, s), stride=stride, padding=pad, bias=False)
+        self.convolution = nn.Conv2d(c, o, (r, s), stride=stride, padding=pad, bias=False, groups=groups)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (self.convolution(x * self.factor)).tanh()
 
 
-def _convolution_kernel(op: str, case: tuple[int, ...]) -> Kernel:
+def _convolution_kernel(op: str, case: tuple[int, ...], groups: int = 1) -> Kernel:
     """Of the traced layer: forward, or the gradient of its input or weight."""
     b, c, _, h, w, *_ = case
     label = {"conv_fwd": "", "conv_bwd_data": "input gradient", "conv_bwd_weight": "weight gradient"}[op]
-    found = kernels(Scaled(case), (b, c, h, w), mode="training", tf32=False)
+    found = kernels(Scaled(case, groups), (b, c, h, w), mode="training", tf32=False)
     (kernel,) = (k for k in found if "convolution" in k.kind and k.cost.label == label)
     return kernel
 
@@ -344,12 +344,13 @@ def test_convolutions_without_winograd(op: str, dtype: str, case: tuple[int, ...
 )
 def test_the_matrix_engine_wants_channels_last(op: str, before: int, after: int) -> None:
     sizes = _convolution_sizes((2, 3, 5, 8, 8, 3, 3, 1, 1)) | {"op": op, "dtype": "fp16"}
-    rows = pd.DataFrame([sizes, sizes | {"r": 1, "s": 1, "pad_h": 0, "pad_w": 0}])
-    (three, spread), (one, pointwise) = candidates(op, rows)
+    last, pixel = {"channels_last": 1}, {"r": 1, "s": 1, "pad_h": 0, "pad_w": 0, "channels_last": 0}
+    rows = pd.DataFrame([sizes | {"channels_last": 0}, sizes | last, sizes | pixel])
+    (three, spread), (one, plain) = candidates(op, rows)
     copies = [(work.read_bytes[0], work.write_bytes[0]) for work in (three[0], three[-1])]
     assert copies == [(before, before), (after, after)]
     assert len(one) == 1  # a pixel that sees one pixel is a product in either layout
-    assert (spread.tolist(), pointwise.tolist()) == ([True, False], [False, True])
+    assert (spread.tolist(), plain.tolist()) == ([True, False, False], [False, True, True])
 
 
 def test_winograd_is_open_to_the_rows_that_it_can_run() -> None:
@@ -436,3 +437,87 @@ def test_a_sliding_window(queries: int, keys: int, window: int, pairs: int) -> N
     sizes = _attention_sizes(1, queries, keys, 1, 1, 16, 1)
     (work,) = works("attention", "bf16", **sizes, window=window)
     assert work.products.executed == pytest.approx([pairs / (queries * keys)] * 2)
+
+
+# --- operators, as a trace has them -----------------------------------------------------------------------------------
+
+MOVED: dict[str, tuple[Callable[..., object], str]] = {
+    "sum": (lambda x: x.sum(-1), "fp16"),
+    "amax": (lambda x: x.amax(-1), "fp32"),
+    "var": (lambda x: x.var(-1), "fp32"),
+    "sum_first": (lambda x: x.sum(0), "fp16"),
+    "read": (torch.sum, "fp32"),
+    "write": (lambda x: x.fill_(1.0), "fp32"),
+    "to_fp32": (lambda x: x.float(), "fp16"),
+    "to_bf16": (lambda x: x.bfloat16(), "fp32"),
+    "to_fp16": (lambda x: x.half(), "fp32"),
+    "transpose": (lambda x: x.t().contiguous(), "fp16"),
+}
+
+
+@pytest.mark.parametrize("op", MOVED)
+def test_operators_of_one_tensor(op: str) -> None:
+    function, dtype = MOVED[op]
+    assert counted(op, dtype, rows=7, cols=9) == traced(function, (7, 9), dtype=dtype)
+
+
+def test_streams_through_several_tensors() -> None:
+    assert counted("copy", rows=7, cols=9) == traced(lambda x, y: x.copy_(y), (7, 9), (7, 9))
+    # 63 elements: a product and a sum each, two tensors of 4 bytes read, a third written that is there already
+    assert counted("triad", rows=7, cols=9) == [Counts(0, 126, 0, 504, 252)]
+
+
+def test_other_columns_of_a_table_are_none_of_its_sizes() -> None:
+    assert counted("sum", rows=2, cols=3, layer="first", share=float("inf")) == counted("sum", rows=2, cols=3)
+
+
+def test_a_set_that_stays_was_touched_one_pass_before() -> None:
+    (cold,), (warm,) = works("triad", rows=7, cols=9), works("triad", rows=7, cols=9, warm=1)
+    assert cold.recent.bytes.tolist() == []
+    # both inputs, 504 bytes, after the 756 of a whole pass
+    assert (warm.recent.bytes.tolist(), warm.recent.distance.tolist()) == ([504.0], [756.0])
+    rows = pd.DataFrame({"op": "copy", "dtype": "fp32", "rows": 1, "cols": [4, 8, 16], "warm": [0, 1, np.nan]})
+    (((mixed,), _),) = candidates("copy", rows)
+    assert (mixed.recent.kernel.tolist(), mixed.recent.bytes.tolist()) == ([1], [32.0])
+
+
+@pytest.mark.parametrize("op", ["embedding", "index_select"])
+def test_gathers_read_what_is_named(op: str) -> None:
+    # 3 indices of 8 bytes, and 3 rows of 5 numbers of 2 bytes in and out, whatever the table holds
+    assert counted(op, "fp16", rows=3, cols=5, table=100) == [Counts(0, 0, 0, 54, 30)]
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_backward(causal: int) -> None:
+    b, s, h, d = 2, 6, 3, 8
+    (work,) = works("attention_bwd", "fp16", b=b, s=s, t=s, heads=h, kv_heads=h, d=d, causal=causal)
+    assert work.products.way.tolist() == [ATTENTION] * 5
+    pairs = b * h * (s * (s + 1) // 2 if causal else s * s)
+    # five products of 2·pairs·d; 5 operations and an exp a pair, 2 an output; gradient, q, k, v, output of 2 bytes and
+    # the sums of 4 in, three gradients out
+    tensor = b * h * s * d
+    read, write = 2 * 5 * tensor + 4 * b * h * s, 3 * 2 * tensor
+    expected = (5 * 2 * pairs * d, 5 * pairs + 2 * tensor, pairs, read, write)
+    assert _counts(work) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("groups", "outputs"), [(2, 12), (6, 6), (6, 12)])
+@pytest.mark.parametrize("op", ["conv_fwd", "conv_bwd_data", "conv_bwd_weight"])
+def test_convolutions_in_groups(op: str, groups: int, outputs: int) -> None:
+    case = (2, 6, outputs, 9, 8, 3, 3, 1, 1)
+    kernel = _convolution_kernel(op, case, groups)
+    sizes = {**_convolution_sizes(case), "groups": groups}
+    (work,) = works(op, **sizes)
+    assert _counts(work) == _counts_of(kernel.cost)
+    assert gemms(work) == [_shape(gemm) for gemm in kernel.cost.gemms]
+    assert work.engine.tolist() == [kernel.engine]
+    spread = CONVOLUTION if op == "conv_fwd" else BACKWARD
+    assert work.products.way.tolist() == [spread if kernel.engine else DEPTHWISE]
+    assert kernel.engine == (groups == 2 or (outputs == 12 and op != "conv_bwd_data"))
+    assert len(candidates(op, pd.DataFrame([{"op": op, "dtype": "fp32", **sizes}]))) == 1  # no Winograd
+
+
+def test_arithmetic_of_tf32() -> None:
+    (work,) = works("mm", "tf32", m=2, n=3, k=4)
+    assert work.math == (Math.TF32,)
+    assert counted("mm", "tf32", m=2, n=3, k=4) == counted("mm", "fp32", m=2, n=3, k=4)

@@ -161,6 +161,9 @@ class Cuda:
     def get_device_properties(self, index: int) -> Any:
         return SimpleNamespace(name="NVIDIA H200")
 
+    def device_count(self) -> int:
+        return 1
+
 
 class Logged(nn.Module):
     def __init__(self, log: list[str]) -> None:

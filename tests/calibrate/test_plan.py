@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rooflinekit.calibrate.host_ops import is_host_op
 from rooflinekit.calibrate.plan import load_plan, plan_names
 from rooflinekit.errors import InputError, SpecError
 
@@ -61,6 +62,14 @@ def test_threads_are_of_the_cpu(tmp_path: Path) -> None:
     assert "mm fp32 m=4 n=4 k=4 threads=4" in {case.key for case in load_plan(file, "cpu", threads=4).cases}
 
 
+def test_ops_of_the_same_sizes_stand_together(tmp_path: Path) -> None:
+    file = plan(tmp_path, cases="  cases: [{op: [add, relu], dtypes: [fp32, fp16], sizes: {rows: 2, cols: [3, 4]}}]\n")
+    keys = {case.key for case in load_plan(file, "cuda").cases}
+    assert keys == {
+        f"{op} {dtype} rows=2 cols={cols}" for op in ("add", "relu") for dtype in ("fp32", "fp16") for cols in (3, 4)
+    }
+
+
 def test_the_digest_changes_with_what_is_measured(tmp_path: Path) -> None:
     before = load_plan(plan(tmp_path), "cuda").digest
     assert load_plan(plan(tmp_path), "cuda").digest == before
@@ -68,34 +77,46 @@ def test_the_digest_changes_with_what_is_measured(tmp_path: Path) -> None:
     assert load_plan(plan(tmp_path, cases=CASES.replace("m: 4", "m: 5")), "cuda").digest != before
 
 
-@pytest.mark.parametrize("name", ["quick", "standard"])
+@pytest.mark.parametrize("name", ["quick", "standard", "full"])
 @pytest.mark.parametrize("kind", ["cuda", "cpu"])
 def test_shipped_plans(name: str, kind: str) -> None:
     found = load_plan(name, kind, threads=2)  # type: ignore[arg-type]
     families = {"product", "elementwise", "softmax", "normalization", "convolution", "attention"}
-    for family in families:
-        assert found.units([family])
+    families |= {"reduction", "movement", "stream", "issue", "sync", "collective", "rate"}
+    families |= {"launch", "transfer"} if kind == "cuda" else set()
+    assert {case.family for case in found.cases} == families
     ops = {case.op for case in found.cases}
     assert {"mm", "linear", "bmm", "add", "conv_fwd", "conv_bwd_data", "conv_bwd_weight"} <= ops
+    # What the CPU does is measured once, whatever the number of threads; rates on all of them.
+    if kind == "cpu":
+        assert {case.threads for case in found.cases if case.op.startswith("issue")} == {1}
+        assert {case.threads for case in found.cases if case.op in ("burst", "sustained")} == {2}
+        assert {case.threads for case in found.cases if case.op == "mm"} == {1, 2}
+    for case in found.cases:
+        groups = case.sizes.get("groups", 1)
+        assert case.sizes.get("c_in", 0) % groups == case.sizes.get("c_out", 0) % groups == 0
     # Heads of queries come in groups for each head of keys.
     heads = [(case.sizes["heads"], case.sizes["kv_heads"]) for case in found.cases if case.op == "attention"]
     assert all(queries % keys == 0 for queries, keys in heads)
 
 
-def test_quick_is_smaller_than_standard() -> None:
-    assert plan_names() == ("quick", "standard")
+def test_quick_is_smaller_than_standard_and_full_is_more_of_it() -> None:
+    assert plan_names() == ("full", "quick", "standard")
     for kind in ("cuda", "cpu"):
-        assert 3 * len(load_plan("quick", kind, 2).cases) < len(load_plan("standard", kind, 2).cases)  # type: ignore[arg-type]
+        quick, standard, full = (load_plan(name, kind, 2).cases for name in ("quick", "standard", "full"))  # type: ignore[arg-type]
+        assert 3 * len(quick) < len(standard) < len(full) / 2
+        assert {case.key for case in standard} <= {case.key for case in full}
 
 
 def test_the_page_about_plans_counts_their_cases() -> None:
     page = (Path(__file__).parents[2] / "docs" / "calibration.md").read_text()
     for name in plan_names():
         cuda, cpu = load_plan(name, "cuda"), load_plan(name, "cpu", threads=1)
+        alone = sum(is_host_op(case.op) for case in cpu.cases)
         row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
         cells = [cell.strip() for cell in row.split("|")[2:-1]]
         assert cells[0] == str(len(cuda.cases))
-        assert cells[1].split()[0] == str(len(cpu.cases))
+        assert cells[1] == f"{len(cpu.cases) - alone} for each number of threads, {alone}"
         assert cells[2:] == [
             f"{cuda.samples}, {cpu.samples}",
             str(cuda.rounds),
@@ -108,17 +129,22 @@ def test_the_page_about_plans_counts_their_cases() -> None:
     [
         ("  cases: [{op: ad, dtypes: [fp32], sizes: {}}]\n", "case 1: no op is called 'ad'; did you mean 'add'"),
         ("  cases: [{op: add, dtypes: [fp31], sizes: {}}]\n",
-         "case 1: no number format is called 'fp31' (known: fp64, fp32, fp16, bf16, fp8, int8)"),
+         "case 1: no number format is called 'fp31' (known: fp64, fp32, tf32, fp16, bf16, fp8, int8)"),
         ("  cases: [{op: add, dtypes: [fp32], sizes: {rows: 1}}]\n",
          "case 1: add lacks the size 'cols'; it has rows, cols"),
         ("  cases: [{op: add, dtypes: [fp32], sizes: {rows: 1, cols: 1, m: 2}}]\n",
          "case 1: add has no size 'm'; it has rows, cols"),
         ("  cases: [{op: add, dtypes: [fp32], sizes: {rows: 1, cols: [2, 0]}}]\n",
          "case 1: cols of add: expected a positive integer; got 0"),
+        ("  cases: [{op: sync, dtypes: [fp32], sizes: {m: 1}}]\n", "case 1: sync has no size 'm'; it has none"),
+        ("  cases: [{op: [add, mull], dtypes: [fp32], sizes: {rows: 1, cols: 1}}]\n",
+         "case 1: no op is called 'mull'; did you mean 'mul'"),
+        ("  cases: [{op: [], dtypes: [fp32]}]\n",
+         "case 1: a list is empty; expected at least one op, one number format and one of each size"),
         ("  cases: [{op: add, dtypes: [], sizes: {rows: 1, cols: 2}}]\n",
-         "case 1: a list is empty; expected at least one number format and one of each size"),
+         "case 1: a list is empty; expected at least one op, one number format and one of each size"),
         ("  cases: [{op: add, dtypes: [fp32], sizes: {rows: [], cols: 2}}]\n",
-         "case 1: a list is empty; expected at least one number format and one of each size"),
+         "case 1: a list is empty; expected at least one op, one number format and one of each size"),
         ("  cases: [{op: add, dtypes: fp32, sizes: {}}]\n",
          "cuda: cases: 0: dtypes: input should be a valid list; got 'fp32'"),
     ],
@@ -133,7 +159,7 @@ def test_wrong_cases(tmp_path: Path, cases: str, message: str) -> None:
 def test_a_plan_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         load_plan("quik", "cpu")
-    assert str(caught.value) == "no plan 'quik'; did you mean 'quick'? (known: quick, standard, or a FILE.yaml)"
+    assert str(caught.value) == "no plan 'quik'; did you mean 'quick'? (known: full, quick, standard, or a FILE.yaml)"
     with pytest.raises(SpecError, match=r"lost\.yaml: no such file$"):
         load_plan(str(tmp_path / "lost.yaml"), "cpu")
     with pytest.raises(SpecError) as wrong:

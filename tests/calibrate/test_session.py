@@ -15,7 +15,15 @@ from rooflinekit.calibrate.fits import load_constants
 from rooflinekit.calibrate.own_fit import fit_own
 from rooflinekit.calibrate.plan import Case, Plan, load_plan
 from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, read_record, recording
-from rooflinekit.calibrate.session import campaigns_of, expected_bytes, head_of, measure, warnings_of, write_medians
+from rooflinekit.calibrate.session import (
+    campaigns_of,
+    expected_bytes,
+    head_of,
+    measure,
+    outliers_of,
+    warnings_of,
+    write_medians,
+)
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.specs import load_device
 
@@ -76,6 +84,41 @@ def test_a_budget_ends_it_between_two_cases_and_the_next_run_goes_on(plan: Plan,
     assert (outcome.measured, outcome.left, outcome.complete) == (6, 0, True)
     assert len(set(timer.asked)) == len(timer.asked) == 10
     assert read_record(file).finished
+
+
+def test_a_budget_is_spent_on_all_families(tmp_path: Path) -> None:
+    """Each family gets its turn, and those of long cases fewer of them; without a budget the plan's order stands."""
+    file = tmp_path / "mixed.yaml"
+    file.write_text(
+        PLAN.replace(
+            "cases: [",
+            """cases: [
+      {op: mm, dtypes: [fp32], sizes: {m: [1, 2, 3, 4, 5, 6, 7, 8, 9], n: 8, k: 8}}, {op: sync, dtypes: [fp32]},
+      """,
+        )
+    )
+    mixed = load_plan(str(file), "cuda")
+
+    class Slow(Streaming):
+        def time(self, case: Case, *, turn: int, **options: Any) -> Measurement:
+            self.asked.append((case.key, turn))
+            self.now += 30.0 if case.op == "add" else 10.0
+            return Measurement(case=case, round=turn, status="ok", timing="graph", inner=1, seconds=(1e-3,) * 5)
+
+    timer = Slow()
+    head = head_of(mixed, "nvidia-l4", {})
+    with recording(tmp_path / "run.jsonl", head, 10) as recorder:
+        outcome = measure(mixed, timer, recorder, budget_s=139, clock=lambda: timer.now)
+    families = [key.split()[0] for key, _ in timer.asked]
+    # The first of each family take 10 + 30 + 10 s. The two waits are then over at 20 s; products of 10 s stand at 30 s
+    # after two more, as the one sum does, and so on: 140 s are 2 waits, 2 sums and 6 products.
+    assert sorted(families) == ["add"] * 2 + ["mm"] * 6 + ["sync"] * 2
+    assert {*families[:3]} == {"add", "mm", "sync"}
+    assert (outcome.measured, outcome.left) == (10, 20)  # (5 + 9 + 1) cases in 2 rounds
+    timer = Slow()
+    with recording(tmp_path / "whole.jsonl", head, 10) as recorder:
+        measure(mixed, timer, recorder)
+    assert timer.asked == [(case.key, turn) for case, turn in mixed.units()]
 
 
 def test_only_some_ops(plan: Plan, tmp_path: Path) -> None:
@@ -162,6 +205,18 @@ def test_ways_of_timing_and_threads_do_not_mix() -> None:
     assert campaigns_of(both, "run") == ()
 
 
+def test_what_is_no_kernel_is_in_no_table() -> None:
+    case = replace(one(1).case, op="sync", sizes=MappingProxyType({}))
+    found = campaigns_of(recorded(one(1), one(1, case=case, timing="host")), "run")
+    assert [(c.timing, c.rows["op"].tolist()) for c in found] == [("graph", ["add"])]
+
+
+def test_outliers_are_counted_by_case_and_round() -> None:
+    # Of 1, 2, 3, 4, 50 the middle half is 2 to 4: beyond 4 + 3·2 = 10 lies one. Of five equal ones none does.
+    found = recorded(one(1, seconds=[1, 2, 3, 4, 50]), one(1, turn=1), one(2, status="unsupported", seconds=()))
+    assert outliers_of(found) == (1, 10)
+
+
 def test_a_quiet_campaign_warns_of_nothing() -> None:
     assert warnings_of(recorded(*(one(rows, turn) for rows in range(1, 9) for turn in (0, 1)))) == ()
 
@@ -179,6 +234,9 @@ def test_a_quiet_campaign_warns_of_nothing() -> None:
          "1 cases were unsupported, such as add fp32 rows=1 cols=8: no kernel"),
         ([one(1, state={"preemptions": 100.0}), one(2, state={"preemptions": 3.0})],
          "other programs took the CPU during 1 of 2 measurements: end them, or measure with fewer threads"),
+        ([one(1, state={"throttle": 36.0}), one(2, state={"throttle": 4.0}), one(3, state={"throttle": 0.0})],
+         "the GPU's clock was held down during 2 of 3 measurements (power cap, temperature): cool it, or raise its "
+         "limits, unless that is how it will be used"),
     ],
 )  # fmt: skip
 def test_warnings(measurements: list[Measurement], warning: str) -> None:

@@ -1,5 +1,6 @@
 """Calls that compute what their case says, on the CPU; CUDA's events and graphs against a clock that the test moves."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from rooflinekit.calibrate import microbench, timers
-from rooflinekit.calibrate.microbench import Calls, UnsupportedError, calls_of
+from rooflinekit.calibrate import microbench, samples, timers
+from rooflinekit.calibrate.microbench import Calls, calls_of
 from rooflinekit.calibrate.plan import Case
 from rooflinekit.calibrate.timers import CpuTimer, CudaTimer
 from rooflinekit.errors import CampaignError
@@ -39,6 +40,13 @@ def result(op: str, dtype: str = "fp32", **sizes: int) -> Any:
         ("bmm", {"b": 2, "m": 3, "n": 4, "k": 5}, (2, 3, 4)),
         *((op, {"rows": 3, "cols": 4}, (3, 4)) for op in ("add", "mul", "div", "pow", "addu", "mulu", "divu", "powu")),
         *((op, {"rows": 3, "cols": 4}, (3, 4)) for op in ("relu", "gelu", "tanh", "softmax", "layernorm")),
+        *((op, {"rows": 3, "cols": 4}, (3,)) for op in ("sum", "amax", "var")),
+        ("sum_first", {"rows": 3, "cols": 4}, (4,)),
+        ("read", {"rows": 3, "cols": 4}, ()),
+        *((op, {"rows": 3, "cols": 4}, (3, 4)) for op in ("write", "copy", "triad", "to_bf16")),
+        ("transpose", {"rows": 3, "cols": 4}, (4, 3)),
+        *((op, {"rows": 3, "cols": 4, "table": 9}, (3, 4)) for op in ("embedding", "index_select")),
+        ("conv_fwd", {"b": 2, "c_in": 6, "c_out": 4, "h": 9, "w": 8, "r": 3, "s": 3, "groups": 2}, (2, 4, 7, 6)),
         # (9 + 2·1 − 3)/2 + 1 = 5 and (8 + 0 − 2)/1 + 1 = 7
         ("conv_fwd", {"b": 2, "c_in": 3, "c_out": 4, "h": 9, "w": 8, "r": 3, "s": 2, "pad_h": 1, "stride_h": 2},
          (2, 4, 5, 7)),
@@ -59,6 +67,83 @@ def test_gradients_of_a_convolution() -> None:
     assert (tuple(data.shape), nothing) == ((2, 3, 9, 8), None)
     nothing, weight, _ = result("conv_bwd_weight", **sizes)
     assert (tuple(weight.shape), nothing) == ((4, 3, 3, 3), None)
+
+
+def test_what_the_streams_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {
+        "read": [[[1.0, 2.0]]],
+        "copy": [[[0.0, 0.0]], [[1.0, 2.0]]],
+        "triad": [[[0.0, 0.0]], [[1.0, 2.0]], [[4.0, 6.0]]],
+    }
+    # 1 + 2; the second; 1 + 1.5 · 4 = 7 and 2 + 1.5 · 6 = 11
+    for op, expected in {"read": 3.0, "copy": [[1.0, 2.0]], "triad": [[7.0, 11.0]]}.items():
+        made = iter(values[op])
+        monkeypatch.setattr(microbench._Tensors, "__call__", lambda self, *shape, made=made: torch.tensor(next(made)))
+        assert result(op, rows=1, cols=2).tolist() == expected
+
+
+def test_streams_write_to_memory_that_is_there() -> None:
+    (call,) = calls_of(case("triad", rows=4, cols=4), CPU, 0).calls
+    assert call().data_ptr() == call().data_ptr()  # type: ignore[attr-defined]
+
+
+def test_a_layout_of_channels_last() -> None:
+    sizes = {"b": 2, "c_in": 8, "c_out": 8, "h": 5, "w": 5, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1}
+    assert result("conv_fwd", **sizes, channels_last=1).is_contiguous(memory_format=torch.channels_last)
+    assert result("conv_fwd", **sizes, channels_last=0).is_contiguous()
+
+
+def test_gradients_of_a_depthwise_convolution() -> None:
+    sizes = {"b": 2, "c_in": 4, "c_out": 4, "h": 5, "w": 5, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1, "groups": 4}
+    assert tuple(result("conv_bwd_data", **sizes)[0].shape) == (2, 4, 5, 5)
+    assert tuple(result("conv_bwd_weight", **sizes)[1].shape) == (4, 1, 3, 3)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_gradients_of_attention_are_those_of_autograd(causal: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    draw = microbench._Tensors.__call__
+    monkeypatch.setattr(
+        microbench._Tensors, "__call__", lambda self, *shape: made.append(draw(self, *shape)) or made[-1]
+    )
+    found = result("attention_bwd", b=2, s=6, t=6, heads=3, kv_heads=3, d=8, causal=causal)
+    query, gradient, key, value = made
+    inputs = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
+    torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=bool(causal)).backward(gradient)
+    for ours, theirs in zip(found, inputs, strict=True):
+        torch.testing.assert_close(ours, theirs.grad)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_gradients_of_attention_are_called_as_a_gpu_has_them(dtype: str) -> None:
+    # The operators that CUDA has for half and for single precision, in their shapes alone.
+    made = case("attention_bwd", dtype, b=2, s=6, t=8, heads=3, kv_heads=3, d=8)
+    (call,) = calls_of(made, torch.device("meta"), 0).calls
+    gradients = call()
+    assert [tuple(one.shape) for one in gradients[:3]] == [(2, 3, 6, 8), (2, 3, 8, 8), (2, 3, 8, 8)]  # type: ignore[index]
+
+
+def test_products_of_8_bits_on_a_gpu() -> None:
+    (call,) = calls_of(case("mm", "fp8", m=16, n=32, k=64), torch.device("meta"), 0).calls
+    found = call()
+    assert (tuple(found.shape), found.dtype) == ((16, 32), torch.bfloat16)  # type: ignore[attr-defined]
+
+
+def test_one_set_that_stays_in_the_cache() -> None:
+    warm = calls_of(case("copy", rows=16, cols=64, warm=1), CPU, 64 * 1024)
+    # 2 tensors of 16·64·4 bytes, in a cache of 64 KiB: all of it
+    assert (len(warm.calls), warm.state) == (1, {"copies": 1, "set_bytes": 8192, "cached": 1.0})
+    # 16 copies of it are twice the cache, so that half of them stay
+    assert calls_of(case("copy", rows=16, cols=64), CPU, 64 * 1024).state == {
+        "copies": 16, "set_bytes": 8192, "cached": 0.5,
+    }  # fmt: skip
+
+
+def test_large_tensors_repeat_a_million_random_numbers() -> None:
+    made = microbench._Tensors(dtype=torch.float32, device=CPU)(3, 2**19)
+    assert made[0].std() == pytest.approx(1, abs=0.02)  # of half a million: ± 0.001
+    assert torch.equal(made[2], made[0])
+    assert not torch.equal(made[1], made[0])
 
 
 def test_the_last_queries_see_the_keys_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,16 +179,19 @@ def test_number_formats() -> None:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (case("mm", "fp8", m=1, n=1, k=1), "fp8 is measured in fp64, fp32, fp16, bf16 alone"),
+        (case("add", "fp8", rows=1, cols=1), "add in fp8 has no call in PyTorch"),
+        (case("mm", "tf32", m=1, n=1, k=1), "tf32 is an arithmetic of GPUs"),
+        (case("to_fp32", rows=1, cols=1), "to_fp32 of fp32 casts nothing"),
+        (case("attention_bwd", b=1, s=2, t=2, heads=2, kv_heads=1, d=8),
+         "attention_bwd is measured with as many heads of keys, and causal with as many keys"),
+        (case("launch_graph", nodes=1), "launch_graph needs a GPU"),
+        (case("nccl_all_reduce", bytes=4), "nccl_all_reduce needs 2 GPUs; PyTorch sees 0"),
         (case("llm_rope", rows=1, cols=1), "llm_rope has no call in PyTorch"),
         (case("attention", b=1, s=1, t=1, heads=1, kv_heads=1, d=1, window=4),
          "attention with a window has no call in PyTorch"),
     ],
 )  # fmt: skip
 def test_what_has_no_call(made: Case, message: str) -> None:
-    with pytest.raises(UnsupportedError) as caught:
-        calls_of(made, CPU, 0)
-    assert str(caught.value) == message
     found = CpuTimer(0).time(made, turn=1, warmup=1, samples=5, precision=0.1)
     assert (found.status, found.note, found.seconds, found.round) == ("unsupported", message, (), 1)
 
@@ -122,7 +210,7 @@ def test_cpu() -> None:
     assert torch.get_num_threads() == before
     environment = CpuTimer(0).environment()
     assert environment["torch"] == torch.__version__
-    assert set(environment) == {"torch", "python", "system", "host cpu", "governor", "threads"}
+    assert set(environment) == {"torch", "python", "system", "host cpu", "cpus", "vectors", "governor", "threads"}
     assert not any("\n" in text for text in environment.values())
 
 
@@ -190,25 +278,47 @@ class Cuda:
     def empty_cache(self) -> None:
         self.emptied += 1
 
-    def clock_rate(self, index: int) -> int:
-        return 1980  # MHz
+    def get_device_properties(self, index: int) -> Any:
+        return SimpleNamespace(name="NVIDIA H200", pci_domain_id=0, pci_bus_id=0x1B, pci_device_id=0)
 
-    def temperature(self, index: int) -> int:
+    def device_count(self) -> int:
+        return 1
+
+
+class Nvml:
+    """`pynvml` of a GPU at 1980 MHz and 55 °C under its power cap; it does not say how much it draws."""
+
+    def nvmlDeviceGetHandleByPciBusId(self, bus_id: str) -> str:
+        assert bus_id == "00000000:1b:00.0"
+        return "handle"
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.1"
+
+    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
+        assert (handle, kind) == ("handle", 1)
+        return 1980
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: str, kind: int) -> int:
+        return self.nvmlDeviceGetClockInfo(handle, kind)
+
+    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:
         return 55
 
-    def power_draw(self, index: int) -> int:
-        raise RuntimeError("NVML does not say")
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
+        raise RuntimeError("not supported")
 
-    def get_device_properties(self, index: int) -> Any:
-        return SimpleNamespace(name="NVIDIA H200")
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
+        return 0x1 | 0x4  # idle once, and the power cap
 
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def timed(cuda: Cuda, **options: Any) -> Any:
         monkeypatch.setattr(timers, "calls_of", lambda *_: Calls(calls=(cuda.call, cuda.call), bytes=1))
-        timer = CudaTimer(0, 0, cuda=cuda, device="cpu")
-        return timer.time(case("add", threads=0, rows=1, cols=1), **{"turn": 2, "warmup": 3, "samples": 9, **options})
+        timer = CudaTimer(0, 0, cuda=cuda, device="cpu", nvml=Nvml())
+        made = case("add", options.pop("dtype", "fp32"), threads=0, rows=1, cols=1)
+        return timer.time(made, **{"turn": 2, "warmup": 3, "samples": 9, **options})
 
     return timed
 
@@ -219,7 +329,10 @@ def test_a_graph_is_replayed(play: Callable[..., Any]) -> None:
     # A call takes 3 µs on its own: 334 make a millisecond. In the graph 2 µs, and a 334th of the replay's 1 µs.
     assert (found.status, found.timing, found.inner, found.round) == ("ok", "graph", 334, 2)
     assert found.seconds == pytest.approx([2e-6 + 1e-6 / 334] * 5, rel=1e-4)  # five equal ones are enough
-    assert found.state == {"clock": 1.98e9, "temperature": 55.0, "copies": 2}
+    said = {"clock": 1.98e9, "clock_min": 1.98e9, "temperature": 55.0, "throttle": 4.0}
+    state = {name: value for name, value in found.state.items() if name not in ("load", "readings")}
+    assert state == {**said, "copies": 2, "set_bytes": 1, "cached": 0.0}
+    assert found.state["readings"] >= 1
     assert cuda.emptied == 1
 
 
@@ -278,7 +391,67 @@ def test_tf32_is_off_while_measuring_and_as_before_afterwards(play: Callable[...
     assert torch.backends.cudnn.allow_tf32 is before
 
 
+def test_tf32_is_on_for_its_own_cases(play: Callable[..., Any]) -> None:
+    seen, before = [], (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+
+    class Watched(Cuda):
+        def call(self) -> None:
+            seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+            super().call()
+
+    play(Watched(), precision=0.01, dtype="tf32")
+    assert set(seen) == {(True, True)}
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+
+
+def test_what_is_no_kernel_is_timed_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = CudaTimer(0, 0, cuda=Cuda(), device="cpu", nvml=Nvml())
+    issued = timer.time(case("issue_default", threads=0), turn=0, warmup=1, samples=5, precision=0.5)
+    assert (issued.status, issued.timing, issued.inner) == ("ok", "host", 200)
+    assert "clock" not in issued.state  # asking NVML would hold the CPU up
+    sizes = {"m": 8, "n": 8, "k": 8, "milliseconds": 2}
+    rate = timer.time(case("sustained", "tf32", threads=0, **sizes), turn=0, warmup=1, samples=6, precision=0.5)
+    assert (rate.status, rate.note) == ("unsupported", "tf32 is an arithmetic of GPUs")  # the played GPU is a CPU
+    rate = timer.time(case("sustained", threads=0, **sizes), turn=0, warmup=1, samples=6, precision=0.5)
+    assert (rate.status, rate.timing, len(rate.seconds)) == ("ok", "host", 6)
+    assert (rate.state["clock"], rate.state["throttle"]) == (1.98e9, 4)
+    assert timer.time(case("nccl_all_reduce", threads=0, bytes=8), turn=0, warmup=1, samples=5, precision=0.5).note == (
+        "nccl_all_reduce needs 2 GPUs; PyTorch sees 1"
+    )
+
+
+def test_a_case_that_lasts_ends_at_five_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = itertools.count()  # a second at each look
+    late = functools.partial(samples.collect, clock=lambda: float(next(passed)))
+    monkeypatch.setattr(timers, "collect", late)
+    growing = itertools.count(1)
+    # 20 samples of a millisecond are planned, and eight times as long is allowed, but five there have to be. Growing
+    # ones never reach the precision.
+    assert len(timers._samples(lambda: float(next(growing)), 20, 1e-9)) == 5
+
+
+def test_a_graph_holds_every_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda()
+    # 3 µs a call: 334 of them make a millisecond; 500 sets are few enough to be in one graph
+    for sets, inner in ((2, 334), (500, 500), (5000, 334)):
+        monkeypatch.setattr(timers, "calls_of", lambda *_, n=sets: Calls(calls=(cuda.call,) * n, bytes=1))
+        timer = CudaTimer(0, 0, cuda=cuda, device="cpu")
+        found = timer.time(case("add", threads=0, rows=1, cols=1), turn=0, warmup=1, samples=5, precision=0.1)
+        assert (found.inner, found.timing) == (inner, "graph")
+
+
+def test_samples_of_a_cpu_go_through_all_sets() -> None:
+    seen = []
+    calls = Calls(calls=tuple(lambda i=i: seen.append(i) for i in range(3)), bytes=1)
+    sample = timers._loop(calls, 2)
+    for _ in range(3):
+        sample()
+    assert seen == [0, 1, 2, 0, 1, 2]
+
+
 def test_the_environment_of_a_gpu() -> None:
-    found = CudaTimer(0, 0, cuda=Cuda(), device="cpu").environment()
-    assert found["gpu"] == "NVIDIA H200"
-    assert set(found) == {*("torch", "python", "system", "host cpu", "governor"), "gpu", "cuda", "cudnn", "driver"}
+    found = CudaTimer(0, 0, cuda=Cuda(), device="cpu", nvml=Nvml()).environment()
+    assert (found["gpu"], found["driver"], found["clock limit"]) == ("NVIDIA H200", "580.1", "1980 MHz")
+    assert found["power limit"] == "unknown"
+    host = ("torch", "python", "system", "host cpu", "cpus", "vectors", "governor")
+    assert set(found) == {*host, "gpu", "cuda", "cudnn", "driver", "power limit", "clock limit"}

@@ -190,7 +190,7 @@ KNOWN_OPS = ", ".join(OPS)
         ({"op": ["mm", None], "dtype": ["fp16"] * 2}, f"row 1: op is missing (known: {KNOWN_OPS})"),
         ({"op": ["mm"], "dtype": ["fp12"]},
          "row 0: dtype 'fp12' is not one that can be timed; did you mean 'fp32' or 'fp16' or 'fp8'? "
-         "(known: fp64, fp32, fp16, bf16, fp8, int8)"),
+         "(known: fp64, fp32, tf32, fp16, bf16, fp8, int8)"),
         ({"op": ["mm"], "dtype": ["fp16"], "m": [1], "n": [2]},
          "the table has no column 'k': mm has the sizes m, n, k"),
         ({"op": ["mm", "add"], "dtype": ["fp16"] * 2, "m": [1, 2], "n": [1, 2], "k": [1, 2]},

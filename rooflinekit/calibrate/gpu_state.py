@@ -1,0 +1,136 @@
+"""What NVML says of a GPU while it works: clock, power, temperature, what holds its clock down.
+
+`nvml` stands for the module `pynvml`. Whatever is missing, older than the GPU, or closed to containers is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+#: Bits of NVML's reasons for a clock below the highest, save that nothing is to be done.
+THROTTLES = {
+    0x2: "clocks set by an application",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "temperature",
+    0x40: "temperature, by hardware",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
+_INTERVAL_S = 0.02
+_SM = 1  # the number of that clock in NVML
+
+
+def load_nvml() -> Any:
+    """The module, started; None where it is not installed or does not start."""
+    with contextlib.suppress(Exception):
+        nvml = import_module("pynvml")
+        nvml.nvmlInit()
+        return nvml
+    return None
+
+
+def throttles(state: float) -> tuple[str, ...]:
+    """The reasons that a state's `throttle` names."""
+    return tuple(word for bit, word in THROTTLES.items() if int(state) & bit)
+
+
+class GpuState:
+    """One GPU, as NVML sees it."""
+
+    def __init__(self, nvml: Any, index: int, bus_id: str | None, interval_s: float = _INTERVAL_S) -> None:
+        """bus_id: "00000000:1b:00.0"; without one, `index` counts all GPUs of the machine, hidden ones too."""
+        self.nvml = nvml
+        self.interval_s = interval_s
+        self.handle: Any = None
+        with contextlib.suppress(Exception):
+            by_bus = bus_id is not None
+            self.handle = (
+                nvml.nvmlDeviceGetHandleByPciBusId(bus_id) if by_bus else nvml.nvmlDeviceGetHandleByIndex(index)
+            )
+
+    def read(self) -> dict[str, float]:
+        """Clock in Hz, power in W, temperature in °C, and the bits of `throttle`, now."""
+        nvml, handle = self.nvml, self.handle
+        return self._asked(
+            {
+                "clock": lambda: nvml.nvmlDeviceGetClockInfo(handle, _SM) * 1e6,
+                "power": lambda: nvml.nvmlDeviceGetPowerUsage(handle) * 1e-3,
+                "temperature": lambda: nvml.nvmlDeviceGetTemperature(handle, 0),
+                "throttle": lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & sum(THROTTLES),
+            }
+        )
+
+    def _asked(self, questions: dict[str, Callable[[], float]]) -> dict[str, float]:
+        found = {}
+        for name, question in questions.items() if self.handle is not None else ():
+            with contextlib.suppress(Exception):  # each function has errors of its own
+                found[name] = float(question())
+        return found
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[dict[str, float]]:
+        """Reads again and again while the block runs; what it yields is filled in at the end.
+
+        Clock and power are means, `clock_min` the lowest clock, the temperature the highest, `throttle` every reason
+        that was named, `readings` how often was asked.
+        """
+        readings: list[dict[str, float]] = []
+        found: dict[str, float] = {}
+        if self.handle is None:
+            yield found
+            return
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(self.interval_s):
+                readings.append(self.read())
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield found
+            readings.append(self.read())
+        finally:
+            ended.set()
+            thread.join()
+        found.update(_summary(readings))
+
+    def environment(self) -> dict[str, str]:
+        """The driver and the limits that somebody has set; "unknown" where NVML does not say."""
+        nvml, handle = self.nvml, self.handle
+        driver = "unknown"
+        with contextlib.suppress(Exception):
+            driver = str(nvml.nvmlSystemGetDriverVersion())
+        limits = self._asked(
+            {
+                "power limit": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * 1e-3,
+                "clock limit": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, _SM),
+            }
+        )
+        units = {"power limit": "W", "clock limit": "MHz"}
+        said = {name: f"{limits[name]:g} {unit}" if name in limits else "unknown" for name, unit in units.items()}
+        return {"driver": driver, **said}
+
+
+def _summary(readings: list[dict[str, float]]) -> dict[str, float]:
+    columns: dict[str, list[float]] = {}
+    for reading in readings:
+        for name, value in reading.items():
+            columns.setdefault(name, []).append(value)
+    found = {name: sum(values) / len(values) for name, values in columns.items() if name in ("clock", "power")}
+    if "clock" in columns:
+        found["clock_min"] = min(columns["clock"])
+    if "temperature" in columns:
+        found["temperature"] = max(columns["temperature"])
+    if "throttle" in columns:
+        bits = 0
+        for value in columns["throttle"]:
+            bits |= int(value)
+        found["throttle"] = float(bits)
+    return {**found, "readings": float(len(readings))} if found else {}

@@ -1,0 +1,131 @@
+"""What was measured beside kernels: medians, and the host specification that follows from them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rooflinekit.calibrate.host_ops import HOST_OPS, ISSUED, ISSUED_BACKWARD, is_host_op, steady
+from rooflinekit.calibrate.plan import Case
+from rooflinekit.calibrate.record_file import Recorded
+from rooflinekit.calibrate.samples import Summary, summarize
+from rooflinekit.hardware.host import Host
+
+_DIGITS = 3
+_COPIES = {"h2d_pageable": "copy_bandwidth_pageable", "h2d_pinned": "copy_bandwidth_pinned"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCost:
+    """One case beside kernels, over all rounds."""
+
+    case: Case
+    summary: Summary
+    state: Mapping[str, float]  # of the last round
+
+    @property
+    def rate(self) -> tuple[float, str] | None:
+        """What passes in a second, and its unit: bytes of a copy or a collective, FLOP of a product; else None."""
+        size = self.case.sizes
+        family = HOST_OPS[self.case.op].family
+        if family == "rate":
+            return 2.0 * size["m"] * size["n"] * size["k"] / self.summary.median, "flop/s"
+        return (size["bytes"] / self.summary.median, "byte/s") if "bytes" in size else None
+
+
+def costs_of(recorded: Recorded) -> tuple[HostCost, ...]:
+    """Every case beside kernels that could be measured, in the order of `HOST_OPS`, smaller sizes first."""
+    samples: dict[str, list[float]] = {}
+    last: dict[str, tuple[Case, Mapping[str, float]]] = {}
+    for one in recorded.measurements:
+        if one.status == "ok" and is_host_op(one.case.op):
+            samples.setdefault(one.case.key, []).extend(steady(one.case.op, one.seconds))
+            last[one.case.key] = one.case, one.state
+    order = list(HOST_OPS)
+    found = [HostCost(case=case, summary=summarize(samples[key]), state=state) for key, (case, state) in last.items()]
+    return tuple(sorted(found, key=lambda cost: (order.index(cost.case.op), sorted(cost.case.sizes.items()))))
+
+
+def host_of(costs: Iterable[HostCost], base: Host, name: str, *, gpu: bool, source: str) -> Host | None:
+    """A host with what was measured in the place of `base`'s values; None where no issue cost was measured.
+
+    gpu: whether ops were issued to a GPU. Without one a launch is no part of an op's cost, and `base`'s is added.
+    source: what the values that were measured come from.
+    """
+    seconds = {cost.case.op: cost.summary.median for cost in costs}  # of sizes, the largest
+    if "issue_default" not in seconds:
+        return None
+    launch = 0.0 if gpu else base.launch
+    dispatch = {
+        family: _rounded(seconds[f"issue_{family}"] + (0.0 if family == "view" else launch))
+        for family in ISSUED
+        if f"issue_{family}" in seconds
+    }
+    beside = "" if gpu else f"; on a CPU, so a launch of {base.name} ({launch * 1e6:g} µs) is added"
+    values: dict[str, object] = {"dispatch": {**base.dispatch, **dispatch}}
+    sources = dict.fromkeys(("launch", "step", "compiled_launch", "guards"), _kept(base))
+    sources["dispatch"] = f"{source}{beside}{_missing(base, dispatch)}"
+    for field, found in (
+        ("backward_factor", _backward_factor(seconds, launch)),
+        ("launch_latency", _launch_latency(seconds)),
+        ("sync", seconds.get("sync")),
+        ("graph_launch", _above(seconds.get("launch_graph"), base.launch)),
+    ):
+        sources[field] = source if found is not None else _kept(base)
+        if found is not None:
+            values[field] = _rounded(found)
+    rates = {cost.case.op: cost.rate for cost in costs}
+    copies = {field: rates[op] for op, field in _COPIES.items() if rates.get(op)}
+    values |= {field: _rounded(rate[0]) for field, rate in copies.items() if rate}
+    sources["copies"] = (f"copies to the GPU: {source}; DRAM: {_kept(base)}") if copies else _kept(base)
+    return Host.model_validate(
+        {
+            **{
+                field: getattr(base, field) for field in Host.model_fields if field not in ("schema_version", "sources")
+            },
+            "schema": base.schema_version,
+            "name": name,
+            "description": f"Draft, measured in part: {source}",
+            **values,
+            "sources": sources,
+        }
+    )
+
+
+def _kept(base: Host) -> str:
+    return f"that of {base.name}, not measured"
+
+
+def _missing(base: Host, measured: Mapping[str, float]) -> str:
+    names = [name for name in base.dispatch if name not in measured]
+    return f"; {', '.join(names)}: {_kept(base)}" if names else ""
+
+
+def _backward_factor(seconds: Mapping[str, float], launch: float) -> float | None:
+    """The median over families of an op from autograd's engine relative to one from Python."""
+    pairs = [(f"issue_{family}_backward", f"issue_{family}") for family in ISSUED_BACKWARD]
+    ratios = [
+        (seconds[back] + launch) / (seconds[forth] + launch)
+        for back, forth in pairs
+        if back in seconds and forth in seconds
+    ]
+    return statistics.median(ratios) if ratios else None
+
+
+def _launch_latency(seconds: Mapping[str, float]) -> float | None:
+    """What is left of a call on an idle GPU besides issuing it, its kernel, and the wait."""
+    parts = ("issue_default", "sync", "graph_node")
+    if "launch_stream" not in seconds or not all(part in seconds for part in parts):
+        return None
+    return max(0.0, seconds["launch_stream"] - sum(seconds[part] for part in parts))
+
+
+def _above(seconds: float | None, base: float) -> float | None:
+    return None if seconds is None else max(0.0, seconds - base)
+
+
+def _rounded(value: float) -> float:
+    return float(np.format_float_scientific(value, precision=_DIGITS - 1))

@@ -1,0 +1,72 @@
+"""Collectives between two processes of this machine, and what is said where there are none."""
+
+import os
+import signal
+from collections.abc import Iterator
+from types import MappingProxyType
+
+import pytest
+
+from rooflinekit.calibrate.collectives import Groups
+from rooflinekit.calibrate.host_ops import COLLECTIVES
+from rooflinekit.calibrate.microbench import UnsupportedError
+from rooflinekit.calibrate.plan import Case
+
+
+def case(op: str, **sizes: int) -> Case:
+    return Case(op=op, dtype="fp32", sizes=MappingProxyType(sizes))
+
+
+@pytest.fixture(scope="module")
+def groups() -> Iterator[Groups]:
+    made = Groups(devices=1)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_gloo(name: str, groups: Groups) -> None:
+    made = case(f"gloo_{name}", bytes=4096)
+    group = groups.of(made)
+    assert groups.of(case("gloo_all_reduce", bytes=8)) is group  # the processes stay
+    inner, seconds = group.samples(made, 1, 7, 1e-9)
+    assert (group.ranks, len(seconds)) == (2, 7)
+    assert inner >= 1
+    assert all(1e-7 < one < 10 for one in seconds)
+
+
+@pytest.mark.parametrize(
+    ("devices", "ranks", "message"),
+    [
+        (1, 0, "nccl_all_reduce needs 2 GPUs; PyTorch sees 1"),
+        (0, 0, "nccl_all_reduce needs 2 GPUs; PyTorch sees 0"),
+        (2, 4, "nccl_all_reduce needs 4 GPUs; PyTorch sees 2"),
+    ],
+)
+def test_too_few_gpus(devices: int, ranks: int, message: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        Groups(devices=devices).of(case("nccl_all_reduce", bytes=4, **({"ranks": ranks} if ranks else {})))
+    assert str(caught.value) == message
+
+
+def test_a_process_that_ends_is_told_and_replaced(groups: Groups) -> None:
+    made = case("gloo_all_reduce", bytes=64)
+    group = groups.of(made)
+    for worker in group.workers:
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.wait(30)
+    with pytest.raises(UnsupportedError):
+        group.samples(made, 1, 5, 0.5)
+    another = groups.of(made)
+    assert another is not group
+    assert len(another.samples(made, 1, 5, 0.5)[1]) == 5
+
+
+def test_processes_end_with_their_input() -> None:
+    groups = Groups(devices=0)
+    group = groups.of(case("gloo_all_reduce", bytes=4))
+    for worker in group.workers:
+        assert worker.stdin is not None
+        worker.stdin.close()  # as it is when this process is killed
+    assert [worker.wait(30) for worker in group.workers] == [0, 0]
+    groups.close()
