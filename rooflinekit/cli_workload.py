@@ -35,6 +35,7 @@ class Workload:
     execution: str
     sync: str
     optimizer: str | None
+    loss: str | None
     burst: bool
     allow_draft: bool
     options: dict[str, Any]  # of workflows.trace, keyword inputs among them
@@ -48,7 +49,7 @@ class Workload:
         # Everything that can be wrong is looked at before the slow part.
         execution = Execution(backend=self.execution, sync=self.sync)  # type: ignore[arg-type]  # it checks the words
         devices, host = [load_device(gpu, allow_draft=self.allow_draft) for gpu in self.gpus], load_host(self.host)
-        optimizer = _optimizer(self.optimizer)
+        optimizer, loss = _optimizer(self.optimizer), _loss(self.loss)
         from rooflinekit.tracing.targets import load_target
 
         found = []
@@ -61,6 +62,7 @@ class Workload:
                     sizes=self.sizes,
                     fixed=True,
                     optimizer=optimizer,
+                    loss=loss,
                     progress=advance,
                     **self.options,
                 )
@@ -88,6 +90,21 @@ def _workload(
     tf32: Annotated[
         bool | None, typer.Option("--tf32/--no-tf32", help="tf32 everywhere or nowhere; by default in convolutions")
     ] = None,
+    autocast: Annotated[
+        str | None, typer.Option(help="within torch.autocast: fp16 or bf16; weights stay as they are")
+    ] = None,
+    channels_last: Annotated[
+        bool, typer.Option("--channels-last", help="model and inputs with channels last in memory")
+    ] = False,
+    like: Annotated[
+        str | None, typer.Option(help="as another release of PyTorch runs it, such as 1.12 (docs/execution.md)")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="of torch.nn.functional, such as cross_entropy, of the output (training)")
+    ] = None,
+    loss_target: Annotated[
+        list[str] | None, typer.Option("--target", help="what the loss gets beside the output, as --input; repeatable")
+    ] = None,
     execution: Annotated[
         str, typer.Option(help="how PyTorch runs it: eager, compiled, cuda-graph or reduce-overhead")
     ] = "eager",
@@ -102,17 +119,25 @@ def _workload(
     ] = False,
 ) -> Workload:
     check_word("--mode", mode, ("inference", "training"))
-    if optimizer is not None and mode != "training":
-        raise InputError("--optimizer belongs to --mode training")
+    for option, given in (("--optimizer", optimizer), ("--loss", loss), ("--target", loss_target)):
+        if given and mode != "training":
+            raise InputError(f"{option} belongs to --mode training")
+    if loss_target and loss is None:
+        raise InputError("--target is handed to the loss: name one, such as --loss cross_entropy")
     if not input:
         raise InputError("--input is missing: the sizes that the model is called with, such as --input batch,3,224,224")
     if not gpu:
         raise InputError("--gpu is missing: name one or more, such as --gpu nvidia-l4 (see `rooflinekit devices`)")
     from rooflinekit.ir.inputs import open_names
+    from rooflinekit.ir.origin import autocast_format
+    from rooflinekit.ir.release import Release
     from rooflinekit.ir.sizes import check_dims
 
     args, kwargs = _inputs(input)
-    names = open_names((args, kwargs))
+    targets, named = _inputs(loss_target or [])
+    if named:
+        raise InputError(f"--target {next(iter(named))}=…: targets have no names; they are handed over in their order")
+    names = open_names((args, kwargs, targets))
     return Workload(
         args=args,
         sizes=check_dims(_sizes(size or [], context.args, names), names, complete=True),
@@ -121,9 +146,14 @@ def _workload(
         execution=execution,
         sync=sync,
         optimizer=optimizer,
+        loss=loss,
         burst=burst,
         allow_draft=allow_draft,
-        options={"mode": mode, "dtype": dtype, "tf32": tf32, "strict": strict, **kwargs},
+        options={
+            "mode": mode, "dtype": dtype, "tf32": tf32, "strict": strict, "channels_last": channels_last,
+            "autocast": autocast_format(autocast), "like": None if like is None else Release.parse(like),
+            "targets": targets, **kwargs,
+        },  # fmt: skip
     )
 
 
@@ -203,6 +233,17 @@ def _optimizer(name: str | None) -> Callable[..., Any] | None:
         names = [c.__name__ for c in known.values()]
         raise InputError(f"torch.optim has no optimizer {name!r}{nearest(name, names)}")
     return known[name.lower()]
+
+
+def _loss(name: str | None) -> Callable[..., Any] | None:
+    if name is None:
+        return None
+    from torch.nn import functional
+
+    if not callable(getattr(functional, name, None)):
+        known = [word for word in vars(functional) if word.endswith(("loss", "entropy")) or "entropy" in word]
+        raise InputError(f"torch.nn.functional has no loss {name!r}{nearest(name, known)}")
+    return getattr(functional, name)  # type: ignore[no-any-return]
 
 
 @contextmanager
