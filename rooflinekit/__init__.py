@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rooflinekit.ir.inputs import Input
     from rooflinekit.ir.op import Op
     from rooflinekit.present import plot
+    from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
-    from rooflinekit.step.timeline import Execution
     from rooflinekit.study.explanation import Explanation, explain
     from rooflinekit.workflows import predict, sweep, trace
 
@@ -32,7 +32,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Cost": "ir.cost",
     "Device": "hardware.device",
-    "Execution": "step.timeline",
+    "Execution": "step.execution",
     "Explanation": "study.explanation",
     "Gemm": "ir.cost",
     "Graph": "ir.graph",

@@ -44,7 +44,7 @@ class Workload:
         """For each target its predictions, one a GPU; each target is traced once."""
         from rooflinekit import workflows
         from rooflinekit.hardware.specs import load_device, load_host
-        from rooflinekit.step.timeline import Execution
+        from rooflinekit.step.execution import Execution
 
         # Everything that can be wrong is looked at before the slow part.
         execution = Execution(backend=self.execution, sync=self.sync)  # type: ignore[arg-type]  # it checks the words
@@ -150,10 +150,16 @@ def _workload(
         burst=burst,
         allow_draft=allow_draft,
         options={
-            "mode": mode, "dtype": dtype, "tf32": tf32, "strict": strict, "channels_last": channels_last,
-            "autocast": autocast_format(autocast), "like": None if like is None else Release.parse(like),
-            "targets": targets, **kwargs,
-        },  # fmt: skip
+            "mode": mode,
+            "dtype": dtype,
+            "tf32": tf32,
+            "strict": strict,
+            "channels_last": channels_last,
+            "autocast": autocast_format(autocast),
+            "like": None if like is None else Release.parse(like),
+            "targets": targets,
+            **kwargs,
+        },
     )
 
 

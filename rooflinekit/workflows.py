@@ -22,8 +22,8 @@ from rooflinekit.ir.release import Release
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.ir.tensor import DType
 from rooflinekit.model.machine import Machine
+from rooflinekit.step.execution import Backend, Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
-from rooflinekit.step.timeline import Backend, Execution
 
 if TYPE_CHECKING:
     import pandas as pd

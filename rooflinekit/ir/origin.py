@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import InputError, SizeError
-from rooflinekit.ir.sizes import check_dims
+from rooflinekit.ir.sizes import check_dims, check_names
 from rooflinekit.ir.tensor import DType
 
 if TYPE_CHECKING:
@@ -84,6 +84,22 @@ def resized(graph: Graph, **sizes: int) -> Graph:
             if origin_of(graph).trace is None:
                 raise
     return _traced_anew(graph, {"sizes": wanted, "fixed": True})
+
+
+def opened(graph: Graph, size: str) -> Graph:
+    """The whole graph with this named size open; traced again where it was traced as a number.
+
+    Raises SizeError for an unknown name or a size that the model forces to a number, InputError where no model is known.
+    """
+    whole = whole_of(graph)
+    known = (*whole.dims, *(name for name in whole.sizes))
+    check_names((size,), known, complete=False)
+    if size not in whole.dims:
+        whole = _traced_anew(graph, {"fixed": False})
+    for forced in whole.forced:
+        if forced.name == size:
+            raise SizeError(f"{forced}: it cannot be varied")
+    return whole
 
 
 def _traced_anew(graph: Graph, changed: Mapping[str, Any]) -> Graph:

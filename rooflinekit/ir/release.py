@@ -59,4 +59,3 @@ class Release(NamedTuple):
         if allowed is not None or self >= (1, 12):
             return allowed
         return self >= (1, 7)
-

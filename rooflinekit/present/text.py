@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rooflinekit.present.tables import console, table
+from rooflinekit.step.breakdown import KERNEL_TERMS
 from rooflinekit.step.prediction import TERMS, Prediction
 from rooflinekit.study.explanation import Explanation
 from rooflinekit.study.story import sentences
@@ -43,8 +44,10 @@ def _rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]:
         ("regime", [f"{p.regime} ({p.shares[p.regime]:.0%})" for p in predictions]),
     ]
     names = {"ideal": "FLOP at peak", "underuse": "peak not reached", "memory": "memory traffic"}
-    names |= {"launch": "kernel starts", "overhead": "GPU waits for CPU"}
+    names |= {"launch": "kernel starts", "overhead": "GPU waits for CPU", "input": "GPU waits for inputs"}
     for term in TERMS:
+        if term == "input" and not any(p.terms()[term] for p in predictions):
+            continue
         shares = [(p.terms()[term], p.terms()[term] / p.total_s) for p in predictions]
         rows.append((f"  {names[term]}", [f"{seconds(s)} {share:4.0%}" for s, share in shares]))
     rows += [
@@ -66,7 +69,7 @@ def _memory(prediction: Prediction) -> str:
 def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
     """A table of `by_module`, `by_kind`, … with the longest first."""
     out = console()
-    rows = table(str(frame.index.name), "time", "share", "kernels", "FLOP", "traffic", *TERMS)
+    rows = table(str(frame.index.name), "time", "share", "kernels", "FLOP", "traffic", *KERNEL_TERMS)
     for name, row in frame.head(_ROWS).iterrows():
         rows.add_row(
             str(name) or "(root)",
@@ -75,7 +78,7 @@ def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
             str(int(row["kernels"])),
             format_quantity(row["flop"], "flop"),
             format_quantity(row["bytes"], "byte"),
-            *(format_quantity(row[f"{term}_s"], "s") for term in TERMS),
+            *(format_quantity(row[f"{term}_s"], "s") for term in KERNEL_TERMS),
         )
     out.print(f"{prediction.machine.name}, by {frame.index.name}")
     console(wide=True).print(rows)

@@ -89,6 +89,8 @@ class InputMaker:
         self._channels_last = channels_last
 
     def __call__(self, values: Any, prefix: str) -> Any:
+        """The values with fake tensors for descriptions, named by their place after the prefix."""
+
         def fake(path: Any, value: Any) -> Any:
             if not isinstance(value, Input):
                 return value
