@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooflinekit.errors import InputError, SizeError, nearest
+from rooflinekit.cli_parse import check_word, inputs_of, loss_of, optimizer_of, sizes_of
+from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
     from rooflinekit.ir.inputs import Input
@@ -32,24 +33,24 @@ class Workload:
     sizes: dict[str, int]
     gpus: tuple[str, ...]
     host: str
-    execution: str
-    sync: str
+    execution: dict[str, Any]  # of Execution
     optimizer: str | None
     loss: str | None
     burst: bool
     allow_draft: bool
     options: dict[str, Any]  # of workflows.trace, keyword inputs among them
 
-    def predict(self, *targets: str) -> list[list[Prediction]]:
-        """For each target its predictions, one a GPU; each target is traced once."""
+    def predict(self, *targets: str, sizes_open: bool = False) -> list[list[Prediction]]:
+        """For each target its predictions, one a GPU; each target is traced once, with `sizes_open` for all sizes."""
         from rooflinekit import workflows
         from rooflinekit.hardware.specs import load_device, load_host
-        from rooflinekit.step.execution import Execution
+        from rooflinekit.step.execution import Execution, check_release
 
         # Everything that can be wrong is looked at before the slow part.
-        execution = Execution(backend=self.execution, sync=self.sync)  # type: ignore[arg-type]  # it checks the words
+        execution = Execution(**self.execution)
+        check_release(self.options["like"], execution)
         devices, host = [load_device(gpu, allow_draft=self.allow_draft) for gpu in self.gpus], load_host(self.host)
-        optimizer, loss = _optimizer(self.optimizer), _loss(self.loss)
+        optimizer, loss = optimizer_of(self.optimizer), loss_of(self.loss)
         from rooflinekit.tracing.targets import load_target
 
         found = []
@@ -60,17 +61,15 @@ class Workload:
                     *self.args,
                     name=target.name,
                     sizes=self.sizes,
-                    fixed=True,
+                    fixed=not sizes_open,
                     optimizer=optimizer,
                     loss=loss,
                     progress=advance,
                     **self.options,
                 )
+            at = graph.at(**{name: value for name, value in self.sizes.items() if name in graph.dims})
             found.append(
-                [
-                    workflows.predict(graph, device, host=host, execution=execution, burst=self.burst)
-                    for device in devices
-                ]
+                [workflows.predict(at, device, host=host, execution=execution, burst=self.burst) for device in devices]
             )
         return found
 
@@ -109,6 +108,15 @@ def _workload(
         str, typer.Option(help="how PyTorch runs it: eager, compiled, cuda-graph or reduce-overhead")
     ] = "eager",
     sync: Annotated[str, typer.Option(help="synchronize after each 'step', each 'op', or 'none'")] = "step",
+    copy: Annotated[
+        str, typer.Option(help="inputs are on the GPU ('none'), or copied from 'pageable' or 'pinned' memory")
+    ] = "none",
+    non_blocking: Annotated[
+        bool, typer.Option("--non-blocking", help="the CPU does not wait for copies (from pinned memory)")
+    ] = False,
+    loader_rate: Annotated[
+        float | None, typer.Option(help="samples a second that the data loader hands over; by default enough")
+    ] = None,
     host: Annotated[str, typer.Option(help="the CPU that issues the work: a name or a path")] = "generic-server",
     burst: Annotated[
         bool, typer.Option("--burst", help="one step on a cool GPU, before the board's power lowers the clock")
@@ -133,18 +141,23 @@ def _workload(
     from rooflinekit.ir.release import Release
     from rooflinekit.ir.sizes import check_dims
 
-    args, kwargs = _inputs(input)
-    targets, named = _inputs(loss_target or [])
+    args, kwargs = inputs_of(input)
+    targets, named = inputs_of(loss_target or [])
     if named:
         raise InputError(f"--target {next(iter(named))}=…: targets have no names; they are handed over in their order")
     names = open_names((args, kwargs, targets))
     return Workload(
         args=args,
-        sizes=check_dims(_sizes(size or [], context.args, names), names, complete=True),
+        sizes=check_dims(sizes_of(size or [], context.args, names), names, complete=True),
         gpus=tuple(gpu),
         host=host,
-        execution=execution,
-        sync=sync,
+        execution={
+            "backend": execution,
+            "sync": sync,
+            "copy": copy,
+            "non_blocking": non_blocking,
+            "loader_rate": loader_rate,
+        },
         optimizer=optimizer,
         loss=loss,
         burst=burst,
@@ -177,79 +190,6 @@ def describes_workload(command: Callable[..., None]) -> Callable[..., None]:
     with_workload.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_workload.__annotations__ = {p.name: p.annotation for p in parameters}
     return with_workload
-
-
-def check_word(option: str, value: str | None, known: tuple[str, ...]) -> None:
-    """Raises InputError for a word that is not in `known`; None is no word and passes."""
-    if value is not None and value not in known:
-        raise InputError(f"{option} {value!r}: expected {' or '.join(map(repr, known))}{nearest(value, known)}")
-
-
-def _inputs(texts: list[str]) -> tuple[tuple[Input, ...], dict[str, Input]]:
-    from rooflinekit.ir.inputs import Input
-
-    args: list[Input] = []
-    kwargs: dict[str, Input] = {}
-    for text in texts:
-        name, equals, described = text.partition("=")
-        if equals:
-            kwargs[name.strip()] = Input.parse(described)
-        else:
-            args.append(Input.parse(text))
-    return tuple(args), kwargs
-
-
-def _sizes(assigned: list[str], rest: list[str], names: tuple[str, ...]) -> dict[str, int]:
-    """Values from `--size NAME=VALUE`, and from `--NAME VALUE` or `--NAME=VALUE` among the unknown options."""
-    found: dict[str, int] = {}
-    words = iter(rest)
-    for word in words:
-        option, equals, value = word.partition("=")
-        name = option.removeprefix("--").replace("-", "_")
-        if not word.startswith("--") or name not in names:
-            known = [f"--{one}" for one in names]
-            sized = f"; the sizes of --input are {', '.join(known)}" if known else ""
-            raise InputError(f"unknown option or argument {option!r}{nearest(option, known)}{sized}")
-        found[name] = _integer(option, value if equals else next(words, ""))
-    for text in assigned:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise InputError(f"--size {text!r}: expected NAME=VALUE, such as batch=32")
-        found[name.strip()] = _integer(f"--size {name}", value)
-    return found
-
-
-def _integer(option: str, value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise SizeError(f"{option}: expected a positive integer; got {value!r}") from None
-
-
-def _optimizer(name: str | None) -> Callable[..., Any] | None:
-    if name is None:
-        return None
-    import torch
-
-    classes = [value for value in vars(torch.optim).values() if isinstance(value, type)]
-    known = {
-        c.__name__.lower(): c for c in classes if issubclass(c, torch.optim.Optimizer) and c.__mro__[1] is not object
-    }
-    if name.lower() not in known:
-        names = [c.__name__ for c in known.values()]
-        raise InputError(f"torch.optim has no optimizer {name!r}{nearest(name, names)}")
-    return known[name.lower()]
-
-
-def _loss(name: str | None) -> Callable[..., Any] | None:
-    if name is None:
-        return None
-    from torch.nn import functional
-
-    if not callable(getattr(functional, name, None)):
-        known = [word for word in vars(functional) if word.endswith(("loss", "entropy")) or "entropy" in word]
-        raise InputError(f"torch.nn.functional has no loss {name!r}{nearest(name, known)}")
-    return getattr(functional, name)  # type: ignore[no-any-return]
 
 
 @contextmanager

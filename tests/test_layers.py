@@ -21,6 +21,7 @@ ROWS = [
     {"study"},
     {"present"},
     {"workflows"},
+    {"cli_parse"},
     {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate"},
     {"cli"},
 ]
@@ -37,7 +38,8 @@ OUTSIDE = {
     "study": {"numpy", "scipy", "sympy", "pandas"},
     "present": {"rich", "matplotlib", "numpy", "pandas"},
     "workflows": {"pandas"},  # for sweeps, when they are called
-    "cli_workload": {"typer", "rich", "torch"},  # torch for the names of its optimizers
+    "cli_parse": {"torch"},  # for the names of its optimizers and losses
+    "cli_workload": {"typer", "rich"},
     "cli_devices": {"typer"},
     "cli_fit": {"typer", "rich"},
     "cli_calibrate": {"typer", "rich"},

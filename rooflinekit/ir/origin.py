@@ -89,7 +89,8 @@ def resized(graph: Graph, **sizes: int) -> Graph:
 def opened(graph: Graph, size: str) -> Graph:
     """The whole graph with this named size open; traced again where it was traced as a number.
 
-    Raises SizeError for an unknown name or a size that the model forces to a number, InputError where no model is known.
+    Raises SizeError for an unknown name or a size that the model forces to a number, InputError where no model is
+    known.
     """
     whole = whole_of(graph)
     known = (*whole.dims, *(name for name in whole.sizes))

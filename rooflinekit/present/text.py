@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _ROWS = 25  # of a breakdown; the rest is one line
 
 
-def print_predictions(predictions: Sequence[Prediction]) -> None:
-    """Predictions of one workload, a column each."""
+def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] = ()) -> None:
+    """Predictions of one workload, a column each, and where it is given the largest batch that fits."""
     first = predictions[0]
     sizes = ", ".join(f"{name} {value}" for name, value in first.sizes.items())
     out = console()
@@ -27,6 +27,8 @@ def print_predictions(predictions: Sequence[Prediction]) -> None:
     rows = table("", *(p.machine.name for p in predictions))
     for label, values in _rows(predictions):
         rows.add_row(label, *values)
+    if largest:
+        rows.add_row("largest batch", *map(str, largest))
     console(wide=True).print(rows)
     out.print(f"counts: {first.coverage}")
     for prediction in predictions:
