@@ -28,6 +28,7 @@ class Step:
     options: dict[str, Any]  # of the prediction
     seconds: float
     columns: dict[str, Any]  # to report by
+    of: Callable[[rk.Prediction], float] = lambda p: p.total_s  # what of it was measured
 
 
 def transformer_steps(data: Path) -> Iterator[Step]:

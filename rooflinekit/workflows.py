@@ -110,6 +110,7 @@ def trace(
         outputs=found.outputs,
         gradients=found.gradients,
         priced=price_all(found.ops, rules, "raise" if strict else "traffic"),
+        held=found.held,
         dims=found.dims,
         sizes=MappingProxyType(dict(sizes or {}) if fixed else {}),
         conditions=found.conditions,

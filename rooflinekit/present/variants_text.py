@@ -51,5 +51,5 @@ def _signed(value: float, unit: str, *, binary: bool = False) -> str:
     """
     sign = "−" if value < 0 else ""
     if not unit:
-        return f"{sign}{abs(value):g}"
+        return f"{sign}{round(abs(value), 1):g}"
     return sign + format_quantity(abs(value), unit, binary=binary)

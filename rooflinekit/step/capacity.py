@@ -29,7 +29,7 @@ def largest_size(p: Prediction, size: str) -> int:
 
     def fits(value: int) -> bool:
         graph = whole.at(**others, **{size: value})
-        return memory_of(graph, issues_for(graph, device, execution), device).fits
+        return memory_of(graph, issues_for(graph, device, execution), device, fused=execution.fused).fits
 
     found = largest(fits)
     if found >= MOST:

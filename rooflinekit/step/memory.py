@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.tensor import Role, TensorSpec
 from rooflinekit.model.kernels import Family, Issue
 from rooflinekit.step.allocator import Allocator, Block, OutOfMemoryError, rounded
@@ -52,14 +52,16 @@ class _Life:
     last: int
 
 
-def memory_of(graph: Graph, issues: Sequence[Issue], device: Device) -> MemoryUse:
+def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool = False) -> MemoryUse:
     """Follows each tensor from the op that makes it to the last one that uses it, and a block for it.
 
-    Weights, inputs and the optimizer's state live throughout; outputs and gradients from when they are made on.
+    Weights, inputs and the optimizer's state live throughout; outputs and gradients from when they are made on. Unless
+    torch.compile has `fused` the kernels, a tensor also lives until the modules that were called with it return, and
+    autocast's copies of weights until the region ends.
     """
     ops = [issue.op for issue in issues]
     standing = _standing(graph)
-    lives = _lives(graph, ops, standing)
+    lives = _lives(graph, ops, standing, {} if fused else _held(graph, ops))
     temporary = [_workspace(issue) for issue in issues]
     on_gpu = device.kind == "gpu"
     product = _product_workspace(device) if on_gpu and any(i.family is Family.MATMUL for i in issues) else 0
@@ -85,7 +87,18 @@ def memory_of(graph: Graph, issues: Sequence[Issue], device: Device) -> MemoryUs
     )
 
 
-def _lives(graph: Graph, ops: Sequence[Op], standing: dict[str, TensorSpec]) -> list[_Life]:
+def _held(graph: Graph, ops: Sequence[Op]) -> dict[str, int]:
+    """Memory that is kept after its last use, with the place of the last op for which it is."""
+    place = {op.name: i for i, op in enumerate(ops)}
+    found = {memory: place[name] for memory, name in graph.held.items() if name in place}
+    if graph.autocast is not None:
+        end = max((i for i, op in enumerate(ops) if op.phase is Phase.FORWARD), default=0)
+        casts = (op for op in ops if op.kind == "aten._to_copy" and op.phase is Phase.FORWARD)
+        found |= {op.outputs[0].memory: end for op in casts if op.inputs[0].role is Role.WEIGHT}
+    return found
+
+
+def _lives(graph: Graph, ops: Sequence[Op], standing: dict[str, TensorSpec], held: dict[str, int]) -> list[_Life]:
     kept = {spec.memory for spec in (*graph.outputs, *graph.gradients)}
     found: dict[str, _Life] = {}
     for i, op in enumerate(ops):
@@ -94,7 +107,7 @@ def _lives(graph: Graph, ops: Sequence[Op], standing: dict[str, TensorSpec]) -> 
             if name not in standing:
                 known = found.get(name)
                 size = int(spec.bytes) if known is None else max(known.size, int(spec.bytes))
-                last = len(ops) if name in kept else i
+                last = len(ops) if name in kept else max(i, held.get(name, i))
                 found[name] = _Life(size, i if known is None else known.first, last)
     return list(found.values())
 

@@ -145,10 +145,11 @@ class Prediction:
                 None
             )
         if not self.memory.fits:
-            need, have = self.memory.peak_bytes, self.memory.capacity
-            of = format_quantity(have, "byte", binary=True)
-            text = f"{self.machine.name}: needs {format_quantity(need, 'byte', binary=True)} of {of}: does not fit"
-            found[text] = None
+            m = self.memory
+            need, context, have = (
+                format_quantity(size, "byte", binary=True) for size in (m.reserved_bytes, m.context_bytes, m.capacity)
+            )
+            found[f"{self.machine.name}: needs {need}, and {context} for CUDA, of {have}: does not fit"] = None
         return tuple(found)
 
     def _unmeasured(self) -> str:
@@ -272,6 +273,6 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
         flop=int(graph.flop),
         bytes=int(graph.bytes),
         timeline=schedule(issues, timings, host, execution, feed, in_series=machine.device.kind == "cpu"),
-        memory=memory_of(graph, issues, machine.device),
+        memory=memory_of(graph, issues, machine.device, fused=execution.fused),
         assumptions=tuple(assumptions_of(graph)) if execution.fused else (),
     )

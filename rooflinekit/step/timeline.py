@@ -50,7 +50,8 @@ class Timeline:
     @property
     def idle_s(self) -> float:
         """How long the GPU neither executes a kernel of the step nor waits for its inputs."""
-        return sum(span.waited_s for span in (*self.copies, *self.spans)) + self.tail_s
+        before = sum(copy.waited_s for copy in self.copies)
+        return before + sum(span.waited_s for span in self.spans) + self.tail_s
 
     @property
     def input_s(self) -> float:
@@ -217,7 +218,7 @@ def _steady(spans: list[Span], copies: list[CopySpan], cpu_s: float) -> Timeline
     """
     busy = sum(span.timing.total_s for span in spans) + sum(copy.transfer.seconds for copy in copies)
     idle = max(0.0, cpu_s - busy)
-    alone = sum(span.waited_s for span in (*copies, *spans))
+    alone = sum(copy.waited_s for copy in copies) + sum(span.waited_s for span in spans)
     share = idle / alone if alone else 0.0
     gpu = 0.0
     moved: list[Span] = []

@@ -68,12 +68,14 @@ def place_of(error: BaseException) -> str:
 def example_sizes(names: Iterable[str], given: Mapping[str, int], taken: Iterable[int]) -> dict[str, int]:
     """A number for each name to trace at: the given one, else one that nothing else in the model has.
 
-    Examples must differ from each other and from the model's own sizes, or equal sizes would be taken for the same.
+    Examples must differ from each other and from the model's own sizes, or equal sizes would be taken for the same; and
+    from 1, which torch takes for a constant.
     """
     used = {*taken, *given.values(), 0, 1}
     examples = {}
     for name in names:
-        example = given.get(name) or next(size for size in range(5, 10**6, 2) if size not in used)
+        fresh = (size for size in range(5, 10**6, 2) if size not in used)
+        example = given[name] if given.get(name, 1) != 1 else next(fresh)
         used.add(example)
         examples[name] = example
     return examples

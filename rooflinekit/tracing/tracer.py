@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ class Trace:
     outputs: tuple[TensorSpec, ...]
     gradients: tuple[TensorSpec, ...]
     ops: tuple[Op, ...]
+    held: Mapping[str, str]
     dims: tuple[str, ...]
     conditions: tuple[Condition, ...]
     forced: tuple[ForcedSize, ...]
@@ -144,6 +146,7 @@ def _collected(
         outputs=tuple(map(recorder.spec, leaves)),
         gradients=recorder.gradients,
         ops=tuple(recorder.ops),
+        held=MappingProxyType(recorder.held),
         dims=symbols.names,
         conditions=symbols.conditions(),
         forced=symbols.forced(),
@@ -165,7 +168,7 @@ def _run(step: Step, args: Any, kwargs: Any, targets: Any, roots: Mapping[str, n
     parameters = list(dict.fromkeys(p for root in roots.values() for p in root.parameters() if p.requires_grad))
     optimizer = None if step.optimizer is None else _on_gpu(step.optimizer(parameters), step.like)
     if step.like is not None and not step.like.drops_gradients:
-        _keep_gradients(parameters, recorder, optimizer)
+        _keep_gradients(parameters, recorder)
     with torch.enable_grad():
         with _region(step):
             output = step.model(*args, **kwargs)
@@ -213,18 +216,15 @@ def _on_gpu(optimizer: torch.optim.Optimizer, like: Release | None) -> torch.opt
     return optimizer
 
 
-def _keep_gradients(
-    parameters: Sequence[nn.Parameter], recorder: Recorder, optimizer: torch.optim.Optimizer | None
-) -> None:
-    """Gradients of the step before, set to zero where there is an optimizer to ask for it: backward adds to them."""
+def _keep_gradients(parameters: Sequence[nn.Parameter], recorder: Recorder) -> None:
+    """Gradients of the step before, set to zero at its beginning: backward adds to them."""
+    recorder.phase = Phase.OPTIMIZER
     for i, parameter in enumerate(parameters):
         with recorder.paused():
             parameter.grad = torch.zeros_like(parameter)
         recorder.name_tensor(parameter.grad, f"gradient_{i}", Role.GRADIENT)
-    if optimizer is not None:
-        recorder.phase = Phase.OPTIMIZER
-        optimizer.zero_grad(set_to_none=False)
-        recorder.phase = Phase.FORWARD
+        parameter.grad.zero_()
+    recorder.phase = Phase.FORWARD
 
 
 def _role(weight: torch.Tensor) -> Role:
