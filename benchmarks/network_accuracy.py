@@ -28,7 +28,7 @@ def judge_networks(data: Path, fits: Refit, share: float) -> pd.DataFrame:
     warnings.filterwarnings("ignore")
     logging.disable(logging.ERROR)
     rows = []
-    for step, graph in _traced(_chosen(data, share)):
+    for step, graph in traced(_chosen(data, share)):
         device = rk.load_device(step.gpu)
         family = tuple(g for g in fits.gpus if architecture_of(rk.load_device(g)) == architecture_of(device))
         relatives = tuple(gpu for gpu in family if gpu != step.gpu)
@@ -60,7 +60,7 @@ def _chosen(data: Path, share: float) -> Iterator[Step]:
             yield step
 
 
-def _traced(steps: Iterator[Step]) -> Iterator[tuple[Step, rk.Graph]]:
+def traced(steps: Iterator[Step]) -> Iterator[tuple[Step, rk.Graph]]:
     """Each step with its graph; what cannot be built today is named and left out."""
     graphs: dict[str, rk.Graph | None] = {}
     start = time.perf_counter()
