@@ -291,7 +291,7 @@ def test_execution_decides_which_kernels_run(run, net) -> None:
         ),
         (
             ("--mode", "training", "--loss", "mse_los"),
-            "torch.nn.functional has no loss 'mse_los'; did you mean 'mse_loss'?",
+            "torch.nn.functional has no loss 'mse_los'; did you mean 'mse_loss' or 'huber_loss' or 'l1_loss'?",
         ),
         (
             ("--mode", "training", "--loss", "mse_loss", "--target", "y=8"),
