@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from accuracy_page import draw, page
 from make_campaigns import KEPT, sample
 from measured import read_ops, split_hash
 
@@ -50,12 +51,6 @@ class Judged:
     predicted: Floats
     roofline: Floats
     spread: Spread
-
-    def row(self) -> dict[str, object]:
-        """The line of the table."""
-        return {"mode": self.mode, "set": self.table, "op": self.op, "gpu": self.gpu} | summary(
-            self.measured, self.predicted, self.roofline, self.spread
-        )
 
 
 def summary(measured: Floats, predicted: Floats, roofline: Floats, spread: Spread) -> dict[str, float]:
@@ -154,29 +149,6 @@ def by_set(judged: Sequence[Judged]) -> pd.DataFrame:
     return pd.DataFrame(rows).sort_values(["mode", "set", "gpu"], kind="stable").reset_index(drop=True)
 
 
-def overall(table: pd.DataFrame, key: str = "set") -> pd.DataFrame:
-    """The mean over GPUs of each set's figures."""
-    names = ["median %", "MAPE %", "held %", "roofline median %", "roofline MAPE %"]
-    grouped = table.groupby(["mode", key], sort=True)
-    return grouped[names].mean().assign(GPUs=grouped["gpu"].nunique(), n=grouped["n"].sum()).reset_index()
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """A table with one decimal, and ranks with three."""
-
-    def cell(value: object, name: str) -> str:
-        if isinstance(value, float):
-            return f"{value:.3f}" if name == "rank" else f"{value:.1f}"
-        return str(value)
-
-    lines = ["| " + " | ".join(table.columns) + " |", "| " + " | ".join("---" for _ in table.columns) + " |"]
-    lines += [
-        "| " + " | ".join(cell(v, n) for v, n in zip(row, table.columns, strict=True)) + " |"
-        for row in table.itertuples(index=False)
-    ]
-    return "\n".join(lines)
-
-
 def main(arguments: Sequence[str]) -> None:
     """Fits, judges, writes."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -195,11 +167,9 @@ def main(arguments: Sequence[str]) -> None:
     ops = by_set(judged)
     networks = None
     if options.networks:
-        from network_accuracy import judge_networks
+        from network_accuracy import judge_networks  # imports torch
 
         networks = judge_networks(options.data, fits, options.share)
-    from accuracy_page import draw, page
-
     text = page(ops, networks)
     if options.out is None:
         print(text)

@@ -35,8 +35,6 @@ all. Of timm a share of the models is taken, by a hash of the name (`--share`, h
 
 def page(ops: pd.DataFrame, networks: pd.DataFrame | None) -> str:
     """The whole page."""
-    from accuracy import markdown, overall
-
     parts = [_HEAD, "\n## Ops, mean over GPUs\n", markdown(overall(ops))]
     if networks is not None:
         parts += [
@@ -51,6 +49,29 @@ def page(ops: pd.DataFrame, networks: pd.DataFrame | None) -> str:
         "\n![predicted against measured](accuracy-ops.png)\n\n![error by size](accuracy-size.png)\n",
     ]
     return "\n".join(parts)
+
+
+def overall(table: pd.DataFrame, key: str = "set") -> pd.DataFrame:
+    """The mean over GPUs of each set's figures."""
+    names = ["median %", "MAPE %", "held %", "roofline median %", "roofline MAPE %"]
+    grouped = table.groupby(["mode", key], sort=True)
+    return grouped[names].mean().assign(GPUs=grouped["gpu"].nunique(), n=grouped["n"].sum()).reset_index()
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A table with one decimal, and ranks with three."""
+
+    def cell(value: object, name: str) -> str:
+        if isinstance(value, float):
+            return f"{value:.3f}" if name == "rank" else f"{value:.1f}"
+        return str(value)
+
+    lines = ["| " + " | ".join(table.columns) + " |", "| " + " | ".join("---" for _ in table.columns) + " |"]
+    lines += [
+        "| " + " | ".join(cell(v, n) for v, n in zip(row, table.columns, strict=True)) + " |"
+        for row in table.itertuples(index=False)
+    ]
+    return "\n".join(lines)
 
 
 def _steps(networks: pd.DataFrame) -> pd.DataFrame:

@@ -33,9 +33,9 @@ class Row:
 
 def timm_targets() -> list[str]:
     """The smallest and the first name of each timm module."""
-    from rooflinekit.tracing.targets import load_target
+    from rooflinekit.tracing.targets import declare_torchvision_operators
 
-    load_target("timm:resnet18")
+    declare_torchvision_operators()
     import timm
 
     found = []

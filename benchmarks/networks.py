@@ -124,9 +124,9 @@ _MERGING = ("fuse", "reparameterize", "switch_to_deploy")
 
 def _timm_model(name: str, size: int, *, merged: bool, fast_norm: bool) -> Any:
     """The model on the meta device; where branches have to be joined, which takes numbers, on the CPU."""
-    from rooflinekit.tracing.targets import load_target
+    from rooflinekit.tracing.targets import declare_torchvision_operators
 
-    load_target("timm:resnet18")  # torchvision's operators, where they are missing
+    declare_torchvision_operators()
     import timm
     import torch
 
@@ -146,9 +146,9 @@ def _timm_model(name: str, size: int, *, merged: bool, fast_norm: bool) -> Any:
 
 
 def _transformer(config: Path, mode: str) -> rk.Graph:
-    from rooflinekit.tracing.targets import load_target
+    from rooflinekit.tracing.targets import declare_torchvision_operators
 
-    load_target("timm:resnet18")  # torchvision's operators, where they are missing
+    declare_torchvision_operators()
     import torch
     import transformers
 

@@ -7,23 +7,12 @@ With --check nothing is written, and the exit status is 1 where the page is behi
 
 from __future__ import annotations
 
-import argparse
-import subprocess
-import sys
-from pathlib import Path
-
+from page import run
 from torch import nn
 
 import rooflinekit as rk
 
-PAGE = Path(__file__).parent / "execution.md"
-BEGIN, END = "<!-- example: made by python docs/make_execution.py -->", "<!-- end of example -->"
 BACKENDS = ("eager", "compiled", "cuda-graph", "reduce-overhead")
-WHAT_IF = "<!-- what if: made by python docs/make_execution.py -->", "<!-- end of what if -->"
-COMMAND = (
-    "predict timm:resnet50 -i batch,3,224,224 --batch 16 --gpu nvidia-rtx-4090 --copy pinned --largest-batch "
-    "--compare execution=eager,compiled --compare autocast=none,fp16 --compare channels-last=no,yes"
-)
 WIDTH = 78  # characters of a timeline
 
 
@@ -98,40 +87,5 @@ def example() -> str:
     return "\n".join(lines)
 
 
-def what_if() -> str:
-    """What the command prints."""
-    run = [sys.executable, "-m", "rooflinekit", *COMMAND.split()]
-    printed = subprocess.run(run, capture_output=True, text=True, check=True, cwd=PAGE.parent.parent).stdout
-    lines = [line.rstrip() for line in printed.splitlines() if line.strip()]
-    return "\n".join(["", "```console", f"$ rooflinekit {COMMAND}", *lines, "```", ""])
-
-
-def current(page: str) -> str:
-    """The page with its examples as they should be."""
-    return _between(_between(page, BEGIN, END, example()), *WHAT_IF, what_if())
-
-
-def _between(page: str, begin: str, end: str, text: str) -> str:
-    before, found, rest = page.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise SystemExit(f"{PAGE.name}: expected the lines {begin!r} and {end!r}, between which the example stands")
-    return f"{before}{begin}\n{text}\n{end}{after}"
-
-
-def main() -> None:
-    """Writes the page, or says whether it is current."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="only say whether the page is current")
-    arguments = parser.parse_args()
-    page = PAGE.read_text(encoding="utf-8")
-    wanted = current(page)
-    if arguments.check:
-        sys.exit(0 if page == wanted else f"{PAGE.name} is behind the model: run python docs/make_execution.py")
-    beside = PAGE.with_suffix(".md.new")
-    beside.write_text(wanted, encoding="utf-8")
-    beside.replace(PAGE)
-
-
 if __name__ == "__main__":
-    main()
+    run("execution.md", "example", example, __file__)

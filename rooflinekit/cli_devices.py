@@ -241,9 +241,9 @@ def _write(content: str, out: Path | None, force: bool) -> None:
     if out is None:
         print(content, end="")
         return
-    from rooflinekit.hardware import spec_text
+    from rooflinekit.files import write_text
 
-    spec_text.write_text(content, out, force=force)
+    write_text(content, out, force=force)
     print(f"written to {out}", file=sys.stderr)
 
 

@@ -3,6 +3,7 @@
 from types import MappingProxyType
 
 from rooflinekit.calibrate.constants import CONSTANTS
+from rooflinekit.calibrate.measured_ops import OPS
 from rooflinekit.model.machine import Calibration, Constant, Spread
 
 #: Tiles, rows and single accesses cost nothing, nothing limits the power, and the shorter of two is hidden.
@@ -24,7 +25,7 @@ _IDEAL = {
     "energy_node_exponent": 1.0,
     "idle_share": 0.0,
 }
-FAMILIES = ("product", "convolution", "attention", "normalization", "softmax", "elementwise", "serving")
+FAMILIES = sorted({about.family for about in OPS.values()})
 
 
 def constants(**values: float) -> Calibration:

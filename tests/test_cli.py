@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from rooflinekit import cli
+from command_line import Run, caller
 
 ROOT = Path(__file__).parent.parent
 NET = """
@@ -34,23 +33,9 @@ def net(tmp_path: Path) -> str:
     return f"{tmp_path}/net.py"
 
 
-class Result:
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def call(*args: object) -> Result:
-        monkeypatch.setattr(sys, "argv", ["rooflinekit", *map(str, args)])
-        status = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        return Result(status, *capsys.readouterr())
-
-    return call
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    return caller(monkeypatch, capsys)
 
 
 COMMON = ("--input", "batch,3,32,32", "--gpu", "nvidia-l4")

@@ -5,19 +5,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
+from command_line import Run, caller
 
-from rooflinekit import cli
 from rooflinekit.calibrate.campaign import read_campaign
 from rooflinekit.calibrate.record_file import read_record
 from rooflinekit.hardware.cpu_detection import describe_cpu
-
-Run = Callable[..., SimpleNamespace]
 
 PLAN = """
 schema: 1
@@ -39,22 +36,11 @@ SPEC = ("--device", "cpu", "--spec", "one-core.yaml")
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text(PLAN)
-
-    def call(*args: object, command: str = "calibrate") -> SimpleNamespace:
-        monkeypatch.setattr(sys, "argv", ["rooflinekit", command, *map(str, args)])
-        status = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return SimpleNamespace(status=status, out=out, err=err)
-
+    call = caller(monkeypatch, capsys)
     # One core of 8 GHz: measurements of a machine that is faster than its specification are refused.
     core = ("new", "--from", "generic-cloud-cpu-avx512", "--set", "sm_count=1", "--set", "clock.boost=8 GHz")
-    core = (*core, "--name", "one-core")
-    assert call(*core, "--out", "one-core.yaml", command="specs").status == 0
-    return call
+    assert call("specs", *core, "--name", "one-core", "--out", "one-core.yaml").status == 0
+    return partial(call, "calibrate")
 
 
 def test_measures_fits_and_goes_on(run: Run, tmp_path: Path) -> None:

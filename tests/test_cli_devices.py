@@ -3,34 +3,21 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from command_line import Run, caller
 
-from rooflinekit import cli
 from rooflinekit.hardware import specs
 
 ROOT = Path(__file__).parent.parent
-Run = Callable[..., SimpleNamespace]
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     monkeypatch.chdir(tmp_path)
-
-    def call(*args: object) -> SimpleNamespace:
-        monkeypatch.setattr(sys, "argv", ["rooflinekit", *map(str, args)])
-        status = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return SimpleNamespace(status=status, out=out, err=err)
-
-    return call
+    return caller(monkeypatch, capsys)
 
 
 def first_words(text: str) -> list[str]:

@@ -1,22 +1,21 @@
 """`rooflinekit fit`, as a user meets it, on two GPUs that were measured in a minute."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 import yaml
+from command_line import Run, caller
 
-from rooflinekit import cli, workflows
+from rooflinekit import workflows
 from rooflinekit.calibrate import fit_folder
 from rooflinekit.calibrate.refit import Refit
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware import specs
-
-Run = Callable[..., SimpleNamespace]
 
 # Sums of two fp32 tensors read 8 bytes an element and write 4. These GPUs stream at 80 and 85 % of 2039 and 300 GB/s,
 # behind a start of 2 µs.
@@ -49,18 +48,7 @@ def found(campaigns: Path) -> Refit:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     monkeypatch.chdir(tmp_path)
-
-    def call(*args: object) -> SimpleNamespace:
-        monkeypatch.setattr(sys, "argv", ["rooflinekit", "fit", *map(str, args)])
-        status = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return SimpleNamespace(status=status, out=out, err=err)
-
-    return call
+    return partial(caller(monkeypatch, capsys), "fit")
 
 
 def constants(file: Path) -> dict[str, float]:

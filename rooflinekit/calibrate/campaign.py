@@ -27,18 +27,10 @@ import pandas as pd
 
 from rooflinekit.calibrate.measured_ops import check_ops
 from rooflinekit.errors import CampaignError, InputError
-from rooflinekit.hardware.specs import data_dir
+from rooflinekit.files import write_text
 
 TIMINGS = ("profiler", "graph", "backend", "event")
 HEADER = ("gpu", "source", "licence", "timing")
-
-#: Ops that behave alike, and are fitted and reported together.
-FAMILIES = {
-    "linear": "product", "bmm": "product", "mm": "product",
-    "conv_fwd": "convolution", "conv_bwd_data": "convolution", "conv_bwd_weight": "convolution",
-    "softmax": "softmax", "layernorm": "normalization", "attention": "attention", "llm_add": "elementwise",
-    "llm_norm": "serving", "llm_act": "serving", "llm_gelu": "serving", "llm_rope": "serving",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,20 +44,11 @@ class Campaign:
     rows: pd.DataFrame
 
 
-def family_of(op: str) -> str:
-    """The family that an op is fitted with; element-wise where no other is named."""
-    return FAMILIES.get(op, "elementwise")
-
-
-def load_campaigns(folder: Path | None = None) -> tuple[Campaign, ...]:
-    """Every campaign below `folder`, by default those that rooflinekit ships with.
-
-    Raises CampaignError for a file that is not a campaign, and where there is none.
-    """
-    root = folder or Path(str(data_dir("calibration"))) / "campaigns"
-    files = sorted(root.rglob("*.csv"))
+def load_campaigns(folder: Path) -> tuple[Campaign, ...]:
+    """Every campaign below `folder`. Raises CampaignError for a file that is not one, and where there is none."""
+    files = sorted(folder.rglob("*.csv"))
     if not files:
-        raise CampaignError(f"{root}: expected campaign files (*.csv); found none")
+        raise CampaignError(f"{folder}: expected campaign files (*.csv); found none")
     return tuple(read_campaign(file) for file in files)
 
 
@@ -118,15 +101,16 @@ def _header(file: Path, lines: Iterable[str]) -> dict[str, str]:
 
 
 def write_campaign(campaign: Campaign, file: Path, notes: Mapping[str, str] | None = None) -> None:
-    """Writes beside, then renames."""
+    """Writes one file, and the folders above it. notes: further lines of its head.
+
+    Raises OutputError where it cannot be written.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     head = {key: getattr(campaign, key) for key in HEADER} | dict(notes or {})
     text = "".join(f"# {key}: {value}\n" for key, value in head.items())
     rows = campaign.rows.dropna(axis="columns", how="all")
     whole = {str(name): rows[name].astype("Int64") for name in rows if _whole(rows[name])}
-    part = file.with_name(f".{file.name}.part")
-    part.write_text(text + rows.assign(**whole).to_csv(index=False, float_format="%.6g"), encoding="utf-8")
-    part.replace(file)
+    write_text(text + rows.assign(**whole).to_csv(index=False, float_format="%.6g"), file)
 
 
 def _whole(column: pd.Series) -> bool:

@@ -262,19 +262,20 @@ def attention(rows: pd.DataFrame) -> Candidates:
     # queries that share their keys are worked on together where they are few
     group = np.where(s == 1, heads / kv_heads, 1)
     batch, queries, executed = b * heads / group, s * group, limited / t
-    scores = Products.of(index, batch=batch, m=queries, n=t, k=d, executed=executed, way=ATTENTION)
-    values = Products.of(index, batch=batch, m=queries, n=d, k=t, executed=executed, way=ATTENTION)
-    both = Products(
-        **{
-            name: np.concatenate([getattr(scores, name), getattr(values, name)])
-            for name in ("kernel", "batch", "m", "n", "k", "executed", "way")
-        }
+    scores_and_values = Products.of(
+        np.tile(index, 2),
+        batch=np.tile(batch, 2),
+        m=np.tile(queries, 2),
+        n=np.concatenate([t, d]),
+        k=np.concatenate([d, t]),
+        executed=np.tile(executed, 2),
+        way=ATTENTION,
     )
     pairs = b * heads * s * limited
     work = Work.of(
         count,
         math=_math(rows),
-        products=both,
+        products=scores_and_values,
         vector_flop=4 * pairs,
         special_flop=pairs + b * heads * s * d,
         read_bytes=size * b * heads * s * d

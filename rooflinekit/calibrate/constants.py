@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rooflinekit.model.machine import Constant
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
@@ -17,6 +19,10 @@ class Description:
     spread: float  # how far `start` may be off, in log units
     between: float = 0.0  # how far GPUs differ from each other, in log units; 0 where the constant is the same for all
     source: str  # of `start`
+
+    def constant(self, value: float, stderr: float, source: str) -> Constant:
+        """A value of it."""
+        return Constant(value=value, stderr=stderr, unit=self.unit, meaning=self.meaning, source=source)
 
 
 def _d(

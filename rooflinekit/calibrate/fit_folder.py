@@ -144,5 +144,7 @@ def _numbers(
 def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
+    except OutputError:
+        raise  # of a file: says which
     except OSError as error:
         raise OutputError(f"{folder}: cannot be written: {error.strerror or error}") from error

@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rooflinekit.calibrate.constants import CONSTANTS
 from rooflinekit.errors import SpecError
+from rooflinekit.files import write_text
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.hardware.yaml_file import read_mapping
-from rooflinekit.model.machine import Calibration, Constant, Spread
+from rooflinekit.model.machine import Calibration, Spread
 
 SCHEMA_VERSION = 2
 PRIORS = "priors"
@@ -64,7 +65,9 @@ def load_constants(gpu: str = "", architecture: str = "") -> Calibration:
     spreads = {**shared.spreads, **(own.spreads if own else {})}
     return Calibration(
         name=next((one.name for one in found.values()), shared.name),
-        constants=MappingProxyType({name: _constant(name, value) for name, value in values.items()}),
+        constants=MappingProxyType(
+            {name: CONSTANTS[name].constant(v.value, v.stderr, v.source) for name, v in values.items()}
+        ),
         spreads=MappingProxyType({name: Spread(kernel=s.kernel, shared=s.shared) for name, s in spreads.items()}),
         measured=frozenset(own.spreads) if own else frozenset(),
         correlations=MappingProxyType(shared.correlations),
@@ -79,11 +82,6 @@ def constants_for(device: Device) -> Calibration:
 def architecture_of(device: Device) -> str:
     """The name under which GPUs of one architecture share constants."""
     return f"architecture-{(device.compute_capability or device.architecture).lower().replace(' ', '-')}"
-
-
-def _constant(name: str, value: _Value) -> Constant:
-    about = CONSTANTS[name]
-    return Constant(value=value.value, stderr=value.stderr, unit=about.unit, meaning=about.meaning, source=value.source)
 
 
 def _read(file: Traversable) -> _File:
@@ -102,7 +100,7 @@ def _read(file: Traversable) -> _File:
 
 
 def write_fit(calibration: Calibration, file: Path, head: str) -> None:
-    """Writes beside, then renames. `head`: what the comment at the top says, line by line."""
+    """Writes one file. `head`: what the comment at the top says, line by line. Raises OutputError where it cannot."""
     document: dict[str, Any] = {
         "schema": SCHEMA_VERSION,
         "name": calibration.name,
@@ -119,9 +117,7 @@ def write_fit(calibration: Calibration, file: Path, head: str) -> None:
         document["correlations"] = {pair: round(r, 3) for pair, r in calibration.correlations.items()}
     text = "".join(f"# {line}\n" for line in head.splitlines())
     text += yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
-    part = file.with_name(f".{file.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(file)
+    write_text(text, file)
 
 
 def _rounded(value: float) -> float:

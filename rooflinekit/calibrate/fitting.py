@@ -9,7 +9,7 @@ loss that grows linearly for outliers. Standard errors come from the curvature a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
@@ -28,6 +28,7 @@ _STEP = 1e-3  # of finite differences, in log units
 _EQUAL_WEIGHT = 100  # measurements that a group counts as, however many it has
 _PRIOR_WEIGHT = 1 / _OUTLIER  # one sigma of a prior weighs as much as an error at the outlier's edge
 _HARNESS = {"dispatch": (15e-6, 0.7), "after": (15e-6, 0.7), "backend": (8e-6, 0.7)}  # seconds, spread
+_TOLD = 0.9  # an error that is not below this share of the prior's tells nothing
 _INHERITED = 0.8  # share of a deviation that is the architecture's and not the board's own
 _OP_SPREAD = 0.5
 _OP_BETWEEN = 0.2  # how far hosts differ in what one op takes beside another
@@ -45,6 +46,10 @@ class Estimate:
     def value(self) -> float:
         """In its unit."""
         return float(np.exp(self.log))
+
+    def tells(self, prior: float) -> bool:
+        """Whether the data says more than what was known before, within `prior` log units."""
+        return self.stderr < _TOLD * prior
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,10 +95,13 @@ class Solution:
 
 
 def fit(
-    observations: Sequence[Observations], machines: Mapping[str, Machine], stages: Iterable[Stage] = STAGES
+    observations: Sequence[Observations],
+    machines: Mapping[str, Machine],
+    stages: Iterable[Stage] = STAGES,
+    known: Solution | None = None,
 ) -> Solution:
-    """Every stage in turn, each with what those before it found."""
-    solution = Solution()
+    """Every stage in turn, each with what those before it found; `known` is what was found before the first."""
+    solution = Solution() if known is None else replace(known, estimates=dict(known.estimates))
     for stage in stages:
         chosen = [o for o in observations if o.op in stage.ops and set(o.rows["dtype"]) <= stage.dtypes]
         if chosen:
@@ -186,13 +194,15 @@ class Problem:
     def _errors(self, x: Floats, touched: Callable[[Observations], bool] = lambda _: True) -> list[Floats | None]:
         """Weighted, robust errors by group; None for the groups that are not asked for."""
         solution = self._solution(x)
+        asked = [o for o in self.observations if touched(o)]
+        machines = {gpu: self.machines[gpu].with_values(solution.values(gpu)) for gpu in {o.gpu for o in asked}}
+        harnesses = {host: solution.harness(host) for host in {o.host for o in asked}}
         found: list[Floats | None] = []
         for o in self.observations:
             if not touched(o):
                 found.append(None)
                 continue
-            machine = self.machines[o.gpu].with_values(solution.values(o.gpu))
-            error = (np.log(o.predict(machine, solution.harness(o.host))) - np.log(o.seconds)) / _OUTLIER
+            error = (np.log(o.predict(machines[o.gpu], harnesses[o.host])) - np.log(o.seconds)) / _OUTLIER
             robust = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1))
             found.append(robust * np.sqrt(_EQUAL_WEIGHT / len(o)))
         return found

@@ -14,32 +14,43 @@ from rooflinekit.errors import InputError, nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """The sizes of one op. All are positive integers; `optional` ones may be missing, and 0 then stands for none."""
+class MeasuredOp:
+    """What an op is, and its sizes: positive integers, of which `optional` ones may be missing or 0, for none.
 
+    family: ops that behave alike, and are reported together; their residuals tell the spread of such kernels.
+    """
+
+    family: str
     needed: tuple[str, ...]
     optional: tuple[str, ...] = ()
 
     @property
-    def all(self) -> tuple[str, ...]:
+    def sizes(self) -> tuple[str, ...]:
         """All of them."""
         return (*self.needed, *self.optional)
 
 
-_ROWS = Sizes(needed=("rows", "cols"))
-_PRODUCT = Sizes(needed=("m", "n", "k"), optional=("b",))
-_CONVOLUTION = Sizes(
-    needed=("b", "c_in", "c_out", "h", "w", "r", "s"), optional=("pad_h", "pad_w", "stride_h", "stride_w")
+_ROWS = ("rows", "cols")
+_PRODUCT = ("m", "n", "k")
+_IMAGE = MeasuredOp(
+    family="convolution",
+    needed=("b", "c_in", "c_out", "h", "w", "r", "s"),
+    optional=("pad_h", "pad_w", "stride_h", "stride_w"),
 )
 
-SIZES: Mapping[str, Sizes] = MappingProxyType(
+OPS: Mapping[str, MeasuredOp] = MappingProxyType(
     {
-        **dict.fromkeys(("linear", "mm", "mm_quantized"), _PRODUCT),
-        "bmm": Sizes(needed=("b", "m", "n", "k")),
-        **dict.fromkeys((*ELEMENTWISE, "quantize", "softmax", "layernorm"), _ROWS),
-        **dict.fromkeys(("llm_norm", "llm_act", "llm_gelu", "llm_rope", "llm_add"), _ROWS),
-        **dict.fromkeys(("conv_fwd", "conv_bwd_data", "conv_bwd_weight"), _CONVOLUTION),
-        "attention": Sizes(needed=("b", "s", "t", "heads", "kv_heads", "d"), optional=("causal", "window")),
+        **dict.fromkeys(("linear", "mm"), MeasuredOp(family="product", needed=_PRODUCT, optional=("b",))),
+        "mm_quantized": MeasuredOp(family="quantized product", needed=_PRODUCT),
+        "bmm": MeasuredOp(family="product", needed=("b", *_PRODUCT)),
+        **dict.fromkeys((*ELEMENTWISE, "quantize", "llm_add"), MeasuredOp(family="elementwise", needed=_ROWS)),
+        "softmax": MeasuredOp(family="softmax", needed=_ROWS),
+        "layernorm": MeasuredOp(family="normalization", needed=_ROWS),
+        **dict.fromkeys(("llm_norm", "llm_act", "llm_gelu", "llm_rope"), MeasuredOp(family="serving", needed=_ROWS)),
+        **dict.fromkeys(("conv_fwd", "conv_bwd_data", "conv_bwd_weight"), _IMAGE),
+        "attention": MeasuredOp(
+            family="attention", needed=("b", "s", "t", "heads", "kv_heads", "d"), optional=("causal", "window")
+        ),
     }
 )
 
@@ -49,10 +60,10 @@ def check_ops(table: pd.DataFrame) -> None:
     missing = [name for name in ("op", "dtype") if name not in table]
     if missing:
         raise InputError(f"the table has no column {missing[0]!r}: expected op, dtype and the sizes of the ops")
-    _check_words(table["op"], "op", tuple(SIZES))
+    _check_words(table["op"], "op", tuple(OPS))
     _check_words(table["dtype"], "dtype", tuple(ITEMSIZE))
     for op, rows in table.groupby("op", sort=False):
-        _check_sizes(str(op), rows, SIZES[str(op)])
+        _check_sizes(str(op), rows, OPS[str(op)])
 
 
 def _check_words(column: pd.Series, name: str, known: tuple[str, ...]) -> None:
@@ -66,13 +77,13 @@ def _check_words(column: pd.Series, name: str, known: tuple[str, ...]) -> None:
             )
 
 
-def _check_sizes(op: str, rows: pd.DataFrame, sizes: Sizes) -> None:
-    for name in sizes.needed:
+def _check_sizes(op: str, rows: pd.DataFrame, about: MeasuredOp) -> None:
+    for name in about.needed:
         if name not in rows:
-            raise InputError(f"the table has no column {name!r}: {op} has the sizes {', '.join(sizes.needed)}")
-    for name in (name for name in sizes.all if name in rows):
+            raise InputError(f"the table has no column {name!r}: {op} has the sizes {', '.join(about.needed)}")
+    for name in (name for name in about.sizes if name in rows):
         numbers = pd.to_numeric(rows[name], errors="coerce").to_numpy(dtype=float)
-        wrong = ~(numbers > 0) if name in sizes.needed else (numbers < 0) | (np.isnan(numbers) & rows[name].notna())
+        wrong = ~(numbers > 0) if name in about.needed else (numbers < 0) | (np.isnan(numbers) & rows[name].notna())
         wrong |= np.isinf(numbers) | (numbers != np.round(numbers)) & ~np.isnan(numbers)
         if wrong.any():
             first = int(np.argmax(wrong))

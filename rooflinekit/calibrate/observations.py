@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.campaign import Campaign, family_of
+from rooflinekit.calibrate.campaign import Campaign
 from rooflinekit.calibrate.cases import Candidates, candidates
+from rooflinekit.calibrate.measured_ops import OPS
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
 from rooflinekit.model.work import Floats
 
-#: Seconds from one kernel's end to the next one's start, by the way of timing: the default of a stream, and
-#: kernel to kernel in a CUDA graph 1.3 µs (A100), 1.1 µs (A40), 1.0 µs (L40) less the ramp.
-GAP_S = {"profiler": 0.0, "graph": 0.4e-6, "backend": 0.4e-6, "event": 1.0e-6}
+#: The constant that stands for the gap before a kernel, by the way of timing; a profiler sees none.
+_GAPS = {"graph": "kernel_gap_graph", "backend": "kernel_gap_graph", "event": "kernel_gap"}
 
 #: Faster than this share of the datasheet's roofline, a measurement is taken for a fault of the measurement.
 _POSSIBLE = 0.9
@@ -44,7 +44,8 @@ class Observations:
         harness: `dispatch` and `after`, the CPU's seconds before the launch and from there to the closing event;
         `dispatch:OP`, how much more the op takes than an addition; `backend`, what a library does around a kernel.
         """
-        gapped = machine.with_values({**machine.values, "kernel_gap": GAP_S[self.timing]})
+        gap = _GAPS.get(self.timing)
+        gapped = machine.with_values({**machine.values, "kernel_gap": machine.values[gap] if gap else 0.0})
         best: Floats = np.full(len(self), np.inf)
         for works, possible in self.candidates:
             total = sum((time_work(work, gapped).total_s for work in works), start=np.zeros(len(self)))
@@ -68,7 +69,7 @@ def observe(gpu: str, host: str, op: str, timing: str, rows: pd.DataFrame) -> Ob
         gpu=gpu,
         host=host,
         op=op,
-        family=family_of(op),
+        family=OPS[op].family,
         timing=timing,
         candidates=candidates(op, rows),
         rows=rows,

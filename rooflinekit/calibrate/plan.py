@@ -30,9 +30,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rooflinekit.calibrate.campaign import family_of
 from rooflinekit.calibrate.cases import ITEMSIZE
-from rooflinekit.calibrate.measured_ops import SIZES
+from rooflinekit.calibrate.measured_ops import OPS
 from rooflinekit.errors import InputError, SpecError, nearest
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.hardware.yaml_file import read_mapping
@@ -80,14 +79,14 @@ class Plan:
 
         Raises InputError for a word that is no op of the plan and no family.
         """
-        known = {word for case in self.cases for word in (case.op, family_of(case.op))}
+        known = {word for case in self.cases for word in (case.op, OPS[case.op].family)}
         for word in only:
             if word not in known:
                 raise InputError(
                     f"--only {word!r}: plan {self.name} has no such op or family{nearest(word, sorted(known))} "
                     f"(it has {', '.join(sorted(known))})"
                 )
-        chosen = [case for case in self.cases if not only or {case.op, family_of(case.op)} & set(only)]
+        chosen = [case for case in self.cases if not only or {case.op, OPS[case.op].family} & set(only)]
         return tuple((case, i) for i in range(self.rounds) for case in chosen)
 
 
@@ -189,20 +188,20 @@ def _values(value: int | list[int] | _Range) -> list[int]:
 
 
 def _check(group: _Cases, label: str) -> None:
-    if group.op not in SIZES:
-        raise SpecError(f"{label}: no op is called {group.op!r}{nearest(group.op, SIZES)} (known: {', '.join(SIZES)})")
-    sizes = SIZES[group.op]
+    if group.op not in OPS:
+        raise SpecError(f"{label}: no op is called {group.op!r}{nearest(group.op, OPS)} (known: {', '.join(OPS)})")
+    about = OPS[group.op]
     for dtype in group.dtypes:
         if dtype not in ITEMSIZE:
             raise SpecError(f"{label}: no number format is called {dtype!r} (known: {', '.join(ITEMSIZE)})")
     for name, value in group.sizes.items():
-        if name not in sizes.all:
-            raise SpecError(f"{label}: {group.op} has no size {name!r}; it has {', '.join(sizes.all)}")
-        if name in sizes.needed and min(_values(value), default=1) < 1:
+        if name not in about.sizes:
+            raise SpecError(f"{label}: {group.op} has no size {name!r}; it has {', '.join(about.sizes)}")
+        if name in about.needed and min(_values(value), default=1) < 1:
             raise SpecError(f"{label}: {name} of {group.op}: expected a positive integer; got 0")
-    missing = [name for name in sizes.needed if name not in group.sizes]
+    missing = [name for name in about.needed if name not in group.sizes]
     if missing:
-        raise SpecError(f"{label}: {group.op} lacks the size {missing[0]!r}; it has {', '.join(sizes.needed)}")
+        raise SpecError(f"{label}: {group.op} lacks the size {missing[0]!r}; it has {', '.join(about.needed)}")
     if not group.dtypes or not all(_values(value) for value in group.sizes.values()):
         raise SpecError(f"{label}: a list is empty; expected at least one number format and one of each size")
 

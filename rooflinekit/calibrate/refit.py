@@ -19,7 +19,6 @@ from rooflinekit.model.machine import Calibration, Constant, Machine, Spread
 from rooflinekit.model.work import Floats
 
 _NINETY = 1.645  # standard deviations that hold 90 % of a normal distribution
-_TOLD = 0.9  # a constant whose error is not below this share of its prior's is not told by the data
 _LEAST_SHARED = 0.03  # two collections of one GPU's product times differ by 4 to 5 %
 
 Errors = Mapping[tuple[str, str], Floats]  # (GPU, family) → ln(measured / predicted)
@@ -45,10 +44,7 @@ def machines_of(gpus: Iterable[str]) -> dict[str, Machine]:
     start = Calibration(
         name="start",
         constants=MappingProxyType(
-            {
-                name: Constant(value=a.start, stderr=a.spread, unit=a.unit, meaning=a.meaning, source=a.source)
-                for name, a in CONSTANTS.items()
-            }
+            {name: about.constant(about.start, about.spread, about.source) for name, about in CONSTANTS.items()}
         ),
         spreads=MappingProxyType({}),
     )
@@ -123,10 +119,10 @@ def unmeasured(solution: Solution, unseen: Errors) -> Calibration:
     for name, value in solution.values().items():
         about = CONSTANTS[name]
         found = solution.estimates.get(("", name))
-        fitted = found is not None and found.stderr < _TOLD * about.spread
+        fitted = found is not None and found.tells(about.spread)
         error = float(np.hypot(found.stderr if found else about.spread, about.between))
         source = "calibration/campaigns, all GPUs" if fitted else f"{about.source}; no measurement tells it"
-        constants[name] = Constant(value=value, stderr=error, unit=about.unit, meaning=about.meaning, source=source)
+        constants[name] = about.constant(value, error, source)
     families = sorted({family for _, family in unseen})
     spreads = {f: spread_of([e for (_, family), e in unseen.items() if family == f]) for f in families}
     return Calibration(
@@ -163,7 +159,7 @@ def _deviating(solution: Solution, gpu: str, relatives: Sequence[str]) -> dict[s
     for name, value in solution.values(gpu, relatives).items():
         about, shared = CONSTANTS[name], solution.estimates.get(("", name))
         own = solution.estimates.get((gpu, name)) if gpu else None
-        told = own is not None and own.stderr < _TOLD * about.between
+        told = own is not None and own.tells(about.between)
         inherited = [r for r in relatives if (r, name) in solution.estimates] if own is None else []
         if shared is None or not (told or inherited):
             continue  # the data does not tell it: that of an unmeasured GPU stands
@@ -171,11 +167,6 @@ def _deviating(solution: Solution, gpu: str, relatives: Sequence[str]) -> dict[s
         spread = about.between / 2 if own is None else own.stderr
         together = 0.0 if own is None else 2 * own.covariance
         source = gpu if own is not None else ", ".join(inherited)
-        constants[name] = Constant(
-            value=value,
-            stderr=float(np.sqrt(spread**2 + shared.stderr**2 + together)),
-            unit=about.unit,
-            meaning=about.meaning,
-            source=f"calibration/campaigns: {source}",
-        )
+        error = float(np.sqrt(spread**2 + shared.stderr**2 + together))
+        constants[name] = about.constant(value, error, f"calibration/campaigns: {source}")
     return constants

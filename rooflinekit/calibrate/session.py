@@ -17,7 +17,6 @@ from rooflinekit.calibrate.own_fit import OwnFit
 from rooflinekit.calibrate.plan import Case, Plan
 from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, Recorder
 from rooflinekit.calibrate.samples import summarize
-from rooflinekit.errors import OutputError
 
 _SAMPLE_BYTES = 14  # of one number in the file
 _LINE_BYTES = 600  # of a line beside its samples
@@ -169,9 +168,6 @@ def write_medians(campaigns: Sequence[Campaign], recorded: Recorded, file: Path)
     written = []
     for campaign in campaigns:
         table = file.with_name(f"{file.stem}-{campaign.timing}.csv")
-        try:
-            write_campaign(campaign, table, recorded.head.environment)
-        except OSError as error:
-            raise OutputError(f"{table}: cannot be written: {error.strerror or error}") from error
+        write_campaign(campaign, table, recorded.head.environment)
         written.append(table)
     return tuple(written)

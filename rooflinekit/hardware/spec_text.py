@@ -1,17 +1,13 @@
-"""Specifications as YAML text, and as files."""
+"""Specifications as YAML text."""
 
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rooflinekit.errors import OutputError
 from rooflinekit.hardware.device import Device
 
 _WIDTH = 118
@@ -28,30 +24,6 @@ def device_text(device: Device, heading: str) -> str:
 def mapping_text(mapping: Mapping[str, Any], comments: Mapping[str, str], heading: str) -> str:
     """The YAML of nested mappings, with a comment beside each dotted key of `comments`; None is an empty value."""
     return "\n".join([f"# {heading}", *_lines(mapping, comments, "")]) + "\n"
-
-
-def write_text(text: str, path: Path, *, force: bool = False) -> None:
-    """Writes a file beside its place, then renames it.
-
-    Raises OutputError when it cannot be written, or exists and `force` is not set.
-    """
-    if not force and os.path.lexists(path):
-        raise OutputError(f"{path}: exists; choose another file, or replace it with --force")
-    temporary = ""
-    try:
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", encoding="utf-8", delete=False) as file:
-            temporary = file.name
-            file.write(text)
-        # A temporary file is readable to its owner alone; this one becomes an ordinary file.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except (OSError, ValueError) as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or error
-        raise OutputError(f"{path}: cannot be written: {reason}") from error
 
 
 def _lines(mapping: Mapping[str, Any], comments: Mapping[str, str], prefix: str) -> list[str]:

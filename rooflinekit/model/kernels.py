@@ -32,7 +32,8 @@ class Family(StrEnum):
     VIEW = "view"  # launches nothing
 
 
-#: Under which name the residuals of a family are kept; element-wise where no other is named.
+#: Under which name the residuals of a family are kept; element-wise where no other is named. Products of 8 bits, which
+#: libraries tune apart, have one of their own.
 _SPREAD_FAMILIES = {
     Family.MATMUL: "product",
     Family.CONVOLUTION: "convolution",
@@ -40,11 +41,7 @@ _SPREAD_FAMILIES = {
     Family.NORMALIZATION: "normalization",
     Family.REDUCTION: "softmax",
 }
-
-
-def spread_family(family: Family) -> str:
-    """The family of measurements that tells how far predictions of these kernels are off."""
-    return _SPREAD_FAMILIES.get(family, "elementwise")
+_EIGHT_BITS = (Math.FP8, Math.INT8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +62,13 @@ class Kernel:
     rows: Rows = NO_ROWS
     reread_bytes: int = 0  # of what it reads twice: first for statistics over the whole tensor
     recent: tuple[Reuse, ...] = ()  # of what it reads: touched by the kernels before it
+
+    @property
+    def spread_family(self) -> str:
+        """The family of measurements that tells how far predictions of such kernels are off."""
+        if self.family is Family.MATMUL and self.math in _EIGHT_BITS:
+            return "quantized product"
+        return _SPREAD_FAMILIES.get(self.family, "elementwise")
 
     @property
     def intensity(self) -> float | None:

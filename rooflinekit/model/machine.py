@@ -188,8 +188,8 @@ class Machine:
         """What tiles without loss get: a share of the peak, unless the board's power ends it earlier."""
         share = self.values["matrix_share" if on_engine else "lanes_share"]
         limit = float("inf") if self.burst else power_limit(self.device, self.values, math, engine=on_engine)
-        full = self.device.matrix_peak_fp16_accumulate.get("fp16", 0.0) if on_engine else 0.0
-        return Rate(peak=peak, share=share, on_engine=on_engine, limit=limit, full=_full_rate(self.device, math, full))
+        full = peak * _halved(self.device) if on_engine else 0.0
+        return Rate(peak=peak, share=share, on_engine=on_engine, limit=limit, full=full)
 
     def vector_rate(self, math: Math) -> Rate:
         """Rate of arithmetic outside matrix products, which PyTorch does in fp32, or fp64 for float64."""
@@ -200,10 +200,10 @@ class Machine:
         return Rate(peak=vector[key], share=self.values["vector_share"], on_engine=False)
 
 
-def _full_rate(device: Device, math: Math, full_fp16: float) -> float:
-    """Where a product line halves its matrix units (GeForce), the rate that the rest of the SM is made for."""
-    fp16 = device.matrix_peak.get(Math.FP16.value)
-    return device.matrix_peak[math.value] * full_fp16 / fp16 if full_fp16 and fp16 else 0.0
+def _halved(device: Device) -> float:
+    """How much faster the SM is made than the matrix units that its product line leaves it (GeForce: 2); else 0."""
+    full, left = (peaks.get(Math.FP16.value) for peaks in (device.matrix_peak_fp16_accumulate, device.matrix_peak))
+    return full / left if full and left else 0.0
 
 
 #: From these dates on, memory controllers sustain more of their pins' rate: HBM2 with Volta, GDDR6 with Ampere.

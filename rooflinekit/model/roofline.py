@@ -9,7 +9,8 @@ time    = start + (compute^p + memory^p)^(1/p)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +19,7 @@ import numpy as np
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of
 from rooflinekit.model.kernels import Kernel
-from rooflinekit.model.machine import Machine
+from rooflinekit.model.machine import Machine, Rate
 from rooflinekit.model.memory_system import block_s, combined, sustained_bandwidth, traffic_s
 from rooflinekit.model.utilization import Rates, fill
 from rooflinekit.model.work import Floats, Work
@@ -134,10 +135,15 @@ def time_kernels(kernels: Sequence[Kernel], machine: Machine) -> tuple[Timing, .
 
     Raises FormatError for arithmetic that the device does not have.
     """
+
+    @functools.cache
+    def rate(math: Math, engine: bool) -> Rate:
+        return machine.matrix_rate(math, engine=engine)
+
     candidates: list[Kernel] = []
     owner: list[int] = []
     for i, kernel in enumerate(kernels):
-        choice = (kernel, *_alternatives(kernel, machine))
+        choice = (kernel, *_alternatives(kernel, rate))
         candidates += choice
         owner += [i] * len(choice)
     times = time_work(work_of(candidates), machine)
@@ -146,7 +152,7 @@ def time_kernels(kernels: Sequence[Kernel], machine: Machine) -> tuple[Timing, .
     for row, i in enumerate(owner):
         if i not in best or total[row] < total[best[i]]:
             best[i] = row
-    return tuple(_timing(candidates[row], times, row, machine) for row in best.values())
+    return tuple(_timing(candidates[row], times, row, rate) for row in best.values())
 
 
 def time_kernel(kernel: Kernel, machine: Machine) -> Timing:
@@ -154,14 +160,17 @@ def time_kernel(kernel: Kernel, machine: Machine) -> Timing:
     return time_kernels((kernel,), machine)[0]
 
 
-def _alternatives(kernel: Kernel, machine: Machine) -> tuple[Kernel, ...]:
+_Rates = Callable[[Math, bool], Rate]  # that of an arithmetic, and whether the matrix engine may do it
+
+
+def _alternatives(kernel: Kernel, rate: _Rates) -> tuple[Kernel, ...]:
     """Libraries use Winograd on the vector lanes alone."""
     if not kernel.alternatives or kernel.math not in (Math.FP32, Math.TF32):
         return ()
-    return () if machine.matrix_rate(kernel.math, engine=kernel.engine).on_engine else kernel.alternatives
+    return () if rate(kernel.math, kernel.engine).on_engine else kernel.alternatives
 
 
-def _timing(kernel: Kernel, times: Times, row: int, machine: Machine) -> Timing:
+def _timing(kernel: Kernel, times: Times, row: int, rate: _Rates) -> Timing:
     # tf32 stands for "fp32 tensors, tf32 allowed": without the unit there is nothing to report.
     reported = kernel.cost.gemms and kernel.math is not Math.TF32
     return Timing(
@@ -171,5 +180,5 @@ def _timing(kernel: Kernel, times: Times, row: int, machine: Machine) -> Timing:
         memory_s=float(times.memory_s[row]),
         launch_s=float(times.launch_s[row]),
         busy_s=float(times.busy_s[row]),
-        note=machine.matrix_rate(kernel.math, engine=kernel.engine).emulated if reported else "",
+        note=rate(kernel.math, kernel.engine).emulated if reported else "",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rooflinekit.errors import InputError, OutputError
+from rooflinekit.files import replacing
 
 # Dates would make two files of one figure differ.
 _METADATA: dict[str, dict[str, Any]] = {
@@ -35,15 +35,7 @@ def save(drawn: Axes | Figure, path: str | Path) -> Path:
     figure = drawn.get_figure(root=True) if isinstance(drawn, Axes) else drawn
     if not isinstance(figure, Figure):
         raise InputError(f"save: expected an Axes in a figure, or a Figure; got {type(drawn).__name__}")
-    # The process's own name for it: two that write the same figure do not meet.
-    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with mpl.rc_context({"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "rooflinekit"}):
-            figure.savefig(beside, format=form, dpi=_DPI, metadata=_METADATA[form])
-        beside.replace(target)
-    except OSError as error:
-        raise OutputError(f"{target}: cannot be written: {error.strerror or error}") from error
-    finally:
-        # After the rename there is nothing left to remove.
-        beside.unlink(missing_ok=True)
+    style: dict[Any, Any] = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "rooflinekit"}
+    with replacing(target) as beside, mpl.rc_context(style):
+        figure.savefig(beside, format=form, dpi=_DPI, metadata=_METADATA[form])
     return target

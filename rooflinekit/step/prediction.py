@@ -18,7 +18,6 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.fusion import assumptions_of
-from rooflinekit.model.kernels import spread_family
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
 from rooflinekit.step.breakdown import KERNEL_TERMS, grouped
@@ -157,7 +156,7 @@ class Prediction:
         measured = self.machine.constants.measured
         seconds: dict[str, float] = defaultdict(float)
         for timing in self.timings:
-            seconds[spread_family(timing.kernel.family)] += timing.total_s
+            seconds[timing.kernel.spread_family] += timing.total_s
         missing = [name for name, s in seconds.items() if name not in measured and s >= 0.05 * self.gpu_s]
         if not missing or not measured:
             return "not measured" if missing else ""
@@ -178,7 +177,7 @@ class Prediction:
         together: dict[str, float] = defaultdict(float)
         shapes: dict[tuple[str, str, Cost], float] = defaultdict(float)
         for timing in self.timings:
-            family = spread_family(timing.kernel.family)
+            family = timing.kernel.spread_family
             together[family] += timing.total_s
             shapes[family, timing.kernel.kind, timing.kernel.cost] += timing.total_s
         alone = sum((seconds * constants.spreads[key[0]].kernel) ** 2 for key, seconds in shapes.items())

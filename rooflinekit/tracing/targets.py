@@ -148,7 +148,7 @@ def _built(factory: Callable[[], Any], name: str) -> Any:
 
 
 def _library(name: str) -> Any:
-    _declare_torchvision_operators()
+    declare_torchvision_operators()
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -165,7 +165,7 @@ _TORCHVISION_OPERATORS = (
 _declared: list[torch.library.Library] = []
 
 
-def _declare_torchvision_operators() -> None:
+def declare_torchvision_operators() -> None:
     """Lets torchvision be imported where its compiled operators are missing, as with a CPU build of torch.
 
     Its Python code looks these up by name on import; they are never run here.

@@ -8,6 +8,7 @@ import pytest
 
 from rooflinekit.calibrate.campaign import Campaign, load_campaigns
 from rooflinekit.calibrate.constants import CONSTANTS
+from rooflinekit.calibrate.fit_folder import default_campaigns
 from rooflinekit.calibrate.fits import PRIORS, architecture_of, constants_for, load_constants
 from rooflinekit.calibrate.fitting import fit
 from rooflinekit.calibrate.observations import Observations, observations_of, without_faults
@@ -26,7 +27,7 @@ GPUS = [name for name in FITS if name not in (PRIORS, *ARCHITECTURES)]
 
 @functools.cache
 def campaigns() -> tuple[Campaign, ...]:
-    return load_campaigns()
+    return load_campaigns(default_campaigns())
 
 
 @pytest.mark.parametrize("gpu", ["", *GPUS, *ARCHITECTURES])

@@ -1,6 +1,5 @@
 """Many predictions at once: the same as one by one, and hand-made times for ops in a table."""
 
-import time
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.calibrate import cases
-from rooflinekit.calibrate.measured_ops import SIZES
+from rooflinekit.calibrate.measured_ops import OPS
 from rooflinekit.errors import FormatError, InputError, RooflinekitError, SizeError
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.machine import Machine
@@ -158,20 +157,19 @@ def test_an_empty_table() -> None:
     assert (list(found.columns), len(found)) == (["op", "dtype", "rows", "cols", *GPUS], 0)
 
 
-def test_a_hundred_thousand_rows_take_seconds() -> None:
+def test_a_row_among_a_hundred_thousand_is_what_it_is_alone() -> None:
     count = np.arange(100_000)
     ops = pd.DataFrame(
         {"op": "mm", "dtype": "bf16", "m": 1 + count % 8000, "n": 1 + count * 7 % 8000, "k": 1 + count * 13 % 8000}
     )
-    start = time.perf_counter()
-    found = rk.sweep(ops, gpus=["nvidia-h100-sxm5-80gb"])
-    assert time.perf_counter() - start < 20  # a second or two; in a loop over the rows minutes
-    assert (found["nvidia-h100-sxm5-80gb"] > 1e-6).all()
+    few = ops.iloc[::9999]
+    found, alone = (rk.sweep(rows, gpus=["nvidia-h100-sxm5-80gb"]) for rows in (ops, few))
+    assert found.loc[few.index, "nvidia-h100-sxm5-80gb"].tolist() == alone["nvidia-h100-sxm5-80gb"].tolist()
 
 
 def test_every_op_that_is_counted_has_its_sizes_listed() -> None:
-    assert set(SIZES) == set(cases._CASES)
-    for op, sizes in SIZES.items():
+    assert set(OPS) == set(cases._CASES)
+    for op, sizes in OPS.items():
         row = {"op": op, "dtype": "fp16", **dict.fromkeys(sizes.needed, 8)}
         needed = rk.sweep(pd.DataFrame([row]), gpus=["nvidia-l4"])
         every = rk.sweep(pd.DataFrame([row | dict.fromkeys(sizes.optional, 1)]), gpus=["nvidia-l4"])
@@ -179,7 +177,7 @@ def test_every_op_that_is_counted_has_its_sizes_listed() -> None:
         assert every["nvidia-l4"][0] > 0
 
 
-KNOWN_OPS = ", ".join(SIZES)
+KNOWN_OPS = ", ".join(OPS)
 
 
 @pytest.mark.parametrize(

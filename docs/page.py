@@ -1,0 +1,33 @@
+"""Parts of documentation pages that programs write, between two comments."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rooflinekit.files import write_text
+
+FOLDER = Path(__file__).parent
+
+
+def run(page: str, part: str, made: Callable[[], str], script: str) -> None:
+    """Writes the part of a page that `script` makes; with --check says whether it is current, by the exit status."""
+    parser = argparse.ArgumentParser(description=f"Writes the {part} of {page}.")
+    parser.add_argument("--check", action="store_true", help="only say whether the page is current")
+    arguments = parser.parse_args()
+    command, file = f"python docs/{Path(script).name}", FOLDER / page
+    there = file.read_text(encoding="utf-8")
+    wanted = _current(there, f"<!-- {part}: made by {command} -->", f"<!-- end of {part} -->", made())
+    if arguments.check:
+        sys.exit(0 if there == wanted else f"{page} is behind: run {command}")
+    write_text(wanted, file)
+
+
+def _current(page: str, begin: str, end: str, made: str) -> str:
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        sys.exit(f"expected the lines {begin!r} and {end!r} in the page, between which the text stands")
+    return f"{before}{begin}\n{made}\n{end}{after}"

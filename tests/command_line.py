@@ -1,0 +1,36 @@
+"""The program, called as a user calls it."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from rooflinekit import cli
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a call printed, and its exit status."""
+
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Result]
+
+
+def caller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A function that runs `rooflinekit` with its arguments."""
+
+    def call(*args: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["rooflinekit", *map(str, args)])
+        status = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        return Result(status, *capsys.readouterr())
+
+    return call
