@@ -53,7 +53,7 @@ def torchvision_steps(data: Path) -> Iterator[Step]:
             trace=functools.partial(_torchvision, str(row.model), mode, _DTYPES[row.dtype]),
             options={"execution": rk.Execution(copy="pageable"), "host": _host(int(row.run))},
             seconds=float(row.median_ms) * 1e-3,
-            columns={"model": row.model, "family": row.model, "step": mode, "run": int(row.run)},
+            columns={"model": row.model, "family": row.model, "step": mode, "batch": _BATCH},
         )
 
 
@@ -93,7 +93,7 @@ def bottleneck_steps() -> Iterator[Step]:
                 trace=functools.partial(_bottleneck, name, channels),
                 options={"execution": rk.Execution(sync="none"), "host": rk.load_host("xeon-server-2018")},
                 seconds=seconds,
-                columns={"model": name, "step": what},
+                columns={"model": name, "step": what, "batch": 1},
                 of=of,
             )
 
