@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 from networks import Step, timm_steps, transformer_steps
+from small_batches import bottleneck_steps, torchvision_steps
 
 import rooflinekit as rk
 from rooflinekit.calibrate.fits import architecture_of
@@ -27,7 +28,7 @@ def judge_networks(data: Path, fits: Refit, share: float) -> pd.DataFrame:
     warnings.filterwarnings("ignore")
     logging.disable(logging.ERROR)
     rows = []
-    for step, graph in _traced(_chosen(data, share)):
+    for step, graph in traced(_chosen(data, share)):
         device = rk.load_device(step.gpu)
         family = tuple(g for g in fits.gpus if architecture_of(rk.load_device(g)) == architecture_of(device))
         relatives = tuple(gpu for gpu in family if gpu != step.gpu)
@@ -39,11 +40,12 @@ def judge_networks(data: Path, fits: Refit, share: float) -> pd.DataFrame:
                 spreads = {**fits.priors.spreads, **fits.gpus[step.gpu].spreads}
                 constants = replace(constants, spreads=spreads)
             machine = Machine.of(device, constants).with_values(values)
-            found = predict_graph(graph.at(**step.sizes), machine, load_host("generic-server"), **step.options)
+            options = {"host": load_host("generic-server"), **step.options}
+            found = predict_graph(graph.at(**step.sizes), machine, **options)
             low, high = found.interval(0.9)
             rows.append(
                 {"mode": mode, "set": step.table, "gpu": step.gpu, **step.columns, **step.sizes}
-                | {"measured_s": step.seconds, "predicted_s": found.total_s, "low_s": low, "high_s": high}
+                | {"measured_s": step.seconds, "predicted_s": step.of(found), "low_s": low, "high_s": high}
                 | {"regime": found.regime}
             )
     return pd.DataFrame(rows)
@@ -51,12 +53,14 @@ def judge_networks(data: Path, fits: Refit, share: float) -> pd.DataFrame:
 
 def _chosen(data: Path, share: float) -> Iterator[Step]:
     yield from (step for step in transformer_steps(data) if step.columns["suspect"] != "nodes_slow")
+    yield from torchvision_steps(data)
+    yield from bottleneck_steps()
     for step in timm_steps(data):
         if zlib.crc32(step.columns["model"].encode()) % 1000 < 1000 * share:
             yield step
 
 
-def _traced(steps: Iterator[Step]) -> Iterator[tuple[Step, rk.Graph]]:
+def traced(steps: Iterator[Step]) -> Iterator[tuple[Step, rk.Graph]]:
     """Each step with its graph; what cannot be built today is named and left out."""
     graphs: dict[str, rk.Graph | None] = {}
     start = time.perf_counter()

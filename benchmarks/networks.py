@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import pandas as pd
 from measured import gpu_name
 
 import rooflinekit as rk
+from rooflinekit.ir.op import Phase
+from rooflinekit.ir.release import Release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,7 @@ class Step:
     options: dict[str, Any]  # of the prediction
     seconds: float
     columns: dict[str, Any]  # to report by
+    of: Callable[[rk.Prediction], float] = lambda p: p.total_s  # what of it was measured
 
 
 def transformer_steps(data: Path) -> Iterator[Step]:
@@ -68,13 +71,15 @@ def timm_steps(data: Path) -> Iterator[Step]:
             continue
         backend = "compiled" if row.compile else "eager"
         merged = str(row.torch).startswith("2.9")  # benchmark.py --reparam
+        like = Release.parse(row.torch)
+        old = str(like) if not like.fuses_attention else ""
         yield Step(
             table=f"timm {row.mode}, torch {row.torch}, {'compiled' if row.compile else row.layout}",
             gpu=gpu,
-            workload=f"{row.model} {row.img_size} {row.layout} {row.mode} {row.param_count_m} {merged}",
+            workload=f"{row.model} {row.img_size} {row.layout} {row.mode} {row.param_count_m} {merged} {old}",
             sizes={"batch": int(row.batch_size)},
-            trace=lambda row=row, merged=merged: timm_graph(
-                row.model, int(row.img_size), row.layout, row.mode, row.param_count_m, merged=merged
+            trace=lambda row=row, merged=merged, like=like: timm_graph(
+                row.model, int(row.img_size), row.layout, row.mode, row.param_count_m, like, merged=merged
             ),
             options={"execution": rk.Execution(backend=backend)},
             seconds=float(row.step_time_ms) * 1e-3,
@@ -82,7 +87,9 @@ def timm_steps(data: Path) -> Iterator[Step]:
         )
 
 
-def timm_graph(name: str, size: int, layout: str, mode: str, parameters_m: float, *, merged: bool = False) -> rk.Graph:
+def timm_graph(
+    name: str, size: int, layout: str, mode: str, parameters_m: float, like: Release, *, merged: bool = False
+) -> rk.Graph:
     """The step of a timm model; `merged` joins its parallel branches, where it has such, into one convolution.
 
     Raises ValueError where it has other parameters today than when it was measured.
@@ -93,21 +100,22 @@ def timm_graph(name: str, size: int, layout: str, mode: str, parameters_m: float
     found = sum(p.numel() for p in model.parameters()) / 1e6
     if abs(found / parameters_m - 1) > 0.01:
         raise ValueError(f"{name}: {found:.2f} M parameters; measured with {parameters_m}")
-    if layout == "nhwc":
-        model = model.to(memory_format=torch.channels_last)
     image = rk.Input("batch", 3, size, size)
+    options = {"autocast": "float16", "channels_last": layout == "nhwc", "tf32": True, "like": like}
     if mode == "infer":
-        return rk.trace(model, image, autocast="float16", tf32=True)
-    return rk.trace(
+        return rk.trace(model, image, **options)
+    graph = rk.trace(
         model,
         image,
         mode="training",
         loss=torch.nn.functional.cross_entropy,
         targets=[rk.Input("batch", dtype="int64")],
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, foreach=False),
-        autocast="float16",
-        tf32=True,
+        **options,
     )
+    # benchmark.py calls zero_grad() before its clock starts
+    timed = tuple(p for p in graph.priced if not (p.op.phase is Phase.OPTIMIZER and p.op.kind == "aten.zero_"))
+    return replace(graph, priced=timed)
 
 
 #: Methods of timm's modules that join parallel branches.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rooflinekit.ir.op import Op
     from rooflinekit.measurement import measure_model
     from rooflinekit.present import plot
+    from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
-    from rooflinekit.step.timeline import Execution
     from rooflinekit.study.explanation import Explanation, explain
     from rooflinekit.study.validation import Validation
     from rooflinekit.workflows import predict, sweep, trace
@@ -34,7 +34,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Cost": "ir.cost",
     "Device": "hardware.device",
-    "Execution": "step.timeline",
+    "Execution": "step.execution",
     "Explanation": "study.explanation",
     "Gemm": "ir.cost",
     "Graph": "ir.graph",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooflinekit import cli_calibrate, cli_campaign, cli_devices, cli_fit, cli_measure
-from rooflinekit.cli_workload import OPEN, Workload, check_word, describes_workload
+from rooflinekit.cli_parse import check_word, variants_of
+from rooflinekit.cli_workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError, RooflinekitError
 
 if TYPE_CHECKING:
@@ -36,6 +37,16 @@ def predict(
     target: Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP)],
     by: Annotated[str | None, typer.Option(help="also a table by module, kind, phase or kernel")] = None,
     depth: Annotated[int | None, typer.Option(min=1, help="parts of the module path, with --by module")] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="also a table of other ways: execution=eager,compiled, autocast=none,fp16, channels-last=no,yes, or "
+            "sizes, batch=1,8; repeatable, for every combination"
+        ),
+    ] = None,
+    largest_batch: Annotated[
+        bool, typer.Option("--largest-batch", help="also the largest size named batch that fits the memory")
+    ] = False,
     plot: Annotated[Path | None, typer.Option(help="also write a roofline figure: .pdf, .svg or .png")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -44,7 +55,13 @@ def predict(
     Example: rooflinekit predict timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4
     """
     check_word("--by", by, ("module", "kind", "phase", "kernel"))
-    (predictions,) = workload.predict(target)
+    variants = variants_of(compare or [])
+    resizing = largest_batch or bool(variants.keys() & workload.sizes.keys())
+    if largest_batch and "batch" not in workload.sizes:
+        raise InputError("--largest-batch: no size of --input is named batch, as in --input batch,3,224,224 --batch 32")
+    (predictions,) = workload.predict(target, sizes_open=resizing)
+    compared = [p.compare(**variants) for p in predictions] if variants else []
+    largest = [p.largest_batch() for p in predictions] if largest_batch else []
     if plot is not None:
         _save_roofline(predictions, plot)
     if as_json:
@@ -52,11 +69,18 @@ def predict(
         documents = [p.to_dict() for p in predictions]
         for document, table in zip(documents, rows, strict=False):
             document["by"] = table
+        for document, frame in zip(documents, compared, strict=False):
+            document["compare"] = frame.drop(columns="prediction").to_dict("records")
+        for document, most in zip(documents, largest, strict=False):
+            document["largest_batch"] = most
         _print_json({"predictions": documents})
         return
     from rooflinekit.present import text
+    from rooflinekit.present.variants_text import print_variants
 
-    text.print_predictions(predictions)
+    text.print_predictions(predictions, largest)
+    for prediction, frame in zip(predictions, compared, strict=False):
+        print_variants(prediction, frame)
     for prediction in predictions if by is not None else ():
         text.print_breakdown(prediction, _table(prediction, by, depth))
     if plot is not None:

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from rooflinekit.cli_calibrate import seconds_of
+from rooflinekit.cli_parse import loss_of, optimizer_of
 from rooflinekit.cli_workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError, OutputError
 
@@ -47,13 +48,16 @@ def measure(
     """
     if len(workload.gpus) > 1:
         raise InputError(f"--gpu: one device is measured; got {len(workload.gpus)} specifications")
+    options = {**workload.options}
+    if options.pop("like") is not None:
+        raise InputError("--like: what is measured is the PyTorch that is installed; leave it out")
     if out is not None:
         _check_free(out, force)
     from rooflinekit import measurement
     from rooflinekit.hardware.specs import load_host
-    from rooflinekit.step.timeline import Execution
+    from rooflinekit.step.execution import Execution
 
-    execution = Execution(backend=workload.execution, sync=workload.sync)  # type: ignore[arg-type]  # it checks
+    execution = Execution(**workload.execution)
     spec, place = measurement.hardware_for(
         device,
         next(iter(workload.gpus), None),
@@ -62,7 +66,8 @@ def measure(
         allow_draft=workload.allow_draft,
         options=("--device", "--gpu"),
     )
-    host, seconds, optimizer = load_host(workload.host), seconds_of(budget), workload.optimizer_class
+    host, seconds = load_host(workload.host), seconds_of(budget)
+    optimizer, loss = optimizer_of(workload.optimizer), loss_of(workload.loss)
     from rooflinekit.tracing.targets import load_target
 
     where = str(place.device)
@@ -77,6 +82,7 @@ def measure(
             execution=execution,
             threads=threads,
             optimizer=optimizer,
+            loss=loss,
             burst=workload.burst,
             constants=workload.constants,
             name=found.name,
@@ -85,7 +91,7 @@ def measure(
             samples=samples,
             budget_s=seconds,
             progress=advance,
-            **{**workload.options, **workload.sizes},
+            **{**options, **workload.sizes},
         )
     from rooflinekit.present import validation_text
 

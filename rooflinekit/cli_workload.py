@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooflinekit.errors import InputError, SizeError, nearest
+from rooflinekit.cli_parse import check_word, inputs_of, loss_of, optimizer_of, sizes_of
+from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
     from rooflinekit.ir.inputs import Input
@@ -33,31 +34,27 @@ class Workload:
     sizes: dict[str, int]
     gpus: tuple[str, ...]
     host: str
-    execution: str
-    sync: str
+    execution: dict[str, Any]  # of Execution
     optimizer: str | None
+    loss: str | None
     burst: bool
     constants: Path | None
     allow_draft: bool
     options: dict[str, Any]  # of workflows.trace, keyword inputs among them
 
-    @property
-    def optimizer_class(self) -> Callable[..., Any] | None:
-        """What --optimizer names. Raises InputError for a word that torch.optim does not know."""
-        return _optimizer(self.optimizer)
-
-    def predict(self, *targets: str) -> list[list[Prediction]]:
-        """For each target its predictions, one a GPU; each target is traced once."""
+    def predict(self, *targets: str, sizes_open: bool = False) -> list[list[Prediction]]:
+        """For each target its predictions, one a GPU; each target is traced once, with `sizes_open` for all sizes."""
         from rooflinekit import workflows
         from rooflinekit.calibrate.fits import fits_for
         from rooflinekit.hardware.specs import load_device, load_host
-        from rooflinekit.step.timeline import Execution
+        from rooflinekit.step.execution import Execution, check_release
 
         # Everything that can be wrong is looked at before the slow part.
-        execution = Execution(backend=self.execution, sync=self.sync)  # type: ignore[arg-type]  # it checks the words
+        execution = Execution(**self.execution)
+        check_release(self.options["like"], execution)
         devices, host = [load_device(gpu, allow_draft=self.allow_draft) for gpu in self.gpus], load_host(self.host)
         constants = fits_for(devices, self.constants)
-        optimizer = self.optimizer_class
+        optimizer, loss = optimizer_of(self.optimizer), loss_of(self.loss)
         from rooflinekit.tracing.targets import load_target
 
         found = []
@@ -68,14 +65,16 @@ class Workload:
                     *self.args,
                     name=target.name,
                     sizes=self.sizes,
-                    fixed=True,
+                    fixed=not sizes_open,
                     optimizer=optimizer,
+                    loss=loss,
                     progress=advance,
                     **self.options,
                 )
+            at = graph.at(**{name: value for name, value in self.sizes.items() if name in graph.dims})
             found.append(
                 [
-                    workflows.predict(graph, device, host=host, execution=execution, burst=self.burst, constants=fitted)
+                    workflows.predict(at, device, host=host, execution=execution, burst=self.burst, constants=fitted)
                     for device, fitted in zip(devices, constants, strict=True)
                 ]
             )
@@ -97,10 +96,34 @@ def _workload(
     tf32: Annotated[
         bool | None, typer.Option("--tf32/--no-tf32", help="tf32 everywhere or nowhere; by default in convolutions")
     ] = None,
+    autocast: Annotated[
+        str | None, typer.Option(help="within torch.autocast: fp16 or bf16; weights stay as they are")
+    ] = None,
+    channels_last: Annotated[
+        bool, typer.Option("--channels-last", help="model and inputs with channels last in memory")
+    ] = False,
+    like: Annotated[
+        str | None, typer.Option(help="as another release of PyTorch runs it, such as 1.12 (docs/execution.md)")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="of torch.nn.functional, such as cross_entropy, of the output (training)")
+    ] = None,
+    loss_target: Annotated[
+        list[str] | None, typer.Option("--target", help="what the loss gets beside the output, as --input; repeatable")
+    ] = None,
     execution: Annotated[
         str, typer.Option(help="how PyTorch runs it: eager, compiled, cuda-graph or reduce-overhead")
     ] = "eager",
     sync: Annotated[str, typer.Option(help="synchronize after each 'step', each 'op', or 'none'")] = "step",
+    copy: Annotated[
+        str, typer.Option(help="inputs are on the GPU ('none'), or copied from 'pageable' or 'pinned' memory")
+    ] = "none",
+    non_blocking: Annotated[
+        bool, typer.Option("--non-blocking", help="the CPU does not wait for copies (from pinned memory)")
+    ] = False,
+    loader_rate: Annotated[
+        float | None, typer.Option(help="samples a second that the data loader hands over; by default enough")
+    ] = None,
     host: Annotated[str, typer.Option(help="the CPU that issues the work: a name or a path")] = "generic-server",
     burst: Annotated[
         bool, typer.Option("--burst", help="one step on a cool GPU, before the board's power lowers the clock")
@@ -116,29 +139,53 @@ def _workload(
     needs_gpu: bool = True,
 ) -> Workload:
     check_word("--mode", mode, ("inference", "training"))
-    if optimizer is not None and mode != "training":
-        raise InputError("--optimizer belongs to --mode training")
+    for option, given in (("--optimizer", optimizer), ("--loss", loss), ("--target", loss_target)):
+        if given and mode != "training":
+            raise InputError(f"{option} belongs to --mode training")
+    if loss_target and loss is None:
+        raise InputError("--target is handed to the loss: name one, such as --loss cross_entropy")
     if not input:
         raise InputError("--input is missing: the sizes that the model is called with, such as --input batch,3,224,224")
     if not gpu and needs_gpu:
         raise InputError("--gpu is missing: name one or more, such as --gpu nvidia-l4 (see `rooflinekit devices`)")
     from rooflinekit.ir.inputs import open_names
+    from rooflinekit.ir.origin import autocast_format
+    from rooflinekit.ir.release import Release
     from rooflinekit.ir.sizes import check_dims
 
-    args, kwargs = _inputs(input)
-    names = open_names((args, kwargs))
+    args, kwargs = inputs_of(input)
+    targets, named = inputs_of(loss_target or [])
+    if named:
+        raise InputError(f"--target {next(iter(named))}=…: targets have no names; they are handed over in their order")
+    names = open_names((args, kwargs, targets))
     return Workload(
         args=args,
-        sizes=check_dims(_sizes(size or [], context.args, names), names, complete=True),
+        sizes=check_dims(sizes_of(size or [], context.args, names), names, complete=True),
         gpus=tuple(gpu or ()),
         host=host,
-        execution=execution,
-        sync=sync,
+        execution={
+            "backend": execution,
+            "sync": sync,
+            "copy": copy,
+            "non_blocking": non_blocking,
+            "loader_rate": loader_rate,
+        },
         optimizer=optimizer,
+        loss=loss,
         burst=burst,
         constants=constants,
         allow_draft=allow_draft,
-        options={"mode": mode, "dtype": dtype, "tf32": tf32, "strict": strict, **kwargs},
+        options={
+            "mode": mode,
+            "dtype": dtype,
+            "tf32": tf32,
+            "strict": strict,
+            "channels_last": channels_last,
+            "autocast": autocast_format(autocast),
+            "like": None if like is None else Release.parse(like),
+            "targets": targets,
+            **kwargs,
+        },
     )
 
 
@@ -159,68 +206,6 @@ def describes_workload(command: Callable[..., None], *, needs_gpu: bool = True) 
     with_workload.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_workload.__annotations__ = {p.name: p.annotation for p in parameters}
     return with_workload
-
-
-def check_word(option: str, value: str | None, known: tuple[str, ...]) -> None:
-    """Raises InputError for a word that is not in `known`; None is no word and passes."""
-    if value is not None and value not in known:
-        raise InputError(f"{option} {value!r}: expected {' or '.join(map(repr, known))}{nearest(value, known)}")
-
-
-def _inputs(texts: list[str]) -> tuple[tuple[Input, ...], dict[str, Input]]:
-    from rooflinekit.ir.inputs import Input
-
-    args: list[Input] = []
-    kwargs: dict[str, Input] = {}
-    for text in texts:
-        name, equals, described = text.partition("=")
-        if equals:
-            kwargs[name.strip()] = Input.parse(described)
-        else:
-            args.append(Input.parse(text))
-    return tuple(args), kwargs
-
-
-def _sizes(assigned: list[str], rest: list[str], names: tuple[str, ...]) -> dict[str, int]:
-    """Values from `--size NAME=VALUE`, and from `--NAME VALUE` or `--NAME=VALUE` among the unknown options."""
-    found: dict[str, int] = {}
-    words = iter(rest)
-    for word in words:
-        option, equals, value = word.partition("=")
-        name = option.removeprefix("--").replace("-", "_")
-        if not word.startswith("--") or name not in names:
-            known = [f"--{one}" for one in names]
-            sized = f"; the sizes of --input are {', '.join(known)}" if known else ""
-            raise InputError(f"unknown option or argument {option!r}{nearest(option, known)}{sized}")
-        found[name] = _integer(option, value if equals else next(words, ""))
-    for text in assigned:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise InputError(f"--size {text!r}: expected NAME=VALUE, such as batch=32")
-        found[name.strip()] = _integer(f"--size {name}", value)
-    return found
-
-
-def _integer(option: str, value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise SizeError(f"{option}: expected a positive integer; got {value!r}") from None
-
-
-def _optimizer(name: str | None) -> Callable[..., Any] | None:
-    if name is None:
-        return None
-    import torch
-
-    classes = [value for value in vars(torch.optim).values() if isinstance(value, type)]
-    known = {
-        c.__name__.lower(): c for c in classes if issubclass(c, torch.optim.Optimizer) and c.__mro__[1] is not object
-    }
-    if name.lower() not in known:
-        names = [c.__name__ for c in known.values()]
-        raise InputError(f"torch.optim has no optimizer {name!r}{nearest(name, names)}")
-    return known[name.lower()]
 
 
 @contextmanager

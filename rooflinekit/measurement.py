@@ -14,15 +14,16 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.ir.inputs import Input, open_names
+from rooflinekit.ir.origin import autocast_format
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.ir.tensor import DType
 from rooflinekit.model.machine import Calibration
-from rooflinekit.step.timeline import Backend, Execution
+from rooflinekit.step.execution import Backend, Execution
 
 if TYPE_CHECKING:
     from rooflinekit.calibrate.model_run import Place
     from rooflinekit.study.validation import Validation
-    from rooflinekit.tracing.tracer import Loss, Mode, OptimizerFactory
+    from rooflinekit.tracing.step import Loss, Mode, OptimizerFactory
 
 
 def measure_model(
@@ -40,6 +41,7 @@ def measure_model(
     dtype: str | DType | None = None,
     autocast: str | DType | None = None,
     tf32: bool | None = None,
+    channels_last: bool = False,
     burst: bool = False,
     constants: str | Path | Calibration | None = None,
     rules: Mapping[str, Rule] | None = None,
@@ -61,8 +63,8 @@ def measure_model(
     gpu: the specification that is predicted for: name, alias, path or Device; by default that of the hardware's name.
     host: as in `rk.predict`. execution: likewise; steps are timed one by one, or with sync "none" in long loops.
     threads: on a CPU, how many cores compute, in both; by default all of its specification.
-    mode, loss, targets, optimizer, dtype, autocast, tf32, rules, strict, name: as in `rk.trace`. A step of training is
-        what is traced: gradients begin empty, and the optimizer works on many tensors at once.
+    mode, loss, targets, optimizer, dtype, autocast, tf32, channels_last, rules, strict, name: as in `rk.trace`. A step
+        of training is what is traced: gradients begin empty, and the optimizer works on many tensors at once.
     burst, constants: as in `rk.predict`.
     by_op: whether a few more steps run under torch's profiler, for the times of ops.
     precision, samples, budget_s: a step is sampled until its median is known to this relative precision, at most so
@@ -77,22 +79,28 @@ def measure_model(
     found, place = hardware_for(device, gpu, how, threads)
     from rooflinekit.calibrate import model_run
     from rooflinekit.study.validation import compare_run
-    from rooflinekit.tracing import tracer
+    from rooflinekit.tracing.step import Step
 
     say = progress or (lambda _: None)
 
     names = open_names((inputs, options, tuple(targets)))
     sizes = check_dims({n: options.pop(n) for n in tuple(options) if n in names}, names, complete=True)
     training: dict[str, Any] = {"loss": loss, "targets": tuple(targets), "optimizer": optimizer}
-    kept: dict[str, Any] = {"dtype": dtype, "autocast": autocast, "tf32": tf32}
+    kept: dict[str, Any] = {"dtype": dtype, "autocast": autocast, "tf32": tf32, "channels_last": channels_last}
     say("tracing")
     graph = workflows.trace(
         model, *inputs, mode=mode, sizes=sizes, fixed=True, name=name, rules=rules, strict=strict,
         **training, **kept, **options,
     )  # fmt: skip
     prediction = workflows.predict(graph, found, host=host, execution=how, burst=burst, constants=constants)
-    step = tracer.Step(
-        model=model, args=inputs, kwargs=options, mode=mode, autocast=tracer.autocast_format(autocast), **training
+    step = Step(
+        model=model,
+        args=inputs,
+        kwargs=options,
+        mode=mode,
+        autocast=autocast_format(autocast),
+        channels_last=channels_last,
+        **training,
     )
     run = model_run.measure_step(
         step,

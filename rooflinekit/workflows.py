@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -15,11 +17,13 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Input, open_names
+from rooflinekit.ir.origin import Origin, autocast_format
+from rooflinekit.ir.release import Release
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.ir.tensor import DType
 from rooflinekit.model.machine import Calibration, Machine
+from rooflinekit.step.execution import Backend, Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
-from rooflinekit.step.timeline import Backend, Execution
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from rooflinekit.calibrate.plan import Plan
     from rooflinekit.calibrate.refit import Refit
     from rooflinekit.calibrate.session import Calibrated, Timer
-    from rooflinekit.tracing.tracer import Loss, Mode, OptimizerFactory
+    from rooflinekit.tracing.step import Loss, Mode, OptimizerFactory
 
 Progress = Callable[[int, str], None]
 
@@ -43,7 +47,9 @@ def trace(
     optimizer: OptimizerFactory | None = None,
     dtype: str | DType | None = None,
     autocast: str | DType | None = None,
+    channels_last: bool = False,
     tf32: bool | None = None,
+    like: str | Release | None = None,
     sizes: Mapping[str, int] | None = None,
     fixed: bool = False,
     name: str | None = None,
@@ -63,21 +69,27 @@ def trace(
     optimizer: builds an optimizer from a list of parameters, such as `torch.optim.SGD`.
     dtype: converts floating-point weights and inputs, like `model.to(dtype)`.
     autocast: "float16" or "bfloat16" runs model and loss within `torch.autocast("cuda", …)`: weights stay as they are.
+    channels_last: puts model and inputs into that layout, like `.to(memory_format=torch.channels_last)`.
     tf32: whether fp32 products may run as tf32: everywhere, nowhere, or (None) where PyTorch's defaults allow it,
         in convolutions.
+    like: the release of PyTorch to trace as, such as "1.12": see docs/execution.md for what differs.
     sizes: example values for named sizes, where the model accepts only some; with `fixed` they are traced as numbers.
     rules: cost rules by op kind for this call. strict: raise UnknownOpError for an op without one.
     progress: called with the number of modules entered so far and the path of the newest.
 
     Raises InputError, SizeError, TraceError or UnknownOpError.
     """
-    from rooflinekit.tracing import tracer
+    from rooflinekit.tracing.step import Step
+    from rooflinekit.tracing.tracer import trace as traced
 
     if mode not in ("inference", "training"):
         raise InputError(f"mode: expected 'inference' or 'training'; got {mode!r}")
     if mode == "inference" and (loss, optimizer, tuple(targets)) != (None, None, ()):
         raise InputError("loss, targets and optimizer belong to mode='training'")
-    step = tracer.Step(
+    if not isinstance(channels_last, bool):
+        raise InputError(f"channels_last: expected True or False; got {channels_last!r}")
+    release = like if like is None or isinstance(like, Release) else Release.parse(like)
+    step = Step(
         model=model,
         args=inputs,
         kwargs=keyword_inputs,
@@ -85,9 +97,11 @@ def trace(
         loss=loss,
         targets=tuple(targets),
         optimizer=optimizer,
-        autocast=tracer.autocast_format(autocast),
+        autocast=autocast_format(autocast),
+        channels_last=channels_last,
+        like=release,
     )
-    found = tracer.trace(step, dtype=_convertible(dtype), sizes=sizes, fixed=fixed, progress=progress)
+    found = traced(step, dtype=_convertible(dtype), sizes=sizes, fixed=fixed, progress=progress)
     graph = Graph(
         name=name or found.name,
         mode=mode,
@@ -96,13 +110,22 @@ def trace(
         outputs=found.outputs,
         gradients=found.gradients,
         priced=price_all(found.ops, rules, "raise" if strict else "traffic"),
+        held=found.held,
         dims=found.dims,
         sizes=MappingProxyType(dict(sizes or {}) if fixed else {}),
         conditions=found.conditions,
-        tf32=tf32,
+        tf32=tf32 if release is None else release.tf32(tf32),
+        autocast=step.autocast,
+        channels_last=channels_last,
+        like=release,
         fx=found.fx,
     )
-    return graph.with_forced(found.forced)
+    again = partial(
+        trace, model, *inputs, mode=mode, loss=loss, targets=targets, optimizer=optimizer, dtype=dtype,
+        autocast=autocast, channels_last=channels_last, tf32=tf32, like=like, sizes=sizes, fixed=fixed, name=name,
+        rules=rules, strict=strict, **keyword_inputs,
+    )  # fmt: skip
+    return replace(graph.with_forced(found.forced), origin=Origin(trace=again))
 
 
 def predict(

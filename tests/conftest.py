@@ -1,6 +1,10 @@
 """What several tests stand on: round numbers, so that expected values can be worked out by hand."""
 
+import os
+
 import pytest
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # read once: whichever test profiles first must find it
 import torch  # noqa: F401  imported once here, so that no test pays for it in its own time
 from round_numbers import constants
 

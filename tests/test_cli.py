@@ -226,7 +226,8 @@ def test_execution_decides_which_kernels_run(run, net) -> None:
     }
     counts = {backend: one["kernels"] for backend, one in found.items()}
     assert counts["compiled"] == counts["reduce-overhead"] < counts["cuda-graph"] == counts["eager"]
-    assert found["reduce-overhead"]["execution"] == {"backend": "reduce-overhead", "sync": "step"}
+    assert found["reduce-overhead"]["execution"]["backend"] == "reduce-overhead"
+    assert found["reduce-overhead"]["execution"]["sync"] == "step"
     assert found["cuda-graph"]["cpu_s"] < found["eager"]["cpu_s"]
 
 
@@ -237,6 +238,49 @@ def test_execution_decides_which_kernels_run(run, net) -> None:
             ("--execution", "compile"),
             "execution backend 'compile': expected 'eager' or 'compiled' or 'cuda-graph' or 'reduce-overhead'; "
             "did you mean 'compiled'?",
+        ),
+        (
+            ("--compare", "execution"),
+            "--compare 'execution': expected NAME=VALUE,…, such as execution=eager,compiled",
+        ),
+        (("--compare", "batch=1,x"), "--compare batch: expected a positive integer; got 'x'"),
+        (
+            ("--compare", "batch=1", "--compare", "batch=2"),
+            "--compare 'batch' is given twice; put its values into one, separated by commas",
+        ),
+        (("--compare", "channels-last=maybe"), "--compare channels-last: expected yes or no; got 'maybe'"),
+        (
+            ("--compare", "bach=1"),
+            "compare: expected execution, autocast, channels_last; got 'bach'",
+        ),
+        (
+            ("--largest-batch",),
+            "--largest-batch: no size of --input is named batch, as in --input batch,3,224,224 --batch 32",
+        ),
+        (("--autocast", "int8"), "autocast: expected 'float16' ('fp16'), 'bfloat16' ('bf16') or None; got 'int8'"),
+        (("--like", "new"), "like: expected a release of PyTorch from 1.0 on, such as '1.12' or '2.4'; got 'new'"),
+        (
+            ("--like", "1.12", "--execution", "compiled"),
+            "execution 'compiled': PyTorch 1.12 has no torch.compile, which came with 2.0; choose 'eager' or "
+            "'cuda-graph', or a later release",
+        ),
+        (
+            ("--copy", "pageable", "--non-blocking"),
+            "execution non_blocking with copy 'pageable': only copies from 'pinned' memory run beside the CPU",
+        ),
+        (("--loader-rate", "-1"), "execution loader_rate: expected samples a second above 0; got -1.0"),
+        (("--loss", "cross_entropy"), "--loss belongs to --mode training"),
+        (
+            ("--mode", "training", "--target", "8"),
+            "--target is handed to the loss: name one, such as --loss cross_entropy",
+        ),
+        (
+            ("--mode", "training", "--loss", "mse_los"),
+            "torch.nn.functional has no loss 'mse_los'; did you mean 'mse_loss' or 'huber_loss' or 'l1_loss'?",
+        ),
+        (
+            ("--mode", "training", "--loss", "mse_loss", "--target", "y=8"),
+            "--target y=…: targets have no names; they are handed over in their order",
         ),
         (
             ("--execution", "cuda-graph", "--sync", "op"),
@@ -275,3 +319,29 @@ def test_a_fit_by_file(run, net, tmp_path) -> None:
     broken = run("predict", f"{net}:Net", *COMMON, "--batch", 2, "--constants", fit)
     assert broken.err.startswith(f"rooflinekit: {fit}: line 2: not valid YAML: ")
     assert broken.err.count("\n") == 1
+
+
+def test_a_training_step_in_all_its_words(run, net) -> None:
+    words = ("--mode", "training", "--optimizer", "SGD", "--loss", "cross_entropy", "--target", "batch:int64")
+    options = ("--autocast", "bf16", "--channels-last", "--like", "1.13", "--copy", "pinned", "--loader-rate", 100)
+    result = run("predict", f"{net}:Net", *COMMON, "--batch", 8, *words, *options, "--json")
+    (found,) = json.loads(result.out)["predictions"]
+    assert (found["autocast"], found["channels_last"], found["like"]) == ("bfloat16", True, "1.13")
+    assert found["execution"]["copy"] == "pinned"
+    assert found["total_s"] == pytest.approx(8 / 100)  # the loader's pace
+    assert sum(found["terms"].values()) == pytest.approx(found["total_s"])
+
+
+def test_compare_and_largest_batch(run, net) -> None:
+    ways = ("--compare", "execution=eager,compiled", "--compare", "autocast=none,fp16", "--compare", "batch=8,16")
+    result = run("predict", f"{net}:Net", *COMMON, "--batch", 8, *ways, "--largest-batch", "--json")
+    (found,) = json.loads(result.out)["predictions"]
+    assert len(found["compare"]) == 8
+    assert found["compare"][0]["speedup"] == 1
+    assert found["compare"][0]["total_s"] == found["total_s"]
+    assert found["largest_batch"] > 16
+    printed = run("predict", f"{net}:Net", *COMMON, "--batch", 8, *ways, "--largest-batch").out
+    assert "in other ways, for as many samples" in printed
+    assert f"largest batch{found['largest_batch']:>26}".split() == next(
+        line.split() for line in printed.splitlines() if "largest batch" in line
+    )

@@ -88,8 +88,8 @@ def test_the_host_alone(run: Run, call: Run, tmp_path: Path) -> None:
     host = load_host(tmp_path / "run-host.yaml")
     assert host.name == "one-core-host"
     predicted = call(
-        "predict", Path(__file__).parents[1] / "examples/bottlenecks.py:A", "--input", "1,64,32,32", "--gpu", "nvidia-l4",
-        "--host", "run-host.yaml",
+        "predict", Path(__file__).parents[1] / "examples/bottlenecks.py:A", "--input", "1,64,32,32",
+        "--gpu", "nvidia-l4", "--host", "run-host.yaml",
     )  # fmt: skip
     assert (predicted.status, predicted.err) == (0, "")
     # The same command again measures nothing and writes the same host.

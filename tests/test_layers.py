@@ -22,6 +22,7 @@ ROWS = [
     {"present"},
     {"workflows"},
     {"measurement"},
+    {"cli_parse"},
     {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign"},
     {"cli_measure"},
     {"cli"},
@@ -41,7 +42,8 @@ OUTSIDE = {
     "present": {"rich", "matplotlib", "numpy", "pandas"},
     "measurement": set(),
     "workflows": {"pandas"},  # for sweeps, when they are called
-    "cli_workload": {"typer", "rich", "torch"},  # torch for the names of its optimizers
+    "cli_parse": {"torch"},  # for the names of its optimizers and losses
+    "cli_workload": {"typer", "rich"},
     "cli_devices": {"typer"},
     "cli_fit": {"typer", "rich"},
     "cli_calibrate": {"typer", "rich"},

@@ -95,7 +95,8 @@ def test_keyword_inputs_and_number_formats(cpu: Device) -> None:
         Scale(4, 4), torch.ones(3, 4), times=2, shift=Input(4), dtype="bfloat16", by_op=False, gpu=cpu, **QUICK
     )
     assert found.inputs == ("3,4:float32", "times=2", "shift=4:float32")
-    assert found.options == {"dtype": "bfloat16", "autocast": None, "tf32": None, "optimizer": None, "burst": False}
+    plain = {"autocast": None, "tf32": None, "channels_last": False, "optimizer": None, "burst": False}
+    assert found.options == {"dtype": "bfloat16", **plain}
     assert found.ops == ()
 
 

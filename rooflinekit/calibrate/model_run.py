@@ -20,8 +20,8 @@ from rooflinekit.calibrate.samples import collect, settled
 from rooflinekit.calibrate.timers import CpuTimer, CudaTimer, first_line, fp32_arithmetic, gpu_name
 from rooflinekit.errors import MeasureError, RooflinekitError
 from rooflinekit.ir.tensor import DType
+from rooflinekit.tracing.step import Step
 from rooflinekit.tracing.symbols import place_of
-from rooflinekit.tracing.tracer import Step
 
 _WARMUPS = 50  # at most
 _SETTING_UP = 3  # steps before a capture

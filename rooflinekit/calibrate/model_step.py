@@ -15,7 +15,9 @@ from torch.utils import _pytree as pytree
 from rooflinekit.errors import MeasureError
 from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.tensor import DType
-from rooflinekit.tracing.tracer import Step, loss_of, multi_tensor
+from rooflinekit.tracing.step import Step
+from rooflinekit.tracing.symbols import channels_last_of
+from rooflinekit.tracing.tracer import loss_of, multi_tensor
 
 _FEWEST_IDS = 2  # where no table of embeddings says how many numbers are valid
 
@@ -35,11 +37,14 @@ def on_device(step: Step, device: torch.device, dtype: DType | None, sizes: Mapp
         raise MeasureError(f"model: expected a torch.nn.Module to run; got {type(step.model).__name__}")
     wanted = None if dtype is None else getattr(torch, dtype.value)
     model = _with_numbers(copy.deepcopy(step.model), device).to(device=device, dtype=wanted)
+    if step.channels_last:
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.data = tensor.data.contiguous(memory_format=channels_last_of(tensor.dim()))
     if step.mode == "inference":
         model.eval()
     elif not model.training:
         model.train()
-    make = _TensorMaker(device=device, dtype=wanted, sizes=sizes, ids=_ids(model))
+    make = _TensorMaker(device=device, dtype=wanted, sizes=sizes, ids=_ids(model), channels_last=step.channels_last)
     return replace(
         step,
         model=model,
@@ -86,12 +91,17 @@ class _TensorMaker:
     dtype: torch.dtype | None  # of floating-point inputs
     sizes: Mapping[str, int]
     ids: int
+    channels_last: bool
 
     def __call__(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return value.detach().clone().to(device=self.device, dtype=self._format(value.dtype))
         if not isinstance(value, Input):
             return value
+        drawn = self._drawn(value)
+        return drawn.contiguous(memory_format=channels_last_of(drawn.dim())) if self.channels_last else drawn
+
+    def _drawn(self, value: Input) -> torch.Tensor:
         shape = [self.sizes[size] if isinstance(size, str) else size for size in value.shape]
         dtype = self._format(getattr(torch, value.dtype.value))
         if dtype is torch.bool:

@@ -14,8 +14,10 @@ from rooflinekit.errors import SizeError
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Coverage, coverage_of
 from rooflinekit.ir.op import Op, PricedOp, nothing
+from rooflinekit.ir.origin import Origin, at_numbers
+from rooflinekit.ir.release import Release
 from rooflinekit.ir.sizes import Size, check_dims, check_names, evaluator, product, total
-from rooflinekit.ir.tensor import Role, TensorSpec
+from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.ir.tree import tree
 from rooflinekit.ir.validity import Condition, ForcedSize, check_conditions, check_everywhere
 from rooflinekit.ir.vectorized import evaluated
@@ -39,12 +41,17 @@ class Graph:
     outputs: tuple[TensorSpec, ...]
     gradients: tuple[TensorSpec, ...] = ()  # of the parameters, once backward is over
     priced: tuple[PricedOp, ...]  # in the order of execution
+    held: Mapping[str, str] = field(default_factory=nothing)  # memory → the last op during which Python keeps it
     dims: tuple[str, ...] = ()  # names of the sizes still open
     sizes: Mapping[str, int] = field(default_factory=nothing)  # sizes already given
     conditions: tuple[Condition, ...] = ()
     forced: tuple[ForcedSize, ...] = ()
     tf32: bool | None = None  # whether fp32 products may run as tf32; None for PyTorch's defaults
+    autocast: DType | None = None  # lower precision of an autocast region around forward and loss
+    channels_last: bool = False  # whether model and inputs were put into that layout
+    like: Release | None = None  # the release of PyTorch that it was traced as; None for the present one
     fx: Any = None  # torch.fx.Graph
+    origin: Origin | None = field(default=None, compare=False)
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -119,7 +126,7 @@ class Graph:
             if given.pop(forced.name, forced.value) != forced.value:
                 raise SizeError(f"{forced}; trace again with {forced.name}={dims[forced.name]}")
         check_conditions(self.conditions, {**self.sizes, **given})
-        return _map_graph(self, evaluator(given), given)
+        return replace(_map_graph(self, evaluator(given), given), origin=at_numbers(self))
 
     def counts(self, **dims: Any) -> pd.DataFrame:
         """FLOP and bytes at many sizes at once: one row each, exact integers.

@@ -55,7 +55,6 @@ def compiled_issues(graph: Graph, engines: Collection[str] = ()) -> tuple[Issue,
 
 def assumptions_of(graph: Graph) -> Iterator[str]:
     """What is taken for granted of the compiled step, to be told to the user."""
-    yield "compiled: peak memory is that of eager mode, where each op stores its result"
     if converts_to_channels_last(graph):
         yield "compiled: inductor runs the convolutions with channels last"
     if graph.mode == "training":

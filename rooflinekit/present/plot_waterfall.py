@@ -36,7 +36,7 @@ def waterfall(explanation: Compared, ax: Axes | None = None, *, width: Width = "
     another width.
     """
     style = style_of(width)
-    terms = explanation.terms()
+    terms = {name: seconds for name, seconds in explanation.terms().items() if seconds or name != "input"}
     totals = explanation.a.total_s, explanation.b.total_s
     levels = list(accumulate(terms.values(), initial=totals[0]))
     with drawing():

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rooflinekit.present.tables import console, table
+from rooflinekit.step.breakdown import KERNEL_TERMS
 from rooflinekit.step.prediction import TERMS, Prediction
 from rooflinekit.study.explanation import Explanation
 from rooflinekit.study.story import sentences
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 _ROWS = 25  # of a breakdown; the rest is one line
 
 
-def print_predictions(predictions: Sequence[Prediction]) -> None:
-    """Predictions of one workload, a column each."""
+def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] = ()) -> None:
+    """Predictions of one workload, a column each, and where it is given the largest batch that fits."""
     first = predictions[0]
     sizes = ", ".join(f"{name} {value}" for name, value in first.sizes.items())
     out = console()
@@ -26,6 +27,8 @@ def print_predictions(predictions: Sequence[Prediction]) -> None:
     rows = table("", *(p.machine.name for p in predictions))
     for label, values in _rows(predictions):
         rows.add_row(label, *values)
+    if largest:
+        rows.add_row("largest batch", *map(str, largest))
     console(wide=True).print(rows)
     out.print(f"counts: {first.coverage}")
     for prediction in predictions:
@@ -43,8 +46,10 @@ def _rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]:
         ("regime", [f"{p.regime} ({p.shares[p.regime]:.0%})" for p in predictions]),
     ]
     names = {"ideal": "FLOP at peak", "underuse": "peak not reached", "memory": "memory traffic"}
-    names |= {"launch": "kernel starts", "overhead": "GPU waits for CPU"}
+    names |= {"launch": "kernel starts", "overhead": "GPU waits for CPU", "input": "GPU waits for inputs"}
     for term in TERMS:
+        if term == "input" and not any(p.terms()[term] for p in predictions):
+            continue
         shares = [(p.terms()[term], p.terms()[term] / p.total_s) for p in predictions]
         rows.append((f"  {names[term]}", [f"{seconds(s)} {share:4.0%}" for s, share in shares]))
     rows += [
@@ -66,7 +71,7 @@ def _memory(prediction: Prediction) -> str:
 def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
     """A table of `by_module`, `by_kind`, … with the longest first."""
     out = console()
-    rows = table(str(frame.index.name), "time", "share", "kernels", "FLOP", "traffic", *TERMS)
+    rows = table(str(frame.index.name), "time", "share", "kernels", "FLOP", "traffic", *KERNEL_TERMS)
     for name, row in frame.head(_ROWS).iterrows():
         rows.add_row(
             str(name) or "(root)",
@@ -75,7 +80,7 @@ def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
             str(int(row["kernels"])),
             format_quantity(row["flop"], "flop"),
             format_quantity(row["bytes"], "byte"),
-            *(format_quantity(row[f"{term}_s"], "s") for term in TERMS),
+            *(format_quantity(row[f"{term}_s"], "s") for term in KERNEL_TERMS),
         )
     out.print(f"{prediction.machine.name}, by {frame.index.name}")
     console(wide=True).print(rows)

@@ -17,18 +17,22 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
-from rooflinekit.model.fusion import assumptions_of, compiled_issues
-from rooflinekit.model.kernels import issues_of
+from rooflinekit.model.fusion import assumptions_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
+from rooflinekit.step.breakdown import KERNEL_TERMS, grouped
+from rooflinekit.step.execution import Execution, check_release, issues_for
+from rooflinekit.step.feed import feed_of
 from rooflinekit.step.memory import MemoryUse, memory_of
-from rooflinekit.step.timeline import Execution, Span, Timeline, schedule
+from rooflinekit.step.report import document, lines
+from rooflinekit.step.timeline import Span, Timeline, schedule
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TERMS = ("ideal", "underuse", "memory", "launch", "overhead")
+TERMS = (*KERNEL_TERMS, "input")
+_WAITS = ("overhead", "input")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached properties need a place
@@ -39,18 +43,35 @@ class Prediction:
     time that the CPU spends issuing them.
     """
 
-    graph_name: str
-    mode: str
+    graph: Graph  # at these sizes
     machine: Machine
     host: Host
     execution: Execution
-    sizes: Mapping[str, int]
     flop: int  # that the mathematics asks for, by the plain algorithms
     bytes: int  # compulsory traffic
     timeline: Timeline
     memory: MemoryUse
-    coverage: Coverage
     assumptions: tuple[str, ...] = ()  # of the way of execution
+
+    @property
+    def graph_name(self) -> str:
+        """What the workload is called."""
+        return self.graph.name
+
+    @property
+    def mode(self) -> str:
+        """Which step: "inference" or "training"."""
+        return self.graph.mode
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The named sizes."""
+        return self.graph.sizes
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """How much of the counts comes from exact rules."""
+        return self.graph.coverage
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -68,14 +89,14 @@ class Prediction:
         for timing in self.timings:
             for name, seconds in timing.terms().items():
                 terms[name] += seconds
-        terms["overhead"] = self.timeline.idle_s
+        terms["overhead"], terms["input"] = self.timeline.idle_s, self.timeline.input_s
         return terms
 
     def terms(self) -> dict[str, float]:
         """Seconds by cause; they add up to `total_s`.
 
         ideal: FLOP at the datasheet's peak. underuse: peak not reached. memory: traffic beyond arithmetic. launch:
-        start of kernels on the device. overhead: the GPU waits for the CPU.
+        start of kernels on the device. overhead: the GPU waits for the CPU. input: it waits for the step's inputs.
         """
         return dict(self._terms)
 
@@ -87,7 +108,7 @@ class Prediction:
     @property
     def gpu_s(self) -> float:
         """Time in which the GPU executes kernels."""
-        return sum(seconds for name, seconds in self._terms.items() if name != "overhead")
+        return sum(seconds for name, seconds in self._terms.items() if name not in _WAITS)
 
     @property
     def cpu_s(self) -> float:
@@ -97,7 +118,11 @@ class Prediction:
     @cached_property
     def shares(self) -> Mapping[Bound, float]:
         """Share of the wall time by regime: in arithmetic, in memory traffic, and in neither."""
-        seconds: dict[Bound, float] = {"compute": 0.0, "memory": 0.0, "overhead": self._terms["overhead"]}
+        seconds: dict[Bound, float] = {
+            "compute": 0.0,
+            "memory": 0.0,
+            "overhead": sum(self._terms[name] for name in _WAITS),
+        }
         for timing in self.timings:
             busy: Bound = "compute" if timing.compute_s > timing.memory_s else "memory"
             seconds[busy] += timing.busy_s
@@ -119,10 +144,11 @@ class Prediction:
                 None
             )
         if not self.memory.fits:
-            need, have = self.memory.peak_bytes, self.memory.capacity
-            of = format_quantity(have, "byte", binary=True)
-            text = f"{self.machine.name}: needs {format_quantity(need, 'byte', binary=True)} of {of}: does not fit"
-            found[text] = None
+            m = self.memory
+            need, context, have = (
+                format_quantity(size, "byte", binary=True) for size in (m.reserved_bytes, m.context_bytes, m.capacity)
+            )
+            found[f"{self.machine.name}: needs {need}, and {context} for CUDA, of {have}: does not fit"] = None
         return tuple(found)
 
     def _unmeasured(self) -> str:
@@ -185,83 +211,38 @@ class Prediction:
         return self._grouped("kernel", lambda timing: timing.kernel.name)
 
     def _grouped(self, name: str, key: Callable[[Timing], str]) -> pd.DataFrame:
-        """One row a group, the longest first; `total_s` includes the GPU's waits before its kernels.
+        return grouped(self.spans, self.total_s, name, key)
 
-        What follows the last kernel (synchronization) belongs to none: the column adds up to `total_s` without it.
+    def compare(self, **variants: Any) -> pd.DataFrame:
+        """The same step in other ways: a row each, with its speed-up and what it removes.
+
+        variants: a value or a list of them for `execution`, `autocast`, `channels_last`, or a named size; every
+        combination is predicted, and this prediction stands first. See `rooflinekit.step.variants.compare` for the
+        columns. Raises InputError for anything else, or where it takes tracing again and the model is not known.
+
+        >>> table = p.compare(execution=["eager", "compiled"], batch=[8, 64])  # doctest: +SKIP
         """
-        import pandas as pd
+        from rooflinekit.step.variants import compare
 
-        rows: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        for span in self.spans:
-            timing = span.timing
-            row = rows[key(timing)]
-            row["kernels"] += 1
-            row["total_s"] += timing.total_s + span.waited_s
-            row["gpu_s"] += timing.total_s
-            for term, seconds in timing.terms().items():
-                row[f"{term}_s"] += seconds
-            row["overhead_s"] += span.waited_s
-            row["flop"] += float(timing.kernel.cost.flop)
-            row["bytes"] += float(timing.kernel.cost.bytes)
-        columns = ["kernels", "total_s", "gpu_s", *(f"{term}_s" for term in TERMS), "flop", "bytes"]
-        table = pd.DataFrame.from_dict(rows, orient="index", columns=columns).astype({"kernels": int})
-        table.insert(1, "share", table["total_s"] / self.total_s if self.total_s else 0.0)
-        table.index.name = name
-        return table.sort_values("total_s", ascending=False, kind="stable")
+        return compare(self, variants)
+
+    def largest_batch(self, size: str = "batch") -> int:
+        """The largest value of this named size at which the step fits the device's memory; 0 where 1 does not.
+
+        The step is not timed, and not traced again while the trace holds. Raises SizeError for an unknown size.
+        """
+        from rooflinekit.step.capacity import largest_size
+
+        return largest_size(self, size)
 
     # --- for people and programs ---------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the kernels, ready for JSON."""
-        low, high = self.interval(0.9)
-        return {
-            "model": self.graph_name,
-            "mode": self.mode,
-            "device": self.machine.name,
-            "host": self.host.name,
-            "execution": {"backend": self.execution.backend, "sync": self.execution.sync},
-            "sizes": dict(self.sizes),
-            "total_s": self.total_s,
-            "low_s": low,
-            "high_s": high,
-            "gpu_s": self.gpu_s,
-            "cpu_s": self.cpu_s,
-            "regime": self.regime,
-            "shares": dict(self.shares),
-            "terms": self.terms(),
-            "flop": self.flop,
-            "bytes": self.bytes,
-            "kernels": len(self.timings),
-            "constants": self.machine.constants.name,
-            "burst": self.machine.burst,
-            "memory": {
-                "peak_bytes": self.memory.peak_bytes,
-                "weight_bytes": self.memory.weight_bytes,
-                "gradient_bytes": self.memory.gradient_bytes,
-                "state_bytes": self.memory.state_bytes,
-                "capacity_bytes": self.memory.capacity,
-                "fits": self.memory.fits,
-            },
-            "coverage": self.coverage.to_dict(),
-            "notes": list(self.notes),
-        }
+        return document(self)
 
     def __str__(self) -> str:
-        low, high = self.interval(0.9)
-        sizes = ", ".join(f"{name}={value}" for name, value in self.sizes.items())
-        terms = ", ".join(f"{name} {format_quantity(s, 's')}" for name, s in self.terms().items())
-        lines = [
-            f"{self.graph_name} {self.mode}{f' ({sizes})' if sizes else ''} on {self.machine.name}: "
-            f"{format_quantity(self.total_s, 's')} ({format_quantity(low, 's')} to {format_quantity(high, 's')}), "
-            f"{self.regime}-bound",
-            f"GPU busy {format_quantity(self.gpu_s, 's')}, CPU issuing {format_quantity(self.cpu_s, 's')}, "
-            f"{len(self.timings)} kernels, peak memory "
-            f"{format_quantity(self.memory.peak_bytes, 'byte', binary=True)}",
-            f"terms: {terms}",
-            f"counts: {self.coverage}",
-            *(f"note: {note}" for note in self.notes),
-        ]
-        return "\n".join(lines)
+        return "\n".join(lines(self))
 
     def __repr__(self) -> str:
         return f"<Prediction {str(self).splitlines()[0]}>"
@@ -276,23 +257,21 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
     Raises SizeError while a size is open, FormatError for arithmetic that the device does not have, InputError for a
     CUDA graph of a step in which the CPU reads a number.
     """
-    kernels_of = compiled_issues if execution.fused else issues_of
-    issues = kernels_of(graph, machine.device.matrix_peak)
+    check_release(graph.like, execution)
+    feed = feed_of(graph, machine.device, host, execution)
+    issues = issues_for(graph, machine.device, execution)
     gap = machine.values["kernel_gap_graph" if execution.as_graph else "kernel_gap"]
     launched = machine.with_values({**machine.values, "kernel_gap": gap})
     timed = iter(time_kernels([kernel for issue in issues for kernel in issue.kernels], launched))
     timings = [tuple(islice(timed, len(issue.kernels))) for issue in issues]
     return Prediction(
-        graph_name=graph.name,
-        mode=graph.mode,
+        graph=graph,
         machine=machine,
         host=host,
         execution=execution,
-        sizes=graph.sizes,
         flop=int(graph.flop),
         bytes=int(graph.bytes),
-        timeline=schedule(issues, timings, host, execution),
-        memory=memory_of(graph, machine.device.dram.capacity),
-        coverage=graph.coverage,
+        timeline=schedule(issues, timings, host, execution, feed, in_series=machine.device.kind == "cpu"),
+        memory=memory_of(graph, issues, machine.device, fused=execution.fused),
         assumptions=tuple(assumptions_of(graph)) if execution.fused else (),
     )

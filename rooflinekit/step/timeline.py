@@ -3,55 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
 
-from rooflinekit.errors import InputError, nearest
+from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.model.fusion import is_fused
 from rooflinekit.model.kernels import Issue
 from rooflinekit.model.roofline import Timing
-
-Backend = Literal["eager", "compiled", "cuda-graph", "reduce-overhead"]
-Sync = Literal["none", "step", "op"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
-    """How PyTorch runs the step.
-
-    `backend`: "eager" launches the kernels of each op; "compiled" those of torch.compile in its default mode, the
-    optimizer's included; "cuda-graph" launches the eager kernels as one CUDA graph, and "reduce-overhead" the compiled
-    ones.
-    `sync`: "step" synchronizes after every step (the time of one step alone), "none" lets steps follow each other
-    without waiting (the time a step adds to a long loop), "op" synchronizes after every op (as profilers do).
-    Raises InputError for another word, and for synchronizing after the ops of a CUDA graph.
-    """
-
-    backend: Backend = "eager"
-    sync: Sync = "step"
-
-    def __post_init__(self) -> None:
-        for field, value, known in (("backend", self.backend, Backend), ("sync", self.sync, Sync)):
-            if value not in get_args(known):
-                words = " or ".join(map(repr, get_args(known)))
-                raise InputError(f"execution {field} {value!r}: expected {words}{nearest(str(value), get_args(known))}")
-        if self.sync == "op" and self.as_graph:
-            raise InputError(
-                f"execution sync 'op': a CUDA graph ({self.backend!r}) runs as a whole; choose 'step' or 'none', or "
-                "execution 'eager' or 'compiled'"
-            )
-
-    @property
-    def fused(self) -> bool:
-        """Whether torch.compile makes the kernels."""
-        return self.backend in ("compiled", "reduce-overhead")
-
-    @property
-    def as_graph(self) -> bool:
-        """Whether the kernels are launched as a CUDA graph."""
-        return self.backend in ("cuda-graph", "reduce-overhead")
+from rooflinekit.step.execution import Execution
+from rooflinekit.step.feed import Feed, Transfer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +27,41 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CopySpan:
+    """The copy of an input on the two queues, likewise; the GPU computes nothing meanwhile."""
+
+    transfer: Transfer
+    issued_s: float
+    start_s: float
+    end_s: float
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """Both queues over one step."""
 
     spans: tuple[Span, ...]
     cpu_s: float  # what the CPU spends issuing the step
     tail_s: float  # what passes after the last kernel has ended: the CPU's remaining work, the synchronization
+    copies: tuple[CopySpan, ...] = ()  # before the first kernel
+    starved_s: float = 0.0  # how much longer the loader takes for the step's samples than all this
 
     @property
     def idle_s(self) -> float:
-        """How long the GPU does not execute a kernel of the step."""
-        return sum(span.waited_s for span in self.spans) + self.tail_s
+        """How long the GPU neither executes a kernel of the step nor waits for its inputs."""
+        before = sum(copy.waited_s for copy in self.copies)
+        return before + sum(span.waited_s for span in self.spans) + self.tail_s
+
+    @property
+    def input_s(self) -> float:
+        """How long the GPU waits for the step's inputs, copied or not yet loaded."""
+        return sum(copy.transfer.seconds for copy in self.copies) + self.starved_s
+
+    def fed_at(self, supply_s: float) -> Timeline:
+        """The timeline of a step whose samples take a loader so long, in a loop of such steps."""
+        busy = sum(span.timing.total_s for span in self.spans)
+        return replace(self, starved_s=max(0.0, supply_s - (busy + self.idle_s + self.input_s)))
 
 
 def reads_a_number(op: Op) -> bool:
@@ -100,42 +85,115 @@ def issue_cost_s(issue: Issue, host: Host, execution: Execution | None = None) -
     return dispatch_s + further_s
 
 
+class _Queues:
+    """The CPU, the GPU, and what has run so far; times in seconds from the start of the step."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.cpu = host.step
+        self.gpu = 0.0
+        self.waited_for_gpu = 0.0
+        self.spans: list[Span] = []
+        self.copies: list[CopySpan] = []
+
+    def wait(self) -> None:
+        """The CPU goes on when the GPU has done everything."""
+        done = max(self.cpu, self.gpu) + self.host.sync
+        self.waited_for_gpu += done - self.cpu
+        self.cpu = done
+
+    def copy(self, feed: Feed) -> None:
+        """Inputs on their way, each by an op of its own."""
+        for transfer in feed.transfers:
+            self.cpu += self.host.dispatch_s("default")
+            start = max(self.gpu, self.cpu + self.host.launch_latency)
+            self.copies.append(
+                CopySpan(
+                    transfer=transfer, issued_s=self.cpu, start_s=start, end_s=start + transfer.seconds,
+                    waited_s=start - self.gpu,
+                )
+            )  # fmt: skip
+            self.gpu = start + transfer.seconds
+            if feed.blocking:
+                self.wait()
+
+    def run(self, timing: Timing, earliest_s: float) -> None:
+        """A kernel that may start at this time, and when the GPU is free."""
+        start = max(self.gpu, earliest_s)
+        end = start + timing.total_s
+        self.spans.append(Span(timing=timing, issued_s=self.cpu, start_s=start, end_s=end, waited_s=start - self.gpu))
+        self.gpu = end
+
+    def timeline(self, execution: Execution, *, synchronized: bool = False) -> Timeline:
+        """What has become of the step; `synchronized` where the CPU has waited for its last kernel already."""
+        cpu_s = self.cpu - self.waited_for_gpu
+        if execution.sync == "none" and not self.waited_for_gpu:
+            return _steady(self.spans, self.copies, cpu_s)
+        end = self.cpu if synchronized else max(self.cpu, self.gpu)
+        if execution.sync != "none" and not synchronized:
+            end += self.host.sync
+        return Timeline(spans=tuple(self.spans), copies=tuple(self.copies), cpu_s=cpu_s, tail_s=end - self.gpu)
+
+
 def schedule(
-    issues: Sequence[Issue], timings: Sequence[Sequence[Timing]], host: Host, execution: Execution
+    issues: Sequence[Issue],
+    timings: Sequence[Sequence[Timing]],
+    host: Host,
+    execution: Execution,
+    feed: Feed | None = None,
+    *,
+    in_series: bool = False,
 ) -> Timeline:
     """Runs the two queues: a kernel starts when the GPU is free and the CPU has launched it.
 
-    `timings` holds the times of each issue's kernels, in the order of the issues.
+    `timings` holds the times of each issue's kernels, in the order of the issues. `feed` is what the step waits for
+    before it computes. `in_series` where kernels run on the CPU that issues them: there is one queue, and each op
+    takes its dispatch and then its kernels. Raises InputError for a CUDA graph that cannot be.
     """
+    feed = feed or Feed()
+    scheduled = _in_series if in_series else _replayed if execution.as_graph else _launched
+    return scheduled(issues, timings, host, execution, feed).fed_at(feed.supply_s)
+
+
+def _launched(
+    issues: Sequence[Issue], timings: Sequence[Sequence[Timing]], host: Host, execution: Execution, feed: Feed
+) -> Timeline:
+    queues = _Queues(host)
+    queues.copy(feed)
+    queues.cpu += host.guards if execution.fused else 0.0
+    waited = False
+    for issue, kernels in zip(issues, timings, strict=True):
+        queues.cpu += issue_cost_s(issue, host, execution) - max(0, len(kernels) - 1) * host.launch
+        for i, timing in enumerate(kernels):
+            queues.cpu += host.launch if i else 0.0
+            queues.run(timing, queues.cpu + host.launch_latency)
+        if kernels and (execution.sync == "op" or reads_a_number(issue.op)):
+            queues.wait()
+            waited = True
+    return queues.timeline(execution, synchronized=execution.sync == "op" and waited)
+
+
+def _in_series(
+    issues: Sequence[Issue], timings: Sequence[Sequence[Timing]], host: Host, execution: Execution, feed: Feed
+) -> Timeline:
+    """Kernels on the cores that dispatch them: nothing is launched ahead, copied or waited for."""
     if execution.as_graph:
-        return _replayed(issues, timings, host, execution)
-    cpu, gpu = host.step + (host.guards if execution.fused else 0.0), 0.0
-    waited_for_gpu = 0.0
-    spans: list[Span] = []
+        raise InputError(f"execution {execution.backend!r}: a CPU has no CUDA graphs; choose 'eager' or 'compiled'")
+    queues = _Queues(host)
+    queues.cpu += host.guards if execution.fused else 0.0
+    cpu_s = queues.cpu
     for issue, kernels in zip(issues, timings, strict=True):
         cost = issue_cost_s(issue, host, execution)
-        cpu += cost - max(0, len(kernels) - 1) * host.launch
-        for i, timing in enumerate(kernels):
-            cpu += host.launch if i else 0.0
-            start = max(gpu, cpu + host.launch_latency)
-            spans.append(
-                Span(timing=timing, issued_s=cpu, start_s=start, end_s=start + timing.total_s, waited_s=start - gpu)
-            )
-            gpu = start + timing.total_s
-        if kernels and (execution.sync == "op" or reads_a_number(issue.op)):
-            done = max(cpu, gpu) + host.sync
-            waited_for_gpu += done - cpu
-            cpu = done
-    cpu_s = cpu - waited_for_gpu
-    if execution.sync == "none" and not waited_for_gpu:
-        return _steady(spans, cpu_s)
-    synchronized = execution.sync == "op" and waited_for_gpu > 0
-    end = cpu if synchronized else max(cpu, gpu) + host.sync
-    return Timeline(spans=tuple(spans), cpu_s=cpu_s, tail_s=end - gpu)
+        cpu_s += cost
+        queues.cpu += cost
+        for timing in kernels:
+            queues.run(timing, queues.cpu)
+            queues.cpu = queues.gpu
+    return Timeline(spans=tuple(queues.spans), cpu_s=cpu_s, tail_s=queues.cpu - queues.gpu)
 
 
 def _replayed(
-    issues: Sequence[Issue], timings: Sequence[Sequence[Timing]], host: Host, execution: Execution
+    issues: Sequence[Issue], timings: Sequence[Sequence[Timing]], host: Host, execution: Execution, feed: Feed
 ) -> Timeline:
     """One launch for all kernels. Raises InputError for a number that the CPU reads on the way."""
     for issue in issues:
@@ -145,34 +203,35 @@ def _replayed(
                 f"execution {execution.backend!r}: op {issue.op.name!r}{where} reads a number on the CPU, which a CUDA "
                 "graph cannot hold; take it out of the step, or choose execution 'eager' or 'compiled'"
             )
-    cpu_s = host.step + (host.guards if execution.fused else 0.0) + host.launch + host.graph_launch
-    gpu = 0.0
-    spans: list[Span] = []
+    queues = _Queues(host)
+    queues.copy(feed)
+    queues.cpu += (host.guards if execution.fused else 0.0) + host.launch + host.graph_launch
     for timing in (timing for kernels in timings for timing in kernels):
-        start = gpu if spans else cpu_s + host.launch_latency
-        end = start + timing.total_s
-        spans.append(Span(timing=timing, issued_s=cpu_s, start_s=start, end_s=end, waited_s=start - gpu))
-        gpu = end
-    if execution.sync == "none":
-        return _steady(spans, cpu_s)
-    return Timeline(spans=tuple(spans), cpu_s=cpu_s, tail_s=max(cpu_s, gpu) + host.sync - gpu)
+        queues.run(timing, queues.cpu + host.launch_latency)
+    return queues.timeline(execution)
 
 
-def _steady(spans: list[Span], cpu_s: float) -> Timeline:
+def _steady(spans: list[Span], copies: list[CopySpan], cpu_s: float) -> Timeline:
     """Many steps one after another: the queue between CPU and GPU stays filled, and the slower side sets the pace.
 
     Where the GPU keeps up, its waits are those of one step shrunk to what is left of them: pace - busy time.
     """
-    busy = sum(span.timing.total_s for span in spans)
+    busy = sum(span.timing.total_s for span in spans) + sum(copy.transfer.seconds for copy in copies)
     idle = max(0.0, cpu_s - busy)
-    alone = sum(span.waited_s for span in spans)
+    alone = sum(copy.waited_s for copy in copies) + sum(span.waited_s for span in spans)
     share = idle / alone if alone else 0.0
-    paced = []
     gpu = 0.0
+    moved: list[Span] = []
+    moved_copies: list[CopySpan] = []
+    for copy in copies:
+        waited = copy.waited_s * share
+        start = gpu + waited
+        gpu = start + copy.transfer.seconds
+        moved_copies.append(replace(copy, start_s=start, end_s=gpu, waited_s=waited))
     for span in spans:
         waited = span.waited_s * share
         start = gpu + waited
         gpu = start + span.timing.total_s
-        paced.append(Span(timing=span.timing, issued_s=span.issued_s, start_s=start, end_s=gpu, waited_s=waited))
-    tail = idle - sum(span.waited_s for span in paced)
-    return Timeline(spans=tuple(paced), cpu_s=cpu_s, tail_s=max(0.0, tail))
+        moved.append(replace(span, start_s=start, end_s=gpu, waited_s=waited))
+    tail = idle - alone * share
+    return Timeline(spans=tuple(moved), copies=tuple(moved_copies), cpu_s=cpu_s, tail_s=max(0.0, tail))

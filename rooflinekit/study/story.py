@@ -17,6 +17,7 @@ _MEANING = {
     "memory": "memory traffic",
     "launch": "kernel starts",
     "overhead": "GPU waiting for the CPU",
+    "input": "GPU waiting for inputs",
 }
 
 _SAME = 0.02  # a ratio this close to 1 is called equal

@@ -15,8 +15,8 @@ from rooflinekit.errors import InputError, SizeError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.machine import Machine
+from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
-from rooflinekit.step.timeline import Execution
 
 _BATCH = "batch"  # the size of which there is a throughput
 

@@ -18,7 +18,10 @@ Progress = Callable[[int, str], None]
 class ModuleCalls:
     """Follows the calls of modules, by the `paths` of their identities."""
 
-    def __init__(self, paths: dict[int, str], progress: Progress | None = None) -> None:
+    def __init__(
+        self, paths: dict[int, str], progress: Progress | None = None, returned: Callable[[Any], None] | None = None
+    ) -> None:
+        self._returned = returned  # called with the arguments of each call that is over
         self.last = ""  # the newest path, for the report of a failure
         self._paths = paths
         self._progress = progress
@@ -34,7 +37,9 @@ class ModuleCalls:
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             path = self._paths.get(id(module))
             if path is None:
-                return original(module, *args, **kwargs)
+                output = original(module, *args, **kwargs)
+                self._over(args, kwargs)
+                return output
             self._entered += 1
             if self._progress is not None:
                 self._progress(self._entered, path)
@@ -44,12 +49,17 @@ class ModuleCalls:
                 return original(module, *args, **kwargs)
             finally:
                 self._open.pop()
+                self._over(args, kwargs)
 
         nn.Module.__call__ = call  # type: ignore[method-assign]
         try:
             yield
         finally:
             nn.Module.__call__ = original  # type: ignore[method-assign]
+
+    def _over(self, *arguments: Any) -> None:
+        if self._returned is not None:
+            self._returned(arguments)
 
     def module(self, phase: Phase) -> str:
         """The path for an operator that is dispatched now."""

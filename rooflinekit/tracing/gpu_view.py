@@ -23,8 +23,12 @@ from rooflinekit.tracing.shapes import RESAMPLING
 
 
 @contextmanager
-def gpu_view() -> Iterator[None]:
-    """Replaces functions that CPU tracing would decompose by the operators that CUDA dispatches."""
+def gpu_view(*, fused_attention: bool = True) -> Iterator[None]:
+    """Replaces functions that CPU tracing would decompose by the operators that CUDA dispatches.
+
+    fused_attention: whether scaled_dot_product_attention is an operator; before 2.0 models wrote it out.
+    """
+    replaced = _REPLACED if fused_attention else _REPLACED | {functional.scaled_dot_product_attention: _written_out}
     # A mode is switched off inside the function that it was asked about. nn.MultiheadAttention and F.interpolate call
     # these from inside such a function: there only the names that they look up reach them.
     places: list[tuple[Any, str]] = [
@@ -34,15 +38,22 @@ def gpu_view() -> Iterator[None]:
     originals = [(place, name, getattr(place, name)) for place, name in places]
     try:
         for place, name, original in originals:
-            setattr(place, name, functools.partial(_called, original))
-        with autocast.cuda_autocast(), _GpuView():
+            setattr(place, name, functools.partial(_called, replaced, original))
+        with autocast.cuda_autocast(), _GpuView(replaced):
             yield
     finally:
         for place, name, original in originals:
             setattr(place, name, original)
 
 
+_Replaced = dict[Callable[..., Any], Callable[..., Any]]
+
+
 class _GpuView(TorchFunctionMode):
+    def __init__(self, replaced: _Replaced) -> None:
+        super().__init__()
+        self._replaced = replaced
+
     def __torch_function__(
         self,
         function: Callable[..., Any],
@@ -50,14 +61,14 @@ class _GpuView(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        output = _called(function, *args, **(kwargs or {}))
+        output = _called(self._replaced, function, *args, **(kwargs or {}))
         note_answer(function, args, output)
         return output
 
 
-def _called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _called(replaced: _Replaced, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What stands in the place of the function, or the function itself."""
-    replacement = _REPLACED.get(function)
+    replacement = replaced.get(function)
     output = NotImplemented if replacement is None else replacement(*args, **kwargs)
     return function(*args, **kwargs) if output is NotImplemented else output
 
@@ -132,6 +143,33 @@ def _fused_or_not(
             query, key, value, mask, training, dropout_p, is_causal, scale=scale
         )
     )
+
+
+def _written_out(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Attention as models wrote it before there was a function: scale, product, mask, softmax, dropout, product."""
+    if query.is_nested:
+        return NotImplemented
+    if enable_gqa and query.shape[-3] != key.shape[-3]:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-2, -1)
+    if is_causal:
+        kept = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(kept.logical_not(), float("-inf"))
+    elif attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(attn_mask.logical_not(), float("-inf"))
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return functional.dropout(scores.softmax(dim=-1), dropout_p, dropout_p > 0.0) @ value
 
 
 def _additive(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -209,7 +247,7 @@ def _scaled(edge: Any, scale: float) -> Any:
     return edge // int(inverse) if inverse == int(inverse) else torch.sym_int(edge * scale)  # type: ignore[no-untyped-call]
 
 
-_REPLACED: dict[Callable[..., Any], Callable[..., Any]] = {
+_REPLACED: _Replaced = {
     functional.scaled_dot_product_attention: _attention,
     functional.dropout: _dropout,
     **{

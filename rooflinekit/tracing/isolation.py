@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from rooflinekit.errors import TraceError
 from rooflinekit.tracing.memory import fake_like
 from rooflinekit.tracing.sparse import is_sparse, note_weight
+from rooflinekit.tracing.symbols import channels_last_of
 
 #: Fake tensors stand on the CPU: a fake CUDA device would end the process in a build of torch without CUDA.
 FAKE_DEVICE = "cpu"
@@ -82,13 +83,21 @@ def preserved(roots: dict[str, nn.Module]) -> Iterator[None]:
                 attributes[name].update(content)
 
 
+def _stride(tensor: torch.Tensor, channels_last: bool) -> tuple[int, ...]:
+    layout = channels_last_of(tensor.dim())
+    if not channels_last or layout is torch.contiguous_format:
+        return tensor.stride()
+    return torch.empty(tensor.shape, device="meta", memory_format=layout).stride()
+
+
 def put_fakes_in(
-    roots: dict[str, nn.Module], dtype: torch.dtype | None, mode: FakeTensorMode
+    roots: dict[str, nn.Module], dtype: torch.dtype | None, mode: FakeTensorMode, *, channels_last: bool = False
 ) -> dict[str, torch.Tensor]:
     """Replaces each parameter, buffer and tensor attribute by a fake one; tied tensors stay tied.
 
     Call it inside `preserved`. Returns the fakes by name: those of parameters are parameters. With a `dtype`,
-    floating-point tensors take it.
+    floating-point tensors take it; with `channels_last` those of four or five dimensions that layout, as in
+    `nn.Module.to`.
     """
     fakes: dict[int, torch.Tensor] = {}
     named: dict[str, torch.Tensor] = {}
@@ -101,7 +110,7 @@ def put_fakes_in(
             fake: torch.Tensor = mode.from_tensor(tensor.detach().to(wanted))
             note_weight(fake, tensor)
         else:
-            fake = fake_like(mode, tensor.shape, tensor.stride(), wanted)
+            fake = fake_like(mode, tensor.shape, _stride(tensor, channels_last), wanted)
         if isinstance(tensor, nn.Parameter):
             fake._is_param = True  # what makes isinstance(fake, nn.Parameter) true
             fake.requires_grad_(tensor.requires_grad)

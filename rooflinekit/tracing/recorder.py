@@ -71,7 +71,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.fx = fx.Graph()
         self.phase = Phase.FORWARD
         self.gradients: tuple[TensorSpec, ...] = ()
-        self.calls = ModuleCalls(paths, progress)
+        self.held: dict[str, str] = {}  # memory → the last op while a module's call still holds it
+        self.calls = ModuleCalls(paths, progress, self._returned)
         self._symbols = symbols
         self._memory = OpMemory(symbols.fake)
         self._recording = True
@@ -104,6 +105,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield
         finally:
             self._recording = True
+
+    def _returned(self, arguments: Any) -> None:
+        """A call of a module is over: until now Python has held the tensors that it was given."""
+        if self.phase is Phase.FORWARD and self.ops:
+            for leaf in pytree.tree_leaves(arguments):
+                known: TensorSpec | None = getattr(leaf, SPEC, None)
+                if known is not None:
+                    self.held[known.memory] = self.ops[-1].name
 
     # --- ops -------------------------------------------------------------------------------------------------
 

@@ -68,15 +68,22 @@ def place_of(error: BaseException) -> str:
 def example_sizes(names: Iterable[str], given: Mapping[str, int], taken: Iterable[int]) -> dict[str, int]:
     """A number for each name to trace at: the given one, else one that nothing else in the model has.
 
-    Examples must differ from each other and from the model's own sizes, or equal sizes would be taken for the same.
+    Examples must differ from each other and from the model's own sizes, or equal sizes would be taken for the same; and
+    from 1, which torch takes for a constant.
     """
     used = {*taken, *given.values(), 0, 1}
     examples = {}
     for name in names:
-        example = given.get(name) or next(size for size in range(5, 10**6, 2) if size not in used)
+        fresh = (size for size in range(5, 10**6, 2) if size not in used)
+        example = given[name] if given.get(name, 1) != 1 else next(fresh)
         used.add(example)
         examples[name] = example
     return examples
+
+
+def channels_last_of(dimensions: int) -> torch.memory_format:
+    """The layout with channels last of tensors with so many dimensions; the plain one where there is none."""
+    return {4: torch.channels_last, 5: torch.channels_last_3d}.get(dimensions, torch.contiguous_format)
 
 
 class Symbols:
@@ -107,13 +114,14 @@ class Symbols:
         finally:
             environment.inside_op = False
 
-    def tensor(self, described: Input, name: str, device: str) -> torch.Tensor:
-        """A fake tensor as described, its named sizes symbolic."""
+    def tensor(self, described: Input, name: str, device: str, *, channels_last: bool = False) -> torch.Tensor:
+        """A fake tensor as described, its named sizes symbolic; images with `channels_last` in that layout."""
+        layout = channels_last_of(len(described.shape)) if channels_last else torch.contiguous_format
         shape = [self.examples[size] if isinstance(size, str) else size for size in described.shape]
         dtype = getattr(torch, described.dtype.value)
         if not described.names:
             with self.fake:
-                return torch.empty(shape, dtype=dtype, device=device)
+                return torch.empty(shape, dtype=dtype, device=device, memory_format=layout)
         dynamic = [DimDynamic.DYNAMIC if isinstance(s, str) else DimDynamic.STATIC for s in described.shape]
         fake = self.fake.from_tensor(
             torch.empty(shape, dtype=dtype, device="meta"),
@@ -125,7 +133,7 @@ class Symbols:
             if isinstance(wanted, str):
                 self._to_user[size.node.expr] = symbol(wanted)
         with self.fake:
-            return torch.empty(fake.shape, dtype=dtype, device=device)
+            return torch.empty(fake.shape, dtype=dtype, device=device, memory_format=layout)
 
     def size(self, value: Any) -> Size:
         """A size of torch's, `int` or `SymInt`, as one of ours."""

@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from rooflinekit.errors import InputError, TraceError
-from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.op import Op, Phase
+from rooflinekit.ir.release import Release
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.ir.validity import Condition, ForcedSize
 from rooflinekit.tracing.calls import Progress
 from rooflinekit.tracing.failures import readable_errors
 from rooflinekit.tracing.gpu_view import gpu_view
-from rooflinekit.tracing.isolation import FAKE_DEVICE, modules_of, named_modules, preserved, put_fakes_in, refuse_lazy
+from rooflinekit.tracing.isolation import modules_of, named_modules, preserved, put_fakes_in, refuse_lazy
 from rooflinekit.tracing.recorder import Recorder
+from rooflinekit.tracing.step import InputMaker, Step, described, names_of, with_numbers
 from rooflinekit.tracing.symbols import Symbols, example_sizes
 from rooflinekit.tracing.tensors import parts_of
-
-Mode = Literal["inference", "training"]
-Loss = Callable[..., torch.Tensor]
-#: Builds an optimizer from parameters: `torch.optim.AdamW`, or a `functools.partial` of one.
-OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,31 +38,11 @@ class Trace:
     outputs: tuple[TensorSpec, ...]
     gradients: tuple[TensorSpec, ...]
     ops: tuple[Op, ...]
+    held: Mapping[str, str]
     dims: tuple[str, ...]
     conditions: tuple[Condition, ...]
     forced: tuple[ForcedSize, ...]
     fx: fx.Graph
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What is traced: a model, what it is called with, and what follows the forward pass."""
-
-    model: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    mode: Mode = "inference"
-    loss: Loss | None = None
-    targets: tuple[Any, ...] = ()
-    optimizer: OptimizerFactory | None = None
-    autocast: DType | None = None  # lower precision of a region around model and loss
-
-
-def autocast_format(name: str | DType | None) -> DType | None:
-    """The lower precision of an autocast region; raises InputError for one that CUDA has not."""
-    if name is None or name in (DType.FLOAT16, DType.BFLOAT16):
-        return None if name is None else DType(name)
-    raise InputError(f"autocast: expected 'float16', 'bfloat16' or None; got {str(name)!r}")
 
 
 def trace(
@@ -84,20 +61,20 @@ def trace(
 
     Raises InputError or SizeError for inputs that make no sense, TraceError for a model that cannot be traced.
     """
-    step = _described(step)
-    given = check_dims(sizes or {}, _names(step))
+    step = described(step)
+    given = check_dims(sizes or {}, names_of(step))
     if fixed:
-        step, given = _with_numbers(step, given), {}
+        step, given = with_numbers(step, given), {}
     roots = modules_of(step.model)
     refuse_lazy(roots)
-    names = _names(step)
+    names = names_of(step)
     taken = {size for root in roots.values() for weight in root.parameters() for size in weight.shape}
     examples = example_sizes(names, given, taken)
 
     def at(numbers: Sequence[str]) -> Trace:
         """The trace with some of the sizes as numbers."""
-        left = _with_numbers(step, {name: examples[name] for name in numbers})
-        return _traced(left, roots, Symbols(_names(left), examples), dtype, progress)
+        left = with_numbers(step, {name: examples[name] for name in numbers})
+        return _traced(left, roots, Symbols(names_of(left), examples), dtype, progress)
 
     try:
         return at(())
@@ -129,10 +106,11 @@ def _traced(
 ) -> Trace:
     with preserved(roots):
         paths = named_modules(roots)
-        weights = put_fakes_in(roots, None if dtype is None else getattr(torch, dtype.value), symbols.fake)
+        converted = None if dtype is None else getattr(torch, dtype.value)
+        weights = put_fakes_in(roots, converted, symbols.fake, channels_last=step.channels_last)
         recorder = Recorder(symbols, paths, progress)
         specs = [recorder.name_tensor(w, name, _role(w)) for name, w in weights.items()]
-        make = _InputMaker(recorder, symbols, dtype)
+        make = InputMaker(recorder, symbols, dtype, channels_last=step.channels_last)
         args, kwargs, targets = make(step.args, "arg"), make(step.kwargs, ""), make(step.targets, "target")
         modes = (
             readable_errors(step.model, recorder),
@@ -140,7 +118,7 @@ def _traced(
             symbols.fake,
             recorder,
             recorder.calls.followed(),
-            gpu_view(),
+            gpu_view(fused_attention=step.like is None or step.like.fuses_attention),
         )
         with ExitStack() as stack:
             for mode in modes:
@@ -168,6 +146,7 @@ def _collected(
         outputs=tuple(map(recorder.spec, leaves)),
         gradients=recorder.gradients,
         ops=tuple(recorder.ops),
+        held=MappingProxyType(recorder.held),
         dims=symbols.names,
         conditions=symbols.conditions(),
         forced=symbols.forced(),
@@ -187,7 +166,9 @@ def _run(step: Step, args: Any, kwargs: Any, targets: Any, roots: Mapping[str, n
         for module in modules:
             module.training = True
     parameters = list(dict.fromkeys(p for root in roots.values() for p in root.parameters() if p.requires_grad))
-    optimizer = None if step.optimizer is None else multi_tensor(step.optimizer(parameters))
+    optimizer = None if step.optimizer is None else multi_tensor(step.optimizer(parameters), step.like)
+    if step.like is not None and not step.like.drops_gradients:
+        _keep_gradients(parameters, recorder)
     with torch.enable_grad():
         with _region(step):
             output = step.model(*args, **kwargs)
@@ -227,74 +208,24 @@ def loss_of(step: Step, output: Any, targets: Any) -> torch.Tensor:
     return total
 
 
-def multi_tensor(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer as it would be on CUDA, where the multi-tensor form is the default."""
+def multi_tensor(optimizer: torch.optim.Optimizer, like: Release | None = None) -> torch.optim.Optimizer:
+    """The optimizer as it would be on CUDA, where the multi-tensor form is the default since 2.0."""
     for group in optimizer.param_groups:
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):
-            group["foreach"] = True
+            group["foreach"] = like is None or like.foreach_optimizers
     return optimizer
+
+
+def _keep_gradients(parameters: Sequence[nn.Parameter], recorder: Recorder) -> None:
+    """Gradients of the step before, set to zero at its beginning: backward adds to them."""
+    recorder.phase = Phase.OPTIMIZER
+    for i, parameter in enumerate(parameters):
+        with recorder.paused():
+            parameter.grad = torch.zeros_like(parameter)
+        recorder.name_tensor(parameter.grad, f"gradient_{i}", Role.GRADIENT)
+        parameter.grad.zero_()
+    recorder.phase = Phase.FORWARD
 
 
 def _role(weight: torch.Tensor) -> Role:
     return Role.WEIGHT if isinstance(weight, nn.Parameter) else Role.BUFFER
-
-
-# --- inputs --------------------------------------------------------------------------------------------------
-
-
-def _described(step: Step) -> Step:
-    """The step with every tensor among its inputs replaced by its description."""
-
-    def described(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return Input(*value.shape, dtype=str(value.dtype))
-        return value
-
-    return _mapped(step, described)
-
-
-def _with_numbers(step: Step, sizes: Mapping[str, int]) -> Step:
-    def numbered(value: Any) -> Any:
-        if isinstance(value, Input):
-            return Input(*(sizes.get(s, s) if isinstance(s, str) else s for s in value.shape), dtype=value.dtype)
-        return value
-
-    return _mapped(step, numbered)
-
-
-def _mapped(step: Step, function: Callable[[Any], Any]) -> Step:
-    return replace(
-        step,
-        args=pytree.tree_map(function, step.args),
-        kwargs=pytree.tree_map(function, dict(step.kwargs)),
-        targets=pytree.tree_map(function, step.targets),
-    )
-
-
-def _names(step: Step) -> tuple[str, ...]:
-    leaves = pytree.tree_leaves((step.args, dict(step.kwargs), step.targets))
-    return tuple(dict.fromkeys(name for leaf in leaves if isinstance(leaf, Input) for name in leaf.names))
-
-
-class _InputMaker:
-    """Puts fake tensors in the place of descriptions, and remembers their records."""
-
-    def __init__(self, recorder: Recorder, symbols: Symbols, dtype: DType | None) -> None:
-        self.specs: list[TensorSpec] = []
-        self._recorder = recorder
-        self._symbols = symbols
-        self._dtype = dtype
-
-    def __call__(self, values: Any, prefix: str) -> Any:
-        def fake(path: Any, value: Any) -> Any:
-            if not isinstance(value, Input):
-                return value
-            words = [str(getattr(key, "key", getattr(key, "idx", key))) for key in path]
-            name = "_".join([prefix, *words]).strip("_")
-            if self._dtype is not None and value.dtype.is_floating:
-                value = Input(*value.shape, dtype=self._dtype)
-            tensor = self._symbols.tensor(value, name, FAKE_DEVICE)
-            self.specs.append(self._recorder.name_tensor(tensor, name, Role.INPUT))
-            return tensor
-
-        return pytree.tree_map_with_path(fake, values)

@@ -221,7 +221,7 @@ def test_what_cuda_refuses_is_refused():
 def test_an_unknown_format_is_refused():
     with pytest.raises(InputError) as error:
         rk.trace(nn.Linear(2, 2), rk.Input(3, 2), autocast="int8")
-    assert str(error.value) == "autocast: expected 'float16', 'bfloat16' or None; got 'int8'"
+    assert str(error.value) == "autocast: expected 'float16' ('fp16'), 'bfloat16' ('bf16') or None; got 'int8'"
 
 
 def test_everything_is_as_before():

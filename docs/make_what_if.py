@@ -1,0 +1,30 @@
+"""Writes what execution.md shows of `--compare`: a command and its output.
+
+    python docs/make_what_if.py [--check]
+
+With --check nothing is written, and the exit status is 1 where the page is behind.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from page import FOLDER, run
+
+COMMAND = (
+    "predict timm:resnet50 -i batch,3,224,224 --batch 16 --gpu nvidia-rtx-4090 --copy pinned --largest-batch "
+    "--compare execution=eager,compiled --compare autocast=none,fp16 --compare channels-last=no,yes"
+)
+
+
+def what_if() -> str:
+    """The command, and what it prints."""
+    words = [sys.executable, "-m", "rooflinekit", *COMMAND.split()]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True, cwd=FOLDER.parent).stdout
+    lines = [line.rstrip() for line in printed.splitlines() if line.strip()]
+    return "\n".join(["", "```console", f"$ rooflinekit {COMMAND}", *lines, "```", ""])
+
+
+if __name__ == "__main__":
+    run("execution.md", "what if", what_if, __file__)

@@ -1,0 +1,121 @@
+"""What the words of options mean: inputs, sizes, optimizers, losses, ways of execution to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.errors import InputError, SizeError, nearest
+
+if TYPE_CHECKING:
+    from rooflinekit.ir.inputs import Input
+
+
+def check_word(option: str, value: str | None, known: tuple[str, ...]) -> None:
+    """Raises InputError for a word that is not in `known`; None is no word and passes."""
+    if value is not None and value not in known:
+        raise InputError(f"{option} {value!r}: expected {' or '.join(map(repr, known))}{nearest(value, known)}")
+
+
+def inputs_of(texts: list[str]) -> tuple[tuple[Input, ...], dict[str, Input]]:
+    """What `--input` describes: in order, and by name."""
+    from rooflinekit.ir.inputs import Input
+
+    args: list[Input] = []
+    kwargs: dict[str, Input] = {}
+    for text in texts:
+        name, equals, described = text.partition("=")
+        if equals:
+            kwargs[name.strip()] = Input.parse(described)
+        else:
+            args.append(Input.parse(text))
+    return tuple(args), kwargs
+
+
+def sizes_of(assigned: list[str], rest: list[str], names: tuple[str, ...]) -> dict[str, int]:
+    """Values from `--size NAME=VALUE`, and from `--NAME VALUE` or `--NAME=VALUE` among the unknown options."""
+    found: dict[str, int] = {}
+    words = iter(rest)
+    for word in words:
+        option, equals, value = word.partition("=")
+        name = option.removeprefix("--").replace("-", "_")
+        if not word.startswith("--") or name not in names:
+            known = [f"--{one}" for one in names]
+            sized = f"; the sizes of --input are {', '.join(known)}" if known else ""
+            raise InputError(f"unknown option or argument {option!r}{nearest(option, known)}{sized}")
+        found[name] = _integer(option, value if equals else next(words, ""))
+    for text in assigned:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--size {text!r}: expected NAME=VALUE, such as batch=32")
+        found[name.strip()] = _integer(f"--size {name}", value)
+    return found
+
+
+def _integer(option: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise SizeError(f"{option}: expected a positive integer; got {value!r}") from None
+
+
+def optimizer_of(name: str | None) -> Callable[..., Any] | None:
+    """The optimizer of torch.optim with this name, in any case."""
+    if name is None:
+        return None
+    import torch
+
+    classes = [value for value in vars(torch.optim).values() if isinstance(value, type)]
+    known = {
+        c.__name__.lower(): c for c in classes if issubclass(c, torch.optim.Optimizer) and c.__mro__[1] is not object
+    }
+    if name.lower() not in known:
+        names = [c.__name__ for c in known.values()]
+        raise InputError(f"torch.optim has no optimizer {name!r}{nearest(name, names)}")
+    return known[name.lower()]
+
+
+def loss_of(name: str | None) -> Callable[..., Any] | None:
+    """The function of torch.nn.functional with this name."""
+    if name is None:
+        return None
+    from torch.nn import functional
+
+    if not callable(getattr(functional, name, None)):
+        known = [word for word in vars(functional) if word.endswith(("loss", "entropy")) or "entropy" in word]
+        raise InputError(f"torch.nn.functional has no loss {name!r}{nearest(name, known)}")
+    return getattr(functional, name)  # type: ignore[no-any-return]
+
+
+_YES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+
+
+def variants_of(texts: list[str]) -> dict[str, list[Any]]:
+    """What `--compare` names: `execution=eager,compiled`, `autocast=none,fp16`, `channels-last=no,yes`, `batch=1,8`.
+
+    >>> variants_of(["autocast=none,fp16", "batch=1,8"])
+    {'autocast': [None, 'fp16'], 'batch': [1, 8]}
+    """
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        name = name.strip().replace("-", "_")
+        words = [word.strip() for word in values.split(",")]
+        if not equals or not name or not all(words):
+            raise InputError(f"--compare {text!r}: expected NAME=VALUE,…, such as execution=eager,compiled")
+        if name in found:
+            raise InputError(f"--compare {name!r} is given twice; put its values into one, separated by commas")
+        found[name] = [_variant(name, word) for word in words]
+    return found
+
+
+def _variant(name: str, word: str) -> Any:
+    if name == "execution":
+        return word
+    if name == "autocast":
+        return None if word == "none" else word
+    if name == "channels_last":
+        if word not in _YES:
+            raise InputError(f"--compare channels-last: expected yes or no; got {word!r}")
+        return _YES[word]
+    return _integer(f"--compare {name}", word)

@@ -1,0 +1,61 @@
+"""Releases of PyTorch, and what they did otherwise than today's."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from rooflinekit.errors import InputError
+
+_FIRST = (1, 0)
+
+
+class Release(NamedTuple):
+    """A release by the first two parts of its number; they compare as such numbers do.
+
+    >>> Release.parse("1.13.1+cu117") < Release.parse("2.0")
+    True
+    """
+
+    major: int
+    minor: int
+
+    @classmethod
+    def parse(cls, text: object) -> Release:
+        """The release that "1.12", "2.4.0" or "1.13.1+cu117" names. Raises InputError for anything else."""
+        found = re.fullmatch(r"v?(\d+)\.(\d+)([.+a-z].*)?", text.strip()) if isinstance(text, str) else None
+        if found is None or (release := cls(int(found[1]), int(found[2]))) < _FIRST:
+            raise InputError(f"like: expected a release of PyTorch from 1.0 on, such as '1.12' or '2.4'; got {text!r}")
+        return release
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+    @property
+    def fuses_attention(self) -> bool:
+        """Whether scaled_dot_product_attention is one kernel (2.0: torch.nn.functional has it for the first time)."""
+        return self >= (2, 0)
+
+    @property
+    def foreach_optimizers(self) -> bool:
+        """Whether optimizers on CUDA take all tensors at once unless told otherwise (2.0: the default of `foreach`)."""
+        return self >= (2, 0)
+
+    @property
+    def drops_gradients(self) -> bool:
+        """Whether zero_grad() sets gradients to None unless told otherwise (2.0: the default of `set_to_none`)."""
+        return self >= (2, 0)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether there is torch.compile (2.0)."""
+        return self >= (2, 0)
+
+    def tf32(self, allowed: bool | None) -> bool | None:
+        """Where fp32 products may run as tf32: as allowed; by default nowhere before 1.7, everywhere up to 1.11.
+
+        tf32 came with 1.7, switched on; 1.12 switched `torch.backends.cuda.matmul.allow_tf32` off.
+        """
+        if allowed is not None or self >= (1, 12):
+            return allowed
+        return self >= (1, 7)

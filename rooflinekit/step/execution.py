@@ -1,0 +1,86 @@
+"""How PyTorch runs a step: what launches its kernels, when it synchronizes, where its inputs come from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rooflinekit.errors import InputError, nearest
+from rooflinekit.hardware.device import Device
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.release import Release
+from rooflinekit.model.fusion import compiled_issues
+from rooflinekit.model.kernels import Issue, issues_of
+
+Backend = Literal["eager", "compiled", "cuda-graph", "reduce-overhead"]
+Sync = Literal["none", "step", "op"]
+Copy = Literal["none", "pageable", "pinned"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """How PyTorch runs the step.
+
+    `backend`: "eager" launches the kernels of each op; "compiled" those of torch.compile in its default mode, the
+    optimizer's included; "cuda-graph" launches the eager kernels as one CUDA graph, and "reduce-overhead" the compiled
+    ones.
+    `sync`: "step" synchronizes after every step (the time of one step alone), "none" lets steps follow each other
+    without waiting (the time a step adds to a long loop), "op" synchronizes after every op (as profilers do).
+    `copy`: where the step's inputs and targets lie before it: "none" on the GPU already, else in the host's ordinary
+    ("pageable") or page-locked ("pinned") memory, from which each is copied. The CPU waits for each copy, unless
+    `non_blocking` and pinned, as with `x.to("cuda", non_blocking=True)`.
+    `loader_rate`: samples a second that a data loader hands over, beside the step; a step takes no less than its
+    samples, the first dimension of its first input, need. None for a loader that always keeps up.
+    Raises InputError for another word or value, and for synchronizing after the ops of a CUDA graph.
+    """
+
+    backend: Backend = "eager"
+    sync: Sync = "step"
+    copy: Copy = "none"
+    non_blocking: bool = False
+    loader_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        words = (("backend", self.backend, Backend), ("sync", self.sync, Sync), ("copy", self.copy, Copy))
+        for field, value, known in words:
+            if value not in get_args(known):
+                expected = " or ".join(map(repr, get_args(known)))
+                near = nearest(str(value), get_args(known))
+                raise InputError(f"execution {field} {value!r}: expected {expected}{near}")
+        if self.sync == "op" and self.as_graph:
+            raise InputError(
+                f"execution sync 'op': a CUDA graph ({self.backend!r}) runs as a whole; choose 'step' or 'none', or "
+                "execution 'eager' or 'compiled'"
+            )
+        if self.non_blocking and self.copy != "pinned":
+            raise InputError(
+                f"execution non_blocking with copy {self.copy!r}: only copies from 'pinned' memory run beside the CPU"
+            )
+        if self.loader_rate is not None and not (math.isfinite(self.loader_rate) and self.loader_rate > 0):
+            raise InputError(f"execution loader_rate: expected samples a second above 0; got {self.loader_rate!r}")
+
+    @property
+    def fused(self) -> bool:
+        """Whether torch.compile makes the kernels."""
+        return self.backend in ("compiled", "reduce-overhead")
+
+    @property
+    def as_graph(self) -> bool:
+        """Whether the kernels are launched as a CUDA graph."""
+        return self.backend in ("cuda-graph", "reduce-overhead")
+
+
+def check_release(like: Release | None, execution: Execution) -> None:
+    """Raises InputError where a release of PyTorch has no such execution."""
+    if execution.fused and like is not None and not like.compiles:
+        raise InputError(
+            f"execution {execution.backend!r}: PyTorch {like} has no torch.compile, which came with 2.0; choose "
+            "'eager' or 'cuda-graph', or a later release"
+        )
+
+
+def issues_for(graph: Graph, device: Device, execution: Execution) -> tuple[Issue, ...]:
+    """The kernels of a graph on a device in this way of execution. Raises SizeError while a size is open."""
+    kernels_of = compiled_issues if execution.fused else issues_of
+    return kernels_of(graph, device.matrix_peak)

@@ -1,0 +1,150 @@
+"""The same step in other ways: executed, traced or sized otherwise, each beside what it removes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.errors import InputError, nearest
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.origin import autocast_format, resized, traced_with, whole_of
+from rooflinekit.step.execution import Execution
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from rooflinekit.step.prediction import Prediction
+
+#: The size of which there is a throughput, and that work is counted by.
+BATCH = "batch"
+_OPTIONS = ("execution", "autocast", "channels_last")
+_CASTS = "_to_copy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """One of the ways that are compared."""
+
+    execution: Execution
+    autocast: Any
+    channels_last: bool
+    sizes: tuple[tuple[str, int], ...]
+
+
+def compare(p: Prediction, variants: Mapping[str, Any]) -> pd.DataFrame:
+    """A row for p, and one for each combination of the variants, with these columns.
+
+    execution, autocast ("none" without), channels_last, and the named sizes: which way it is. prediction: all of it.
+    total_s, gpu_s, cpu_s, peak_bytes: of a step. fits: whether the memory suffices. regime.
+    throughput: samples (of the size named batch) a second, where there is such a size.
+    speedup: how many times faster than p; where the batch differs, for as many samples.
+    removed_kernels, removed_casts: launches that it does without, and those of them that only change a format.
+    removed_bytes: traffic. removed_gap_s: time in which the GPU neither computes nor moves data for a kernel: starts,
+    waits. removed_gpu_s, removed_cpu_s. All of them per step of p: for as many samples; below 0 where there is more.
+    removed_peak_bytes: of the step itself.
+    """
+    import pandas as pd
+
+    own = _Way(
+        execution=p.execution, autocast=p.graph.autocast, channels_last=p.graph.channels_last,
+        sizes=tuple(p.sizes.items()),
+    )  # fmt: skip
+    ways = dict.fromkeys([own, *_ways(p, own, variants)])
+    predictions = dict(_predicted(p, ways))
+    return pd.DataFrame([_row(way, predictions[way], p) for way in ways])
+
+
+def _ways(p: Prediction, own: _Way, variants: Mapping[str, Any]) -> Iterator[_Way]:
+    sizes = [name for name in variants if name not in _OPTIONS]
+    known = [*p.sizes, *(forced.name for forced in whole_of(p.graph).forced)]
+    for name in sizes:
+        if name not in known:
+            words = (*_OPTIONS, *known)
+            raise InputError(f"compare: expected {', '.join(words)}; got {name!r}{nearest(name, words)}")
+    if not variants:
+        raise InputError(f"compare: name what differs, such as execution=['eager', 'compiled']: {', '.join(_OPTIONS)}")
+    lists = {name: _listed(name, given) for name, given in variants.items()}
+    executions = [_execution(p, given) for given in lists.get("execution", [own.execution])]
+    formats = [autocast_format(given) for given in lists.get("autocast", [own.autocast])]
+    layouts = [_layout(given) for given in lists.get("channels_last", [own.channels_last])]
+    for values in product(*(lists[name] for name in sizes)):
+        given_sizes = {**p.sizes, **dict(zip(sizes, values, strict=True))}
+        for autocast, channels_last, execution in product(formats, layouts, executions):
+            yield _Way(
+                execution=execution, autocast=autocast, channels_last=channels_last,
+                sizes=tuple(given_sizes.items()),
+            )  # fmt: skip
+
+
+def _listed(name: str, given: Any) -> Sequence[Any]:
+    if given is None or isinstance(given, str) or not isinstance(given, Iterable):
+        return [given]
+    found = list(given)
+    if not found:
+        raise InputError(f"compare: {name}: expected a value or a list of them; got {given!r:.60}")
+    return found
+
+
+def _execution(p: Prediction, given: Any) -> Execution:
+    """A way of execution; a word alone changes the backend of p's."""
+    return given if isinstance(given, Execution) else replace(p.execution, backend=given)
+
+
+def _layout(given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise InputError(f"channels_last: expected True or False; got {given!r}")
+    return given
+
+
+def _predicted(p: Prediction, ways: Iterable[_Way]) -> Iterator[tuple[_Way, Prediction]]:
+    """Each way with its prediction; the model is traced once for all that need the same trace."""
+    from rooflinekit.step.prediction import predict_graph
+
+    traced: dict[tuple[Any, bool], Graph] = {}
+    sized: dict[tuple[Any, bool, tuple[tuple[str, int], ...]], Graph] = {}
+    for way in ways:
+        options = way.autocast, way.channels_last
+        if options not in traced:
+            traced[options] = traced_with(p.graph, autocast=way.autocast, channels_last=way.channels_last)
+        place = (*options, way.sizes)
+        if place not in sized:
+            sized[place] = resized(traced[options], **dict(way.sizes))
+        yield way, predict_graph(sized[place], p.machine, p.host, way.execution)
+
+
+def _row(way: _Way, found: Prediction, base: Prediction) -> dict[str, Any]:
+    sizes = dict(way.sizes)
+    # As many steps of it as one of p has samples for.
+    steps = base.sizes[BATCH] / sizes[BATCH] if BATCH in sizes else 1.0
+    return {
+        "execution": way.execution.backend,
+        "autocast": "none" if way.autocast is None else str(way.autocast),
+        "channels_last": way.channels_last,
+        **sizes,
+        "total_s": found.total_s,
+        "speedup": base.total_s / (steps * found.total_s),
+        **({"throughput": sizes[BATCH] / found.total_s} if BATCH in sizes else {}),
+        "gpu_s": found.gpu_s,
+        "cpu_s": found.cpu_s,
+        "regime": found.regime,
+        "peak_bytes": found.memory.peak_bytes,
+        "fits": found.memory.fits,
+        **{f"removed_{name}": value - steps * removed_of(found)[name] for name, value in removed_of(base).items()},
+        "removed_peak_bytes": base.memory.peak_bytes - found.memory.peak_bytes,
+        "prediction": found,
+    }
+
+
+def removed_of(p: Prediction) -> dict[str, float]:
+    """What a way of running the step can do without: launches, casts among them, traffic, gaps, time on both sides."""
+    terms = p.terms()
+    return {
+        "kernels": len(p.timings),
+        "casts": sum(timing.kernel.kind.rpartition(".")[2] == _CASTS for timing in p.timings),
+        "bytes": sum(float(timing.kernel.cost.bytes) for timing in p.timings),
+        "gap_s": terms["launch"] + terms["overhead"],
+        "gpu_s": p.gpu_s,
+        "cpu_s": p.cpu_s,
+    }

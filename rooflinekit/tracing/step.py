@@ -1,0 +1,105 @@
+"""What is traced: a step, and its inputs as descriptions, as numbers and as fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from rooflinekit.ir.inputs import Input
+from rooflinekit.ir.release import Release
+from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.tracing.isolation import FAKE_DEVICE
+from rooflinekit.tracing.recorder import Recorder
+from rooflinekit.tracing.symbols import Symbols
+
+Mode = Literal["inference", "training"]
+Loss = Callable[..., torch.Tensor]
+#: Builds an optimizer from parameters: `torch.optim.AdamW`, or a `functools.partial` of one.
+OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What is traced: a model, what it is called with, and what follows the forward pass."""
+
+    model: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    mode: Mode = "inference"
+    loss: Loss | None = None
+    targets: tuple[Any, ...] = ()
+    optimizer: OptimizerFactory | None = None
+    autocast: DType | None = None  # lower precision of a region around model and loss
+    channels_last: bool = False  # model and inputs, as by `.to(memory_format=torch.channels_last)`
+    like: Release | None = None  # the release that it runs on; None for the present one
+
+
+def described(step: Step) -> Step:
+    """The step with every tensor among its inputs replaced by its description."""
+
+    def description(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return Input(*value.shape, dtype=str(value.dtype))
+        return value
+
+    return _mapped(step, description)
+
+
+def with_numbers(step: Step, sizes: Mapping[str, int]) -> Step:
+    """The step with numbers for some of its named sizes."""
+
+    def numbered(value: Any) -> Any:
+        if isinstance(value, Input):
+            return Input(*(sizes.get(s, s) if isinstance(s, str) else s for s in value.shape), dtype=value.dtype)
+        return value
+
+    return _mapped(step, numbered)
+
+
+def _mapped(step: Step, function: Callable[[Any], Any]) -> Step:
+    return replace(
+        step,
+        args=pytree.tree_map(function, step.args),
+        kwargs=pytree.tree_map(function, dict(step.kwargs)),
+        targets=pytree.tree_map(function, step.targets),
+    )
+
+
+def names_of(step: Step) -> tuple[str, ...]:
+    """Names of the sizes that are open, in order, each once."""
+    leaves = pytree.tree_leaves((step.args, dict(step.kwargs), step.targets))
+    return tuple(dict.fromkeys(name for leaf in leaves if isinstance(leaf, Input) for name in leaf.names))
+
+
+class InputMaker:
+    """Puts fake tensors in the place of descriptions, and remembers their records."""
+
+    def __init__(
+        self, recorder: Recorder, symbols: Symbols, dtype: DType | None, *, channels_last: bool = False
+    ) -> None:
+        self.specs: list[TensorSpec] = []
+        self._recorder = recorder
+        self._symbols = symbols
+        self._dtype = dtype
+        self._channels_last = channels_last
+
+    def __call__(self, values: Any, prefix: str) -> Any:
+        """The values with fake tensors for descriptions, named by their place after the prefix."""
+
+        def fake(path: Any, value: Any) -> Any:
+            if not isinstance(value, Input):
+                return value
+            words = [str(getattr(key, "key", getattr(key, "idx", key))) for key in path]
+            name = "_".join([prefix, *words]).strip("_")
+            if self._dtype is not None and value.dtype.is_floating:
+                value = Input(*value.shape, dtype=self._dtype)
+            tensor = self._symbols.tensor(value, name, FAKE_DEVICE, channels_last=self._channels_last)
+            self.specs.append(self._recorder.name_tensor(tensor, name, Role.INPUT))
+            return tensor
+
+        return pytree.tree_map_with_path(fake, values)
