@@ -20,6 +20,13 @@ class Description:
     between: float = 0.0  # how far GPUs differ from each other, in log units; 0 where the constant is the same for all
     source: str  # of `start`
 
+    def differs(self, kind: str) -> float:
+        """How far a device of this kind may be from the constants of GPUs, in log units; 0 where it is the same.
+
+        GPUs by as much as they were found to. A CPU is another machine: nothing is the same, and far more may differ.
+        """
+        return self.between if kind == "gpu" else max(_CPU * self.between, self.spread)
+
     def constant(self, value: float, stderr: float, source: str) -> Constant:
         """A value of it."""
         return Constant(value=value, stderr=stderr, unit=self.unit, meaning=self.meaning, source=source)
@@ -33,6 +40,7 @@ def _d(
     )
 
 
+_CPU = 5.0  # how much further than GPUs from each other a CPU may be from them
 _STATED = "stated default"
 _FITTED = "starting point of the fit"
 

@@ -160,8 +160,9 @@ class Problem:
             about = CONSTANTS[name]
             if name not in self.stage.own:
                 self._add(("", name), np.log(about.start), about.spread)
-            for gpu in gpus if about.between else ():
-                self._add((gpu, name), 0.0, about.between)
+            for gpu in gpus:
+                if differs := about.differs(self.machines[gpu].device.kind):
+                    self._add((gpu, name), 0.0, differs)
         for host in sorted({o.host for o in self.observations}):
             timings = {o.timing for o in self.observations if o.host == host}
             parts = ("dispatch", "after") * ("event" in timings) + ("backend",) * ("backend" in timings)

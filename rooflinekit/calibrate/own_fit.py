@@ -71,7 +71,7 @@ def fit_own(campaigns: Sequence[Campaign], device: Device, shared: Calibration) 
 
     values = solution.values(device.name)
     return OwnFit(
-        calibration=_calibration(device.name, solution, errors(values), shared),
+        calibration=_calibration(device, solution, errors(values), shared),
         errors=errors(values),
         errors_before=errors(unfitted.values()),
         worst=_worst(observations, machine.with_values(values), solution),
@@ -79,16 +79,16 @@ def fit_own(campaigns: Sequence[Campaign], device: Device, shared: Calibration) 
     )
 
 
-def _calibration(name: str, solution: Solution, errors: Mapping[str, Floats], shared: Calibration) -> Calibration:
+def _calibration(device: Device, solution: Solution, errors: Mapping[str, Floats], shared: Calibration) -> Calibration:
     """What the measurements tell, and what the architecture has of its own: all in which the device is not any GPU."""
     any_gpu = load_constants().constants
     constants = {key: one for key, one in shared.constants.items() if one != any_gpu.get(key)}
-    for constant, value in solution.values(name).items():
-        own = solution.estimates.get((name, constant))
-        if own is not None and own.tells(CONSTANTS[constant].between):
+    for constant, value in solution.values(device.name).items():
+        own = solution.estimates.get((device.name, constant))
+        if own is not None and own.tells(CONSTANTS[constant].differs(device.kind)):
             constants[constant] = CONSTANTS[constant].constant(value, own.stderr, "rooflinekit calibrate")
     spreads = {family: spread_of([parts]) for family, parts in sorted(errors.items())}
-    return Calibration(name=name, constants=MappingProxyType(constants), spreads=MappingProxyType(spreads))
+    return Calibration(name=device.name, constants=MappingProxyType(constants), spreads=MappingProxyType(spreads))
 
 
 def _worst(observations: Sequence[Observations], machine: Machine, harness: Solution) -> tuple[Miss, ...]:

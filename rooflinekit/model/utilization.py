@@ -22,18 +22,31 @@ from numpy.typing import NDArray
 
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import combined
-from rooflinekit.model.work import ATTENTION, BACKWARD, CONVOLUTION, DEPTHWISE, SCALED, WINOGRAD, Floats, Products
+from rooflinekit.model.work import (
+    ATTENTION,
+    BACKWARD,
+    CONVOLUTION,
+    DEPTHWISE,
+    PLAIN,
+    SCALED,
+    WINOGRAD,
+    Floats,
+    Products,
+)
 
 TILES = (
     (256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
     (64, 32), (32, 64), (32, 32), (16, 128), (16, 64), (16, 32),
 )  # fmt: skip
+THIN = ((2, 64), (64, 2), (4, 32), (32, 4), (8, 32), (32, 8))  # of vector lanes, which need no more than a few rows
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _CHUNK = 4096  # products looked at together: 4096 · 128 candidates · 8 bytes are 4 MB an array
 
-_OPTIONS = np.array([(a, b, s) for (a, b), s in product(TILES, SPLITS)], dtype=float).T
+#: Tiles and splits of the lanes and of the matrix engine, as three rows.
+_OPTIONS = [np.array([(a, b, s) for (a, b), s in product(t, SPLITS)], dtype=float).T for t in ((*TILES, *THIN), TILES)]
 _QUERIES = 128  # queries that one block of an attention kernel works on
 _KEYS = 64  # keys in one of its steps
+_FP32_BYTES = 4  # of a number on the lanes
 _HALF_BYTES = 2  # of an element in the formats that attention is fused in
 _FETCHED = 64  # bytes that one SM takes from the L2 in a clock (NVIDIA, A100 whitepaper: 5120 a clock for 80 slices)
 _GRAIN = 16  # queries that the matrix engine takes at once
@@ -92,7 +105,7 @@ def fill(products: Products, rates: Rates, traffic_s: Floats, machine: Machine) 
 def _tiled(p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: Machine) -> Fill:
     value = machine.values
     kind = "matrix" if engine else "lanes"
-    a, b, s = _OPTIONS
+    a, b, s = _OPTIONS[engine]
     batch, m, n, k = (column[:, None] for column in (p.batch, p.m, p.n, p.k))
     blocks = batch * np.ceil(m / a) * np.ceil(n / b) * s
     waves = np.ceil(blocks / machine.sm_count)
@@ -108,13 +121,16 @@ def _tiled(p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: 
     issue_s = np.maximum(step_s, 2 * a * b * machine.sm_count / rates.peak[:, None])
     compute_s = waves * (depth * issue_s + value[f"{kind}_prologue"] * pace * step_s) * p.executed[:, None]
     compute_s = np.maximum(compute_s, (p.flop / rates.limit)[:, None])
+    if not engine:
+        vector = (s == 1) & ((p.m == 1) | (p.n == 1))[:, None]
+        compute_s = np.where(vector, np.minimum(compute_s, _matrix_vector_s(p, rates, machine)[:, None]), compute_s)
     split = s > 1
-    extra = np.where(split, 2 * 4 * s * batch * m * n, 0.0)
+    extra = np.where(split, 2 * 4 * s * batch * m * n, 0.0) + _packed_bytes(p, machine)[:, None]
     start = np.where(split, machine.start_s, 0.0)
     total = start + combined(
         compute_s, traffic_s[:, None] + extra / (machine.bandwidth * value["product_memory_share"]), machine
     )
-    best = np.argmin(np.where(_possible(p), total, np.inf), axis=1)
+    best = np.argmin(np.where(_possible(p, a, b, s), total, np.inf), axis=1)
     rows = np.arange(p.m.size)
     return Fill(
         compute_s=compute_s[rows, best],
@@ -123,13 +139,24 @@ def _tiled(p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: 
     )
 
 
-def _possible(p: Products) -> NDArray[np.bool_]:
-    """Which tiles and splits the library of each product has: [products, options].
+def _matrix_vector_s(p: Products, rates: Rates, machine: Machine) -> Floats:
+    """A matrix times a vector: each number of the matrix is fetched once, from the cache at best, and used once."""
+    fetched = _FP32_BYTES * p.batch * p.k * np.maximum(p.m, p.n)
+    return np.maximum(p.flop / rates.issued, fetched / machine.l2_bandwidth)
+
+
+def _packed_bytes(p: Products, machine: Machine) -> Floats:
+    """What a CPU's library writes and reads to bring both matrices into the order of its tiles, before one product."""
+    packs = (machine.device.kind == "cpu") & (p.way == PLAIN) & (p.batch == 1) & (p.m > 1) & (p.n > 1)
+    return np.where(packs, 2 * _FP32_BYTES * p.k * (p.m + p.n), 0.0)
+
+
+def _possible(p: Products, a: Floats, b: Floats, s: Floats) -> NDArray[np.bool_]:
+    """Which tiles a×b and splits s the library of each product has: [products, options].
 
     For scaled products of 8 bits serving libraries have one tile for few rows, one for more and one for many, and no
     split (vLLM, csrc/quantization/cutlass_w8a8, sm90: 64×64, 64×128 above 64 rows, 128×128 above 128).
     """
-    a, b, s = _OPTIONS
     m = p.m[:, None]
     one = (s == 1) & (a == np.where(m <= 128, 64, 128)) & (b == np.where(m <= 64, 64, 128))
     possible: NDArray[np.bool_] = one | (p.way != SCALED)[:, None]
