@@ -28,8 +28,18 @@ Two collections of the same matrix product on one GPU differ by 4.4 to 5 % (stan
 _NETWORKS = """
 ## Whole steps
 
-Never fitted on. GPUs without op measurements have the constants of an unmeasured GPU. The host is `generic-server` for
-all. Of timm a share of the models is taken, by a hash of the name (`--share`, here 0.03).
+Never fitted on. GPUs without op measurements have the constants of an unmeasured GPU. The host is `generic-server`; for
+torchvision, whose hosts are unknown, its costs times a factor that is taken from half of the models, and the other half
+is judged. Of timm a share of the models is taken, by a hash of the name (`--share`, here 0.03), traced as the release
+that it was measured with.
+"""
+
+
+_COMPILED = """
+### What compiling gives
+
+Time of an eager step (channels first) by that of a compiled one, for an image, of each model that was measured in both:
+predicted against measured.
 """
 
 
@@ -40,7 +50,13 @@ def page(ops: pd.DataFrame, networks: pd.DataFrame | None) -> str:
         parts += [
             _NETWORKS,
             markdown(_steps(networks)),
-            "\n### The ten worst of each set\n",
+            "\n### By kind of network, timm\n",
+            markdown(_grouped(_timm(networks), "kind")),
+            "\n### By the regime predicted, timm\n",
+            markdown(_grouped(_timm(networks), "regime")),
+            _COMPILED,
+            markdown(_speedups(networks)),
+            "\n### The ten worst of each set\n\nWith the largest term and the ops that take most of the GPU's time.\n",
             markdown(_worst(networks)),
         ]
     parts += [
@@ -97,13 +113,59 @@ def _steps(networks: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _timm(networks: pd.DataFrame) -> pd.DataFrame:
+    """timm's rows, by what was run rather than by release and GPU."""
+    rows = networks[networks["set"].str.startswith("timm")].copy()
+    way = rows["set"].str.rsplit(", ", n=1).str[1].replace({"nchw": "eager, NCHW", "nhwc": "eager, channels last"})
+    return rows.assign(set=rows["set"].str.split(",").str[0] + ", " + way)
+
+
+def _grouped(rows: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Errors by set and one more column."""
+    ratio = rows["predicted_s"] / rows["measured_s"]
+    marked = rows.assign(error=100 * (ratio - 1).abs(), ratio=ratio)
+    found = marked.groupby(["set", key]).agg(
+        n=("error", "size"), median=("error", "median"), MAPE=("error", "mean"), bias=("ratio", "median")
+    )
+    found["bias"] = 100 * (found["bias"] - 1)
+    return found.rename(columns={name: f"{name} %" for name in ("median", "MAPE", "bias")}).reset_index()
+
+
+def _speedups(networks: pd.DataFrame) -> pd.DataFrame:
+    """Predicted and measured gain by compiling, by GPU and release."""
+    rows = _each(networks)
+    eager, compiled = (
+        rows[rows["set"].str.endswith(way)].assign(set=rows["set"].str.rsplit(", ", n=1).str[0])
+        for way in ("nchw", "compiled")
+    )
+    both = eager.merge(compiled, on=["set", "gpu", "model"], suffixes=("_eager", "_compiled"))
+    both["measured"] = both["measured_eager"] / both["measured_compiled"]
+    both["predicted"] = both["predicted_eager"] / both["predicted_compiled"]
+    both["error"] = 100 * (both["predicted"] / both["measured"] - 1).abs()
+    grouped = both.groupby(["set", "gpu"])
+    table = grouped.agg(
+        n=("error", "size"),
+        measured=("measured", "median"),
+        predicted=("predicted", "median"),
+        **{"median error %": ("error", "median")},
+    )
+    return table.map(lambda x: x if isinstance(x, int) else round(x, 2)).reset_index()
+
+
+def _each(networks: pd.DataFrame) -> pd.DataFrame:
+    """timm's inference, seconds an image; of several sizes of a model the first."""
+    rows = networks[networks["set"].str.startswith("timm infer")]
+    rows = rows.assign(measured=rows["measured_s"] / rows["batch"], predicted=rows["predicted_s"] / rows["batch"])
+    return rows.drop_duplicates(["set", "gpu", "model"])
+
+
 def _worst(networks: pd.DataFrame) -> pd.DataFrame:
     """The largest errors of each set, with the regime predicted."""
     rows = networks[networks["mode"] == "unseen"].copy()
     rows["predicted / measured"] = rows["predicted_s"] / rows["measured_s"]
     rows["off"] = np.abs(np.log(rows["predicted / measured"]))
     worst = rows.sort_values("off", ascending=False).groupby("set", sort=True).head(10).sort_values(["set", "off"])
-    shown = worst[["set", "gpu", "model", "batch", "predicted / measured", "regime"]].copy()
+    shown = worst[["set", "gpu", "model", "batch", "predicted / measured", "kind", "regime", "most"]].copy()
     shown["predicted / measured"] = shown["predicted / measured"].map(lambda ratio: f"{ratio:.2f}")
     return shown
 

@@ -22,6 +22,8 @@ from rooflinekit.hardware.specs import load_host
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import predict_graph
 
+_PATCHING = 4  # convolutions that cut an image into patches, at most
+
 
 def judge_networks(data: Path, fits: Refit, share: float) -> pd.DataFrame:
     """One line a step and mode: measured and predicted seconds, and the 90 % interval."""
@@ -29,6 +31,7 @@ def judge_networks(data: Path, fits: Refit, share: float) -> pd.DataFrame:
     logging.disable(logging.ERROR)
     rows = []
     for step, graph in traced(_chosen(data, share)):
+        kind = kind_of(graph)
         device = rk.load_device(step.gpu)
         family = tuple(g for g in fits.gpus if architecture_of(rk.load_device(g)) == architecture_of(device))
         relatives = tuple(gpu for gpu in family if gpu != step.gpu)
@@ -46,9 +49,28 @@ def judge_networks(data: Path, fits: Refit, share: float) -> pd.DataFrame:
             rows.append(
                 {"mode": mode, "set": step.table, "gpu": step.gpu, **step.columns, **step.sizes}
                 | {"measured_s": step.seconds, "predicted_s": step.of(found), "low_s": low, "high_s": high}
-                | {"regime": found.regime}
+                | {"kind": kind, "regime": found.regime, "most": _most(found)}
             )
     return pd.DataFrame(rows)
+
+
+def kind_of(graph: rk.Graph) -> str:
+    """What a network is made of: plain CNN, depthwise CNN, ViT, hybrid, MLP, or transformer (of words)."""
+    convolutions = [p.op for p in graph.priced if p.op.kind == "aten.convolution"]
+    attends = any("scaled_dot_product" in p.op.kind or p.op.kind.endswith("softmax") for p in graph.priced)
+    if not convolutions:
+        return "transformer" if attends else "MLP"
+    if attends and sum("softmax" in p.op.kind or "dot_product" in p.op.kind for p in graph.priced) > 1:
+        return "ViT" if len(convolutions) <= _PATCHING else "hybrid"
+    if any(op.attrs["groups"] > 1 and int(op.inputs[1].shape[1]) == 1 for op in convolutions):
+        return "depthwise CNN"
+    return "plain CNN" if len(convolutions) > _PATCHING else "MLP"
+
+
+def _most(found: rk.Prediction) -> str:
+    """The largest term, and the kind of op that takes most of the GPU's time."""
+    term = max(found.terms().items(), key=lambda item: item[1])[0]
+    return f"{term}; {found.by_kind()['total_s'].idxmax().removeprefix('aten.')}"
 
 
 def _chosen(data: Path, share: float) -> Iterator[Step]:

@@ -122,8 +122,9 @@ def _tiled(p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: 
     compute_s = waves * (depth * issue_s + value[f"{kind}_prologue"] * pace * step_s) * p.executed[:, None]
     compute_s = np.maximum(compute_s, (p.flop / rates.limit)[:, None])
     if not engine:
-        vector = (s == 1) & ((p.m == 1) | (p.n == 1))[:, None]
-        compute_s = np.where(vector, np.minimum(compute_s, _matrix_vector_s(p, rates, machine)[:, None]), compute_s)
+        vector = (s == 1) & ((p.m == 1) | (p.n == 1))[:, None]  # each number of the matrix is used once: no tiles
+        compute_s = np.where(vector, np.minimum(compute_s, (p.flop / rates.issued)[:, None]), compute_s)
+        compute_s = np.maximum(compute_s, _fetch_s(p, machine)[:, None])
     split = s > 1
     extra = np.where(split, 2 * 4 * s * batch * m * n, 0.0) + _packed_bytes(p, machine)[:, None]
     start = np.where(split, machine.start_s, 0.0)
@@ -139,10 +140,9 @@ def _tiled(p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: 
     )
 
 
-def _matrix_vector_s(p: Products, rates: Rates, machine: Machine) -> Floats:
-    """A matrix times a vector: each number of the matrix is fetched once, from the cache at best, and used once."""
-    fetched = _FP32_BYTES * p.batch * p.k * np.maximum(p.m, p.n)
-    return np.maximum(p.flop / rates.issued, fetched / machine.l2_bandwidth)
+def _fetch_s(p: Products, machine: Machine) -> Floats:
+    """Each number of the larger matrix comes at least once, from the cache at best."""
+    return _FP32_BYTES * p.batch * p.k * np.maximum(p.m, p.n) * p.executed / machine.l2_bandwidth
 
 
 def _packed_bytes(p: Products, machine: Machine) -> Floats:

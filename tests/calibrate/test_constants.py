@@ -77,3 +77,9 @@ def test_stages_look_at_ops_of_their_formats_alone() -> None:
     for stage in STAGES:
         seen.update((op, dtype) for op in stage.ops for dtype in stage.dtypes)
     assert max(seen.values()) == 1
+
+
+def test_a_cpu_may_be_further_from_gpus_than_they_are_from_each_other() -> None:
+    shared, own = CONSTANTS["overlap"], CONSTANTS["memory_share"]
+    assert (shared.differs("gpu"), shared.differs("cpu")) == (0.0, shared.spread)
+    assert (own.differs("gpu"), own.differs("cpu")) == (own.between, 5 * own.between)

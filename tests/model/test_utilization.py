@@ -39,10 +39,37 @@ def test_full_waves_take_flop_over_rate(device: Device, waves: int) -> None:
 
 
 def test_one_row_more_takes_one_wave_more_of_the_smallest_tiles(device: Device) -> None:
-    # 6401 rows: 51 tiles of 128×128 are 2 waves. Of 16×32 there are 401·4 = 1604, 33 waves of 5.12 µs, 168.96 µs.
-    # 32×32 or 16×64: 804 or 802 tiles, 17 waves of 10.24 µs, 174.08 µs; all larger ones take more.
+    # 6401 rows: 51 tiles of 128×128 are 2 waves. Of 16×32 there are 401·4 = 1604, 33 waves of 0.512 µs, 16.896 µs.
+    # 32×32 or 16×64: 804 or 802 tiles, 17 waves of 1.024 µs, 17.408 µs; all larger ones take more.
     machine = Machine.of(device, constants(**UNSPLIT))
-    assert compute_us(machine, m=6401, n=128, k=1000) == pytest.approx(168.96)
+    assert compute_us(machine, Math.FP16, m=6401, n=128, k=1000) == pytest.approx(16.896)
+
+
+def test_lanes_have_thinner_tiles(device: Device) -> None:
+    # 2 rows of 6400: 100 tiles of 2×64, 2 waves of 2 · 2·64·1000 FLOP at 0.2 TFLOP/s, 1.28 µs. The engine has none
+    # below 16 rows: 200 of 16×32, 4 waves of 0.512 µs. (A cache of 20 TB/s is no limit.)
+    machine = Machine.of(device, constants(l2_bytes_per_clock=320, **UNSPLIT))
+    assert compute_us(machine, m=2, n=6400, k=1000) == pytest.approx(2 * 1.28)
+    assert compute_us(machine, Math.FP16, m=2, n=6400, k=1000) == pytest.approx(4 * 0.512)
+
+
+def test_a_matrix_times_a_vector_fetches_each_number_once(device: Device) -> None:
+    # 4 · 1000·6400 B at 32 B a clock of each of 50 SMs, 2 TB/s, take 12.8 µs; 2 · 1000·6400 FLOP 1.28 µs
+    machine = Machine.of(device, constants(**UNSPLIT))
+    assert machine.l2_bandwidth == pytest.approx(2e12)
+    assert compute_us(machine, m=1, n=6400, k=1000) == pytest.approx(12.8)
+    # with lanes of a fiftieth, 0.2 TFLOP/s, the arithmetic takes longer: 64 µs, as there are no tiles to fill
+    slow = Machine.of(device.replace(vector_peak={"fp32": 0.2e12}), constants(**UNSPLIT))
+    assert compute_us(slow, m=6400, n=1, k=1000) == pytest.approx(64.0)
+
+
+def test_a_cpu_packs_both_matrices(device: Device) -> None:
+    # 1000·(100 + 300) numbers of 4 B are written and read: 3.2 MB at 1 TB/s. Not on a GPU, nor for products of a batch.
+    cpu = Machine.of(device.replace(kind="cpu", vector_peak={"fp32": 10e12}, matrix_peak={}), constants(**UNSPLIT))
+    packed = times(cpu, m=100, n=300, k=1000)
+    assert packed.memory_s[0] == pytest.approx(3.2e-6)
+    assert times(cpu, m=100, n=300, k=1000, batch=2).memory_s[0] == 0
+    assert times(Machine.of(device, constants(**UNSPLIT)), m=100, n=300, k=1000).memory_s[0] == 0
 
 
 def test_tiles_that_lose_nothing_but_time_per_step_leave_the_largest_one(device: Device) -> None:
@@ -54,7 +81,7 @@ def test_tiles_that_lose_nothing_but_time_per_step_leave_the_largest_one(device:
     assert compute_us(machine, m=25_600, n=128, k=1000) == pytest.approx(800.0)
 
 
-@pytest.mark.parametrize(("m", "n"), [(65, 65), (256, 65), (65, 128), (1, 1)])
+@pytest.mark.parametrize(("m", "n"), [(65, 65), (256, 65), (65, 128), (2, 2)])
 def test_a_tile_that_is_not_full_takes_as_long_as_a_full_one(device: Device, m: int, n: int) -> None:
     # 100 products of less than a tile each are 100 tiles, 2 waves of 400 µs at the floor of 500 cycles a step
     machine = Machine.of(device, constants(lanes_latency_cycles=500, **UNSPLIT))
@@ -157,33 +184,33 @@ def test_many_products_are_timed_as_each_alone(device: Device) -> None:
 
 # --- split-K --------------------------------------------------------------------------------------------------
 
-#: One 128×128 output, 96000 deep, with times added up instead of hidden (overlap 1). Unsplit at best 32 tiles of 16×32:
-#: 96000 · 5.12 ns = 491.52 µs. In 3 parts 48 tiles of 32×32: 32000 · 10.24 ns = 327.68 µs. More parts never do better,
-#: as 48 of 50 SMs is what 2^i·3 tiles fill at best, and each adds 2 · 4 · 128·128 B of partial sums.
+#: One 128×128 output, 96000 deep, with times added up instead of hidden (overlap 1). Unsplit at best 32 tiles of 16×32
+#: of the engine: 96000 · 0.512 ns = 49.152 µs. In 3 parts 48 tiles of 32×32: 32000 · 1.024 ns = 32.768 µs. More parts
+#: never do better, as 48 of 50 SMs is what 2^i·3 tiles fill at best, and each adds 2 · 4 · 128·128 B of partial sums.
 LONG = {"m": 128, "n": 128, "k": 96_000}
 
 
 def test_few_tiles_are_split_over_k(device: Device) -> None:
     machine = Machine.of(device, constants(overlap=1, kernel_gap=2e-6))
-    found = times(machine, **LONG)
-    assert found.compute_s[0] == pytest.approx(327.68e-6)
+    found = times(machine, Math.FP16, **LONG)
+    assert found.compute_s[0] == pytest.approx(32.768e-6)
     # 3 partial sums of 128·128 numbers of 4 bytes are written and read: 393,216 B at 1 TB/s
     assert found.memory_s[0] == pytest.approx(0.393216e-6)
     assert found.launch_s[0] == pytest.approx(4e-6)  # the kernel that adds them up starts too
-    assert found.total_s[0] == pytest.approx(332.073216e-6)
+    assert found.total_s[0] == pytest.approx(37.161216e-6)
 
 
 def test_the_last_part_of_a_split_takes_as_long_as_the_others(device: Device) -> None:
-    # 96001 in 3 parts: 32001 steps of 10.24 ns, though the last part has one less
+    # 96001 in 3 parts: 32001 steps of 1.024 ns, though the last part has one less
     machine = Machine.of(device, constants(overlap=1, kernel_gap=2e-6))
-    assert compute_us(machine, **LONG | {"k": 96_001}) == pytest.approx(327.69024, rel=1e-9)
+    assert compute_us(machine, Math.FP16, **LONG | {"k": 96_001}) == pytest.approx(32.769024, rel=1e-9)
 
 
 def test_a_split_that_costs_more_than_it_saves_is_not_made(device: Device) -> None:
-    # it saves 491.52 - 327.68 - 0.39 = 163.45 µs in 3 parts, which a start of 200 µs is not worth
-    found = times(Machine.of(device, constants(overlap=1, kernel_gap=200e-6)), **LONG)
-    assert found.compute_s[0] == pytest.approx(491.52e-6)
-    assert (found.memory_s[0], found.launch_s[0]) == (0.0, 200e-6)
+    # it saves 49.152 - 32.768 - 0.393 = 15.991 µs in 3 parts, which a start of 20 µs is not worth
+    found = times(Machine.of(device, constants(overlap=1, kernel_gap=20e-6)), Math.FP16, **LONG)
+    assert found.compute_s[0] == pytest.approx(49.152e-6)
+    assert (found.memory_s[0], found.launch_s[0]) == (0.0, 20e-6)
 
 
 def test_full_waves_are_not_split(device: Device) -> None:
