@@ -36,8 +36,11 @@ TERMS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "power of the board": ({"lanes_energy": 1e-30, "matrix_energy": 1e-30}, ("linear", "bmm", "mm")),
     "early memory": ({"early_memory": 1.0}, ("add", "relu", "gelu", "softmax", "layernorm")),
     "cycles of a row's elements": ({"column_cycles": 1e-9}, ("softmax", "layernorm")),
-    "single accesses": ({"access_cycles": 1e-9}, ("llm_norm", "llm_act", "llm_rope", "llm_gelu", "softmax")),
-    "blocks of attention": ({"attention_block_cycles": 1e-6}, ("attention",)),
+    "start of a row's block": ({"row_cycles": 1e-9}, ("softmax", "layernorm")),
+    "single accesses": ({"access_cycles": 1e-9}, ("llm_norm", "llm_act", "llm_rope", "llm_gelu")),
+    "energy of 8 bits (half of 16)": ({"eight_bit_energy": 0.5}, ("mm_quantized",)),
+    "rate of gradients on the engine": ({"matrix_backward": 1.0}, ("conv_bwd_data", "conv_bwd_weight")),
+    "blocks of attention": ({"attention_block_cycles": 1e-6}, ("attention", "attention_call")),
 }
 
 

@@ -19,6 +19,7 @@ import rooflinekit as rk
 from rooflinekit.calibrate.fits import architecture_of
 from rooflinekit.calibrate.refit import Refit, unmeasured
 from rooflinekit.hardware.specs import load_host
+from rooflinekit.ir.op import Phase
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import predict_graph
 
@@ -56,15 +57,17 @@ def judge_networks(data: Path, fits: Refit, share: float) -> pd.DataFrame:
 
 def kind_of(graph: rk.Graph) -> str:
     """What a network is made of: plain CNN, depthwise CNN, ViT, hybrid, MLP, or transformer (of words)."""
+    kinds = [p.op.kind for p in graph.priced if p.op.phase is Phase.FORWARD]
     convolutions = [p.op for p in graph.priced if p.op.kind == "aten.convolution"]
-    attends = any("scaled_dot_product" in p.op.kind or p.op.kind.endswith("softmax") for p in graph.priced)
+    attends = any("scaled_dot_product" in kind or kind in ("aten._softmax", "aten.softmax") for kind in kinds)
     if not convolutions:
         return "transformer" if attends else "MLP"
-    if attends and sum("softmax" in p.op.kind or "dot_product" in p.op.kind for p in graph.priced) > 1:
+    if attends:
         return "ViT" if len(convolutions) <= _PATCHING else "hybrid"
     if any(op.attrs["groups"] > 1 and int(op.inputs[1].shape[1]) == 1 for op in convolutions):
         return "depthwise CNN"
-    return "plain CNN" if len(convolutions) > _PATCHING else "MLP"
+    linear = sum(kind in ("aten.addmm", "aten.mm", "aten.bmm") for kind in kinds)
+    return "plain CNN" if len(convolutions) > linear else "MLP"
 
 
 def _most(found: rk.Prediction) -> str:

@@ -118,7 +118,9 @@ def _tiled(p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: 
     # a step in k is as long as in 16 bit: formats of twice the rate take two numbers where those take one
     pace = (rates.peak / machine.reference_peak(engine=engine))[:, None]
     step_s = np.maximum(2 * a * b * loss / per_sm, value[f"{kind}_latency_cycles"] / machine.clock / pace)
-    issue_s = np.maximum(step_s, 2 * a * b * machine.sm_count / rates.peak[:, None])
+    # halved units come near their peak, as operands are there in time; gradients lose by more than operands
+    reached = rates.peak * np.where(p.way == BACKWARD, np.minimum(way, 1.0), 1.0)
+    issue_s = np.maximum(step_s, 2 * a * b * machine.sm_count / reached[:, None])
     compute_s = waves * (depth * issue_s + value[f"{kind}_prologue"] * pace * step_s) * p.executed[:, None]
     compute_s = np.maximum(compute_s, (p.flop / rates.limit)[:, None])
     if not engine:
