@@ -126,9 +126,11 @@ def price_all(
 
 
 def described_rules() -> dict[str, dict[str, list[str]]]:
-    """Module's purpose → the first paragraph of a rule's docstring → the kinds that it prices, for documentation."""
+    """Module's purpose → the first paragraph of a rule's docstring → the kinds that it prices, of all shipped rules."""
     found: dict[str, dict[str, list[str]]] = {}
     for kind, function in _RULES.items():
+        if not (function.__module__ or "").startswith("rooflinekit.cost.rules."):
+            continue  # a rule of the user's
         purpose = _paragraph(sys.modules[function.__module__].__doc__)
         found.setdefault(purpose.rstrip("."), {}).setdefault(_paragraph(function.__doc__), []).append(kind)
     return found
