@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.study.explanation import Explanation, explain
+    from rooflinekit.study.gpu_comparison import GpuComparison
     from rooflinekit.study.validation import Validation
-    from rooflinekit.workflows import predict, sweep, trace
+    from rooflinekit.workflows import compare_gpus, predict, sweep, trace
 
 __version__ = "0.1.0"
 
@@ -37,12 +38,14 @@ _HOME = {
     "Execution": "step.execution",
     "Explanation": "study.explanation",
     "Gemm": "ir.cost",
+    "GpuComparison": "study.gpu_comparison",
     "Graph": "ir.graph",
     "Host": "hardware.host",
     "Input": "ir.inputs",
     "Op": "ir.op",
     "Prediction": "step.prediction",
     "Validation": "study.validation",
+    "compare_gpus": "workflows",
     "devices": "hardware.catalog",
     "explain": "study.explanation",
     "load_device": "hardware.specs",
@@ -62,12 +65,14 @@ __all__ = [
     "Execution",
     "Explanation",
     "Gemm",
+    "GpuComparison",
     "Graph",
     "Host",
     "Input",
     "Op",
     "Prediction",
     "Validation",
+    "compare_gpus",
     "devices",
     "explain",
     "load_device",
