@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rooflinekit.present import plot
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
+    from rooflinekit.study.advice import Advice, advise
     from rooflinekit.study.explanation import Explanation, explain
     from rooflinekit.study.gpu_comparison import GpuComparison
     from rooflinekit.study.validation import Validation
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 
 # Loaded when first used (PEP 562): torch alone takes two seconds, and `rooflinekit devices` needs none of it.
 _HOME = {
+    "Advice": "study.advice",
     "Cost": "ir.cost",
     "Device": "hardware.device",
     "Execution": "step.execution",
@@ -45,6 +47,7 @@ _HOME = {
     "Op": "ir.op",
     "Prediction": "step.prediction",
     "Validation": "study.validation",
+    "advise": "study.advice",
     "compare_gpus": "workflows",
     "devices": "hardware.catalog",
     "explain": "study.explanation",
@@ -60,6 +63,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Advice",
     "Cost",
     "Device",
     "Execution",
@@ -72,6 +76,7 @@ __all__ = [
     "Op",
     "Prediction",
     "Validation",
+    "advise",
     "compare_gpus",
     "devices",
     "explain",

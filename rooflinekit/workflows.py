@@ -127,7 +127,7 @@ def trace(
         autocast=autocast, channels_last=channels_last, tf32=tf32, like=like, sizes=sizes, fixed=fixed, name=name,
         rules=rules, strict=strict, **keyword_inputs,
     )  # fmt: skip
-    return replace(graph.with_forced(found.forced), origin=Origin(trace=again))
+    return replace(graph.with_forced(found.forced), origin=Origin(trace=again, optimizer=optimizer))
 
 
 def predict(

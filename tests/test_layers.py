@@ -24,7 +24,7 @@ ROWS = [
     {"measurement"},
     {"cli_parse"},
     {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign"},
-    {"cli_measure", "cli_compare"},
+    {"cli_measure", "cli_compare", "cli_advise"},
     {"cli"},
 ]
 OUTSIDE = {
@@ -50,6 +50,7 @@ OUTSIDE = {
     "cli_campaign": {"typer"},
     "cli_measure": {"typer", "rich"},
     "cli_compare": {"typer"},
+    "cli_advise": {"typer"},
     "cli": {"typer"},
 }
 #: What runs ops on hardware; all else in `calibrate` works without torch.
