@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.study.advice import Advice, advise
+    from rooflinekit.study.crossover import bandwidth_to_match, compute_bound_from, gpu_bound_from
     from rooflinekit.study.explanation import Explanation, explain
     from rooflinekit.study.gpu_comparison import GpuComparison
+    from rooflinekit.study.intensity import Intensity, intensity
     from rooflinekit.study.validation import Validation
     from rooflinekit.workflows import compare_gpus, predict, sweep, trace
 
@@ -44,13 +46,18 @@ _HOME = {
     "Graph": "ir.graph",
     "Host": "hardware.host",
     "Input": "ir.inputs",
+    "Intensity": "study.intensity",
     "Op": "ir.op",
     "Prediction": "step.prediction",
     "Validation": "study.validation",
     "advise": "study.advice",
+    "bandwidth_to_match": "study.crossover",
     "compare_gpus": "workflows",
+    "compute_bound_from": "study.crossover",
     "devices": "hardware.catalog",
     "explain": "study.explanation",
+    "gpu_bound_from": "study.crossover",
+    "intensity": "study.intensity",
     "load_device": "hardware.specs",
     "load_host": "hardware.specs",
     "measure_model": "measurement",
@@ -73,13 +80,18 @@ __all__ = [
     "Graph",
     "Host",
     "Input",
+    "Intensity",
     "Op",
     "Prediction",
     "Validation",
     "advise",
+    "bandwidth_to_match",
     "compare_gpus",
+    "compute_bound_from",
     "devices",
     "explain",
+    "gpu_bound_from",
+    "intensity",
     "load_device",
     "load_host",
     "measure_model",
