@@ -77,4 +77,5 @@ def _print_lines(lines: Sequence[Any]) -> None:
 
     out = console()
     for line in lines:
-        out.print(str(line), markup=False)
+        # Formulas are copied: the terminal breaks their lines, not we.
+        out.print(str(line), markup=False, soft_wrap=True)

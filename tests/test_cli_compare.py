@@ -30,6 +30,13 @@ def test_named_gpus_are_compared(run: Run, net: str) -> None:
     assert "nvidia-rtx-4090 is " in result.out
 
 
+def test_reasons_are_by_time_however_rows_are_sorted(run: Run, net: str) -> None:
+    result = run("compare", net, *SIZE, "--gpu", "l4", "--gpu", "rtx-4090", "--sort", "per-watt")
+    before, after = result.out.split("By time:\n")
+    assert "nvidia-l4" in before
+    assert after.startswith("nvidia-rtx-4090 is ")
+
+
 def test_json_has_what_predict_says(run: Run, net: str) -> None:
     document = json.loads(run("compare", net, *SIZE, "--architecture", "Turing", "--json").out)
     names = [row["gpu"] for row in document["gpus"]]

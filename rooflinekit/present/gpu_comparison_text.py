@@ -25,6 +25,8 @@ def print_gpu_comparison(comparison: GpuComparison) -> None:
     for row in comparison.rows:
         rows.add_row(*_cells(row))
     console(wide=True).print(rows)
+    if comparison.sort != "time":
+        out.print("By time:")
     _print_some(order_sentences(comparison))
     _print_some(surprise_sentences(comparison))
     for name, why in comparison.refused.items():
@@ -64,4 +66,5 @@ def _print_some(sentences: Iterable[str]) -> None:
     for sentence in listed[:_SENTENCES]:
         out.print(sentence)
     if len(listed) > _SENTENCES:
-        out.print(f"{len(listed) - _SENTENCES} more such lines with --json")
+        left = len(listed) - _SENTENCES
+        out.print(f"{left} more such line{'' if left == 1 else 's'} with --json")

@@ -24,6 +24,8 @@ def sentences(comparison: GpuComparison) -> Iterator[str]:
 
 def order_sentences(comparison: GpuComparison) -> Iterator[str]:
     """Why each GPU is faster than the next; neighbours whose intervals overlap together, without a claim."""
+    if not any(row["fits"] for row in comparison.rows):
+        yield "It fits the memory of none of them."
     unclear: list[str] = []
     for pair in comparison.neighbours:
         if pair.certain:

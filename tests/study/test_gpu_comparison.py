@@ -97,6 +97,12 @@ def test_what_does_not_fit_comes_last_and_is_in_no_reason(device: Device, host: 
     assert found.neighbours == found.surprises == ()
 
 
+def test_what_fits_nowhere_is_said(device: Device, host: Host) -> None:
+    # 2 GiB are read and written
+    small = device.replace(dram={"capacity": 1e9})
+    assert str(_round_comparison(small, host, dram={"capacity": 2e9})) == "It fits the memory of none of them."
+
+
 def test_a_gpu_without_the_arithmetic_is_named(graph: rk.Graph) -> None:
     double = rk.trace(nn.Linear(64, 64), rk.Input("batch", 64), dtype="float64")
     found = rk.compare_gpus(double, gpus=["nvidia-a100-sxm4-80gb", "apple-m1-max-32c"], batch=8)
