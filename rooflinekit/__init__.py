@@ -24,27 +24,40 @@ if TYPE_CHECKING:
     from rooflinekit.present import plot
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
+    from rooflinekit.study.advice import Advice, advise
+    from rooflinekit.study.crossover import bandwidth_to_match, compute_bound_from, gpu_bound_from
     from rooflinekit.study.explanation import Explanation, explain
+    from rooflinekit.study.gpu_comparison import GpuComparison
+    from rooflinekit.study.intensity import Intensity, intensity
     from rooflinekit.study.validation import Validation
-    from rooflinekit.workflows import predict, sweep, trace
+    from rooflinekit.workflows import compare_gpus, predict, sweep, trace
 
 __version__ = "0.1.0"
 
 # Loaded when first used (PEP 562): torch alone takes two seconds, and `rooflinekit devices` needs none of it.
 _HOME = {
+    "Advice": "study.advice",
     "Cost": "ir.cost",
     "Device": "hardware.device",
     "Execution": "step.execution",
     "Explanation": "study.explanation",
     "Gemm": "ir.cost",
+    "GpuComparison": "study.gpu_comparison",
     "Graph": "ir.graph",
     "Host": "hardware.host",
     "Input": "ir.inputs",
+    "Intensity": "study.intensity",
     "Op": "ir.op",
     "Prediction": "step.prediction",
     "Validation": "study.validation",
+    "advise": "study.advice",
+    "bandwidth_to_match": "study.crossover",
+    "compare_gpus": "workflows",
+    "compute_bound_from": "study.crossover",
     "devices": "hardware.catalog",
     "explain": "study.explanation",
+    "gpu_bound_from": "study.crossover",
+    "intensity": "study.intensity",
     "load_device": "hardware.specs",
     "load_host": "hardware.specs",
     "measure_model": "measurement",
@@ -57,19 +70,28 @@ _HOME = {
 }
 
 __all__ = [
+    "Advice",
     "Cost",
     "Device",
     "Execution",
     "Explanation",
     "Gemm",
+    "GpuComparison",
     "Graph",
     "Host",
     "Input",
+    "Intensity",
     "Op",
     "Prediction",
     "Validation",
+    "advise",
+    "bandwidth_to_match",
+    "compare_gpus",
+    "compute_bound_from",
     "devices",
     "explain",
+    "gpu_bound_from",
+    "intensity",
     "load_device",
     "load_host",
     "measure_model",

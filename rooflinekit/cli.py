@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooflinekit import cli_calibrate, cli_campaign, cli_devices, cli_fit, cli_measure
+from rooflinekit import (
+    cli_advise,
+    cli_calibrate,
+    cli_campaign,
+    cli_compare,
+    cli_crossover,
+    cli_devices,
+    cli_fit,
+    cli_measure,
+)
 from rooflinekit.cli_parse import check_word, variants_of
 from rooflinekit.cli_workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError, RooflinekitError
@@ -142,6 +151,9 @@ cli_fit.register(app)
 cli_calibrate.register(app)
 cli_campaign.register(app)
 cli_measure.register(app)
+cli_compare.register(app)
+cli_advise.register(app)
+cli_crossover.register(app)
 
 
 def main() -> None:

@@ -17,7 +17,11 @@ from rooflinekit.cli_parse import check_word, inputs_of, loss_of, optimizer_of, 
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
+    from rooflinekit.hardware.host import Host
+    from rooflinekit.ir.graph import Graph
     from rooflinekit.ir.inputs import Input
+    from rooflinekit.model.machine import Machine
+    from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
 
 #: Sizes named in --input become options, which typer cannot know beforehand.
@@ -44,19 +48,35 @@ class Workload:
 
     def predict(self, *targets: str, sizes_open: bool = False) -> list[list[Prediction]]:
         """For each target its predictions, one a GPU; each target is traced once, with `sizes_open` for all sizes."""
-        from rooflinekit import workflows
-        from rooflinekit.calibrate.fits import fits_for
-        from rooflinekit.hardware.specs import load_device, load_host
-        from rooflinekit.step.execution import Execution, check_release
+        from rooflinekit.step.prediction import predict_graph
 
         # Everything that can be wrong is looked at before the slow part.
+        machines, host, execution = self.setting()
+        return [
+            [predict_graph(graph, machine, host, execution) for machine in machines]
+            for graph in self.trace(*targets, sizes_open=sizes_open)
+        ]
+
+    def setting(self) -> tuple[list[Machine], Host, Execution]:
+        """The GPUs with their constants, the host, and how it runs."""
+        from rooflinekit.calibrate.fits import fits_for
+        from rooflinekit.hardware.specs import load_device, load_host
+        from rooflinekit.model.machine import Machine
+        from rooflinekit.step.execution import Execution, check_release
+
         execution = Execution(**self.execution)
         check_release(self.options["like"], execution)
         devices, host = [load_device(gpu, allow_draft=self.allow_draft) for gpu in self.gpus], load_host(self.host)
-        constants = fits_for(devices, self.constants)
-        optimizer, loss = optimizer_of(self.optimizer), loss_of(self.loss)
+        fits = fits_for(devices, self.constants)
+        machines = [Machine.of(device, fit, burst=self.burst) for device, fit in zip(devices, fits, strict=True)]
+        return machines, host, execution
+
+    def trace(self, *targets: str, sizes_open: bool = False) -> list[Graph]:
+        """Each target's graph at the sizes given, traced once; with `sizes_open` for all sizes."""
+        from rooflinekit import workflows
         from rooflinekit.tracing.targets import load_target
 
+        optimizer, loss = optimizer_of(self.optimizer), loss_of(self.loss)
         found = []
         for target in [load_target(target) for target in targets]:
             with _progress(target.name) as advance:
@@ -71,13 +91,7 @@ class Workload:
                     progress=advance,
                     **self.options,
                 )
-            at = graph.at(**{name: value for name, value in self.sizes.items() if name in graph.dims})
-            found.append(
-                [
-                    workflows.predict(at, device, host=host, execution=execution, burst=self.burst, constants=fitted)
-                    for device, fitted in zip(devices, constants, strict=True)
-                ]
-            )
+            found.append(graph.at(**{name: value for name, value in self.sizes.items() if name in graph.dims}))
         return found
 
 

@@ -1,4 +1,4 @@
-"""The walks through the pipe: trace, predict, sweep, fit, calibrate. Each is a few steps down; none goes back up."""
+"""The walks through the pipe: trace, predict, sweep, compare, fit, calibrate. Each goes down, none back up."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
+from rooflinekit.hardware.specs import devices as shipped_devices
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Input, open_names
 from rooflinekit.ir.origin import Origin, autocast_format
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from rooflinekit.calibrate.plan import Plan
     from rooflinekit.calibrate.refit import Refit
     from rooflinekit.calibrate.session import Calibrated, Timer
+    from rooflinekit.study.gpu_comparison import GpuComparison
     from rooflinekit.tracing.step import Loss, Mode, OptimizerFactory
 
 Progress = Callable[[int, str], None]
@@ -125,7 +127,7 @@ def trace(
         autocast=autocast, channels_last=channels_last, tf32=tf32, like=like, sizes=sizes, fixed=fixed, name=name,
         rules=rules, strict=strict, **keyword_inputs,
     )  # fmt: skip
-    return replace(graph.with_forced(found.forced), origin=Origin(trace=again))
+    return replace(graph.with_forced(found.forced), origin=Origin(trace=again, optimizer=optimizer))
 
 
 def predict(
@@ -204,6 +206,41 @@ def sweep(
     return study.sweep_graph(graph, machines, _host(host), _execution(execution), sizes)
 
 
+def compare_gpus(
+    workload: Graph | Callable[..., Any],
+    *inputs: Any,
+    gpus: Sequence[str | Path | Device] | None = None,
+    host: str | Path | Host = DEFAULT_HOST,
+    execution: Execution | Backend = "eager",
+    mode: Mode = "inference",
+    burst: bool = False,
+    sort: str = "time",
+    **options: Any,
+) -> GpuComparison:
+    """One workload on many GPUs: how fast, whether it fits, for how much money and power, and why in this order.
+
+    workload: a traced Graph; or a model, followed by its inputs.
+    gpus: names, aliases, paths of specifications, or Devices; by default every shipped GPU that is no draft.
+    sort: "time", "per-dollar" (launch price), "per-watt", "share-of-peak" or "price".
+    options: a number for each named size; with a model also the options of `trace`.
+
+    Raises what `predict` raises, but for GPUs that cannot run it: the result names them.
+
+    >>> found = compare_gpus(graph, gpus=["nvidia-l4", "nvidia-t4"], batch=8)  # doctest: +SKIP
+    >>> found.table, str(found)  # doctest: +SKIP
+    """
+    from rooflinekit.study.gpu_comparison import compare_machines
+
+    machines = _machines(gpus if gpus is not None else [d for d in shipped_devices() if d.kind == "gpu"], burst=burst)
+    if isinstance(workload, Graph):
+        if inputs:
+            raise InputError(f"a Graph has its inputs already; got {len(inputs)} more: name GPUs as gpus=[…]")
+        graph = workload.at(**options)
+    else:
+        graph = _traced_at(workload, inputs, mode, options)
+    return compare_machines(graph, machines, _host(host), _execution(execution), sort)
+
+
 def fit(campaigns: Path | None = None, progress: Callable[[str], None] | None = None) -> Refit:
     """The constants of the time model, fitted on all measurements below a folder, by default those of the checkout.
 
@@ -260,7 +297,7 @@ def calibrate(
     )
 
 
-def _machines(gpus: Sequence[str | Path | Device]) -> tuple[Machine, ...]:
+def _machines(gpus: Sequence[str | Path | Device], *, burst: bool = False) -> tuple[Machine, ...]:
     """Each GPU with the constants that were fitted on it, or on others."""
     if isinstance(gpus, str | Path | Device) or not gpus:
         raise InputError(f"gpus: expected a list of names, paths or Devices; got {gpus!r}")
@@ -269,7 +306,7 @@ def _machines(gpus: Sequence[str | Path | Device]) -> tuple[Machine, ...]:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InputError(f"gpus: {twice[0]!r} is given twice")
-    return tuple(Machine.of(device, constants_for(device)) for device in devices)
+    return tuple(Machine.of(device, constants_for(device), burst=burst) for device in devices)
 
 
 def _device(gpu: object) -> Device:

@@ -24,7 +24,7 @@ ROWS = [
     {"measurement"},
     {"cli_parse"},
     {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign"},
-    {"cli_measure"},
+    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover"},
     {"cli"},
 ]
 OUTSIDE = {
@@ -49,6 +49,9 @@ OUTSIDE = {
     "cli_calibrate": {"typer", "rich"},
     "cli_campaign": {"typer"},
     "cli_measure": {"typer", "rich"},
+    "cli_compare": {"typer"},
+    "cli_advise": {"typer"},
+    "cli_crossover": {"typer"},
     "cli": {"typer"},
 }
 #: What runs ops on hardware; all else in `calibrate` works without torch.

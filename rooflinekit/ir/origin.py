@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import InputError, SizeError
@@ -29,11 +29,13 @@ class Origin:
     """How a graph came about.
 
     `trace` takes options of `rooflinekit.trace` and traces the model again with all others as they were; None for a
-    graph that no model is known of. `whole` is the graph before its sizes became numbers.
+    graph that no model is known of. `whole` is the graph before its sizes became numbers. `optimizer` builds the
+    optimizer of a training step.
     """
 
     trace: Callable[..., Graph] | None = None
     whole: Graph | None = None
+    optimizer: Callable[..., Any] | None = None
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         # In a file or another process a graph stands for itself: the model behind it may hold anything.
@@ -55,7 +57,7 @@ def whole_of(graph: Graph) -> Graph:
 
 def at_numbers(graph: Graph) -> Origin:
     """The origin of a graph that is this one with numbers for sizes."""
-    return Origin(trace=origin_of(graph).trace, whole=whole_of(graph))
+    return replace(origin_of(graph), whole=whole_of(graph))
 
 
 def traced_with(graph: Graph, **options: Any) -> Graph:

@@ -37,16 +37,16 @@ def largest_size(p: Prediction, size: str) -> int:
     return found
 
 
-def largest(fits: Callable[[int], bool]) -> int:
-    """The largest number that fits, up to `MOST`, where all smaller ones do; 0 for none.
+def largest(fits: Callable[[int], bool], most: int = MOST) -> int:
+    """The largest number that fits, up to `most` (a power of 2), where all smaller ones do; 0 for none.
 
     >>> largest(lambda value: value <= 100), largest(lambda value: False)
     (100, 0)
     """
     above = 1
-    while above < MOST and fits(above):
+    while above < most and fits(above):
         above *= 2
-    fitting = above // 2 if above < MOST or not fits(MOST) else MOST
+    fitting = above // 2 if above < most or not fits(most) else most
     while fitting and above - fitting > 1:
         middle = (fitting + above) // 2
         fitting, above = (middle, above) if fits(middle) else (fitting, middle)

@@ -11,7 +11,8 @@ from rooflinekit.units import format_quantity
 if TYPE_CHECKING:
     from rooflinekit.study.explanation import Explanation
 
-_MEANING = {
+#: What each term of a prediction is, in words.
+MEANING = {
     "ideal": "FLOP at peak",
     "underuse": "peak not reached",
     "memory": "memory traffic",
@@ -40,16 +41,18 @@ def sentences(e: Explanation) -> Iterator[str]:
     yield _terms(e)
     yield _drivers(e)
     if e.overlapping:
-        a, b = (" to ".join(map(_seconds, p.interval(0.9))) for p in (e.a, e.b))
+        a, b = (" to ".join(map(seconds, p.interval(0.9))) for p in (e.a, e.b))
         yield f"The 90 % intervals overlap ({a}; {b}): which of the two is faster is not certain."
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
+    """A time as text."""
     return format_quantity(value, "s")
 
 
-def _signed(value: float) -> str:
-    return f"{'+' if value >= 0 else '−'}{_seconds(abs(value))}"
+def signed(value: float) -> str:
+    """A difference of times as text, with its sign."""
+    return f"{'+' if value >= 0 else '−'}{seconds(abs(value))}"
 
 
 def _headline(e: Explanation) -> str:
@@ -62,7 +65,7 @@ def _headline(e: Explanation) -> str:
     joined = "and" if (e.flop_ratio > 1) == (e.time_ratio > 1) and e.time_ratio > 0.8 * e.flop_ratio else "yet"
     return (
         f"{b} does {work} than {a} ({flop_b} against {flop_a}), {joined} {time}: "
-        f"{_seconds(e.b.total_s)} a step against {_seconds(e.a.total_s)} on {e.a.machine.name}."
+        f"{seconds(e.b.total_s)} a step against {seconds(e.a.total_s)} on {e.a.machine.name}."
     ).replace("as many FLOP than", "as many FLOP as")
 
 
@@ -76,7 +79,7 @@ def _busy(e: Explanation) -> str:
     def one(p: Prediction) -> str:
         count = len(p.timings)
         kernels = f"{count} kernel{'' if count == 1 else 's'}"
-        return f"{_seconds(p.gpu_s)} ({p.gpu_s / p.total_s:.0%} of the step, {kernels})"
+        return f"{seconds(p.gpu_s)} ({p.gpu_s / p.total_s:.0%} of the step, {kernels})"
 
     return (
         f"The GPU is busy for {one(e.b)} in {e.b.graph_name} and for {one(e.a)} in {e.a.graph_name}; "
@@ -90,8 +93,8 @@ def _waiting(p: Prediction) -> str | None:
     if idle < 0.1 * p.total_s:
         return None
     return (
-        f"In {p.graph_name} the GPU waits for {_seconds(idle)} ({idle / p.total_s:.0%} of the step): the CPU of "
-        f"{p.host.name} needs {_seconds(p.cpu_s)} to issue the step, the kernels only {_seconds(p.gpu_s)}."
+        f"In {p.graph_name} the GPU waits for {seconds(idle)} ({idle / p.total_s:.0%} of the step): the CPU of "
+        f"{p.host.name} needs {seconds(p.cpu_s)} to issue the step, the kernels only {seconds(p.gpu_s)}."
     )
 
 
@@ -122,13 +125,13 @@ def _memory(e: Explanation) -> str | None:
 
 def _terms(e: Explanation) -> str:
     ordered = sorted(e.terms().items(), key=lambda item: -abs(item[1]))
-    parts = ", ".join(f"{_MEANING[name]} {_signed(seconds)}" for name, seconds in ordered if seconds)
-    return f"From {e.a.graph_name} to {e.b.graph_name}: {parts or 'no difference'}; together {_signed(e.delta_s)}."
+    parts = ", ".join(f"{MEANING[name]} {signed(more)}" for name, more in ordered if more)
+    return f"From {e.a.graph_name} to {e.b.graph_name}: {parts or 'no difference'}; together {signed(e.delta_s)}."
 
 
 def _drivers(e: Explanation) -> str:
     shown = [d for d in e.drivers[:4] if d.delta_s]
     if not shown:
         return "No kernel differs."
-    parts = (f"{d.kind} in {d.module or 'the root'} {_signed(d.delta_s)}" for d in shown)
+    parts = (f"{d.kind} in {d.module or 'the root'} {signed(d.delta_s)}" for d in shown)
     return f"Largest differences: {', '.join(parts)}."

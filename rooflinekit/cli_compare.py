@@ -1,0 +1,61 @@
+"""The subcommand that puts one workload on many GPUs."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from rooflinekit.cli_workload import OPEN, Workload, describes_workload
+from rooflinekit.errors import InputError
+
+_TARGET_HELP = "timm:NAME, transformers:NAME or transformers:config.json, FILE.py:NAME, or package.module:name"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommand to the program's."""
+    app.command(context_settings=OPEN)(compare)
+
+
+@functools.partial(describes_workload, needs_gpu=False)
+def compare(
+    workload: Workload,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP)],
+    sort: Annotated[str, typer.Option(help="time, per-dollar, per-watt, share-of-peak or price")] = "time",
+    vendor: Annotated[str | None, typer.Option(help="without --gpu: only GPUs of this vendor")] = None,
+    architecture: Annotated[
+        str | None, typer.Option(help="without --gpu: only of this architecture or compute capability")
+    ] = None,
+    memory_min: Annotated[
+        str | None, typer.Option(metavar="SIZE", help='without --gpu: only with so much memory, "40 GB"')
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON and nothing else")] = False,
+) -> None:
+    """One workload on many GPUs: time, throughput, memory, per dollar and watt, and why they stand in this order.
+
+    Without --gpu, on every shipped GPU. Prices are those at launch.
+    Example: rooflinekit compare timm:resnet50 --input batch,3,224,224 --batch 32 --memory-min "40 GB"
+    """
+    filters = {"vendor": vendor, "architecture": architecture, "memory_min": memory_min}
+    if workload.gpus and any(filters.values()):
+        given = ", ".join(f"--{name.replace('_', '-')}" for name, value in filters.items() if value)
+        raise InputError(f"{given}: these choose among all GPUs; leave them or --gpu out")
+    from rooflinekit.hardware.catalog import list_rows
+    from rooflinekit.study.gpu_comparison import check_gpus, check_sort, compare_machines
+
+    check_sort(sort)
+    rows = list_rows(kind="gpu", vendor=vendor, architecture=architecture, memory_min=memory_min)
+    gpus = workload.gpus or tuple(row.device.name for row in rows if not row.device.draft)
+    machines, host, execution = replace(workload, gpus=gpus).setting()
+    check_gpus(machines)
+    (graph,) = workload.trace(target)
+    comparison = compare_machines(graph, machines, host, execution, sort)
+    if as_json:
+        print(json.dumps(comparison.to_dict(), indent=2, ensure_ascii=False))
+        return
+    from rooflinekit.present.gpu_comparison_text import print_gpu_comparison
+
+    print_gpu_comparison(comparison)

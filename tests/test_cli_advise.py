@@ -1,0 +1,48 @@
+"""`rooflinekit advise`, and what is said of wrong use."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import Run, caller
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    return caller(monkeypatch, capsys)
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    path = tmp_path / "net.py"
+    path.write_text("from torch import nn\nNet = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())\n", encoding="utf-8")
+    return f"{path}:Net"
+
+
+SIZE = ("-i", "batch,3,224,224", "--batch", 16)
+
+
+def test_advice(run: Run, net: str) -> None:
+    result = run("advise", net, *SIZE, "--gpu", "l4", "--other-gpu", "l40s")
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("Net takes ")
+    assert "nvidia-l40s: saves " in result.out
+    document = json.loads(run("advise", net, *SIZE, "--gpu", "l4", "--other-gpu", "l40s", "--json").out)
+    (direct,) = json.loads(run("predict", net, *SIZE, "--gpu", "l40s", "--json").out)["predictions"]
+    (entry,) = (one for one in document["suggestions"] if one["what"] == "nvidia-l40s")
+    assert entry["total_s"] == direct["total_s"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((), "--gpu is missing"),
+        (("--gpu", "l4", "--gpu", "t4"), "--gpu: advice is for one GPU; got 2; name those to change to as --other-gpu"),
+        (("--gpu", "l4", "--other-gpu", "l44"), "unknown device 'l44'"),
+    ],
+)
+def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[str, ...], message: str) -> None:
+    result = run("advise", net, *SIZE, *args)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(f"rooflinekit: {message}")
+    assert result.err.count("\n") == 1

@@ -1,0 +1,65 @@
+"""`rooflinekit compare`: the table, its reasons, and what is said of wrong use."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import Run, caller
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    return caller(monkeypatch, capsys)
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    path = tmp_path / "net.py"
+    path.write_text("from torch import nn\nNet = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())\n", encoding="utf-8")
+    return f"{path}:Net"
+
+
+SIZE = ("-i", "batch,3,224,224", "--batch", 16)
+
+
+def test_named_gpus_are_compared(run: Run, net: str) -> None:
+    result = run("compare", net, *SIZE, "--gpu", "l4", "--gpu", "rtx-4090")
+    assert (result.status, result.err) == (0, "")
+    first, second = (result.out.index(f" {name}  ") for name in ("nvidia-rtx-4090", "nvidia-l4"))
+    assert first < second
+    assert "nvidia-rtx-4090 is " in result.out
+
+
+def test_reasons_are_by_time_however_rows_are_sorted(run: Run, net: str) -> None:
+    result = run("compare", net, *SIZE, "--gpu", "l4", "--gpu", "rtx-4090", "--sort", "per-watt")
+    before, after = result.out.split("By time:\n")
+    assert "nvidia-l4" in before
+    assert after.startswith("nvidia-rtx-4090 is ")
+
+
+def test_json_has_what_predict_says(run: Run, net: str) -> None:
+    document = json.loads(run("compare", net, *SIZE, "--architecture", "Turing", "--json").out)
+    names = [row["gpu"] for row in document["gpus"]]
+    assert "nvidia-t4" in names
+    assert "nvidia-l4" not in names
+    (direct,) = json.loads(run("predict", net, *SIZE, "--gpu", "nvidia-t4", "--json").out)["predictions"]
+    row = document["gpus"][names.index("nvidia-t4")]
+    assert (row["total_s"], row["low_s"], row["regime"]) == (direct["total_s"], direct["low_s"], direct["regime"])
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--sort", "fast"), "sort 'fast': expected one of time, per-dollar, per-watt, share-of-peak, price"),
+        (("--gpu", "l4", "--vendor", "AMD"), "--vendor: these choose among all GPUs; leave them or --gpu out"),
+        (("--gpu", "l4", "--gpu", "nvidia-l4"), "gpus: 'nvidia-l4' is given twice"),
+        (("--memory-min", "9 TB"), "gpus: none is left to compare; give other names or filters"),
+        (("--memory-min", "9"), "least memory: "),
+        (("--vendor", "Nvidea"), "vendor 'Nvidea': no device has it; did you mean 'NVIDIA'"),
+    ],
+)
+def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[str, ...], message: str) -> None:
+    result = run("compare", net, *SIZE, *args)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(f"rooflinekit: {message}")
+    assert result.err.count("\n") == 1

@@ -1,0 +1,54 @@
+"""`rooflinekit crossover`, and what is said of wrong use."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import Run, caller
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    return caller(monkeypatch, capsys)
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    path = tmp_path / "net.py"
+    path.write_text("from torch import nn\nNet = nn.Sequential(nn.Linear(64, 128, bias=False))\n", encoding="utf-8")
+    return f"{path}:Net"
+
+
+SIZE = ("-i", "batch,64", "--batch", 16)
+
+
+def test_crossovers(run: Run, net: str) -> None:
+    # the formula is derived in tests/study/test_intensity.py
+    result = run("crossover", net, *SIZE, "--gpu", "t4", "--other-gpu", "l4", "--latex")
+    assert (result.status, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[:2] == [
+        "intensity of Net: 64*batch/(3*batch + 128) FLOP/byte",
+        r"\frac{64 \mathrm{batch}}{3 \mathrm{batch} + 128}",
+    ]
+    assert lines[2].startswith("Net is compute-bound on nvidia-t4: ")
+    document = json.loads(run("crossover", net, *SIZE, "--gpu", "t4", "--other-gpu", "l4", "--json").out)
+    assert document["intensity"]["formula"] == "64*batch/(3*batch + 128)"
+    assert [entry["size"] for entry in document["sizes"]] == ["batch", "batch"]
+    assert document["bandwidths"][0]["stated_bytes_per_s"] == 300e9
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((), "--gpu is missing"),
+        (("--gpu", "l4", "--along", "seq"), "--along 'seq': no size of --input has this name; it has batch\n"),
+        (("--gpu", "l4", "--module", "9"), "Net has no module '9'\n"),
+        (("--gpu", "l4", "--module", "0", "--op", "mm"), "name a module or an op, not both\n"),
+    ],
+)
+def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[str, ...], message: str) -> None:
+    result = run("crossover", net, *SIZE, *args)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(f"rooflinekit: {message}")
+    assert result.err.count("\n") == 1
