@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rooflinekit.ir.op import Op
     from rooflinekit.measurement import measure_model
     from rooflinekit.present import plot
+    from rooflinekit.present.chrome_trace import save_trace
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.study.explanation import Explanation, explain
@@ -51,6 +52,7 @@ _HOME = {
     "plot": "present",
     "predict": "workflows",
     "rule": "cost.table",
+    "save_trace": "present.chrome_trace",
     "sweep": "workflows",
     "trace": "workflows",
     "traffic": "cost.table",
@@ -76,6 +78,7 @@ __all__ = [
     "plot",
     "predict",
     "rule",
+    "save_trace",
     "sweep",
     "trace",
     "traffic",
