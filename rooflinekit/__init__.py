@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.study.explanation import Explanation, explain
+    from rooflinekit.study.profile import Profile
     from rooflinekit.study.validation import Validation
     from rooflinekit.workflows import predict, sweep, trace
 
@@ -43,6 +44,7 @@ _HOME = {
     "Input": "ir.inputs",
     "Op": "ir.op",
     "Prediction": "step.prediction",
+    "Profile": "study.profile",
     "Validation": "study.validation",
     "devices": "hardware.catalog",
     "explain": "study.explanation",
@@ -69,6 +71,7 @@ __all__ = [
     "Input",
     "Op",
     "Prediction",
+    "Profile",
     "Validation",
     "devices",
     "explain",

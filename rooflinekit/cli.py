@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooflinekit import cli_calibrate, cli_campaign, cli_devices, cli_fit, cli_measure
+from rooflinekit import cli_calibrate, cli_campaign, cli_devices, cli_fit, cli_measure, cli_profile
 from rooflinekit.cli_parse import check_word, variants_of
 from rooflinekit.cli_workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError, RooflinekitError
@@ -151,6 +151,7 @@ cli_fit.register(app)
 cli_calibrate.register(app)
 cli_campaign.register(app)
 cli_measure.register(app)
+cli_profile.register(app)
 
 
 def main() -> None:
