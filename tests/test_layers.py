@@ -13,7 +13,7 @@ PACKAGE = Path(rooflinekit.__file__).parent
 # A part imports only from rows above its own; parts of one row do not know each other.
 ROWS = [
     {"errors"},
-    {"units", "files"},
+    {"units", "files", "notebook"},
     {"ir"},
     {"tracing", "cost", "hardware"},
     {"model"},
@@ -31,6 +31,7 @@ OUTSIDE = {
     "errors": set(),
     "units": set(),
     "files": set(),
+    "notebook": set(),
     "ir": {"sympy", "numpy", "pandas"},  # pandas for Graph.to_dataframe, when it is called
     "tracing": {"torch", "sympy", "numpy", "torchvision"},  # torchvision to see whether it can be imported
     "cost": {"sympy"},
