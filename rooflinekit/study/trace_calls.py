@@ -26,7 +26,7 @@ class Launch:
 def launches_of(launches: Events) -> dict[int, Launch]:
     """Launches by the number that they share with their kernels."""
     rows = zip(launches.correlation.tolist(), launches.start.tolist(), launches.thread.tolist(), strict=True)
-    return {number: Launch(start=start, thread=thread) for number, start, thread in rows if number >= 0}
+    return {number: Launch(start=start, thread=thread) for number, start, thread in rows if number > 0}
 
 
 def calls_of(

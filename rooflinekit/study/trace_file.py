@@ -41,7 +41,7 @@ class Events:
     start: NDArray[np.float64]
     end: NDArray[np.float64]
     thread: NDArray[np.int64]  # index of process and thread; of a kernel, its device
-    correlation: NDArray[np.int64]  # equal for a kernel and its launch; -1 where the file has none
+    correlation: NDArray[np.int64]  # equal for a kernel and its launch; 0 or below where the file has none
 
     def __len__(self) -> int:
         return len(self.name)
