@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rooflinekit.ir.op import Op
     from rooflinekit.measurement import measure_model
     from rooflinekit.present import plot
+    from rooflinekit.present.chrome_trace import save_trace
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.study.advice import Advice, advise
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from rooflinekit.study.explanation import Explanation, explain
     from rooflinekit.study.gpu_comparison import GpuComparison
     from rooflinekit.study.intensity import Intensity, intensity
+    from rooflinekit.study.profile import Profile
     from rooflinekit.study.validation import Validation
     from rooflinekit.workflows import compare_gpus, predict, sweep, trace
 
@@ -49,6 +51,7 @@ _HOME = {
     "Intensity": "study.intensity",
     "Op": "ir.op",
     "Prediction": "step.prediction",
+    "Profile": "study.profile",
     "Validation": "study.validation",
     "advise": "study.advice",
     "bandwidth_to_match": "study.crossover",
@@ -64,6 +67,7 @@ _HOME = {
     "plot": "present",
     "predict": "workflows",
     "rule": "cost.table",
+    "save_trace": "present.chrome_trace",
     "sweep": "workflows",
     "trace": "workflows",
     "traffic": "cost.table",
@@ -83,6 +87,7 @@ __all__ = [
     "Intensity",
     "Op",
     "Prediction",
+    "Profile",
     "Validation",
     "advise",
     "bandwidth_to_match",
@@ -98,6 +103,7 @@ __all__ = [
     "plot",
     "predict",
     "rule",
+    "save_trace",
     "sweep",
     "trace",
     "traffic",

@@ -18,6 +18,7 @@ from rooflinekit import (
     cli_devices,
     cli_fit,
     cli_measure,
+    cli_profile,
 )
 from rooflinekit.cli_parse import check_word, variants_of
 from rooflinekit.cli_workload import OPEN, Workload, describes_workload
@@ -57,6 +58,9 @@ def predict(
         bool, typer.Option("--largest-batch", help="also the largest size named batch that fits the memory")
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="also write a roofline figure: .pdf, .svg or .png")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="also write the step's time line, to open in Perfetto")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """How long one step takes on each GPU.
@@ -73,6 +77,10 @@ def predict(
     largest = [p.largest_batch() for p in predictions] if largest_batch else []
     if plot is not None:
         _save_roofline(predictions, plot)
+    if trace is not None:
+        from rooflinekit.present.chrome_trace import save_trace
+
+        save_trace(predictions, trace)
     if as_json:
         rows = [] if by is None else [_table(p, by, depth).reset_index().to_dict("records") for p in predictions]
         documents = [p.to_dict() for p in predictions]
@@ -94,6 +102,8 @@ def predict(
         text.print_breakdown(prediction, _table(prediction, by, depth))
     if plot is not None:
         print(f"figure written to {plot}")
+    if trace is not None:
+        print(f"time line written to {trace}; ui.perfetto.dev opens it")
 
 
 @app.command(context_settings=OPEN)
@@ -154,6 +164,7 @@ cli_measure.register(app)
 cli_compare.register(app)
 cli_advise.register(app)
 cli_crossover.register(app)
+cli_profile.register(app)
 
 
 def main() -> None:

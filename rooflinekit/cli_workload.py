@@ -35,6 +35,7 @@ class Workload:
     """What the options say: how targets are called and traced, and on what they are predicted."""
 
     args: tuple[Input, ...]
+    called: bool  # whether any input is given, by place or by name
     sizes: dict[str, int]
     gpus: tuple[str, ...]
     host: str
@@ -151,6 +152,7 @@ def _workload(
     ] = False,
     *,
     needs_gpu: bool = True,
+    needs_input: bool = True,
 ) -> Workload:
     check_word("--mode", mode, ("inference", "training"))
     for option, given in (("--optimizer", optimizer), ("--loss", loss), ("--target", loss_target)):
@@ -158,7 +160,7 @@ def _workload(
             raise InputError(f"{option} belongs to --mode training")
     if loss_target and loss is None:
         raise InputError("--target is handed to the loss: name one, such as --loss cross_entropy")
-    if not input:
+    if not input and needs_input:
         raise InputError("--input is missing: the sizes that the model is called with, such as --input batch,3,224,224")
     if not gpu and needs_gpu:
         raise InputError("--gpu is missing: name one or more, such as --gpu nvidia-l4 (see `rooflinekit devices`)")
@@ -167,13 +169,14 @@ def _workload(
     from rooflinekit.ir.release import Release
     from rooflinekit.ir.sizes import check_dims
 
-    args, kwargs = inputs_of(input)
+    args, kwargs = inputs_of(input or [])
     targets, named = inputs_of(loss_target or [])
     if named:
         raise InputError(f"--target {next(iter(named))}=…: targets have no names; they are handed over in their order")
     names = open_names((args, kwargs, targets))
     return Workload(
         args=args,
+        called=bool(input),
         sizes=check_dims(sizes_of(size or [], context.args, names), names, complete=True),
         gpus=tuple(gpu or ()),
         host=host,
@@ -203,17 +206,22 @@ def _workload(
     )
 
 
-def describes_workload(command: Callable[..., None], *, needs_gpu: bool = True) -> Callable[..., None]:
+def describes_workload(
+    command: Callable[..., None], *, needs_gpu: bool = True, needs_input: bool = True
+) -> Callable[..., None]:
     """Decorator: adds the options of a workload to a subcommand, which gets them as the argument `workload`.
 
-    needs_gpu: whether --gpu has to be given.
+    needs_gpu, needs_input: whether --gpu and --input have to be given.
     """
-    shared = {n: p for n, p in inspect.signature(_workload, eval_str=True).parameters.items() if n != "needs_gpu"}
+    needs = ("needs_gpu", "needs_input")
+    shared = {n: p for n, p in inspect.signature(_workload, eval_str=True).parameters.items() if n not in needs}
     own = {n: p for n, p in inspect.signature(command, eval_str=True).parameters.items() if n != "workload"}
 
     @functools.wraps(command)
     def with_workload(**values: Any) -> None:
-        workload = _workload(**{name: values.pop(name) for name in shared}, needs_gpu=needs_gpu)
+        workload = _workload(
+            **{name: values.pop(name) for name in shared}, needs_gpu=needs_gpu, needs_input=needs_input
+        )
         command(workload=workload, **values)
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own.values(), *shared.values())]

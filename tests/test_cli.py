@@ -345,3 +345,14 @@ def test_compare_and_largest_batch(run, net) -> None:
     assert f"largest batch{found['largest_batch']:>26}".split() == next(
         line.split() for line in printed.splitlines() if "largest batch" in line
     )
+
+
+def test_predict_writes_a_time_line_of_every_gpu(run, net, tmp_path) -> None:
+    file = tmp_path / "step.json"
+    result = run("predict", f"{net}:Net", *COMMON, "--gpu", "A100-SXM4-80GB", "--batch", 8, "--trace", file)
+    assert (result.status, result.err) == (0, "")
+    assert result.out.endswith(f"time line written to {file}; ui.perfetto.dev opens it\n")
+    assert {event["pid"] for event in json.loads(file.read_text())["traceEvents"]} == {1, 2}
+    wrong = run("predict", f"{net}:Net", *COMMON, "--batch", 8, "--trace", tmp_path / "step.txt")
+    assert wrong.status == 2
+    assert wrong.err == f"rooflinekit: {tmp_path}/step.txt: expected a file name that ends in .json\n"

@@ -13,7 +13,7 @@ PACKAGE = Path(rooflinekit.__file__).parent
 # A part imports only from rows above its own; parts of one row do not know each other.
 ROWS = [
     {"errors"},
-    {"units", "files"},
+    {"units", "files", "notebook"},
     {"ir"},
     {"tracing", "cost", "hardware"},
     {"model"},
@@ -24,13 +24,14 @@ ROWS = [
     {"measurement"},
     {"cli_parse"},
     {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign"},
-    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover"},
+    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover", "cli_profile"},
     {"cli"},
 ]
 OUTSIDE = {
     "errors": set(),
     "units": set(),
     "files": set(),
+    "notebook": set(),
     "ir": {"sympy", "numpy", "pandas"},  # pandas for Graph.to_dataframe, when it is called
     "tracing": {"torch", "sympy", "numpy", "torchvision"},  # torchvision to see whether it can be imported
     "cost": {"sympy"},
@@ -38,7 +39,7 @@ OUTSIDE = {
     "model": {"numpy", "sympy"},
     "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},  # and in some files torch, see TIMING
     "step": {"pandas"},
-    "study": {"numpy", "scipy", "sympy", "pandas", "pydantic"},
+    "study": {"numpy", "scipy", "sympy", "pandas", "pydantic", "ijson"},
     "present": {"rich", "matplotlib", "numpy", "pandas"},
     "measurement": set(),
     "workflows": {"pandas"},  # for sweeps, when they are called
@@ -52,6 +53,7 @@ OUTSIDE = {
     "cli_compare": {"typer"},
     "cli_advise": {"typer"},
     "cli_crossover": {"typer"},
+    "cli_profile": {"typer", "rich"},
     "cli": {"typer"},
 }
 #: What runs ops on hardware; all else in `calibrate` works without torch.

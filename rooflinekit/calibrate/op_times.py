@@ -9,11 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from rooflinekit.calibrate.run_record import KernelTime, ProfiledOp
+from rooflinekit.calibrate.run_record import KernelTime, ProfiledOp, median_step
 
 _MARK = "rooflinekit: a step"
 _MICROSECOND = 1e-6
@@ -37,7 +36,7 @@ def profile_step(
                 run()
                 wait()
     parts = _by_step(list(profiler.events()))[1:]
-    return _median([_calls(events, cuda) for events in parts]), _kernels(parts) if cuda else ()
+    return median_step([_calls(events, cuda) for events in parts]), _kernels(parts) if cuda else ()
 
 
 def _by_step(events: Sequence[Any]) -> list[list[Any]]:
@@ -62,16 +61,6 @@ def _silent() -> Iterator[None]:
     finally:
         if level is None:
             del os.environ[_LOG_LEVEL]
-
-
-def _median(steps: Sequence[tuple[ProfiledOp, ...]]) -> tuple[ProfiledOp, ...]:
-    """The last step, with medians over those that made the same calls."""
-    last = steps[-1]
-    alike = [step for step in steps if [(op.name, op.depth) for op in step] == [(op.name, op.depth) for op in last]]
-    return tuple(
-        ProfiledOp(name=ops[0].name, depth=ops[0].depth, seconds=float(np.median([op.seconds for op in ops])))
-        for ops in zip(*alike, strict=True)
-    )
 
 
 def _calls(events: Sequence[Any], cuda: bool) -> tuple[ProfiledOp, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +36,13 @@ class ModelRun:
     environment: Mapping[str, str]
     ops: tuple[ProfiledOp, ...] = ()  # of one step in order; none where it was not profiled
     kernels: tuple[KernelTime, ...] = ()  # on a GPU, the longest first
+
+
+def median_step(steps: Sequence[tuple[ProfiledOp, ...]]) -> tuple[ProfiledOp, ...]:
+    """The last step, with medians over those that made the same calls."""
+    last = steps[-1]
+    alike = [step for step in steps if [(op.name, op.depth) for op in step] == [(op.name, op.depth) for op in last]]
+    return tuple(
+        ProfiledOp(name=ops[0].name, depth=ops[0].depth, seconds=float(np.median([op.seconds for op in ops])))
+        for ops in zip(*alike, strict=True)
+    )

@@ -194,6 +194,11 @@ class Device(Record):
         """FLOP/byte of DRAM traffic above which `math` arithmetic is limited by its peak. Raises FormatError."""
         return self.peak(math) / self.dram.bandwidth
 
+    def _repr_html_(self) -> str:
+        from rooflinekit.hardware.device_rows import notebook_table  # which is made of devices
+
+        return notebook_table(self)
+
     def accumulations(self, math: str) -> Mapping[str, float]:
         """Dense FLOP/s of the matrix units in format `math`, by the format they accumulate in; empty without units.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
+from rooflinekit import notebook
 from rooflinekit.errors import SizeError
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Coverage, coverage_of
@@ -160,6 +161,19 @@ class Graph:
         described = f" ({', '.join(sizes)})" if sizes else ""
         return f"<Graph {self.name} {self.mode}{described}: {len(self.priced)} ops, {self.matrix_flop} matrix FLOP>"
 
+    def _repr_html_(self) -> str:
+        facts = [(name, _shown(value)) for name, value in self.to_dict().items() if name in _SHOWN]
+        modules = [
+            (str(name) or "(root)", *(_shown(_plain(row[column])) for column in _COLUMNS))
+            for name, row in self.tree(1).head(_MODULES).iterrows()
+        ]
+        return notebook.block(
+            f"{self.name} {self.mode}, {len(self.priced)} ops",
+            notebook.table(["", "count"], facts),
+            notebook.table(["module", *_COLUMNS], modules),
+            notebook.paragraphs([f"counts: {self.coverage}"]),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Totals, coverage and one record an op, ready for JSON; numbers where known, formulas as text."""
         totals = ("flop", "matrix_flop", "vector_flop", "special_flop", "bytes", "read_bytes", "write_bytes")
@@ -188,6 +202,22 @@ class Graph:
         import pandas as pd
 
         return pd.DataFrame([_row(priced) for priced in self.priced])
+
+
+#: In a notebook.
+_SHOWN = ("dims", "sizes", "forced", "parameters", "flop", "matrix_flop", "bytes")
+_COLUMNS = ("parameters", "matrix_flop", "read_bytes", "write_bytes")
+_MODULES, _LETTERS = 10, 120
+
+
+def _shown(value: Any) -> str:
+    """A number with its digits in groups, a formula as far as a table has room."""
+    if isinstance(value, Mapping):
+        value = [f"{name}={number}" for name, number in value.items()]
+    text = (
+        ", ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int | float) else str(value)
+    )
+    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
 
 
 def _plain(value: Any) -> Any:

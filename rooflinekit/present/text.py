@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from rooflinekit.present.tables import console, table
 from rooflinekit.step.breakdown import KERNEL_TERMS
-from rooflinekit.step.prediction import TERMS, Prediction
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.report import table_rows
 from rooflinekit.study.explanation import Explanation
 from rooflinekit.study.story import sentences
 from rooflinekit.units import format_quantity
@@ -25,7 +26,7 @@ def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] 
     out = console()
     out.print(f"{first.graph_name}, {first.mode}{f', {sizes}' if sizes else ''}, {first.execution.backend}")
     rows = table("", *(p.machine.name for p in predictions))
-    for label, values in _rows(predictions):
+    for label, values in table_rows(predictions):
         rows.add_row(label, *values)
     if largest:
         rows.add_row("largest batch", *map(str, largest))
@@ -34,38 +35,6 @@ def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] 
     for prediction in predictions:
         for note in prediction.notes:
             out.print(f"note: {note}")
-
-
-def _rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]:
-    def seconds(value: float) -> str:
-        return format_quantity(value, "s")
-
-    rows = [
-        ("time of a step", [seconds(p.total_s) for p in predictions]),
-        ("  90 % interval", [" to ".join(map(seconds, p.interval(0.9))) for p in predictions]),
-        ("regime", [f"{p.regime} ({p.shares[p.regime]:.0%})" for p in predictions]),
-    ]
-    names = {"ideal": "FLOP at peak", "underuse": "peak not reached", "memory": "memory traffic"}
-    names |= {"launch": "kernel starts", "overhead": "GPU waits for CPU", "input": "GPU waits for inputs"}
-    for term in TERMS:
-        if term == "input" and not any(p.terms()[term] for p in predictions):
-            continue
-        shares = [(p.terms()[term], p.terms()[term] / p.total_s) for p in predictions]
-        rows.append((f"  {names[term]}", [f"{seconds(s)} {share:4.0%}" for s, share in shares]))
-    rows += [
-        ("GPU busy", [seconds(p.gpu_s) for p in predictions]),
-        ("CPU issuing", [seconds(p.cpu_s) for p in predictions]),
-        ("kernels", [str(len(p.timings)) for p in predictions]),
-        ("FLOP", [format_quantity(p.flop, "flop") for p in predictions]),
-        ("traffic", [format_quantity(p.bytes, "byte") for p in predictions]),
-        ("peak memory", [_memory(p) for p in predictions]),
-    ]
-    return rows
-
-
-def _memory(prediction: Prediction) -> str:
-    need = format_quantity(prediction.memory.peak_bytes, "byte", binary=True)
-    return f"{need} {'fits' if prediction.memory.fits else 'does not fit'}"
 
 
 def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
@@ -95,6 +64,6 @@ def print_explanation(explanation: Explanation) -> None:
     for sentence in sentences(explanation):
         out.print(sentence)
     rows = table("", explanation.a.graph_name, explanation.b.graph_name)
-    for label, values in _rows((explanation.a, explanation.b)):
+    for label, values in table_rows((explanation.a, explanation.b)):
         rows.add_row(label, *values)
     console(wide=True).print(rows)

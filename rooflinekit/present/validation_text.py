@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from rich.table import Table
+from typing import TYPE_CHECKING
 
+from rich.table import Table
+from rich.text import Text
+
+from rooflinekit.hardware.messages import printable
 from rooflinekit.present.tables import console, table
 from rooflinekit.study.op_matching import OpTime
 from rooflinekit.study.validation import Validation
 from rooflinekit.units import format_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _ROWS = 12  # of the table by kind; the rest is one line
 
@@ -26,7 +33,7 @@ def print_validation(found: Validation) -> None:
     if found.summary.noisy:
         out.print("note: the samples are noisy: end what else runs here, measure again")
     if found.ops:
-        wide.print(_kinds(found))
+        wide.print(kinds_table(found.by_kind()))
         out.print("furthest from predicted:")
         for op in found.worst:
             out.print(f"  {_place(op)}: measured {_seconds(op.measured_s)}, predicted {_seconds(op.predicted_s)}")
@@ -54,12 +61,12 @@ def _verdict(found: Validation) -> str:
     return f"{'above' if found.measured_s > found.predicted.high_s else 'below'} the interval"
 
 
-def _kinds(found: Validation) -> Table:
-    frame = found.by_kind()
+def kinds_table(frame: pd.DataFrame) -> Table:
+    """Kinds of ops, measured beside predicted: what `by_kind` gives."""
     rows = table("kind of op", "calls", "measured", "predicted", "difference")
     for kind, row in frame.head(_ROWS).iterrows():
         times = (_seconds(row[name]) for name in ("measured_s", "predicted_s", "difference_s"))
-        rows.add_row(str(kind), str(int(row["count"]) or ""), *times)
+        rows.add_row(Text(printable(str(kind))), str(int(row["count"]) or ""), *times)
     rest = frame.iloc[_ROWS:]
     if len(rest):
         sums = (_seconds(rest[name].sum()) for name in ("measured_s", "predicted_s", "difference_s"))

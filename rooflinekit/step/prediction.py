@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -24,7 +23,7 @@ from rooflinekit.step.breakdown import KERNEL_TERMS, grouped
 from rooflinekit.step.execution import Execution, check_release, issues_for
 from rooflinekit.step.feed import feed_of
 from rooflinekit.step.memory import MemoryUse, memory_of
-from rooflinekit.step.report import document, lines
+from rooflinekit.step.report import document, lines, notebook_table
 from rooflinekit.step.timeline import Span, Timeline, schedule
 from rooflinekit.units import format_quantity
 
@@ -248,7 +247,7 @@ class Prediction:
         return f"<Prediction {str(self).splitlines()[0]}>"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return notebook_table(self)
 
 
 def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Execution) -> Prediction:

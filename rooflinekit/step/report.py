@@ -1,14 +1,18 @@
-"""A prediction as a document and as lines of text."""
+"""A prediction as a document, as lines of text, and as a table for a notebook."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit import notebook
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
     from rooflinekit.step.prediction import Prediction
+
+_MODULES = 10  # in a notebook
 
 
 def document(p: Prediction) -> dict[str, Any]:
@@ -75,3 +79,52 @@ def lines(p: Prediction) -> list[str]:
         f"counts: {p.coverage}",
         *(f"note: {note}" for note in p.notes),
     ]
+
+
+def table_rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]:
+    """A line a fact, with its value for each prediction."""
+
+    def seconds(value: float) -> str:
+        return format_quantity(value, "s")
+
+    rows = [
+        ("time of a step", [seconds(p.total_s) for p in predictions]),
+        ("  90 % interval", [" to ".join(map(seconds, p.interval(0.9))) for p in predictions]),
+        ("regime", [f"{p.regime} ({p.shares[p.regime]:.0%})" for p in predictions]),
+    ]
+    names = {"ideal": "FLOP at peak", "underuse": "peak not reached", "memory": "memory traffic"}
+    names |= {"launch": "kernel starts", "overhead": "GPU waits for CPU", "input": "GPU waits for inputs"}
+    for term in predictions[0].terms():
+        if term == "input" and not any(p.terms()[term] for p in predictions):
+            continue
+        shares = [(p.terms()[term], p.terms()[term] / p.total_s) for p in predictions]
+        rows.append((f"  {names[term]}", [f"{seconds(s)} {share:4.0%}" for s, share in shares]))
+    rows += [
+        ("GPU busy", [seconds(p.gpu_s) for p in predictions]),
+        ("CPU issuing", [seconds(p.cpu_s) for p in predictions]),
+        ("kernels", [str(len(p.timings)) for p in predictions]),
+        ("FLOP", [format_quantity(p.flop, "flop") for p in predictions]),
+        ("traffic", [format_quantity(p.bytes, "byte") for p in predictions]),
+        ("peak memory", [_memory(p) for p in predictions]),
+    ]
+    return rows
+
+
+def _memory(prediction: Prediction) -> str:
+    need = format_quantity(prediction.memory.peak_bytes, "byte", binary=True)
+    return f"{need} {'fits' if prediction.memory.fits else 'does not fit'}"
+
+
+def notebook_table(p: Prediction) -> str:
+    """The step as HTML: its facts, its longest modules and its notes."""
+    frame = p.by_module(1).head(_MODULES)
+    modules = [
+        [str(name) or "(root)", format_quantity(row["total_s"], "s"), f"{row['share']:.1%}", str(int(row["kernels"]))]
+        for name, row in frame.iterrows()
+    ]
+    return notebook.block(
+        lines(p)[0],
+        notebook.table(["", p.machine.name], [(label, *values) for label, values in table_rows([p])]),
+        notebook.table(["module", "time", "share", "kernels"], modules),
+        notebook.paragraphs([f"counts: {p.coverage}", *(f"note: {note}" for note in p.notes)]),
+    )

@@ -37,6 +37,19 @@ class CopySpan:
     waited_s: float
 
 
+_WAITING = "waits for the GPU"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuSpan:
+    """What the CPU does from one time to another, in seconds from the start of the step."""
+
+    what: Op | str  # the op that it issues, or what else
+    start_s: float
+    end_s: float
+    waits: bool = False  # for the GPU; all others add up to what the CPU spends
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """Both queues over one step."""
@@ -46,6 +59,7 @@ class Timeline:
     tail_s: float  # what passes after the last kernel has ended: the CPU's remaining work, the synchronization
     copies: tuple[CopySpan, ...] = ()  # before the first kernel
     starved_s: float = 0.0  # how much longer the loader takes for the step's samples than all this
+    cpu: tuple[CpuSpan, ...] = ()  # in order
 
     @property
     def idle_s(self) -> float:
@@ -90,22 +104,36 @@ class _Queues:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.cpu = host.step
+        self.cpu = 0.0
         self.gpu = 0.0
         self.waited_for_gpu = 0.0
         self.spans: list[Span] = []
         self.copies: list[CopySpan] = []
+        self.work: list[CpuSpan] = []
+        self.spend("step", host.step)
+
+    def spend(self, what: Op | str, seconds: float) -> None:
+        """The CPU is busy with this."""
+        start = self.cpu
+        self.cpu += seconds
+        self.note(what, start)
+
+    def note(self, what: Op | str, start_s: float, *, waits: bool = False) -> None:
+        """What the CPU has done since then."""
+        if self.cpu > start_s:
+            self.work.append(CpuSpan(what=what, start_s=start_s, end_s=self.cpu, waits=waits))
 
     def wait(self) -> None:
         """The CPU goes on when the GPU has done everything."""
-        done = max(self.cpu, self.gpu) + self.host.sync
-        self.waited_for_gpu += done - self.cpu
-        self.cpu = done
+        start = self.cpu
+        self.cpu = max(self.cpu, self.gpu) + self.host.sync
+        self.waited_for_gpu += self.cpu - start
+        self.note(_WAITING, start, waits=True)
 
     def copy(self, feed: Feed) -> None:
         """Inputs on their way, each by an op of its own."""
         for transfer in feed.transfers:
-            self.cpu += self.host.dispatch_s("default")
+            self.spend(f"copy {transfer.name}", self.host.dispatch_s("default"))
             start = max(self.gpu, self.cpu + self.host.launch_latency)
             self.copies.append(
                 CopySpan(
@@ -128,11 +156,14 @@ class _Queues:
         """What has become of the step; `synchronized` where the CPU has waited for its last kernel already."""
         cpu_s = self.cpu - self.waited_for_gpu
         if execution.sync == "none" and not self.waited_for_gpu:
-            return _steady(self.spans, self.copies, cpu_s)
+            return replace(_steady(self.spans, self.copies, cpu_s), cpu=tuple(self.work))
         end = self.cpu if synchronized else max(self.cpu, self.gpu)
         if execution.sync != "none" and not synchronized:
             end += self.host.sync
-        return Timeline(spans=tuple(self.spans), copies=tuple(self.copies), cpu_s=cpu_s, tail_s=end - self.gpu)
+            self.work.append(CpuSpan(what=_WAITING, start_s=self.cpu, end_s=end, waits=True))
+        return Timeline(
+            spans=tuple(self.spans), copies=tuple(self.copies), cpu_s=cpu_s, tail_s=end - self.gpu, cpu=tuple(self.work)
+        )
 
 
 def schedule(
@@ -160,13 +191,15 @@ def _launched(
 ) -> Timeline:
     queues = _Queues(host)
     queues.copy(feed)
-    queues.cpu += host.guards if execution.fused else 0.0
+    queues.spend("guards", host.guards if execution.fused else 0.0)
     waited = False
     for issue, kernels in zip(issues, timings, strict=True):
+        begun = queues.cpu
         queues.cpu += issue_cost_s(issue, host, execution) - max(0, len(kernels) - 1) * host.launch
         for i, timing in enumerate(kernels):
             queues.cpu += host.launch if i else 0.0
             queues.run(timing, queues.cpu + host.launch_latency)
+        queues.note(issue.op, begun)
         if kernels and (execution.sync == "op" or reads_a_number(issue.op)):
             queues.wait()
             waited = True
@@ -180,16 +213,16 @@ def _in_series(
     if execution.as_graph:
         raise InputError(f"execution {execution.backend!r}: a CPU has no CUDA graphs; choose 'eager' or 'compiled'")
     queues = _Queues(host)
-    queues.cpu += host.guards if execution.fused else 0.0
+    queues.spend("guards", host.guards if execution.fused else 0.0)
     cpu_s = queues.cpu
     for issue, kernels in zip(issues, timings, strict=True):
         cost = issue_cost_s(issue, host, execution)
         cpu_s += cost
-        queues.cpu += cost
+        queues.spend(issue.op, cost)
         for timing in kernels:
             queues.run(timing, queues.cpu)
             queues.cpu = queues.gpu
-    return Timeline(spans=tuple(queues.spans), cpu_s=cpu_s, tail_s=queues.cpu - queues.gpu)
+    return Timeline(spans=tuple(queues.spans), cpu_s=cpu_s, tail_s=queues.cpu - queues.gpu, cpu=tuple(queues.work))
 
 
 def _replayed(
@@ -205,7 +238,8 @@ def _replayed(
             )
     queues = _Queues(host)
     queues.copy(feed)
-    queues.cpu += (host.guards if execution.fused else 0.0) + host.launch + host.graph_launch
+    queues.spend("guards", host.guards if execution.fused else 0.0)
+    queues.spend("CUDA graph", host.launch + host.graph_launch)
     for timing in (timing for kernels in timings for timing in kernels):
         queues.run(timing, queues.cpu + host.launch_latency)
     return queues.timeline(execution)

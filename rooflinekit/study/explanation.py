@@ -6,9 +6,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 
+from rooflinekit import notebook
 from rooflinekit.errors import ComparisonError
 from rooflinekit.step.prediction import TERMS, Prediction
+from rooflinekit.step.report import table_rows
 from rooflinekit.study import story
+from rooflinekit.units import format_quantity
+
+_DRIVERS = 10  # in a notebook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +103,19 @@ class Explanation:
 
     def __str__(self) -> str:
         return "\n".join(story.sentences(self))
+
+    def _repr_html_(self) -> str:
+        def text(seconds: float) -> str:
+            return format_quantity(seconds, "s")
+
+        drivers = [(f"{d.module or '(root)'}, {d.kind}", text(d.a_s), text(d.b_s)) for d in self.drivers[:_DRIVERS]]
+        names = self.a.graph_name, self.b.graph_name
+        return notebook.block(
+            f"{names[0]} and {names[1]} on {self.a.machine.name}",
+            notebook.paragraphs(story.sentences(self)),
+            notebook.table(["", *names], [(label, *values) for label, values in table_rows((self.a, self.b))]),
+            notebook.table(["module, kind of op", *names], drivers),
+        )
 
 
 def explain(a: Prediction, b: Prediction) -> Explanation:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from rooflinekit.calibrate.run_record import ProfiledOp
 from rooflinekit.model.roofline import Timing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BETWEEN = "between ops"
 
 #: Calls of one kind under several names: PyTorch picks by device, and the trace has the GPU's choice.
 _KINDS = (
@@ -46,6 +52,44 @@ class OpTime:
     def difference_s(self) -> float:
         """By how much it took longer than predicted."""
         return self.measured_s - self.predicted_s
+
+
+def between_ops(ops: Sequence[OpTime], measured_s: float, predicted_s: float) -> OpTime:
+    """What of a step is in none of its ops: the device waits, or the profiler slowed the ops (then below 0)."""
+    rest = _sum(BETWEEN, ops)
+    return replace(rest, count=0, measured_s=measured_s - rest.measured_s, predicted_s=predicted_s - rest.predicted_s)
+
+
+def table_by_op(ops: Sequence[OpTime]) -> pd.DataFrame:
+    """A row an op, in their order."""
+    return _table(ops).set_index("name")
+
+
+def table_by_kind(ops: Sequence[OpTime]) -> pd.DataFrame:
+    """A row a kind of op, the largest difference first."""
+    kinds: dict[str, list[OpTime]] = defaultdict(list)
+    for op in ops:
+        kinds[op.kind].append(op)
+    table = _table([_sum(kind, ops) for kind, ops in kinds.items()]).set_index("kind").drop(columns=["name", "module"])
+    return table.sort_values("difference_s", key=lambda column: -column.abs(), kind="stable")
+
+
+def _sum(kind: str, ops: Sequence[OpTime]) -> OpTime:
+    return OpTime(
+        kind=kind,
+        name=kind,
+        module="",
+        count=sum(op.count for op in ops),
+        measured_s=sum(op.measured_s for op in ops),
+        predicted_s=sum(op.predicted_s for op in ops),
+    )
+
+
+def _table(ops: Sequence[OpTime]) -> pd.DataFrame:
+    import pandas as pd
+
+    names = ("kind", "name", "module", "count", "measured_s", "predicted_s", "difference_s")
+    return pd.DataFrame([[getattr(op, name) for name in names] for op in ops], columns=list(names))
 
 
 def kind_of(name: str) -> str:

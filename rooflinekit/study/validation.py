@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ import rooflinekit
 from rooflinekit.calibrate.run_record import KernelTime, ModelRun
 from rooflinekit.calibrate.samples import Summary, summarize
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.op_matching import OpTime, match
+from rooflinekit.study.op_matching import OpTime, between_ops, match, table_by_kind, table_by_op
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -113,14 +112,7 @@ class Validation:
     @property
     def between_ops(self) -> OpTime:
         """What of a step is in none of its ops: the device waits, or the profiler slowed the ops (then below 0)."""
-        return OpTime(
-            kind=BETWEEN,
-            name=BETWEEN,
-            module="",
-            count=0,
-            measured_s=self.measured_s - sum(op.measured_s for op in self.ops),
-            predicted_s=self.predicted_s - sum(op.predicted_s for op in self.ops),
-        )
+        return between_ops(self.ops, self.measured_s, self.predicted_s)
 
     @property
     def worst(self) -> tuple[OpTime, ...]:
@@ -129,17 +121,15 @@ class Validation:
 
     def by_op(self) -> pd.DataFrame:
         """A row an op, in the order of the trace; where calls could not be told apart, a row for all of their kind."""
-        return _table([*self.ops, *([self.between_ops] if self.ops else [])]).set_index("name")
+        return table_by_op(self._all)
 
     def by_kind(self) -> pd.DataFrame:
         """A row a kind of op, the largest difference first. Its columns add up to the times of the step."""
-        kinds: dict[str, list[OpTime]] = defaultdict(list)
-        for op in [*self.ops, *([self.between_ops] if self.ops else [])]:
-            kinds[op.kind].append(op)
-        table = (
-            _table([_sum(kind, ops) for kind, ops in kinds.items()]).set_index("kind").drop(columns=["name", "module"])
-        )
-        return table.sort_values("difference_s", key=lambda column: -column.abs(), kind="stable")
+        return table_by_kind(self._all)
+
+    @property
+    def _all(self) -> list[OpTime]:
+        return [*self.ops, *([self.between_ops] if self.ops else [])]
 
     def save(self, file: str | Path, *, force: bool = False) -> None:
         """Writes it as JSON; an existing file is replaced with `force` alone. Raises OutputError."""
@@ -171,9 +161,6 @@ class Validation:
         return f"<Validation {str(self).splitlines()[0]}>"
 
 
-BETWEEN = "between ops"
-
-
 def compare_run(
     run: ModelRun,
     prediction: Prediction,
@@ -203,21 +190,3 @@ def compare_run(
         environment=dict(run.environment),
         prediction=prediction,
     )
-
-
-def _sum(kind: str, ops: Sequence[OpTime]) -> OpTime:
-    return OpTime(
-        kind=kind,
-        name=kind,
-        module="",
-        count=sum(op.count for op in ops),
-        measured_s=sum(op.measured_s for op in ops),
-        predicted_s=sum(op.predicted_s for op in ops),
-    )
-
-
-def _table(ops: Sequence[OpTime]) -> pd.DataFrame:
-    import pandas as pd
-
-    names = ("kind", "name", "module", "count", "measured_s", "predicted_s", "difference_s")
-    return pd.DataFrame([[getattr(op, name) for name in names] for op in ops], columns=list(names))

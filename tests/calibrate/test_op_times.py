@@ -9,7 +9,7 @@ import torch
 from torch._C._autograd import DeviceType
 
 from rooflinekit.calibrate import op_times
-from rooflinekit.calibrate.run_record import KernelTime, ProfiledOp
+from rooflinekit.calibrate.run_record import KernelTime, ProfiledOp, median_step
 
 
 def test_a_step_on_the_cpu(capfd: pytest.CaptureFixture[str]) -> None:
@@ -100,5 +100,5 @@ def test_only_steps_that_made_the_same_calls_are_compared() -> None:
     def made(*seconds: float, name: str = "a") -> tuple[ProfiledOp, ...]:
         return tuple(ProfiledOp(name=name, depth=0, seconds=one) for one in seconds)
 
-    found = op_times._median([made(9.0, name="b"), made(1.0), made(5.0), made(3.0)])
+    found = median_step([made(9.0, name="b"), made(1.0), made(5.0), made(3.0)])
     assert [op.seconds for op in found] == [3.0]

@@ -14,7 +14,8 @@ from rooflinekit.errors import CampaignError, OutputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction, predict_graph
-from rooflinekit.study.validation import BETWEEN, Validation, compare_run
+from rooflinekit.study.op_matching import BETWEEN
+from rooflinekit.study.validation import Validation, compare_run
 
 
 @pytest.fixture

@@ -1,0 +1,99 @@
+"""The subcommand that reads a trace of torch.profiler, beside a prediction where a model is named."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rooflinekit.cli_workload import OPEN, Workload, describes_workload
+from rooflinekit.errors import InputError
+
+if TYPE_CHECKING:
+    from rooflinekit.hardware.device import Device
+    from rooflinekit.step.prediction import Prediction
+    from rooflinekit.study.profile import Profile
+    from rooflinekit.study.profile_comparison import ProfileComparison
+
+_TARGET_HELP = "the model that was profiled: timm:NAME, transformers:NAME, FILE.py:NAME, or package.module:name"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommand to the program's."""
+    app.command(context_settings=OPEN)(profile)
+
+
+@functools.partial(describes_workload, needs_gpu=False, needs_input=False)
+def profile(
+    workload: Workload,
+    trace: Annotated[Path, typer.Argument(metavar="TRACE.json", help="of export_chrome_trace; also .json.gz")],
+    target: Annotated[str | None, typer.Argument(metavar="TARGET", help=_TARGET_HELP)] = None,
+    mark: Annotated[
+        str | None, typer.Option(help="the record_function that marks a step; by default ProfilerStep#, or the longest")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON and nothing else")] = False,
+) -> None:
+    """What a trace of torch.profiler says: the regime, and its ops beside those of a prediction.
+
+    --gpu is the specification of the hardware, by default that of the name in the trace.
+    Example: rooflinekit profile trace.json.gz timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4
+    """
+    if len(workload.gpus) > 1:
+        raise InputError(f"--gpu: one device was profiled; got {len(workload.gpus)} specifications")
+    if target is None and workload.called:
+        raise InputError("--input belongs to a TARGET, the model that was profiled; name it behind the trace")
+    if target is not None and not workload.called:
+        raise InputError("--input is missing: the sizes that the model was called with, such as --input 32,3,224,224")
+    from rooflinekit.hardware.specs import load_device
+
+    devices = [load_device(gpu, allow_draft=workload.allow_draft) for gpu in workload.gpus]  # before the slow part
+    from rooflinekit.study.profile import Profile
+
+    with _progress(trace.name) as advance:
+        found = Profile.read(trace, mark=mark, progress=advance)
+    beside = None if target is None else found.beside(_predicted(workload, target, found))
+    if as_json:
+        shown: Mapping[str, object] = {"profile": found.to_dict()} if beside is None else beside.to_dict()
+        print(json.dumps(shown, indent=2, ensure_ascii=False))
+        return
+    _print(found, beside, next(iter(devices), None))
+
+
+def _predicted(workload: Workload, target: str, found: Profile) -> Prediction:
+    if not workload.gpus:
+        if not found.device:
+            raise InputError("--gpu is missing: the trace does not say which device it was, such as --gpu nvidia-l4")
+        workload = replace(workload, gpus=(found.device,))
+    ((prediction,),) = workload.predict(target)
+    return prediction
+
+
+def _print(found: Profile, beside: ProfileComparison | None, device: Device | None) -> None:
+    from rooflinekit.present import profile_text
+
+    if beside is None:
+        profile_text.print_profile(found, device)
+    else:
+        profile_text.print_profile_comparison(beside)
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Callable[[float], None] | None]:
+    """A bar on standard error while a large file is read; only on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"reading {name}", total=1.0)
+        yield lambda share: bar.update(task, completed=share)
