@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 import rooflinekit as rk
-from rooflinekit import workflows
+from rooflinekit import calibration_workflows
 from rooflinekit.calibrate import fits, session
 from rooflinekit.calibrate.plan import load_plan
 from rooflinekit.calibrate.timers import timer_of
@@ -94,7 +94,7 @@ def calibrated(spec: Device, plan: str, folder: Path) -> tuple[Path, Path]:
     chosen = load_plan(plan, "cpu", spec.sm_count)
     timer = timer_of("cpu", 0, max(spec.l2_capacity, spec.last_level_cache or 0.0))
     samples = folder / f"{spec.name}-{plan}.jsonl"
-    result = workflows.calibrate(chosen, spec, timer, samples, progress=lambda *_: None)
+    result = calibration_workflows.calibrate(chosen, spec, timer, samples, progress=lambda *_: None)
     if result.fit is None or result.host is None:
         sys.exit(f"plan {plan}: has no cases to fit kernels and the host on")
     session.write_medians(result.campaigns, result.recorded, samples)

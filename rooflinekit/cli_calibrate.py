@@ -41,7 +41,7 @@ def calibrate(
     --device cuda --plan quick --budget 10m
     """
     seconds = seconds_of(budget)
-    from rooflinekit import workflows
+    from rooflinekit import calibration_workflows
     from rooflinekit.calibrate import at_hand
     from rooflinekit.calibrate import plan as plans
 
@@ -56,7 +56,7 @@ def calibrate(
 
     timer = timers.timer_of(kind, index, max(found.l2_capacity, found.last_level_cache or 0.0))
     with _progress(chosen.name) as advance, _resumable(file):
-        result = workflows.calibrate(
+        result = calibration_workflows.calibrate(
             chosen, found, timer, file, only=words, budget_s=seconds, progress=advance or (lambda *_: None)
         )
     calibration_text.print_calibration(result)

@@ -41,14 +41,14 @@ def fit(
             f"--campaigns {campaigns}: say with --out where their fits are; "
             "those in use, fitted on other measurements, would be replaced"
         )
-    from rooflinekit import workflows
+    from rooflinekit import calibration_workflows
     from rooflinekit.calibrate import fit_folder
 
     folder = out or fit_folder.default_folder()
     if not check:
         fit_folder.check_writable(folder)
     with _progress() as advance:
-        found = workflows.fit(campaigns, progress=advance)
+        found = calibration_workflows.fit(campaigns, progress=advance)
     if check:
         _compare(fit_folder.first_difference(found, folder), folder)
         return

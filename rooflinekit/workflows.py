@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,9 +29,6 @@ from rooflinekit.step.prediction import Prediction, predict_graph
 if TYPE_CHECKING:
     import pandas as pd
 
-    from rooflinekit.calibrate.plan import Plan
-    from rooflinekit.calibrate.refit import Refit
-    from rooflinekit.calibrate.session import Calibrated, Timer
     from rooflinekit.study.gpu_comparison import GpuComparison
     from rooflinekit.tracing.step import Loss, Mode, OptimizerFactory
 
@@ -239,62 +236,6 @@ def compare_gpus(
     else:
         graph = _traced_at(workload, inputs, mode, options)
     return compare_machines(graph, machines, _host(host), _execution(execution), sort)
-
-
-def fit(campaigns: Path | None = None, progress: Callable[[str], None] | None = None) -> Refit:
-    """The constants of the time model, fitted on all measurements below a folder, by default those of the checkout.
-
-    progress: called with the name of each part of the fit as it begins.
-
-    Raises CampaignError for files that are no campaigns, DeviceNotFoundError for those of an unknown GPU.
-    """
-    from rooflinekit.calibrate.campaign import load_campaigns
-    from rooflinekit.calibrate.fit_folder import default_campaigns
-    from rooflinekit.calibrate.refit import refit
-
-    return refit(load_campaigns(campaigns or default_campaigns()), progress or (lambda _: None))
-
-
-def calibrate(
-    plan: Plan,
-    device: Device,
-    timer: Timer,
-    file: Path,
-    *,
-    only: Collection[str] = (),
-    budget_s: float = float("inf"),
-    progress: Callable[[int, int, str], None] = lambda done, units, name: None,
-) -> Calibrated:
-    """Measures a plan on the hardware at hand, and fits the constants of its own; drafts its host's specification.
-
-    file: where samples go as they come; one that is there already is gone on with. timer: of `calibrate.timers`.
-    only: ops or families of ops. budget_s: seconds after which no further case is begun.
-    progress: called with the number of measurements done, that of all, and the next case.
-
-    Raises OutputError for a file that cannot be written or is in use, CampaignError for one that holds something else,
-    and where there is nothing to fit.
-    """
-    from rooflinekit.calibrate import fits, host_draft, own_fit, record_file, session
-
-    head = session.head_of(plan, device.name, timer.environment())
-    with record_file.recording(file, head, session.expected_bytes(plan)) as recorder:
-        outcome = session.measure(plan, timer, recorder, only=only, budget_s=budget_s, progress=progress)
-    recorded = record_file.read_record(file)
-    campaigns = session.campaigns_of(recorded, file.stem, device.sm_count if plan.kind == "cpu" else 0)
-    costs = host_draft.costs_of(recorded)
-    host = host_draft.host_of(
-        costs,
-        load_host(DEFAULT_HOST),
-        f"{device.name}-host",
-        gpu=plan.kind == "cuda",
-        source=f"rooflinekit calibrate, plan {plan.name}",
-    )
-    found = None
-    if campaigns or not costs:
-        found = own_fit.fit_own(campaigns, device, fits.load_constants(architecture=fits.architecture_of(device)))
-    return session.Calibrated(
-        outcome=outcome, recorded=recorded, campaigns=campaigns, fit=found, costs=costs, host=host
-    )
 
 
 def _machines(gpus: Sequence[str | Path | Device], *, burst: bool = False) -> tuple[Machine, ...]:

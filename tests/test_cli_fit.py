@@ -11,7 +11,7 @@ import pytest
 import yaml
 from command_line import Run, caller
 
-from rooflinekit import workflows
+from rooflinekit import calibration_workflows
 from rooflinekit.calibrate import fit_folder
 from rooflinekit.calibrate.refit import Refit
 from rooflinekit.errors import SpecError
@@ -42,7 +42,7 @@ def campaigns(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(campaigns: Path) -> Refit:
-    return workflows.fit(campaigns)
+    return calibration_workflows.fit(campaigns)
 
 
 @pytest.fixture

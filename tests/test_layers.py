@@ -20,7 +20,7 @@ ROWS = [
     {"calibrate", "step"},
     {"study"},
     {"present"},
-    {"workflows"},
+    {"workflows", "calibration_workflows"},
     {"measurement"},
     {"cli_parse"},
     {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign"},
@@ -42,6 +42,7 @@ OUTSIDE = {
     "study": {"numpy", "scipy", "sympy", "pandas", "pydantic", "ijson"},
     "present": {"rich", "matplotlib", "numpy", "pandas"},
     "measurement": set(),
+    "calibration_workflows": set(),
     "workflows": {"pandas"},  # for sweeps, when they are called
     "cli_parse": {"torch"},  # for the names of its optimizers and losses
     "cli_workload": {"typer", "rich"},

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rooflinekit import workflows
+from rooflinekit import calibration_workflows
 from rooflinekit.calibrate.campaign import read_campaign
 from rooflinekit.calibrate.fits import load_constants
 from rooflinekit.calibrate.own_fit import fit_own
@@ -141,7 +141,7 @@ def test_the_file_is_not_larger_than_was_made_sure_of(plan: Plan, tmp_path: Path
 
 
 def test_calibrate_finds_what_the_timer_was_made_of(plan: Plan, tmp_path: Path) -> None:
-    found = workflows.calibrate(plan, load_device("nvidia-l4"), Streaming(), tmp_path / "run.jsonl")
+    found = calibration_workflows.calibrate(plan, load_device("nvidia-l4"), Streaming(), tmp_path / "run.jsonl")
     assert found.outcome.complete
     share = found.fit.calibration.constants["memory_share"]
     # The median of both rounds lies half a per cent above the first; five cases do not quite outweigh other GPUs' 92 %.
