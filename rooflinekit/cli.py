@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +19,7 @@ from rooflinekit import (
     cli_measure,
     cli_profile,
 )
+from rooflinekit.cli_options import TARGET_HELP, JsonOption, TargetArgument, print_json
 from rooflinekit.cli_parse import check_word, variants_of
 from rooflinekit.cli_workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError, RooflinekitError
@@ -35,16 +35,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_TARGET_HELP = "timm:NAME, transformers:NAME or transformers:config.json, FILE.py:NAME, or package.module:name"
-
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON and nothing else")]
-
 
 @app.command(context_settings=OPEN)
 @describes_workload
 def predict(
     workload: Workload,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP)],
+    target: TargetArgument,
     by: Annotated[str | None, typer.Option(help="also a table by module, kind, phase or kernel")] = None,
     depth: Annotated[int | None, typer.Option(min=1, help="parts of the module path, with --by module")] = None,
     compare: Annotated[
@@ -90,7 +86,7 @@ def predict(
             document["compare"] = frame.drop(columns="prediction").to_dict("records")
         for document, most in zip(documents, largest, strict=False):
             document["largest_batch"] = most
-        _print_json({"predictions": documents})
+        print_json({"predictions": documents})
         return
     from rooflinekit.present import text
     from rooflinekit.present.variants_text import print_variants
@@ -110,7 +106,7 @@ def predict(
 @describes_workload
 def explain(
     workload: Workload,
-    target_a: Annotated[str, typer.Argument(metavar="TARGET_A", help=_TARGET_HELP)],
+    target_a: Annotated[str, typer.Argument(metavar="TARGET_A", help=TARGET_HELP)],
     target_b: Annotated[str, typer.Argument(metavar="TARGET_B", help="likewise, called with the same inputs")],
     plot: Annotated[Path | None, typer.Option(help="also write a waterfall figure: .pdf, .svg or .png")] = None,
     as_json: JsonOption = False,
@@ -130,7 +126,7 @@ def explain(
 
         figures.save(figures.waterfall(found[0]), plot)
     if as_json:
-        _print_json({"explanations": [e.to_dict() for e in found]})
+        print_json({"explanations": [e.to_dict() for e in found]})
         return
     from rooflinekit.present import text
 
@@ -144,7 +140,7 @@ def explain(
 @describes_workload
 def plot(
     workload: Workload,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP)],
+    target: TargetArgument,
     out: Annotated[Path, typer.Option("--out", "-o", help="file to write: .pdf, .svg or .png")],
 ) -> None:
     """A roofline figure of one step.
@@ -208,7 +204,3 @@ def _save_roofline(predictions: list[Prediction], path: Path) -> None:
     from rooflinekit.present import plot as figures
 
     figures.save(figures.roofline(predictions if len(predictions) > 1 else predictions[0]), path)
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))

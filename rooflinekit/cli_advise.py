@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
+from rooflinekit.cli_options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli_workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError
-
-_TARGET_HELP = "timm:NAME, transformers:NAME or transformers:config.json, FILE.py:NAME, or package.module:name"
 
 
 def register(app: typer.Typer) -> None:
@@ -21,9 +19,9 @@ def register(app: typer.Typer) -> None:
 @describes_workload
 def advise(
     workload: Workload,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP)],
+    target: TargetArgument,
     other_gpu: Annotated[list[str] | None, typer.Option(metavar="GPU", help="a GPU to change to; repeatable")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON and nothing else")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """What would make a step faster: batch, layout, autocast, compile, CUDA graph, fused optimizer, another GPU.
 
@@ -41,7 +39,7 @@ def advise(
     ((prediction,),) = workload.predict(target)
     advice = advise_on(prediction, others)
     if as_json:
-        print(json.dumps(advice.to_dict(), indent=2, ensure_ascii=False))
+        print_json(advice.to_dict())
         return
     from rooflinekit.present.tables import console
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import json
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
+from rooflinekit.cli_options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli_workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError
-
-_TARGET_HELP = "timm:NAME, transformers:NAME or transformers:config.json, FILE.py:NAME, or package.module:name"
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +21,7 @@ def register(app: typer.Typer) -> None:
 @functools.partial(describes_workload, needs_gpu=False)
 def compare(
     workload: Workload,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP)],
+    target: TargetArgument,
     sort: Annotated[str, typer.Option(help="time, per-dollar, per-watt, share-of-peak or price")] = "time",
     vendor: Annotated[str | None, typer.Option(help="without --gpu: only GPUs of this vendor")] = None,
     architecture: Annotated[
@@ -32,7 +30,7 @@ def compare(
     memory_min: Annotated[
         str | None, typer.Option(metavar="SIZE", help='without --gpu: only with so much memory, "40 GB"')
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON and nothing else")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """One workload on many GPUs: time, throughput, memory, per dollar and watt, and why they stand in this order.
 
@@ -54,7 +52,7 @@ def compare(
     (graph,) = workload.trace(target)
     comparison = compare_machines(graph, machines, host, execution, sort)
     if as_json:
-        print(json.dumps(comparison.to_dict(), indent=2, ensure_ascii=False))
+        print_json(comparison.to_dict())
         return
     from rooflinekit.present.gpu_comparison_text import print_gpu_comparison
 

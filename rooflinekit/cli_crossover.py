@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
+from rooflinekit.cli_options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli_workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError
-
-_TARGET_HELP = "timm:NAME, transformers:NAME or transformers:config.json, FILE.py:NAME, or package.module:name"
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +20,7 @@ def register(app: typer.Typer) -> None:
 @describes_workload
 def crossover(
     workload: Workload,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP)],
+    target: TargetArgument,
     along: Annotated[str, typer.Option(metavar="SIZE", help="the named size that grows")] = "batch",
     module: Annotated[str | None, typer.Option(help="of a module with all below it")] = None,
     op: Annotated[str | None, typer.Option(help="of one op, by its name in `Graph.ops`")] = None,
@@ -31,7 +29,7 @@ def crossover(
         typer.Option(metavar="GPU", help="also the DRAM bandwidth with which this GPU is as fast; repeatable"),
     ] = None,
     latex: Annotated[bool, typer.Option("--latex", help="also the formula as LaTeX")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON and nothing else")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Intensity as a formula; the batch from which arithmetic limits, and from which the CPU no longer does.
 
@@ -67,7 +65,7 @@ def crossover(
                 for one in bandwidths
             ],
         }
-        print(json.dumps(document, indent=2, ensure_ascii=False))
+        print_json(document)
         return
     _print_lines([f"intensity of {formula}", *([formula.latex] if latex else []), *sizes, *bandwidths])
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooflinekit.cli_options import JsonOption, print_json
 from rooflinekit.errors import InputError, SpecError
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from rooflinekit.hardware.detection import Found
     from rooflinekit.hardware.device import Device
 
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON and nothing else")]
 DraftOption = Annotated[bool, typer.Option("--allow-draft", help="take a draft, whose numbers are not confirmed")]
 
 specs_app = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
@@ -65,7 +65,7 @@ def devices(
 
     rows = catalog.list_rows(math=number_format, sort=sort, reverse=reverse, **filters)
     if as_json:
-        _print_json([_document(row.device, number_format) for row in rows])
+        print_json([_document(row.device, number_format) for row in rows])
     else:
         _show_table(rows, markdown)
 
@@ -84,7 +84,7 @@ def check(
 
     results = audit.run(targets or ())
     if as_json:
-        _print_json([{"name": one.name, "checks": [_record(found) for found in one.checks]} for one in results])
+        print_json([{"name": one.name, "checks": [_record(found) for found in one.checks]} for one in results])
     else:
         print("\n".join(audit.report(results, every=bool(targets))))
     if any(one.failed for one in results):
@@ -180,7 +180,7 @@ def _show_device(device: Device, as_json: bool, math: str) -> None:
 
     row, results = catalog.make_row(device, math), checks.run(device)
     if as_json:
-        _print_json({**_document(device, math), "checks": [_record(one) for one in results]})
+        print_json({**_document(device, math), "checks": [_record(one) for one in results]})
         return
     from rooflinekit.present import device_text
 
@@ -245,7 +245,3 @@ def _write(content: str, out: Path | None, force: bool) -> None:
 
     write_text(content, out, force=force)
     print(f"written to {out}", file=sys.stderr)
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))

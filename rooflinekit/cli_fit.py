@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from rooflinekit.cli_options import progress_line
 from rooflinekit.errors import InputError
 
 
@@ -77,13 +77,5 @@ def _command(campaigns: Path | None) -> str:
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None] | None]:
     """A line on standard error that follows the fit; only on a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading campaigns")
-        yield lambda step: bar.update(task, description=f"fitting: {step}")
+    with progress_line("reading campaigns") as say:
+        yield (lambda step: say(f"fitting: {step}")) if say else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +12,10 @@ from typing import Annotated
 import typer
 
 from rooflinekit.cli_calibrate import seconds_of
+from rooflinekit.cli_options import TargetArgument, progress_line
 from rooflinekit.cli_parse import loss_of, optimizer_of
 from rooflinekit.cli_workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError, OutputError
-
-_TARGET_HELP = "timm:NAME, transformers:NAME or transformers:config.json, FILE.py:NAME, or package.module:name"
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +26,7 @@ def register(app: typer.Typer) -> None:
 @functools.partial(describes_workload, needs_gpu=False)
 def measure(
     workload: Workload,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP)],
+    target: TargetArgument,
     device: Annotated[
         str | None, typer.Option(metavar="cuda[:N]|cpu", help="where it runs; by default the first GPU, else the CPU")
     ] = None,
@@ -116,13 +114,5 @@ def _check_free(out: Path, force: bool) -> None:
 @contextmanager
 def _progress(name: str) -> Iterator[Callable[[str], None] | None]:
     """A line on standard error that says what is being done; only on a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name)
-        yield lambda doing: bar.update(task, description=f"{doing} {name}")
+    with progress_line(name) as say:
+        yield (lambda doing: say(f"{doing} {name}")) if say else None

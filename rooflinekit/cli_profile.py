@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rooflinekit.cli_options import JsonOption, print_json
 from rooflinekit.cli_workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError
 
@@ -38,7 +38,7 @@ def profile(
     mark: Annotated[
         str | None, typer.Option(help="the record_function that marks a step; by default ProfilerStep#, or the longest")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON and nothing else")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """What a trace of torch.profiler says: the regime, and its ops beside those of a prediction.
 
@@ -61,7 +61,7 @@ def profile(
     beside = None if target is None else found.beside(_predicted(workload, target, found))
     if as_json:
         shown: Mapping[str, object] = {"profile": found.to_dict()} if beside is None else beside.to_dict()
-        print(json.dumps(shown, indent=2, ensure_ascii=False))
+        print_json(shown)
         return
     _print(found, beside, next(iter(devices), None))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooflinekit.cli_options import progress_line
 from rooflinekit.cli_parse import check_word, inputs_of, loss_of, optimizer_of, sizes_of
 from rooflinekit.errors import InputError
 
@@ -233,18 +233,10 @@ def describes_workload(
 @contextmanager
 def _progress(name: str) -> Iterator[Callable[[int, str], None] | None]:
     """A line on standard error that follows a long trace; only on a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"tracing {name}")
+    with progress_line(f"tracing {name}") as say:
 
         def advance(entered: int, path: str) -> None:
-            if entered % 16 == 1:  # drawing costs more than tracing a module
-                bar.update(task, description=f"tracing {name}: {entered} modules, now in {path or 'the root'}")
+            if say and entered % 16 == 1:  # drawing costs more than tracing a module
+                say(f"tracing {name}: {entered} modules, now in {path or 'the root'}")
 
-        yield advance
+        yield advance if say else None

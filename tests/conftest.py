@@ -6,11 +6,18 @@ import pytest
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # read once: whichever test profiles first must find it
 import torch  # noqa: F401  imported once here, so that no test pays for it in its own time
+from command_line import Run, caller
 from round_numbers import constants
 
 from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.machine import Machine
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The program, called from where the tests run."""
+    return caller(monkeypatch, capsys)
 
 
 @pytest.fixture

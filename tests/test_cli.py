@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import Run, caller
 
 ROOT = Path(__file__).parent.parent
 NET = """
@@ -31,11 +30,6 @@ def broken():
 def net(tmp_path: Path) -> str:
     (tmp_path / "net.py").write_text(NET)
     return f"{tmp_path}/net.py"
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return caller(monkeypatch, capsys)
 
 
 COMMON = ("--input", "batch,3,32,32", "--gpu", "nvidia-l4")

@@ -4,12 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import Run, caller
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return caller(monkeypatch, capsys)
+from command_line import Run
 
 
 @pytest.fixture

@@ -4,13 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import Run, caller
 from traces import call, document, launched, step, two_steps, write
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return caller(monkeypatch, capsys)
 
 
 @pytest.fixture

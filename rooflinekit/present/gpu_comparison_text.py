@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rooflinekit.present.tables import console, table
@@ -33,7 +33,7 @@ def print_gpu_comparison(comparison: GpuComparison) -> None:
         out.print(f"left out: {name}: {why}")
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any]) -> list[str]:
     bounds = (format_quantity(row[name], "s") for name in ("low_s", "high_s"))
     memory = format_quantity(row["peak_bytes"], "byte", binary=True)
     return [

@@ -77,7 +77,7 @@ class Prediction:
         """Each kernel on the two queues."""
         return self.timeline.spans
 
-    @property
+    @cached_property
     def timings(self) -> tuple[Timing, ...]:
         """Each kernel's time."""
         return tuple(span.timing for span in self.timeline.spans)
@@ -166,8 +166,8 @@ class Prediction:
 
         The kernels of a family are off together by its shared spread, and those of one shape, the same in every layer,
         on their own by its kernel spread; the families, and the host's share of the time, are taken as independent of
-        each other. Spreads come from the fits'
-        residuals: on this GPU where its kernels were measured, on GPUs left out of the fit where not.
+        each other. Spreads come from the fits' residuals: on this GPU where its kernels were measured, on GPUs left
+        out of the fit where not.
         Raises ValueError for a level outside (0, 1).
         """
         if not 0 < level < 1:

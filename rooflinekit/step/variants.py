@@ -118,6 +118,7 @@ def _row(way: _Way, found: Prediction, base: Prediction) -> dict[str, Any]:
     sizes = dict(way.sizes)
     # As many steps of it as one of p has samples for.
     steps = base.sizes[BATCH] / sizes[BATCH] if BATCH in sizes else 1.0
+    removed = removed_of(found)
     return {
         "execution": way.execution.backend,
         "autocast": "none" if way.autocast is None else str(way.autocast),
@@ -131,7 +132,7 @@ def _row(way: _Way, found: Prediction, base: Prediction) -> dict[str, Any]:
         "regime": found.regime,
         "peak_bytes": found.memory.peak_bytes,
         "fits": found.memory.fits,
-        **{f"removed_{name}": value - steps * removed_of(found)[name] for name, value in removed_of(base).items()},
+        **{f"removed_{name}": value - steps * removed[name] for name, value in removed_of(base).items()},
         "removed_peak_bytes": base.memory.peak_bytes - found.memory.peak_bytes,
         "prediction": found,
     }

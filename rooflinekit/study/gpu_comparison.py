@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import FormatError, InputError, nearest
@@ -62,20 +62,15 @@ class GpuComparison:
     """
 
     predictions: tuple[Prediction, ...]
+    rows: tuple[Mapping[str, Any], ...]  # of each, None where its specification does not say; see `table`
     refused: Mapping[str, str]
     math: Math  # that most of its FLOP are done in
-    engine: bool  # whether the matrix engine may do them
     sort: str
 
     @property
     def counted(self) -> str:
         """What throughput is counted in: "samples", where a size is named batch, else "steps"."""
         return "samples" if BATCH in self.predictions[0].sizes else "steps"
-
-    @cached_property
-    def rows(self) -> tuple[dict[str, Any], ...]:
-        """A row for each GPU, None where its specification does not say."""
-        return tuple(_row(p, stated_peak(p.machine, self.math, engine=self.engine)) for p in self.predictions)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -103,13 +98,12 @@ class GpuComparison:
     def surprises(self) -> tuple[Pair, ...]:
         """Pairs in which the slower GPU has the higher stated peak, for certain; the most striking first."""
         found = []
-        for a in self._fitting():
-            for b in self._fitting():
-                more = self.rows[b]["peak_flop_per_s"] / self.rows[a]["peak_flop_per_s"]
-                # More by the last digits of a datasheet is as much.
-                if more > 1.01 and self.rows[a]["high_s"] < self.rows[b]["low_s"]:
-                    pair = self._pair(a, b)
-                    found.append((more * pair.ratio, pair))
+        for a, b in permutations(self._fitting(), 2):
+            more = self.rows[b]["peak_flop_per_s"] / self.rows[a]["peak_flop_per_s"]
+            # More by the last digits of a datasheet is as much.
+            if more > 1.01 and self.rows[a]["high_s"] < self.rows[b]["low_s"]:
+                pair = self._pair(a, b)
+                found.append((more * pair.ratio, pair))
         return tuple(pair for _, pair in sorted(found, key=lambda item: -item[0]))
 
     def _fitting(self) -> list[int]:
@@ -170,17 +164,21 @@ def compare_machines(
     if not found:
         raise FormatError(f"none of the GPUs can run it: {next(iter(refused.values()))}")
     math, engine = main_format(found[0])
-    unsorted = GpuComparison(predictions=tuple(found), refused=refused, math=math, engine=engine, sort=sort)
+    rows = [_row(p, stated_peak(p.machine, math, engine=engine)) for p in found]
     column, largest_first = SORTS[sort]
 
     def rank(place: int) -> tuple[bool, bool, float]:
-        row = unsorted.rows[place]
+        row = rows[place]
         value = row[column]
         return not row["fits"], value is None, 0.0 if value is None else -value if largest_first else value
 
     order = sorted(range(len(found)), key=rank)
     return GpuComparison(
-        predictions=tuple(found[place] for place in order), refused=refused, math=math, engine=engine, sort=sort
+        predictions=tuple(found[place] for place in order),
+        rows=tuple(rows[place] for place in order),
+        refused=refused,
+        math=math,
+        sort=sort,
     )
 
 
