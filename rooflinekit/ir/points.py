@@ -1,10 +1,10 @@
 """Sizes at thousands of points at once, through code that is written for one.
 
-A `Column` stands for a whole number at every point of a sweep. Code that adds, multiplies and divides sizes gets columns
-back. Code that compares gets the answer of one of the points, the *pilot*, and the other points at which the answer is
-not the same are crossed out in `Points.alike`: whatever the code has then made holds for the points that are left, and
-only for them. What a column cannot follow (`int(column)`, its hash) crosses out all points with another value. So a
-result is exact at every point that is left, or there is none.
+A `Column` stands for a whole number at every point of a sweep. Code that adds, multiplies and divides sizes gets
+columns back. Code that compares gets the answer of one of the points, the *pilot*, and the other points at which the
+answer is not the same are crossed out in `Points.alike`: whatever the code has then made holds for the points that are
+left, and only for them. What a column cannot follow (`int(column)`, its hash) crosses out all points with another
+value. So a result is exact at every point that is left, or there is none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import sympy
 from numpy.typing import NDArray
 
-from rooflinekit.ir.sizes import Size, evaluator, symbol
+from rooflinekit.ir.sizes import Size, evaluator
 from rooflinekit.ir.vectorized import compiled
 
 #: A number, or one at every point.
@@ -191,8 +191,8 @@ class Column:
         raise TypeError("a Column is no array; take its values")
 
 
-def integer(number: Number) -> Any:
-    """As `int(number)`, for every point of a column.
+def integer(number: Number) -> int:
+    """As `int(number)`, for every point of a column, which goes for an `int` where types are told.
 
     >>> integer(2.7), integer(sympy.Integer(3))
     (2, 3)
@@ -200,11 +200,11 @@ def integer(number: Number) -> Any:
     if not isinstance(number, Column):
         return int(number)
     if number.values.dtype.kind == "i":
-        return number
+        return number  # type: ignore[return-value]
     largest = float(np.abs(number.values).max(initial=0.0))
     if largest >= _SAFE:
         raise TooLargeError
-    return Column(number.points, number.values.astype(np.int64), largest)
+    return Column(number.points, number.values.astype(np.int64), largest)  # type: ignore[return-value]
 
 
 def larger(a: Number, b: Number) -> Any:

@@ -168,7 +168,9 @@ def _batch_norm(priced: PricedOp) -> Iterator[Part]:
     channels = integer(x.shape[1])
     running = tuple(s for s in (op.attrs.get("running_mean"), op.attrs.get("running_var")) if isinstance(s, TensorSpec))
     kept = tuple(t for t in op.outputs[1:] if integer(t.numel) == channels)
-    parts = tuple(_statistics(priced, channels, integer(y.numel) // channels, columns=integer(x.shape[0]) > 1, kept=kept))
+    parts = tuple(
+        _statistics(priced, channels, integer(y.numel) // channels, columns=integer(x.shape[0]) > 1, kept=kept)
+    )
     yield replace(parts[0], writes=(*parts[0].writes, *running))
     yield replace(parts[1], writes=(y,))
 
@@ -184,7 +186,9 @@ def _norm_backward(priced: PricedOp) -> Iterator[Part]:
     others = tuple(results)
     batch = "batch_norm" in op.kind
     channels = (
-        integer(x.shape[1]) if batch or "group" in op.kind else max([integer(t.numel) for t in others] or [integer(x.shape[-1])])
+        integer(x.shape[1])
+        if batch or "group" in op.kind
+        else max([integer(t.numel) for t in others] or [integer(x.shape[-1])])
     )
     weights = by_label.get("gain and shift gradient")
     if input_gradient:

@@ -169,9 +169,10 @@ def _fastest(
     def total_s(options: NDArray[np.int64], products: NDArray[np.int64]) -> Floats:
         split = options % len(start_s)
         compute = compute_s.reshape(-1, count)[options, products]
-        return start_s[split, 0] + combined(compute, memory_s[split, products], machine)
+        total: Floats = start_s[split, 0] + combined(compute, memory_s[split, products], machine)
+        return total
 
-    best = np.argmin(least, axis=0)
+    best: NDArray[np.int64] = np.argmin(least, axis=0)
     lowest = total_s(best, np.arange(count))
     options, products = np.nonzero(least <= lowest * (1 + 1e-12))
     totals = total_s(options, products)

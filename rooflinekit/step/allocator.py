@@ -46,8 +46,9 @@ def segment_of(block: int) -> int:
     return _LARGE_SEGMENT if block < _MIN_LARGE else -(-block // _ROUND_LARGE) * _ROUND_LARGE
 
 
-def segments_of(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """As `segment_of`, for many blocks; none for one of no bytes."""
+def segments_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bytes of the segment that a block for each of these many bytes would have to itself; none for no bytes."""
+    blocks = -(-sizes // MIN_BLOCK) * MIN_BLOCK
     large = np.where(blocks < _MIN_LARGE, _LARGE_SEGMENT, -(-blocks // _ROUND_LARGE) * _ROUND_LARGE)
     return np.where(blocks == 0, 0, np.where(blocks <= _SMALL, _SMALL_SEGMENT, large))
 

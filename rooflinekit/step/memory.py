@@ -150,7 +150,7 @@ def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
     ops = [issue.op for issue in issues]
     standing = _standing(graph)
     on_gpu = device.kind == "gpu"
-    product = _product_workspace(device) if on_gpu and any(i.family is Family.MATMUL for i in issues) else 0
+    product = product_workspace(device) if on_gpu and any(i.family is Family.MATMUL for i in issues) else 0
     return Blocks(
         standing=tuple(standing.values()),
         fixed=[*(integer(spec.bytes) for spec in standing.values()), product],
@@ -206,7 +206,8 @@ def _workspace(issue: Issue) -> int:
     )
 
 
-def _product_workspace(device: Device) -> int:
+def product_workspace(device: Device) -> int:
+    """Bytes that cuBLAS keeps on this device."""
     return _PRODUCT_WORKSPACE_HOPPER if device.compute_capability == "9.0" else _PRODUCT_WORKSPACE
 
 

@@ -12,7 +12,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.points import Number, Points, larger, values_of
 from rooflinekit.model.kernels import Issue
-from rooflinekit.step.allocator import rounded, segments_of
+from rooflinekit.step.allocator import segments_of
 from rooflinekit.step.memory import blocks_of, reserved_bytes, room
 
 
@@ -23,8 +23,8 @@ class PointMemory:
         self._points, blocks = points, blocks_of(graph, issues, device, fused=fused)
         self.peak_bytes = self._column(functools.reduce(larger, blocks.levels()))
         self._sizes = np.stack([self._column(size) for size in (*blocks.sizes, 0)])
-        self._most = segments_of(rounded(self._sizes)).sum(axis=0)
-        asked = self._sizes.any(axis=1)
+        self._most = segments_of(self._sizes).sum(axis=0)
+        asked: NDArray[np.bool_] = np.any(self._sizes, axis=1)
         self._program = [i for i in blocks.program() if asked[i if i >= 0 else -1 - i]]
         self._reserved: dict[int, int] = {}  # point → bytes of segments where there is no limit
 
@@ -35,12 +35,13 @@ class PointMemory:
         between the allocator is followed block by block.
         """
         peak = self.peak_bytes
+        within: NDArray[np.bool_] = np.asarray(peak) <= device.dram.capacity
         if device.kind != "gpu":
-            return peak <= device.dram.capacity
+            return within
         limit = room(device)
-        found = (self._most <= limit) & (peak <= device.dram.capacity)
-        for i in np.flatnonzero(~found & (peak <= limit) & self._points.alike):
-            found[i] = self._fits_at(int(i), limit) and peak[i] <= device.dram.capacity
+        found: NDArray[np.bool_] = within & (self._most <= limit)
+        for i in np.flatnonzero(within & ~found & (peak <= limit) & self._points.alike):
+            found[i] = self._fits_at(int(i), limit)
         return found
 
     def _fits_at(self, i: int, limit: float) -> bool:

@@ -8,11 +8,10 @@ are taken again by themselves. The result is what `predict_graph` gives at each 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from statistics import NormalDist
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,17 +22,17 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph, map_graph
 from rooflinekit.ir.points import Column, Points, TooLargeError, values_of
 from rooflinekit.ir.sizes import Size
-from rooflinekit.model.kernels import Issue
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.point_times import PointKernels, PointTimes
 from rooflinekit.step.execution import Execution, issues_for
 from rooflinekit.step.feed import feed_of
+from rooflinekit.step.memory import product_workspace
 from rooflinekit.step.point_memory import PointMemory
 from rooflinekit.step.prediction import launched_by, predict_graph
 from rooflinekit.step.timeline import Timeline, schedule
 
 LEVEL = 0.9  # of the interval
-REGIMES = ("compute", "memory", "overhead")
+REGIMES = ("compute", "memory", "overhead")  # columns hold their places
 _FACTOR = NormalDist().inv_cdf((1 + LEVEL) / 2)
 _BATCH = "batch"  # the size of which there is a throughput
 _FEW = 4  # predictions that are made one by one more quickly
@@ -76,7 +75,7 @@ def predict_points(
 def _kind(setting: Setting) -> tuple[Any, ...]:
     """Equal for settings whose steps consist of the same kernels and blocks."""
     device = setting.machine.device
-    return tuple(sorted(device.matrix_peak)), device.kind, device.compute_capability or "", setting.execution.fused
+    return tuple(sorted(device.matrix_peak)), device.kind, product_workspace(device), setting.execution.fused
 
 
 def _classes(
@@ -143,7 +142,7 @@ class _Step:
 
     def table(self, setting: Setting) -> Table:
         """What `predict_points` says of a setting."""
-        machine, host, execution = setting.machine, setting.host, setting.execution
+        machine, execution = setting.machine, setting.execution
         times = self.kernels.time(launched_by(execution, machine))
         timeline = self._timeline(times, setting)
         idle_s, input_s = (self._column(seconds) for seconds in (timeline.idle_s, timeline.input_s))
@@ -158,7 +157,7 @@ class _Step:
             "high_s": total_s * factor,
             "gpu_s": times.gpu_s,
             "cpu_s": self._column(timeline.cpu_s),
-            "regime": np.array(REGIMES, dtype=object)[np.argmax(parts / total_s, axis=0)],
+            "regime": np.argmax(parts / total_s, axis=0).astype(np.int8),
         }
         batch = self.points.sizes.get(_BATCH, self.graph.sizes.get(_BATCH) or None)
         if batch is not None:
@@ -207,11 +206,12 @@ def _one_by_one(graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, i
         p = predict_graph(at, setting.machine, setting.host, setting.execution)
         low, high = p.interval(LEVEL)
         row: dict[str, Any] = {
-            "total_s": p.total_s, "low_s": low, "high_s": high, "gpu_s": p.gpu_s, "cpu_s": p.cpu_s, "regime": p.regime,
+            "total_s": p.total_s, "low_s": low, "high_s": high, "gpu_s": p.gpu_s, "cpu_s": p.cpu_s,
+            "regime": REGIMES.index(p.regime),
         }  # fmt: skip
         if _BATCH in p.sizes:
             row["throughput"] = p.sizes[_BATCH] / p.total_s if p.total_s else math.inf
         if memory:
             row |= {"fits": p.memory.fits, "peak_bytes": p.memory.peak_bytes}
-        tables.append({n: np.array([v], dtype=object if isinstance(v, str) else None) for n, v in row.items()})
+        tables.append({name: np.array([value]) for name, value in row.items()})
     return tables
