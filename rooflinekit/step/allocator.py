@@ -48,8 +48,8 @@ def segment_of(block: int) -> int:
 
 def segments_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Bytes of the segment that a block for each of these many bytes would have to itself; none for no bytes."""
-    blocks = -(-sizes // MIN_BLOCK) * MIN_BLOCK
-    large = np.where(blocks < _MIN_LARGE, _LARGE_SEGMENT, -(-blocks // _ROUND_LARGE) * _ROUND_LARGE)
+    blocks = (sizes + MIN_BLOCK - 1) & -MIN_BLOCK  # powers of two
+    large = np.where(blocks < _MIN_LARGE, _LARGE_SEGMENT, (blocks + _ROUND_LARGE - 1) & -_ROUND_LARGE)
     return np.where(blocks == 0, 0, np.where(blocks <= _SMALL, _SMALL_SEGMENT, large))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rooflinekit.hardware.device import Device
@@ -130,7 +130,7 @@ class Blocks:
         return found
 
 
-def reserved_bytes(program: Iterable[int], sizes: Sequence[int], limit: float) -> int | None:
+def reserved_bytes(program: Iterable[int], sizes: Sequence[int] | Mapping[int, int], limit: float) -> int | None:
     """The most bytes in segments at once, see `Blocks.program`; None where the limit leaves no room for them."""
     allocator = Allocator(limit)
     blocks: dict[int, Block | None] = {}

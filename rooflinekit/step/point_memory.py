@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.points import Number, Points, larger, values_of
+from rooflinekit.ir.points import Column, Number, Points, larger, values_of
 from rooflinekit.model.kernels import Issue
 from rooflinekit.step.allocator import segments_of
 from rooflinekit.step.memory import blocks_of, reserved_bytes, room
@@ -22,10 +22,11 @@ class PointMemory:
     def __init__(self, graph: Graph, issues: Sequence[Issue], device: Device, points: Points, *, fused: bool) -> None:
         self._points, blocks = points, blocks_of(graph, issues, device, fused=fused)
         self.peak_bytes = self._column(functools.reduce(larger, blocks.levels()))
-        self._sizes = np.stack([self._column(size) for size in (*blocks.sizes, 0)])
-        self._most = segments_of(self._sizes).sum(axis=0)
-        asked: NDArray[np.bool_] = np.any(self._sizes, axis=1)
-        self._program = [i for i in blocks.program() if asked[i if i >= 0 else -1 - i]]
+        every: list[tuple[int, Number]] = list(enumerate(blocks.sizes))
+        asked = [(i, size) for i, size in every if isinstance(size, Column) or size]
+        self._most = sum((segments_of(np.asarray(values_of(size))) for _, size in asked), np.zeros(points.count))
+        self._sizes, some = asked, {i for i, _ in asked}
+        self._program = [i for i in blocks.program() if (i if i >= 0 else -1 - i) in some]
         self._reserved: dict[int, int] = {}  # point → bytes of segments where there is no limit
 
     def fits(self, device: Device) -> NDArray[np.bool_]:
@@ -45,7 +46,7 @@ class PointMemory:
         return found
 
     def _fits_at(self, i: int, limit: float) -> bool:
-        sizes = self._sizes[:, i].tolist()
+        sizes = {k: int(size.values[i]) if isinstance(size, Column) else size for k, size in self._sizes}
         if i not in self._reserved:
             self._reserved[i] = reserved_bytes(self._program, sizes, float("inf")) or 0
         return self._reserved[i] <= limit or reserved_bytes(self._program, sizes, limit) is not None
