@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rooflinekit.study.gpu_comparison import GpuComparison
+    from rooflinekit.study.search import Found
     from rooflinekit.study.sweep_plan import Plan
+    from rooflinekit.study.sweep_points import Memory
     from rooflinekit.tracing.step import Loss, Mode, OptimizerFactory
 
 Progress = Callable[[int, str], None]
@@ -178,7 +180,7 @@ def sweep(
     host: str | Path | Host = DEFAULT_HOST,
     execution: Execution | Backend | Sequence[Execution | Backend] = "eager",
     mode: Mode = "inference",
-    memory: bool = True,
+    memory: Memory = True,
     executor: Executor | None = None,
     workers: int | None = None,
     out: None = None,
@@ -194,7 +196,7 @@ def sweep(
     host: str | Path | Host = DEFAULT_HOST,
     execution: Execution | Backend | Sequence[Execution | Backend] = "eager",
     mode: Mode = "inference",
-    memory: bool = True,
+    memory: Memory = True,
     executor: Executor | None = None,
     workers: int | None = None,
     out: str | Path,
@@ -209,7 +211,7 @@ def sweep(
     host: str | Path | Host = DEFAULT_HOST,
     execution: Execution | Backend | Sequence[Execution | Backend] = "eager",
     mode: Mode = "inference",
-    memory: bool = True,
+    memory: Memory = True,
     executor: Executor | None = None,
     workers: int | None = None,
     out: str | Path | None = None,
@@ -222,7 +224,8 @@ def sweep(
         the size named batch, a second), fits and peak_bytes. Or a DataFrame of ops as in a campaign (columns op, dtype
         and the sizes): the same with a column of seconds a GPU, the time of the op's kernels as a profiler sees it.
     gpus: names, aliases, paths of specifications, or Devices. execution: one, or a list.
-    memory: whether there are columns of it; following the allocator takes most of a large sweep's time.
+    memory: whether there are columns of it, or ("peak") peak_bytes alone: following the allocator, which `fits` takes
+        where it is not plain, can be most of a large sweep's time.
     executor: any `concurrent.futures.Executor`; or workers: how many processes. By default large sweeps take all cores.
     out: a file to write instead, .csv or .json; or a folder, .parquet, which grows piece by piece and is gone on with
         where it stopped. The result is then its path. See docs/sweeps.md.
@@ -256,6 +259,38 @@ def sweep(
         return sweep_run.run_to_file(plan, Path(out), executor=executor, workers=workers, progress=progress)
 
 
+def search(
+    workload: Graph | Callable[..., Any] | Mapping[str, Graph | Callable[..., Any]],
+    *inputs: Any,
+    gpus: Sequence[str | Path | Device],
+    minimize: str = "time",
+    require: Sequence[str] = (),
+    host: str | Path | Host = DEFAULT_HOST,
+    execution: Execution | Backend | Sequence[Execution | Backend] = "eager",
+    mode: Mode = "inference",
+    **options: Any,
+) -> Found:
+    """The fastest, cheapest or smallest configuration that fits and meets what is asked of it.
+
+    minimize: "time", "dollars" (launch price by throughput), "memory" or "price".
+    require: bounds such as "time<0.1 s", "high<=200 ms" (the end of the 90 % interval), "throughput>=1000",
+        "memory<16 GB", "price<=5000", "batch>=8".
+    options: for each named size a number, list or range to choose from; with a model also the options of `trace`. The
+        rest is as in `sweep`. Up to 200 000 predictions all are made; beyond, differential evolution chooses sizes.
+
+    Raises what `sweep` raises, and InputError for a goal or requirement that cannot be read.
+
+    >>> found = search(graph, gpus=["nvidia-l4", "nvidia-t4"], minimize="dollars", batch=range(1, 257),
+    ...                require=["time<0.05"])  # doctest: +SKIP
+    >>> found.best, found.table, str(found)  # doctest: +SKIP
+    """
+    from rooflinekit.study.search import search_plan
+
+    machines = _machines(gpus)
+    graphs, sizes = _open_graphs(workload, inputs, mode, options)
+    return search_plan(swept(graphs, machines, _host(host), execution, sizes), minimize, require)
+
+
 def swept(
     graphs: Graph | Mapping[str, Graph],
     machines: Sequence[Machine],
@@ -263,7 +298,7 @@ def swept(
     execution: Execution | Backend | Sequence[Execution | Backend],
     sizes: Mapping[str, Any],
     *,
-    memory: bool = True,
+    memory: Memory = True,
 ) -> Plan:
     """The plan of a sweep: its axes are the models, the GPUs and the executions."""
     from rooflinekit.study.sweep_plan import Axis, plan_of

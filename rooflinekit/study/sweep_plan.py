@@ -21,7 +21,7 @@ from rooflinekit.errors import InputError, SizeError
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.sizes import check_dims, check_names
 from rooflinekit.ir.validity import check_at_all
-from rooflinekit.study.sweep_points import Setting, Table, predict_points
+from rooflinekit.study.sweep_points import Memory, Setting, Table, predict_points
 
 BLOCK = 8192  # points of one piece: arrays of as many numbers stay in a core's cache
 _ROWS = 65536  # of one piece: as many settings as this leaves room for share the points' kernels
@@ -55,7 +55,7 @@ class Piece:
     start: int  # the first of its combinations of sizes
     payload: bytes  # graph and settings
     sizes: Mapping[str, NDArray[np.int64]]
-    memory: bool
+    memory: Memory
 
     def predict(self) -> list[Table]:
         """A table for each case."""
@@ -70,7 +70,7 @@ class Plan:
     axes: tuple[Axis, ...]
     cases: tuple[Case, ...]
     lists: Mapping[str, tuple[int, ...]]
-    memory: bool = True
+    memory: Memory = True
 
     @property
     def points(self) -> int:
@@ -120,7 +120,9 @@ class Plan:
         return {**found, "sizes": _digest(self.lists), "columns": _digest(self.memory)}
 
 
-def plan_of(axes: Sequence[Axis], common: Mapping[str, Any], sizes: Mapping[str, Any], *, memory: bool = True) -> Plan:
+def plan_of(
+    axes: Sequence[Axis], common: Mapping[str, Any], sizes: Mapping[str, Any], *, memory: Memory = True
+) -> Plan:
     """The sweep over these axes and sizes.
 
     common: fields of a `Case` that no axis sets. sizes: for each open size a positive integer, or a list, range or

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import sympy
@@ -40,6 +40,9 @@ _MOST_AGAIN = 0.7  # a class of a smaller share of the points is worked out agai
 
 Table = dict[str, NDArray[Any]]
 
+#: Columns fits and peak_bytes, the second alone ("peak"), or none.
+Memory = Literal[True, False, "peak"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -51,12 +54,12 @@ class Setting:
 
 
 def predict_points(
-    graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, NDArray[np.int64]], *, memory: bool = True
+    graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, NDArray[np.int64]], *, memory: Memory = True
 ) -> list[Table]:
     """For each setting a table: total_s, low_s, high_s, gpu_s, cpu_s, regime, throughput, fits, peak_bytes.
 
     sizes: for each open size its values, columns of one length. The times' interval is that of 90 %; `throughput` is
-    there where a size is named batch. Without `memory` the last two are left out.
+    there where a size is named batch. `memory`: whether the last two are there, or ("peak") the last alone.
     Raises FormatError for arithmetic that a machine does not have, and InputError for a CUDA graph that cannot be.
     """
     count = len(next(iter(sizes.values()))) if sizes else 1
@@ -79,7 +82,7 @@ def _kind(setting: Setting) -> tuple[Any, ...]:
 
 
 def _classes(
-    graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, NDArray[np.int64]], count: int, memory: bool
+    graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, NDArray[np.int64]], count: int, memory: Memory
 ) -> Iterator[tuple[NDArray[np.int64], list[Table]]]:
     """The points of each class, and their tables."""
     left = np.arange(count)
@@ -104,7 +107,7 @@ def _class(
     expressions: Sequence[sympy.Expr],
     settings: Sequence[Setting],
     sizes: Mapping[str, NDArray[np.int64]],
-    memory: bool,
+    memory: Memory,
 ) -> tuple[NDArray[np.bool_], list[Table]] | None:
     """Which points go the way of the first, and their tables; None where a count is too large for columns."""
     try:
@@ -129,9 +132,9 @@ class _Step:
     """A step whose sizes are columns, with its kernels and blocks on one kind of machine."""
 
     def __init__(
-        self, graph: Graph, expressions: Sequence[sympy.Expr], setting: Setting, points: Points, memory: bool
+        self, graph: Graph, expressions: Sequence[sympy.Expr], setting: Setting, points: Points, memory: Memory
     ) -> None:
-        self.points = points
+        self.points, self.with_fits = points, memory is True
         self.graph = map_graph(graph, points.evaluator(expressions), dict.fromkeys(points.sizes, 0))
         device = setting.machine.device
         self.issues = issues_for(self.graph, device, setting.execution)
@@ -163,7 +166,9 @@ class _Step:
         if batch is not None:
             table["throughput"] = np.broadcast_to(batch / total_s, total_s.shape)
         if self.memory is not None:
-            table["fits"], table["peak_bytes"] = self.memory.fits(machine.device), self.memory.peak_bytes
+            if self.with_fits:
+                table["fits"] = self.memory.fits(machine.device)
+            table["peak_bytes"] = self.memory.peak_bytes
         return table
 
     def _timeline(self, times: PointTimes, setting: Setting) -> Timeline:
@@ -198,7 +203,7 @@ def _expressions(graph: Graph) -> tuple[sympy.Expr, ...]:
     return tuple(found)
 
 
-def _one_by_one(graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, int], memory: bool) -> list[Table]:
+def _one_by_one(graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, int], memory: Memory) -> list[Table]:
     """A point the plain way."""
     at = graph.at(**sizes)
     tables: list[Table] = []
@@ -212,6 +217,7 @@ def _one_by_one(graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, i
         if _BATCH in p.sizes:
             row["throughput"] = p.sizes[_BATCH] / p.total_s if p.total_s else math.inf
         if memory:
-            row |= {"fits": p.memory.fits, "peak_bytes": p.memory.peak_bytes}
+            row |= {"fits": p.memory.fits} if memory is True else {}
+            row["peak_bytes"] = p.memory.peak_bytes
         tables.append({name: np.array([value]) for name, value in row.items()})
     return tables
