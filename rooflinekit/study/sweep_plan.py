@@ -59,7 +59,7 @@ class Piece:
 
     def predict(self) -> list[Table]:
         """A table for each case."""
-        graph, settings = _opened(self.payload)
+        graph, settings = opened(self.payload)
         return predict_points(graph, settings, self.sizes, memory=self.memory)
 
 
@@ -87,7 +87,7 @@ class Plan:
         number = 0
         together = max(1, _ROWS // max(1, min(BLOCK, self.points)))
         for first, cases in self._batches(together):
-            payload = _packed(cases[0].graph, [case.setting for case in cases])
+            payload = packed(cases[0].graph, [case.setting for case in cases])
             for start in range(0, self.points, BLOCK):
                 index = np.arange(start, min(start + BLOCK, self.points))
                 yield Piece(
@@ -172,7 +172,8 @@ def _read_only(values: dict[Any, Any]) -> Mapping[Any, Any]:
     return MappingProxyType(values)
 
 
-def _packed(graph: Graph, settings: Sequence[Setting]) -> bytes:
+def packed(graph: Graph, settings: Sequence[Setting]) -> bytes:
+    """A graph and settings for another process. Raises InputError for a graph that holds what cannot go there."""
     stream = io.BytesIO()
     try:
         _Pickler(stream).dump((replace(graph, fx=None, origin=None), tuple(settings)))
@@ -182,7 +183,8 @@ def _packed(graph: Graph, settings: Sequence[Setting]) -> bytes:
 
 
 @lru_cache(maxsize=4)
-def _opened(payload: bytes) -> tuple[Graph, tuple[Setting, ...]]:
+def opened(payload: bytes) -> tuple[Graph, tuple[Setting, ...]]:
+    """What `packed` has packed."""
     return pickle.loads(payload)  # type: ignore[no-any-return]
 
 
