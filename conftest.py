@@ -1,5 +1,6 @@
 """Runs the Python blocks of README.md and docs/, so that they stay true."""
 
+import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
@@ -7,3 +8,16 @@ pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser()],
     patterns=["README.md", "docs/*.md"],
 ).pytest()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--slow."""
+    parser.addoption("--slow", action="store_true", help="also run tests that take more than a few seconds")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips slow tests without it."""
+    if not config.getoption("--slow"):
+        for item in items:
+            if "slow" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="takes more than a few seconds; run with --slow"))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rooflinekit.study.intensity import Intensity, intensity
     from rooflinekit.study.profile import Profile
     from rooflinekit.study.validation import Validation
-    from rooflinekit.workflows import compare_gpus, predict, sweep, trace
+    from rooflinekit.workflows import compare_gpus, predict, search, sweep, trace
 
 __version__ = "0.1.0"
 
@@ -68,6 +68,7 @@ _HOME = {
     "predict": "workflows",
     "rule": "cost.table",
     "save_trace": "present.chrome_trace",
+    "search": "workflows",
     "sweep": "workflows",
     "trace": "workflows",
     "traffic": "cost.table",
@@ -104,6 +105,7 @@ __all__ = [
     "predict",
     "rule",
     "save_trace",
+    "search",
     "sweep",
     "trace",
     "traffic",

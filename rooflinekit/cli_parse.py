@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import InputError, SizeError, nearest
@@ -34,7 +34,36 @@ def inputs_of(texts: list[str]) -> tuple[tuple[Input, ...], dict[str, Input]]:
 
 def sizes_of(assigned: list[str], rest: list[str], names: tuple[str, ...]) -> dict[str, int]:
     """Values from `--size NAME=VALUE`, and from `--NAME VALUE` or `--NAME=VALUE` among the unknown options."""
-    found: dict[str, int] = {}
+    return {name: _integer(option, value) for name, (option, value) in _size_words(assigned, rest, names).items()}
+
+
+def size_lists_of(assigned: list[str], rest: list[str], names: tuple[str, ...]) -> dict[str, Sequence[int]]:
+    """As `sizes_of`, where a size may be a list of numbers (1,2,4) or of ranges (1:64, or 8:4096:8)."""
+    words = _size_words(assigned, rest, names)
+    return {name: _integers(option, value) for name, (option, value) in words.items()}
+
+
+def _integers(option: str, text: str) -> Sequence[int]:
+    """The numbers of a list; a range includes its end.
+
+    >>> list(_integers("--batch", "1,2,8:24:8"))
+    [1, 2, 8, 16, 24]
+    """
+    found: list[int] = []
+    for word in text.split(","):
+        bounds = [_integer(option, part) for part in word.split(":")]
+        if len(bounds) > 3 or (len(bounds) == 3 and bounds[2] < 1):
+            raise SizeError(f"{option}: expected a number, FIRST:LAST or FIRST:LAST:STEP; got {word!r}")
+        first, last, step = (*bounds, 1)[:3] if len(bounds) > 1 else (bounds[0], bounds[0], 1)
+        if last < first:
+            raise SizeError(f"{option}: {word!r} has no numbers: the last is below the first")
+        found += range(first, last + 1, step)
+    return found
+
+
+def _size_words(assigned: list[str], rest: list[str], names: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    """For each size the option and the word that say it."""
+    found: dict[str, tuple[str, str]] = {}
     words = iter(rest)
     for word in words:
         option, equals, value = word.partition("=")
@@ -43,12 +72,12 @@ def sizes_of(assigned: list[str], rest: list[str], names: tuple[str, ...]) -> di
             known = [f"--{one}" for one in names]
             sized = f"; the sizes of --input are {', '.join(known)}" if known else ""
             raise InputError(f"unknown option or argument {option!r}{nearest(option, known)}{sized}")
-        found[name] = _integer(option, value if equals else next(words, ""))
+        found[name] = option, value if equals else next(words, "")
     for text in assigned:
         name, equals, value = text.partition("=")
         if not equals:
             raise InputError(f"--size {text!r}: expected NAME=VALUE, such as batch=32")
-        found[name.strip()] = _integer(f"--size {name}", value)
+        found[name.strip()] = f"--size {name}", value
     return found
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rooflinekit.cli_options import progress_line
-from rooflinekit.cli_parse import check_word, inputs_of, loss_of, optimizer_of, sizes_of
+from rooflinekit.cli_parse import check_word, inputs_of, loss_of, optimizer_of, size_lists_of, sizes_of
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Workload:
     constants: Path | None
     allow_draft: bool
     options: dict[str, Any]  # of workflows.trace, keyword inputs among them
+    lists: dict[str, Sequence[int]] = field(default_factory=dict)  # in the place of `sizes`, where each may have many
 
     def predict(self, *targets: str, sizes_open: bool = False) -> list[list[Prediction]]:
         """For each target its predictions, one a GPU; each target is traced once, with `sizes_open` for all sizes."""
@@ -153,6 +154,7 @@ def _workload(
     *,
     needs_gpu: bool = True,
     needs_input: bool = True,
+    many_sizes: bool = False,
 ) -> Workload:
     check_word("--mode", mode, ("inference", "training"))
     for option, given in (("--optimizer", optimizer), ("--loss", loss), ("--target", loss_target)):
@@ -167,17 +169,25 @@ def _workload(
     from rooflinekit.ir.inputs import open_names
     from rooflinekit.ir.origin import autocast_format
     from rooflinekit.ir.release import Release
-    from rooflinekit.ir.sizes import check_dims
+    from rooflinekit.ir.sizes import check_dims, check_names
 
     args, kwargs = inputs_of(input or [])
     targets, named = inputs_of(loss_target or [])
     if named:
         raise InputError(f"--target {next(iter(named))}=…: targets have no names; they are handed over in their order")
     names = open_names((args, kwargs, targets))
+    sizes: dict[str, int] = {}
+    lists: dict[str, Sequence[int]] = {}
+    if many_sizes:
+        lists = size_lists_of(size or [], context.args, names)
+        check_names(lists, names)
+    else:
+        sizes = check_dims(sizes_of(size or [], context.args, names), names, complete=True)
     return Workload(
         args=args,
         called=bool(input),
-        sizes=check_dims(sizes_of(size or [], context.args, names), names, complete=True),
+        sizes=sizes,
+        lists=lists,
         gpus=tuple(gpu or ()),
         host=host,
         execution={
@@ -207,20 +217,23 @@ def _workload(
 
 
 def describes_workload(
-    command: Callable[..., None], *, needs_gpu: bool = True, needs_input: bool = True
+    command: Callable[..., None], *, needs_gpu: bool = True, needs_input: bool = True, many_sizes: bool = False
 ) -> Callable[..., None]:
     """Decorator: adds the options of a workload to a subcommand, which gets them as the argument `workload`.
 
-    needs_gpu, needs_input: whether --gpu and --input have to be given.
+    needs_gpu, needs_input: whether --gpu and --input have to be given. many_sizes: whether a size may be a list.
     """
-    needs = ("needs_gpu", "needs_input")
+    needs = ("needs_gpu", "needs_input", "many_sizes")
     shared = {n: p for n, p in inspect.signature(_workload, eval_str=True).parameters.items() if n not in needs}
     own = {n: p for n, p in inspect.signature(command, eval_str=True).parameters.items() if n != "workload"}
 
     @functools.wraps(command)
     def with_workload(**values: Any) -> None:
         workload = _workload(
-            **{name: values.pop(name) for name in shared}, needs_gpu=needs_gpu, needs_input=needs_input
+            **{name: values.pop(name) for name in shared},
+            needs_gpu=needs_gpu,
+            needs_input=needs_input,
+            many_sizes=many_sizes,
         )
         command(workload=workload, **values)
 

@@ -24,7 +24,8 @@ ROWS = [
     {"measurement"},
     {"cli_parse", "cli_options"},
     {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign"},
-    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover", "cli_profile"},
+    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover", "cli_profile", "cli_sweep"},
+    {"cli_search"},
     {"cli"},
 ]
 OUTSIDE = {
@@ -38,8 +39,8 @@ OUTSIDE = {
     "hardware": {"yaml", "pydantic", "pydantic_core", "pandas"},  # pandas for devices(), when it is called
     "model": {"numpy", "sympy"},
     "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},  # and in some files torch, see TIMING
-    "step": {"pandas"},
-    "study": {"numpy", "scipy", "sympy", "pandas", "pydantic", "ijson"},
+    "step": {"pandas", "numpy"},
+    "study": {"numpy", "scipy", "sympy", "pandas", "pydantic", "ijson", "pyarrow"},
     "present": {"rich", "matplotlib", "numpy", "pandas"},
     "measurement": set(),
     "calibration_workflows": set(),
@@ -56,6 +57,8 @@ OUTSIDE = {
     "cli_advise": {"typer"},
     "cli_crossover": {"typer"},
     "cli_profile": {"typer", "rich"},
+    "cli_sweep": {"typer"},
+    "cli_search": {"typer"},
     "cli": {"typer"},
 }
 #: What runs ops on hardware; all else in `calibrate` works without torch.

@@ -127,7 +127,7 @@ class Graph:
             if given.pop(forced.name, forced.value) != forced.value:
                 raise SizeError(f"{forced}; trace again with {forced.name}={dims[forced.name]}")
         check_conditions(self.conditions, {**self.sizes, **given})
-        return replace(_map_graph(self, evaluator(given), given), origin=at_numbers(self))
+        return replace(map_graph(self, evaluator(given), given), origin=at_numbers(self))
 
     def counts(self, **dims: Any) -> pd.DataFrame:
         """FLOP and bytes at many sizes at once: one row each, exact integers.
@@ -154,7 +154,7 @@ class Graph:
         if not forced:
             return self
         given = {size.name: size.value for size in forced}
-        return replace(_map_graph(self, evaluator(given), given), forced=(*self.forced, *forced))
+        return replace(map_graph(self, evaluator(given), given), forced=(*self.forced, *forced))
 
     def __repr__(self) -> str:
         sizes = [*(f"{name}={value}" for name, value in self.sizes.items()), *(f"{name} open" for name in self.dims)]
@@ -249,7 +249,8 @@ def _row(priced: PricedOp) -> dict[str, object]:
     }
 
 
-def _map_graph(graph: Graph, at: Callable[[Size], Size], given: Mapping[str, int]) -> Graph:
+def map_graph(graph: Graph, at: Callable[[Size], Size], given: Mapping[str, int]) -> Graph:
+    """The graph with `at` applied to each of its sizes, those of `given` being no longer open."""
     tensors: dict[TensorSpec, TensorSpec] = {}
     costs: dict[int, Cost] = {}  # by identity: equal blocks share their costs, before and after
 

@@ -32,10 +32,10 @@ def product(sizes: Iterable[Size]) -> Size:
     constant = 1
     symbolic: list[sympy.Expr] = []
     for size in sizes:
-        if isinstance(size, int):
-            constant *= size
-        else:
+        if isinstance(size, sympy.Basic):
             symbolic.append(size)
+        else:  # an integer, or a column of them
+            constant *= size
     if not symbolic:
         return constant
     return simplest(sympy.Mul(constant, *symbolic))
@@ -50,10 +50,10 @@ def total(sizes: Iterable[Size]) -> Size:
     constant = 0
     symbolic: list[sympy.Expr] = []
     for size in sizes:
-        if isinstance(size, int):
-            constant += size
-        else:
+        if isinstance(size, sympy.Basic):
             symbolic.append(size)
+        else:
+            constant += size
     if not symbolic:
         return constant
     return simplest(sympy.Add(constant, *symbolic))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import sympy
@@ -52,3 +53,10 @@ def check_everywhere(condition: Condition, columns: Mapping[str, Any]) -> None:
     distinct = {tuple(int(columns[name][i]) for name in names) for i in range(len(columns[names[0]]))}
     for values in sorted(distinct):
         check_conditions((condition,), dict(zip(names, values, strict=True)))
+
+
+def check_at_all(condition: Condition, lists: Mapping[str, Sequence[int]], given: Mapping[str, int]) -> None:
+    """As `check_conditions`, at every combination of the listed sizes."""
+    names = [name for name in lists if symbol(name) in condition.holds.free_symbols]
+    for values in product(*(dict.fromkeys(lists[name]) for name in names)):
+        check_conditions((condition,), {**given, **dict(zip(names, values, strict=True))})

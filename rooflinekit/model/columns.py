@@ -2,43 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rooflinekit.ir.cost import Gemm
+from rooflinekit.ir.points import Column, Number, values_of
 from rooflinekit.model.kernels import Family, Kernel
-from rooflinekit.model.work import ATTENTION, BACKWARD, CONVOLUTION, DEPTHWISE, PLAIN, WINOGRAD, Products, Recent, Work
+from rooflinekit.model.work import (
+    ATTENTION,
+    BACKWARD,
+    CONVOLUTION,
+    DEPTHWISE,
+    PLAIN,
+    WINOGRAD,
+    Floats,
+    Products,
+    Recent,
+    Work,
+)
 
 
-def work_of(kernels: Sequence[Kernel]) -> Work:
-    """The kernels as columns, in their order."""
+def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
+    """The kernels as columns, in their order; each at so many points one after another, where its sizes are columns."""
     found = [(i, gemm, _way(kernel)) for i, kernel in enumerate(kernels) for gemm in kernel.cost.gemms]
     costs = [kernel.cost for kernel in kernels]
     recent = [(i, part) for i, kernel in enumerate(kernels) for part in kernel.recent]
+
+    def flat(numbers: Iterable[Number]) -> Floats:
+        if points == 1:
+            return np.array([float(n.values[0] if isinstance(n, Column) else n) for n in numbers])
+        table = [np.broadcast_to(np.asarray(values_of(number), dtype=float), (points,)) for number in numbers]
+        return np.concatenate(table) if table else np.zeros(0)
+
+    def rows_of(places: Sequence[int]) -> NDArray[np.int64]:
+        return (np.array(places, dtype=np.int64)[:, None] * points + np.arange(points)).ravel()
+
     return Work.of(
-        len(kernels),
+        len(kernels) * points,
         math=[kernel.math for kernel in kernels],
-        engine=[kernel.engine for kernel in kernels],
+        engine=np.repeat([kernel.engine for kernel in kernels], points),
         products=Products.of(
-            [i for i, _, _ in found],
-            **{name: [float(getattr(gemm, name)) for _, gemm, _ in found] for name in ("batch", "m", "n", "k")},
-            executed=[_executed(gemm) for _, gemm, _ in found],
-            way=np.array([way for _, _, way in found], dtype=np.int64),
+            rows_of([i for i, _, _ in found]),
+            **{name: flat(getattr(gemm, name) for _, gemm, _ in found) for name in ("batch", "m", "n", "k")},
+            executed=flat(_executed(gemm) for _, gemm, _ in found),
+            way=np.repeat(np.array([way for _, _, way in found], dtype=np.int64), points),
         ),
         recent=Recent.of(
-            [i for i, _ in recent], [float(r.bytes) for _, r in recent], [float(r.distance) for _, r in recent]
+            rows_of([i for i, _ in recent]), flat(r.bytes for _, r in recent), flat(r.distance for _, r in recent)
         ),
-        vector_flop=[float(cost.vector_flop) for cost in costs],
-        special_flop=[float(cost.special_flop) for cost in costs],
-        read_bytes=[float(cost.read_bytes) for cost in costs],
-        write_bytes=[float(cost.write_bytes) for cost in costs],
-        rows=[float(kernel.rows.count) for kernel in kernels],
-        columns=[float(kernel.rows.length) for kernel in kernels],
-        passes=[float(kernel.rows.passes) for kernel in kernels],
-        row_bytes=[float(kernel.rows.held_bytes) for kernel in kernels],
-        threads=[float(kernel.rows.threads) for kernel in kernels],
-        reread_bytes=[float(kernel.reread_bytes) for kernel in kernels],
+        vector_flop=flat(cost.vector_flop for cost in costs),
+        special_flop=flat(cost.special_flop for cost in costs),
+        read_bytes=flat(cost.read_bytes for cost in costs),
+        write_bytes=flat(cost.write_bytes for cost in costs),
+        rows=flat(kernel.rows.count for kernel in kernels),
+        columns=flat(kernel.rows.length for kernel in kernels),
+        passes=flat(kernel.rows.passes for kernel in kernels),
+        row_bytes=flat(kernel.rows.held_bytes for kernel in kernels),
+        threads=flat(kernel.rows.threads for kernel in kernels),
+        reread_bytes=flat(kernel.reread_bytes for kernel in kernels),
     )
 
 
@@ -54,6 +77,8 @@ def _way(kernel: Kernel) -> int:
     return {Family.CONVOLUTION: CONVOLUTION, Family.ATTENTION: ATTENTION}.get(kernel.family, PLAIN)
 
 
-def _executed(gemm: Gemm) -> float:
-    dense = float(gemm.dense_multiply_adds)
-    return float(gemm.multiply_adds) / dense if dense else 1.0
+def _executed(gemm: Gemm) -> Number:
+    if gemm.needed is None:
+        return 1.0
+    dense = gemm.dense_multiply_adds
+    return gemm.needed / dense if dense else 1.0

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from rooflinekit.ir.points import integer
 from rooflinekit.model.inlining import Buffer, Dataflow
 from rooflinekit.model.loops import Loop
 
@@ -139,7 +140,7 @@ class _Fusing:
         def touched(k: int) -> dict[tuple[str, str], int]:
             buffer = self._buffers[k]
             if value in buffer.writes and not buffer.partial:
-                return {(value, ""): int(buffer.writes[value].bytes)}
+                return {(value, ""): integer(buffer.writes[value].bytes)}
             return {key: read.bytes for key, read in buffer.expression.reads.items() if key[0] == value}
 
         a, b = touched(i), touched(j)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Phase
+from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import TensorSpec
 from rooflinekit.model.loops import Access, Loop, Part
 from rooflinekit.model.lowering import parts_of
@@ -78,7 +79,7 @@ class Buffer:
 
     def stored_bytes(self, spec: TensorSpec) -> int:
         """Bytes that it writes of a value."""
-        return self.outer * spec.dtype.itemsize if self.partial else int(spec.bytes)
+        return self.outer * spec.dtype.itemsize if self.partial else integer(spec.bytes)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,7 +104,7 @@ def _dataflow(graph: Graph) -> Dataflow:
     parts = [part for priced in graph.priced for part in parts_of(priced)]
     flow = Dataflow(parts=parts, reads=[], writes=[])
     current: dict[str, str] = {}
-    flow.numel.update({spec.memory: int(spec.numel) for spec in (*graph.weights, *graph.inputs)})
+    flow.numel.update({spec.memory: integer(spec.numel) for spec in (*graph.weights, *graph.inputs)})
     standing, made = set(flow.numel), set[str]()
     for i, part in enumerate(parts):
         reads = [(current.get(access.spec.memory, access.spec.memory), access) for access in part.reads]
@@ -111,9 +112,9 @@ def _dataflow(graph: Graph) -> Dataflow:
         for spec in part.writes:
             memory, value = spec.memory, f"{spec.memory}#{i}"
             before = current.get(memory, memory)
-            if flow.numel.get(before, 0) > int(spec.numel):  # into a part of it: the rest stays
+            if flow.numel.get(before, 0) > integer(spec.numel):  # into a part of it: the rest stays
                 reads.append((before, Access(spec=spec, bytes=0, gathered=True)))
-            flow.numel[value] = max(int(spec.numel), flow.numel.get(before, 0))
+            flow.numel[value] = max(integer(spec.numel), flow.numel.get(before, 0))
             writes.append((value, spec))
         for value, access in reads:
             flow.users[value].append(i)
@@ -209,7 +210,7 @@ class _Inlining:
             return False
         if reads > MOST_READS or expression.operations > MOST_OPERATIONS:
             return True
-        eager = expression.eager_bytes + len(users) * int(spec.bytes)
+        eager = expression.eager_bytes + len(users) * integer(spec.bytes)
         return len(users) * expression.read_bytes > eager
 
     def _wants_memory(self, value: str, user: int, producer: Part) -> bool:
@@ -226,7 +227,7 @@ class _Inlining:
         """The part with all that is not stored written into it; `counted`: its arithmetic is not in another result."""
         part = self._flow.parts[i]
         numel = part.outer * part.inner
-        own = sum(int(cost.bytes) for cost in part.priced.costs)
+        own = sum(integer(cost.bytes) for cost in part.priced.costs)
         arithmetic = (part.vector + part.special) / max(1, numel)
         work = {str(i): (part.vector, part.special)} if counted else {}
         found = Expression(part=part, reads={}, labels=[], work=work, operations=2 * arithmetic, eager_bytes=own)
@@ -251,14 +252,14 @@ class _Inlining:
             taken = (
                 read
                 if same
-                else Read(value=read.value, spec=read.spec, bytes=int(read.bytes * min(1, share)), whole=False)
+                else Read(value=read.value, spec=read.spec, bytes=integer(read.bytes * min(1, share)), whole=False)
             )
             old = into.reads.get(key)
             if old is None or old.bytes < taken.bytes:
                 into.reads[key] = taken
         again = share if into.part.label == "cat" else max(1, numel // size) if same else share
         for loop, work in inner.work.items():
-            repeated = (int(work[0] * again), int(work[1] * again))
+            repeated = (integer(work[0] * again), integer(work[1] * again))
             into.work[loop] = max(into.work.get(loop, repeated), repeated)
         into.operations += inner.operations
         into.eager_bytes += inner.eager_bytes
@@ -278,4 +279,4 @@ class _Inlining:
             return
         for read in reads:
             expression = self._expression(i, [read])
-            self._store(expression, {value: spec}, share=int(read[1].spec.numel))
+            self._store(expression, {value: spec}, share=integer(read[1].spec.numel))

@@ -9,6 +9,7 @@ from enum import StrEnum
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp
+from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math, TensorSpec
 from rooflinekit.model.reuse import Reuse, Traffic
@@ -118,7 +119,7 @@ def reusing(kernel: Kernel, op: Op, traffic: Traffic) -> Kernel:
     if op.kind == "aten.convolution_backward":
         read = _GRADIENT_READS.get(kernel.cost.label, (0, 1, 2))
         op = replace(op, inputs=tuple(op.inputs[i] for i in read))
-    recent = traffic.passed(op, int(kernel.cost.bytes), whole=kernel.cost.label != "bias")
+    recent = traffic.passed(op, integer(kernel.cost.bytes), whole=kernel.cost.label != "bias")
     alternatives = tuple(replace(other, recent=recent) for other in kernel.alternatives)
     return replace(kernel, recent=recent, alternatives=alternatives)
 
@@ -159,10 +160,10 @@ def _convolution(kernel: Kernel, op: Op) -> Iterator[Kernel]:
     if op.attrs.get("bias") is None:
         yield _with_winograd(kernel, op, op.inputs[0], op.outputs[0])
         return
-    output = int(op.outputs[0].bytes)
-    bias = int(op.attrs["bias"].bytes)
+    output = integer(op.outputs[0].bytes)
+    bias = integer(op.attrs["bias"].bytes)
     vector = kernel.cost.vector_flop
-    product_cost = replace(kernel.cost, vector_flop=0, read_bytes=int(kernel.cost.read_bytes) - bias)
+    product_cost = replace(kernel.cost, vector_flop=0, read_bytes=integer(kernel.cost.read_bytes) - bias)
     added = Cost(vector_flop=vector, read_bytes=output + bias, write_bytes=output, label="bias")
     yield _with_winograd(replace(kernel, cost=product_cost), op, op.inputs[0], op.outputs[0])
     yield replace(kernel, name=f"{kernel.name}: bias", cost=added, family=Family.ELEMENTWISE, math=Math.FP32)
@@ -189,7 +190,7 @@ def _channels_last(tensor: TensorSpec) -> bool:
 
 
 def _copy(kernel: Kernel, tensor: TensorSpec, label: str) -> Kernel:
-    size = int(tensor.bytes)
+    size = integer(tensor.bytes)
     return replace(
         kernel,
         name=f"{kernel.name} ({tensor.name} {label})",
@@ -212,7 +213,7 @@ def _with_winograd(kernel: Kernel, op: Op, source: TensorSpec, result: TensorSpe
     plain = attrs["groups"] == 1 and not attrs["transposed"] and set(attrs["stride"]) == set(attrs["dilation"]) == {1}
     if not plain or tuple(weight.shape[2:]) != (3, 3):
         return kernel
-    (n, k, p, q), c = map(int, result.shape), int(source.shape[1])
+    (n, k, p, q), c = map(integer, result.shape), integer(source.shape[1])
     found = []
     for edge in WINOGRAD_EDGES:
         batch, blocks = (edge + 2) ** 2, n * -(-p // edge) * -(-q // edge)
@@ -220,8 +221,8 @@ def _with_winograd(kernel: Kernel, op: Op, source: TensorSpec, result: TensorSpe
         cost = replace(
             kernel.cost,
             gemms=(Gemm(batch=batch, m=blocks, n=k, k=c),),
-            read_bytes=int(kernel.cost.read_bytes) + moved,
-            write_bytes=int(kernel.cost.write_bytes) + moved,
+            read_bytes=integer(kernel.cost.read_bytes) + moved,
+            write_bytes=integer(kernel.cost.write_bytes) + moved,
         )
         found.append(replace(kernel, name=f"{kernel.name} (Winograd)", algorithm="Winograd", cost=cost))
     return replace(kernel, alternatives=tuple(found))

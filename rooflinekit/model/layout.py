@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, PricedOp
+from rooflinekit.ir.points import integer
 
 #: Time with channels last by that without, of each kind of convolution: measured by inductor's authors, in inference.
 _GROUPED, _SMALL, _NARROWING, _OTHER = 1.358, 0.783, 0.725, 0.823
@@ -27,7 +28,7 @@ def converts_to_channels_last(graph: Graph) -> bool:
 
 
 def _flop(priced: PricedOp) -> int:
-    return sum(int(cost.dense_matrix_flop) for cost in priced.costs)
+    return sum(integer(cost.dense_matrix_flop) for cost in priced.costs)
 
 
 def _factor(op: Op) -> float:
@@ -37,7 +38,7 @@ def _factor(op: Op) -> float:
 
 
 def _weight(op: Op) -> tuple[int, ...]:
-    return tuple(map(int, op.inputs[1].shape))
+    return tuple(map(integer, op.inputs[1].shape))
 
 
 def _is_grouped(op: Op) -> bool:

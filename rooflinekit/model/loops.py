@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rooflinekit.ir.op import Op, PricedOp
+from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import TensorSpec
 
 
@@ -34,7 +35,7 @@ class Access:
     @property
     def elements(self) -> int:
         """Elements in memory: those of an expanded tensor once."""
-        return int(self.spec.bytes) // self.spec.dtype.itemsize
+        return integer(self.spec.bytes) // self.spec.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ def _accesses(op: Op, allowed: int, skip: Iterable[TensorSpec] = ()) -> tuple[Ac
     if not allowed:
         return ()
     gathered = any(word in op.kind for word in _GATHERING)
-    sizes = {name: int(spec.bytes) for name, spec in named.items()}
+    sizes = {name: integer(spec.bytes) for name, spec in named.items()}
     excess = sum(sizes.values()) - allowed
     if excess > 0:
         largest = max(sizes, key=sizes.__getitem__)
@@ -87,11 +88,11 @@ def _accesses(op: Op, allowed: int, skip: Iterable[TensorSpec] = ()) -> tuple[Ac
 
 def _all_reads(priced: PricedOp) -> tuple[Access, ...]:
     target = priced.op.inputs[:1] if op_name(priced.op) == "copy" else ()  # written, not read
-    return _accesses(priced.op, sum(int(cost.read_bytes) for cost in priced.costs), target)
+    return _accesses(priced.op, sum(integer(cost.read_bytes) for cost in priced.costs), target)
 
 
 def _work(priced: PricedOp) -> tuple[int, int]:
-    return sum(int(c.vector_flop) for c in priced.costs), sum(int(c.special_flop) for c in priced.costs)
+    return sum(integer(c.vector_flop) for c in priced.costs), sum(integer(c.special_flop) for c in priced.costs)
 
 
 # --- the two plain kinds ---------------------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ def _work(priced: PricedOp) -> tuple[int, int]:
 def extern(priced: PricedOp) -> Part:
     """The op as the call of a library, which finds all of its inputs in memory."""
     op = priced.op
-    reads = tuple(Access(spec=spec, bytes=int(spec.bytes), gathered=True) for spec in op.inputs)
+    reads = tuple(Access(spec=spec, bytes=integer(spec.bytes), gathered=True) for spec in op.inputs)
     return Part(priced=priced, label=op_name(op), loop=Loop.EXTERN, outer=0, reads=reads, writes=op.outputs)
 
 
@@ -108,7 +109,7 @@ def pointwise(priced: PricedOp, loop: Loop = Loop.POINTWISE) -> Part:
     """The op as one loop over the elements of its first result, or over those of all tensors of a list."""
     op = priced.op
     vector, special = _work(priced)
-    numel = sum(int(t.numel) for t in op.outputs) if loop is Loop.LIST else int(op.outputs[0].numel)
+    numel = sum(integer(t.numel) for t in op.outputs) if loop is Loop.LIST else integer(op.outputs[0].numel)
     return Part(
         priced=priced, label=op_name(op), loop=loop, outer=numel, reads=_all_reads(priced), writes=op.outputs,
         vector=vector, special=special,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rooflinekit.ir.op import Basis, Op, PricedOp
+from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import DType, TensorSpec
 from rooflinekit.model.kernels import Family, family_of
 from rooflinekit.model.loops import Access, Loop, Part, extern, op_name, pointwise
@@ -58,7 +59,7 @@ def _is_extern(priced: PricedOp, name: str) -> bool:
 def _window(op: Op) -> int:
     found = 1
     for size in op.attrs.get("kernel_size") or ():
-        found *= int(size)
+        found *= integer(size)
     return found
 
 
@@ -70,8 +71,8 @@ def _convolution(priced: PricedOp) -> Iterator[Part]:
     library = extern(priced)
     given = tuple(access for access in library.reads if access.spec.name != bias.name)
     yield replace(library, reads=given, writes=(product,))
-    reads = (Access(spec=product, bytes=int(output.bytes)), Access(spec=bias, bytes=int(bias.bytes)))
-    vector = int(priced.costs[0].vector_flop)
+    reads = (Access(spec=product, bytes=integer(output.bytes)), Access(spec=bias, bytes=integer(bias.bytes)))
+    vector = integer(priced.costs[0].vector_flop)
     yield replace(pointwise(priced), label="bias", reads=reads, writes=(output,), vector=vector, special=0)
 
 
@@ -81,9 +82,9 @@ def _convolution_backward(priced: PricedOp) -> Iterator[Part]:
     grad, result = op.inputs[0], op.outputs[-1]
     yield replace(extern(priced), writes=op.outputs[:-1])
     yield Part(
-        priced=priced, label="sum", loop=Loop.REDUCTION, outer=int(result.numel), columns=True,
-        inner=int(grad.numel) // int(result.numel), reads=(Access(spec=grad, bytes=int(grad.bytes)),),
-        writes=(result,), vector=int(priced.costs[-1].vector_flop),
+        priced=priced, label="sum", loop=Loop.REDUCTION, outer=integer(result.numel), columns=True,
+        inner=integer(grad.numel) // integer(result.numel), reads=(Access(spec=grad, bytes=integer(grad.bytes)),),
+        writes=(result,), vector=integer(priced.costs[-1].vector_flop),
     )  # fmt: skip
 
 
@@ -91,9 +92,9 @@ def _reduction(priced: PricedOp) -> Iterator[Part]:
     """Sums, means, maxima, losses: of all elements that belong to one result."""
     op = priced.op
     part = pointwise(priced)
-    source = max((access.spec for access in part.reads), key=lambda spec: int(spec.numel), default=op.outputs[0])
-    results = max(1, int(op.outputs[0].numel))
-    inner = int(source.numel) // results
+    source = max((access.spec for access in part.reads), key=lambda spec: integer(spec.numel), default=op.outputs[0])
+    results = max(1, integer(op.outputs[0].numel))
+    inner = integer(source.numel) // results
     if inner < UNROLLED:
         yield part
         return
@@ -133,7 +134,7 @@ def _statistics(
     )  # fmt: skip
     yield first
     yield replace(
-        part, reads=(*part.reads, Access(spec=made, bytes=int(made.bytes))), outer=outer * inner,
+        part, reads=(*part.reads, Access(spec=made, bytes=integer(made.bytes))), outer=outer * inner,
         writes=tuple(t for t in op.outputs if t not in kept),
         vector=part.vector - first.vector, special=part.special - first.special,
     )  # fmt: skip
@@ -141,10 +142,10 @@ def _statistics(
 
 def _softmax(priced: PricedOp) -> Iterator[Part]:
     y = priced.op.outputs[0]
-    dim = int(priced.op.attrs.get("dim", -1))
-    length = int(y.shape[dim]) if y.shape else 1
+    dim = integer(priced.op.attrs.get("dim", -1))
+    length = integer(y.shape[dim]) if y.shape else 1
     yield from _statistics(
-        priced, int(y.numel) // max(1, length), length, columns=dim % max(1, len(y.shape)) != len(y.shape) - 1
+        priced, integer(y.numel) // max(1, length), length, columns=dim % max(1, len(y.shape)) != len(y.shape) - 1
     )
 
 
@@ -152,8 +153,8 @@ def _row_norm(priced: PricedOp) -> Iterator[Part]:
     """Layer, RMS and group normalization, their statistics among the op's results."""
     op = priced.op
     y, kept = op.outputs[0], op.outputs[1:]
-    rows = max(1, int(kept[0].numel) if kept else int(y.numel) // int(y.shape[-1]))
-    yield from _statistics(priced, rows, int(y.numel) // rows, columns=False, kept=kept)
+    rows = max(1, integer(kept[0].numel) if kept else integer(y.numel) // integer(y.shape[-1]))
+    yield from _statistics(priced, rows, integer(y.numel) // rows, columns=False, kept=kept)
 
 
 def _batch_norm(priced: PricedOp) -> Iterator[Part]:
@@ -164,10 +165,12 @@ def _batch_norm(priced: PricedOp) -> Iterator[Part]:
     if not training:
         yield replace(pointwise(priced), writes=(y,))
         return
-    channels = int(x.shape[1])
+    channels = integer(x.shape[1])
     running = tuple(s for s in (op.attrs.get("running_mean"), op.attrs.get("running_var")) if isinstance(s, TensorSpec))
-    kept = tuple(t for t in op.outputs[1:] if int(t.numel) == channels)
-    parts = tuple(_statistics(priced, channels, int(y.numel) // channels, columns=int(x.shape[0]) > 1, kept=kept))
+    kept = tuple(t for t in op.outputs[1:] if integer(t.numel) == channels)
+    parts = tuple(
+        _statistics(priced, channels, integer(y.numel) // channels, columns=integer(x.shape[0]) > 1, kept=kept)
+    )
     yield replace(parts[0], writes=(*parts[0].writes, *running))
     yield replace(parts[1], writes=(y,))
 
@@ -183,28 +186,30 @@ def _norm_backward(priced: PricedOp) -> Iterator[Part]:
     others = tuple(results)
     batch = "batch_norm" in op.kind
     channels = (
-        int(x.shape[1]) if batch or "group" in op.kind else max([int(t.numel) for t in others] or [int(x.shape[-1])])
+        integer(x.shape[1])
+        if batch or "group" in op.kind
+        else max([integer(t.numel) for t in others] or [integer(x.shape[-1])])
     )
     weights = by_label.get("gain and shift gradient")
     if input_gradient:
         whole = replace(
             priced, op=replace(op, outputs=input_gradient), costs=tuple(c for c in priced.costs if c is not weights)
         )
-        rows = channels if batch else _rows(op, int(x.numel), channels)
+        rows = channels if batch else _rows(op, integer(x.numel), channels)
         kept = others if batch else ()  # batch norm's sums over each channel are those gradients
-        for part in _statistics(whole, rows, int(x.numel) // rows, columns=batch, kept=kept):
+        for part in _statistics(whole, rows, integer(x.numel) // rows, columns=batch, kept=kept):
             yield replace(part, priced=priced)
     if others and not (batch and input_gradient):
         alone = replace(priced, op=replace(op, outputs=others), costs=(weights,) if weights else priced.costs)
         part = pointwise(alone)
         yield replace(
-            part, priced=priced, loop=Loop.REDUCTION, outer=channels, inner=int(x.numel) // channels, columns=True
+            part, priced=priced, loop=Loop.REDUCTION, outer=channels, inner=integer(x.numel) // channels, columns=True
         )
 
 
 def _rows(op: Op, numel: int, channels: int) -> int:
     """Rows of a layer or group normalization, from its saved statistics."""
-    statistics = [int(t.numel) for t in op.inputs[2:4] if numel % max(1, int(t.numel)) == 0]
+    statistics = [integer(t.numel) for t in op.inputs[2:4] if numel % max(1, integer(t.numel)) == 0]
     return statistics[0] if statistics else max(1, numel // channels)
 
 

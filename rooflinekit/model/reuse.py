@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rooflinekit.ir.op import Op
+from rooflinekit.ir.points import anywhere_below, integer
 from rooflinekit.ir.tensor import TensorSpec
 
 #: Traffic after which no cache of any device holds anything any more: 1 GiB.
@@ -34,7 +35,7 @@ class Traffic:
         found = tuple(
             Reuse(bytes=size, distance=self.total - self.touched[memory])
             for memory, size in reads.items()
-            if self.total - self.touched.get(memory, -_FORGOTTEN) < _FORGOTTEN
+            if memory in self.touched and anywhere_below(self.total - self.touched[memory], _FORGOTTEN)
         )
         self.total += moved
         for memory in (*reads, *(tensor.memory for tensor in op.outputs)):
@@ -46,5 +47,5 @@ def _bytes_by_memory(tensors: Iterable[TensorSpec]) -> dict[str, int]:
     """How much of each memory is read: views of its parts add up, the same tensor passed twice is read once."""
     found: dict[str, int] = defaultdict(int)
     for tensor in {tensor.name: tensor for tensor in tensors}.values():
-        found[tensor.memory] += int(tensor.bytes)
+        found[tensor.memory] += integer(tensor.bytes)
     return found

@@ -145,7 +145,7 @@ def time_kernels(kernels: Sequence[Kernel], machine: Machine) -> tuple[Timing, .
     candidates: list[Kernel] = []
     owner: list[int] = []
     for i, kernel in enumerate(kernels):
-        choice = (kernel, *_alternatives(kernel, rate))
+        choice = (kernel, *alternatives_of(kernel, rate))
         candidates += choice
         owner += [i] * len(choice)
     times = time_work(work_of(candidates), machine)
@@ -165,8 +165,8 @@ def time_kernel(kernel: Kernel, machine: Machine) -> Timing:
 _Rates = Callable[[Math, bool], Rate]  # that of an arithmetic, and whether the matrix engine may do it
 
 
-def _alternatives(kernel: Kernel, rate: _Rates) -> tuple[Kernel, ...]:
-    """Libraries use Winograd on the vector lanes alone."""
+def alternatives_of(kernel: Kernel, rate: _Rates) -> tuple[Kernel, ...]:
+    """The kernel by other algorithms that come into question: libraries use Winograd on the vector lanes alone."""
     if not kernel.alternatives or kernel.math not in (Math.FP32, Math.TF32):
         return ()
     return () if rate(kernel.math, kernel.engine).on_engine else kernel.alternatives

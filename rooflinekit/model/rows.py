@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
+from rooflinekit.ir.points import integer
 
 WARP_ROW = 1024  # elements of the longest row that a warp keeps in registers
 WARP = 32
@@ -60,15 +61,15 @@ def rows_of(op: Op, cost: Cost) -> Rows:
     name = op.kind.rpartition(".")[2]
     last = len(y.shape) - 1
     if "softmax" in name and op.attrs.get("dim") in (-1, last):
-        length = int(y.shape[-1])
-        return softmax_rows(int(y.numel) // max(length, 1), length, y.dtype.itemsize)
+        length = integer(y.shape[-1])
+        return softmax_rows(integer(y.numel) // max(length, 1), length, y.dtype.itemsize)
     if "layer_norm" in name or "rms_norm" in name:
         if cost.label not in ("", "input gradient"):
             return NO_ROWS
         length = 1
         for size in op.attrs["normalized_shape"]:
-            length *= int(size)
-        return norm_rows(int(y.numel) // max(length, 1), length, y.dtype.itemsize)
+            length *= integer(size)
+        return norm_rows(integer(y.numel) // max(length, 1), length, y.dtype.itemsize)
     return NO_ROWS
 
 
@@ -83,4 +84,4 @@ def reread_bytes(op: Op, cost: Cost) -> int:
     training = op.attrs.get("training", op.attrs.get("train", "no_training" not in name))
     if not training or cost.label not in ("", "input gradient"):
         return 0
-    return sum(int(tensor.bytes) for tensor in op.inputs[: 2 if "backward" in name else 1])
+    return sum(integer(tensor.bytes) for tensor in op.inputs[: 2 if "backward" in name else 1])

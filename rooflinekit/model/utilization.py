@@ -14,7 +14,6 @@ The library's choice among tiles and splits is taken as the fastest.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -40,10 +39,11 @@ TILES = (
 )  # fmt: skip
 THIN = ((2, 64), (64, 2), (4, 32), (32, 4), (8, 32), (32, 8))  # of vector lanes, which need no more than a few rows
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-_CHUNK = 4096  # products looked at together: 4096 · 128 candidates · 8 bytes are 4 MB an array
+_CHUNK = 128  # products looked at together: arrays of 128 · 128 options · 8 bytes stay in a core's cache
 
-#: Tiles and splits of the lanes and of the matrix engine, as three rows.
-_OPTIONS = [np.array([(a, b, s) for (a, b), s in product(t, SPLITS)], dtype=float).T for t in ((*TILES, *THIN), TILES)]
+#: Tiles of the lanes and of the matrix engine, each as two columns [tiles, 1]; splits as one.
+_OPTIONS = [np.array(tiles, dtype=float).T[:, :, None] for tiles in ((*TILES, *THIN), TILES)]
+_SPLITS = np.array(SPLITS, dtype=float)[:, None]
 _QUERIES = 128  # queries that one block of an attention kernel works on
 _KEYS = 64  # keys in one of its steps
 _FP32_BYTES = 4  # of a number on the lanes
@@ -103,43 +103,83 @@ def fill(products: Products, rates: Rates, traffic_s: Floats, machine: Machine) 
 
 
 def _tiled(p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: Machine) -> Fill:
+    """Every tile with every split: arrays are [tiles, splits, products], or without one of the first two."""
     value = machine.values
     kind = "matrix" if engine else "lanes"
-    a, b, s = _OPTIONS[engine]
-    batch, m, n, k = (column[:, None] for column in (p.batch, p.m, p.n, p.k))
-    blocks = batch * np.ceil(m / a) * np.ceil(n / b) * s
-    waves = np.ceil(blocks / machine.sm_count)
-    depth = np.ceil(k / s)
+    (a, b), s = _OPTIONS[engine], _SPLITS
+    step_s, issue_s, pace = _steps(p, rates, engine, machine)
+    tiles = p.batch * np.ceil(p.m / a) * np.ceil(p.n / b)
+    waves = tiles[:, None] * s
+    waves /= machine.sm_count
+    np.ceil(waves, out=waves)
+    compute_s = np.ceil(p.k / s) * issue_s[:, None]
+    compute_s += (value[f"{kind}_prologue"] * pace * step_s)[:, None]
+    compute_s *= waves
+    compute_s *= p.executed
+    np.maximum(compute_s, p.flop / rates.limit, out=compute_s)
+    if not engine:
+        vector = (p.m == 1) | (p.n == 1)  # each number of the matrix is used once: no tiles
+        compute_s[:, 0, vector] = np.minimum(compute_s[:, 0, vector], (p.flop / rates.issued)[vector])
+        np.maximum(compute_s, _fetch_s(p, machine), out=compute_s)
+    extra = np.where(s > 1, 2 * 4 * s * p.batch * p.m * p.n, 0.0) + _packed_bytes(p, machine)
+    start_s = np.where(s > 1, machine.start_s, 0.0)
+    memory_s = traffic_s + extra / (machine.bandwidth * value["product_memory_share"])
+    best = _fastest(p, start_s, compute_s, memory_s, engine, machine)
+    every, split = np.arange(p.m.size), best % s.size
+    return Fill(
+        compute_s=compute_s.reshape(-1, p.m.size)[best, every],
+        extra_bytes=extra[split, every],
+        extra_start_s=start_s[split, 0],
+    )
+
+
+def _steps(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Floats, Floats, Floats]:
+    """Seconds of a step in k, and those between two of them: [tiles, products]; and their pace: [products]."""
+    value = machine.values
+    kind = "matrix" if engine else "lanes"
+    a, b = _OPTIONS[engine]
     loss = 1 + value[f"{kind}_tile_loss"] * (1 / a + 1 / b)
     way = np.where(p.way == CONVOLUTION, value[f"{kind}_convolution"], 1.0)
     way = np.where(p.way == BACKWARD, value["matrix_backward" if engine else "lanes_convolution"], way)
     way = np.where(p.way == WINOGRAD, value["lanes_winograd"], way)  # libraries run it on the lanes alone
-    per_sm = (rates.issued * way / machine.sm_count)[:, None]
+    per_sm = rates.issued * way / machine.sm_count
     # a step in k is as long as in 16 bit: formats of twice the rate take two numbers where those take one
-    pace = (rates.peak / machine.reference_peak(engine=engine))[:, None]
+    pace = rates.peak / machine.reference_peak(engine=engine)
     step_s = np.maximum(2 * a * b * loss / per_sm, value[f"{kind}_latency_cycles"] / machine.clock / pace)
     # halved units come near their peak, as operands are there in time; gradients lose by more than operands
     reached = rates.peak * np.where(p.way == BACKWARD, np.minimum(way, 1.0), 1.0)
-    issue_s = np.maximum(step_s, 2 * a * b * machine.sm_count / reached[:, None])
-    compute_s = waves * (depth * issue_s + value[f"{kind}_prologue"] * pace * step_s) * p.executed[:, None]
-    compute_s = np.maximum(compute_s, (p.flop / rates.limit)[:, None])
-    if not engine:
-        vector = (s == 1) & ((p.m == 1) | (p.n == 1))[:, None]  # each number of the matrix is used once: no tiles
-        compute_s = np.where(vector, np.minimum(compute_s, (p.flop / rates.issued)[:, None]), compute_s)
-        compute_s = np.maximum(compute_s, _fetch_s(p, machine)[:, None])
-    split = s > 1
-    extra = np.where(split, 2 * 4 * s * batch * m * n, 0.0) + _packed_bytes(p, machine)[:, None]
-    start = np.where(split, machine.start_s, 0.0)
-    total = start + combined(
-        compute_s, traffic_s[:, None] + extra / (machine.bandwidth * value["product_memory_share"]), machine
-    )
-    best = np.argmin(np.where(_possible(p, a, b, s), total, np.inf), axis=1)
-    rows = np.arange(p.m.size)
-    return Fill(
-        compute_s=compute_s[rows, best],
-        extra_bytes=extra[rows, best],
-        extra_start_s=np.broadcast_to(start, total.shape)[rows, best],
-    )
+    return step_s, np.maximum(step_s, 2 * a * b * machine.sm_count / reached), pace
+
+
+def _fastest(
+    p: Products, start_s: Floats, compute_s: Floats, memory_s: Floats, engine: bool, machine: Machine
+) -> NDArray[np.int64]:
+    """Which option takes least, of each product: counted through tiles and, within a tile, splits.
+
+    Both at once take no less than the longer of the two. So the p-norm, which is slow, is worked out for the option
+    whose bound is lowest, and then for those alone whose bound is not above that.
+    """
+    count = p.m.size
+    least = np.maximum(compute_s, memory_s)
+    least += start_s
+    if (p.way == SCALED).any():
+        least[~_possible(p, engine)] = np.inf
+    least = least.reshape(-1, count)
+
+    def total_s(options: NDArray[np.int64], products: NDArray[np.int64]) -> Floats:
+        split = options % len(start_s)
+        compute = compute_s.reshape(-1, count)[options, products]
+        total: Floats = start_s[split, 0] + combined(compute, memory_s[split, products], machine)
+        return total
+
+    best: NDArray[np.int64] = np.argmin(least, axis=0)
+    lowest = total_s(best, np.arange(count))
+    options, products = np.nonzero(least <= lowest * (1 + 1e-12))
+    totals = total_s(options, products)
+    np.minimum.at(lowest, products, totals)
+    winners = np.flatnonzero(totals == lowest[products])[::-1]  # the first of equals is written last
+    best[products[winners]] = options[winners]
+    return best
 
 
 def _fetch_s(p: Products, machine: Machine) -> Floats:
@@ -153,15 +193,15 @@ def _packed_bytes(p: Products, machine: Machine) -> Floats:
     return np.where(packs, 2 * _FP32_BYTES * p.k * (p.m + p.n), 0.0)
 
 
-def _possible(p: Products, a: Floats, b: Floats, s: Floats) -> NDArray[np.bool_]:
-    """Which tiles a×b and splits s the library of each product has: [products, options].
+def _possible(p: Products, engine: bool) -> NDArray[np.bool_]:
+    """Which tiles a×b and splits s the library of each product has: [tiles, splits, products].
 
     For scaled products of 8 bits serving libraries have one tile for few rows, one for more and one for many, and no
     split (vLLM, csrc/quantization/cutlass_w8a8, sm90: 64×64, 64×128 above 64 rows, 128×128 above 128).
     """
-    m = p.m[:, None]
-    one = (s == 1) & (a == np.where(m <= 128, 64, 128)) & (b == np.where(m <= 64, 64, 128))
-    possible: NDArray[np.bool_] = one | (p.way != SCALED)[:, None]
+    a, b = _OPTIONS[engine]
+    one = (a == np.where(p.m <= 128, 64, 128)) & (b == np.where(p.m <= 64, 64, 128))
+    possible: NDArray[np.bool_] = (one[:, None] & (_SPLITS == 1)) | (p.way != SCALED)
     return possible
 
 

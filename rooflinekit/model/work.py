@@ -125,8 +125,11 @@ class Work:
         recent: Recent | None = None,
         **columns: ArrayLike,
     ) -> Self:
-        """Columns from numbers and arrays; what is not given is 0, and rows are read once, by one thread."""
-        maths = (math,) * count if isinstance(math, Math) else tuple(math)
+        """Columns from numbers and arrays; what is not given is 0, and rows are read once, by one thread.
+
+        math: one for all kernels, or a sequence, each for as many kernels in a row.
+        """
+        maths = (math,) if isinstance(math, Math) else tuple(math)
         distinct = tuple(dict.fromkeys(maths)) or (Math.FP32,)
         codes = {value: i for i, value in enumerate(distinct)}
         names = [f.name for f in fields(cls)][5:]
@@ -140,7 +143,9 @@ class Work:
             raise TypeError(f"Work has no column {', '.join(columns)}")
         return cls(
             math=distinct,
-            arithmetic=np.array([codes[value] for value in maths], dtype=np.int64),
+            arithmetic=np.repeat(
+                np.array([codes[value] for value in maths], dtype=np.int64), count // max(1, len(maths))
+            ),
             engine=np.broadcast_to(np.asarray(engine, dtype=bool), (count,)),
             products=Products.none() if products is None else products,
             recent=Recent.of([], []) if recent is None else recent,

@@ -11,6 +11,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 MIN_BLOCK = 512
 _SMALL = 2**20  # the largest block of the small pool
 _SMALL_SEGMENT = 2 * 2**20
@@ -41,6 +44,13 @@ def segment_of(block: int) -> int:
     if block <= _SMALL:
         return _SMALL_SEGMENT
     return _LARGE_SEGMENT if block < _MIN_LARGE else -(-block // _ROUND_LARGE) * _ROUND_LARGE
+
+
+def segments_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bytes of the segment that a block for each of these many bytes would have to itself; none for no bytes."""
+    blocks = (sizes + MIN_BLOCK - 1) & -MIN_BLOCK  # powers of two
+    large = np.where(blocks < _MIN_LARGE, _LARGE_SEGMENT, (blocks + _ROUND_LARGE - 1) & -_ROUND_LARGE)
+    return np.where(blocks == 0, 0, np.where(blocks <= _SMALL, _SMALL_SEGMENT, large))
 
 
 @dataclass(slots=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from rooflinekit.errors import InputError, nearest
@@ -59,6 +59,10 @@ class Execution:
             )
         if self.loader_rate is not None and not (math.isfinite(self.loader_rate) and self.loader_rate > 0):
             raise InputError(f"execution loader_rate: expected samples a second above 0; got {self.loader_rate!r}")
+
+    def __str__(self) -> str:
+        others = [(f.name, getattr(self, f.name)) for f in fields(self)[1:] if getattr(self, f.name) != f.default]
+        return " ".join([self.backend, *(f"{name}={value}" for name, value in others)])
 
     @property
     def fused(self) -> bool:

@@ -8,6 +8,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.points import integer
 from rooflinekit.step.execution import Execution
 
 #: Of a packet on the link: 256 bytes, the payload that hosts commonly settle on, beside 24 of header, sequence number,
@@ -49,7 +50,7 @@ def feed_of(graph: Graph, device: Device, host: Host, execution: Execution) -> F
     transfers: tuple[Transfer, ...] = ()
     if execution.copy != "none" and device.kind != "cpu":
         rate = copy_rate(device, host, pinned=execution.copy == "pinned")
-        sizes = {spec.name: int(spec.bytes) for spec in graph.inputs}
+        sizes = {spec.name: integer(spec.bytes) for spec in graph.inputs}
         transfers = tuple(Transfer(name=name, bytes=size, seconds=size / rate) for name, size in sizes.items())
     return Feed(transfers=transfers, blocking=not execution.non_blocking, supply_s=_supply_s(graph, execution))
 
@@ -62,4 +63,4 @@ def _supply_s(graph: Graph, execution: Execution) -> float:
         raise InputError(
             f"execution loader_rate: {graph.name} has no input whose first dimension would be the number of samples"
         )
-    return int(shape[0]) / execution.loader_rate
+    return integer(shape[0]) / execution.loader_rate

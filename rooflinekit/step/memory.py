@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase
+from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import Role, TensorSpec
 from rooflinekit.model.kernels import Family, Issue
 from rooflinekit.step.allocator import Allocator, Block, OutOfMemoryError, rounded
@@ -44,7 +45,7 @@ class MemoryUse:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Life:
+class Life:
     """A tensor's memory from the op that makes it to the last that uses it."""
 
     size: int
@@ -59,31 +60,102 @@ def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
     torch.compile has `fused` the kernels, a tensor also lives until the modules that were called with it return, and
     autocast's copies of weights until the region ends.
     """
-    ops = [issue.op for issue in issues]
-    standing = _standing(graph)
-    lives = _lives(graph, ops, standing, {} if fused else _held(graph, ops))
-    temporary = [_workspace(issue) for issue in issues]
+    blocks = blocks_of(graph, issues, device, fused=fused)
     on_gpu = device.kind == "gpu"
-    product = _product_workspace(device) if on_gpu and any(i.family is Family.MATMUL for i in issues) else 0
-    fixed = [*(int(spec.bytes) for spec in standing.values()), product]
-    context = CONTEXT_BYTES if on_gpu else 0
-    room = device.dram.capacity * USABLE_SHARE - context if on_gpu else float("inf")
-    peak, where = _peak(fixed, lives, temporary)
-    reserved = _reserved(fixed, lives, temporary, room) if on_gpu else peak
+    peak, where = _peak(blocks)
+    reserved = reserved_bytes(blocks.program(), blocks.sizes, room(device)) if on_gpu else peak
     by_role: dict[Role, int] = defaultdict(int)
-    for spec in standing.values():
+    for spec in blocks.standing:
         by_role[spec.role] += int(spec.bytes)
     return MemoryUse(
         weight_bytes=by_role[Role.WEIGHT] + by_role[Role.BUFFER],
         gradient_bytes=sum({spec.memory: int(spec.bytes) for spec in graph.gradients}.values()),
         state_bytes=by_role[Role.STATE],
-        workspace_bytes=product + max(temporary, default=0),
+        workspace_bytes=blocks.fixed[-1] + max(blocks.temporary, default=0),
         peak_bytes=peak,
-        peak_op=ops[where].name if ops else "",
+        peak_op=issues[where].op.name if issues else "",
         reserved_bytes=peak if reserved is None else reserved,
-        context_bytes=context,
+        context_bytes=CONTEXT_BYTES if on_gpu else 0,
         capacity=device.dram.capacity,
         fits=reserved is not None and peak <= device.dram.capacity,
+    )
+
+
+def room(device: Device) -> float:
+    """Bytes that the allocator may take of a GPU's memory."""
+    return device.dram.capacity * USABLE_SHARE - CONTEXT_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """What a step asks the allocator for: numbers of bytes, or columns of them."""
+
+    standing: tuple[TensorSpec, ...]  # what is there before the step and stays
+    fixed: Sequence[int]  # blocks that are: those of `standing`, and cuBLAS's
+    lives: Sequence[Life]
+    temporary: Sequence[int]  # of each op, given back when it ends
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of every block: fixed, of lives, temporary."""
+        return (*self.fixed, *(life.size for life in self.lives), *self.temporary)
+
+    def events(self) -> Iterator[tuple[list[Life], list[Life], int]]:
+        """For each op the lives that begin with it, those that end after it, and its temporary bytes."""
+        begin: list[list[Life]] = [[] for _ in self.temporary]
+        end: list[list[Life]] = [[] for _ in range(len(self.temporary) + 1)]
+        for life in self.lives:
+            begin[life.first].append(life)
+            end[life.last].append(life)
+        return zip(begin, end, self.temporary, strict=False)
+
+    def levels(self) -> Iterator[int]:
+        """Bytes in blocks before the step, and at the fullest moment of each op."""
+        alive = sum(map(rounded, self.fixed))
+        yield alive
+        for begin, end, temporary in self.events():
+            alive += sum(rounded(life.size) for life in begin)
+            yield alive + rounded(temporary)
+            alive -= sum(rounded(life.size) for life in end)
+
+    def program(self) -> list[int]:
+        """What the allocator is asked for in order: i for block i of `sizes`, -1 - i where it is given back."""
+        lives = {life: len(self.fixed) + i for i, life in enumerate(self.lives)}
+        temporaries = len(self.fixed) + len(self.lives)
+        found = list(range(len(self.fixed)))
+        for i, (begin, end, _) in enumerate(self.events()):
+            found += [lives[life] for life in begin]
+            found += [temporaries + i, -1 - temporaries - i]
+            found += [-1 - lives[life] for life in end]
+        return found
+
+
+def reserved_bytes(program: Iterable[int], sizes: Sequence[int] | Mapping[int, int], limit: float) -> int | None:
+    """The most bytes in segments at once, see `Blocks.program`; None where the limit leaves no room for them."""
+    allocator = Allocator(limit)
+    blocks: dict[int, Block | None] = {}
+    try:
+        for i in program:
+            if i >= 0:
+                blocks[i] = allocator.take(sizes[i])
+            else:
+                allocator.give_back(blocks.pop(-1 - i))
+    except OutOfMemoryError:
+        return None
+    return allocator.peak_reserved
+
+
+def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool) -> Blocks:
+    """What the step asks for, see `memory_of`."""
+    ops = [issue.op for issue in issues]
+    standing = _standing(graph)
+    on_gpu = device.kind == "gpu"
+    product = product_workspace(device) if on_gpu and any(i.family is Family.MATMUL for i in issues) else 0
+    return Blocks(
+        standing=tuple(standing.values()),
+        fixed=[*(integer(spec.bytes) for spec in standing.values()), product],
+        lives=_lives(graph, ops, standing, {} if fused else _held(graph, ops)),
+        temporary=[_workspace(issue) for issue in issues],
     )
 
 
@@ -98,17 +170,17 @@ def _held(graph: Graph, ops: Sequence[Op]) -> dict[str, int]:
     return found
 
 
-def _lives(graph: Graph, ops: Sequence[Op], standing: dict[str, TensorSpec], held: dict[str, int]) -> list[_Life]:
+def _lives(graph: Graph, ops: Sequence[Op], standing: dict[str, TensorSpec], held: dict[str, int]) -> list[Life]:
     kept = {spec.memory for spec in (*graph.outputs, *graph.gradients)}
-    found: dict[str, _Life] = {}
+    found: dict[str, Life] = {}
     for i, op in enumerate(ops):
         for spec in (*op.inputs, *op.outputs):
             name = spec.memory
             if name not in standing:
                 known = found.get(name)
-                size = int(spec.bytes) if known is None else max(known.size, int(spec.bytes))
+                size = integer(spec.bytes) if known is None else max(known.size, integer(spec.bytes))
                 last = len(ops) if name in kept else max(i, held.get(name, i))
-                found[name] = _Life(size, i if known is None else known.first, last)
+                found[name] = Life(size, i if known is None else known.first, last)
     return list(found.values())
 
 
@@ -128,51 +200,19 @@ def _standing(graph: Graph) -> dict[str, TensorSpec]:
 
 def _workspace(issue: Issue) -> int:
     """Of a convolution: tensors with channels last in the place of its own, and those that Winograd has transformed."""
-    return sum(int(k.cost.write_bytes) for k in issue.kernels if k.cost.label == "to channels last") + max(
-        (int(t.bytes) for k in issue.kernels if k.cost.label == "from channels last" for t in issue.op.outputs[:1]),
+    return sum(integer(k.cost.write_bytes) for k in issue.kernels if k.cost.label == "to channels last") + max(
+        (integer(t.bytes) for k in issue.kernels if k.cost.label == "from channels last" for t in issue.op.outputs[:1]),
         default=0,
     )
 
 
-def _product_workspace(device: Device) -> int:
+def product_workspace(device: Device) -> int:
+    """Bytes that cuBLAS keeps on this device."""
     return _PRODUCT_WORKSPACE_HOPPER if device.compute_capability == "9.0" else _PRODUCT_WORKSPACE
 
 
-def _events(lives: Iterable[_Life], count: int) -> Iterator[tuple[list[_Life], list[_Life]]]:
-    """For each op the lives that begin with it, and those that end after it."""
-    begin: list[list[_Life]] = [[] for _ in range(count)]
-    end: list[list[_Life]] = [[] for _ in range(count + 1)]
-    for life in lives:
-        begin[life.first].append(life)
-        end[life.last].append(life)
-    return zip(begin, end, strict=False)
-
-
-def _peak(fixed: Sequence[int], lives: Sequence[_Life], temporary: Sequence[int]) -> tuple[int, int]:
+def _peak(blocks: Blocks) -> tuple[int, int]:
     """The most bytes in blocks at once, and at which op that is first so."""
-    alive = peak = sum(map(rounded, fixed))
-    where = 0
-    for i, (begin, end) in enumerate(_events(lives, len(temporary))):
-        alive += sum(rounded(life.size) for life in begin)
-        if alive + rounded(temporary[i]) > peak:
-            peak, where = alive + rounded(temporary[i]), i
-        alive -= sum(rounded(life.size) for life in end)
-    return peak, where
-
-
-def _reserved(fixed: Sequence[int], lives: Sequence[_Life], temporary: Sequence[int], room: float) -> int | None:
-    """The most bytes in segments at once; None where there is no room for them."""
-    allocator = Allocator(room)
-    blocks: dict[_Life, Block | None] = {}
-    try:
-        for size in fixed:
-            allocator.take(size)
-        for i, (begin, end) in enumerate(_events(lives, len(temporary))):
-            for life in begin:
-                blocks[life] = allocator.take(life.size)
-            allocator.give_back(allocator.take(temporary[i]))
-            for life in end:
-                allocator.give_back(blocks.pop(life))
-    except OutOfMemoryError:
-        return None
-    return allocator.peak_reserved
+    levels = list(blocks.levels())
+    peak = max(levels)
+    return peak, max(0, levels.index(peak) - 1)

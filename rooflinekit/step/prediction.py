@@ -259,8 +259,7 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
     check_release(graph.like, execution)
     feed = feed_of(graph, machine.device, host, execution)
     issues = issues_for(graph, machine.device, execution)
-    gap = machine.values["kernel_gap_graph" if execution.as_graph else "kernel_gap"]
-    launched = machine.with_values({**machine.values, "kernel_gap": gap})
+    launched = launched_by(execution, machine)
     timed = iter(time_kernels([kernel for issue in issues for kernel in issue.kernels], launched))
     timings = [tuple(islice(timed, len(issue.kernels))) for issue in issues]
     return Prediction(
@@ -274,3 +273,9 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
         memory=memory_of(graph, issues, machine.device, fused=execution.fused),
         assumptions=tuple(assumptions_of(graph)) if execution.fused else (),
     )
+
+
+def launched_by(execution: Execution, machine: Machine) -> Machine:
+    """The machine with the gap between kernels that this way of execution leaves."""
+    gap = machine.values["kernel_gap_graph" if execution.as_graph else "kernel_gap"]
+    return machine.with_values({**machine.values, "kernel_gap": gap})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.op import Op, Phase
+from rooflinekit.ir.points import larger
 from rooflinekit.model.fusion import is_fused
 from rooflinekit.model.kernels import Issue
 from rooflinekit.model.roofline import Timing
@@ -75,7 +76,7 @@ class Timeline:
     def fed_at(self, supply_s: float) -> Timeline:
         """The timeline of a step whose samples take a loader so long, in a loop of such steps."""
         busy = sum(span.timing.total_s for span in self.spans)
-        return replace(self, starved_s=max(0.0, supply_s - (busy + self.idle_s + self.input_s)))
+        return replace(self, starved_s=larger(0.0, supply_s - (busy + self.idle_s + self.input_s)))
 
 
 def reads_a_number(op: Op) -> bool:
@@ -126,7 +127,7 @@ class _Queues:
     def wait(self) -> None:
         """The CPU goes on when the GPU has done everything."""
         start = self.cpu
-        self.cpu = max(self.cpu, self.gpu) + self.host.sync
+        self.cpu = larger(self.cpu, self.gpu) + self.host.sync
         self.waited_for_gpu += self.cpu - start
         self.note(_WAITING, start, waits=True)
 
@@ -134,7 +135,7 @@ class _Queues:
         """Inputs on their way, each by an op of its own."""
         for transfer in feed.transfers:
             self.spend(f"copy {transfer.name}", self.host.dispatch_s("default"))
-            start = max(self.gpu, self.cpu + self.host.launch_latency)
+            start = larger(self.gpu, self.cpu + self.host.launch_latency)
             self.copies.append(
                 CopySpan(
                     transfer=transfer, issued_s=self.cpu, start_s=start, end_s=start + transfer.seconds,
@@ -147,7 +148,7 @@ class _Queues:
 
     def run(self, timing: Timing, earliest_s: float) -> None:
         """A kernel that may start at this time, and when the GPU is free."""
-        start = max(self.gpu, earliest_s)
+        start = larger(self.gpu, earliest_s)
         end = start + timing.total_s
         self.spans.append(Span(timing=timing, issued_s=self.cpu, start_s=start, end_s=end, waited_s=start - self.gpu))
         self.gpu = end
@@ -157,7 +158,7 @@ class _Queues:
         cpu_s = self.cpu - self.waited_for_gpu
         if execution.sync == "none" and not self.waited_for_gpu:
             return replace(_steady(self.spans, self.copies, cpu_s), cpu=tuple(self.work))
-        end = self.cpu if synchronized else max(self.cpu, self.gpu)
+        end = self.cpu if synchronized else larger(self.cpu, self.gpu)
         if execution.sync != "none" and not synchronized:
             end += self.host.sync
             self.work.append(CpuSpan(what=_WAITING, start_s=self.cpu, end_s=end, waits=True))
@@ -251,7 +252,7 @@ def _steady(spans: list[Span], copies: list[CopySpan], cpu_s: float) -> Timeline
     Where the GPU keeps up, its waits are those of one step shrunk to what is left of them: pace - busy time.
     """
     busy = sum(span.timing.total_s for span in spans) + sum(copy.transfer.seconds for copy in copies)
-    idle = max(0.0, cpu_s - busy)
+    idle = larger(0.0, cpu_s - busy)
     alone = sum(copy.waited_s for copy in copies) + sum(span.waited_s for span in spans)
     share = idle / alone if alone else 0.0
     gpu = 0.0
@@ -268,4 +269,4 @@ def _steady(spans: list[Span], copies: list[CopySpan], cpu_s: float) -> Timeline
         gpu = start + span.timing.total_s
         moved.append(replace(span, start_s=start, end_s=gpu, waited_s=waited))
     tail = idle - alone * share
-    return Timeline(spans=tuple(moved), copies=tuple(moved_copies), cpu_s=cpu_s, tail_s=max(0.0, tail))
+    return Timeline(spans=tuple(moved), copies=tuple(moved_copies), cpu_s=cpu_s, tail_s=larger(0.0, tail))

@@ -1,0 +1,80 @@
+"""The subcommand that predicts one workload at many sizes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rooflinekit.cli_options import JsonOption, TargetArgument
+from rooflinekit.cli_workload import OPEN, Workload, describes_workload
+from rooflinekit.errors import InputError
+
+if TYPE_CHECKING:
+    from rooflinekit.study.sweep_plan import Plan
+
+_SHOWN = 100  # rows that a terminal gets
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommand to the program's."""
+    app.command(context_settings=OPEN)(sweep)
+
+
+@functools.partial(describes_workload, many_sizes=True)
+def sweep(
+    workload: Workload,
+    target: TargetArgument,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="write .csv or .json, or a folder .parquet that goes on where it stopped"),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="processes; by default all cores for large sweeps")] = None,
+    memory: Annotated[bool, typer.Option("--memory/--no-memory", help="columns of memory, and whether it fits")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Predictions at many sizes, on GPUs, in ways of execution: a row each.
+
+    Sizes are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution may be a list too.
+    Example: rooflinekit sweep timm:resnet50 --input batch,3,224,224 --batch 1,2,4:64:4 --gpu nvidia-l4 --gpu nvidia-t4
+    """
+    from rooflinekit.present.progress import counting
+    from rooflinekit.study import sweep_run
+    from rooflinekit.study.sweep_file import check_out
+
+    sweep_run.check_workers(None, workers)
+    if out is not None:
+        check_out(out)
+        if as_json:
+            raise InputError("--json prints, and --out writes: give one of the two")
+    plan = plan_of(workload, target, memory=memory)
+    with counting("sweep", plan.rows) as progress:
+        if out is not None:
+            sweep_run.run_to_file(plan, out, executor=None, workers=workers, progress=progress)
+        else:
+            found = sweep_run.run(plan, executor=None, workers=workers, progress=progress)
+    if out is not None:
+        print(f"{plan.rows} rows written to {out}")
+    elif as_json:
+        print(found.to_json(orient="records", indent=2))
+    else:
+        print(found.head(_SHOWN).to_string(index=False))
+        if len(found) > _SHOWN:
+            print(f"… {len(found)} rows in all; --out writes them")
+
+
+def plan_of(workload: Workload, target: str, *, memory: bool = True) -> Plan:
+    """The sweep that the options describe."""
+    from rooflinekit import workflows
+    from rooflinekit.step.execution import Execution
+
+    words: Sequence[str] = [word.strip() for word in workload.execution["backend"].split(",")]
+    executions = [Execution(**{**workload.execution, "backend": word}) for word in words]
+    machines, host, _ = replace(workload, execution={**workload.execution, "backend": words[0]}).setting()
+    (graph,) = workload.trace(target, sizes_open=True)
+    chosen = executions if len(executions) > 1 else executions[0]
+    return workflows.swept(graph, machines, host, chosen, workload.lists, memory=memory)

@@ -1,0 +1,239 @@
+"""Sizes at thousands of points at once, through code that is written for one.
+
+A `Column` stands for a whole number at every point of a sweep. Code that adds, multiplies and divides sizes gets
+columns back. Code that compares gets the answer of one of the points, the *pilot*, and the other points at which the
+answer is not the same are crossed out in `Points.alike`: whatever the code has then made holds for the points that are
+left, and only for them. What a column cannot follow (`int(column)`, its hash) crosses out all points with another
+value. So a result is exact at every point that is left, or there is none.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import sympy
+from numpy.typing import NDArray
+
+from rooflinekit.ir.sizes import Size, evaluator
+from rooflinekit.ir.vectorized import compiled
+
+#: A number, or one at every point.
+Number: TypeAlias = Any
+
+#: Beyond this int64 might not hold a result, or a step on the way to it.
+_SAFE = 2.0**62
+
+
+class TooLargeError(Exception):
+    """A count that int64 might not hold."""
+
+
+class Points:
+    """The points of a sweep, the one that decides, and those that would have gone its way so far."""
+
+    def __init__(self, sizes: Mapping[str, NDArray[np.int64]], pilot: int = 0) -> None:
+        self.sizes = dict(sizes)
+        self.pilot = pilot
+        self.count = len(next(iter(self.sizes.values()))) if self.sizes else 1
+        self.alike = np.ones(self.count, dtype=bool)
+
+    def decide(self, answers: NDArray[np.bool_]) -> bool:
+        """The pilot's answer; points with another are crossed out."""
+        answer = bool(answers[self.pilot])
+        self.alike &= answers if answer else ~answers
+        return answer
+
+    def column(self, values: Any) -> Column:
+        """A column of these values."""
+        array = np.broadcast_to(np.asarray(values), (self.count,))
+        if array.dtype.kind in "iu":
+            return Column(self, array.astype(np.int64), float(np.abs(array).max(initial=0)))
+        return Column(self, array.astype(np.float64), 0.0)
+
+    def evaluator(self, expressions: Sequence[sympy.Expr]) -> Callable[[Size], Any]:
+        """A function that gives each of these expressions as a column, and a number as itself.
+
+        Raises TooLargeError where int64 might not hold one.
+        """
+        names = tuple(self.sizes)
+        distinct = tuple(dict.fromkeys(expressions))
+        logarithms = [e for e in distinct if e.has(sympy.log)]
+        plain = tuple(e for e in distinct if not e.has(sympy.log))
+        run = _compiled(plain, names)
+        if max((abs(float(v)) for v in run(*(float(c.max()) for c in self.sizes.values()))), default=0.0) >= _SAFE / 4:
+            raise TooLargeError
+        values = run(*self.sizes.values())
+        found: dict[sympy.Expr, Column] = {e: self.column(v) for e, v in zip(plain, values, strict=True)}
+        if logarithms:  # exact in sympy alone: one point at a time
+            rows = [evaluator({n: int(c[i]) for n, c in self.sizes.items()}) for i in range(self.count)]
+            found |= {e: self.column([at(e) for at in rows]) for e in logarithms}
+        return lambda size: found[size] if isinstance(size, sympy.Basic) else size
+
+
+@lru_cache(maxsize=32)
+def _compiled(expressions: tuple[sympy.Expr, ...], names: tuple[str, ...]) -> Callable[..., list[Any]]:
+    return compiled(expressions, names)
+
+
+class Column:
+    """A number at every point."""
+
+    __slots__ = ("bound", "points", "values")
+    __array_ufunc__ = None  # numpy's numbers leave arithmetic with columns to columns
+
+    def __init__(self, points: Points, values: NDArray[Any], bound: float) -> None:
+        """`bound`: no whole number in it is further from 0."""
+        self.points, self.values, self.bound = points, values, bound
+
+    def __repr__(self) -> str:
+        return f"<Column {self.values[self.points.pilot]} at the pilot of {len(self.values)} points>"
+
+    # --- arithmetic ------------------------------------------------------------------------------------------------
+
+    def _made(self, values: NDArray[Any], bound: float) -> Column:
+        if values.dtype.kind == "i" and bound >= _SAFE:
+            raise TooLargeError
+        return Column(self.points, values, bound)
+
+    def _with(self, other: Any, do: Callable[[Any, Any], Any], bound: Callable[[float, float], float]) -> Any:
+        if isinstance(other, Column):
+            return self._made(do(self.values, other.values), bound(self.bound, other.bound))
+        if not isinstance(other, int | float):
+            return NotImplemented
+        if abs(other) >= _SAFE and isinstance(other, int):
+            raise TooLargeError
+        return self._made(do(self.values, other), bound(self.bound, abs(other)))
+
+    def __add__(self, other: Any) -> Any:
+        return self._with(other, operator.add, operator.add)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return self._with(other, operator.sub, operator.add)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._with(other, lambda a, b: b - a, operator.add)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._with(other, operator.mul, operator.mul)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self._with(other, operator.floordiv, lambda a, b: a)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self._with(other, lambda a, b: b // a, lambda a, b: b)
+
+    def __mod__(self, other: Any) -> Any:
+        return self._with(other, operator.mod, lambda a, b: b)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._with(other, operator.truediv, lambda a, b: 0.0)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._with(other, lambda a, b: b / a, lambda a, b: 0.0)
+
+    def __neg__(self) -> Column:
+        return self._made(-self.values, self.bound)
+
+    # --- answers of the pilot ----------------------------------------------------------------------------------------
+
+    def _compared(self, other: Any, how: Callable[[Any, Any], Any]) -> Any:
+        if isinstance(other, Column):
+            return self.points.decide(how(self.values, other.values))
+        return self.points.decide(how(self.values, other)) if isinstance(other, int | float) else NotImplemented
+
+    def __eq__(self, other: object) -> Any:
+        return True if other is self else self._compared(other, operator.eq)
+
+    def __ne__(self, other: object) -> Any:
+        return False if other is self else self._compared(other, operator.ne)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._compared(other, operator.lt)
+
+    def __le__(self, other: Any) -> Any:
+        return self._compared(other, operator.le)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._compared(other, operator.gt)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._compared(other, operator.ge)
+
+    def __bool__(self) -> bool:
+        return self.points.decide(self.values != 0)
+
+    def _pilots(self) -> Any:
+        """The pilot's number, once the points with others are crossed out."""
+        value = self.values[self.points.pilot]
+        self.points.alike &= self.values == value
+        return value
+
+    def __int__(self) -> int:
+        return int(self._pilots())
+
+    __index__ = __int__
+
+    def __float__(self) -> float:
+        return float(self._pilots())
+
+    def __hash__(self) -> int:
+        return hash(self._pilots().item())
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
+        raise TypeError("a Column is no array; take its values")
+
+
+def integer(number: Number) -> int:
+    """As `int(number)`, for every point of a column, which goes for an `int` where types are told.
+
+    >>> integer(2.7), integer(sympy.Integer(3))
+    (2, 3)
+    """
+    if not isinstance(number, Column):
+        return int(number)
+    if number.values.dtype.kind == "i":
+        return number  # type: ignore[return-value]
+    largest = float(np.abs(number.values).max(initial=0.0))
+    if largest >= _SAFE:
+        raise TooLargeError
+    return Column(number.points, number.values.astype(np.int64), largest)  # type: ignore[return-value]
+
+
+def larger(a: Number, b: Number) -> Any:
+    """As `max(a, b)`, at every point by itself.
+
+    >>> larger(2, 3)
+    3
+    """
+    points = next((n.points for n in (a, b) if isinstance(n, Column)), None)
+    if points is None:
+        return max(a, b)
+    values = np.maximum(values_of(a), values_of(b))
+    return Column(points, values, max(bound_of(a), bound_of(b)))
+
+
+def anywhere_below(a: Number, limit: float) -> bool:
+    """Whether `a < limit`, of a column at one point at least.
+
+    >>> anywhere_below(2, 3)
+    True
+    """
+    return bool((a.values < limit).any()) if isinstance(a, Column) else bool(a < limit)
+
+
+def values_of(number: Number) -> Any:
+    """The numbers of a column; a number as itself."""
+    return number.values if isinstance(number, Column) else number
+
+
+def bound_of(number: Number) -> float:
+    """What no whole number in it is further from 0 than."""
+    return number.bound if isinstance(number, Column) else abs(float(number))

@@ -1,0 +1,191 @@
+"""The times of a step's kernels at many points at once, each distinct kernel once."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.points import Column, Number, Points, values_of
+from rooflinekit.model.columns import work_of
+from rooflinekit.model.kernels import Kernel
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.roofline import alternatives_of, time_work
+from rooflinekit.model.work import Floats, Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointTimes:
+    """Seconds of a step's kernels on a machine: [points], or [distinct kernels, points]."""
+
+    kernel_s: Floats  # [distinct kernels, points] time on the device
+    gpu_s: Floats  # of all kernels together
+    compute_s: Floats  # of those that wait for arithmetic, without their starts
+    memory_s: Floats  # of those that wait for memory, likewise
+    launch_s: Floats  # of their starts
+    shared_variance: Floats  # s², of what kernels of a family have in common
+    kernel_variance: Floats  # s², of each shape by itself
+
+
+class PointKernels:
+    """The kernels of a step, whose sizes are columns, made ready for any machine.
+
+    Crosses out the points at which kernels of different shapes, as they are at the pilot, come to be of one.
+    """
+
+    def __init__(self, kernels: Sequence[Kernel], points: Points) -> None:
+        self._points, self._same = points, _Interned()
+        keys = [self._timing_key(kernel) for kernel in kernels]
+        places = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+        first = {key: kernel for kernel, key in zip(reversed(kernels), reversed(keys), strict=True)}
+        self._distinct = [first[key] for key in places]
+        self._counts = Counter(places[key] for key in keys)
+        self.rows = [places[key] for key in keys]  # the distinct kernel of each
+        self._works: dict[tuple[bool, ...], tuple[Work, list[int], list[int]]] = {}
+        self._shapes = self._grouped([c for kernel in self._distinct for c in (kernel, *kernel.alternatives)])
+
+    def time(self, machine: Machine) -> PointTimes:
+        """Their times on a machine. Raises FormatError for arithmetic that it does not have."""
+        work, owner, shape = self._work(tuple(_has_choice(kernel, machine) for kernel in self._distinct))
+        points, count = self._points.count, len(self._distinct)
+        found = time_work(work, machine)
+        total, launch, busy, compute, memory = (
+            column.reshape(len(owner), points)
+            for column in (found.total_s, found.launch_s, found.busy_s, found.compute_s, found.memory_s)
+        )
+        weight = np.array([self._counts[i] for i in owner], dtype=float)
+        if len(owner) > count:
+            runs = _fastest(total, owner)
+            total, launch, busy = (np.where(runs, column, 0.0) for column in (total, launch, busy))
+        bound = compute > memory
+        busy_s, compute_s = weight @ busy, weight @ np.where(bound, busy, 0.0)
+        belongs = np.zeros((len(self._heads), len(owner)))
+        belongs[shape, np.arange(len(owner))] = weight
+        shapes = belongs @ total
+        families = [kernel.spread_family for kernel in self._heads]
+        spreads = machine.constants.spreads
+        alone = np.array([spreads[family].kernel for family in families])
+        together = defaultdict[str, Any](float)
+        for family, seconds in zip(families, shapes, strict=True):
+            together[family] = together[family] + seconds
+        return PointTimes(
+            kernel_s=np.add.reduceat(total, np.searchsorted(owner, np.arange(count))) if count else total,
+            gpu_s=weight @ total,
+            compute_s=compute_s,
+            memory_s=busy_s - compute_s,
+            launch_s=weight @ launch,
+            shared_variance=sum(((s * spreads[f].shared) ** 2 for f, s in together.items()), np.zeros(points)),
+            kernel_variance=((shapes * alone[:, None]) ** 2).sum(axis=0),
+        )
+
+    def _work(self, choices: tuple[bool, ...]) -> tuple[Work, list[int], list[int]]:
+        """All candidates as columns, whose kernel each is, and its shape; `choices`: which have several algorithms."""
+        if choices not in self._works:
+            candidates: list[Kernel] = []
+            owner: list[int] = []
+            shape: list[int] = []
+            shapes = iter(self._shapes)
+            for i, (kernel, choice) in enumerate(zip(self._distinct, choices, strict=True)):
+                for k, candidate in enumerate((kernel, *kernel.alternatives)):
+                    group = next(shapes)
+                    if k == 0 or choice:
+                        candidates.append(candidate)
+                        owner.append(i)
+                        shape.append(group)
+            self._works[choices] = work_of(candidates, self._points.count), owner, shape
+        return self._works[choices]
+
+    # --- which are alike -------------------------------------------------------------------------------------------
+
+    def _timing_key(self, kernel: Kernel) -> Hashable:
+        """Equal for kernels that take the same time on any machine, and are of one shape."""
+        rows, same = kernel.rows, self._same
+        return (
+            self._shape_key(kernel), kernel.math, kernel.engine, kernel.family, kernel.algorithm, kernel.pointwise,
+            *map(same, (rows.count, rows.length, rows.passes, rows.held_bytes, rows.threads, kernel.reread_bytes)),
+            *((same(part.bytes), same(part.distance)) for part in kernel.recent),
+            *map(self._timing_key, kernel.alternatives),
+        )  # fmt: skip
+
+    def _shape_key(self, kernel: Kernel) -> tuple[Hashable, ...]:
+        return (kernel.spread_family, kernel.kind, *_outline(kernel.cost), *map(self._same, _numbers(kernel.cost)))
+
+    def _grouped(self, candidates: Sequence[Kernel]) -> list[int]:
+        """The shape of each candidate, counted from 0."""
+        keys = [self._shape_key(kernel) for kernel in candidates]
+        first = {key: kernel for kernel, key in zip(reversed(candidates), reversed(keys), strict=True)}
+        alike: dict[Hashable, list[tuple[Hashable, ...]]] = defaultdict(list)
+        for key, kernel in first.items():
+            alike[kernel.spread_family, kernel.kind, _outline(kernel.cost)].append(key)
+        head: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
+        for group in alike.values():
+            for key, same in zip(group, self._coinciding([first[key].cost for key in group]), strict=True):
+                head[key] = group[same]
+        numbered = {key: i for i, key in enumerate(dict.fromkeys(head[key] for key in keys))}
+        self._heads = [first[key] for key in numbered]
+        return [numbered[head[key]] for key in keys]
+
+    def _coinciding(self, costs: Sequence[Cost]) -> list[int]:
+        """For each cost the first that equals it at the pilot; where others do, points are crossed out."""
+        digests = np.stack([self._digest(cost) for cost in costs])
+        ordered = np.sort(digests, axis=0)
+        if not (ordered[1:] == ordered[:-1]).any():
+            return list(range(len(costs)))
+        pattern = np.array([np.argmax(digests == digest, axis=0) for digest in digests])
+        at_pilot: NDArray[np.int64] = pattern[:, self._points.pilot]
+        self._points.alike &= (pattern == at_pilot[:, None]).all(axis=0)
+        return [int(i) for i in at_pilot]
+
+    def _digest(self, cost: Cost) -> NDArray[np.uint64]:
+        """64 bits of all its numbers, at each point."""
+        found = np.zeros(self._points.count, dtype=np.uint64)
+        for number in _numbers(cost):
+            found = (found ^ np.asarray(values_of(number)).astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+            found ^= found >> np.uint64(29)
+        return found
+
+
+class _Interned:
+    """Numbers for columns, equal for columns of the same values."""
+
+    def __init__(self) -> None:
+        self._by_values: dict[bytes, int] = {}
+        self._by_column: dict[int, tuple[Column, int]] = {}  # with the column, so that its id stays its own
+
+    def __call__(self, number: Number) -> Hashable:
+        if not isinstance(number, Column):
+            return number  # type: ignore[no-any-return]
+        if id(number) not in self._by_column:
+            code = self._by_values.setdefault(number.values.tobytes(), len(self._by_values))
+            self._by_column[id(number)] = (number, code)
+        return "column", self._by_column[id(number)][1]
+
+
+def _numbers(cost: Cost) -> Iterator[Number]:
+    for gemm in cost.gemms:
+        yield from (gemm.batch, gemm.m, gemm.n, gemm.k, *(() if gemm.needed is None else (gemm.needed,)))
+    yield from (cost.vector_flop, cost.special_flop, cost.read_bytes, cost.write_bytes)
+
+
+def _outline(cost: Cost) -> tuple[Hashable, ...]:
+    """What of a cost is no number."""
+    return (cost.label, *(gemm.needed is None for gemm in cost.gemms))
+
+
+def _has_choice(kernel: Kernel, machine: Machine) -> bool:
+    return bool(alternatives_of(kernel, lambda math, engine: machine.matrix_rate(math, engine=engine)))
+
+
+def _fastest(total_s: Floats, owner: Sequence[int]) -> NDArray[np.bool_]:
+    """Which candidate of each kernel runs: [candidates, points]; the first of equals."""
+    runs = np.zeros(total_s.shape, dtype=bool)
+    starts = [i for i in range(len(owner)) if i == 0 or owner[i] != owner[i - 1]]
+    for start, end in zip(starts, [*starts[1:], len(owner)], strict=True):
+        best = np.argmin(total_s[start:end], axis=0)
+        runs[start:end] = best == np.arange(end - start)[:, None]
+    return runs

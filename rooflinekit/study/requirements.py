@@ -1,0 +1,75 @@
+"""What a configuration has to meet: "time<0.1 s", "throughput>=1000", "batch>=8"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflinekit.errors import InputError, UnitError, nearest
+from rooflinekit.units import parse_quantity
+
+#: What can be asked for: its column, and the unit that a number may have.
+QUANTITIES = {
+    "time": ("total_s", "s"),  # of a step
+    "low": ("low_s", "s"),  # the ends of its 90 % interval
+    "high": ("high_s", "s"),
+    "gpu-time": ("gpu_s", "s"),
+    "throughput": ("throughput", ""),  # of the size named batch, else steps, a second
+    "memory": ("peak_bytes", "byte"),
+    "price": ("price", ""),  # dollars at launch
+    "dollars": ("dollars", ""),  # the price by the throughput
+}
+_COMPARISON = re.compile(r"\s*([\w-]+)\s*(<=|>=|<|>|=)\s*(.+?)\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """A bound on a column."""
+
+    text: str
+    column: str
+    comparison: str
+    limit: float
+
+    def excess(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """By which factor values are beyond the limit, as a logarithm; 0 where they meet it."""
+        numbers = np.asarray(values, dtype=float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            beyond = np.abs(np.log(numbers / self.limit))
+        met = {
+            "<": numbers < self.limit, "<=": numbers <= self.limit, ">": numbers > self.limit,
+            ">=": numbers >= self.limit, "=": numbers == self.limit,
+        }[self.comparison]  # fmt: skip
+        # one that is on the limit of "<", or is not known (a price), does not meet it either
+        return np.where(met, 0.0, np.maximum(np.nan_to_num(beyond, nan=np.inf), 1e-12))
+
+
+def requirements_of(texts: Iterable[str], sizes: Sequence[str]) -> tuple[Requirement, ...]:
+    """What these texts ask for; besides quantities they may name sizes. Raises InputError."""
+    return tuple(_requirement(text, sizes) for text in texts)
+
+
+def _requirement(text: str, sizes: Sequence[str]) -> Requirement:
+    found = _COMPARISON.fullmatch(text)
+    if found is None:
+        raise InputError(f"require {text!r}: expected a quantity and its bound, such as 'time<0.1 s'")
+    name, comparison, bound = found.groups()
+    known = [*QUANTITIES, *sizes]
+    if name not in known:
+        raise InputError(f"require {text!r}: {name!r} is not known: {', '.join(known)}{nearest(name, known)}")
+    column, unit = QUANTITIES.get(name, (name, ""))
+    try:
+        limit = float(bound)
+    except ValueError:
+        try:
+            limit = parse_quantity(bound, unit) if unit else float("nan")
+        except UnitError as error:
+            raise InputError(f"require {text!r}: {error}") from error
+    if not limit > 0 or limit == float("inf"):
+        raise InputError(f"require {text!r}: expected a positive number; got {bound!r}")
+    return Requirement(text=" ".join(text.split()), column=column, comparison=comparison, limit=limit)

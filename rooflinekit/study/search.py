@@ -1,0 +1,221 @@
+"""The fastest, cheapest or smallest configuration that meets what is asked of it.
+
+Models, GPUs and executions are enumerated, and so are sizes while there are few. Where there are many, scipy's
+differential evolution chooses whole numbers among them, for each of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from rooflinekit.errors import InputError, nearest
+from rooflinekit.study.requirements import Requirement, requirements_of
+from rooflinekit.study.sweep_plan import BLOCK, Case, Plan
+from rooflinekit.study.sweep_points import REGIMES, predict_points
+
+#: What can be had least of, and its column.
+GOALS = {"time": "total_s", "dollars": "dollars", "memory": "peak_bytes", "price": "price"}
+ENUMERATED = 200_000  # predictions, up to which all are made
+
+_POPULATION, _GENERATIONS = 64, 24
+_TRIED = 32  # configurations at a time whose blocks are followed through the allocator
+_FAR = 1e6  # of the goal, for what meets nothing: far from all that does
+
+_Columns = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a search found.
+
+    `table` has the best configuration of each model, GPU and execution that has one, the best first; where none meets
+    the requirements, `closest` has those that come nearest, with what they miss.
+    """
+
+    goal: str
+    requirements: tuple[str, ...]
+    table: pd.DataFrame
+    closest: pd.DataFrame
+    unpriced: tuple[str, ...]  # GPUs without a launch price, where one is asked for: they are left out
+    predicted: int  # how many configurations
+    exhaustive: bool  # whether these are all
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The best configuration; None where none meets the requirements."""
+        return None if self.table.empty else {str(k): v for k, v in self.table.iloc[0].to_dict().items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {
+            "minimize": self.goal,
+            "require": list(self.requirements),
+            "predicted": self.predicted,
+            "exhaustive": self.exhaustive,
+            "unpriced": list(self.unpriced),
+            "best": None if self.best is None else _records(self.table)[0],
+            "runners_up": _records(self.table)[1:],
+            "closest": _records(self.closest),
+        }
+
+    def __str__(self) -> str:
+        asked = f" with {', '.join(self.requirements)}" if self.requirements else ""
+        how = "all there are" if self.exhaustive else "of which differential evolution chose the sizes"
+        head = f"least {self.goal}{asked}: {self.predicted} configurations predicted, {how}"
+        if self.unpriced:
+            head += f"\nno launch price is known of {', '.join(self.unpriced)}"
+        if self.best is not None:
+            return f"{head}\n{self.table.to_string(index=False)}"
+        return f"{head}\nnone meets it; closest come:\n{self.closest.to_string(index=False)}"
+
+
+def search_plan(plan: Plan, goal: str, require: Iterable[str]) -> Found:
+    """The configuration of a sweep with the least of a goal, among those that fit and meet the requirements.
+
+    goal: "time", "dollars" (launch price by throughput), "memory" or "price". Raises InputError for another one, for a
+    requirement that cannot be read, and for a goal in dollars where no device states a price.
+    """
+    check_goal(goal)
+    asked = requirements_of(require, tuple(plan.lists))
+    priced = goal in ("dollars", "price") or any(r.column in ("dollars", "price") for r in asked)
+    if priced and all(_price(case) is None for case in plan.cases):
+        raise InputError(f"minimize {goal!r}: none of the GPUs has a launch price in its specification")
+    unpriced = dict.fromkeys(c.setting.machine.name for c in plan.cases if priced and _price(c) is None)
+    exhaustive = plan.rows <= ENUMERATED
+    look = _every if exhaustive else _chosen
+    best, closest, predicted = [], [], 0
+    for case in (case for case in plan.cases if case.setting.machine.name not in unpriced):
+        columns = look(plan, case, goal, asked)
+        predicted += len(columns["total_s"])
+        winner, nearest_one = _best(case, columns, goal, asked)
+        if winner is not None:
+            best.append(winner)
+        else:
+            closest.append(nearest_one)
+    return Found(
+        goal=goal,
+        requirements=tuple(r.text for r in asked),
+        table=_table(plan, best, GOALS[goal]),
+        closest=_table(plan, closest, "misses by") if not best else pd.DataFrame(),
+        unpriced=tuple(unpriced),
+        predicted=predicted,
+        exhaustive=exhaustive,
+    )
+
+
+def check_goal(goal: str) -> None:
+    """Raises InputError for a goal that is not known."""
+    if goal not in GOALS:
+        raise InputError(f"minimize {goal!r}: expected {' or '.join(map(repr, GOALS))}{nearest(goal, GOALS)}")
+
+
+def _every(plan: Plan, case: Case, goal: str, asked: tuple[Requirement, ...]) -> _Columns:
+    """All combinations of sizes."""
+    parts = []
+    for start in range(0, plan.points, BLOCK):
+        parts.append(_predicted(case, plan.sizes_at(np.arange(start, min(start + BLOCK, plan.points)))))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _chosen(plan: Plan, case: Case, goal: str, asked: tuple[Requirement, ...]) -> _Columns:
+    """Those that scipy's differential evolution looks at."""
+    from scipy.optimize import differential_evolution
+
+    arrays = {name: np.array(values, dtype=np.int64) for name, values in plan.lists.items()}
+    seen: list[_Columns] = []
+
+    def cost(places: NDArray[np.float64]) -> NDArray[np.float64]:
+        index = np.rint(places).astype(np.int64).reshape(len(arrays), -1)
+        columns = _predicted(case, {n: a[i] for (n, a), i in zip(arrays.items(), index, strict=True)})
+        seen.append(columns)
+        excess = _excess(case, columns, asked)
+        value = np.log(np.maximum(columns[GOALS[goal]].astype(float), 1e-300))
+        return np.where(excess > 0, _FAR + np.minimum(excess, _FAR), value)
+
+    differential_evolution(
+        cost, [(0, len(values) - 1) for values in arrays.values()], integrality=[True] * len(arrays), rng=0,
+        popsize=_POPULATION // len(arrays), maxiter=_GENERATIONS, polish=False, vectorized=True, updating="deferred",
+    )  # fmt: skip
+    return {name: np.concatenate([part[name] for part in seen]) for name in seen[0]}
+
+
+def _predicted(case: Case, sizes: Mapping[str, NDArray[np.int64]]) -> _Columns:
+    (table,) = predict_points(case.graph, [case.setting], sizes, memory="peak")
+    count = len(table["total_s"])
+    price = _price(case)
+    table.setdefault("throughput", 1 / table["total_s"])
+    table["price"] = np.full(count, np.nan if price is None else price)
+    table["dollars"] = table["price"] / table["throughput"]
+    return {**{name: np.asarray(values) for name, values in sizes.items()}, **table}
+
+
+def _price(case: Case) -> float | None:
+    """Dollars at launch of one device of a board."""
+    device = case.setting.machine.device
+    return None if device.launch_price_usd is None else device.launch_price_usd / device.devices_per_board
+
+
+def _excess(case: Case, columns: _Columns, asked: tuple[Requirement, ...]) -> NDArray[np.float64]:
+    """How far each configuration is from meeting everything, as a sum of logarithms; 0 where it does."""
+    capacity = case.setting.machine.device.dram.capacity
+    over = np.log(np.maximum(columns["peak_bytes"] / capacity, 1.0))
+    return sum((r.excess(columns[r.column]) for r in asked), over)
+
+
+def _best(
+    case: Case, columns: _Columns, goal: str, asked: tuple[Requirement, ...]
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """The best configuration of a case, if there is one, and the one that comes nearest to meeting everything."""
+    values, excess = columns[GOALS[goal]].astype(float), _excess(case, columns, asked)
+    order = np.argsort(np.where(excess > 0, np.inf, values), kind="stable")
+    order = order[(excess[order] == 0) & np.isfinite(values[order])]
+    for start in range(0, len(order), _TRIED):
+        some = order[start : start + _TRIED]
+        fitting = some[_fits(case, columns, some)]
+        if fitting.size:
+            return _row(case, columns, int(fitting[0])), {}
+    near = int(np.argmin(np.where(excess > 0, excess, np.inf))) if (excess > 0).any() else 0
+    missed = [
+        f"{r.text} by a factor of {np.exp(r.excess(columns[r.column][[near]])[0]):.3g}"
+        for r in asked
+        if r.excess(columns[r.column][[near]])[0] > 0
+    ]
+    over = columns["peak_bytes"][near] > case.setting.machine.device.dram.capacity
+    found = {**_row(case, columns, near), "misses": ", ".join([*missed, *(["memory"] if over or not missed else [])])}
+    return None, {**found, "misses by": float(excess[near])}
+
+
+def _fits(case: Case, columns: _Columns, some: NDArray[np.int64]) -> NDArray[np.bool_]:
+    sizes = {name: columns[name][some] for name in case.graph.dims}
+    (table,) = predict_points(case.graph, [case.setting], sizes, memory=True)
+    return table["fits"] if sizes else np.repeat(table["fits"], len(some))
+
+
+_SHOWN = ("total_s", "low_s", "high_s", "throughput", "peak_bytes", "price", "dollars")
+
+
+def _row(case: Case, columns: _Columns, i: int) -> dict[str, Any]:
+    sizes = {name: int(columns[name][i]) for name in case.graph.dims}
+    numbers = {name: columns[name][i].item() for name in _SHOWN}
+    return {**case.labels, **case.graph.sizes, **sizes, **numbers, "regime": REGIMES[int(columns["regime"][i])]}
+
+
+def _table(plan: Plan, rows: list[dict[str, Any]], column: str) -> pd.DataFrame:
+    hidden = [axis.name for axis in plan.axes if not axis.shown]
+    frame = pd.DataFrame(rows)
+    if frame.empty:
+        return frame
+    return frame.sort_values(column, kind="stable", ignore_index=True).drop(columns=hidden)
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    def clean(value: Any) -> Any:
+        return None if isinstance(value, float) and not np.isfinite(value) else value
+
+    return [{str(name): clean(value) for name, value in row.items()} for row in frame.to_dict("records")]

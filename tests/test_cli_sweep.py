@@ -1,0 +1,60 @@
+"""`rooflinekit sweep` and `search`, and what is said of wrong use."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from command_line import Run
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    path = tmp_path / "net.py"
+    path.write_text("from torch import nn\nNet = nn.Sequential(nn.Linear(64, 128, bias=False))\n", encoding="utf-8")
+    return f"{path}:Net"
+
+
+INPUT = ("-i", "batch,64")
+
+
+def test_lists_and_ranges(run: Run, net: str, tmp_path: Path) -> None:
+    options = (net, *INPUT, "--batch", "1,4:8:2", "--gpu", "l4", "--execution", "eager,compiled")
+    result = run("sweep", *options, "--json")
+    assert (result.status, result.err) == (0, "")
+    rows = json.loads(result.out)
+    assert [(row["execution"], row["batch"]) for row in rows] == [
+        (way, batch) for way in ("eager", "compiled") for batch in (1, 4, 6, 8)
+    ]
+    assert "throughput" in run("sweep", *options).out.splitlines()[0]
+    out = tmp_path / "s.csv"
+    assert run("sweep", *options, "--out", out).out == f"8 rows written to {out}\n"
+    assert pd.read_csv(out)["total_s"].tolist() == pytest.approx([row["total_s"] for row in rows])
+
+
+def test_a_search(run: Run, net: str) -> None:
+    # of the same GPU more rows take no less memory
+    options = (net, *INPUT, "--batch", "1:64", "--gpu", "rtx-3090", "--minimize", "memory", "--require", "batch>=8")
+    found = json.loads(run("search", *options, "--json").out)
+    assert (found["best"]["batch"], found["predicted"], found["exhaustive"]) == (8, 64, True)
+    assert run("search", *options).out.startswith("least memory with batch>=8: 64 configurations predicted, all there")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("sweep", "--batch", "1:"), "--batch: expected a positive integer; got ''"),
+        (("sweep", "--batch", "8:4"), "--batch: '8:4' has no numbers: the last is below the first"),
+        (("sweep", "--batch", "1:9:0"), "--batch: expected a number, FIRST:LAST or FIRST:LAST:STEP; got '1:9:0'"),
+        (("sweep",), "no number is given for size 'batch': add batch=… (--batch … on the command line)"),
+        (("sweep", "--batch", "1", "--out", "s.xls"), "out: 's.xls': expected a name that ends in .parquet, .csv or"),
+        (("sweep", "--batch", "1", "--json", "--out", "s.csv"), "--json prints, and --out writes: give one of the two"),
+        (("search", "--batch", "1", "--minimize", "cost"), "minimize 'cost': expected 'time' or 'dollars' or"),
+        (("search", "--batch", "1", "--require", "x<1"), "require 'x<1': 'x' is not known: time, low, high"),
+    ],
+)
+def test_wrong_use(run: Run, net: str, args: tuple[str, ...], message: str) -> None:
+    result = run(args[0], net, *INPUT, "--gpu", "l4", *args[1:])
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(f"rooflinekit: {message}")
+    assert result.err.count("\n") == 1
