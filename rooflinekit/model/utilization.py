@@ -9,6 +9,11 @@ to fill the pipeline and to write the tile. One step in k takes latency_cycles a
 tiles are few, s blocks share the k of a tile (split-K), which costs a pass over s·m·n partial sums in fp32 and a second
 kernel.
 The library's choice among tiles and splits is taken as the fastest.
+
+What a product takes beyond its FLOP at the peak has causes, which are taken away one after the other (CAUSES): the
+board's power; SMs without a tile in the last wave; what tiles compute beyond the edge of the output, as where sizes are
+no multiples of theirs. What then is left, the loss and the prologue of tiles, latency and the kernels' own rate, is how
+far busy units are from their peak.
 """
 
 from __future__ import annotations
@@ -51,24 +56,29 @@ _HALF_BYTES = 2  # of an element in the formats that attention is fused in
 _FETCHED = 64  # bytes that one SM takes from the L2 in a clock (NVIDIA, A100 whitepaper: 5120 a clock for 80 slices)
 _GRAIN = 16  # queries that the matrix engine takes at once
 
+#: Why products miss the peak, in the order in which `Fill.without_s` takes the causes away.
+CAUSES = ("power", "waves", "tiles")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fill:
     """What a product takes beside its traffic."""
 
     compute_s: Floats
+    without_s: Floats  # [causes, products]: the same without the first of CAUSES, the first two, all of them
     extra_bytes: Floats  # partial sums of split-K
     extra_start_s: Floats  # the kernel that adds them up
 
     @classmethod
     def empty(cls, count: int) -> Fill:
         """Zeros, to be filled in."""
-        return cls(compute_s=np.zeros(count), extra_bytes=np.zeros(count), extra_start_s=np.zeros(count))
+        zeros = np.zeros((3 + len(CAUSES), count))
+        return cls(compute_s=zeros[0], extra_bytes=zeros[1], extra_start_s=zeros[2], without_s=zeros[3:])
 
     def put(self, chosen: np.ndarray, part: Fill) -> None:
         """Writes the results of some of the products."""
-        for name in ("compute_s", "extra_bytes", "extra_start_s"):
-            getattr(self, name)[chosen] = getattr(part, name)
+        for name in ("compute_s", "without_s", "extra_bytes", "extra_start_s"):
+            getattr(self, name)[..., chosen] = getattr(part, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,25 +131,37 @@ def _tiled(p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: 
     # halved units come near their peak, as operands are there in time; gradients lose by more than operands
     reached = rates.peak * np.where(p.way == BACKWARD, np.minimum(way, 1.0), 1.0)
     issue_s = np.maximum(step_s, 2 * a * b * machine.sm_count / reached[:, None])
-    compute_s = waves * (depth * issue_s + value[f"{kind}_prologue"] * pace * step_s) * p.executed[:, None]
-    compute_s = np.maximum(compute_s, (p.flop / rates.limit)[:, None])
-    if not engine:
-        vector = (s == 1) & ((p.m == 1) | (p.n == 1))[:, None]  # each number of the matrix is used once: no tiles
-        compute_s = np.where(vector, np.minimum(compute_s, (p.flop / rates.issued)[:, None]), compute_s)
-        compute_s = np.maximum(compute_s, _fetch_s(p, machine)[:, None])
+    tiled_s = waves * (depth * issue_s + value[f"{kind}_prologue"] * pace * step_s) * p.executed[:, None]
+    vector = (s == 1) & ((p.m == 1) | (p.n == 1))[:, None]  # each number of the matrix is used once: no tiles
+    powered_s = np.maximum(tiled_s, (p.flop / rates.limit)[:, None])
+    compute_s = powered_s if engine else _on_lanes(powered_s, vector, p, rates, machine)
     split = s > 1
     extra = np.where(split, 2 * 4 * s * batch * m * n, 0.0) + _packed_bytes(p, machine)[:, None]
     start = np.where(split, machine.start_s, 0.0)
     total = start + combined(
         compute_s, traffic_s[:, None] + extra / (machine.bandwidth * value["product_memory_share"]), machine
     )
-    best = np.argmin(np.where(_possible(p, a, b, s), total, np.inf), axis=1)
+    possible_s = np.where(_possible(p, a, b, s), total, np.inf)
+    # where power makes many alike, the one that would be the fastest without its limit
+    alike = possible_s <= possible_s.min(axis=1, keepdims=True)
+    best = np.argmin(np.where(alike, tiled_s, np.inf), axis=1)
     rows = np.arange(p.m.size)
+    busy = (blocks / (waves * machine.sm_count))[rows, best]  # share of the SMs, over all waves
+    asked = ((m / (np.ceil(m / a) * a)) * (n / (np.ceil(n / b) * b)))[rows, best]  # share of what tiles compute
+    freed_s = tiled_s[rows, best][:, None] * np.stack([np.ones_like(busy), busy, busy * asked], axis=1)
+    freed_s = freed_s if engine else _on_lanes(freed_s, vector[rows, best][:, None], p, rates, machine)
     return Fill(
         compute_s=compute_s[rows, best],
+        without_s=freed_s.T,
         extra_bytes=extra[rows, best],
         extra_start_s=np.broadcast_to(start, total.shape)[rows, best],
     )
+
+
+def _on_lanes(tiled_s: Floats, vector: NDArray[np.bool_], p: Products, rates: Rates, machine: Machine) -> Floats:
+    """Products of a vector need no tiles, but none is faster than the cache: [products, …]."""
+    seconds = np.where(vector, np.minimum(tiled_s, (p.flop / rates.issued)[:, None]), tiled_s)
+    return np.maximum(seconds, _fetch_s(p, machine)[:, None])
 
 
 def _fetch_s(p: Products, machine: Machine) -> Floats:
@@ -171,9 +193,9 @@ def _depthwise(p: Products, machine: Machine) -> Fill:
     taps = np.where((p.m == 1) & (p.n > 1), p.n, p.k)  # the gradient of the weight is [1, taps] over all pixels
     outputs = p.batch * p.m * p.n * p.k / taps
     lanes = machine.sm_count * machine.device.lanes_per_sm
-    cycles = outputs * (value["window_cycles"] + value["tap_cycles"] * taps) / lanes
-    zeros = np.zeros(p.m.size)
-    return Fill(compute_s=cycles / machine.clock, extra_bytes=zeros, extra_start_s=zeros)
+    compute_s = outputs * (value["window_cycles"] + value["tap_cycles"] * taps) / lanes / machine.clock
+    zeros, same = np.zeros(p.m.size), np.tile(compute_s, (len(CAUSES), 1))
+    return Fill(compute_s=compute_s, without_s=same, extra_bytes=zeros, extra_start_s=zeros)
 
 
 def _attention(p: Products, rates: Rates, machine: Machine) -> Fill:
@@ -200,6 +222,13 @@ def _attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     waves = np.where(p.executed < 1, np.maximum(shared, start + longest), np.ceil(blocks) * (start + longest))
     alone = blocks * start + np.where(p.executed < 1, np.maximum(blocks * average, longest), np.ceil(blocks) * longest)
     few = np.minimum(alone, shared + machine.start_s / 2)  # half of the kernel that joins the parts
-    compute_s = np.maximum(np.where(p.m <= _QUERIES / 2, few, waves), p.flop / rates.limit)
+    free_s = np.where(p.m <= _QUERIES / 2, few, waves)
+    asked = p.m / (np.ceil(p.m / queries) * queries) * (keys / padded) * (p.executed / seen)
+    exact_s = blocks * (start + np.maximum(2 * queries * padded * seen * depth / per_sm * asked, fetch))
     zeros = np.zeros(p.m.size)
-    return Fill(compute_s=compute_s, extra_bytes=zeros, extra_start_s=zeros)
+    return Fill(
+        compute_s=np.maximum(free_s, p.flop / rates.limit),
+        without_s=np.stack([free_s, np.minimum(free_s, shared), np.minimum(free_s, exact_s)]),
+        extra_bytes=zeros,
+        extra_start_s=zeros,
+    )
