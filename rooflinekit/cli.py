@@ -15,13 +15,14 @@ from rooflinekit import (
     cli_compare,
     cli_crossover,
     cli_devices,
+    cli_explain,
     cli_fit,
     cli_measure,
     cli_profile,
     cli_search,
     cli_sweep,
 )
-from rooflinekit.cli_options import TARGET_HELP, JsonOption, TargetArgument, print_json
+from rooflinekit.cli_options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli_parse import check_word, variants_of
 from rooflinekit.cli_workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError, RooflinekitError
@@ -106,40 +107,6 @@ def predict(
 
 @app.command(context_settings=OPEN)
 @describes_workload
-def explain(
-    workload: Workload,
-    target_a: Annotated[str, typer.Argument(metavar="TARGET_A", help=TARGET_HELP)],
-    target_b: Annotated[str, typer.Argument(metavar="TARGET_B", help="likewise, called with the same inputs")],
-    plot: Annotated[Path | None, typer.Option(help="also write a waterfall figure: .pdf, .svg or .png")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Why the network with fewer FLOP is not as much faster.
-
-    Example: rooflinekit explain examples/bottlenecks.py:A examples/bottlenecks.py:A_prime --input 1,64,160,120
-    --gpu p100-pcie --host xeon-server-2018 --sync none
-    """
-    if plot is not None and len(workload.gpus) != 1:
-        raise InputError(f"--plot draws one waterfall; got {len(workload.gpus)} GPUs")
-    from rooflinekit.study import explanation
-
-    found = [explanation.explain(a, b) for a, b in zip(*workload.predict(target_a, target_b), strict=True)]
-    if plot is not None:
-        from rooflinekit.present import plot as figures
-
-        figures.save(figures.waterfall(found[0]), plot)
-    if as_json:
-        print_json({"explanations": [e.to_dict() for e in found]})
-        return
-    from rooflinekit.present import text
-
-    for e in found:
-        text.print_explanation(e)
-    if plot is not None:
-        print(f"figure written to {plot}")
-
-
-@app.command(context_settings=OPEN)
-@describes_workload
 def plot(
     workload: Workload,
     target: TargetArgument,
@@ -154,6 +121,7 @@ def plot(
     print(f"figure written to {out}")
 
 
+cli_explain.register(app)
 cli_devices.register(app)
 cli_fit.register(app)
 cli_calibrate.register(app)

@@ -72,6 +72,8 @@ def _size_words(assigned: list[str], rest: list[str], names: tuple[str, ...]) ->
             known = [f"--{one}" for one in names]
             sized = f"; the sizes of --input are {', '.join(known)}" if known else ""
             raise InputError(f"unknown option or argument {option!r}{nearest(option, known)}{sized}")
+        if name in found:
+            raise InputError(f"{option} is given twice; to compare two values, --compare {name}=… takes the other")
         found[name] = option, value if equals else next(words, "")
     for text in assigned:
         name, equals, value = text.partition("=")

@@ -83,6 +83,36 @@ def test_explain_and_plot(run, net, tmp_path) -> None:
         assert (tmp_path / name).stat().st_size > 1000
 
 
+def test_explain_one_network_on_two_gpus_or_in_two_ways(run, net, tmp_path) -> None:
+    common = ("explain", f"{net}:Net", "-i", "batch,3,32,32", "--gpu", "l4")
+    gpus = run(*common, "--batch", 8, "--gpu", "t4", "--plot", tmp_path / "w.svg")
+    assert (gpus.status, gpus.err) == (0, "")
+    assert "differ in device (nvidia-l4 against nvidia-t4)" in gpus.out
+    for change, labels in (("batch=64", ["batch 8", "batch 64"]), ("execution=eager,compiled", ["eager", "compiled"])):
+        (found,) = json.loads(run(*common, "--batch", 8, "--compare", change, "--json").out)["explanations"]
+        assert found["labels"] == labels
+        assert sum(found["terms"].values()) == pytest.approx(found["b_s"] - found["a_s"])
+        assert sum(found["underuse"].values()) == pytest.approx(found["terms"]["underuse"])
+        assert sum(found["a"]["underuse"].values()) == pytest.approx(found["a"]["terms"]["underuse"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "nothing to compare: give a second TARGET, a second --gpu, or --compare, such as batch=64"),
+        (("--compare", "batch=1,2"), "--compare batch=1,2: expected one other way to run it, such as batch=64; got 2"),
+        (("--batch", "4"), "--batch is given twice; to compare two values, --compare batch=… takes the other"),
+        (("--compare", "batch=1", "x.py:B"), "--compare changes one network: leave it or TARGET_B out"),
+        (("--bacth", "4"), "unknown option or argument '--bacth'; did you mean '--batch'?; the sizes of --input are "),
+        (("--gpu", "t4", "--gpu", "p4", "--plot", "w.svg"), "--plot draws one waterfall; got 2 pairs of GPUs"),
+    ],
+)
+def test_explain_says_what_is_missing_or_too_much(run, net, options, message) -> None:
+    result = run("explain", f"{net}:Net", "-i", "batch,3,32,32", "--gpu", "l4", "--batch", "8", *options)
+    assert result.status == 2
+    assert result.err.startswith(f"rooflinekit: {message}")
+
+
 def test_devices(run) -> None:
     assert "nvidia-h200-sxm-141gb" in run("devices").out
     one = run("devices", "L4").out

@@ -24,7 +24,7 @@ ROWS = [
     {"measurement"},
     {"cli_parse", "cli_options"},
     {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign"},
-    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover", "cli_profile", "cli_sweep"},
+    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover", "cli_profile", "cli_explain", "cli_sweep"},
     {"cli_search"},
     {"cli"},
 ]
@@ -54,6 +54,7 @@ OUTSIDE = {
     "cli_campaign": {"typer"},
     "cli_measure": {"typer"},
     "cli_compare": {"typer"},
+    "cli_explain": {"typer"},
     "cli_advise": {"typer"},
     "cli_crossover": {"typer"},
     "cli_profile": {"typer", "rich"},

@@ -21,7 +21,7 @@ from rooflinekit.model.columns import work_of
 from rooflinekit.model.kernels import Kernel
 from rooflinekit.model.machine import Machine, Rate
 from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
-from rooflinekit.model.utilization import Rates, fill
+from rooflinekit.model.utilization import CAUSES, Rates, fill
 from rooflinekit.model.work import Floats, Work
 
 Bound = Literal["compute", "memory", "overhead"]
@@ -33,6 +33,7 @@ class Times:
 
     ideal_s: Floats  # FLOP at the datasheet's peak
     compute_s: Floats  # FLOP as the kernel gets through them
+    causes_s: Floats  # [causes, kernels]: what each of utilization.CAUSES adds to that
     memory_s: Floats  # traffic at the sustained bandwidth
     launch_s: Floats  # start, and the gap before it
     busy_s: Floats  # compute and memory, as far as they hide each other
@@ -62,16 +63,25 @@ def time_work(work: Work, machine: Machine) -> Times:
         """The matrix engine works beside the vector lanes; lanes that do the products do everything in turn."""
         return np.where(overlaps, combined(products_s, others_s, machine), products_s + others_s)
 
+    others_s, in_rows_s, in_accesses_s = (
+        work.vector_flop / vector_rate + special_s, rows_s(work, machine), accesses_s(work, machine)
+    )  # fmt: skip
+
+    def computed(seconds: Floats) -> Floats:
+        """With so many seconds of each product; single accesses are of the threads that do the arithmetic."""
+        return np.maximum(beside(per_kernel(seconds), others_s), in_rows_s) + in_accesses_s
+
     flop = work.products.flop
-    products_s = per_kernel(found.compute_s)
-    compute_s = np.maximum(beside(products_s, work.vector_flop / vector_rate + special_s), rows_s(work, machine))
-    compute_s = compute_s + accesses_s(work, machine)  # of the threads that do the arithmetic
+    compute_s = computed(found.compute_s)
     ideal_s = beside(per_kernel(flop / rates.peak), work.vector_flop / vector_peak + special_s)
+    ideal_s = np.minimum(ideal_s, compute_s)
+    levels_s = [compute_s, *(np.maximum(computed(seconds), ideal_s) for seconds in found.without_s)]
     memory_s = memory_s + per_kernel(found.extra_bytes) / sustained_bandwidth(work, machine)
     ramp_s = machine.product_ramp_s * (np.bincount(rows, minlength=count) > 0)
     return Times(
-        ideal_s=np.minimum(ideal_s, compute_s),
+        ideal_s=ideal_s,
         compute_s=compute_s,
+        causes_s=np.maximum(-np.diff(levels_s, axis=0), 0.0),
         memory_s=memory_s,
         launch_s=machine.start_s + ramp_s + per_kernel(found.extra_start_s),
         busy_s=combined(compute_s, memory_s, machine),
@@ -108,6 +118,7 @@ class Timing:
     memory_s: float  # its traffic at the sustained bandwidth
     launch_s: float  # its start
     busy_s: float  # arithmetic and traffic, as far as they hide each other
+    causes_s: tuple[float, ...] = ()  # what each of utilization.CAUSES adds to `compute_s`
     note: str = ""  # what was assumed, such as an emulated format
 
     @property
@@ -130,6 +141,18 @@ class Timing:
             "memory": self.busy_s - self.compute_s,
             "launch": self.launch_s,
         }
+
+    def underuse_parts(self) -> dict[str, float]:
+        """Why the peak is not reached: non-negative parts, in seconds, that add up to the term `underuse`.
+
+        power: the clock that the board's power sustains. waves: SMs without a block in the last wave. tiles: what is
+        computed beyond the edges of a product, whose sizes are no multiples of the tile's. These three are taken away
+        in this order, each counting what it saves then. rate: the rest, by which busy units stay below their peak:
+        operands, latency, rows, instructions that are no multiply-adds.
+        """
+        parts = dict(zip(CAUSES, self.causes_s, strict=False))
+        rest = self.compute_s - self.ideal_s - sum(parts.values())
+        return {**dict.fromkeys(CAUSES, 0.0), **parts, "rate": max(0.0, rest)}  # below 0 by rounding alone
 
 
 def time_kernels(kernels: Sequence[Kernel], machine: Machine) -> tuple[Timing, ...]:
@@ -182,5 +205,6 @@ def _timing(kernel: Kernel, times: Times, row: int, rate: _Rates) -> Timing:
         memory_s=float(times.memory_s[row]),
         launch_s=float(times.launch_s[row]),
         busy_s=float(times.busy_s[row]),
+        causes_s=tuple(times.causes_s[:, row].tolist()),
         note=rate(kernel.math, kernel.engine).emulated if reported else "",
     )

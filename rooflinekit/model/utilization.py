@@ -9,6 +9,11 @@ to fill the pipeline and to write the tile. One step in k takes latency_cycles a
 tiles are few, s blocks share the k of a tile (split-K), which costs a pass over s·m·n partial sums in fp32 and a second
 kernel.
 The library's choice among tiles and splits is taken as the fastest.
+
+What a product takes beyond its FLOP at the peak has causes, which are taken away one after the other (CAUSES): the
+board's power; SMs without a tile in the last wave; what tiles compute beyond the edge of the output, as where sizes are
+no multiples of theirs. What then is left, the loss and the prologue of tiles, latency and the kernels' own rate, is how
+far busy units are from their peak.
 """
 
 from __future__ import annotations
@@ -51,24 +56,29 @@ _HALF_BYTES = 2  # of an element in the formats that attention is fused in
 _FETCHED = 64  # bytes that one SM takes from the L2 in a clock (NVIDIA, A100 whitepaper: 5120 a clock for 80 slices)
 _GRAIN = 16  # queries that the matrix engine takes at once
 
+#: Why products miss the peak, in the order in which `Fill.without_s` takes the causes away.
+CAUSES = ("power", "waves", "tiles")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fill:
     """What a product takes beside its traffic."""
 
     compute_s: Floats
+    without_s: Floats  # [causes, products]: the same without the first of CAUSES, the first two, all of them
     extra_bytes: Floats  # partial sums of split-K
     extra_start_s: Floats  # the kernel that adds them up
 
     @classmethod
     def empty(cls, count: int) -> Fill:
         """Zeros, to be filled in."""
-        return cls(compute_s=np.zeros(count), extra_bytes=np.zeros(count), extra_start_s=np.zeros(count))
+        zeros = np.zeros((3 + len(CAUSES), count))
+        return cls(compute_s=zeros[0], extra_bytes=zeros[1], extra_start_s=zeros[2], without_s=zeros[3:])
 
     def put(self, chosen: np.ndarray, part: Fill) -> None:
         """Writes the results of some of the products."""
-        for name in ("compute_s", "extra_bytes", "extra_start_s"):
-            getattr(self, name)[chosen] = getattr(part, name)
+        for name in ("compute_s", "without_s", "extra_bytes", "extra_start_s"):
+            getattr(self, name)[..., chosen] = getattr(part, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,25 +122,46 @@ def _tiled(p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: 
     waves = tiles[:, None] * s
     waves /= machine.sm_count
     np.ceil(waves, out=waves)
-    compute_s = np.ceil(p.k / s) * issue_s[:, None]
-    compute_s += (value[f"{kind}_prologue"] * pace * step_s)[:, None]
-    compute_s *= waves
-    compute_s *= p.executed
-    np.maximum(compute_s, p.flop / rates.limit, out=compute_s)
-    if not engine:
-        vector = (p.m == 1) | (p.n == 1)  # each number of the matrix is used once: no tiles
-        compute_s[:, 0, vector] = np.minimum(compute_s[:, 0, vector], (p.flop / rates.issued)[vector])
-        np.maximum(compute_s, _fetch_s(p, machine), out=compute_s)
+    tiled_s = np.ceil(p.k / s) * issue_s[:, None]
+    tiled_s += (value[f"{kind}_prologue"] * pace * step_s)[:, None]
+    tiled_s *= waves
+    tiled_s *= p.executed
+    compute_s = np.maximum(tiled_s, p.flop / rates.limit)
+    vector_s, fetch_s = _bounds_on_lanes(p, rates, engine, machine)
+    np.minimum(compute_s[:, 0], vector_s, out=compute_s[:, 0])
+    np.maximum(compute_s, fetch_s, out=compute_s)
     extra = np.where(s > 1, 2 * 4 * s * p.batch * p.m * p.n, 0.0) + _packed_bytes(p, machine)
     start_s = np.where(s > 1, machine.start_s, 0.0)
     memory_s = traffic_s + extra / (machine.bandwidth * value["product_memory_share"])
-    best = _fastest(p, start_s, compute_s, memory_s, engine, machine)
-    every, split = np.arange(p.m.size), best % s.size
+    best = _fastest(p, start_s, compute_s, tiled_s, memory_s, engine, machine)
+    every, tile, split = np.arange(p.m.size), best // s.size, best % s.size
+    busy = tiles[tile, every] * s[split, 0] / (waves[tile, split, every] * machine.sm_count)  # share of SMs, all waves
+    asked = _share_asked(p.m, a[tile, 0]) * _share_asked(p.n, b[tile, 0])
+    freed_s = tiled_s[tile, split, every] * np.stack([np.ones_like(busy), busy, busy * asked])
     return Fill(
-        compute_s=compute_s.reshape(-1, p.m.size)[best, every],
+        compute_s=compute_s[tile, split, every],
+        without_s=np.maximum(np.minimum(freed_s, np.where(split == 0, vector_s, np.inf)), fetch_s),
         extra_bytes=extra[split, every],
         extra_start_s=start_s[split, 0],
     )
+
+
+def _share_asked(size: Floats, tile: Floats) -> Floats:
+    """Of what tiles compute along one size."""
+    return size / (np.ceil(size / tile) * tile)
+
+
+def _bounds_on_lanes(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Floats, Floats]:
+    """What a product on the lanes takes at most without a split, and at least; no bounds on the engine.
+
+    Where a number of the matrix is used once, there are no tiles to fill. Each number of the larger matrix comes at
+    least once, from the cache at best.
+    """
+    if engine:
+        return np.full(p.m.size, np.inf), np.zeros(p.m.size)
+    vector = (p.m == 1) | (p.n == 1)
+    fetched = _FP32_BYTES * p.batch * p.k * np.maximum(p.m, p.n) * p.executed
+    return np.where(vector, p.flop / rates.issued, np.inf), fetched / machine.l2_bandwidth
 
 
 def _steps(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Floats, Floats, Floats]:
@@ -152,10 +183,17 @@ def _steps(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[F
 
 
 def _fastest(
-    p: Products, start_s: Floats, compute_s: Floats, memory_s: Floats, engine: bool, machine: Machine
+    p: Products,
+    start_s: Floats,
+    compute_s: Floats,
+    tiled_s: Floats,
+    memory_s: Floats,
+    engine: bool,
+    machine: Machine,
 ) -> NDArray[np.int64]:
     """Which option takes least, of each product: counted through tiles and, within a tile, splits.
 
+    Where the board's power makes many alike, it is the one that takes least without it (`tiled_s`).
     Both at once take no less than the longer of the two. So the p-norm, which is slow, is worked out for the option
     whose bound is lowest, and then for those alone whose bound is not above that.
     """
@@ -177,14 +215,11 @@ def _fastest(
     options, products = np.nonzero(least <= lowest * (1 + 1e-12))
     totals = total_s(options, products)
     np.minimum.at(lowest, products, totals)
-    winners = np.flatnonzero(totals == lowest[products])[::-1]  # the first of equals is written last
-    best[products[winners]] = options[winners]
+    alike = np.flatnonzero(totals == lowest[products])
+    free_s = tiled_s.reshape(-1, count)[options[alike], products[alike]]
+    last = alike[np.lexsort((-alike, -free_s))]  # what is written last stays: the least, and the first of equals
+    best[products[last]] = options[last]
     return best
-
-
-def _fetch_s(p: Products, machine: Machine) -> Floats:
-    """Each number of the larger matrix comes at least once, from the cache at best."""
-    return _FP32_BYTES * p.batch * p.k * np.maximum(p.m, p.n) * p.executed / machine.l2_bandwidth
 
 
 def _packed_bytes(p: Products, machine: Machine) -> Floats:
@@ -211,9 +246,9 @@ def _depthwise(p: Products, machine: Machine) -> Fill:
     taps = np.where((p.m == 1) & (p.n > 1), p.n, p.k)  # the gradient of the weight is [1, taps] over all pixels
     outputs = p.batch * p.m * p.n * p.k / taps
     lanes = machine.sm_count * machine.device.lanes_per_sm
-    cycles = outputs * (value["window_cycles"] + value["tap_cycles"] * taps) / lanes
-    zeros = np.zeros(p.m.size)
-    return Fill(compute_s=cycles / machine.clock, extra_bytes=zeros, extra_start_s=zeros)
+    compute_s = outputs * (value["window_cycles"] + value["tap_cycles"] * taps) / lanes / machine.clock
+    zeros, same = np.zeros(p.m.size), np.tile(compute_s, (len(CAUSES), 1))
+    return Fill(compute_s=compute_s, without_s=same, extra_bytes=zeros, extra_start_s=zeros)
 
 
 def _attention(p: Products, rates: Rates, machine: Machine) -> Fill:
@@ -240,6 +275,13 @@ def _attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     waves = np.where(p.executed < 1, np.maximum(shared, start + longest), np.ceil(blocks) * (start + longest))
     alone = blocks * start + np.where(p.executed < 1, np.maximum(blocks * average, longest), np.ceil(blocks) * longest)
     few = np.minimum(alone, shared + machine.start_s / 2)  # half of the kernel that joins the parts
-    compute_s = np.maximum(np.where(p.m <= _QUERIES / 2, few, waves), p.flop / rates.limit)
+    free_s = np.where(p.m <= _QUERIES / 2, few, waves)
+    asked = p.m / (np.ceil(p.m / queries) * queries) * (keys / padded) * (p.executed / seen)
+    exact_s = blocks * (start + np.maximum(2 * queries * padded * seen * depth / per_sm * asked, fetch))
     zeros = np.zeros(p.m.size)
-    return Fill(compute_s=compute_s, extra_bytes=zeros, extra_start_s=zeros)
+    return Fill(
+        compute_s=np.maximum(free_s, p.flop / rates.limit),
+        without_s=np.stack([free_s, np.minimum(free_s, shared), np.minimum(free_s, exact_s)]),
+        extra_bytes=zeros,
+        extra_start_s=zeros,
+    )

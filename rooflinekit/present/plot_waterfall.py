@@ -11,19 +11,22 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from rooflinekit.present.plot_style import BLUE, FAINT, INK, VERMILLION, Style, Width, drawing, new_axes, style_of
-from rooflinekit.step.prediction import Prediction
 
 
 class Compared(Protocol):
     """Two predictions and the seconds that each term of the second has more; `study.explanation.Explanation` is one."""
 
     @property
-    def a(self) -> Prediction:
-        """The first."""
+    def labels(self) -> tuple[str, str]:
+        """What the two are called."""
 
     @property
-    def b(self) -> Prediction:
-        """The second."""
+    def totals(self) -> tuple[float, float]:
+        """Their times, in seconds."""
+
+    @property
+    def per(self) -> str:
+        """What the times are of: "step" or "sample"."""
 
     def terms(self) -> Mapping[str, float]:
         """Seconds by term, b less a; they add up to the difference of the totals."""
@@ -37,7 +40,7 @@ def waterfall(explanation: Compared, ax: Axes | None = None, *, width: Width = "
     """
     style = style_of(width)
     terms = {name: seconds for name, seconds in explanation.terms().items() if seconds or name != "input"}
-    totals = explanation.a.total_s, explanation.b.total_s
+    totals = explanation.totals
     levels = list(accumulate(terms.values(), initial=totals[0]))
     with drawing():
         axes = new_axes(style, below=0.72) if ax is None else ax
@@ -76,14 +79,13 @@ def _connect(axes: Axes, levels: list[float]) -> None:
 
 
 def _frame(axes: Axes, explanation: Compared, terms: list[str], highest: float, style: Style) -> None:
-    a, b = explanation.a, explanation.b
-    names = (a.graph_name, b.graph_name) if a.graph_name != b.graph_name else (a.machine.name, b.machine.name)
+    names = explanation.labels
     axes.set_xticks(
         range(len(terms) + 2), [names[0], *terms, names[1]], rotation=30, ha="right", rotation_mode="anchor"
     )
     axes.set_ylim(0, highest * 1.12 or 1.0)
     scale, unit = unit_of(highest)
-    axes.set_ylabel(f"Time of one step ({unit})", fontsize=style.axis_font)
+    axes.set_ylabel(f"Time of one {explanation.per} ({unit})", fontsize=style.axis_font)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / scale:g}"))
     axes.tick_params(labelsize=style.tick_font)
     axes.tick_params(axis="x", length=0)

@@ -59,11 +59,11 @@ def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
 
 
 def print_explanation(explanation: Explanation) -> None:
-    """The sentences, then both networks side by side."""
+    """The sentences, then both steps side by side."""
     out = console()
     for sentence in sentences(explanation):
         out.print(sentence)
-    rows = table("", explanation.a.graph_name, explanation.b.graph_name)
+    rows = table("", *explanation.labels)
     for label, values in table_rows((explanation.a, explanation.b)):
         rows.add_row(label, *values)
     console(wide=True).print(rows)

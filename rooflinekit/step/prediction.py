@@ -19,6 +19,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.model.fusion import assumptions_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
+from rooflinekit.model.utilization import CAUSES
 from rooflinekit.step.breakdown import KERNEL_TERMS, grouped
 from rooflinekit.step.execution import Execution, check_release, issues_for
 from rooflinekit.step.feed import feed_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TERMS = (*KERNEL_TERMS, "input")
+UNDERUSE = (*CAUSES, "rate")
 _WAITS = ("overhead", "input")
 
 
@@ -98,6 +100,17 @@ class Prediction:
         start of kernels on the device. overhead: the GPU waits for the CPU. input: it waits for the step's inputs.
         """
         return dict(self._terms)
+
+    def underuse(self) -> dict[str, float]:
+        """Seconds by which the peak is not reached, by cause; they add up to the term `underuse`.
+
+        power, waves, tiles and rate: see `Timing.underuse_parts`.
+        """
+        found: dict[str, float] = defaultdict(float)
+        for timing in self.timings:
+            for name, seconds in timing.underuse_parts().items():
+                found[name] += seconds
+        return {name: found[name] for name in UNDERUSE}
 
     @property
     def total_s(self) -> float:

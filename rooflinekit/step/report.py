@@ -36,6 +36,7 @@ def document(p: Prediction) -> dict[str, Any]:
         "regime": p.regime,
         "shares": dict(p.shares),
         "terms": p.terms(),
+        "underuse": p.underuse(),
         "flop": p.flop,
         "bytes": p.bytes,
         "kernels": len(p.timings),

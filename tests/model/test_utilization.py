@@ -358,3 +358,50 @@ def test_attention_over_fewer_keys_than_a_head_is_wide(machine: Machine) -> None
     # 32 keys run as 64: each product 2 · 128·64·128 FLOP, a block at 2 TFLOP/s 1.048576 µs
     found = attention(machine, batch=50, queries=128, keys=32, width=128)
     assert found.compute_s[0] == pytest.approx(2 * 1.048576e-6)
+
+
+# --- why the peak is not reached -----------------------------------------------------------------------------------
+
+
+def causes_us(found: Times) -> tuple[float, ...]:
+    """Power, waves, tiles, and what is left."""
+    power, waves, tiles = (float(seconds) * 1e6 for seconds in found.causes_s[:, 0])
+    return power, waves, tiles, float(found.compute_s[0] - found.ideal_s[0]) * 1e6 - power - waves - tiles
+
+
+def test_full_waves_of_whole_tiles_miss_nothing(device: Device) -> None:
+    machine = Machine.of(device, constants(**UNSPLIT))
+    assert causes_us(times(machine, Math.FP16, m=6400, n=128, k=1000)) == pytest.approx((0, 0, 0, 0), abs=1e-9)
+
+
+def test_waves_and_tiles_share_what_one_row_more_costs(device: Device) -> None:
+    # 1604 tiles of 16×32 in 33 waves of 50: 46 of 1650 places stay empty, 46/1650 · 16.896 µs = 0.47104 µs. Of 6416
+    # rows 15 are not asked for: 15/6416 · 16.42496 µs = 0.0384 µs. 2·6401·128·1000 FLOP at 100 TFLOP/s are 16.38656 µs.
+    machine = Machine.of(device, constants(**UNSPLIT))
+    found = times(machine, Math.FP16, m=6401, n=128, k=1000)
+    assert float(found.ideal_s[0]) == pytest.approx(16.38656e-6)
+    assert causes_us(found) == pytest.approx((0, 0.47104, 0.0384, 0), abs=1e-9)
+
+
+def test_a_prologue_and_a_lower_rate_are_what_is_left(device: Device) -> None:
+    # half of the rate doubles 16.384 µs; as many steps in k again for the prologue double it once more
+    machine = Machine.of(device, constants(matrix_share=0.5, matrix_prologue=1000, **UNSPLIT))
+    found = times(machine, Math.FP16, m=6400, n=128, k=1000)
+    assert causes_us(found) == pytest.approx((0, 0, 0, 3 * 16.384))
+
+
+def test_power_is_what_lifting_it_would_save(device: Device) -> None:
+    # 50 W at 10 pJ sustain 5 of 10 TFLOP/s: 327.68 µs in the place of 163.84
+    board = device.replace(board_power=50.0, process_node="16 nm")
+    machine = Machine.of(board, constants(lanes_energy=1e-11, **UNSPLIT))
+    assert causes_us(times(machine, m=6400, n=128, k=1000)) == pytest.approx((163.84, 0, 0, 0), abs=1e-9)
+
+
+def test_blocks_of_attention_come_in_waves_and_in_grains(device: Device) -> None:
+    # 60 heads of 17 queries, which take 32, and 100 keys, which take 128; SMs of 2 TFLOP/s share them evenly. The keys
+    # alone, 2 · 100·64 B at 64 B a clock, come in 0.16 µs, more than the products asked for need.
+    found = times(Machine.of(device, constants()), Math.FP16, batch=60, m=17, n=100, k=64, way=ATTENTION)
+    block_us, asked_us = (2 * queries * keys * 64 / 2e12 * 1e6 for queries, keys in ((32, 128), (17, 100)))
+    assert float(found.compute_s[0]) * 1e6 == pytest.approx(60 / 50 * block_us)
+    expected = (0, 0, 60 / 50 * (block_us - 0.16), 60 / 50 * (0.16 - asked_us))
+    assert causes_us(found) == pytest.approx(expected, abs=1e-9)

@@ -439,6 +439,15 @@ class Pair:
 
     a: Prediction
     b: Prediction
+    per: str = "step"
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        return self.a.machine.name, self.b.machine.name
+
+    @property
+    def totals(self) -> tuple[float, float]:
+        return self.a.total_s, self.b.total_s
 
     def terms(self) -> MappingProxyType[str, float]:
         a, b = self.a.terms(), self.b.terms()
