@@ -68,6 +68,7 @@ class Point:
     time_s: float
     share: float  # of the GPU's busy time in its series
     bound: PointBound
+    phase: str = ""  # "forward", "backward", "optimizer"; "" where its kernels are of several
 
     @property
     def intensity(self) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
@@ -25,6 +26,10 @@ USABLE_SHARE = 24217 / 24576
 #: 4 MiB (aten/src/ATen/cuda/CUDABlas.cpp, getChosenWorkspaceSize, torch 2.13).
 _PRODUCT_WORKSPACE = 2 * 4 * 2**20 + 8 * 16 * 2**10
 _PRODUCT_WORKSPACE_HOPPER = 8 * 4 * 2**20
+
+#: What memory is used for: what stays first. Gradients are those of weights; workspace is that of libraries.
+ACCOUNTS = ("weights", "optimizer state", "inputs", "gradients", "activations", "workspace")
+_ACCOUNT_OF = {Role.WEIGHT: "weights", Role.BUFFER: "weights", Role.STATE: "optimizer state"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,20 @@ class _Life:
     size: int
     first: int
     last: int
+    memory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """Bytes of the blocks in use while an op runs, by what they hold; the accounts are ACCOUNTS, in this order."""
+
+    op: str
+    bytes_of: Mapping[str, int]
+
+    @property
+    def total_bytes(self) -> int:
+        """All of them."""
+        return sum(self.bytes_of.values())
 
 
 def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool = False) -> MemoryUse:
@@ -64,7 +83,7 @@ def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
     lives = _lives(graph, ops, standing, {} if fused else _held(graph, ops))
     temporary = [_workspace(issue) for issue in issues]
     on_gpu = device.kind == "gpu"
-    product = _product_workspace(device) if on_gpu and any(i.family is Family.MATMUL for i in issues) else 0
+    product = _product_workspace(issues, device)
     fixed = [*(int(spec.bytes) for spec in standing.values()), product]
     context = CONTEXT_BYTES if on_gpu else 0
     room = device.dram.capacity * USABLE_SHARE - context if on_gpu else float("inf")
@@ -85,6 +104,25 @@ def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
         capacity=device.dram.capacity,
         fits=reserved is not None and peak <= device.dram.capacity,
     )
+
+
+def alive_over(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool = False) -> Iterator[Alive]:
+    """What is in use while each op runs, in order; the largest sum is `peak_bytes` of `memory_of`."""
+    ops = [issue.op for issue in issues]
+    standing = _standing(graph)
+    lives = _lives(graph, ops, standing, {} if fused else _held(graph, ops))
+    gradients = {spec.memory for spec in graph.gradients}
+    product = _product_workspace(issues, device)
+    alive = dict.fromkeys(ACCOUNTS, 0)
+    for spec in standing.values():
+        alive[_ACCOUNT_OF.get(spec.role, "inputs")] += rounded(int(spec.bytes))
+    for issue, (begin, end) in zip(issues, _events(lives, len(ops)), strict=False):
+        for life in begin:
+            alive["gradients" if life.memory in gradients else "activations"] += rounded(life.size)
+        alive["workspace"] = rounded(product) + rounded(_workspace(issue))
+        yield Alive(op=issue.op.name, bytes_of=MappingProxyType(dict(alive)))
+        for life in end:
+            alive["gradients" if life.memory in gradients else "activations"] -= rounded(life.size)
 
 
 def _held(graph: Graph, ops: Sequence[Op]) -> dict[str, int]:
@@ -108,7 +146,7 @@ def _lives(graph: Graph, ops: Sequence[Op], standing: dict[str, TensorSpec], hel
                 known = found.get(name)
                 size = int(spec.bytes) if known is None else max(known.size, int(spec.bytes))
                 last = len(ops) if name in kept else max(i, held.get(name, i))
-                found[name] = _Life(size, i if known is None else known.first, last)
+                found[name] = _Life(size, i if known is None else known.first, last, name)
     return list(found.values())
 
 
@@ -134,7 +172,10 @@ def _workspace(issue: Issue) -> int:
     )
 
 
-def _product_workspace(device: Device) -> int:
+def _product_workspace(issues: Sequence[Issue], device: Device) -> int:
+    """Of matrix products; a CPU keeps none."""
+    if device.kind != "gpu" or not any(issue.family is Family.MATMUL for issue in issues):
+        return 0
     return _PRODUCT_WORKSPACE_HOPPER if device.compute_capability == "9.0" else _PRODUCT_WORKSPACE
 
 
