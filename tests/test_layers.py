@@ -21,10 +21,11 @@ ROWS = [
     {"study"},
     {"present"},
     {"workflows", "calibration_workflows"},
-    {"measurement"},
+    {"measurement", "reporting"},
     {"cli_parse", "cli_options"},
     {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign"},
-    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover", "cli_profile"},
+    {"cli_python"},
+    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover", "cli_profile", "cli_report"},
     {"cli"},
 ]
 OUTSIDE = {
@@ -40,8 +41,9 @@ OUTSIDE = {
     "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},  # and in some files torch, see TIMING
     "step": {"pandas"},
     "study": {"numpy", "scipy", "sympy", "pandas", "pydantic", "ijson"},
-    "present": {"rich", "matplotlib", "numpy", "pandas"},
+    "present": {"rich", "matplotlib", "numpy", "pandas", "jinja2"},
     "measurement": set(),
+    "reporting": set(),
     "calibration_workflows": set(),
     "workflows": {"pandas"},  # for sweeps, when they are called
     "cli_parse": {"torch"},  # for the names of its optimizers and losses
@@ -56,6 +58,8 @@ OUTSIDE = {
     "cli_advise": {"typer"},
     "cli_crossover": {"typer"},
     "cli_profile": {"typer", "rich"},
+    "cli_python": set(),
+    "cli_report": {"typer"},
     "cli": {"typer"},
 }
 #: What runs ops on hardware; all else in `calibrate` works without torch.

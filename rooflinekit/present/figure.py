@@ -12,7 +12,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing
 from rooflinekit.present.figure_caption import caption
-from rooflinekit.present.figure_groups import Group, Namer, alike, grouped
+from rooflinekit.present.figure_groups import Group, Namer, alike, grouped, op_word
 from rooflinekit.present.figure_records import DeviceFacts, Figure, Point, PointBound, Roof, Series, by_time, leading
 from rooflinekit.present.figure_roofs import ceiling, highest, roofs_of
 from rooflinekit.step.prediction import Prediction
@@ -165,5 +165,6 @@ def _point(group: Group, *, series: str, prediction: Prediction, namer: Namer, r
         time_s=time_s,
         share=time_s / prediction.gpu_s,
         bound=max(bounds, key=bounds.__getitem__),
+        word=op_word(kernel.kind, kernel.family, kernel.cost.label),
         phase=phases.pop() if len(phases) == 1 else "",
     )

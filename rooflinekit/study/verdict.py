@@ -1,4 +1,4 @@
-"""A prediction in one sentence, made from numbers only."""
+"""A prediction in two sentences, made from numbers only."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def verdict(p: Prediction) -> str:
     busy = p.gpu_s / p.total_s if p.total_s else 0.0
     unit = "GPU" if p.machine.device.kind == "gpu" else "CPU"
     need, have = (format_quantity(size, "byte", binary=True) for size in (p.memory.peak_bytes, p.memory.capacity))
-    fits = f"its peak of {need} fits the memory of {have}"
+    fits = f"at its peak it takes {need} of {have} of memory"
     if not p.memory.fits:
-        fits = f"with a peak of {need} it does not fit the memory of {have}"
+        fits = f"at its peak it needs {need} of {have} of memory and does not fit"
     return (
-        f"The step is {p.regime}-bound: {_listed(parts)}; the {unit} executes kernels for {busy:.0%} of the step, "
-        f"and {fits}."
+        f"The step is {p.regime}-bound: {_listed(parts)}. The {unit} executes kernels for {busy:.0%} of the time; "
+        f"{fits}."
     )
 
 
