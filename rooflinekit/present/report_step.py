@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rooflinekit.ir.op import Op
@@ -16,6 +16,7 @@ from rooflinekit.present.chart_timeline import (
     phase_segments,
     timeline_chart,
 )
+from rooflinekit.step.memory import Alive
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
@@ -37,7 +38,7 @@ class Step:
     timelines: tuple[tuple[str, TimelineChart], ...]
     memories: tuple[tuple[str, MemoryChart], ...]
     accounts: tuple[Account, ...]
-    phases: tuple[str, ...]
+    copies: bool  # whether inputs are copied
     peak: str
     peak_op: str
     reserved: str
@@ -53,14 +54,15 @@ def step_of(p: Prediction) -> Step:
     if p.machine.device.kind == "cpu":
         lanes = {"phase": lanes["phase"], "issue": lanes["CPU"], "kernels": lanes["GPU"]}
     end_s = max([p.total_s, *(segments[-1].end_s for segments in lanes.values() if segments)])
-    course = [(moment.start_s, moment.alive.bytes_of) for moment in memory_course(p)]
+    moments = memory_course(p)
+    course = [(moment.start_s, moment.alive.bytes_of) for moment in moments]
     m = p.memory
     layouts = (("wide", WIDE), ("narrow", NARROW))
     return Step(
         timelines=tuple((name, timeline_chart(lanes, end_s, layout)) for name, layout in layouts),
         memories=tuple((name, memory_chart(course, end_s, m.capacity, layout)) for name, layout in layouts),
-        accounts=_accounts(p),
-        phases=tuple(dict.fromkeys(segment.text for segment in lanes["phase"])),
+        accounts=_accounts([moment.alive for moment in moments]),
+        copies=bool(p.timeline.copies),
         peak=_bytes(m.peak_bytes),
         peak_op=m.peak_op,
         reserved=_bytes(m.reserved_bytes),
@@ -75,12 +77,11 @@ def _bytes(size: float) -> str:
     return format_quantity(size, "byte", binary=True)
 
 
-def _accounts(p: Prediction) -> tuple[Account, ...]:
+def _accounts(course: Sequence[Alive]) -> tuple[Account, ...]:
     """What is alive at the fullest moment, what stays first."""
-    moments = [moment.alive for moment in memory_course(p)]
-    if not moments:
+    if not course:
         return ()
-    fullest = max(moments, key=lambda alive: alive.total_bytes)
+    fullest = max(course, key=lambda alive: alive.total_bytes)
     return tuple(
         Account(name=name, bytes=_bytes(size), share=f"{size / fullest.total_bytes:.0%}")
         for name, size in fullest.bytes_of.items()

@@ -94,12 +94,12 @@ def between(low: float, high: float) -> str:
 
 
 def capital(text: str) -> str:
-    """The text as the beginning of a line.
+    """The text as the beginning of a line; names of code stay as they are.
 
-    >>> capital("peak not reached")
-    'Peak not reached'
+    >>> capital("peak not reached"), capital("torch.compile")
+    ('Peak not reached', 'torch.compile')
     """
-    return text[:1].upper() + text[1:]
+    return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
 
 
 def number(value: float | None, times: float = 1) -> str:
@@ -149,10 +149,10 @@ def _change(s: Suggestion) -> Change:
     terms = [f"{MEANING[name]} {signed(-saved)}" for name, saved in s.saved_terms().items() if saved]
     share = 1 / s.speedup
     return Change(
-        what=capital(s.what),
+        what=capital(s.what) if s.saved_s > 0 else s.what,
         after=seconds(s.prediction.total_s),
         bounds=between(*s.prediction.interval(0.9)),
-        saved=seconds(s.saved_s) if s.saved_s >= 0 else signed(s.saved_s),
+        saved=seconds(s.saved_s) if s.saved_s > 0 else f"{seconds(-s.saved_s)} longer",
         speedup=f"{s.speedup:.2f}×",
         bar=round(1000 * min(1.0, share), 1),
         regime=s.prediction.regime,

@@ -38,8 +38,10 @@
     tip.style.left = `${Math.max(8, Math.min(left, innerWidth - box.width - 8))}px`;
     tip.style.top = `${Math.max(8, Math.min(y - box.height / 3, innerHeight - box.height - 8))}px`;
   };
+  let held = null; // what has the focus, while its facts are shown
   const hide = () => {
     tip.hidden = true;
+    held = null;
     for (const hot of all(".hot")) hot.classList.remove("hot");
   };
   const light = (key) => {
@@ -101,7 +103,11 @@
   for (const node of described) {
     node.addEventListener("pointermove", (event) => point(node, event.clientX, event.clientY));
     node.addEventListener("pointerleave", hide);
-    node.addEventListener("focus", () => { if (node.matches(":focus-visible")) point(node, ...middle(node)); });
+    node.addEventListener("focus", () => {
+      if (!node.matches(":focus-visible")) return;
+      point(node, ...middle(node));
+      held = node;
+    });
     node.addEventListener("blur", hide);
   }
   for (const mark of marks) {
@@ -121,7 +127,10 @@
     row.addEventListener("blur", hide);
   }
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
-  document.addEventListener("scroll", () => { if (!tip.hidden) hide(); }, { passive: true });
+  document.addEventListener("scroll", () => {
+    if (held) show(content(held), ...middle(held));
+    else if (!tip.hidden) hide();
+  }, { passive: true });
   const charts = all(".roofline, .timeline").map((chart) => all(".mark, .block", chart));
   for (const nodes of charts) roving(nodes, ["ArrowRight", "ArrowDown"], ["ArrowLeft", "ArrowUp"]);
   roving(rows, ["ArrowDown"], ["ArrowUp"]);
