@@ -1,5 +1,6 @@
 """Shapes of a page's charts: places worked out by hand, and what holds for all of them."""
 
+import itertools
 import math
 import re
 
@@ -157,8 +158,8 @@ def test_a_level_begins_where_the_slope_ends(prediction: Prediction, layout: Lay
         assert layout.top <= mark.y <= layout.bottom
     # 10 TFLOP/s and 1 TB/s: the ridge is at 10 FLOP/byte, which is a tick.
     (level,) = [roof for roof in chart.roofs if roof.kind == "compute" and not roof.dashed]
-    assert level.x1 == pytest.approx(dict((text, x) for x, text in chart.x_ticks)["10"])
-    assert level.y1 == pytest.approx(dict((text, y) for y, text in chart.y_ticks)["10 T"])
+    assert level.x1 == pytest.approx({text: x for x, text in chart.x_ticks}["10"])
+    assert level.y1 == pytest.approx({text: y for y, text in chart.y_ticks}["10 T"])
 
 
 def test_a_mark_far_away_is_drawn_on_the_edge(machine: Machine, host: Host) -> None:
@@ -205,7 +206,7 @@ def test_areas_are_as_high_as_the_bytes() -> None:
     mib = 2**20
     course = [(0.0, {"weights": mib, "activations": 0}), (0.5, {"weights": mib, "activations": 3 * mib})]
     chart = memory_chart(course, 1.0, 100 * mib, WIDE_TIME)
-    y = dict((text, y) for y, text in chart.y_ticks)
+    y = {text: y for y, text in chart.y_ticks}
     (weights, weights_path), (activations, activations_path) = chart.areas
     assert (weights, activations, chart.y_unit) == ("weights", "activations", "MiB")
     one = y["0"] + (y["2"] - y["0"]) / 2
@@ -223,7 +224,7 @@ def test_areas_are_as_high_as_the_bytes() -> None:
 def test_terms_fill_the_bar(terms: dict[str, float]) -> None:
     bars = list(waterfall_bars(terms).values())
     assert sum(bar.width for bar in bars) == pytest.approx(1000, abs=0.01 * len(bars))
-    for a, b in zip(bars, bars[1:], strict=False):
+    for a, b in itertools.pairwise(bars):
         assert b.x == pytest.approx(a.x + a.width, abs=0.02)
 
 
