@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from rooflinekit.present.chart_labels import Label, place_labels, shortened
 from rooflinekit.present.chart_roofs import RoofLabel, RoofLine, boxes_of, memory_of, roof_labels, roof_lines, stated_of
 from rooflinekit.present.chart_scales import LogScale, decades_around
-from rooflinekit.present.figure_caption import three_digits
-from rooflinekit.present.figure_records import Figure, Point, PointBound, Roof
+from rooflinekit.present.figure_records import Figure, Point, PointBound
 
 _LEAST_AREA = 12.0  # px²: a mark of a smaller share would not be seen
 _IN_RANGE = 0.99  # share of the time whose marks the axes hold; others are drawn on the edge
@@ -215,8 +214,3 @@ def shape(bound: PointBound, x: float, y: float, area: float) -> tuple[str, floa
 def _n(value: float) -> str:
     """A length with a tenth of a pixel."""
     return f"{round(value, 1):g}"
-
-
-def ridges(figure: Figure) -> tuple[tuple[Roof, str], ...]:
-    """Each roof of arithmetic by the datasheet and its ridge point in FLOP/byte, as text."""
-    return tuple((roof, three_digits(figure.ridge(roof))) for roof in stated_of(figure))

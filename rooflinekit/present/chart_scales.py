@@ -92,7 +92,7 @@ def nice_step(least: float) -> float:
 def decades_around(low: float, high: float, *, room: float = 0.15) -> tuple[float, float]:
     """Bounds of a scale by logarithms that hold two positive values and this share of a decade beyond each.
 
-    >>> low, high = decades_around(1, 100, room=1)
+    >>> low, high = decades_around(1.0, 100.0, room=1)
     >>> round(low, 6), round(high, 6)
     (0.1, 1000.0)
     """

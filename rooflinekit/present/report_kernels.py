@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooflinekit.ir.op import Phase
-from rooflinekit.present.chart_roofline import NARROW, WIDE, RooflineChart, ridges, roofline_chart
+from rooflinekit.present.chart_roofline import NARROW, WIDE, RooflineChart, roofline_chart
 from rooflinekit.present.figure import kernel_figure
 from rooflinekit.present.figure_caption import caption, three_digits
 from rooflinekit.present.figure_groups import path_pattern
@@ -37,7 +37,6 @@ class KernelRow:
     phase: str
     math: str
     bound: str
-    algorithm: str
     count: int
     time: Cell
     share: Cell
@@ -46,8 +45,7 @@ class KernelRow:
     intensity: Cell
     rate: Cell
     of_roof: Cell
-    roof: str
-    bar: float  # of the longest row's time, 0 to 1000
+    roof: str  # that it is judged by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +66,6 @@ class Kernels:
     modules: tuple[Choice, ...]
     maths: tuple[Choice, ...]
     phases: tuple[Choice, ...]
-    ridges: tuple[tuple[str, str, str], ...]  # roof, value, ridge point
     caption: str
 
 
@@ -77,8 +74,7 @@ def kernels_of(p: Prediction) -> Kernels:
     figure = kernel_figure(p)
     every = by_time((*figure.points, *figure.rail))
     points, left = every[:MOST_ROWS], every[MOST_ROWS:]
-    longest = points[0].time_s if points else 1.0
-    rows = tuple(_row(point, figure, longest) for point in points)
+    rows = tuple(_row(point, figure) for point in points)
     charts = tuple((name, roofline_chart(figure, points, lay)) for name, lay in (("wide", WIDE), ("narrow", NARROW)))
     return Kernels(
         charts=charts,
@@ -87,12 +83,11 @@ def kernels_of(p: Prediction) -> Kernels:
         modules=_areas(points, rows),
         maths=_choices(points, [point.math for point in points]),
         phases=_choices(points, [point.phase for point in points], [phase.value for phase in Phase]),
-        ridges=tuple((roof.name, roof.rate, f"{ridge} FLOP/B") for roof, ridge in ridges(figure)),
         caption=caption(figure),
     )
 
 
-def _row(point: Point, figure: Figure, longest: float) -> KernelRow:
+def _row(point: Point, figure: Figure) -> KernelRow:
     memory = figure.memory_roof(point.device)
     roofs = {roof.name: roof for roof in figure.roofs if roof.provenance == "datasheet"}
     if point.flop:
@@ -109,7 +104,6 @@ def _row(point: Point, figure: Figure, longest: float) -> KernelRow:
         phase=point.phase,
         math=point.math,
         bound=point.bound,
-        algorithm=point.algorithm,
         count=point.kernels,
         time=Cell(text=format_quantity(point.time_s, "s"), value=point.time_s),
         share=Cell(text=f"{point.share:.1%}", value=point.share),
@@ -119,7 +113,6 @@ def _row(point: Point, figure: Figure, longest: float) -> KernelRow:
         rate=Cell(text=rate, value=value),
         of_roof=Cell(text=f"{of_roof / attainable:.0%}", value=of_roof / attainable),
         roof=roof,
-        bar=round(1000 * point.time_s / longest, 1),
     )
 
 
