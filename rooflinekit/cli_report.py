@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from rooflinekit.cli_options import TargetArgument, progress_line
-from rooflinekit.cli_python import python_of, text
 from rooflinekit.cli_workload import OPEN, Workload, describes_workload
 
 
@@ -61,6 +60,8 @@ def report(
 
 
 def _python(workload: Workload, target: str, against: str | None, out: Path, *, advice: bool) -> str:
+    from rooflinekit.cli_python import python_of, text
+
     first, *others = workload.gpus
     arguments = ["prediction", text(str(out))]
     if others and workload.allow_draft:
