@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rooflinekit.measurement import measure_model
     from rooflinekit.present import plot
     from rooflinekit.present.chrome_trace import save_trace
+    from rooflinekit.reporting import save_report
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.study.advice import Advice, advise
@@ -67,6 +68,7 @@ _HOME = {
     "plot": "present",
     "predict": "workflows",
     "rule": "cost.table",
+    "save_report": "reporting",
     "save_trace": "present.chrome_trace",
     "search": "workflows",
     "sweep": "workflows",
@@ -104,6 +106,7 @@ __all__ = [
     "plot",
     "predict",
     "rule",
+    "save_report",
     "save_trace",
     "search",
     "sweep",

@@ -19,6 +19,7 @@ from rooflinekit import (
     cli_fit,
     cli_measure,
     cli_profile,
+    cli_report,
     cli_search,
     cli_sweep,
 )
@@ -133,6 +134,7 @@ cli_crossover.register(app)
 cli_profile.register(app)
 cli_sweep.register(app)
 cli_search.register(app)
+cli_report.register(app)
 
 
 def main() -> None:

@@ -21,10 +21,20 @@ ROWS = [
     {"study"},
     {"present"},
     {"workflows", "calibration_workflows"},
-    {"measurement"},
+    {"measurement", "reporting"},
     {"cli_parse", "cli_options"},
     {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign"},
-    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover", "cli_profile", "cli_explain", "cli_sweep"},
+    {"cli_python"},
+    {
+        "cli_measure",
+        "cli_compare",
+        "cli_advise",
+        "cli_crossover",
+        "cli_profile",
+        "cli_explain",
+        "cli_sweep",
+        "cli_report",
+    },  # fmt: skip
     {"cli_search"},
     {"cli"},
 ]
@@ -41,8 +51,9 @@ OUTSIDE = {
     "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},  # and in some files torch, see TIMING
     "step": {"pandas", "numpy"},
     "study": {"numpy", "scipy", "sympy", "pandas", "pydantic", "ijson", "pyarrow"},
-    "present": {"rich", "matplotlib", "numpy", "pandas"},
+    "present": {"rich", "matplotlib", "numpy", "pandas", "jinja2"},
     "measurement": set(),
+    "reporting": set(),
     "calibration_workflows": set(),
     "workflows": {"pandas"},  # for sweeps, when they are called
     "cli_parse": {"torch"},  # for the names of its optimizers and losses
@@ -60,6 +71,8 @@ OUTSIDE = {
     "cli_profile": {"typer", "rich"},
     "cli_sweep": {"typer"},
     "cli_search": {"typer"},
+    "cli_python": set(),
+    "cli_report": {"typer"},
     "cli": {"typer"},
 }
 #: What runs ops on hardware; all else in `calibrate` works without torch.

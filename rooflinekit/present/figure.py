@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -12,12 +12,23 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing
 from rooflinekit.present.figure_caption import caption
-from rooflinekit.present.figure_groups import Group, Namer, grouped
+from rooflinekit.present.figure_groups import Group, Namer, alike, grouped, op_word
 from rooflinekit.present.figure_records import DeviceFacts, Figure, Point, PointBound, Roof, Series, by_time, leading
 from rooflinekit.present.figure_roofs import ceiling, highest, roofs_of
 from rooflinekit.step.prediction import Prediction
 
-__all__ = ["DeviceFacts", "Figure", "Point", "Roof", "Series", "Subject", "caption", "leading", "roofline_figure"]
+__all__ = [
+    "DeviceFacts",
+    "Figure",
+    "Point",
+    "Roof",
+    "Series",
+    "Subject",
+    "caption",
+    "kernel_figure",
+    "leading",
+    "roofline_figure",
+]
 
 Part: TypeAlias = Prediction | Machine | Device
 Subject: TypeAlias = Part | Sequence[Part]
@@ -39,9 +50,19 @@ def roofline_figure(subject: Subject, *, by_kind: bool | None = None) -> Figure:
     series: list[Series] = []
     points: list[Point] = []
     for prediction, name in zip(predictions, _series_names(predictions), strict=True):
-        found = _points(prediction, name, coarse=coarse)
-        points += found
+        points += _points(prediction, name, partial(grouped, coarse=coarse))
         series.append(_series(prediction, name))
+    return _figure(parts, series, points)
+
+
+def kernel_figure(prediction: Prediction) -> Figure:
+    """The roofline figure of one prediction with a mark for each set of equal kernels, however many there are."""
+    name = prediction.graph_name
+    return _figure((prediction,), [_series(prediction, name)], _points(prediction, name, alike))
+
+
+def _figure(parts: Sequence[Part], series: Sequence[Series], points: Sequence[Point]) -> Figure:
+    predictions = [part for part in parts if isinstance(part, Prediction)]
     return Figure(
         devices=tuple(dict.fromkeys(map(_facts, parts))),
         series=tuple(series),
@@ -108,12 +129,15 @@ def _has_place(timing: Timing) -> bool:
     return bool(timing.kernel.cost.bytes) and timing.total_s > 0
 
 
-def _points(prediction: Prediction, series: str, *, coarse: bool) -> list[Point]:
+_Grouping = Callable[[Sequence[Timing], Callable[[Timing], str]], list[Group]]
+
+
+def _points(prediction: Prediction, series: str, grouping: _Grouping) -> list[Point]:
     timings = [timing for timing in prediction.timings if _has_place(timing)]
     machine = prediction.machine
     memory = machine.device.dram.type or "DRAM"
     roof_of = {id(t): ceiling(t.kernel, machine)[0].name if t.kernel.cost.flop else memory for t in timings}
-    groups = grouped(timings, lambda timing: roof_of[id(timing)], coarse=coarse)
+    groups = grouping(timings, lambda timing: roof_of[id(timing)])
     namer = Namer(prediction.timings)
     make = partial(_point, series=series, prediction=prediction, namer=namer)
     return list(by_time(make(group, roof=roof_of[id(group[0])]) for group in groups))
@@ -125,6 +149,7 @@ def _point(group: Group, *, series: str, prediction: Prediction, namer: Namer, r
     bounds: dict[PointBound, float] = defaultdict(float)
     for timing in group:
         bounds[timing.bound] += timing.total_s
+    phases = {timing.kernel.phase.value for timing in group}
     return Point(
         series=series,
         device=prediction.machine.name,
@@ -140,4 +165,6 @@ def _point(group: Group, *, series: str, prediction: Prediction, namer: Namer, r
         time_s=time_s,
         share=time_s / prediction.gpu_s,
         bound=max(bounds, key=bounds.__getitem__),
+        word=op_word(kernel.kind, kernel.family, kernel.cost.label),
+        phase=phases.pop() if len(phases) == 1 else "",
     )

@@ -36,6 +36,19 @@ def grouped(timings: Iterable[Timing], roof_of: Callable[[Timing], str], *, coar
     return fine if len(fine) <= MOST_MARKS else whole
 
 
+def alike(timings: Iterable[Timing], roof_of: Callable[[Timing], str]) -> list[Group]:
+    """The kernels, equal ones together: of one kind, cost, arithmetic, bound and phase, in modules that numbers alone
+    tell apart, as the layers of a stack are.
+    """
+    found: dict[Hashable, list[Timing]] = defaultdict(list)
+    for timing in timings:
+        kernel = timing.kernel
+        module = tuple("*" if part.isdigit() else part for part in kernel.module.split("."))
+        what = kernel.kind, kernel.cost, kernel.algorithm, kernel.math, kernel.phase
+        found[what, roof_of(timing), timing.bound, module].append(timing)
+    return [tuple(members) for members in found.values()]
+
+
 def _neighbours(timings: Sequence[Timing]) -> list[Group]:
     """Cut into groups whose members lie within a tenth of a decade of the group's longest kernel, on both axes."""
     left = sorted(range(len(timings)), key=lambda i: (-timings[i].total_s, i))

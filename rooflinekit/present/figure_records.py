@@ -68,6 +68,8 @@ class Point:
     time_s: float
     share: float  # of the GPU's busy time in its series
     bound: PointBound
+    word: str = ""  # the op in short: "conv weight gradient"
+    phase: str = ""  # "forward", "backward", "optimizer"; "" where its kernels are of several
 
     @property
     def intensity(self) -> float:

@@ -10,6 +10,7 @@ from typing import Protocol
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
+from rooflinekit.present.chart_scales import unit_of
 from rooflinekit.present.plot_style import BLUE, FAINT, INK, VERMILLION, Style, Width, drawing, new_axes, style_of
 
 
@@ -114,15 +115,3 @@ def _label(axes: Axes, levels: list[float], total: float, style: Style) -> None:
             fontsize=style.label_font,
             color=INK,
         )
-
-
-def unit_of(seconds: float) -> tuple[float, str]:
-    """The unit in which a time reads best, and its length in seconds.
-
-    >>> unit_of(0.0025), unit_of(30.0)
-    ((0.001, 'ms'), (1.0, 's'))
-    """
-    return next(((scale, unit) for scale, unit in _UNITS if seconds >= scale), _UNITS[-1])
-
-
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))

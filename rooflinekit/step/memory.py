@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
@@ -26,6 +27,10 @@ USABLE_SHARE = 24217 / 24576
 #: 4 MiB (aten/src/ATen/cuda/CUDABlas.cpp, getChosenWorkspaceSize, torch 2.13).
 _PRODUCT_WORKSPACE = 2 * 4 * 2**20 + 8 * 16 * 2**10
 _PRODUCT_WORKSPACE_HOPPER = 8 * 4 * 2**20
+
+#: What memory is used for: what stays first. Gradients are those of weights; workspace is that of libraries.
+ACCOUNTS = ("weights", "optimizer state", "inputs", "gradients", "activations", "workspace")
+_ACCOUNT_OF = {Role.WEIGHT: "weights", Role.BUFFER: "weights", Role.STATE: "optimizer state"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,20 @@ class Life:
     size: int
     first: int
     last: int
+    memory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """Bytes of the blocks in use while an op runs, by what they hold; the accounts are ACCOUNTS, in this order."""
+
+    op: str
+    bytes_of: Mapping[str, int]
+
+    @property
+    def total_bytes(self) -> int:
+        """All of them."""
+        return sum(self.bytes_of.values())
 
 
 def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool = False) -> MemoryUse:
@@ -79,6 +98,22 @@ def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
         capacity=device.dram.capacity,
         fits=reserved is not None and peak <= device.dram.capacity,
     )
+
+
+def alive_over(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool = False) -> Iterator[Alive]:
+    """What is in use while each op runs, in order; the largest sum is `peak_bytes` of `memory_of`."""
+    blocks = blocks_of(graph, issues, device, fused=fused)
+    gradients = {spec.memory for spec in graph.gradients}
+    alive = dict.fromkeys(ACCOUNTS, 0)
+    for spec, size in zip(blocks.standing, blocks.fixed, strict=False):
+        alive[_ACCOUNT_OF.get(spec.role, "inputs")] += rounded(size)
+    for issue, (begin, end, temporary) in zip(issues, blocks.events(), strict=False):
+        for life in begin:
+            alive["gradients" if life.memory in gradients else "activations"] += rounded(life.size)
+        alive["workspace"] = rounded(blocks.fixed[-1]) + rounded(temporary)
+        yield Alive(op=issue.op.name, bytes_of=MappingProxyType(dict(alive)))
+        for life in end:
+            alive["gradients" if life.memory in gradients else "activations"] -= rounded(life.size)
 
 
 def room(device: Device) -> float:
@@ -180,7 +215,7 @@ def _lives(graph: Graph, ops: Sequence[Op], standing: dict[str, TensorSpec], hel
                 known = found.get(name)
                 size = integer(spec.bytes) if known is None else max(known.size, integer(spec.bytes))
                 last = len(ops) if name in kept else max(i, held.get(name, i))
-                found[name] = Life(size, i if known is None else known.first, last)
+                found[name] = Life(size, i if known is None else known.first, last, name)
     return list(found.values())
 
 

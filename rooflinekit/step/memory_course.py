@@ -1,0 +1,35 @@
+"""Bytes alive over a step, on the clock of its time line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflinekit.step.execution import issues_for
+from rooflinekit.step.memory import Alive, alive_over
+from rooflinekit.step.prediction import Prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What is alive from the time at which the device begins an op, in seconds from the start of the step."""
+
+    start_s: float
+    alive: Alive
+
+
+def memory_course(p: Prediction) -> tuple[Moment, ...]:
+    """A moment for each op, in order; an op that launches nothing has the time of the one before it.
+
+    Blocks are taken and given back in the order of ops, which PyTorch does while it issues them; they are set here
+    where the device executes them.
+    """
+    issues = issues_for(p.graph, p.machine.device, p.execution)
+    starts = iter(span.start_s for span in p.spans)
+    found: list[Moment] = []
+    now = 0.0
+    states = alive_over(p.graph, issues, p.machine.device, fused=p.execution.fused)
+    for issue, alive in zip(issues, states, strict=True):
+        begun = [next(starts) for _ in issue.kernels]
+        now = begun[0] if begun else now
+        found.append(Moment(start_s=now, alive=alive))
+    return tuple(found)

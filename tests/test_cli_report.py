@@ -1,0 +1,72 @@
+"""`rooflinekit report`: the file, the program in it, and what is said of wrong use."""
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Run
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    path = tmp_path / "net.py"
+    path.write_text(
+        "from torch import nn\n"
+        "Net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 30 * 30, 10))\n"
+        "Small = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))\n",
+        encoding="utf-8",
+    )
+    return str(path)
+
+
+SIZE = ("-i", "batch,3,32,32", "--batch", 16, "--gpu", "l4")
+TRAINING = ("--mode", "training", "--optimizer", "sgd", "--autocast", "bf16", "--loss", "cross_entropy")
+OPTIONS = (*TRAINING, "--target", "batch:int64", "--copy", "pinned", "--channels-last", "--host", "xeon-server-2018")
+
+
+def test_it_writes_one_file_and_says_so(run: Run, net: str, tmp_path: Path) -> None:
+    out = tmp_path / "review.html"
+    result = run("report", f"{net}:Net", *SIZE, "--gpu", "t4", "--out", out, "--no-advice")
+    assert (result.status, result.out, result.err) == (0, f"report written to {out}\n", "")
+    page = out.read_text(encoding="utf-8")
+    assert "The GPUs named for this report." in page
+    assert {"nvidia-l4", "nvidia-t4"} <= set(re.findall(r'<th scope="row">([\w-]+)', page))
+
+
+@pytest.mark.parametrize("options", [(), OPTIONS], ids=["inference", "training"])
+def test_the_program_in_it_predicts_the_same(run: Run, net: str, tmp_path: Path, options: tuple[object, ...]) -> None:
+    out = tmp_path / "review.html"
+    given = (f"{net}:Net", *SIZE, *options)
+    run("report", *given, "--against", f"{net}:Small", "--out", out, "--no-advice")
+    page = out.read_text(encoding="utf-8")
+    command, program = (html.unescape(text) for text in re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL))
+    assert command.startswith(f"rooflinekit report {net}:Net -i batch,3,32,32 --batch 16 --gpu l4")
+    names: dict[str, Any] = {}
+    exec(program, names)
+    (predicted,) = json.loads(run("predict", *given, "--json").out)["predictions"]
+    assert names["prediction"].to_dict() == predicted
+    # It has written the same page, but for the command, which Python does not have.
+    again = out.read_text(encoding="utf-8")
+    assert again.split('id="reproduce"')[0] == page.split('id="reproduce"')[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--out", "review.pdf"), "review.pdf: expected a file name that ends in .html"),
+        (("--out", "r.html", "--gpu", "l5"), "unknown device 'l5'"),
+        (("--out", "r.html", "--gpu", "nvidia-l4", "--gpu", "t4", "--gpu", "t4"), "gpus: 'nvidia-t4' is given twice"),
+    ],
+)
+def test_wrong_use_is_one_line(
+    run: Run, net: str, args: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("report", f"{net}:Net", *SIZE, *args)
+    assert (result.status, result.out) == (2, "")
+    assert message in result.err
+    assert result.err.count("\n") == 1
+    assert not list(tmp_path.glob("*.html"))
