@@ -17,7 +17,7 @@ from rooflinekit.present.plot_files import save
 from rooflinekit.present.plot_frame import Frame
 from rooflinekit.present.plot_points import draw_key, draw_points, draw_rail_scale, name_points, named_points
 from rooflinekit.present.plot_roofs import draw_roofs, label_ridges, label_roofs
-from rooflinekit.present.plot_style import Width, drawing, new_axes, style_of
+from rooflinekit.present.plot_style import Venue, Width, drawing, new_axes, style_of
 from rooflinekit.present.plot_waterfall import waterfall
 
 __all__ = ["caption", "roofline", "save", "waterfall"]
@@ -28,6 +28,7 @@ def roofline(
     ax: Axes | None = None,
     *,
     width: Width = "column",
+    venue: Venue | None = None,
     names: int | None = None,
     by_kind: bool | None = None,
 ) -> Axes:
@@ -36,12 +37,13 @@ def roofline(
     subject: a Prediction, Machine or Device, or several, or a `Figure` made from them.
     ax: where to draw; its scales and limits are set. By default a new figure.
     width: the preset of sizes, "column" (3.5 in wide) or "page" (7.1 in).
+    venue: "ieee", "acm", "lncs", "neurips" or "slides": widths and sizes of text of its template instead.
     names: the most marks that are named; by default as many as fit the width. 0 names none.
     by_kind: one mark for each kind of op and bound; see `roofline_figure`.
 
-    `caption` states the facts that a reader needs beside it. Raises InputError for another subject or width.
+    `caption` states the facts that a reader needs beside it. Raises InputError for another subject, width or venue.
     """
-    style = style_of(width)
+    style = style_of(width, venue)
     figure = subject if isinstance(subject, Figure) else roofline_figure(subject, by_kind=by_kind)
     with drawing():
         frame = Frame(new_axes(style) if ax is None else ax, figure, style)

@@ -10,7 +10,18 @@ from typing import Protocol
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from rooflinekit.present.plot_style import BLUE, FAINT, INK, VERMILLION, Style, Width, drawing, new_axes, style_of
+from rooflinekit.present.plot_style import (
+    BLUE,
+    FAINT,
+    INK,
+    VERMILLION,
+    Style,
+    Venue,
+    Width,
+    drawing,
+    new_axes,
+    style_of,
+)
 from rooflinekit.step.prediction import Prediction
 
 
@@ -29,13 +40,15 @@ class Compared(Protocol):
         """Seconds by term, b less a; they add up to the difference of the totals."""
 
 
-def waterfall(explanation: Compared, ax: Axes | None = None, *, width: Width = "column") -> Axes:
+def waterfall(
+    explanation: Compared, ax: Axes | None = None, *, width: Width = "column", venue: Venue | None = None
+) -> Axes:
     """Draws the way from the time of a to that of b: a bar for each, and one step for each term.
 
-    ax: where to draw; by default a new figure. width: the preset of sizes, "column" or "page". Raises InputError for
-    another width.
+    ax: where to draw; by default a new figure. width, venue: presets of sizes, as of `roofline`. Raises InputError for
+    others.
     """
-    style = style_of(width)
+    style = style_of(width, venue)
     terms = {name: seconds for name, seconds in explanation.terms().items() if seconds or name != "input"}
     totals = explanation.a.total_s, explanation.b.total_s
     levels = list(accumulate(terms.values(), initial=totals[0]))
