@@ -34,6 +34,8 @@ _ESCAPED = {
     "→": r"\ensuremath{\rightarrow}",
     "′": r"\ensuremath{{}'}",
     "–": "--",
+    "⁻": r"\ensuremath{^{-}}",
+    **{raised: rf"\ensuremath{{^{i}}}" for i, raised in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
 }
 _SPECIAL = re.compile("|".join(map(re.escape, _ESCAPED)))
 

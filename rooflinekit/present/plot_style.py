@@ -128,7 +128,7 @@ def new_panels(style: Style, count: int, *, below: float = 0.42, gap: float = 0.
     larger = style.tick_font / 7.0
     figure, axes = plt.subplots(count, 1, figsize=style.size, sharex=True, squeeze=False)
     figure.subplots_adjust(
-        left=0.56 * larger / width, right=1 - (0.08 + 0.4 * (larger - 1)) / width, bottom=below * larger / height,
+        left=0.56 * larger / width, right=1 - (0.10 + 0.4 * (larger - 1)) / width, bottom=below * larger / height,
         top=1 - 0.07 / height, hspace=gap,
     )  # fmt: skip
     return list(axes[:, 0])
