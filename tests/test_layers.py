@@ -24,7 +24,7 @@ ROWS = [
     {"measurement"},
     {"cli_parse", "cli_options"},
     {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign"},
-    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover", "cli_profile"},
+    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover", "cli_profile", "cli_plot"},
     {"cli"},
 ]
 OUTSIDE = {
@@ -56,6 +56,7 @@ OUTSIDE = {
     "cli_advise": {"typer"},
     "cli_crossover": {"typer"},
     "cli_profile": {"typer", "rich"},
+    "cli_plot": {"typer"},
     "cli": {"typer"},
 }
 #: What runs ops on hardware; all else in `calibrate` works without torch.

@@ -16,16 +16,20 @@ from matplotlib.axes import Axes
 
 from rooflinekit.present.figure import Figure, Subject, caption, roofline_figure
 from rooflinekit.present.figure_normalized import normalized_view
+from rooflinekit.present.plot_errors import errors
 from rooflinekit.present.plot_extras import draw_crossings, draw_floors, draw_paths, name_paths
 from rooflinekit.present.plot_files import save
 from rooflinekit.present.plot_frame import Frame
 from rooflinekit.present.plot_key import draw_key
+from rooflinekit.present.plot_memory import memory
 from rooflinekit.present.plot_points import draw_points, draw_rail_scale, name_points, named_points
 from rooflinekit.present.plot_roofs import draw_roofs, label_ridges, label_roofs
 from rooflinekit.present.plot_style import Venue, Width, drawing, new_axes, style_of
+from rooflinekit.present.plot_sweep import sweep
+from rooflinekit.present.plot_timeline import timeline
 from rooflinekit.present.plot_waterfall import waterfall
 
-__all__ = ["caption", "roofline", "save", "waterfall"]
+__all__ = ["caption", "errors", "memory", "roofline", "save", "sweep", "timeline", "waterfall"]
 
 
 def roofline(

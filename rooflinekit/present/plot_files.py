@@ -31,10 +31,7 @@ def save(drawn: Axes | Figure, path: str | Path) -> Path:
     are equal byte by byte. Raises OutputError for another suffix and for a place that cannot be written.
     """
     target = Path(path)
-    form = target.suffix.lower().removeprefix(".")
-    if form not in _METADATA:
-        known = ", ".join(f".{name}" for name in _METADATA)
-        raise OutputError(f"{target}: expected a file name that ends in {known}")
+    form = check_name(target)
     figure = drawn.get_figure(root=True) if isinstance(drawn, Axes) else drawn
     if not isinstance(figure, Figure):
         raise InputError(f"save: expected an Axes in a figure, or a Figure; got {type(drawn).__name__}")
@@ -45,3 +42,12 @@ def save(drawn: Axes | Figure, path: str | Path) -> Path:
             return target
         figure.savefig(beside, format=form, dpi=_DPI, metadata=_METADATA[form])
     return target
+
+
+def check_name(target: Path) -> str:
+    """The format that a file's name asks for, such as "pdf". Raises OutputError for one that cannot be written."""
+    form = target.suffix.lower().removeprefix(".")
+    if form not in _METADATA:
+        known = ", ".join(f".{name}" for name in _METADATA)
+        raise OutputError(f"{target}: expected a file name that ends in {known}")
+    return form

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, get_args
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.present.figure_records import Point, PointBound
@@ -22,6 +24,7 @@ Venue = Literal["ieee", "acm", "lncs", "neurips", "slides"]
 BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
 SERIES_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
 BOUND_COLOURS: dict[PointBound, str] = {"compute": BLUE, "memory": ORANGE, "overhead": GREEN}
+BOUND_HATCHES: dict[PointBound, str] = {"compute": "", "memory": "....", "overhead": "////"}
 BOUND_MARKERS: dict[PointBound, str] = {"compute": "s", "memory": "o", "overhead": "^"}
 DASHES = (0, (5, 2.5))
 INK, FAINT = "#222222", "#888888"
@@ -115,13 +118,13 @@ def style_of(width: str, venue: str | None = None) -> Style:
     raise InputError(f"width: expected {' or '.join(map(repr, _STYLES))}; got {width!r}{nearest(str(width), _STYLES)}")
 
 
-def new_axes(style: Style, *, below: float = 0.42) -> Axes:
-    """An Axes that fills a new figure of the preset's size, but for the labels of its axes; `below` in inches."""
-    return new_panels(style, 1, below=below)[0]
+def new_axes(style: Style, *, below: float = 0.42, above: float = 0.07) -> Axes:
+    """An Axes that fills a new figure of the preset's size, but for `below` and `above` it, in inches."""
+    return new_panels(style, 1, below=below, above=above)[0]
 
 
-def new_panels(style: Style, count: int, *, below: float = 0.42, gap: float = 0.08) -> list[Axes]:
-    """Axes one over the other with a common x; `below` in inches, `gap` in heights of one."""
+def new_panels(style: Style, count: int, *, below: float = 0.42, above: float = 0.07, gap: float = 0.08) -> list[Axes]:
+    """Axes one over the other with a common x; `below` and `above` in inches, `gap` in heights of one."""
     import matplotlib.pyplot as plt  # here: it looks for a display, which figures drawn on a given Axes do not need
 
     width, height = style.size
@@ -129,9 +132,44 @@ def new_panels(style: Style, count: int, *, below: float = 0.42, gap: float = 0.
     figure, axes = plt.subplots(count, 1, figsize=style.size, sharex=True, squeeze=False)
     figure.subplots_adjust(
         left=0.56 * larger / width, right=1 - (0.10 + 0.4 * (larger - 1)) / width, bottom=below * larger / height,
-        top=1 - 0.07 / height, hspace=gap,
+        top=1 - above * larger / height, hspace=gap,
     )  # fmt: skip
     return list(axes[:, 0])
+
+
+def key_above(ax: Axes, handles: Sequence[Artist], style: Style) -> None:
+    """A key over the axes, in as few rows as their width allows."""
+    for columns in range(len(handles), 0, -1):
+        legend = ax.legend(
+            handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, fontsize=style.label_font,
+            frameon=False, borderaxespad=0.1, borderpad=0.2, handletextpad=0.4, columnspacing=1.0, handlelength=1.9,
+        )  # fmt: skip
+        if legend.get_window_extent().width <= ax.get_window_extent().width:
+            return
+
+
+def fit_page(ax: Axes) -> None:
+    """Moves the sides of a page's axes inwards until ticks, labels and keys lie on the page."""
+    page = ax.get_figure(root=True)
+    assert page is not None, "an Axes that was removed from its figure"
+    for _ in range(2):  # ticks may change with the room that they have
+        page.draw_without_rendering()
+        seen = Bbox.union([box for axes in page.axes if (box := axes.get_tightbbox()) is not None])
+        spare, sides = 0.03 * page.dpi, page.subplotpars
+        over = [page.bbox.x0 + spare - seen.x0, seen.x1 - page.bbox.x1 + spare, seen.y1 - page.bbox.y1 + spare]
+        left, right, top = (max(0.0, each) for each in over)
+        page.subplots_adjust(
+            left=sides.left + left / page.bbox.width, right=sides.right - right / page.bbox.width,
+            top=sides.top - top / page.bbox.height,
+        )  # fmt: skip
+
+
+def plain_frame(ax: Axes, style: Style, *, grid: Literal["x", "y", "both"] = "y") -> None:
+    """Ticks, grid and spines as all figures but the roofline have them."""
+    ax.tick_params(labelsize=style.tick_font, which="both")
+    ax.grid(axis=grid, color="#dddddd", linewidth=0.4, zorder=0)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 @contextmanager

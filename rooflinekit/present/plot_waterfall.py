@@ -20,6 +20,7 @@ from rooflinekit.present.plot_style import (
     Width,
     drawing,
     new_axes,
+    plain_frame,
     style_of,
 )
 from rooflinekit.step.prediction import Prediction
@@ -98,11 +99,8 @@ def _frame(axes: Axes, explanation: Compared, terms: list[str], highest: float, 
     scale, unit = unit_of(highest)
     axes.set_ylabel(f"Time of one step ({unit})", fontsize=style.axis_font)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / scale:g}"))
-    axes.tick_params(labelsize=style.tick_font)
+    plain_frame(axes, style)
     axes.tick_params(axis="x", length=0)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.4, zorder=0)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _label(axes: Axes, levels: list[float], total: float, style: Style) -> None:

@@ -61,11 +61,8 @@ def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
     """
     ops = [issue.op for issue in issues]
     standing = _standing(graph)
-    lives = _lives(graph, ops, standing, {} if fused else _held(graph, ops))
-    temporary = [_workspace(issue) for issue in issues]
-    on_gpu = device.kind == "gpu"
-    product = _product_workspace(device) if on_gpu and any(i.family is Family.MATMUL for i in issues) else 0
-    fixed = [*(int(spec.bytes) for spec in standing.values()), product]
+    fixed, lives, temporary = _blocks(graph, issues, device, fused=fused)
+    product, on_gpu = fixed[-1], device.kind == "gpu"
     context = CONTEXT_BYTES if on_gpu else 0
     room = device.dram.capacity * USABLE_SHARE - context if on_gpu else float("inf")
     peak, where = _peak(fixed, lives, temporary)
@@ -85,6 +82,18 @@ def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
         capacity=device.dram.capacity,
         fits=reserved is not None and peak <= device.dram.capacity,
     )
+
+
+def _blocks(
+    graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool
+) -> tuple[list[int], list[_Life], list[int]]:
+    """Sizes of what stands throughout, the products' workspace last; lives of the rest; workspace of each op."""
+    ops = [issue.op for issue in issues]
+    standing = _standing(graph)
+    lives = _lives(graph, ops, standing, {} if fused else _held(graph, ops))
+    products = device.kind == "gpu" and any(issue.family is Family.MATMUL for issue in issues)
+    fixed = [*(int(spec.bytes) for spec in standing.values()), _product_workspace(device) if products else 0]
+    return fixed, lives, [_workspace(issue) for issue in issues]
 
 
 def _held(graph: Graph, ops: Sequence[Op]) -> dict[str, int]:
@@ -148,16 +157,33 @@ def _events(lives: Iterable[_Life], count: int) -> Iterator[tuple[list[_Life], l
     return zip(begin, end, strict=False)
 
 
+def course_of(
+    graph: Graph, issues: Sequence[Issue], device: Device, *, fused: bool = False
+) -> tuple[int, tuple[int, ...]]:
+    """Bytes in blocks that stand throughout the step, and those in blocks during each op, these included.
+
+    The largest of the latter is the `peak_bytes` of `memory_of`.
+    """
+    fixed, lives, temporary = _blocks(graph, issues, device, fused=fused)
+    return sum(map(rounded, fixed)), tuple(_alive(fixed, lives, temporary))
+
+
 def _peak(fixed: Sequence[int], lives: Sequence[_Life], temporary: Sequence[int]) -> tuple[int, int]:
     """The most bytes in blocks at once, and at which op that is first so."""
-    alive = peak = sum(map(rounded, fixed))
-    where = 0
+    peak, where = sum(map(rounded, fixed)), 0
+    for i, alive in enumerate(_alive(fixed, lives, temporary)):
+        if alive > peak:
+            peak, where = alive, i
+    return peak, where
+
+
+def _alive(fixed: Sequence[int], lives: Sequence[_Life], temporary: Sequence[int]) -> Iterator[int]:
+    """Bytes in blocks while each op runs."""
+    alive = sum(map(rounded, fixed))
     for i, (begin, end) in enumerate(_events(lives, len(temporary))):
         alive += sum(rounded(life.size) for life in begin)
-        if alive + rounded(temporary[i]) > peak:
-            peak, where = alive + rounded(temporary[i]), i
+        yield alive + rounded(temporary[i])
         alive -= sum(rounded(life.size) for life in end)
-    return peak, where
 
 
 def _reserved(fixed: Sequence[int], lives: Sequence[_Life], temporary: Sequence[int], room: float) -> int | None:
