@@ -16,6 +16,7 @@ from rooflinekit.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from rooflinekit.ir.graph import Graph
     from rooflinekit.step.prediction import Prediction
 
 _WHATS = ("roofline", "timeline", "memory", "sweep")
@@ -64,7 +65,7 @@ def plot(
     elif what == "roofline":
         from rooflinekit.present.figure import roofline_figure
 
-        subject = _predictions(workload, target, over) if trace is None else [_beside(workload, target, trace)]
+        subject: Any = _predictions(workload, target, over) if trace is None else _beside(workload, target, trace)
         figure = roofline_figure(subject, path=over is not None, by_level=by_level, normalized=normalized)
         drawn = figures.roofline(figure, launch=launch, **sizes)
     else:
@@ -107,10 +108,9 @@ def _size(over: str) -> tuple[str, list[int]]:
 def _table(workload: Workload, target: str, name: str, values: list[int]) -> Any:
     from rooflinekit.study.sweep import sweep_graph
 
+    graph, others = _opened(workload, target, name)
     machines, host, execution = workload.setting()
-    (graph,) = workload.trace(target, sizes_open=True)
-    others = {size: value for size, value in workload.sizes.items() if size in graph.sizes and size != name}
-    return sweep_graph(_opened(graph, name), machines, host, execution, {**others, name: values})
+    return sweep_graph(graph, machines, host, execution, {**others, name: values})
 
 
 def _predictions(workload: Workload, target: str, over: str | None) -> list[Prediction]:
@@ -120,19 +120,19 @@ def _predictions(workload: Workload, target: str, over: str | None) -> list[Pred
     from rooflinekit.step.prediction import predict_graph
 
     name, values = _size(over)
+    whole, others = _opened(workload, target, name)
     machines, host, execution = workload.setting()
-    (graph,) = workload.trace(target, sizes_open=True)
-    others = {size: value for size, value in workload.sizes.items() if size in graph.sizes and size != name}
-    whole = _opened(graph, name)
     graphs = [whole.at(**others, **{name: value}) for value in values]
     return [predict_graph(graph, machine, host, execution) for machine in machines for graph in graphs]
 
 
-def _opened(graph: Any, name: str) -> Any:
-    """The graph with all of its sizes open again. Raises InputError for a size that the model forces to a number."""
+def _opened(workload: Workload, target: str, name: str) -> tuple[Graph, dict[str, int]]:
+    """The graph with its sizes open, and numbers for all but one of them."""
     from rooflinekit.ir.origin import opened
 
-    return opened(graph, name)
+    (graph,) = workload.trace(target, sizes_open=True)
+    whole = opened(graph, name)
+    return whole, {size: value for size, value in workload.sizes.items() if size in whole.dims and size != name}
 
 
 def _beside(workload: Workload, target: str, trace: Path) -> Any:

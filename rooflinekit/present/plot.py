@@ -77,7 +77,9 @@ def roofline(
         draw_points(frame, figure, named)
         draw_rail_scale(frame, normalized=figure.normalized)
         label_roofs(frame, figure, lines, "memory")
-        draw_key(frame, figure, lines, named)
+        if draw_key(frame, figure, lines, named):
+            draw_rail_scale(frame, normalized=figure.normalized)
+            label_roofs(frame, figure, lines, "memory")
         label_roofs(frame, figure, lines, "compute")
         label_ridges(frame, figure)
         draw_crossings(frame, figure)

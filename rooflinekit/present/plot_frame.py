@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -72,6 +73,7 @@ class Frame:
         if root is not None:
             root.draw_without_rendering()  # lets a layout engine settle before anything is measured
         self._transform = ax.transData
+        self._written: list[tuple[Box, Artist]] = []
         extent = ax.get_window_extent()
         points = self.ruler.points
         left, bottom, right, top = (value * points for value in extent.extents)
@@ -100,6 +102,13 @@ class Frame:
         self.write(text, box, anchor, font=font, colour=colour)
         return box
 
+    def clear(self) -> None:
+        """Takes back all text that was written: something else needs its room."""
+        for box, artist in self._written:
+            artist.remove()
+            self.room.boxes.remove(box)
+        self._written.clear()
+
     def write(
         self,
         text: str,
@@ -115,7 +124,7 @@ class Frame:
         leader: the point of the page at which a line from the text ends.
         """
         x, y = self.place(*anchor)
-        self.ax.annotate(
+        written = self.ax.annotate(
             text,
             xy=anchor,
             xytext=(box.x - x, box.y - y),
@@ -129,7 +138,9 @@ class Frame:
             bbox={"boxstyle": "square,pad=0.05", "facecolor": "white", "alpha": 0.75, "linewidth": 0},
             zorder=6,
             annotation_clip=False,
-        ).set_in_layout(False)
+        )
+        written.set_in_layout(False)
+        self._written.append((box, written))
         if leader is not None:
             start, end = box.nearest(*leader), leader
             self.ax.annotate(

@@ -26,14 +26,27 @@ from rooflinekit.present.plot_style import (
     marker_square,
 )
 
-_Corner: TypeAlias = Literal["lower right", "upper left", "lower left", "upper right"]  # in the order of preference
+_CORNERS = 4
+_TEXT = 1e6  # what covering a text costs: more than anything else
+_Place: TypeAlias = Literal[
+    "lower right",
+    "upper left",
+    "lower left",
+    "upper right",
+    "center right",
+    "lower center",
+    "upper center",
+    "center left",
+]  # in the order of preference; those of the edges only where the corners hold text
 
 
-def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequence[Point]) -> None:
-    """What colours, shapes and areas mean, where it covers least."""
+def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequence[Point]) -> bool:
+    """What colours, shapes and areas mean, where it covers least. Returns whether it covers text that was there."""
     handles = [*_handles(frame, figure, named), *_line_handles(lines)]
-    best: tuple[float, _Corner, Box] | None = None
-    for place in get_args(_Corner):
+    best: tuple[float, _Place, Box] | None = None
+    for i, place in enumerate(get_args(_Place)):
+        if i >= _CORNERS and best is not None and best[0] < _TEXT:
+            break
         legend = _legend(frame, handles, place)
         extent = legend.get_window_extent()
         points = frame.ruler.points
@@ -44,16 +57,20 @@ def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequenc
             height=extent.height * points,
         )
         texts = sum(box.overlaps(other) for other in frame.room.boxes)
-        cost = 100.0 * texts + 10 * frame.room.discs_hit(box) + frame.room.lines_hit(box)
+        cost = _TEXT * texts + min(10 * frame.room.discs_hit(box) + frame.room.lines_hit(box), 0.99 * _TEXT)
         if best is None or cost < best[0]:
             best = cost, place, box
         legend.remove()
-    assert best is not None, "a key has four places to choose from"
+    assert best is not None, "a key has places to choose from"
     _legend(frame, handles, best[1])
+    covers = best[0] >= _TEXT
+    if covers:
+        frame.clear()
     frame.room.boxes.append(best[2])
+    return covers
 
 
-def _legend(frame: Frame, handles: Sequence[Line2D], place: _Corner) -> Legend:
+def _legend(frame: Frame, handles: Sequence[Line2D], place: _Place) -> Legend:
     legend = Legend(
         frame.ax,
         handles,
