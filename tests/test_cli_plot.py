@@ -21,7 +21,7 @@ COMMON = ("--input", "batch,64", "--batch", 32, "--gpu", "nvidia-l4")
     [
         ((), "ridge"),
         (("--venue", "ieee", "--width", "page", "--by-level"), "L2 "),
-        (("--normalized", "--gpu", "nvidia-t4"), "Share of the peak of its own roof"),
+        (("--normalized", "--gpu", "nvidia-t4"), "Share of its own roof"),
         (("--launch",), "a kernel"),
         (("--over", "batch=1,64,4096"), "batch 4096"),
         (("--what", "timeline"), "CPU issues"),

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from rooflinekit.present.figure import Figure, Subject, caption, roofline_figure
 from rooflinekit.present.figure_normalized import normalized_view
 from rooflinekit.present.plot_errors import errors
-from rooflinekit.present.plot_extras import draw_crossings, draw_floors, draw_paths, name_paths
+from rooflinekit.present.plot_extras import draw_crossings, draw_floors, draw_paths, label_floors, name_paths
 from rooflinekit.present.plot_files import save
 from rooflinekit.present.plot_frame import Frame
 from rooflinekit.present.plot_key import draw_key
@@ -82,6 +82,8 @@ def roofline(
             label_roofs(frame, figure, lines, "memory")
         label_roofs(frame, figure, lines, "compute")
         label_ridges(frame, figure)
+        if launch:
+            label_floors(frame, figure)
         draw_crossings(frame, figure)
         name_paths(frame, figure)
         name_points(frame, figure, named)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from rooflinekit.present.figure_normalized import crossings
-from rooflinekit.present.figure_records import Figure, Trajectory
+from rooflinekit.present.figure_records import Figure, Floor, Trajectory
 from rooflinekit.present.figure_sentences import three_digits
 from rooflinekit.present.plot_frame import Frame
 from rooflinekit.present.plot_labels import around
@@ -87,27 +87,43 @@ def draw_crossings(frame: Frame, figure: Figure) -> None:
 
 def draw_floors(frame: Frame, figure: Figure) -> None:
     """What a kernel that moves as much as the median one can reach, its start included: a dotted curve."""
-    colours = roof_colours(figure) if len(figure.devices) > 1 else {figure.devices[0].name: VERMILLION}
     for floor in figure.floors:
-        memory = figure.memory_roof(floor.device).value
-        mine = [roof for roof in figure.roofs if roof.device == floor.device and roof.provenance == "datasheet"]
-        levels = [roof.value for roof in mine if roof.kind == "compute"]
-        xs = np.logspace(frame.limits.left, frame.limits.right, 200)
-        work_s = floor.median_bytes / memory
-        busy_s = np.maximum(work_s, xs * floor.median_bytes / max(levels)) if levels else np.full_like(xs, work_s)
-        ys = xs * floor.median_bytes / (floor.start_s + busy_s)
-        colour = colours[floor.device]
+        curve = _curve(frame, figure, floor)
+        xs, ys = zip(*curve, strict=True)
+        colour = _floor_colour(figure, floor)
         frame.ax.plot(xs, ys, linestyle=(0, (1, 1.5)), color=colour, linewidth=1.0, zorder=2)
-        inside = [(float(x), float(y)) for x, y in zip(xs, ys, strict=True) if y > 10**frame.limits.bottom]
-        places = [frame.place(*spot) for spot in inside]
+        places = [frame.place(*spot) for spot in curve if spot[1] > 10**frame.limits.bottom]
         for start, end in pairwise(places[::10]):
             frame.room.add_line(start, end)
-        text = f"start {format_quantity(floor.start_s, 's')}, {format_quantity(floor.median_bytes, 'byte')} a kernel"
-        size = frame.ruler.size(text, frame.style.label_font)
-        found = [
-            (cost + 0.05 * i, box, words)
-            for i, place in enumerate(places[::8])
-            for cost, box, words in around(*place, 1.0, size, text)
-            if cost < 12
-        ]
-        frame.label(found, inside[0] if inside else (1.0, 1.0), font=frame.style.label_font, colour=colour)
+
+
+def label_floors(frame: Frame, figure: Figure) -> None:
+    """What starting costs, and of which kernels, beside the curve."""
+    for floor in figure.floors:
+        inside = [spot for spot in _curve(frame, figure, floor) if spot[1] > 10**frame.limits.bottom]
+        if not inside:
+            continue
+        start, moved = format_quantity(floor.start_s, "s"), format_quantity(floor.median_bytes, "byte")
+        found = []
+        for dislike, text in ((0.0, f"start {start}, {moved} a kernel"), (15.0, f"start {start}")):
+            size = frame.ruler.size(text, frame.style.label_font)
+            for i, spot in enumerate(inside[::8]):
+                near = around(*frame.place(*spot), 1.0, size, text)
+                found += [(cost + dislike + 0.05 * i, box, words) for cost, box, words in near if cost < 12]
+        frame.label(found, inside[0], font=frame.style.label_font, colour=_floor_colour(figure, floor))
+
+
+def _curve(frame: Frame, figure: Figure, floor: Floor) -> list[tuple[float, float]]:
+    """FLOP/byte and FLOP/s of a kernel of the median traffic: start, then the slower of arithmetic and memory."""
+    mine = [roof for roof in figure.roofs if roof.device == floor.device and roof.provenance == "datasheet"]
+    levels = [roof.value for roof in mine if roof.kind == "compute"]
+    xs = np.logspace(frame.limits.left, frame.limits.right, 200)
+    work_s = np.full_like(xs, floor.median_bytes / figure.memory_roof(floor.device).value)
+    if levels:
+        work_s = np.maximum(work_s, xs * floor.median_bytes / max(levels))
+    ys = xs * floor.median_bytes / (floor.start_s + work_s)
+    return [(float(x), float(y)) for x, y in zip(xs, ys, strict=True)]
+
+
+def _floor_colour(figure: Figure, floor: Floor) -> str:
+    return VERMILLION if len(figure.devices) == 1 else roof_colours(figure)[floor.device]

@@ -72,12 +72,24 @@ class Frame:
         _prepare(ax, self.limits, style, figure)
         if root is not None:
             root.draw_without_rendering()  # lets a layout engine settle before anything is measured
+        self._label_across()
         self._transform = ax.transData
         self._written: list[tuple[Box, Artist]] = []
         extent = ax.get_window_extent()
         points = self.ruler.points
         left, bottom, right, top = (value * points for value in extent.extents)
         self.room = Room(bounds=(left + 1, bottom + 1, right - 1, top - 1))
+
+    def _label_across(self) -> None:
+        """What x is, in as many words as there is room for."""
+        figure, font = self.figure, self.style.axis_font
+        level = "traffic of each level" if figure.by_level else "DRAM"
+        words = [f"Arithmetic intensity (FLOP/byte, {level})", "Arithmetic intensity (FLOP/byte)", "FLOP/byte"]
+        if figure.normalized:
+            words = ["Intensity / ridge of its own roof", "Intensity / ridge"]
+        width = self.ax.get_window_extent().width * self.ruler.points
+        fitting = [text for text in words if self.ruler.size(text, font)[0] <= width]
+        self.ax.set_xlabel([*fitting, words[-1]][0], fontsize=font)
 
     def place(self, intensity: float, performance: float) -> tuple[float, float]:
         """Where a point of the data lies, in points from the page's corner."""
@@ -238,10 +250,7 @@ def _prepare(ax: Axes, limits: Limits, style: Style, figure: Figure) -> None:
     # Equal decades: memory roofs stand at 45°, after a resize too. Two shared axes leave the box alone to adjust.
     shared = len(ax.get_shared_x_axes().get_siblings(ax)) > 1 and len(ax.get_shared_y_axes().get_siblings(ax)) > 1
     ax.set_aspect("equal", adjustable="box" if shared else "datalim")
-    level = "traffic of each level" if figure.by_level else "DRAM"
-    across = "Intensity / ridge of its own roof" if figure.normalized else f"Arithmetic intensity (FLOP/byte, {level})"
-    up = "Share of the peak of its own roof" if figure.normalized else "Performance (FLOP/s)"
-    ax.set_xlabel(across, fontsize=style.axis_font)
+    up = "Share of its own roof" if figure.normalized else "Performance (FLOP/s)"
     ax.set_ylabel(up, fontsize=style.axis_font)
     said = power if figure.normalized else si
     for axis in (ax.xaxis, ax.yaxis):

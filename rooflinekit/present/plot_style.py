@@ -95,7 +95,7 @@ _VENUES: dict[Venue, dict[Width, Style]] = {
     },
     # beamer at 16:9: 160 mm by 90 mm of slide, text 11 pt; scaled up on other slides, lines and text grow alike.
     "slides": {
-        "column": Style(size=(2.7, 2.6), axis_font=9.0, tick_font=8.0, label_font=7.5, largest_area=180.0, names=4),
+        "column": Style(size=(2.75, 2.6), axis_font=8.5, tick_font=7.5, label_font=7.0, largest_area=180.0, names=4),
         "page": Style(size=(5.51, 3.1), axis_font=10.0, tick_font=9.0, label_font=8.5, largest_area=260.0, names=5),
     },
 }

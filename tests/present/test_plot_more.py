@@ -211,12 +211,15 @@ def test_groups_differ_in_colour_and_shape() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["conv", "matmul", "within 20 %"]
 
 
+NUMBERS = "expected rows with positive numbers in measured_s and predicted_s"
+
+
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
         ({"measured": [1.0], "predicted_s": [1.0]}, "the table has no column 'measured_s'; did you mean 'measured'?"),
-        ({"measured_s": [0.0], "predicted_s": [1.0]}, "expected rows with positive numbers in measured_s and predicted_s"),
-        ({"measured_s": [], "predicted_s": []}, "expected rows with positive numbers in measured_s and predicted_s"),
+        ({"measured_s": [0.0], "predicted_s": [1.0]}, NUMBERS),
+        ({"measured_s": [], "predicted_s": []}, NUMBERS),
     ],
 )  # fmt: skip
 def test_refused_errors(frame: Any, message: str) -> None:
