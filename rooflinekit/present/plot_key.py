@@ -27,7 +27,6 @@ from rooflinekit.present.plot_style import (
 )
 
 _CORNERS = 4
-_TEXT = 1e6  # what covering a text costs: more than anything else
 _Place: TypeAlias = Literal[
     "lower right",
     "upper left",
@@ -43,9 +42,9 @@ _Place: TypeAlias = Literal[
 def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequence[Point]) -> bool:
     """What colours, shapes and areas mean, where it covers least. Returns whether it covers text that was there."""
     handles = [*_handles(frame, figure, named), *_line_handles(lines)]
-    best: tuple[float, _Place, Box] | None = None
+    best: tuple[float, _Place, Box, bool] | None = None
     for i, place in enumerate(get_args(_Place)):
-        if i >= _CORNERS and best is not None and best[0] < _TEXT:
+        if i >= _CORNERS and best is not None and not best[3]:
             break
         legend = _legend(frame, handles, place)
         extent = legend.get_window_extent()
@@ -57,17 +56,17 @@ def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequenc
             height=extent.height * points,
         )
         texts = sum(box.overlaps(other) for other in frame.room.boxes)
-        cost = _TEXT * texts + min(10 * frame.room.discs_hit(box) + frame.room.lines_hit(box), 0.99 * _TEXT)
+        # Labels can move, marks cannot.
+        cost = 100.0 * texts + 10 * frame.room.discs_hit(box) + frame.room.lines_hit(box)
         if best is None or cost < best[0]:
-            best = cost, place, box
+            best = cost, place, box, texts > 0
         legend.remove()
     assert best is not None, "a key has places to choose from"
     _legend(frame, handles, best[1])
-    covers = best[0] >= _TEXT
-    if covers:
+    if best[3]:
         frame.clear()
     frame.room.boxes.append(best[2])
-    return covers
+    return best[3]
 
 
 def _legend(frame: Frame, handles: Sequence[Line2D], place: _Place) -> Legend:
