@@ -14,8 +14,6 @@ from rooflinekit.cli_workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from rooflinekit.ir.graph import Graph
     from rooflinekit.step.prediction import Prediction
 
@@ -69,7 +67,7 @@ def plot(
         figure = roofline_figure(subject, path=over is not None, by_level=by_level, normalized=normalized)
         drawn = figures.roofline(figure, launch=launch, **sizes)
     else:
-        draws: dict[str, Callable[..., Axes]] = {"timeline": figures.timeline, "memory": figures.memory}
+        draws: dict[str, Callable[..., Any]] = {"timeline": figures.timeline, "memory": figures.memory}
         ((prediction,),) = workload.predict(target)
         drawn = draws[what](prediction, **sizes)
     figures.save(drawn, out)

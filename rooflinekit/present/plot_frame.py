@@ -70,9 +70,9 @@ class Frame:
         extent = ax.get_window_extent()
         self.limits = limits_of(figure, extent.width / extent.height)
         _prepare(ax, self.limits, style, figure)
+        self._label_across()  # before the layout settles, which makes room for it
         if root is not None:
             root.draw_without_rendering()  # lets a layout engine settle before anything is measured
-        self._label_across()
         self._transform = ax.transData
         self._written: list[tuple[Box, Artist]] = []
         extent = ax.get_window_extent()
