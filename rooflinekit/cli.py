@@ -18,6 +18,7 @@ from rooflinekit import (
     cli_explain,
     cli_fit,
     cli_measure,
+    cli_plot,
     cli_profile,
     cli_report,
     cli_search,
@@ -106,22 +107,7 @@ def predict(
         print(f"time line written to {trace}; ui.perfetto.dev opens it")
 
 
-@app.command(context_settings=OPEN)
-@describes_workload
-def plot(
-    workload: Workload,
-    target: TargetArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", help="file to write: .pdf, .svg or .png")],
-) -> None:
-    """A roofline figure of one step.
-
-    Example: rooflinekit plot timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --out figure.pdf
-    """
-    (predictions,) = workload.predict(target)
-    _save_roofline(predictions, out)
-    print(f"figure written to {out}")
-
-
+cli_plot.register(app)
 cli_explain.register(app)
 cli_devices.register(app)
 cli_fit.register(app)

@@ -34,7 +34,8 @@ ROWS = [
         "cli_explain",
         "cli_sweep",
         "cli_report",
-    },  # fmt: skip
+        "cli_plot",
+    },
     {"cli_search"},
     {"cli"},
 ]
@@ -73,6 +74,7 @@ OUTSIDE = {
     "cli_search": {"typer"},
     "cli_python": set(),
     "cli_report": {"typer"},
+    "cli_plot": {"typer"},
     "cli": {"typer"},
 }
 #: What runs ops on hardware; all else in `calibrate` works without torch.

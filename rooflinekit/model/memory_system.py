@@ -11,8 +11,12 @@ A row that is read more than once finds itself in the L1, as far as the rows of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from rooflinekit.model.columns import work_of
+from rooflinekit.model.kernels import Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.rows import WARP
 from rooflinekit.model.work import Floats, Work
@@ -39,10 +43,29 @@ def combined(compute_s: Floats, memory_s: Floats, machine: Machine) -> Floats:
 def traffic_s(work: Work, machine: Machine) -> Floats:
     """Seconds of memory traffic."""
     again = np.where(work.rows > 0, work.read_bytes * (work.passes - 1) * _missed(work, machine), 0.0)
-    later = work.reread_bytes * _l2_share(work.reread_bytes, machine)
-    cached = np.minimum(_held(work, machine), work.read_bytes) + later
+    cached = cached_bytes(work, machine)
     streamed = work.read_bytes + again + work.reread_bytes + work.write_bytes - cached
     return streamed / sustained_bandwidth(work, machine) + cached / machine.l2_bandwidth
+
+
+def cached_bytes(work: Work, machine: Machine) -> Floats:
+    """Bytes that a kernel reads and finds in the L2: left there by kernels before it, or by itself."""
+    later = work.reread_bytes * _l2_share(work.reread_bytes, machine)
+    return np.minimum(_held(work, machine), work.read_bytes) + later
+
+
+def levels(kernels: Sequence[Kernel], memory_s: Sequence[float], machine: Machine) -> list[tuple[float, float]]:
+    """For each kernel the bytes that pass DRAM, and those that pass the L2, of which the former are a part.
+
+    memory_s: the seconds of traffic that each was timed with, fetches of tiles that find no room in the L2 included.
+    """
+    if not kernels:
+        return []
+    work = work_of(kernels)
+    cached = cached_bytes(work, machine)
+    dram = (np.asarray(memory_s) - cached / machine.l2_bandwidth) * sustained_bandwidth(work, machine)
+    dram = np.maximum(dram, 0.0)
+    return [(float(a), float(b)) for a, b in zip(dram, dram + cached, strict=True)]
 
 
 def sustained_bandwidth(work: Work, machine: Machine) -> Floats:

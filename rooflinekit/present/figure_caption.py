@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from rooflinekit.present.figure_records import DeviceFacts, Figure, Roof, Series
+from rooflinekit.present.figure_sentences import (
+    crossing_sentences,
+    floor_sentence,
+    level_sentences,
+    path_sentences,
+    percent,
+    roof_sentences,
+    three_digits,
+    wall_sentences,
+)
 from rooflinekit.units import format_quantity
 
 
@@ -14,15 +24,19 @@ def caption(figure: Figure) -> str:
     sentences = [*map(_series, figure.series)] or [
         "Roofs of " + _listed([d.display_name for d in figure.devices]) + "."
     ]
-    if figure.series:
+    sentences += path_sentences(figure)
+    if (figure.series or figure.trajectories) and not any(series.measured_s for series in figure.series):
         sentences.append("Predicted, not measured.")
     for device in figure.devices:
         sentences += _roofs(figure, device)
     if any(roof.provenance == "default share" for roof in figure.roofs):
         sentences.append("The shares were fitted on other GPUs, not measured on this hardware.")
+    sentences += crossing_sentences(figure)
     sentences.append("A multiply-add counts as 2 FLOP.")
     if figure.points or figure.rail:
         sentences += _marks(figure)
+    sentences += [sentence for floor in figure.floors if (sentence := floor_sentence(figure, floor))]
+    sentences += wall_sentences(figure)
     sentences += [f"{note[0].upper()}{note[1:]}." for note in figure.notes]
     return " ".join(sentences)
 
@@ -32,7 +46,15 @@ def _series(series: Series) -> str:
     return (
         f"{series.model}, {series.mode}{f', {sizes}' if sizes else ''}, on {series.device}: {_count(series.kernels)}, "
         f"GPU busy {format_quantity(series.gpu_s, 's')} of {format_quantity(series.total_s, 's')}."
+        f"{_measured(series)}"
     )
+
+
+def _measured(series: Series) -> str:
+    if not series.measured_s:
+        return ""
+    error = percent(series.total_s / series.measured_s)
+    return f" Measured: {format_quantity(series.measured_s, 's')}; predicted / measured − 1 is {error}."
 
 
 def _roofs(figure: Figure, device: DeviceFacts) -> list[str]:
@@ -61,7 +83,7 @@ def _accumulate(roof: Roof) -> str:
 
 def _marks(figure: Figure) -> list[str]:
     sentences = [
-        "Intensity counts compulsory DRAM traffic: each tensor read once and written once, in its storage format.",
+        *level_sentences(figure),
         "A mark's area is its share of the time in which the GPU is busy; its shape says what bounds it.",
     ]
     moved = {point.algorithm for point in figure.points} - {""}
@@ -70,6 +92,7 @@ def _marks(figure: Figure) -> list[str]:
     if figure.rail:
         count = sum(point.kernels for point in figure.rail)
         sentences.append(f"Left rail: {_count(count)} without FLOP, by byte/s.")
+    sentences += roof_sentences(figure)
     if figure.omitted:
         sentences.append(f"Not shown, for it moves no bytes: {figure.omitted} of {_count(figure.kernels)}.")
     return sentences
@@ -81,8 +104,3 @@ def _listed(parts: list[str]) -> str:
 
 def _count(kernels: int) -> str:
     return f"{kernels} kernel{'s' * (kernels != 1)}"
-
-
-def three_digits(value: float) -> str:
-    """A number with three significant digits and no exponent: 1.17e3 is "1170"."""
-    return f"{float(f'{value:.3g}'):g}"

@@ -18,17 +18,30 @@ _NEAR = 0.1  # decades; marks of one kind that are closer than this cover each o
 _MOST = 0.7  # share of a mark's kernels that its name has to be right for, and of the kernels that the name means
 
 
-def grouped(timings: Iterable[Timing], roof_of: Callable[[Timing], str], *, coarse: bool) -> list[Group]:
-    """The kernels, those of one mark together.
+def head(group: Group) -> Timing:
+    """The longest of a group's kernels, which speaks for the others."""
+    return max(group, key=lambda timing: timing.total_s)
 
-    One mark holds kernels of one kind, roof and bound: those of the same cost, and those so near to each other on both
+
+def grouped(
+    units: Iterable[Group],
+    roof_of: Callable[[Group], str],
+    *,
+    coarse: bool,
+    apart: Callable[[Group], Hashable] = lambda unit: None,
+) -> list[tuple[Group, ...]]:
+    """The units, single kernels or those of one op, that share a mark together.
+
+    One mark holds units of one kind, roof and bound: those of the same cost, and those so near to each other on both
     axes that their marks would cover each other. With `coarse`, or where that leaves more than 60 marks, it holds all.
+    Units that differ in `apart` never share one.
     """
-    kinds: dict[Hashable, list[Timing]] = defaultdict(list)
-    for timing in timings:
-        kernel = timing.kernel
-        algorithm = bool(kernel.algorithm)
-        kinds[kernel.kind, kernel.cost.label, kernel.family, roof_of(timing), timing.bound, algorithm].append(timing)
+    kinds: dict[Hashable, list[Group]] = defaultdict(list)
+    for unit in units:
+        first = head(unit)
+        kernel = first.kernel
+        what = kernel.kind, kernel.cost.label, kernel.family, bool(kernel.algorithm)
+        kinds[what, roof_of(unit), first.bound, apart(unit)].append(unit)
     whole = [tuple(members) for members in kinds.values()]
     if coarse:
         return whole
@@ -36,38 +49,50 @@ def grouped(timings: Iterable[Timing], roof_of: Callable[[Timing], str], *, coar
     return fine if len(fine) <= MOST_MARKS else whole
 
 
-def alike(timings: Iterable[Timing], roof_of: Callable[[Timing], str]) -> list[Group]:
+def alike(units: Sequence[Group], roof_of: Callable[[Group], str]) -> list[tuple[Group, ...]]:
     """The kernels, equal ones together: of one kind, cost, arithmetic, bound and phase, in modules that numbers alone
     tell apart, as the layers of a stack are.
     """
-    found: dict[Hashable, list[Timing]] = defaultdict(list)
-    for timing in timings:
+    found: dict[Hashable, list[Group]] = defaultdict(list)
+    for unit in units:
+        timing = head(unit)
         kernel = timing.kernel
         module = tuple("*" if part.isdigit() else part for part in kernel.module.split("."))
         what = kernel.kind, kernel.cost, kernel.algorithm, kernel.math, kernel.phase
-        found[what, roof_of(timing), timing.bound, module].append(timing)
+        found[what, roof_of(unit), timing.bound, module].append(unit)
     return [tuple(members) for members in found.values()]
 
 
-def _neighbours(timings: Sequence[Timing]) -> list[Group]:
-    """Cut into groups whose members lie within a tenth of a decade of the group's longest kernel, on both axes."""
-    left = sorted(range(len(timings)), key=lambda i: (-timings[i].total_s, i))
-    places = [_place(timing) for timing in timings]
-    found: list[Group] = []
+def _neighbours(units: Sequence[Group]) -> list[tuple[Group, ...]]:
+    """Cut into sets whose members lie within a tenth of a decade of the longest of them, on both axes."""
+    seconds = [_total(unit)[2] for unit in units]
+    left = sorted(range(len(units)), key=lambda i: (-seconds[i], i))
+    places = [_place(unit) for unit in units]
+    found: list[tuple[Group, ...]] = []
     while left:
         first = left[0]
         near = {i for i in left if all(abs(a - b) <= _NEAR for a, b in zip(places[i], places[first], strict=True))}
-        found.append(tuple(timings[i] for i in sorted(near)))
+        found.append(tuple(units[i] for i in sorted(near)))
         left = [i for i in left if i not in near]
     return found
 
 
-def _place(timing: Timing) -> tuple[float, float]:
-    """Decades of intensity and of rate: FLOP/s, or byte/s of a kernel without FLOP."""
-    flop, moved = float(timing.kernel.cost.flop), float(timing.kernel.cost.bytes)
+def _total(unit: Group) -> tuple[float, float, float]:
+    """FLOP, bytes and seconds."""
+    costs = [timing.kernel.cost for timing in unit]
+    return (
+        sum(float(cost.flop) for cost in costs),
+        sum(float(cost.bytes) for cost in costs),
+        sum(timing.total_s for timing in unit),
+    )
+
+
+def _place(unit: Group) -> tuple[float, float]:
+    """Decades of intensity and of rate: FLOP/s, or byte/s without FLOP."""
+    flop, moved, seconds = _total(unit)
     if not flop:
-        return 0.0, math.log10(moved / timing.total_s)
-    return math.log10(flop / moved), math.log10(flop / timing.total_s)
+        return 0.0, math.log10(moved / seconds)
+    return math.log10(flop / moved), math.log10(flop / seconds)
 
 
 # --- names ---------------------------------------------------------------------------------------------------------
@@ -134,12 +159,13 @@ class Namer:
     def label(self, group: Group) -> str:
         """The short name of a mark: a path where one fits it, else the op and how many kernels there are."""
         kernel = group[0].kernel
-        word = op_word(kernel.kind, kernel.family, kernel.cost.label)
+        part = kernel.cost.label if len({timing.kernel.cost.label for timing in group}) == 1 else ""
+        word = op_word(kernel.kind, kernel.family, part)
         modules = [timing.kernel.module for timing in group]
         # The paths of the commonest length speak for the rest.
         dots, count = Counter(module.count(".") for module in modules).most_common(1)[0]
         speaking = [module for module in modules if module.count(".") == dots]
-        alone = not kernel.cost.label and self._telling.issuperset(speaking)
+        alone = not part and self._telling.issuperset(speaking)
         others = (
             [module for found in self._modules.values() for module in found]
             if alone

@@ -16,8 +16,13 @@ from rooflinekit.units import format_quantity
 
 SCHEMA_VERSION = 1
 
+L2 = "L2"  # what its roof is called
+_ABOVE = 1.02  # from here on a point is above its roof, and not at it
+
 RoofKind = Literal["memory", "compute"]
-Provenance = Literal["datasheet", "default share", "fitted share", "measured burst", "measured sustained"]
+Provenance = Literal[
+    "datasheet", "default", "fitted", "default share", "fitted share", "measured burst", "measured sustained"
+]
 PointBound = Literal["compute", "memory", "overhead"]
 
 
@@ -29,13 +34,15 @@ class Roof:
     kind: RoofKind
     name: str  # "HBM2e", "tf32 matrix", "fp32 vector"
     value: float
-    unit: Literal["byte/s", "flop/s"]
+    unit: Literal["byte/s", "flop/s", "share"]
     provenance: Provenance
     share: float = 1.0  # of the datasheet's value
 
     @property
     def rate(self) -> str:
         """The value with its unit, three digits: "2.04 TB/s"."""
+        if self.unit == "share":
+            return f"{self.value:.0%}".replace("%", " %")
         text = format_quantity(self.value, self.unit)
         return text.replace("FLOP/s", "OP/s") if self.name.startswith("int") else text
 
@@ -70,6 +77,9 @@ class Point:
     bound: PointBound
     word: str = ""  # the op in short: "conv weight gradient"
     phase: str = ""  # "forward", "backward", "optimizer"; "" where its kernels are of several
+    measured_s: float = 0.0  # what a profiler saw of the same ops; 0 where it did not
+    dram_bytes: float = 0.0  # traffic that the model expects at DRAM; 0 where it is not known
+    l2_bytes: float = 0.0  # and at the L2, that to DRAM included
 
     @property
     def intensity(self) -> float:
@@ -85,6 +95,11 @@ class Point:
     def bandwidth(self) -> float:
         """byte/s achieved."""
         return self.bytes / self.time_s
+
+    @property
+    def error(self) -> float:
+        """predicted / measured − 1 of a point that was measured: above 0 where the prediction is too slow."""
+        return self.time_s / self.measured_s - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +126,52 @@ class Series:
     kernels: int
     omitted: int  # kernels without traffic, which have no place on either axis
     omitted_s: float
+    measured_s: float = 0.0  # wall time of the same step as measured; 0 where it was not
+    needed_bytes: float = 0.0  # of the device's memory; 0 where it is not known
+    capacity_bytes: float = 0.0
+    fits: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A whole step as one mark on a path: its FLOP, its bytes, its wall time."""
+
+    label: str
+    device: str
+    flop: float
+    bytes: float
+    time_s: float
+    bound: PointBound
+
+    @property
+    def intensity(self) -> float:
+        """FLOP/byte."""
+        return self.flop / self.bytes
+
+    @property
+    def performance(self) -> float:
+        """FLOP/s of the wall time."""
+        return self.flop / self.time_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """How a step moves as one thing about it changes."""
+
+    name: str  # what tells it from other paths; "" for the only one
+    over: str  # what changes: "batch", "device", "execution"
+    stops: tuple[Stop, ...]  # in order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """What starting a kernel costs on a device, beside the kernels of a step."""
+
+    series: str
+    device: str
+    start_s: float  # of each kernel, work or not
+    median_bytes: float  # half of the kernels move less
+    kernels: int  # that wait longer for their start than they work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +188,10 @@ class Figure:
     points: tuple[Point, ...]
     rail: tuple[Point, ...]
     notes: tuple[str, ...] = ()  # assumptions, such as emulated formats
+    trajectories: tuple[Trajectory, ...] = ()
+    floors: tuple[Floor, ...] = ()
+    by_level: bool = False  # whether points stand at the traffic of L2 and DRAM, not at the compulsory one
+    normalized: bool = False  # whether it is drawn as shares of each roof
 
     def __post_init__(self) -> None:
         known = {(roof.device, roof.name) for roof in self.roofs}
@@ -137,12 +202,15 @@ class Figure:
                 )
             if point.bytes <= 0 or point.time_s <= 0:
                 raise InputError(f"figure: point {point.label!r}: expected positive bytes and time_s")
-        for where, points in (
-            ("points", [p for p in self.points if p.flop <= 0]),
-            ("rail", [p for p in self.rail if p.flop]),
-        ):
+            if min(point.measured_s, point.dram_bytes, point.l2_bytes) < 0:
+                raise InputError(f"figure: point {point.label!r}: expected measured_s, dram_bytes, l2_bytes from 0 on")
+        wrong = {"points": [p for p in self.points if p.flop <= 0], "rail": [p for p in self.rail if p.flop]}
+        for where, points in wrong.items():
             if points:
                 raise InputError(f"figure: {where}: {points[0].label!r} has flop {points[0].flop:g}")
+        for stop in (stop for path in self.trajectories for stop in path.stops):
+            if min(stop.flop, stop.bytes, stop.time_s) <= 0:
+                raise InputError(f"figure: stop {stop.label!r}: expected positive flop, bytes and time_s")
         for roof in self.roofs:
             if roof.value <= 0:
                 raise InputError(f"figure: roof {roof.name!r}: expected a positive value; got {roof.value:g}")
@@ -167,6 +235,32 @@ class Figure:
     def ridge(self, roof: Roof) -> float:
         """FLOP/byte at which a compute roof meets the memory roof of its device and provenance. Raises InputError."""
         return roof.value / self.memory_roof(roof.device, roof.provenance).value
+
+    def excess(self, point: Point) -> float:
+        """By how much a point, measured where it was, exceeds its datasheet roof: 1.2 is 20 % above it.
+
+        Where the DRAM traffic is known, the memory roof is asked to carry that alone.
+        """
+        seconds = point.measured_s or point.time_s
+        least = (point.dram_bytes if point.l2_bytes else point.bytes) / self.memory_roof(point.device).value
+        for roof in self.roofs:
+            if (roof.device, roof.name, roof.provenance, roof.kind) == (
+                point.device, point.roof, "datasheet", "compute",
+            ):  # fmt: skip
+                least = max(least, point.flop / roof.value)
+        return least / seconds
+
+    def level_bytes(self, point: Point) -> dict[str, float]:
+        """Traffic of a point at each level of memory, by the name of the level's roof, the slowest level first."""
+        dram = self.memory_roof(point.device)
+        found = {dram.name: point.dram_bytes, L2: point.l2_bytes}
+        rates = {roof.name: roof.value for roof in self.roofs if roof.device == point.device and roof.kind == "memory"}
+        return dict(sorted(found.items(), key=lambda level: -level[1] / rates.get(level[0], dram.value)))
+
+    @property
+    def above(self) -> tuple[Point, ...]:
+        """Points above their datasheet roof by more than 2 %: errors until explained."""
+        return tuple(point for point in (*self.points, *self.rail) if self.excess(point) > _ABOVE)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON; `from_dict` reads it back."""

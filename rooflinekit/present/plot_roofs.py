@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rooflinekit.present.figure_caption import three_digits
 from rooflinekit.present.figure_records import Figure, Roof, RoofKind
+from rooflinekit.present.figure_sentences import three_digits
 from rooflinekit.present.plot_frame import Frame
 from rooflinekit.present.plot_labels import Box, Candidate
 from rooflinekit.present.plot_style import DASHES, INK, SERIES_COLOURS
@@ -39,6 +39,8 @@ class Line:
         name, origin = _joined(self.roofs), self.first.origin
         # Where integers share the line, the unit is that of the others.
         rate = max((roof.rate for roof in self.roofs), key=lambda text: "FLOP" in text)
+        if self.dashed and self.first.provenance in ("fitted", "default"):  # no datasheet states it
+            return [(0, f"{name} {rate} ({origin})"), (14, f"{name} {rate}")]
         if self.dashed:  # the solid line beside it says the name
             return [(0, f"{name} {rate} ({origin})"), (14, f"{rate} ({origin})"), (24, rate)]
         found = [(0, f"{prefix}{name} {rate} ({origin})"), (14, f"{prefix}{name} {rate}")]

@@ -11,7 +11,19 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from rooflinekit.present.chart_scales import unit_of
-from rooflinekit.present.plot_style import BLUE, FAINT, INK, VERMILLION, Style, Width, drawing, new_axes, style_of
+from rooflinekit.present.plot_style import (
+    BLUE,
+    FAINT,
+    INK,
+    VERMILLION,
+    Style,
+    Venue,
+    Width,
+    drawing,
+    new_axes,
+    plain_frame,
+    style_of,
+)
 
 
 class Compared(Protocol):
@@ -33,13 +45,15 @@ class Compared(Protocol):
         """Seconds by term, b less a; they add up to the difference of the totals."""
 
 
-def waterfall(explanation: Compared, ax: Axes | None = None, *, width: Width = "column") -> Axes:
+def waterfall(
+    explanation: Compared, ax: Axes | None = None, *, width: Width = "column", venue: Venue | None = None
+) -> Axes:
     """Draws the way from the time of a to that of b: a bar for each, and one step for each term.
 
-    ax: where to draw; by default a new figure. width: the preset of sizes, "column" or "page". Raises InputError for
-    another width.
+    ax: where to draw; by default a new figure. width, venue: presets of sizes, as of `roofline`. Raises InputError for
+    others.
     """
-    style = style_of(width)
+    style = style_of(width, venue)
     terms = {name: seconds for name, seconds in explanation.terms().items() if seconds or name != "input"}
     totals = explanation.totals
     levels = list(accumulate(terms.values(), initial=totals[0]))
@@ -88,11 +102,8 @@ def _frame(axes: Axes, explanation: Compared, terms: list[str], highest: float, 
     scale, unit = unit_of(highest)
     axes.set_ylabel(f"Time of one {explanation.per} ({unit})", fontsize=style.axis_font)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / scale:g}"))
-    axes.tick_params(labelsize=style.tick_font)
+    plain_frame(axes, style)
     axes.tick_params(axis="x", length=0)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.4, zorder=0)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _label(axes: Axes, levels: list[float], total: float, style: Style) -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from rooflinekit.ir.op import Phase
 from rooflinekit.present.chart_roofline import NARROW, WIDE, RooflineChart, roofline_chart
 from rooflinekit.present.figure import kernel_figure
-from rooflinekit.present.figure_caption import caption, three_digits
+from rooflinekit.present.figure_caption import caption
 from rooflinekit.present.figure_groups import path_pattern
 from rooflinekit.present.figure_records import Figure, Point, by_time
+from rooflinekit.present.figure_sentences import three_digits
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
 

@@ -340,7 +340,12 @@ def _broken(figure: Figure, path: list[Any], value: Any) -> dict[str, Any]:
         (["schema"], True, "figure: schema: expected 1; got True"),
         (["schema"], None, "figure: schema: expected 1; got no such key"),
         (["roofs"], None, "figure: the key 'roofs' is missing"),
-        (["colour"], "red", "figure: unknown key 'colour'; the keys are devices, series, roofs, points, rail, notes"),
+        (
+            ["colour"],
+            "red",
+            "figure: unknown key 'colour'; the keys are devices, series, roofs, points, rail, notes, "
+            "trajectories, floors, by_level, normalized",
+        ),
         (["roofs", 0, "value"], "2 TB/s", "figure.roofs[0].value: expected a finite number; got '2 TB/s'"),
         (["roofs", 0, "value"], math.inf, "figure.roofs[0].value: expected a finite number; got inf"),
         (["roofs", 0, "value"], 0.0, "figure: roof 'HBM2e': expected a positive value; got 0"),

@@ -325,6 +325,44 @@ def test_unknown_width(figures: dict[str, Figure]) -> None:
         plot.roofline(figures["product"], width="colum")  # type: ignore[arg-type]
 
 
+#: Widths of text and column in the templates' own words, in inches: TeX has 72.27 points an inch.
+VENUES = {
+    ("ieee", "column"): 252 / 72.27,
+    ("ieee", "page"): 516 / 72.27,
+    ("acm", "column"): 241.14749 / 72.27,
+    ("acm", "page"): 506.295 / 72.27,
+    ("lncs", "column"): 122 / 25.4,
+    ("lncs", "page"): 122 / 25.4,
+    ("neurips", "page"): 5.5,
+    ("slides", "page"): 140 / 25.4,  # of 160 mm, less beamer's margins of 10 mm
+}
+
+
+@pytest.mark.parametrize(("venue", "width"), VENUES)
+def test_figures_are_as_wide_as_the_text_of_a_venue(figures: dict[str, Figure], venue: Any, width: Any) -> None:
+    ax = plot.roofline(figures["transformer"], width=width, venue=venue)
+    page = ax.get_figure(root=True)
+    assert page is not None
+    assert page.get_size_inches()[0] == pytest.approx(VENUES[venue, width], abs=0.012)
+    page.draw_without_rendering()
+    boxes = [corners(text) for text in texts_of(ax)]
+    assert not any(shadows_overlap(a, b) for a, b in itertools.combinations(boxes, 2))
+    inside = page.bbox
+    for label in (ax.xaxis.label, ax.yaxis.label):
+        extent = label.get_window_extent()
+        assert extent.x0 >= inside.x0
+        assert extent.y0 >= inside.y0
+    assert min(text.get_fontsize() for text in texts_of(ax)) >= 5.5
+
+
+def test_unknown_venue(figures: dict[str, Figure]) -> None:
+    with pytest.raises(InputError) as caught:
+        plot.roofline(figures["product"], venue="iee")  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "venue: expected ieee, acm, lncs, neurips, slides or None; got 'iee'; did you mean 'ieee'?"
+    )
+
+
 def test_needs_no_torch() -> None:
     code = "import sys, rooflinekit.present.plot; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -357,7 +395,7 @@ def test_room_prefers_what_covers_least() -> None:
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("suffix", ["svg", "pdf", "png"])
+@pytest.mark.parametrize("suffix", ["svg", "pdf", "png", "pgf"])
 def test_same_figure_same_bytes(figures: dict[str, Figure], tmp_path: Path, suffix: str) -> None:
     one = plot.save(plot.roofline(figures["product"]), tmp_path / f"one.{suffix}")
     two = plot.save(plot.roofline(figures["product"]), tmp_path / f"two.{suffix}")
@@ -384,6 +422,19 @@ def test_pdf_embeds_type_42_fonts(drawn: Draw, tmp_path: Path) -> None:
     assert b"/CreationDate" not in content
 
 
+def test_pgf_is_text_that_latex_draws(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PATH", "")  # no TeX to ask for the sizes of texts
+    ax = plot.roofline(rk.load_device(A100))
+    ax.annotate("a_b & 50 % #1 {x} ×2 µs", (100, 1e13))
+    content = plot.save(ax, tmp_path / "a.pgf").read_text(encoding="utf-8")
+    assert content.count("{pgfpicture}") == 2
+    assert content.count(r"\begin{pgfscope}") == content.count(r"\end{pgfscope}") > 50
+    assert r"\pgfqpoint{3.500000in}{2.800000in}" in content
+    assert r"a\_b \& 50 % \#1 \{x\} \ensuremath{\times}2 \ensuremath{\mu}s" in content
+    assert "HBM2e 2.04 TB/s (datasheet)" in content
+    assert content.isascii()
+
+
 def test_save_takes_a_figure_and_any_case(figures: dict[str, Figure], tmp_path: Path) -> None:
     page = Page(figsize=(3.5, 2.8))
     plot.roofline(figures["product"], page.subplots())
@@ -394,9 +445,9 @@ def test_save_takes_a_figure_and_any_case(figures: dict[str, Figure], tmp_path: 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("a.jpg", "expected a file name that ends in .pdf, .png, .svg"),
-        ("a", "expected a file name that ends in .pdf, .png, .svg"),
-        ("a.pfd", "expected a file name that ends in .pdf, .png, .svg"),
+        ("a.jpg", "expected a file name that ends in .pdf, .pgf, .png, .svg"),
+        ("a", "expected a file name that ends in .pdf, .pgf, .png, .svg"),
+        ("a.pfd", "expected a file name that ends in .pdf, .pgf, .png, .svg"),
         ("missing/a.pdf", "cannot be written: No such file or directory"),
     ],
 )

@@ -1,0 +1,143 @@
+"""The subcommand that draws figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from rooflinekit.cli_options import TargetArgument
+from rooflinekit.cli_parse import check_word, variants_of
+from rooflinekit.cli_workload import OPEN, Workload, describes_workload
+from rooflinekit.errors import InputError
+
+if TYPE_CHECKING:
+    from rooflinekit.ir.graph import Graph
+    from rooflinekit.step.prediction import Prediction
+
+_WHATS = ("roofline", "timeline", "memory", "sweep")
+_SWEEP_HELP = "a size and its values, batch=1,8,64: what --what sweep draws, and a path through a roofline"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommand to the program's."""
+    app.command(context_settings=OPEN)(plot)
+
+
+@describes_workload
+def plot(
+    workload: Workload,
+    target: TargetArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="file to write: .pdf, .svg, .png or .pgf (for LaTeX)")],
+    what: Annotated[str, typer.Option(help="roofline, timeline, memory or sweep")] = "roofline",
+    over: Annotated[str | None, typer.Option(metavar="NAME=VALUE,…", help=_SWEEP_HELP)] = None,
+    venue: Annotated[str | None, typer.Option(help="sizes of its template: ieee, acm, lncs, neurips or slides")] = None,
+    width: Annotated[str | None, typer.Option(help="column or page")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="TRACE.json", help="of torch.profiler: roofline of measured beside predicted")
+    ] = None,
+    by_level: Annotated[bool, typer.Option("--by-level", help="roofline at the traffic of DRAM and of the L2")] = False,
+    normalized: Annotated[bool, typer.Option("--normalized", help="roofline in shares of each roof")] = False,
+    launch: Annotated[bool, typer.Option("--launch", help="roofline with what starting kernels costs")] = False,
+    caption: Annotated[bool, typer.Option("--caption", help="also print the caption of a roofline")] = False,
+) -> None:
+    """A figure of one step: a roofline, the time line, the memory, or the time over a size.
+
+    Example: rooflinekit plot timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --out figure.pdf
+    """
+    check_word("--what", what, _WHATS)
+    _check(workload, what, over, out, {"--trace": trace, "--by-level": by_level, "--normalized": normalized,
+                                       "--launch": launch, "--caption": caption})  # fmt: skip
+    from rooflinekit.present import plot as figures
+    from rooflinekit.present.plot_style import Venue, style_of
+
+    check_word("--venue", venue, get_args(Venue))
+    check_word("--width", width, ("column", "page"))
+    style_of(width or "column", venue)
+    sizes: dict[str, Any] = {"width": width or ("page" if what == "timeline" else "column"), "venue": venue}
+    if what == "sweep":
+        name, values = _size(over or "")
+        drawn = figures.sweep(_table(workload, target, name, values), name, **sizes)
+    elif what == "roofline":
+        from rooflinekit.present.figure import roofline_figure
+
+        subject: Any = _predictions(workload, target, over) if trace is None else _beside(workload, target, trace)
+        figure = roofline_figure(subject, path=over is not None, by_level=by_level, normalized=normalized)
+        drawn = figures.roofline(figure, launch=launch, **sizes)
+    else:
+        draws: dict[str, Callable[..., Any]] = {"timeline": figures.timeline, "memory": figures.memory}
+        ((prediction,),) = workload.predict(target)
+        drawn = draws[what](prediction, **sizes)
+    figures.save(drawn, out)
+    print(f"figure written to {out}")
+    if caption:
+        print(figures.caption(figure))
+
+
+def _check(workload: Workload, what: str, over: str | None, out: Path, given: dict[str, Any]) -> None:
+    """Before the slow part: raises InputError for options that do not go together."""
+    from rooflinekit.present.plot_files import check_name
+
+    check_name(out)
+    own = next((option for option, value in given.items() if value), None)
+    if own is not None and what != "roofline":
+        raise InputError(f"{own} belongs to --what roofline; got --what {what}")
+    if what == "sweep" and over is None:
+        raise InputError("--what sweep: over which size? Such as --over batch=1,8,64")
+    if over is not None and what not in ("sweep", "roofline"):
+        raise InputError(f"--over belongs to --what sweep or roofline; got --what {what}")
+    if over is not None and _size(over)[0] not in workload.sizes:
+        raise InputError(f"--over {over}: no size of --input is named {_size(over)[0]}")
+    if what in ("timeline", "memory") and len(workload.gpus) != 1:
+        raise InputError(f"--what {what} draws one step; got {len(workload.gpus)} GPUs")
+    if given["--trace"] is not None and (len(workload.gpus) != 1 or over is not None or given["--by-level"]):
+        raise InputError("--trace: one measured step beside its prediction: one --gpu, without --over and --by-level")
+
+
+def _size(over: str) -> tuple[str, list[int]]:
+    ((name, values),) = variants_of([over]).items()
+    if name in ("execution", "autocast", "channels_last") or len(values) < 2:
+        raise InputError(f"--over {over}: expected a size with two values or more, such as batch=1,8,64")
+    return name, values
+
+
+def _table(workload: Workload, target: str, name: str, values: list[int]) -> Any:
+    from rooflinekit import workflows
+    from rooflinekit.study import sweep_run
+
+    graph, others = _opened(workload, target, name)
+    machines, host, execution = workload.setting()
+    plan = workflows.swept(graph, machines, host, execution, {**others, name: values})
+    return sweep_run.run(plan, executor=None, workers=None, progress=None)
+
+
+def _predictions(workload: Workload, target: str, over: str | None) -> list[Prediction]:
+    if over is None:
+        (predictions,) = workload.predict(target)
+        return predictions
+    from rooflinekit.step.prediction import predict_graph
+
+    name, values = _size(over)
+    whole, others = _opened(workload, target, name)
+    machines, host, execution = workload.setting()
+    graphs = [whole.at(**others, **{name: value}) for value in values]
+    return [predict_graph(graph, machine, host, execution) for machine in machines for graph in graphs]
+
+
+def _opened(workload: Workload, target: str, name: str) -> tuple[Graph, dict[str, int]]:
+    """The graph with its sizes open, and numbers for all but one of them."""
+    from rooflinekit.ir.origin import opened
+
+    (graph,) = workload.trace(target, sizes_open=True)
+    whole = opened(graph, name)
+    return whole, {size: value for size, value in workload.sizes.items() if size in whole.dims and size != name}
+
+
+def _beside(workload: Workload, target: str, trace: Path) -> Any:
+    from rooflinekit.study.profile import Profile
+
+    measured = Profile.read(trace)
+    ((prediction,),) = workload.predict(target)
+    return measured.beside(prediction)

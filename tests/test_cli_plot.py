@@ -1,0 +1,76 @@
+"""`rooflinekit plot`, as a user meets it."""
+
+from pathlib import Path
+
+import pytest
+from traces import two_steps, write
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    code = "from torch import nn\n\ndef Net():\n    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(inplace=True))\n"
+    (tmp_path / "net.py").write_text(code)
+    return f"{tmp_path}/net.py:Net"
+
+
+COMMON = ("--input", "batch,64", "--batch", 32, "--gpu", "nvidia-l4")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((), "ridge"),
+        (("--venue", "ieee", "--width", "page", "--by-level"), "L2 "),
+        (("--normalized", "--gpu", "nvidia-t4"), "Share of its own roof"),
+        (("--launch",), "a kernel"),
+        (("--over", "batch=1,64,4096"), "batch 4096"),
+        (("--what", "timeline"), "CPU issues"),
+        (("--what", "memory"), "peak "),
+        (("--what", "sweep", "--over", "batch=1,8,64", "--gpu", "nvidia-t4"), "Samples/s"),
+    ],
+)
+def test_each_figure(run, net, tmp_path, options, told) -> None:
+    out = tmp_path / "figure.svg"
+    result = run("plot", net, *COMMON, *options, "--out", out)
+    assert (result.status, result.err) == (0, "")
+    assert result.out == f"figure written to {out}\n"
+    assert told in out.read_text(encoding="utf-8")
+
+
+def test_measured_beside_predicted_with_a_caption(run, net, tmp_path) -> None:
+    trace = write(two_steps(), tmp_path / "trace.json")
+    out = tmp_path / "figure.pgf"
+    result = run("plot", net, *COMMON, "--trace", trace, "--caption", "--out", out)
+    assert (result.status, result.err) == (0, "")
+    assert "Measured: 100 µs; predicted / measured − 1 is " in result.out
+    assert "Hollow marks are predicted, filled ones measured" in result.out
+    assert r"\begin{pgfpicture}" in out.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--what", "pie"), "--what"),
+        (("--venue", "nature"), "--venue"),
+        (("--width", "wide"), "--width"),
+        (("--what", "sweep"), "--what sweep: over which size? Such as --over batch=1,8,64"),
+        (("--over", "seq=1,2"), "--over seq=1,2: no size of --input is named seq"),
+        (("--over", "batch=1"), "--over batch=1: expected a size with two values or more, such as batch=1,8,64"),
+        (("--what", "memory", "--launch"), "--launch belongs to --what roofline; got --what memory"),
+        (("--what", "timeline", "--gpu", "nvidia-t4"), "--what timeline draws one step; got 2 GPUs"),
+        (("--what", "memory", "--over", "batch=1,2"), "--over belongs to --what sweep or roofline; got --what memory"),
+        (("--trace", "t.json", "--by-level"), "--trace: one measured step beside its prediction: one --gpu, without"),
+        (("--trace", "lost.json"), "lost.json"),
+    ],
+)
+def test_wrong_use_is_one_line(run, net, tmp_path, options, message) -> None:
+    result = run("plot", net, *COMMON, *options, "--out", tmp_path / "a.svg")
+    assert result.status == 2
+    assert message in result.err
+    assert len(result.err.splitlines()) == 1
+    assert not (tmp_path / "a.svg").exists()
+
+
+def test_a_file_of_no_known_kind_is_refused_at_once(run, tmp_path) -> None:
+    result = run("plot", "no.such:model", *COMMON, "--out", tmp_path / "a.jpg")
+    assert result.err == f"rooflinekit: {tmp_path}/a.jpg: expected a file name that ends in .pdf, .pgf, .png, .svg\n"
