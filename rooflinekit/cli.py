@@ -12,6 +12,7 @@ from rooflinekit import (
     cli_advise,
     cli_calibrate,
     cli_campaign,
+    cli_clusters,
     cli_compare,
     cli_crossover,
     cli_devices,
@@ -153,6 +154,7 @@ def plot(
 
 
 cli_devices.register(app)
+cli_clusters.register(app)
 cli_fit.register(app)
 cli_calibrate.register(app)
 cli_campaign.register(app)
