@@ -1,7 +1,8 @@
 """Constants of collectives from measurements: one value of any link, and how far each kind of link is from it.
 
-As in `fitting`: a constant of a kind is shared · exp(own), the own part with a prior around 0. What the harness adds
-is fitted beside them and belongs to a source: where a profiler has timed a kernel, the wait for other ranks is in it.
+As in `fitting`: a constant of a kind is shared · exp(own), the own part with a prior around 0. Where a profiler has
+timed a kernel, the gap before it is missing and the wait for other ranks is in it: of such a source one number stands
+in the place of the start, is fitted beside the constants and belongs to none of them.
 """
 
 from __future__ import annotations
@@ -48,14 +49,15 @@ class Group:
         """Whether switches add up numbers of the format."""
         return self.format.startswith(("fp", "bf"))
 
-    def predict(self, constants: LinkConstants, wait_s: float = 0.0) -> Floats:
-        """Seconds by the fastest algorithm."""
+    def predict(self, constants: LinkConstants, wait_s: float | None = None) -> Floats:
+        """Seconds by the fastest algorithm. wait_s: what stands in the place of the start where a profiler has timed."""
         ways = algorithms_of(self.collective, self.route, sums_in_switch=self.sums_in_switch)
-        totals = [
-            ALGORITHMS[way](self.collective, self.sizes, self.route, constants).total_s  # type: ignore[arg-type]
+        timings = [
+            ALGORITHMS[way](self.collective, self.sizes, self.route, constants)  # type: ignore[arg-type]
             for way in ways
         ]
-        return np.asarray(np.minimum.reduce(totals) + wait_s, dtype=float)
+        ahead = 0.0 if wait_s is None else wait_s - timings[0].start_s
+        return np.asarray(np.minimum.reduce([timing.total_s for timing in timings]) + ahead, dtype=float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class LinkFit:
     def errors(self, groups: Sequence[Group] | None = None) -> list[Floats]:
         """ln(measured / predicted) of each group."""
         chosen = self.groups if groups is None else groups
-        return [np.log(g.seconds / g.predict(self.constants, self.waits.get(g.source, 0.0))) for g in chosen]
+        return [np.log(g.seconds / g.predict(self.constants, self.waits.get(g.source))) for g in chosen]
 
 
 def groups_of(campaigns: Sequence[LinkCampaign], keep: Mapping[int, np.ndarray] | None = None) -> tuple[Group, ...]:
@@ -104,7 +106,7 @@ def fit_links(groups: Sequence[Group], base: LinkConstants | None = None) -> Lin
     def residuals(x: Floats) -> Floats:
         constants, waits = _unpack(dict(zip(keys, x, strict=True)), base)
         parts = [
-            np.log(g.predict(constants, waits.get(g.source, 0.0)) / g.seconds)
+            np.log(g.predict(constants, waits.get(g.source)) / g.seconds)
             * min(1.0, (_WEIGHT / g.sizes.size)) ** 0.5
             for g in groups
         ]
@@ -128,7 +130,7 @@ Key = tuple[str, str]  # (constant, ""): shared; (constant, kind): own, relative
 def _parameters(groups: Sequence[Group], base: LinkConstants | None) -> list[tuple[Key, float, float]]:
     """Of each parameter key, start and spread in log units."""
     links = sorted({link.name for g in groups for link in g.route.links})
-    devices = sorted({_generation(device) for g in groups for device in g.route.devices})
+    devices = sorted({_generation(device) for g in groups if not g.source for device in g.route.devices})
     own = [(name, kind) for name in LINK_PARTS for kind in links] + [
         (name, kind) for name in DEVICE_PARTS for kind in devices if name != "copy_share" or kind != "cpu"
     ]
