@@ -1,7 +1,7 @@
 """How far predicted collectives are from measured ones: `python benchmarks/collectives_accuracy.py DATA`.
 
-DATA: folder with the tables of aiconfigurator and vidur, whole. Three questions, each with a fit of its own: sizes that the
-fit has not seen (a fifth of all, by hash), a number of GPUs that it has not seen, and a generation of links that it has not seen.
+DATA: folder with the tables of aiconfigurator and vidur, whole. Three questions, each with a fit of its own: sizes that
+the fit has not seen (a fifth of all, by hash), a number of GPUs that it has not seen, and a generation of NVLink.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def _rows(fit: LinkFit, groups: Sequence[Group], part: Callable[[Group], str], w
         ape, bias = _percent(off), np.median(np.exp(-off) - 1) * 100
         yield (
             f"| {name} | {collective} | {ranks} | {off.size} | {np.median(ape):.1f} % | {np.quantile(ape, 0.9):.0f} % "
-            f"| {bias:+.1f} % | {np.median(_percent(alone)):.1f} % | {inside.mean():.0%} | {np.median(_percent(sheet)):.0f} % |"
+            f"| {bias:+.1f} % | {np.median(_percent(alone)):.1f} % | {inside.mean():.0%} "
+            f"| {np.median(_percent(sheet)):.0f} % |"
         )
     if totals:
         ape = _percent(np.concatenate(totals))

@@ -28,7 +28,8 @@ import pandas as pd
 from rooflinekit.errors import CampaignError
 from rooflinekit.files import write_text
 from rooflinekit.hardware.cluster import Cluster
-from rooflinekit.hardware.specs import load_cluster
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.specs import load_cluster, members_of
 from rooflinekit.model.collectives import COLLECTIVES
 
 TIMINGS = ("stream", "profiler", "call")
@@ -40,7 +41,7 @@ COLUMNS = ("collective", "ranks", "format", "bytes", "seconds")
 class LinkCampaign:
     """Collectives of one cluster from one source, timed in one way. `rows` has the columns COLUMNS.
 
-    links: the cluster where it has no file: processes of the machine at hand.
+    links, devices: the cluster and its node's devices where they have no files: processes of the machine at hand.
     """
 
     cluster: str
@@ -50,11 +51,17 @@ class LinkCampaign:
     rows: pd.DataFrame
     notes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     links: Cluster | None = None
+    devices: tuple[Device, ...] = ()
 
     @property
     def description(self) -> Cluster:
         """The cluster. Raises DeviceNotFoundError for one that nobody knows."""
         return self.links or load_cluster(self.cluster)
+
+    @property
+    def members(self) -> tuple[Device, ...]:
+        """The devices of a node. Raises DeviceNotFoundError for what nobody knows."""
+        return self.devices or members_of(self.description)
 
 
 def load_link_campaigns(folder: Path) -> tuple[LinkCampaign, ...]:

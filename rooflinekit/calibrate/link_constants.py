@@ -19,15 +19,15 @@ def _d(
 #: Of a kind of link, or of a generation of GPUs. `between`: how far those may be from each other, in log units.
 LINK_CONSTANTS: dict[str, Description] = {
     "share": _d("1", "bandwidth that a long message gets, of the link's in one direction",
-                0.8, 0.005, 1.0, 0.3, 0.15, _FITTED),
-    "hop": _d("s", "from one device to the next, of an empty message", 1e-6, 1e-8, 1e-4, 0.7, 0.5, _FITTED),
+                0.8, 0.002, 1.0, 0.3, 0.15, _FITTED),
+    "hop": _d("s", "from one device to the next, of an empty message", 1e-6, 1e-8, 1e-3, 0.7, 0.5, _FITTED),
     "chunk": _d("s", "what a piece of a message costs on its way through the devices, beside its bytes",
                 5e-6, 1e-9, 1e-3, 0.7, 0.5, _FITTED),
-    "start": _d("s", "the kernel's start and end, and the gap before it", 5e-6, 1e-6, 1e-4, 0.5, 0.4, _FITTED),
+    "start": _d("s", "the kernel's start and end, and the gap before it", 5e-6, 1e-6, 1e-3, 0.5, 0.4, _FITTED),
     "peer_start": _d("s", "more of it where every device sends to every other one",
                      2e-6, 1e-8, 2e-5, 0.7, 0.3, _FITTED),
     "copy_share": _d("1", "rate at which a rank's own part is copied, of DRAM bandwidth",
-                     0.3, 0.05, 1.0, 0.5, 0.3, _FITTED),
+                     0.3, 0.001, 1.0, 0.5, 0.3, _FITTED),
     "nvls_start": _d("s", "latency of adding up in the switch", 1.5e-5, 1e-6, 2e-4, 0.7, 0.0, _FITTED),
     "nvls_share": _d("1", "bandwidth while the switch adds up, of the link's in one direction",
                      0.65, 0.2, 1.0, 0.3, 0.0, _FITTED),
@@ -62,5 +62,6 @@ STATED: dict[str, tuple[float, float, str]] = {
     "share loopback": (0.05, 0.7, f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"),
     "hop loopback": (2.5e-5, 0.7, f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"),
     "chunk loopback": (1.0e-5, 1.0, f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"),
+    "copy_share cpu": (0.02, 0.7, f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"),
     "start cpu": (3.0e-5, 0.7, f"{_STATED}; `rooflinekit calibrate --device cpu` measures it"),
 }

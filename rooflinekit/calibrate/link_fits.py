@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import MappingProxyType
@@ -50,18 +50,32 @@ class _File(_Record):
     spreads: dict[str, _Spread]
 
 
-@lru_cache(maxsize=8)
 def load_links(file: Path | None = None) -> LinkConstants:
     """The constants of collectives as shipped, or a file's over them. Raises SpecError for a file that is none."""
-    shipped = _read(data_dir("calibration") / "fits" / f"{LINKS}.yaml", f"calibration/fits/{LINKS}.yaml")
-    over = _read(file, str(file)) if file is not None else None
-    values = {**shipped.constants, **(over.constants if over else {})}
-    spreads = {**shipped.spreads, **(over.spreads if over else {})}
+    shipped = _shipped()
+    if file is None:
+        return shipped
+    over = _constants(_read(file, str(file)))
+    return LinkConstants(
+        constants=MappingProxyType({**shipped.constants, **over.constants}),
+        spreads=MappingProxyType({**shipped.spreads, **over.spreads}),
+    )
+
+
+@cache
+def _shipped() -> LinkConstants:
+    return _constants(_read(data_dir("calibration") / "fits" / f"{LINKS}.yaml", f"calibration/fits/{LINKS}.yaml"))
+
+
+def _constants(file: _File) -> LinkConstants:
     return LinkConstants(
         constants=MappingProxyType(
-            {key: LINK_CONSTANTS[key.split()[0]].constant(v.value, v.stderr, v.source) for key, v in values.items()}
+            {
+                key: LINK_CONSTANTS[key.split()[0]].constant(v.value, v.stderr, v.source)
+                for key, v in file.constants.items()
+            }
         ),
-        spreads=MappingProxyType({name: Spread(kernel=s.kernel, shared=s.shared) for name, s in spreads.items()}),
+        spreads=MappingProxyType({name: Spread(kernel=s.kernel, shared=s.shared) for name, s in file.spreads.items()}),
     )
 
 

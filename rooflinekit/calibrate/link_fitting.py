@@ -16,7 +16,6 @@ from scipy.optimize import least_squares
 
 from rooflinekit.calibrate.link_campaign import LinkCampaign
 from rooflinekit.calibrate.link_constants import DEVICE_PARTS, LINK_CONSTANTS, LINK_PARTS, STATED, between
-from rooflinekit.hardware.specs import members_of
 from rooflinekit.model.collectives import ALGORITHMS, UNSEEN, LinkConstants, algorithms_of
 from rooflinekit.model.links import Route, route_of
 from rooflinekit.model.machine import Constant, Spread
@@ -50,7 +49,7 @@ class Group:
         return self.format.startswith(("fp", "bf"))
 
     def predict(self, constants: LinkConstants, wait_s: float | None = None) -> Floats:
-        """Seconds by the fastest algorithm. wait_s: what stands in the place of the start where a profiler has timed."""
+        """Seconds by the fastest algorithm. wait_s: in the place of the start, where a profiler has timed."""
         ways = algorithms_of(self.collective, self.route, sums_in_switch=self.sums_in_switch)
         timings = [
             ALGORITHMS[way](self.collective, self.sizes, self.route, constants)  # type: ignore[arg-type]
@@ -79,7 +78,7 @@ def groups_of(campaigns: Sequence[LinkCampaign], keep: Mapping[int, np.ndarray] 
     found = []
     for number, campaign in enumerate(campaigns):
         cluster = campaign.description
-        devices = members_of(cluster)
+        devices = campaign.members
         rows = campaign.rows if keep is None else campaign.rows[keep[number]]
         for (collective, ranks, form), part in rows.groupby(["collective", "ranks", "format"], sort=True):
             pooled = part.groupby("bytes")["seconds"].median()  # versions of a library count once
@@ -106,8 +105,7 @@ def fit_links(groups: Sequence[Group], base: LinkConstants | None = None) -> Lin
     def residuals(x: Floats) -> Floats:
         constants, waits = _unpack(dict(zip(keys, x, strict=True)), base)
         parts = [
-            np.log(g.predict(constants, waits.get(g.source)) / g.seconds)
-            * min(1.0, (_WEIGHT / g.sizes.size)) ** 0.5
+            np.log(g.predict(constants, waits.get(g.source)) / g.seconds) * min(1.0, (_WEIGHT / g.sizes.size)) ** 0.5
             for g in groups
         ]
         return np.concatenate([*parts, _OUTLIER * (x - start) / sigma])
@@ -117,9 +115,8 @@ def fit_links(groups: Sequence[Group], base: LinkConstants | None = None) -> Lin
         residuals, start, bounds=(low, high), loss="soft_l1", f_scale=_OUTLIER, diff_step=1e-4, max_nfev=60
     )
     curvature = best.jac.T @ best.jac / _OUTLIER**2
-    errors = np.sqrt(np.diag(np.linalg.pinv(curvature)))
     values = dict(zip(keys, best.x, strict=True))
-    constants, waits = _unpack(values, base, dict(zip(keys, errors, strict=True)))
+    constants, waits = _unpack(values, base, _errors_of(keys, np.linalg.pinv(curvature)))
     fit = LinkFit(groups=tuple(groups), constants=constants, waits=MappingProxyType(waits))
     return LinkFit(groups=fit.groups, constants=_with_spreads(fit, base), waits=fit.waits)
 
@@ -131,15 +128,24 @@ def _parameters(groups: Sequence[Group], base: LinkConstants | None) -> list[tup
     """Of each parameter key, start and spread in log units."""
     links = sorted({link.name for g in groups for link in g.route.links})
     devices = sorted({_generation(device) for g in groups if not g.source for device in g.route.devices})
-    own = [(name, kind) for name in LINK_PARTS for kind in links] + [
-        (name, kind) for name in DEVICE_PARTS for kind in devices if name != "copy_share" or kind != "cpu"
-    ]
+    own = [(name, kind) for name in LINK_PARTS for kind in links]
+    own += [(name, kind) for name in DEVICE_PARTS for kind in devices]
     found: list[tuple[Key, float, float]] = []
     if base is None:
         found += [((name, ""), float(np.log(about.start)), about.spread) for name, about in LINK_CONSTANTS.items()]
     found += [((name, kind), 0.0, between(name, kind)) for name, kind in own]
     sources = sorted({g.source for g in groups} - {""})
     return found + [(("wait", source), float(np.log(_WAIT[0])), _WAIT[1]) for source in sources]
+
+
+def _errors_of(keys: Sequence[Key], covariance: Floats) -> dict[Key, float]:
+    """Standard errors in log units: of a shared value, and of a kind's own together with the shared one."""
+    place = {key: i for i, key in enumerate(keys)}
+    found = {}
+    for key, i in place.items():
+        parts = [i, *([place[key[0], ""]] if key[1] and (key[0], "") in place else [])]
+        found[key] = float(np.sqrt(covariance[np.ix_(parts, parts)].sum()))
+    return found
 
 
 def _bounds(key: Key, start: float) -> tuple[float, float]:

@@ -149,8 +149,10 @@ def algorithms_of(collective: str, route: Route, *, sums_in_switch: bool = True)
         return ("direct",)
     inside = route.inside
     found = ["ring"]
-    if collective in ("all-reduce", "broadcast") and (route.nodes > 1 or (inside and inside.technology == "loopback")):
+    if collective in ("all-reduce", "broadcast") and route.nodes > 1:
         found.append("tree")
+    if collective == "broadcast" and inside is not None and inside.technology == "loopback":
+        found = ["tree"]  # gloo has no other
     sharp = inside is not None and inside.switched and inside.generation >= _SHARP_GENERATION
     if collective == "all-reduce" and sharp and sums_in_switch and route.nodes == 1 and route.ranks >= _SHARP_LEAST:
         found.append("nvls")
@@ -270,4 +272,4 @@ def _copy_time(device: Device, constants: LinkConstants) -> float:
 
 
 def _hop(link: Link | None, constants: LinkConstants) -> float:
-    return 0.0 if link is None else link.latency_s + constants.link("hop", link)
+    return 0.0 if link is None else link.latency_s + link.turns * constants.link("hop", link)

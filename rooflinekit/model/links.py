@@ -24,6 +24,7 @@ class Link:
     generation: int = 0  # of NVLink
     switched: bool = False  # whether a switch joins all devices
     latency_s: float = 0.0  # by the datasheet, of an empty message; 0 where only measurements tell
+    turns: float = 1.0  # how many members share what moves the data: processes that are more than the cores
 
     @property
     def name(self) -> str:
@@ -106,9 +107,10 @@ def _inside(cluster: Cluster, devices: Sequence[Device], members: Sequence[int])
     """The link between devices of one node: NVLink where it joins them all, else PCIe; processes share the memory."""
     kinds = [devices[member] for member in members]
     if all(device.kind == "cpu" for device in kinds):
-        # Moving bytes takes a process all its time: those that are more than the cores take turns.
+        # Sending and receiving takes a process all its time: those that are more than the cores take turns.
         turns = max(1.0, len(members) / min(device.sm_count for device in kinds))
-        return Link(technology="loopback", bandwidth=min(device.dram.bandwidth for device in kinds) / turns)
+        rate = min(device.dram.bandwidth for device in kinds) / turns
+        return Link(technology="loopback", bandwidth=rate, turns=turns)
     nvlink = cluster.nvlink
     if nvlink is not None and _joined(cluster, members):
         switched = nvlink.topology == "switch"
