@@ -162,6 +162,7 @@ def _unpack(
     """The constants that parameters stand for, and the waits by source."""
     constants = dict(base.constants) if base else _stated()
     told = errors or {}
+    origin = "rooflinekit calibrate" if base else "calibration/campaigns/links"
     for (name, kind), value in x.items():
         if name == "wait":
             continue
@@ -173,7 +174,7 @@ def _unpack(
             continue
         shared = float(np.log(base.constants[name].value)) if base else x[name, ""]
         number = min(max(float(np.exp(shared + value)), about.low), about.high)
-        constants[key] = about.constant(number, told.get((name, kind), 0.0), f"calibration/campaigns/links: {kind}")
+        constants[key] = about.constant(number, told.get((name, kind), 0.0), f"{origin}: {kind}")
     waits = {kind: float(np.exp(value)) for (name, kind), value in x.items() if name == "wait"}
     return LinkConstants(constants=constants, spreads=base.spreads if base else dict(_UNSEEN)), waits
 
