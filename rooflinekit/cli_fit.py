@@ -34,7 +34,7 @@ def fit(
 
     Writes priors.yaml, for a GPU that nobody has measured, a file for each that was, and links.yaml, for collectives;
     removes fits of GPUs without measurements. With --check the exit status is 1 where a number differs by more than
-    0.5 %, of links by 1 %.
+    0.5 %, of links by 1 % or a tenth of its standard error.
     Example: rooflinekit fit --check
     """
     if campaigns is not None and out is None:
