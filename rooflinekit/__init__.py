@@ -11,11 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rooflinekit.collective_workflows import collective_time
     from rooflinekit.cost.table import rule, traffic
     from rooflinekit.hardware.catalog import devices
+    from rooflinekit.hardware.cluster import Cluster
     from rooflinekit.hardware.device import Device
     from rooflinekit.hardware.host import Host
-    from rooflinekit.hardware.specs import load_device, load_host
+    from rooflinekit.hardware.specs import clusters, load_cluster, load_device, load_host
     from rooflinekit.ir.cost import Cost, Gemm
     from rooflinekit.ir.graph import Graph
     from rooflinekit.ir.inputs import Input
@@ -40,6 +42,7 @@ __version__ = "0.1.0"
 # Loaded when first used (PEP 562): torch alone takes two seconds, and `rooflinekit devices` needs none of it.
 _HOME = {
     "Advice": "study.advice",
+    "Cluster": "hardware.cluster",
     "Cost": "ir.cost",
     "Device": "hardware.device",
     "Execution": "step.execution",
@@ -56,12 +59,15 @@ _HOME = {
     "Validation": "study.validation",
     "advise": "study.advice",
     "bandwidth_to_match": "study.crossover",
+    "clusters": "hardware.specs",
+    "collective_time": "collective_workflows",
     "compare_gpus": "workflows",
     "compute_bound_from": "study.crossover",
     "devices": "hardware.catalog",
     "explain": "study.explanation",
     "gpu_bound_from": "study.crossover",
     "intensity": "study.intensity",
+    "load_cluster": "hardware.specs",
     "load_device": "hardware.specs",
     "load_host": "hardware.specs",
     "measure_model": "measurement",
@@ -78,6 +84,7 @@ _HOME = {
 
 __all__ = [
     "Advice",
+    "Cluster",
     "Cost",
     "Device",
     "Execution",
@@ -94,12 +101,15 @@ __all__ = [
     "Validation",
     "advise",
     "bandwidth_to_match",
+    "clusters",
+    "collective_time",
     "compare_gpus",
     "compute_bound_from",
     "devices",
     "explain",
     "gpu_bound_from",
     "intensity",
+    "load_cluster",
     "load_device",
     "load_host",
     "measure_model",

@@ -48,7 +48,7 @@ def calibrate(
     Raises OutputError for a file that cannot be written or is in use, CampaignError for one that holds something else,
     and where there is nothing to fit.
     """
-    from rooflinekit.calibrate import fits, host_draft, own_fit, record_file, session
+    from rooflinekit.calibrate import fits, host_draft, link_fits, link_own, own_fit, record_file, session
 
     head = session.head_of(plan, device.name, timer.environment())
     with record_file.recording(file, head, session.expected_bytes(plan)) as recorder:
@@ -66,6 +66,7 @@ def calibrate(
     found = None
     if campaigns or not costs:
         found = own_fit.fit_own(campaigns, device, fits.load_constants(architecture=fits.architecture_of(device)))
+    links = link_own.own_links(recorded, device, link_fits.load_links())
     return session.Calibrated(
-        outcome=outcome, recorded=recorded, campaigns=campaigns, fit=found, costs=costs, host=host
+        outcome=outcome, recorded=recorded, campaigns=campaigns, fit=found, costs=costs, host=host, links=links
     )

@@ -12,6 +12,7 @@ from rooflinekit import (
     cli_advise,
     cli_calibrate,
     cli_campaign,
+    cli_clusters,
     cli_compare,
     cli_crossover,
     cli_devices,
@@ -110,6 +111,7 @@ def predict(
 cli_plot.register(app)
 cli_explain.register(app)
 cli_devices.register(app)
+cli_clusters.register(app)
 cli_fit.register(app)
 cli_calibrate.register(app)
 cli_campaign.register(app)

@@ -67,7 +67,7 @@ def calibrate(
 
 def _written(result: Calibrated, name: str, file: Path) -> str:
     """Writes tables, constants and the host beside the samples, and says where they are."""
-    from rooflinekit.calibrate import fits, session
+    from rooflinekit.calibrate import fits, link_fits, link_own, session
     from rooflinekit.files import write_text
     from rooflinekit.hardware.spec_text import host_text
 
@@ -81,6 +81,11 @@ def _written(result: Calibrated, name: str, file: Path) -> str:
             result.fit.calibration, fit, f"Constants of {name}. Made by `rooflinekit calibrate` from {file}."
         )
         found.append(f"constants in {fit}")
+    if result.links is not None:
+        links = file.with_suffix(".links.yaml")
+        heading = f"Link constants of {name}. Made by `rooflinekit calibrate` from {file}."
+        link_fits.write_links(link_own.own_constants(result.links), links, name, heading)
+        found.append(f"links in {links}")
     if result.host is not None:
         host = file.with_name(f"{file.stem}-host.yaml")
         heading = (

@@ -32,8 +32,9 @@ def fit(
 ) -> None:
     """Fit the constants of the time model on all measurements: minutes.
 
-    Writes priors.yaml, for a GPU that nobody has measured, and a file for each that was; removes fits of GPUs without
-    measurements. With --check the exit status is 1 where a number differs by more than 0.5 %.
+    Writes priors.yaml, for a GPU that nobody has measured, a file for each that was, and links.yaml, for collectives;
+    removes fits of GPUs without measurements. With --check the exit status is 1 where a number differs by more than
+    0.5 %, of links by 1 % or a tenth of its standard error.
     Example: rooflinekit fit --check
     """
     if campaigns is not None and out is None:
@@ -41,18 +42,28 @@ def fit(
             f"--campaigns {campaigns}: say with --out where their fits are; "
             "those in use, fitted on other measurements, would be replaced"
         )
-    from rooflinekit import calibration_workflows
-    from rooflinekit.calibrate import fit_folder
+    from rooflinekit import calibration_workflows, collective_workflows
+    from rooflinekit.calibrate import fit_folder, link_fits
 
     folder = out or fit_folder.default_folder()
     if not check:
         fit_folder.check_writable(folder)
     with _progress() as advance:
+        if advance:
+            advance("links")
+        links = collective_workflows.fit_links(campaigns)
         found = calibration_workflows.fit(campaigns, progress=advance)
+    file = folder / f"{link_fits.LINKS}.yaml"
     if check:
-        _compare(fit_folder.first_difference(found, folder), folder)
+        difference = fit_folder.first_difference(found, folder)
+        if links is not None and not difference:
+            difference = link_fits.links_difference(links.constants, file)
+        _compare(difference, folder)
         return
     removed = fit_folder.write_folder(found, folder, _command(campaigns))
+    if links is not None:
+        head = f"Link constants: collectives of any cluster.\nMade by `{_command(campaigns)}`."
+        link_fits.write_links(links.constants, file, link_fits.LINKS, head)
     from rooflinekit.present import fit_text
 
     fit_text.print_refit(found)

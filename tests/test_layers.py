@@ -20,10 +20,10 @@ ROWS = [
     {"calibrate", "step"},
     {"study"},
     {"present"},
-    {"workflows", "calibration_workflows"},
+    {"workflows", "calibration_workflows", "collective_workflows"},
     {"measurement", "reporting"},
     {"cli_parse", "cli_options"},
-    {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign"},
+    {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign", "cli_clusters"},
     {"cli_python"},
     {
         "cli_measure",
@@ -56,6 +56,7 @@ OUTSIDE = {
     "measurement": set(),
     "reporting": set(),
     "calibration_workflows": set(),
+    "collective_workflows": set(),
     "workflows": {"pandas"},  # for sweeps, when they are called
     "cli_parse": {"torch"},  # for the names of its optimizers and losses
     "cli_options": {"typer", "rich"},
@@ -64,6 +65,7 @@ OUTSIDE = {
     "cli_fit": {"typer"},
     "cli_calibrate": {"typer", "rich"},
     "cli_campaign": {"typer"},
+    "cli_clusters": {"typer"},
     "cli_measure": {"typer"},
     "cli_compare": {"typer"},
     "cli_explain": {"typer"},

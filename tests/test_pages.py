@@ -10,7 +10,7 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-@pytest.mark.parametrize("part", ["rules", "constants", "execution", "what_if", "figures"])
+@pytest.mark.parametrize("part", ["rules", "constants", "execution", "what_if", "figures", "links"])
 def test_the_page_is_current(part: str) -> None:
     if part == "what_if" and find_spec("timm") is None:
         pytest.skip("shows a model of timm")

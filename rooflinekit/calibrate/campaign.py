@@ -51,8 +51,11 @@ class Campaign:
 
 
 def load_campaigns(folder: Path) -> tuple[Campaign, ...]:
-    """Every campaign below `folder`. Raises CampaignError for a file that is not one, and where there is none."""
-    files = sorted(folder.rglob("*.csv"))
+    """Every campaign of ops below `folder`; those of collectives, in its folder `links`, are `link_campaign`'s.
+
+    Raises CampaignError for a file that is not one, and where there is none.
+    """
+    files = sorted(file for file in folder.rglob("*.csv") if file.parent != folder / "links")
     if not files:
         raise CampaignError(f"{folder}: expected campaign files (*.csv); found none")
     return tuple(read_campaign(file) for file in files)

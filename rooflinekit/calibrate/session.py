@@ -16,6 +16,7 @@ from rooflinekit.calibrate.campaign import Campaign, write_campaign
 from rooflinekit.calibrate.gpu_state import throttles
 from rooflinekit.calibrate.host_draft import HostCost
 from rooflinekit.calibrate.host_ops import is_host_op
+from rooflinekit.calibrate.link_fitting import LinkFit
 from rooflinekit.calibrate.own_fit import OwnFit
 from rooflinekit.calibrate.plan import Case, Plan
 from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, Recorder
@@ -60,6 +61,7 @@ class Calibrated:
     fit: OwnFit | None  # None where nothing but host ops was measured
     costs: tuple[HostCost, ...]  # of host ops
     host: Host | None  # the host specification that follows from them
+    links: LinkFit | None = None  # of gloo between processes, where it was measured on a CPU
 
 
 def head_of(plan: Plan, device: str, environment: dict[str, str]) -> Head:

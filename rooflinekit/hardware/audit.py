@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rooflinekit.hardware import checks, specs
+from rooflinekit.hardware import checks, cluster_checks, specs
 from rooflinekit.hardware.checks import Check
+from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.messages import printable
 
@@ -27,17 +28,21 @@ class Audit:
 
 
 def run(targets: Sequence[str] = ()) -> tuple[Audit, ...]:
-    """The checks of the named devices and files, or of every shipped device and host, drafts among them.
+    """The checks of what is named, or of every shipped device, host and cluster, drafts among them.
 
     Raises SpecError for a file that cannot be read, DeviceNotFoundError and AmbiguousDeviceError for names.
     """
-    return tuple(_audit(target) for target in targets or (*specs.device_names(), *specs.host_names()))
+    every = (*specs.device_names(), *specs.host_names(), *specs.cluster_names())
+    return tuple(_audit(target) for target in targets or every)
 
 
 def _audit(target: str) -> Audit:
     record = specs.read_unverified(target)
     if isinstance(record, Device):
         return Audit(name=target, draft=record.draft, checks=checks.run(record))
+    if isinstance(record, Cluster):
+        kinds = tuple(specs.load_device(members.name) for members in record.devices)
+        return Audit(name=f"{target} (cluster)", draft=False, checks=cluster_checks.run(record, kinds))
     return Audit(name=f"{target} (host)", draft=False, checks=())
 
 

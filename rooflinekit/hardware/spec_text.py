@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 
@@ -26,6 +27,12 @@ def host_text(host: Host, heading: str) -> str:
     """The YAML of a host, which reads back as the same host; `heading` becomes a comment above it."""
     mapping = host.model_dump(mode="json", by_alias=True)
     return mapping_text({"schema": host.schema_version, **mapping}, {}, heading)
+
+
+def cluster_text(cluster: Cluster, heading: str) -> str:
+    """The YAML of a cluster, which reads back as the same cluster; `heading` becomes a comment above it."""
+    mapping = cluster.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+    return mapping_text({"schema": cluster.schema_version, **mapping}, {}, heading)
 
 
 def mapping_text(mapping: Mapping[str, Any], comments: Mapping[str, str], heading: str) -> str:

@@ -10,8 +10,9 @@ from typing import TypeVar, cast
 
 from pydantic import ValidationError
 
-from rooflinekit.errors import DeviceNotFoundError, SpecError
-from rooflinekit.hardware import checks, names
+from rooflinekit.errors import DeviceNotFoundError, SpecError, nearest
+from rooflinekit.hardware import checks, cluster_checks, names
+from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import SCHEMA_VERSION, Device
 from rooflinekit.hardware.fields import FROM_FILE, Record
 from rooflinekit.hardware.host import Host
@@ -51,6 +52,11 @@ def device_names() -> tuple[str, ...]:
 def host_names() -> tuple[str, ...]:
     """The names of all shipped hosts, sorted; each is the stem of a file in gpu_specs/hosts/."""
     return _stems(data_dir("gpu_specs") / "hosts")
+
+
+def cluster_names() -> tuple[str, ...]:
+    """The names of all shipped clusters, sorted; each is the stem of a file in gpu_specs/clusters/."""
+    return _stems(data_dir("gpu_specs") / "clusters")
 
 
 def devices(*, allow_draft: bool = False) -> tuple[Device, ...]:
@@ -98,22 +104,58 @@ def load_host(name_or_path: str | Path = DEFAULT_HOST) -> Host:
     return _shipped_host(name)
 
 
-def read_spec(path: str | Path, *, verify: bool = True) -> Device | Host:
-    """The device or host that a file describes, draft or not; a file with the key `dispatch` is a host.
+def clusters() -> tuple[Cluster, ...]:
+    """All shipped clusters, in the order of `cluster_names`, each checked. Raises SpecError for a broken file."""
+    return tuple(map(_shipped_cluster, cluster_names()))
 
-    With `verify=False` a device's form is checked and its physics is not, so that `checks.run` can list every check.
+
+def load_cluster(name_or_path: str | Path) -> Cluster:
+    """The cluster of this name or file, its links checked against physics and against its devices.
+
+    Raises DeviceNotFoundError for an unknown name of it or of what is in it, SpecError for a bad file.
+
+    >>> load_cluster("DGX A100").name
+    'dgx-a100'
+    """
+    if _is_path(name_or_path):
+        label = str(name_or_path)
+        return _verified_cluster(_record(read_mapping(Path(name_or_path), label), Cluster, label), label)
+    known = {names.squash(name): name for name in cluster_names()}
+    name = known.get(names.squash(str(name_or_path)))
+    if name is None:
+        hint = nearest(str(name_or_path), known.values())
+        raise DeviceNotFoundError(
+            f"unknown cluster {str(name_or_path)!r}{hint}{' ' if hint else '; '}`rooflinekit clusters` lists all"
+        )
+    return _shipped_cluster(name)
+
+
+def members_of(cluster: Cluster) -> tuple[Device, ...]:
+    """The devices of one node, in the order of their numbers. Raises DeviceNotFoundError for a name nobody knows."""
+    return tuple(load_device(name) for name in cluster.device_names)
+
+
+def read_spec(path: str | Path, *, verify: bool = True) -> Device | Host | Cluster:
+    """The device, host or cluster that a file describes, draft or not.
+
+    A file with the key `dispatch` is a host, one with `devices` a cluster.
+
+    With `verify=False` its form is checked and its physics is not, so that `checks.run` can list every check.
     Raises SpecError.
     """
     label = str(path)
     mapping = read_mapping(Path(path), label)
     if "dispatch" in mapping:
         return _record(mapping, Host, label)
+    if "devices" in mapping:
+        cluster = _record(mapping, Cluster, label)
+        return _verified_cluster(cluster, label) if verify else cluster
     device = _record(mapping, Device, label)
     return _verified(device, label) if verify else device
 
 
-def read_unverified(name_or_path: str) -> Device | Host:
-    """The device or host of a name or file with its form checked and its physics not, for `checks.run` to list.
+def read_unverified(name_or_path: str) -> Device | Host | Cluster:
+    """The device, host or cluster of a name or file, its form checked and its physics not, for `checks.run` to list.
 
     Raises SpecError, DeviceNotFoundError and AmbiguousDeviceError.
     """
@@ -121,6 +163,8 @@ def read_unverified(name_or_path: str) -> Device | Host:
         return read_spec(name_or_path, verify=False)
     if name_or_path in host_names():
         return _shipped_host(name_or_path)
+    if name_or_path in cluster_names():
+        return _shipped_cluster(name_or_path)
     if name_or_path in device_names():
         return _read_shipped(name_or_path)
     return names.resolve(name_or_path, devices(allow_draft=True))
@@ -140,6 +184,24 @@ def _read_shipped(name: str) -> Device:
 def _shipped_host(name: str) -> Host:
     label = f"gpu_specs/hosts/{name}.yaml"
     return _record(read_mapping(data_dir("gpu_specs") / "hosts" / f"{name}.yaml", label), Host, label)
+
+
+@cache
+def _shipped_cluster(name: str) -> Cluster:
+    label = f"gpu_specs/clusters/{name}.yaml"
+    folder = data_dir("gpu_specs") / "clusters"
+    return _verified_cluster(_record(read_mapping(folder / f"{name}.yaml", label), Cluster, label), label)
+
+
+def _verified_cluster(cluster: Cluster, label: str) -> Cluster:
+    """The cluster; raises SpecError where it names what there is not, or disagrees with physics."""
+    try:
+        kinds = tuple(load_device(members.name) for members in cluster.devices)
+        load_host(cluster.host)
+    except LookupError as error:
+        raise SpecError(f"{label}: {error}") from error
+    cluster_checks.verify(cluster, kinds, label)
+    return cluster
 
 
 def _accepted(device: Device, label: str, allow_draft: bool) -> Device:

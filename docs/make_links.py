@@ -1,0 +1,32 @@
+"""Writes the table of constants in clusters.md from `calibration/fits/links.yaml`.
+
+    python docs/make_links.py [--check]
+
+With --check nothing is written, and the exit status is 1 where the page is behind.
+"""
+
+from __future__ import annotations
+
+from page import run
+
+from rooflinekit.calibrate.link_constants import LINK_CONSTANTS
+from rooflinekit.calibrate.link_fits import load_links
+
+
+def table() -> str:
+    """One constant a row: what it is, and its value for each kind of link or generation of GPUs."""
+    lines = ["", "| constant | unit | meaning | of | value | ± | from |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    constants = load_links().constants
+    for name, about in LINK_CONSTANTS.items():
+        for key in sorted((key for key in constants if key.split()[0] == name), key=lambda key: (" " in key, key)):
+            found = constants[key]
+            of = key.removeprefix(name).strip() or "any other"
+            lines.append(
+                f"| `{name}` | {about.unit} | {about.meaning} | {of} | {found.value:.3g} | {100 * found.stderr:.0f} % "
+                f"| {found.source} |"
+            )
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    run("clusters.md", "constants", table, __file__)

@@ -1,0 +1,131 @@
+"""Constants of collectives in files: `calibration/fits/links.yaml`, and over it those of machines at hand."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rooflinekit.calibrate.link_constants import LINK_CONSTANTS
+from rooflinekit.errors import SpecError
+from rooflinekit.files import write_text
+from rooflinekit.hardware.specs import data_dir
+from rooflinekit.hardware.yaml_file import read_mapping
+from rooflinekit.model.collectives import LinkConstants
+from rooflinekit.model.machine import Spread
+
+SCHEMA_VERSION = 1
+LINKS = "links"
+TOLERANCE = 0.01  # by which a value of two fits may differ, or a tenth of its standard error where that is more
+ERROR_TOLERANCE = 0.1  # by which a standard error or a spread may
+
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class _Value(_Record):
+    value: _Positive
+    stderr: _Error
+    source: str
+
+
+class _Spread(_Record):
+    kernel: _Error
+    shared: _Error
+
+
+class _File(_Record):
+    schema_version: Annotated[int, Field(alias="schema", ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
+    name: str
+    constants: dict[str, _Value]
+    spreads: dict[str, _Spread]
+
+
+def load_links(file: Path | None = None) -> LinkConstants:
+    """The constants of collectives as shipped, or a file's over them. Raises SpecError for a file that is none."""
+    shipped = _shipped()
+    if file is None:
+        return shipped
+    over = _constants(_read(file, str(file)))
+    return LinkConstants(
+        constants=MappingProxyType({**shipped.constants, **over.constants}),
+        spreads=MappingProxyType({**shipped.spreads, **over.spreads}),
+    )
+
+
+@cache
+def _shipped() -> LinkConstants:
+    return _constants(_read(data_dir("calibration") / "fits" / f"{LINKS}.yaml", f"calibration/fits/{LINKS}.yaml"))
+
+
+def _constants(file: _File) -> LinkConstants:
+    return LinkConstants(
+        constants=MappingProxyType(
+            {
+                key: LINK_CONSTANTS[key.split()[0]].constant(v.value, v.stderr, v.source)
+                for key, v in file.constants.items()
+            }
+        ),
+        spreads=MappingProxyType({name: Spread(kernel=s.kernel, shared=s.shared) for name, s in file.spreads.items()}),
+    )
+
+
+def write_links(constants: LinkConstants, file: Path, name: str, head: str) -> None:
+    """Writes one file. `head`: what the comment at the top says. Raises OutputError where it cannot."""
+    document: dict[str, Any] = {
+        "schema": SCHEMA_VERSION,
+        "name": name,
+        "constants": {
+            key: {"value": _rounded(c.value), "stderr": _rounded(c.stderr), "source": c.source}
+            for key, c in constants.constants.items()
+        },
+        "spreads": {
+            key: {"kernel": _rounded(s.kernel), "shared": _rounded(s.shared)} for key, s in constants.spreads.items()
+        },
+    }
+    text = "".join(f"# {line}\n" for line in head.splitlines())
+    write_text(text + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120), file)
+
+
+def links_difference(constants: LinkConstants, file: Path) -> str:
+    """The first number by which a file differs from a fit, in words; "" where none does. Raises SpecError."""
+    there = _read(file, str(file))
+    if missing := sorted(set(constants.constants) ^ set(there.constants)):
+        return f"{file}: {missing[0]} is in one of the file and the fit alone"
+    for key, constant in constants.constants.items():
+        for word, made, stands, tolerance in (
+            (key, constant.value, there.constants[key].value, max(TOLERANCE, 0.1 * constant.stderr)),
+            (f"standard error of {key}", constant.stderr, there.constants[key].stderr, ERROR_TOLERANCE),
+        ):
+            if abs(made - stands) > tolerance * made:
+                return f"{file}: {word} is {stands:.4g}; the campaigns give {made:.4g}"
+    for name, spread in constants.spreads.items():
+        stands = there.spreads[name].kernel if name in there.spreads else 0.0
+        if abs(spread.kernel - stands) > ERROR_TOLERANCE * spread.kernel:
+            return f"{file}: spread of {name} is {stands:.4g}; the campaigns give {spread.kernel:.4g}"
+    return ""
+
+
+def _read(file: Path | Traversable, label: str) -> _File:
+    try:
+        found = _File.model_validate(read_mapping(file, label))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SpecError(f"{label}: {': '.join(map(str, first['loc']))}: {first['msg']}") from error
+    unknown = sorted(key for key in found.constants if key.split(" ")[0] not in LINK_CONSTANTS)
+    if unknown:
+        raise SpecError(f"{label}: unknown constant {unknown[0]}; run 'rooflinekit fit' to make the file anew")
+    return found
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")

@@ -1,0 +1,62 @@
+"""The walks of collectives: the time of one on a cluster, and the constants that it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rooflinekit.calibrate.link_fits import load_links
+from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.hardware.specs import load_cluster, members_of
+from rooflinekit.model.collectives import CollectiveTiming, time_collective
+from rooflinekit.model.links import route_of
+from rooflinekit.units import parse_quantity
+
+if TYPE_CHECKING:
+    from rooflinekit.calibrate.link_fitting import LinkFit
+
+
+def collective_time(
+    collective: str,
+    size: float | str,
+    cluster: Cluster | str | Path,
+    gpus: int | Sequence[int] | None = None,
+    *,
+    algorithm: str | None = None,
+    dtype: str = "fp16",
+    sharing: int = 1,
+    constants: Path | None = None,
+) -> CollectiveTiming:
+    """How long a collective takes on a cluster, by its fastest algorithm or the one that is named.
+
+    collective: "all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all" or "send-recv".
+    size: bytes, or text such as "100 MB"; of all-gather the gathered result, of reduce-scatter what each rank puts in.
+    cluster: its name, file or record. gpus: how many from the first, or their numbers; by default all.
+    sharing: groups that use a node's network at once. constants: file of `rooflinekit calibrate` for links at hand.
+
+    Raises InputError, UnitError, DeviceNotFoundError and SpecError.
+
+    >>> collective_time("all-reduce", "100 MB", "dgx-h100", 1).total_s
+    0.0
+    """
+    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    size_bytes = parse_quantity(size, "byte") if isinstance(size, str) else float(size)
+    route = route_of(found, members_of(found), gpus, sharing=sharing)
+    floating = not dtype.startswith(("int", "uint"))
+    return time_collective(
+        collective, size_bytes, route, load_links(constants), algorithm=algorithm, sums_in_switch=floating
+    )
+
+
+def fit_links(campaigns: Path | None = None) -> LinkFit | None:
+    """The constants of collectives, fitted on those below a folder of campaigns; None where there are none.
+
+    Raises CampaignError for files that are no campaigns.
+    """
+    from rooflinekit.calibrate.fit_folder import default_campaigns
+    from rooflinekit.calibrate.link_campaign import load_link_campaigns
+    from rooflinekit.calibrate.link_fitting import refit_links
+
+    found = load_link_campaigns((campaigns or default_campaigns()) / "links")
+    return refit_links(found) if found else None

@@ -1,0 +1,275 @@
+"""How long a collective takes: bytes and links to seconds.
+
+    T = start + steps·hop + W + 2·√(chunk·W) + copy,        W = wire bytes / (bandwidth · share)
+
+The root is what a pipeline costs that cuts a message into pieces of the best size: p pieces, each with an overhead o,
+take (p + d)·(o + W/p) through d stages, which is least at p = √(d·W/o): W + d·o + 2·√(d·o·W). `chunk` is d·o, which
+measurements show not to grow with the ranks. Wire bytes and steps are those of the algorithm; the fastest one is taken,
+as NCCL's tuner means to. Constants belong to link technologies and GPU generations, never to machines.
+
+Sizes are those of nccl-tests: of all-reduce, broadcast and send-recv the buffer; of all-gather the gathered result; of
+reduce-scatter what each rank puts in; of all-to-all what each rank sends, its own part included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+
+from rooflinekit.errors import InputError, nearest
+from rooflinekit.hardware.device import Device
+from rooflinekit.model.links import Link, Route
+from rooflinekit.model.machine import Constant, Spread
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send-recv")
+UNSEEN = "unseen"
+
+_SHARP_GENERATION = 4  # of NVLink, from which on switches add numbers up
+_SHARP_LEAST = 3  # ranks; NCCL does not use it for two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkConstants:
+    """Constants by "NAME OF-WHAT": "share nvlink-4", "start 9.0"; the plain "share" is that of any kind of link."""
+
+    constants: Mapping[str, Constant]
+    spreads: Mapping[str, Spread]  # by kind of link, or technology for generations unmeasured; UNSEEN for the others
+
+    def link(self, name: str, link: Link) -> float:
+        """Of a link; of the nearest generation that was measured."""
+        return self._nearest(name, link.technology, link.generation)
+
+    def device(self, name: str, device: Device) -> float:
+        """Of a device; of the nearest compute capability that was measured."""
+        if device.kind == "cpu":
+            return self._exact(f"{name} cpu", name)
+        try:
+            capability = float(device.compute_capability or "")
+        except ValueError:
+            return self._exact(name, name)
+        return self._nearest(name, "", capability)
+
+    def spread(self, link: Link) -> Spread:
+        """How far predictions over such a link are off."""
+        names = (link.name, link.technology, UNSEEN)
+        return next(self.spreads[name] for name in names if name in self.spreads)
+
+    def _nearest(self, name: str, technology: str, number: float) -> float:
+        return self.constants[_nearest_key(tuple(self.constants), name, technology, number)].value
+
+    def _exact(self, key: str, otherwise: str) -> float:
+        return self.constants[key if key in self.constants else otherwise].value
+
+
+@lru_cache(maxsize=1024)
+def _nearest_key(keys: tuple[str, ...], name: str, technology: str, number: float) -> str:
+    """The constant of a numbered kind: its own, that of the nearest number, of all numbers, or of any kind."""
+    prefix = f"{name} {technology}-" if technology else f"{name} "
+    numbers = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+    known = [text for text in numbers if text.replace(".", "", 1).isdigit()]
+    if number and known:
+        # Of two equally near the newer.
+        return prefix + min(known, key=lambda text: (abs(float(text) - number), -float(text)))
+    plain = f"{name} {technology}".strip()
+    return plain if plain in keys else name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTiming:
+    """One collective's seconds, in parts that add up to the whole."""
+
+    collective: str
+    algorithm: str  # "ring", "tree", "nvls", "direct", "hierarchical"; "none" for one device
+    size_bytes: float
+    ranks: int
+    route: Route
+    start_s: float = 0.0  # of the kernel or the call
+    latency_s: float = 0.0  # of the steps that an empty message takes
+    transfer_s: float = 0.0  # of the bytes on the slowest link
+    pipeline_s: float = 0.0  # of filling and feeding the pipeline
+    copy_s: float = 0.0  # of a rank's own part, from buffer to buffer
+    wire_bytes: float = 0.0  # that a device sends over the slowest link
+    spread: float = 0.0  # standard deviation of ln(measured / predicted)
+
+    @property
+    def total_s(self) -> float:
+        """Seconds from the call's start on the device until all ranks have the result."""
+        return self.start_s + self.latency_s + self.transfer_s + self.pipeline_s + self.copy_s
+
+    @property
+    def algorithm_bandwidth(self) -> float:
+        """Byte/s, the size over the time; 0 for one device."""
+        return self.size_bytes / self.total_s if self.total_s else 0.0
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """Byte/s as nccl-tests prints it, which a perfect ring would have at its links' rate."""
+        return self.algorithm_bandwidth * _ring_factor(self.collective, self.ranks)
+
+    def interval(self, level: float = 0.9) -> tuple[float, float]:
+        """Seconds between which a share `level` of measurements should lie."""
+        width = math.exp(NormalDist().inv_cdf((1 + level) / 2) * self.spread)
+        return self.total_s / width, self.total_s * width
+
+
+def time_collective(
+    collective: str, size_bytes: float, route: Route, constants: LinkConstants, *, algorithm: str | None = None,
+    sums_in_switch: bool = True,
+) -> CollectiveTiming:  # fmt: skip
+    """The time of one collective over a route, by the fastest algorithm or the one that is named.
+
+    sums_in_switch: whether the number format is one that switches add up: fp32, fp16 and bf16 are, integers are not.
+    Raises InputError for an unknown collective, a negative size and an algorithm that the route does not have.
+    """
+    if collective not in COLLECTIVES:
+        raise InputError(
+            f"unknown collective {collective!r}{nearest(collective, COLLECTIVES)} (known: {', '.join(COLLECTIVES)})"
+        )
+    if not 0 <= size_bytes < math.inf:
+        raise InputError(f"{collective}: expected a size of 0 bytes or more; got {size_bytes:g}")
+    if collective == "send-recv" and route.ranks > 2:
+        raise InputError(f"send-recv is between 2 devices; got {route.ranks}")
+    if route.ranks == 1:
+        return CollectiveTiming(collective=collective, algorithm="none", size_bytes=size_bytes, ranks=1, route=route)
+    ways = algorithms_of(collective, route, sums_in_switch=sums_in_switch)
+    if algorithm is not None and algorithm not in (*ways, "hierarchical"):
+        raise InputError(f"{collective}: expected algorithm {', '.join(ways)} here; got {algorithm!r}")
+    timings = [
+        ALGORITHMS[way](collective, size_bytes, route, constants) for way in ([algorithm] if algorithm else ways)
+    ]
+    return min(timings, key=lambda timing: timing.total_s)
+
+
+def algorithms_of(collective: str, route: Route, *, sums_in_switch: bool = True) -> tuple[str, ...]:
+    """Those among which the library chooses; "hierarchical" is one that programs write, taken only when named."""
+    if collective in ("all-to-all", "send-recv"):
+        return ("direct",)
+    inside = route.inside
+    found = ["ring"]
+    if collective in ("all-reduce", "broadcast") and route.nodes > 1:
+        found.append("tree")
+    if collective == "broadcast" and inside is not None and inside.technology == "loopback":
+        found = ["tree"]  # gloo has no other
+    sharp = inside is not None and inside.switched and inside.generation >= _SHARP_GENERATION
+    if collective == "all-reduce" and sharp and sums_in_switch and route.nodes == 1 and route.ranks >= _SHARP_LEAST:
+        found.append("nvls")
+    return tuple(found)
+
+
+def _ring_factor(collective: str, ranks: int) -> float:
+    """Wire bytes of each device in a ring, over the size."""
+    if collective in ("broadcast", "send-recv"):
+        return 1.0
+    return (2 if collective == "all-reduce" else 1) * (ranks - 1) / ranks
+
+
+def _ring(collective: str, size: float, route: Route, constants: LinkConstants) -> CollectiveTiming:
+    """Each device passes on to the next one; of the ring's ways as many as there are nodes cross the network."""
+    rounds = 2 if collective == "all-reduce" else 1
+    wire = _ring_factor(collective, route.ranks) * size
+    hops = (route.ranks - route.nodes) * _hop(route.inside, constants)
+    hops += (route.nodes - 1) * _hop(route.between, constants)
+    return _timing(collective, "ring", size, route, constants, latency_s=rounds * hops, inside=wire, between=wire)
+
+
+def _tree(collective: str, size: float, route: Route, constants: LinkConstants) -> CollectiveTiming:
+    """A chain in each node, and two binary trees over the nodes that each carry half (NCCL's double binary tree)."""
+    rounds = 2 if collective == "all-reduce" else 1
+    if route.between is None:  # processes of one machine: gloo's broadcast
+        levels = math.ceil(math.log2(route.ranks))
+        hops, wire, across = levels * _hop(route.inside, constants), levels * size, 0.0
+    else:
+        hops = (route.per_node - 1) * _hop(route.inside, constants)
+        hops += math.ceil(math.log2(route.nodes)) * _hop(route.between, constants)
+        wire, across = size, rounds * (route.nodes - 1) / route.nodes * size
+    return _timing(collective, "tree", size, route, constants, latency_s=rounds * hops, inside=wire, between=across)
+
+
+def _nvls(collective: str, size: float, route: Route, constants: LinkConstants) -> CollectiveTiming:
+    """The switch adds up: each device sends its buffer once, and its share of the result."""
+    wire = (1 + 1 / route.ranks) * size
+    assert route.inside is not None
+    ahead = constants.link("nvls_start", route.inside)
+    return _timing(collective, "nvls", size, route, constants, latency_s=ahead, inside=wire, share="nvls_share")
+
+
+def _direct(collective: str, size: float, route: Route, constants: LinkConstants) -> CollectiveTiming:
+    """Every device to every other one at once."""
+    n, here = route.ranks, route.per_node
+    hop = max(_hop(route.inside, constants), _hop(route.between, constants))
+    ahead = max(constants.device("peer_start", device) for device in route.devices)
+    inside = size * (here - 1) / n if collective == "all-to-all" else size * (route.nodes == 1)
+    between = size * here * (n - here) / n if collective == "all-to-all" else size
+    return _timing(collective, "direct", size, route, constants, latency_s=ahead + hop, inside=inside, between=between)
+
+
+def _hierarchical(collective: str, size: float, route: Route, constants: LinkConstants) -> CollectiveTiming:
+    """Reduce-scatter in each node, all-reduce of the parts across nodes, all-gather in each node."""
+    if collective != "all-reduce" or route.nodes == 1 or route.per_node == 1:
+        raise InputError("hierarchical is an all-reduce of several devices on each of several nodes")
+    inner = Route(devices=route.devices[: route.per_node], nodes=1, inside=route.inside, between=None)
+    outer = Route(devices=route.devices[:: route.per_node], nodes=route.nodes, inside=None, between=route.between)
+    parts = [
+        _ring("reduce-scatter", size, inner, constants),
+        _ring("all-reduce", size, outer, constants),  # of all devices of a node together
+        _ring("all-gather", size, inner, constants),
+    ]
+    names = ("start_s", "latency_s", "transfer_s", "pipeline_s", "copy_s")
+    sums = {name: sum(getattr(part, name) for part in parts) for name in names}
+    return CollectiveTiming(
+        collective=collective, algorithm="hierarchical", size_bytes=size, ranks=route.ranks, route=route,
+        wire_bytes=parts[1].wire_bytes, spread=max(part.spread for part in parts), **sums,
+    )  # fmt: skip
+
+
+#: Each gives the time by one algorithm; sizes may be arrays where a route has one kind of link.
+ALGORITHMS: Mapping[str, Callable[[str, float, Route, LinkConstants], CollectiveTiming]] = {
+    "ring": _ring,
+    "tree": _tree,
+    "nvls": _nvls,
+    "direct": _direct,
+    "hierarchical": _hierarchical,
+}
+
+
+def _timing(
+    collective: str, algorithm: str, size: float, route: Route, constants: LinkConstants, *, latency_s: float,
+    inside: float, between: float = 0.0, share: str = "share",
+) -> CollectiveTiming:  # fmt: skip
+    """The formula. inside, between: bytes that a device, or a node, sends over each kind of link."""
+    sent = [(link, wire) for link, wire in ((route.inside, inside), (route.between, between)) if link is not None]
+    times = [wire / (link.bandwidth * constants.link(share, link)) for link, wire in sent]
+    slowest = max(range(len(times)), key=times.__getitem__)
+    link, transfer = sent[slowest][0], times[slowest]
+    spread = constants.spread(link)
+    return CollectiveTiming(
+        collective=collective,
+        algorithm=algorithm,
+        size_bytes=size,
+        ranks=route.ranks,
+        route=route,
+        start_s=max(constants.device("start", device) for device in route.devices),
+        latency_s=latency_s,
+        transfer_s=transfer,
+        pipeline_s=2 * (constants.link("chunk", link) * transfer) ** 0.5,
+        copy_s=_copied(collective, size, route.ranks) * max(_copy_time(device, constants) for device in route.devices),
+        wire_bytes=sent[slowest][1],
+        spread=math.hypot(spread.kernel, spread.shared),
+    )
+
+
+def _copied(collective: str, size: float, ranks: int) -> float:
+    """Bytes of a rank's own part that are copied, for results that lie in another buffer."""
+    return size / ranks if collective in ("all-gather", "reduce-scatter", "all-to-all") else 0.0
+
+
+def _copy_time(device: Device, constants: LinkConstants) -> float:
+    """Seconds a byte of such a copy, which the few SMs of the collective do."""
+    return 1 / (device.dram.bandwidth * constants.device("copy_share", device))
+
+
+def _hop(link: Link | None, constants: LinkConstants) -> float:
+    return 0.0 if link is None else link.latency_s + link.turns * constants.link("hop", link)
