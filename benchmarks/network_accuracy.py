@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import os
 import sys
 import time
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import cache, partial
+from itertools import groupby
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+from graph_store import NotTraced, stored
 from networks import Step, timm_steps, transformer_steps
 from small_batches import bottleneck_steps, torchvision_steps
 
@@ -24,28 +32,36 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import predict_graph
 
 _PATCHING = 4  # convolutions that cut an image into patches, at most
+_SHARED: dict[str, Any] = {}  # what the copies of this process start with
 
 
 def judge_networks(data: Path, fits: Refit, share: float) -> pd.DataFrame:
-    """One line a step and mode: measured and predicted seconds, and the 90 % interval."""
+    """One line a step and mode: measured and predicted seconds, and the 90 % interval.
+
+    Every core takes a part of the networks, in a copy of this process, so that the fits need not be sent.
+    """
+    start = time.perf_counter()
+    parts = os.cpu_count() or 1
+    _SHARED.update(data=data, fits=fits, share=share, parts=parts)
+    with ProcessPoolExecutor(parts, mp_context=get_context("fork")) as pool:
+        tables = list(pool.map(_judge_part, range(parts)))
+    print(f"steps traced and predicted in {time.perf_counter() - start:.0f} s", file=sys.stderr)
+    return pd.concat(tables, ignore_index=True)
+
+
+def _judge_part(part: int) -> pd.DataFrame:
+    """The steps of the workloads that fall to this part, by a hash of their names."""
     warnings.filterwarnings("ignore")
     logging.disable(logging.ERROR)
+    gc.freeze()  # what torch and sympy have made by now stays: no need to walk it at each collection
+    data, fits, share, parts = _SHARED.values()
+    machines = cache(partial(_machines, fits))
+    mine = (step for step in _chosen(data, share) if zlib.crc32(f"part {step.workload}".encode()) % parts == part)
     rows = []
-    for step, graph in traced(_chosen(data, share)):
-        kind = kind_of(graph)
-        device = rk.load_device(step.gpu)
-        family = tuple(g for g in fits.gpus if architecture_of(rk.load_device(g)) == architecture_of(device))
-        relatives = tuple(gpu for gpu in family if gpu != step.gpu)
-        measured = {"calibrated": fits.solution.values(step.gpu, relatives)} if step.gpu in fits.gpus else {}
-        others = fits.without.get(step.gpu, fits.solution)
-        for mode, values in (measured | {"unseen": others.values("", relatives)}).items():
-            constants = unmeasured(others, fits.unseen_errors)
-            if mode == "calibrated":
-                spreads = {**fits.priors.spreads, **fits.gpus[step.gpu].spreads}
-                constants = replace(constants, spreads=spreads)
-            machine = Machine.of(device, constants).with_values(values)
-            options = {"host": load_host("generic-server"), **step.options}
-            found = predict_graph(graph.at(**step.sizes), machine, **options)
+    for step, graph in traced(mine):
+        kind, at = kind_of(graph), graph.at(**step.sizes)
+        for mode, machine in machines(step.gpu).items():
+            found = predict_graph(at, machine, **{"host": load_host("generic-server"), **step.options})
             low, high = found.interval(0.9)
             rows.append(
                 {"mode": mode, "set": step.table, "gpu": step.gpu, **step.columns, **step.sizes}
@@ -53,6 +69,20 @@ def judge_networks(data: Path, fits: Refit, share: float) -> pd.DataFrame:
                 | {"kind": kind, "regime": found.regime, "most": _most(found)}
             )
     return pd.DataFrame(rows)
+
+
+def _machines(fits: Refit, gpu: str) -> dict[str, Machine]:
+    """The GPU by mode: calibrated where it was measured, and as if it had not been."""
+    device = rk.load_device(gpu)
+    family = tuple(g for g in fits.gpus if architecture_of(rk.load_device(g)) == architecture_of(device))
+    relatives = tuple(other for other in family if other != gpu)
+    others = fits.without.get(gpu, fits.solution)
+    constants = unmeasured(others, fits.unseen_errors)
+    found = {}
+    if gpu in fits.gpus:
+        own = replace(constants, spreads={**fits.priors.spreads, **fits.gpus[gpu].spreads})
+        found["calibrated"] = Machine.of(device, own).with_values(fits.solution.values(gpu, relatives))
+    return found | {"unseen": Machine.of(device, constants).with_values(others.values("", relatives))}
 
 
 def kind_of(graph: rk.Graph) -> str:
@@ -85,19 +115,13 @@ def _chosen(data: Path, share: float) -> Iterator[Step]:
             yield step
 
 
-def traced(steps: Iterator[Step]) -> Iterator[tuple[Step, rk.Graph]]:
-    """Each step with its graph; what cannot be built today is named and left out."""
-    graphs: dict[str, rk.Graph | None] = {}
-    start = time.perf_counter()
-    for step in sorted(steps, key=lambda step: step.workload):
-        if step.workload not in graphs:
-            graphs.clear()  # sorted by workload: the last one is not needed again
-            try:
-                graphs[step.workload] = step.trace()
-            except Exception as error:
-                graphs[step.workload] = None
-                print(f"left out: {step.workload}: {error}".splitlines()[0][:160], file=sys.stderr)
-        graph = graphs[step.workload]
-        if graph is not None:
-            yield step, graph
-    print(f"steps traced and predicted in {time.perf_counter() - start:.0f} s", file=sys.stderr)
+def traced(steps: Iterable[Step]) -> Iterator[tuple[Step, rk.Graph]]:
+    """Each step with its graph, those of one workload after each other; what cannot be built is named and left out."""
+    together = sorted(steps, key=lambda step: step.workload)
+    for workload, group in groupby(together, key=lambda step: step.workload):
+        same = list(group)
+        graph = stored(workload, same[0].trace)
+        if isinstance(graph, NotTraced):
+            print(f"left out: {workload}: {graph.reason}", file=sys.stderr)
+        else:
+            yield from ((step, graph) for step in same)
