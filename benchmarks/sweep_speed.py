@@ -1,6 +1,6 @@
 """How long a million predictions take, and whether they are what single predictions say.
 
-    python benchmarks/sweep_speed.py [--points 1000000] [--workers N] [--memory none|peak|fits] [decoder|resnet50|training]
+    python benchmarks/sweep_speed.py [--points 1000000] [--workers N] [--memory none|peak|fits] [decoder|resnet50|…]
 
 `decoder`: a step of a decoder of GPT-2's size that makes one token, over batch × keys it looks back on × GPUs.
 `resnet50`: its inference over batch × GPUs. `training`: a step of training it. The trace is not counted.
@@ -103,7 +103,8 @@ def main() -> None:
     used = sum(os.times()[:4])
     print(
         f"{given.workload}: {len(table)} predictions of {len(graph.ops)} ops in {seconds:.1f} s with {given.workers} "
-        f"processes, {used:.0f} s of CPU time with start and trace, memory={given.memory}; 20 of them differ from single ones by no more than "
+        f"processes, {used:.0f} s of CPU time with start and trace, memory={given.memory};\n"
+        "20 of them differ from single ones by no more than "
         f"{check(graph, table):.0e}"
     )
 
