@@ -86,6 +86,15 @@ CONSTANTS: dict[str, Description] = {
                         120, 5, 1000, 0.4, 0.0, "depthwise 3×3 takes 2-3 times its traffic time (RTX 3090, 4090)"),
     "tap_cycles": _d("cycle", "of a lane for each multiply-add of a depthwise convolution",
                      7.5, 0.5, 60, 0.4, 0.0, "depthwise 7×7 takes 5-15 times its FLOP at the fp32 peak"),
+    "loop_tap_cycles": _d("cycle", "the same where the window's size is not known to the compiler",
+                          29, 5, 150, 0.4, 0.0, "conv_depthwise2d_forward_kernel: 2 loads of 4 cycles each, 2 "
+                          "conversions, 8 integer operations of 2 each, a multiply-add"),
+    "sum_tap_cycles": _d("cycle", "the same in the gradient of a weight, which finds its pixels anew for each tap",
+                         75, 10, 400, 0.4, 0.0, "conv_depthwise2d_grad_weight_kernel: as the loop, and an integer "
+                         "division by the width with its remainder, some 23 operations of 2 each"),
+    "channel_tap_cycles": _d("cycle", "the same where a library multiplies a channel at a time",
+                             100, 10, 400, 0.4, 0.0, "ConvMixer's 9×9 windows with channels last take 2 to 3 times "
+                             "those with channels first (RTX 3090, 4090)"),
     # --- other arithmetic
     "vector_share": _d("1", "of the vector peak outside products, where few operations are fused multiply-adds",
                        0.50, 0.1, 1.0, 0.3, 0.0, "a chain without multiply-adds issues 1 FLOP where the peak counts 2"),

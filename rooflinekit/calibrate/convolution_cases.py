@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.calibrate.case_columns import Candidates, column, itemsize, maths
-from rooflinekit.model.kernels import WINOGRAD_EDGES, WINOGRAD_UNFUSED
-from rooflinekit.model.work import BACKWARD, CONVOLUTION, DEPTHWISE, PLAIN, WINOGRAD, Floats, Products, Work
+from rooflinekit.model.columns import DIRECT_WAYS
+from rooflinekit.model.convolution import WINOGRAD_EDGES, WINOGRAD_UNFUSED, depthwise_algorithm
+from rooflinekit.model.work import BACKWARD, CONVOLUTION, PLAIN, WINOGRAD, Floats, Products, Work
 
 CONVOLUTIONS = ("conv_fwd", "conv_bwd_data", "conv_bwd_weight")
 
@@ -42,7 +43,7 @@ def convolution(rows: pd.DataFrame) -> Candidates:
         m=np.where(weight, o, pixels),
         n=np.select([data, weight], [c, c * r * s], o),
         k=np.select([data, weight], [o * r * s, pixels], c * r * s),
-        way=np.select([depthwise, r * s == 1, data | weight], [DEPTHWISE, PLAIN, BACKWARD], CONVOLUTION),
+        way=np.select([depthwise, r * s == 1, data | weight], [_direct_way(rows), PLAIN, BACKWARD], CONVOLUTION),
     )
     found: Candidates = [((work(direct),), None)]
     if rows["dtype"].iloc[0] in ("fp16", "bf16"):
@@ -61,3 +62,24 @@ def convolution(rows: pd.DataFrame) -> Candidates:
             moved = size * batch * blocks * (inner + outer) if edge == WINOGRAD_UNFUSED else 0.0
             found.append(((work(products, moved),), plain))
     return found
+
+
+def _direct_way(rows: pd.DataFrame) -> list[int]:
+    """How each would run if it were depthwise."""
+    names = ("b", "c_in", "w", "r", "s", "stride_h", "stride_w")
+    columns = (column(rows, name, 1).astype(int) for name in names)
+    last, sums = column(rows, "channels_last", 0) != 0, rows["op"].to_numpy() == "conv_bwd_weight"
+    return [
+        DIRECT_WAYS[
+            depthwise_algorithm(
+                channels_last=bool(layout),
+                sixteen_bits=rows["dtype"].iloc[0] in ("fp16", "bf16"),
+                window=(r, s),
+                plain=down == across,
+                stride=max(down, across),
+                shape=(b, c, w),
+                sums=bool(of_weight),
+            )
+        ]
+        for b, c, w, r, s, down, across, layout, of_weight in zip(*columns, last, sums, strict=True)
+    ]

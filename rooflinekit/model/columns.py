@@ -9,12 +9,16 @@ from numpy.typing import NDArray
 
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Column, Number, values_of
-from rooflinekit.model.kernels import Family, Kernel
+from rooflinekit.model.convolution import CHANNEL_PRODUCTS, TAP_SUMS, WINDOW_LOOP
+from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.work import (
     ATTENTION,
     BACKWARD,
     CONVOLUTION,
     DEPTHWISE,
+    DEPTHWISE_CHANNELS,
+    DEPTHWISE_LOOP,
+    DEPTHWISE_SUMS,
     PLAIN,
     WINOGRAD,
     Floats,
@@ -22,6 +26,14 @@ from rooflinekit.model.work import (
     Recent,
     Work,
 )
+
+#: Kernels without tiles by their algorithm.
+DIRECT_WAYS = {
+    "": DEPTHWISE,
+    WINDOW_LOOP: DEPTHWISE_LOOP,
+    TAP_SUMS: DEPTHWISE_SUMS,
+    CHANNEL_PRODUCTS: DEPTHWISE_CHANNELS,
+}
 
 
 def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
@@ -69,7 +81,7 @@ def _way(kernel: Kernel) -> int:
     if kernel.algorithm == "Winograd":
         return WINOGRAD
     if kernel.family is Family.CONVOLUTION and not kernel.engine:
-        return DEPTHWISE
+        return DIRECT_WAYS[kernel.algorithm]
     if kernel.pointwise:
         return PLAIN
     if kernel.kind == "aten.convolution_backward":

@@ -20,9 +20,11 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math, Role, TensorSpec
+from rooflinekit.model.convolution import with_layout_copies
 from rooflinekit.model.grouping import Group, groups_of
 from rooflinekit.model.inlining import Dataflow, buffers_of
-from rooflinekit.model.kernels import Family, Issue, Kernel, family_of, plain_kernels, reusing, with_layout_copies
+from rooflinekit.model.kernel import Family, Issue, Kernel
+from rooflinekit.model.kernels import family_of, plain_kernels, reusing
 from rooflinekit.model.layout import converts_to_channels_last
 from rooflinekit.model.loops import Loop
 from rooflinekit.model.lowering import BIAS_GRADIENT

@@ -31,6 +31,9 @@ from rooflinekit.model.work import (
     BACKWARD,
     CONVOLUTION,
     DEPTHWISE,
+    DEPTHWISE_CHANNELS,
+    DEPTHWISE_LOOP,
+    DEPTHWISE_SUMS,
     PLAIN,
     SCALED,
     WINOGRAD,
@@ -98,7 +101,7 @@ class Rates:
 def fill(products: Products, rates: Rates, traffic_s: Floats, machine: Machine) -> Fill:
     """The time of each product, beside `traffic_s` of memory traffic."""
     found = Fill.empty(products.m.size)
-    attends, depthwise = products.way == ATTENTION, products.way == DEPTHWISE
+    attends, depthwise = products.way == ATTENTION, products.way >= DEPTHWISE
     for engine in (True, False):
         chosen = (rates.on_engine == engine) & ~attends & ~depthwise
         for index in np.array_split(np.flatnonzero(chosen), -(-int(chosen.sum()) // _CHUNK) or 1):
@@ -241,12 +244,19 @@ def _possible(p: Products, engine: bool) -> NDArray[np.bool_]:
 
 
 def _depthwise(p: Products, machine: Machine) -> Fill:
-    """A thread an output, which fetches every input and weight of its window by itself: nothing is shared in tiles."""
+    """A thread a result, which fetches every input and weight of its window by itself: nothing is shared in tiles.
+
+    Libraries of CPUs have unrolled kernels alone.
+    """
     value = machine.values
     taps = np.where((p.m == 1) & (p.n > 1), p.n, p.k)  # the gradient of the weight is [1, taps] over all pixels
     outputs = p.batch * p.m * p.n * p.k / taps
+    way = np.where(machine.device.kind == "cpu", DEPTHWISE, p.way)
+    of_tap = [value[name] for name in ("loop_tap_cycles", "sum_tap_cycles", "channel_tap_cycles")]
+    slow = [way == w for w in (DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS)]
+    cycles = np.select(slow, [c * taps for c in of_tap], value["window_cycles"] + value["tap_cycles"] * taps)
     lanes = machine.sm_count * machine.device.lanes_per_sm
-    compute_s = outputs * (value["window_cycles"] + value["tap_cycles"] * taps) / lanes / machine.clock
+    compute_s = outputs * cycles / lanes / machine.clock
     zeros, same = np.zeros(p.m.size), np.tile(compute_s, (len(CAUSES), 1))
     return Fill(compute_s=compute_s, without_s=same, extra_bytes=zeros, extra_start_s=zeros)
 

@@ -14,7 +14,9 @@ from rooflinekit.ir.tensor import Math
 Floats: TypeAlias = NDArray[np.float64]
 
 #: Ways in which matrix products are tiled.
-PLAIN, CONVOLUTION, WINOGRAD, ATTENTION, DEPTHWISE, SCALED, BACKWARD = range(7)
+PLAIN, CONVOLUTION, WINOGRAD, ATTENTION, SCALED, BACKWARD = range(6)
+#: Without tiles, a thread a result: unrolled, in a loop over the window, a tap after the other, a channel at a time.
+DEPTHWISE, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS = range(6, 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +29,7 @@ class Products:
     n: Floats
     k: Floats
     executed: Floats  # share of the multiply-adds that is executed: below 1 where a mask leaves blocks out
-    way: NDArray[np.int64]  # PLAIN, CONVOLUTION, WINOGRAD, ATTENTION, DEPTHWISE, SCALED or BACKWARD
+    way: NDArray[np.int64]  # PLAIN, CONVOLUTION, WINOGRAD, ATTENTION, SCALED, BACKWARD, or DEPTHWISE and after
 
     @property
     def flop(self) -> Floats:
