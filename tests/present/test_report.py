@@ -203,7 +203,7 @@ def test_a_module_without_kernels_has_a_page(tmp_path: Path) -> None:
 def test_wrong_use_is_said_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"review\.pdf: expected a file name that ends in \.html"):
         rk.save_report(net("a"), tmp_path / "review.pdf")
-    with pytest.raises(ComparisonError, match="differ in device"):
-        rk.save_report(net("a"), tmp_path / "review.html", against=net("a", gpu="nvidia-t4"))
+    with pytest.raises(ComparisonError, match="differ in network and mode"):
+        rk.save_report(net("a"), tmp_path / "review.html", against=net("a", "b", mode="training"))
     with pytest.raises(OutputError, match="cannot be written"):
         written(net("a"), tmp_path / "nowhere")

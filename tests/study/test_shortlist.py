@@ -2,6 +2,7 @@
 
 from datetime import date
 
+import torch
 from torch import nn
 
 import rooflinekit as rk
@@ -50,6 +51,8 @@ def test_a_verdict_is_made_of_the_prediction_s_numbers() -> None:
 
 
 def test_a_verdict_says_what_does_not_fit() -> None:
-    p = rk.predict(nn.Linear(4096, 2**20), rk.Input("batch", 4096), gpu="nvidia-t4", batch=4096)
+    with torch.device("meta"):
+        large = nn.Linear(4096, 2**20)
+    p = rk.predict(large, rk.Input("batch", 4096), gpu="nvidia-t4", batch=4096)
     assert not p.memory.fits
     assert verdict(p).endswith("of 16.0 GiB of memory and does not fit.")

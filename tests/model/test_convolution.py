@@ -1,0 +1,115 @@
+"""Which kernels a convolution runs as: tiled, unrolled, in loops, and with which copies."""
+
+import pytest
+from torch import nn
+
+import rooflinekit as rk
+from rooflinekit.hardware.device import Device
+from rooflinekit.model.convolution import CHANNEL_PRODUCTS, TAP_SUMS, WINDOW_LOOP, depthwise_algorithm
+from rooflinekit.model.kernels import Kernel, issues_of
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.roofline import time_work
+from rooflinekit.model.work import DEPTHWISE, DEPTHWISE_CHANNELS, DEPTHWISE_LOOP, DEPTHWISE_SUMS, Products, Work
+
+
+def gradients(
+    layer: nn.Module, *, dtype: str, engines: tuple[str, ...] = (), channels_last: bool = False
+) -> list[Kernel]:
+    """Kernels of the backward of a layer behind another, so that both of its gradients are wanted."""
+    model = nn.Sequential(nn.Conv2d(3, layer.in_channels, 1, bias=False), layer)
+    graph = rk.trace(model, rk.Input(2, 3, 16, 16), mode="training", dtype=dtype, channels_last=channels_last)
+    issues = [issue for issue in issues_of(graph, engines) if issue.op.kind == "aten.convolution_backward"]
+    return list(issues[0].kernels)
+
+
+def algorithm(window: tuple[int, ...], **changed: object) -> str:
+    known = {
+        "channels_last": False,
+        "sixteen_bits": True,
+        "plain": True,
+        "stride": 1,
+        "shape": (8, 64, 28, 28),
+        "sums": False,
+    }
+    return depthwise_algorithm(window=window, **{**known, **changed})  # type: ignore[arg-type]
+
+
+# PyTorch's kernels are unrolled for square windows of 1, 3 and 5; cuDNN's in 16 bits under use_cudnn_depthwise.
+@pytest.mark.parametrize(
+    ("window", "changed", "expected"),
+    [
+        ((3, 3), {}, ""),
+        ((3, 3), {"sixteen_bits": False}, ""),
+        ((5, 5), {"plain": False}, ""),
+        ((7, 7), {}, WINDOW_LOOP),
+        ((7, 7), {"sixteen_bits": False}, WINDOW_LOOP),
+        ((1, 11), {}, WINDOW_LOOP),
+        ((9,), {}, ""),  # of a line, cuDNN takes any window
+        ((9,), {"shape": (8, 16, 28)}, WINDOW_LOOP),  # but not of fewer than 32 channels
+        ((9,), {"stride": 2}, WINDOW_LOOP),
+        ((7, 7), {"channels_last": True}, ""),
+        ((9, 9), {"channels_last": True}, CHANNEL_PRODUCTS),
+        ((3, 3), {"sums": True}, TAP_SUMS),
+        ((3, 3), {"sums": True, "channels_last": True}, ""),
+    ],
+)  # fmt: skip
+def test_kernels_of_depthwise_convolutions(window: tuple[int, ...], changed: dict[str, object], expected: str) -> None:
+    assert algorithm(window, **changed) == expected
+
+
+def test_a_traced_depthwise_convolution_names_its_kernel() -> None:
+    layer = nn.Conv2d(64, 64, 7, padding=3, groups=64, bias=False)
+    forward, *_ = (
+        kernel
+        for issue in issues_of(rk.trace(layer, rk.Input(2, 64, 16, 16), dtype="float16"))
+        for kernel in issue.kernels
+    )
+    assert (forward.algorithm, forward.engine) == (WINDOW_LOOP, False)
+    assert [k.algorithm for k in gradients(layer, dtype="float16")] == [WINDOW_LOOP, TAP_SUMS]
+    assert [k.algorithm for k in gradients(layer, dtype="float16", channels_last=True)] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("way", "cycles"),
+    [(DEPTHWISE, 100 + 9 * 2), (DEPTHWISE_LOOP, 9 * 30), (DEPTHWISE_SUMS, 9 * 80), (DEPTHWISE_CHANNELS, 9 * 90)],
+)
+def test_cycles_of_an_output(device: Device, way: int, cycles: int) -> None:
+    # 4000 outputs of 9 taps, one for each of 50·80 lanes at 1.25 GHz
+    values = {
+        "window_cycles": 100,
+        "tap_cycles": 2,
+        "loop_tap_cycles": 30,
+        "sum_tap_cycles": 80,
+        "channel_tap_cycles": 90,
+    }
+    machine = Machine.of(device)
+    machine = machine.with_values({**machine.values, **values})
+    products = Products.of([0], batch=4000, m=1, n=1, k=9, way=way)
+    assert time_work(Work.of(1, products=products), machine).compute_s[0] == pytest.approx(cycles / 1.25e9)
+
+
+def test_libraries_of_cpus_know_every_window() -> None:
+    cpu = Machine.of(rk.load_device("amd-epyc-7763"))
+    seconds = [
+        time_work(Work.of(1, products=Products.of([0], batch=4000, m=1, n=1, k=49, way=way)), cpu).compute_s[0]
+        for way in (DEPTHWISE, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS)
+    ]
+    assert len(set(seconds)) == 1
+
+
+def test_gradients_of_one_pixel_want_channels_last() -> None:
+    layer = nn.Conv2d(64, 32, 1, bias=False)
+    labels = [kernel.cost.label for kernel in gradients(layer, dtype="float16", engines=("fp16", "int8"))]
+    there, back = "to channels last", "from channels last"
+    # the gradient of the input: that of the output there, itself back; of the weight: both images there
+    assert labels == [there, "input gradient", back, there, there, "weight gradient"]
+    # the first tensor cores had kernels for either layout
+    assert len(gradients(layer, dtype="float16", engines=("fp16",))) == 2
+    assert len(gradients(layer, dtype="float16", engines=("fp16", "int8"), channels_last=True)) == 2
+
+
+@pytest.mark.parametrize(("width", "channels_last", "tiled"), [(32, True, True), (64, True, False), (64, False, True)])
+def test_gradients_of_wide_groups_with_channels_last(width: int, channels_last: bool, tiled: bool) -> None:
+    layer = nn.Conv2d(2 * width, 2 * width, 3, padding=1, groups=2, bias=False)
+    found = gradients(layer, dtype="float16", channels_last=channels_last)
+    assert [kernel.engine for kernel in found] == [tiled, tiled]
