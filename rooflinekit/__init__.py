@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from rooflinekit.measurement import measure_model
     from rooflinekit.present import plot
     from rooflinekit.present.chrome_trace import save_trace
+    from rooflinekit.serving.decoder import Decoder
+    from rooflinekit.serving.serve import Serving
+    from rooflinekit.serving.settings import Engine
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.study.advice import Advice, advise
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from rooflinekit.study.intensity import Intensity, intensity
     from rooflinekit.study.profile import Profile
     from rooflinekit.study.validation import Validation
-    from rooflinekit.workflows import compare_gpus, predict, sweep, trace
+    from rooflinekit.workflows import compare_gpus, predict, serve, sweep, trace
 
 __version__ = "0.1.0"
 
@@ -40,7 +43,9 @@ __version__ = "0.1.0"
 _HOME = {
     "Advice": "study.advice",
     "Cost": "ir.cost",
+    "Decoder": "serving.decoder",
     "Device": "hardware.device",
+    "Engine": "serving.settings",
     "Execution": "step.execution",
     "Explanation": "study.explanation",
     "Gemm": "ir.cost",
@@ -52,6 +57,7 @@ _HOME = {
     "Op": "ir.op",
     "Prediction": "step.prediction",
     "Profile": "study.profile",
+    "Serving": "serving.serve",
     "Validation": "study.validation",
     "advise": "study.advice",
     "bandwidth_to_match": "study.crossover",
@@ -68,6 +74,7 @@ _HOME = {
     "predict": "workflows",
     "rule": "cost.table",
     "save_trace": "present.chrome_trace",
+    "serve": "workflows",
     "sweep": "workflows",
     "trace": "workflows",
     "traffic": "cost.table",
@@ -76,7 +83,9 @@ _HOME = {
 __all__ = [
     "Advice",
     "Cost",
+    "Decoder",
     "Device",
+    "Engine",
     "Execution",
     "Explanation",
     "Gemm",
@@ -88,6 +97,7 @@ __all__ = [
     "Op",
     "Prediction",
     "Profile",
+    "Serving",
     "Validation",
     "advise",
     "bandwidth_to_match",
@@ -104,6 +114,7 @@ __all__ = [
     "predict",
     "rule",
     "save_trace",
+    "serve",
     "sweep",
     "trace",
     "traffic",

@@ -18,6 +18,7 @@ from rooflinekit import (
     cli_fit,
     cli_measure,
     cli_profile,
+    cli_serve,
 )
 from rooflinekit.cli_options import TARGET_HELP, JsonOption, TargetArgument, print_json
 from rooflinekit.cli_parse import check_word, variants_of
@@ -161,6 +162,7 @@ cli_compare.register(app)
 cli_advise.register(app)
 cli_crossover.register(app)
 cli_profile.register(app)
+cli_serve.register(app)
 
 
 def main() -> None:

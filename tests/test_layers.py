@@ -18,13 +18,13 @@ ROWS = [
     {"tracing", "cost", "hardware"},
     {"model"},
     {"calibrate", "step"},
-    {"study"},
+    {"study", "serving"},
     {"present"},
     {"workflows", "calibration_workflows"},
     {"measurement"},
     {"cli_parse", "cli_options"},
     {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign"},
-    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover", "cli_profile"},
+    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover", "cli_profile", "cli_serve"},
     {"cli"},
 ]
 OUTSIDE = {
@@ -39,6 +39,7 @@ OUTSIDE = {
     "model": {"numpy", "sympy"},
     "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},  # and in some files torch, see TIMING
     "step": {"pandas"},
+    "serving": {"sympy"},
     "study": {"numpy", "scipy", "sympy", "pandas", "pydantic", "ijson"},
     "present": {"rich", "matplotlib", "numpy", "pandas"},
     "measurement": set(),
@@ -56,6 +57,7 @@ OUTSIDE = {
     "cli_advise": {"typer"},
     "cli_crossover": {"typer"},
     "cli_profile": {"typer", "rich"},
+    "cli_serve": {"typer"},
     "cli": {"typer"},
 }
 #: What runs ops on hardware; all else in `calibrate` works without torch.

@@ -8,7 +8,18 @@ import numpy as np
 
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.model.kernels import Family, Kernel
-from rooflinekit.model.work import ATTENTION, BACKWARD, CONVOLUTION, DEPTHWISE, PLAIN, WINOGRAD, Products, Recent, Work
+from rooflinekit.model.work import (
+    ATTENTION,
+    BACKWARD,
+    CONVOLUTION,
+    DEPTHWISE,
+    PLAIN,
+    SCALED,
+    WINOGRAD,
+    Products,
+    Recent,
+    Work,
+)
 
 
 def work_of(kernels: Sequence[Kernel]) -> Work:
@@ -49,6 +60,8 @@ def _way(kernel: Kernel) -> int:
         return DEPTHWISE
     if kernel.pointwise:
         return PLAIN
+    if kernel.kind == "serving.scaled_mm":
+        return SCALED
     if kernel.kind == "aten.convolution_backward":
         return BACKWARD
     return {Family.CONVOLUTION: CONVOLUTION, Family.ATTENTION: ATTENTION}.get(kernel.family, PLAIN)

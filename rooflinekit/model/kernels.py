@@ -243,7 +243,7 @@ def _is_depthwise(cost: Cost) -> bool:
 #: Words in the names of ops; the first family that has one is the op's.
 _WORDS = {
     Family.CONVOLUTION: ("convolution",),
-    Family.ATTENTION: ("scaled_dot_product", "flex_attention"),
+    Family.ATTENTION: ("scaled_dot_product", "flex_attention", "paged_attention"),
     Family.OPTIMIZER: ("_foreach_", "_fused_"),
     Family.NORMALIZATION: ("_norm",),
     Family.REDUCTION: (
