@@ -31,6 +31,7 @@ def serve(
     output: Annotated[int, typer.Option(min=1, help="tokens of an answer")] = 256,
     weights: Annotated[str, typer.Option(help="bf16, fp16, fp8, fp8-dynamic, int8 or int4")] = "bf16",
     kv: Annotated[str, typer.Option(help="format of the cache: bf16, fp16 or fp8")] = "bf16",
+    tp: Annotated[int, typer.Option(min=1, help="GPUs that share each layer; above 1 from Python alone")] = 1,
     host_work: Annotated[
         str, typer.Option("--host-work", help="overlapped with the GPU's, or serial: between its steps")
     ] = "overlapped",
@@ -59,7 +60,7 @@ def serve(
         memory_share=memory_share,
     )
     found = [
-        served(decoder, name, batch=clients, input=tokens, output=output, weights=weights, kv=kv, engine=engine)
+        served(decoder, name, batch=clients, input=tokens, output=output, weights=weights, kv=kv, tp=tp, engine=engine)
         for name in gpu
         for tokens in _numbers("--input", input_tokens)
         for clients in _numbers("--batch", batch)

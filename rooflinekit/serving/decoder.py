@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from rooflinekit.errors import InputError
+from rooflinekit.errors import InputError, nearest
 from rooflinekit.serving.formats import KV_FORMATS, check_format
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ class Decoder:
         if not isinstance(config, Mapping):
             name = Path(config).stem if Path(config).stem != "config" else Path(config).resolve().parent.name
             config = _read(Path(config))
-        found = cls(**{**{"name": name}, **_fields_of(config), **_known(changed, cls)})
-        return found
+        return cls(**{"name": name, **_fields_of(config), **_known(changed, cls)})
 
     def with_changes(self, **changed: Any) -> Decoder:
         """The same decoder with other numbers."""
@@ -165,8 +164,6 @@ def _known(changed: Mapping[str, Any], decoder: type) -> Mapping[str, Any]:
     names = [field.name for field in fields(decoder)]
     for name in changed:
         if name not in names:
-            from rooflinekit.errors import nearest
-
             raise InputError(f"decoder: no number is called {name!r}{nearest(name, names)} (known: {', '.join(names)})")
     return changed
 

@@ -10,7 +10,8 @@ a prompt adds to a step,
     time per token = D + (clients − 1) · ΔP / (output − 1)
 
 and time to first token is what is left of the step under way, the steps that read earlier prompts, and the step that
-reads its own. At the start all clients' prompts wait for each other.
+reads its own. What a client sends in answer to a last token reaches the engine while the next step is under way
+already. At the start all clients' prompts wait for each other.
 """
 
 from __future__ import annotations
@@ -65,12 +66,15 @@ def serve_stream(stream: Stream, step_s: StepTime, *, step_tokens: int, room: in
     """
     play = _Play(stream=stream, room=room)
     play.send(stream.clients)
-    while play.waiting or play.running:
+    play.waiting.append(play.arriving.pop())  # the first request finds the engine idle, the others meet its prompt
+    while play.waiting or play.running or play.arriving:
         count = len(play.running)
         beside = count if policy == "mixed" else 0
         free = min(play.room - count, max(1, (step_tokens - beside) // stream.input))
-        taken = [play.waiting.popleft() for _ in range(min(free, len(play.waiting)))]
-        steps = 1 if taken else max(1, play.running[0][0] - play.steps)
+        taken = play.take(free)
+        if not count and not taken:
+            continue  # idle: what is arriving is there
+        steps = 1 if taken or (play.waiting and play.room > count) else max(1, play.running[0][0] - play.steps)
         context = stream.input + play.mean_given() + (steps + 1) / 2 if count else 0.0
         going_on = beside if taken else count
         play.pass_by(steps, step_s(len(taken), going_on, context), taken, bool(going_on))
@@ -87,7 +91,9 @@ class _Play:
     steps: int = 0
     sent: int = 0
     waiting: deque[float] = field(default_factory=deque)  # when each was sent
+    arriving: list[float] = field(default_factory=list)  # likewise: on their way while the next step begins
     running: list[tuple[int, int, float, int]] = field(default_factory=list)  # last step, number, first token, length
+    begun_count: int = 0  # sequences so far
     begun: int = 0  # steps at which the running sequences began, summed
     ttft_s: float = 0.0
     tpot_s: float = 0.0
@@ -99,8 +105,15 @@ class _Play:
         """The next requests of some clients, as far as they have some left."""
         left = self.stream.clients * self.stream.rounds - self.sent
         requests = min(requests, left)
-        self.waiting.extend([self.now] * requests)
+        self.arriving.extend([self.now] * requests)
         self.sent += requests
+
+    def take(self, most: int) -> list[float]:
+        """The prompts of the next step; what was sent at the last moment misses it."""
+        taken = [self.waiting.popleft() for _ in range(min(most, len(self.waiting)))]
+        self.waiting.extend(self.arriving)
+        self.arriving.clear()
+        return taken
 
     def mean_given(self) -> float:
         """Tokens that the running sequences have got, on average."""
@@ -126,7 +139,8 @@ class _Play:
         self.send(ended)
 
     def _begin(self) -> None:
-        number = self.sent - len(self.waiting) + len(self.running)
+        number = self.begun_count
+        self.begun_count += 1
         length = _length(self.stream, number)
         self.begun += self.steps
         heapq.heappush(self.running, (self.steps + length - 1, number, self.now, length))

@@ -20,7 +20,8 @@ ALL_REDUCE = "serving.all_reduce"
 class CollectiveTime(Protocol):
     """Seconds of an all-reduce of so many bytes over so many GPUs."""
 
-    def __call__(self, size_bytes: float, gpus: int, /) -> float: ...
+    def __call__(self, size_bytes: float, gpus: int, /) -> float:
+        """Seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)

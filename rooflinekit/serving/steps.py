@@ -10,6 +10,7 @@ entry taken (greedy sampling).
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import sympy
@@ -59,6 +60,7 @@ def mixed(decoder: Decoder, *, weights: str = "bf16", kv: str = "bf16", tp: int 
     return _step(decoder, "mixed", ("batch", "context", "prompts", "seq"), parts, weights, kv, tp)
 
 
+@functools.lru_cache(maxsize=64)
 def _step(
     decoder: Decoder, step: str, dims: tuple[str, ...], parts: tuple[_Part, ...], weights: str, kv: str, tp: int
 ) -> Graph:
@@ -191,11 +193,12 @@ class _Layer:
         index = TensorSpec(name=f"i{len(tape.ops)}", shape=picked.shape, dtype=DType.INT64)
         tape.run("aten.topk", (chosen,), picked, index, k=d.experts_per_token, dim=-1, largest=True, sorted=True)
         touched = touched_experts(d.experts, d.experts_per_token, tokens)
-        each = ceil_div(product((tokens, d.experts_per_token)), touched)
+        rows = product((tokens, d.experts_per_token))
+        each = ceil_div(rows, touched)
         grouped = tape.run("aten.index_select", (x, index), tape.tensor(touched, each, d.hidden), dim=0)
         width = d.ffn // self.tp
-        h = tape.experts(grouped, "experts.up", (1 + d.gated) * width, d.experts)
-        y = tape.experts(self._activated(h, width), "experts.down", d.hidden, d.experts)
+        h = tape.experts(grouped, "experts.up", (1 + d.gated) * width, d.experts, rows)
+        y = tape.experts(self._activated(h, width), "experts.down", d.hidden, d.experts, rows)
         result = tape.run("serving.combine_experts", (y, picked, index), tape.tensor(tokens, d.hidden))
         if d.shared_ffn:
             shared = self._network(x, d.shared_ffn, "shared.")

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rooflinekit.ir.op import Op
-from rooflinekit.ir.sizes import Size, floor_div
+from rooflinekit.ir.sizes import Size
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.serving.formats import WeightFormat
 
@@ -71,8 +71,8 @@ class Tape:
             self.run("serving.largest", (x,), self.tensor(1, dtype=DType.FLOAT32))
         return self.run("serving.scale_to_eight_bits", (x,), self.tensor(*x.shape, dtype=self.format.activations))
 
-    def experts(self, x: TensorSpec, name: str, n: int, experts: int) -> TensorSpec:
-        """[touched, tokens, k] → [touched, tokens, n]: each touched expert's matrix on its own tokens."""
+    def experts(self, x: TensorSpec, name: str, n: int, experts: int, rows: Size) -> TensorSpec:
+        """[touched, tokens, k] → [touched, tokens, n]: each touched expert's matrix on its own of all `rows`."""
         form, (touched, tokens, k) = self.format, x.shape
         assert isinstance(k, int)
         a_row = k * form.bits // 8 // form.stored.itemsize
@@ -87,9 +87,4 @@ class Tape:
                                    storage=scale.name, role=Role.WEIGHT))  # fmt: skip
         given = self.eight_bit(x) if form.eight_bits else x
         result = self.tensor(touched, tokens, n)
-        return self.run("serving.grouped_mm", (given, *read), result, weight_only=form.weight_only)
-
-
-def rows_of(x: TensorSpec, width: int) -> Size:
-    """Rows of so many numbers in a tensor."""
-    return floor_div(x.numel, width)
+        return self.run("serving.grouped_mm", (given, *read), result, weight_only=form.weight_only, rows=rows)

@@ -24,7 +24,7 @@ def paged_attention(op: Op) -> Cost:
     b, heads, s, d = query.shape
     kv_heads, t = key.shape[1], key.shape[2]
     width = smaller(t, op.attrs["window"] or t)
-    shared = quotient(heads, kv_heads) if s == 1 else 1  # type: ignore[arg-type]
+    shared = quotient(heads, kv_heads) if s == 1 else 1
     batch, rows = product((b, quotient(heads, shared))), product((s, shared))
     pairs = product((b, heads, width if s == 1 else score_pairs(s, width, causal=True)))
     needed = None if s == 1 else product((pairs, d))
@@ -94,16 +94,17 @@ def scaled_mm(op: Op) -> Cost:
 
 @rule("serving.grouped_mm")
 def grouped_mm(op: Op) -> Cost:
-    """[m, k] tokens of each of g experts × its [k, n]: 2·g·m·k·n. Weights are read at their packed size.
+    """Tokens of each of g experts × its [k, n]: 2·rows·k·n, `rows` of all experts together, m at most of each.
 
-    Weights of fewer bits are made numbers of 16 before the product, 2 an element.
+    Weights are read at their packed size. Weights of fewer bits are made numbers of 16 before the product, 2 an element.
     """
-    x, weight = op.inputs[:2]
+    x = op.inputs[0]
     (y,) = op.outputs
     g, m, k = x.shape
     n = y.shape[2]
     unpacked = product((2, g, n, k)) if op.attrs["weight_only"] else 0
-    return Cost(gemms=(Gemm(batch=g, m=m, n=n, k=k),), vector_flop=unpacked) + reads(op.inputs) + writes((y,))
+    gemm = Gemm(batch=g, m=m, n=n, k=k, needed=product((op.attrs["rows"], n, k)))
+    return Cost(gemms=(gemm,), vector_flop=unpacked) + reads(op.inputs) + writes((y,))
 
 
 @rule("serving.combine_experts")
