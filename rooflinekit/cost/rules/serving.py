@@ -96,7 +96,7 @@ def scaled_mm(op: Op) -> Cost:
 def grouped_mm(op: Op) -> Cost:
     """Tokens of each of g experts × its [k, n]: 2·rows·k·n, `rows` of all experts together, m at most of each.
 
-    Weights are read at their packed size. Weights of fewer bits are made numbers of 16 before the product, 2 an element.
+    Weights are read at their packed size; those of fewer bits are made numbers of 16 before the product, 2 an element.
     """
     x = op.inputs[0]
     (y,) = op.outputs
