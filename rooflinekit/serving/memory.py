@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.kernels import issues_of
-from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.settings import Engine
-from rooflinekit.serving.step_times import thinned
+from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE, memory_of
 
 
@@ -29,25 +28,23 @@ class ServingMemory:
         return max(0, self.cache_bytes // decoder.kv_bytes(context, kv, tp))
 
 
-def serving_memory(
-    decoder: Decoder, machine: Machine, engine: Engine, *, input: int, weights: str, kv: str, tp: int
-) -> ServingMemory:
+def serving_memory(times: StepTimes, engine: Engine, input: int) -> ServingMemory:
     """What is left for the cache beside the weights and a step of the most tokens."""
     # Work space does not grow with the number of layers: each uses the memory of the one before.
     seq = min(input, engine.step_tokens)
-    thin = thinned(decoder).prefill(weights=weights, kv=kv, tp=tp).at(batch=max(1, engine.step_tokens // seq), seq=seq)
-    device = machine.device
+    thin = times.graph("prefill", whole=False).at(batch=max(1, engine.step_tokens // seq), seq=seq)
+    device = times.machine.device
     used = memory_of(thin, issues_of(thin, device.matrix_peak), device)
     standing = sum({spec.memory: int(spec.bytes) for spec in (*thin.weights, *thin.inputs)}.values())
     workspace = max(0, used.peak_bytes - standing)
-    weight_bytes = weight_bytes_of(decoder.prefill(weights=weights, kv=kv, tp=tp))
+    weight_bytes = weight_bytes_of(times.graph("prefill"))
     room = engine.memory_share * USABLE_SHARE * device.dram.capacity
     return ServingMemory(
         weight_bytes=weight_bytes,
         workspace_bytes=workspace,
         context_bytes=CONTEXT_BYTES,
         cache_bytes=int(room - weight_bytes - workspace - CONTEXT_BYTES),
-        kv_bytes_per_token=decoder.kv_bytes_per_token(kv, tp),
+        kv_bytes_per_token=times.decoder.kv_bytes_per_token(times.kv, times.tp),
         capacity=device.dram.capacity,
     )
 

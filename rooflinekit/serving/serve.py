@@ -166,7 +166,7 @@ def serve_on(
     times = times or StepTimes(
         decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, collective_s=collective_s
     )
-    memory = serving_memory(decoder, machine, engine, input=stream.input, weights=weights, kv=kv, tp=tp)
+    memory = serving_memory(times, engine, stream.input)
     room = memory.largest_batch(decoder, stream.input + stream.output, kv, tp)
     if room < 1:
         raise _too_large(decoder, memory, stream, kv, tp, machine.name)
@@ -180,7 +180,6 @@ def serve_on(
     middle = stream.input + max(1, stream.output // 2)
     along = [stream.input + share * stream.output for share in (0.1, 0.5, 0.9)]
     graphs = Execution(backend="cuda-graph", sync="none")
-    formats: dict[str, Any] = {"weights": weights, "kv": kv, "tp": tp}
     return Serving(
         decoder=decoder,
         stream=stream,
@@ -192,8 +191,8 @@ def serve_on(
         served=served,
         prefill_s=engine.step_s(times.prefill_s(1, stream.input), 1),
         decode_s=sum(engine.step_s(times.decode_s(running, tokens), running) for tokens in along) / len(along),
-        prefill=predict_graph(decoder.prefill(**formats).at(batch=1, seq=stream.input), machine, host, graphs),
-        decode=predict_graph(decoder.decode(**formats).at(batch=running, context=middle), machine, host, graphs),
+        prefill=predict_graph(times.graph("prefill").at(batch=1, seq=stream.input), machine, host, graphs),
+        decode=predict_graph(times.graph("decode").at(batch=running, context=middle), machine, host, graphs),
         memory=memory,
     )
 

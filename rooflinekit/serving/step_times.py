@@ -41,7 +41,7 @@ class StepTimes:
     kv: str = "bf16"
     tp: int = 1
     collective_s: CollectiveTime | None = None
-    _graphs: dict[str, Graph] = field(default_factory=dict)
+    _graphs: dict[tuple[str, bool], Graph] = field(default_factory=dict)
     _known: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,14 +71,16 @@ class StepTimes:
     def _timed(self, step: str, **sizes: int) -> float:
         key = (len(sizes), *(sizes[name] for name in sorted(sizes)), step == "prefill")
         if key not in self._known:
-            self._known[key] = self._seconds(self._graph(step).at(**sizes))
+            self._known[key] = self._seconds(self.graph(step, whole=False).at(**sizes))
         return self._known[key]
 
-    def _graph(self, step: str) -> Graph:
-        if step not in self._graphs:
-            thin = thinned(self.decoder)
-            self._graphs[step] = getattr(thin, step)(weights=self.weights, kv=self.kv, tp=self.tp)
-        return self._graphs[step]
+    def graph(self, step: str, *, whole: bool = True) -> Graph:
+        """The step named "prefill", "decode" or "mixed": of the decoder, or of one with two layers of each kind."""
+        key = step, whole
+        if key not in self._graphs:
+            decoder = self.decoder if whole else thinned(self.decoder)
+            self._graphs[key] = getattr(decoder, step)(weights=self.weights, kv=self.kv, tp=self.tp)
+        return self._graphs[key]
 
     def _seconds(self, graph: Graph) -> float:
         gap = self.machine.values["kernel_gap_graph"]

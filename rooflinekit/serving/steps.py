@@ -10,7 +10,6 @@ entry taken (greedy sampling).
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import sympy
@@ -60,7 +59,6 @@ def mixed(decoder: Decoder, *, weights: str = "bf16", kv: str = "bf16", tp: int 
     return _step(decoder, "mixed", ("batch", "context", "prompts", "seq"), parts, weights, kv, tp)
 
 
-@functools.lru_cache(maxsize=64)
 def _step(
     decoder: Decoder, step: str, dims: tuple[str, ...], parts: tuple[_Part, ...], weights: str, kv: str, tp: int
 ) -> Graph:
