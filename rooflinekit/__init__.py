@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from rooflinekit.present import plot
     from rooflinekit.present.chrome_trace import save_trace
     from rooflinekit.reporting import save_report
+    from rooflinekit.serving.decoder import Decoder
+    from rooflinekit.serving.serve import Serving
+    from rooflinekit.serving.settings import Engine
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.study.advice import Advice, advise
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from rooflinekit.study.intensity import Intensity, intensity
     from rooflinekit.study.profile import Profile
     from rooflinekit.study.validation import Validation
-    from rooflinekit.workflows import compare_gpus, predict, search, sweep, trace
+    from rooflinekit.workflows import compare_gpus, predict, search, serve, sweep, trace
 
 __version__ = "0.1.0"
 
@@ -44,7 +47,9 @@ _HOME = {
     "Advice": "study.advice",
     "Cluster": "hardware.cluster",
     "Cost": "ir.cost",
+    "Decoder": "serving.decoder",
     "Device": "hardware.device",
+    "Engine": "serving.settings",
     "Execution": "step.execution",
     "Explanation": "study.explanation",
     "Gemm": "ir.cost",
@@ -56,6 +61,7 @@ _HOME = {
     "Op": "ir.op",
     "Prediction": "step.prediction",
     "Profile": "study.profile",
+    "Serving": "serving.serve",
     "Validation": "study.validation",
     "advise": "study.advice",
     "bandwidth_to_match": "study.crossover",
@@ -77,6 +83,7 @@ _HOME = {
     "save_report": "reporting",
     "save_trace": "present.chrome_trace",
     "search": "workflows",
+    "serve": "workflows",
     "sweep": "workflows",
     "trace": "workflows",
     "traffic": "cost.table",
@@ -86,7 +93,9 @@ __all__ = [
     "Advice",
     "Cluster",
     "Cost",
+    "Decoder",
     "Device",
+    "Engine",
     "Execution",
     "Explanation",
     "Gemm",
@@ -98,6 +107,7 @@ __all__ = [
     "Op",
     "Prediction",
     "Profile",
+    "Serving",
     "Validation",
     "advise",
     "bandwidth_to_match",
@@ -119,6 +129,7 @@ __all__ = [
     "save_report",
     "save_trace",
     "search",
+    "serve",
     "sweep",
     "trace",
     "traffic",

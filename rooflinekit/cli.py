@@ -23,6 +23,7 @@ from rooflinekit import (
     cli_profile,
     cli_report,
     cli_search,
+    cli_serve,
     cli_sweep,
 )
 from rooflinekit.cli_options import JsonOption, TargetArgument, print_json
@@ -123,6 +124,7 @@ cli_profile.register(app)
 cli_sweep.register(app)
 cli_search.register(app)
 cli_report.register(app)
+cli_serve.register(app)
 
 
 def main() -> None:

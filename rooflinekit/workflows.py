@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from rooflinekit.serving.decoder import Decoder
+    from rooflinekit.serving.serve import Serving
+    from rooflinekit.serving.settings import Engine
+    from rooflinekit.serving.step_times import CollectiveTime
     from rooflinekit.study.gpu_comparison import GpuComparison
     from rooflinekit.study.search import Found
     from rooflinekit.study.sweep_plan import Plan
@@ -370,6 +374,47 @@ def compare_gpus(
     else:
         graph = _traced_at(workload, inputs, mode, options)
     return compare_machines(graph, machines, _host(host), _execution(execution), sort)
+
+
+def serve(
+    decoder: Decoder,
+    gpu: str | Path | Device,
+    *,
+    batch: int,
+    input: int,
+    output: int,
+    weights: str = "bf16",
+    kv: str = "bf16",
+    tp: int = 1,
+    collective_s: CollectiveTime | None = None,
+    engine: Engine | None = None,
+    spread: float = 0.2,
+    host: str | Path | Host = DEFAULT_HOST,
+) -> Serving:
+    """A language model served to `batch` clients, each with requests of `input` tokens and answers of `output`.
+
+    weights: "bf16", "fp16", "fp8", "fp8-dynamic", "int8" or "int4". kv: format of the cache of keys and values.
+    tp: GPUs that share each layer; above 1 it takes collective_s, a function of bytes and number of GPUs that gives the
+    seconds of an all-reduce. engine: its settings. spread: how much the answers' lengths differ, as a share of output;
+    0 lets clients that begin together go on together.
+
+    Raises what `load_device` raises, FormatError for arithmetic that the GPU does not have, and InputError for another
+    word, or where not one request fits.
+
+    >>> found = serve(decoder, "nvidia-l4", batch=8, input=1024, output=256)  # doctest: +SKIP
+    >>> found.ttft_s, found.tpot_s, found.tokens_per_s, found.largest_batch(4096)  # doctest: +SKIP
+    """
+    from rooflinekit.serving.engine import Stream
+    from rooflinekit.serving.serve import check_stream, serve_on
+    from rooflinekit.serving.settings import Engine
+
+    check_stream(batch, input, output)
+    (machine,) = _machines([gpu])
+    stream = Stream(clients=batch, input=input, output=output, spread=spread)
+    return serve_on(
+        decoder, machine, _host(host), stream, engine or Engine(),
+        weights=weights, kv=kv, tp=tp, collective_s=collective_s,
+    )  # fmt: skip
 
 
 def _machines(gpus: Sequence[str | Path | Device], *, burst: bool = False) -> tuple[Machine, ...]:

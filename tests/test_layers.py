@@ -18,7 +18,7 @@ ROWS = [
     {"tracing", "cost", "hardware"},
     {"model"},
     {"calibrate", "step"},
-    {"study"},
+    {"study", "serving"},
     {"present"},
     {"workflows", "calibration_workflows", "collective_workflows"},
     {"measurement", "reporting"},
@@ -35,6 +35,7 @@ ROWS = [
         "cli_sweep",
         "cli_report",
         "cli_plot",
+        "cli_serve",
     },
     {"cli_search"},
     {"cli"},
@@ -53,6 +54,7 @@ OUTSIDE = {
     "step": {"pandas", "numpy"},
     "study": {"numpy", "scipy", "sympy", "pandas", "pydantic", "ijson", "pyarrow"},
     "present": {"rich", "matplotlib", "numpy", "pandas", "jinja2"},
+    "serving": {"sympy"},
     "measurement": set(),
     "reporting": set(),
     "calibration_workflows": set(),
@@ -77,6 +79,7 @@ OUTSIDE = {
     "cli_python": set(),
     "cli_report": {"typer"},
     "cli_plot": {"typer"},
+    "cli_serve": {"typer"},
     "cli": {"typer"},
 }
 #: What runs ops on hardware; all else in `calibrate` works without torch.

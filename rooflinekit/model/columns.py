@@ -20,6 +20,7 @@ from rooflinekit.model.work import (
     DEPTHWISE_LOOP,
     DEPTHWISE_SUMS,
     PLAIN,
+    SCALED,
     WINOGRAD,
     Floats,
     Products,
@@ -84,6 +85,8 @@ def _way(kernel: Kernel) -> int:
         return DIRECT_WAYS[kernel.algorithm]
     if kernel.pointwise:
         return PLAIN
+    if kernel.kind == "serving.scaled_mm":
+        return SCALED
     if kernel.kind == "aten.convolution_backward":
         return BACKWARD
     return {Family.CONVOLUTION: CONVOLUTION, Family.ATTENTION: ATTENTION}.get(kernel.family, PLAIN)

@@ -86,7 +86,7 @@ def _kernels(priced: PricedOp, family: Family, tf32: bool | None) -> Iterator[Ke
 #: Words in the names of ops; the first family that has one is the op's.
 _WORDS = {
     Family.CONVOLUTION: ("convolution",),
-    Family.ATTENTION: ("scaled_dot_product", "flex_attention"),
+    Family.ATTENTION: ("scaled_dot_product", "flex_attention", "paged_attention"),
     Family.OPTIMIZER: ("_foreach_", "_fused_"),
     Family.NORMALIZATION: ("_norm",),
     Family.REDUCTION: (

@@ -54,7 +54,12 @@ def norm_rows(count: int, length: int, itemsize: int) -> Rows:
 
 
 def rows_of(op: Op, cost: Cost) -> Rows:
-    """The rows of an op's kernel; none for kernels of other kinds."""
+    """The rows of an op's kernel; none for kernels of other kinds.
+
+    Those of serving engines hold a row in the registers of one block, and stream.
+    """
+    if op.kind.startswith("serving."):
+        return NO_ROWS
     if not op.outputs or not op.outputs[0].shape:
         return NO_ROWS
     y = op.outputs[0]

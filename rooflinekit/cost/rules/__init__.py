@@ -19,5 +19,6 @@ from rooflinekit.cost.rules import (  # noqa: F401
     recurrent,
     reduction,
     resampling,
+    serving,
     sparse,
 )

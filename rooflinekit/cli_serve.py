@@ -1,0 +1,92 @@
+"""The subcommand that serves a language model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rooflinekit.cli_options import JsonOption, print_json
+from rooflinekit.errors import InputError
+
+if TYPE_CHECKING:
+    from rooflinekit.serving.serve import Serving
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommand to the program's."""
+    app.command()(serve)
+
+
+def serve(
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG.json", help="a HuggingFace config.json of a language model")
+    ],
+    gpu: Annotated[list[str] | None, typer.Option(help="name, alias or specification file; repeatable")] = None,
+    batch: Annotated[str, typer.Option(help="clients that ask at once; several as 1,8,64")] = "1",
+    input_tokens: Annotated[
+        str, typer.Option("--input", "-i", help="tokens of a prompt; several as 1024,4096")
+    ] = "1024",
+    output: Annotated[int, typer.Option(min=1, help="tokens of an answer")] = 256,
+    weights: Annotated[str, typer.Option(help="bf16, fp16, fp8, fp8-dynamic, int8 or int4")] = "bf16",
+    kv: Annotated[str, typer.Option(help="format of the cache: bf16, fp16 or fp8")] = "bf16",
+    tp: Annotated[int, typer.Option(min=1, help="GPUs that share each layer; above 1 from Python alone")] = 1,
+    host_work: Annotated[
+        str, typer.Option("--host-work", help="overlapped with the GPU's, or serial: between its steps")
+    ] = "overlapped",
+    policy: Annotated[
+        str, typer.Option(help="prompts are read in mixed steps, beside sequences that go on, or prefill-first")
+    ] = "mixed",
+    step_tokens: Annotated[int, typer.Option(min=1, help="most tokens of a step")] = 8192,
+    memory_share: Annotated[float, typer.Option(help="of the GPU's memory that the engine takes")] = 0.9,
+    as_json: JsonOption = False,
+) -> None:
+    """Time to first token, time per token, tokens a second and the largest batch of a served language model.
+
+    Example: rooflinekit serve examples/decoders/llama-3.1-8b.json --gpu h100-sxm5-80gb --batch 8,64 --input 1024
+    """
+    if not gpu:
+        raise InputError("--gpu is missing: name one, such as --gpu nvidia-l4 (rooflinekit devices lists them)")
+    from rooflinekit.serving.decoder import Decoder
+    from rooflinekit.serving.settings import Engine
+    from rooflinekit.workflows import serve as served
+
+    decoder = Decoder.from_config(config)
+    engine = Engine(
+        host=host_work,  # type: ignore[arg-type]  # checked there
+        policy=policy,  # type: ignore[arg-type]
+        step_tokens=step_tokens,
+        memory_share=memory_share,
+    )
+    found = [
+        served(decoder, name, batch=clients, input=tokens, output=output, weights=weights, kv=kv, tp=tp, engine=engine)
+        for name in gpu
+        for tokens in _numbers("--input", input_tokens)
+        for clients in _numbers("--batch", batch)
+    ]
+    if as_json:
+        print_json({"servings": [one.to_dict() for one in found]})
+        return
+    _print(found)
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    """'1,8' → [1, 8]."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        raise InputError(f"{option} {text!r}: expected a positive integer, or several as 1,8,64")
+    return numbers
+
+
+def _print(found: list[Serving]) -> None:
+    from rooflinekit.present.serving_text import print_servings
+    from rooflinekit.present.tables import console
+
+    if len(found) == 1:
+        console().print(str(found[0]), markup=False, soft_wrap=True)
+        return
+    print_servings(found)

@@ -1,0 +1,122 @@
+"""Kernels of engines that serve language models: fused, or over a cache of keys and values.
+
+Their counts are those by which the constants of such kernels are fitted (`calibrate.cases`).
+"""
+
+from __future__ import annotations
+
+from rooflinekit.cost.rules.attention import score_pairs
+from rooflinekit.cost.table import reads, rule, traffic, writes
+from rooflinekit.ir.cost import Cost, Gemm
+from rooflinekit.ir.op import Op
+from rooflinekit.ir.sizes import product, quotient, smaller, total
+
+
+@rule("serving.paged_attention")
+def paged_attention(op: Op) -> Cost:
+    """New queries over cached keys and values of `kv_heads`: 2·b·h·p·2d, p pairs of query and key that take part.
+
+    One query a sequence (decoding) sees the whole cache, or the `window` behind it; queries that share keys are worked
+    on together. More queries (prefill) are all the tokens there are, and causal. A score costs 4 and one exp, an output
+    one division. Of the cache is read what lies in the window.
+    """
+    query, key, value = op.inputs[:3]
+    b, heads, s, d = query.shape
+    kv_heads, t = key.shape[1], key.shape[2]
+    width = smaller(t, op.attrs["window"] or t)
+    shared = quotient(heads, kv_heads) if s == 1 else 1
+    batch, rows = product((b, quotient(heads, shared))), product((s, shared))
+    pairs = product((b, heads, width if s == 1 else score_pairs(s, width, causal=True)))
+    needed = None if s == 1 else product((pairs, d))
+    gemms = (
+        Gemm(batch=batch, m=rows, n=width, k=d, needed=needed),
+        Gemm(batch=batch, m=rows, n=d, k=width, needed=needed),
+    )
+    # a window of prefill slides over all tokens
+    seen = width if s == 1 else t
+    cached = product((b, kv_heads, seen, d, key.dtype.itemsize + value.dtype.itemsize))
+    work = Cost(
+        gemms=gemms,
+        vector_flop=product((4, pairs)),
+        special_flop=total((pairs, op.outputs[0].numel)),
+        read_bytes=cached,
+    )
+    return work + reads((query,)) + writes(op.outputs)
+
+
+@rule("serving.rope_and_cache")
+def rope_and_cache(op: Op) -> Cost:
+    """New queries and keys rotated, keys and values put into the cache: its traffic, as it was measured."""
+    return traffic(op)
+
+
+@rule("serving.rms_norm", "serving.add_rms_norm")
+def rms_norm(op: Op) -> Cost:
+    """Square, sum, scale and gain, 4 an element, and one for each element of a residual that is added before."""
+    x = op.inputs[0]
+    added = op.kind.endswith("add_rms_norm")
+    return Cost(vector_flop=product((4 + added, x.numel))) + traffic(op)
+
+
+@rule("serving.gated_activation")
+def gated_activation(op: Op) -> Cost:
+    """Halves a, b of each row → a·sigmoid(a)·b: 4 and 2 special functions an output element."""
+    n = op.outputs[0].numel
+    return Cost(vector_flop=product((4, n)), special_flop=product((2, n))) + traffic(op)
+
+
+@rule("serving.activation")
+def activation(op: Op) -> Cost:
+    """GELU: 4 and 1 special function an element."""
+    n = op.outputs[0].numel
+    return Cost(vector_flop=product((4, n)), special_flop=n) + traffic(op)
+
+
+@rule("serving.largest")
+def largest(op: Op) -> Cost:
+    """The largest absolute value, for the scale of 8-bit numbers: 2 an element; one number a tensor is written."""
+    return Cost(vector_flop=product((2, op.inputs[0].numel))) + reads(op.inputs)
+
+
+@rule("serving.scale_to_eight_bits")
+def scale_to_eight_bits(op: Op) -> Cost:
+    """Times the scale, rounded into 8 bits: 1 an element."""
+    return Cost(vector_flop=op.inputs[0].numel) + traffic(op)
+
+
+@rule("serving.scaled_mm")
+def scaled_mm(op: Op) -> Cost:
+    """[m, k] × [k, n] of 8-bit numbers, written in 16: 2·m·k·n."""
+    a, b = op.inputs[:2]
+    m, k = a.shape
+    return Cost(gemms=(Gemm(m=m, n=b.shape[1], k=k),)) + traffic(op)
+
+
+@rule("serving.grouped_mm")
+def grouped_mm(op: Op) -> Cost:
+    """Tokens of each of g experts × its [k, n]: 2·rows·k·n, `rows` of all experts together, m at most of each.
+
+    Weights are read at their packed size; those of fewer bits are made numbers of 16 before the product, 2 an element.
+    """
+    x = op.inputs[0]
+    (y,) = op.outputs
+    g, m, k = x.shape
+    n = y.shape[2]
+    unpacked = product((2, g, n, k)) if op.attrs["weight_only"] else 0
+    gemm = Gemm(batch=g, m=m, n=n, k=k, needed=product((op.attrs["rows"], n, k)))
+    return Cost(gemms=(gemm,), vector_flop=unpacked) + reads(op.inputs) + writes((y,))
+
+
+@rule("serving.combine_experts")
+def combine_experts(op: Op) -> Cost:
+    """Weighted sum of each token's results of its experts: 2 an input element."""
+    return Cost(vector_flop=product((2, op.inputs[0].numel))) + traffic(op)
+
+
+@rule("serving.all_reduce")
+def all_reduce(op: Op) -> Cost:
+    """This GPU's own part in a sum over GPUs: it reads and writes its tensor once, and adds 1 an element.
+
+    Links are no part of it: `rooflinekit.serve` puts the collective's time in its place.
+    """
+    return Cost(vector_flop=op.inputs[0].numel) + traffic(op)

@@ -1,0 +1,242 @@
+"""A decoder-only language model in a dozen numbers, as a HuggingFace config.json states them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from rooflinekit.errors import InputError, nearest
+from rooflinekit.serving.formats import KV_FORMATS, check_format
+
+if TYPE_CHECKING:
+    from rooflinekit.ir.graph import Graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """A stack of equal layers: attention and a feed-forward network, each behind a normalization.
+
+    `kv_heads` below `heads` is grouped-query attention. `gated` networks have three matrices, others two. With
+    `experts` each token passes `experts_per_token` of them, each of width `ffn`, and a shared one of width
+    `shared_ffn` where there is one. `window` limits attention to so many tokens in `windowed_layers` of the layers
+    (None for all). `tied`: the embedding is also the matrix of the output. `qk_norm`: queries and keys are normalized.
+
+    Raises InputError for numbers that make no decoder.
+    """
+
+    name: str = "decoder"
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    gated: bool = True
+    experts: int = 0  # 0 for a dense network
+    experts_per_token: int = 0
+    shared_ffn: int = 0
+    window: int | None = None
+    windowed_layers: int | None = None
+    tied: bool = False
+    qk_norm: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"):
+            _check(name, getattr(self, name), 1)
+        for name in ("experts", "experts_per_token", "shared_ffn"):
+            _check(name, getattr(self, name), 0)
+        for name, least in (("window", 1), ("windowed_layers", 0)):
+            if getattr(self, name) is not None:
+                _check(name, getattr(self, name), least)
+        if self.heads % self.kv_heads:
+            raise InputError(f"decoder: heads {self.heads} is no multiple of kv_heads {self.kv_heads}")
+        if (self.experts > 0) != (self.experts_per_token > 0) or self.experts_per_token > self.experts:
+            raise InputError(
+                f"decoder: experts_per_token: expected 1 to experts ({self.experts}), both 0 for a dense network; "
+                f"got {self.experts_per_token}"
+            )
+
+    @classmethod
+    def from_config(cls, config: str | Path | Mapping[str, Any], **changed: Any) -> Self:
+        """From the file or the contents of a HuggingFace config.json; `changed` fields take precedence.
+
+        Raises InputError for a file that cannot be read, a number that is missing, and an architecture that these
+        numbers do not describe.
+        """
+        name = "decoder"
+        if not isinstance(config, Mapping):
+            name = Path(config).stem if Path(config).stem != "config" else Path(config).resolve().parent.name
+            config = _read(Path(config))
+        return cls(**{"name": name, **_fields_of(config), **_known(changed, cls)})
+
+    def with_changes(self, **changed: Any) -> Decoder:
+        """The same decoder with other numbers."""
+        return replace(self, **_known(changed, type(self)))
+
+    @property
+    def full_layers(self) -> int:
+        """Layers whose attention sees everything."""
+        windowed = self.layers if self.windowed_layers is None else min(self.windowed_layers, self.layers)
+        return self.layers if self.window is None else self.layers - windowed
+
+    @property
+    def layer_parameters(self) -> int:
+        """Numbers in the matrices of a layer, all experts included."""
+        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        matrices = 3 if self.gated else 2
+        network = matrices * self.hidden * (self.ffn * max(self.experts, 1) + self.shared_ffn)
+        return attention + network + self.hidden * self.experts
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in all matrices and the embedding; gains and biases, less than a thousandth, are left out."""
+        return self.layers * self.layer_parameters + self.vocab * self.hidden * (1 if self.tied else 2)
+
+    def kv_bytes_per_token(self, kv: str = "bf16", tp: int = 1) -> int:
+        """Bytes that a token adds to the cache of one GPU: 2 · layers · kv_heads · head_dim · bytes of a number.
+
+        Layers with a window hold no more than its tokens: that is counted where a number of tokens is given.
+        """
+        itemsize = check_format("kv", kv, KV_FORMATS).itemsize
+        return 2 * self.layers * self.kv_heads_on(tp) * self.head_dim * itemsize
+
+    def kv_bytes(self, tokens: int, kv: str = "bf16", tp: int = 1) -> int:
+        """Bytes of the cache of one sequence of so many tokens on one GPU; layers with a window hold its part."""
+        a_layer = self.kv_bytes_per_token(kv, tp) // self.layers
+        held = min(tokens, self.window or tokens)
+        return a_layer * (self.full_layers * tokens + (self.layers - self.full_layers) * held)
+
+    def kv_heads_on(self, tp: int) -> int:
+        """Heads of keys on each of `tp` GPUs: where there are fewer heads than GPUs, each has a copy of one."""
+        self.check_tp(tp)
+        return max(1, self.kv_heads // tp)
+
+    def check_tp(self, tp: int) -> None:
+        """Raises InputError where the layers cannot be cut into `tp` equal parts."""
+        _check("tp", tp, 1)
+        even = self.kv_heads % tp == 0 or tp % self.kv_heads == 0
+        if self.heads % tp or self.ffn % tp or self.shared_ffn % tp or not even:
+            raise InputError(
+                f"tp {tp}: {self.name} cannot be cut so: expected a divisor of its heads ({self.heads}) and of the "
+                f"width of its network ({self.ffn}), that divides or is a multiple of its kv_heads ({self.kv_heads})"
+            )
+
+    def prefill(self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1) -> Graph:
+        """The step that reads prompts: `batch` of them, `seq` tokens each, and gives the next token of each.
+
+        weights: "bf16", "fp16", "fp8", "fp8-dynamic", "int8" or "int4". kv: format of the cache: "bf16", "fp16" or
+        "fp8". tp: GPUs that share each layer; the graph is one GPU's part. Raises InputError for other words, or a tp
+        that does not cut the layers evenly.
+        """
+        from rooflinekit.serving.steps import prefill
+
+        return prefill(self, weights=weights, kv=kv, tp=tp)
+
+    def decode(self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1) -> Graph:
+        """The step that gives one token to each of `batch` sequences of `context` tokens, the new one included.
+
+        Options as of `prefill`.
+        """
+        from rooflinekit.serving.steps import decode
+
+        return decode(self, weights=weights, kv=kv, tp=tp)
+
+    def mixed(self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1) -> Graph:
+        """A step of both: `prompts` of `seq` tokens are read beside `batch` sequences of `context` tokens.
+
+        All tokens pass the matrices together; attention treats the two apart. Options as of `prefill`.
+        """
+        from rooflinekit.serving.steps import mixed
+
+        return mixed(self, weights=weights, kv=kv, tp=tp)
+
+
+def _check(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"decoder: {name}: expected an integer of {least} or more; got {value!r}")
+
+
+def _known(changed: Mapping[str, Any], decoder: type) -> Mapping[str, Any]:
+    names = [field.name for field in fields(decoder)]
+    for name in changed:
+        if name not in names:
+            raise InputError(f"decoder: no number is called {name!r}{nearest(name, names)} (known: {', '.join(names)})")
+    return changed
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: is no JSON: {error}") from error
+    if not isinstance(found, Mapping):
+        raise InputError(f"{path}: expected a config.json of a language model: an object; got {type(found).__name__}")
+    return found
+
+
+# --- config.json ----------------------------------------------------------------------------------------------
+
+#: What families of models call the same number.
+_CALLED = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "kv_heads": ("num_key_value_heads", "n_kv_heads", "num_kv_heads"),
+    "head_dim": ("head_dim",),
+    "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
+    "vocab": ("vocab_size",),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "experts_per_token": ("num_experts_per_tok", "experts_per_token", "num_experts_per_token"),
+    "shared_ffn": ("shared_expert_intermediate_size",),
+}
+#: Keys of architectures that are something else than a stack of such layers.
+_OTHER = {
+    "kv_lora_rank": "latent attention",
+    "linear_num_key_heads": "linear attention",
+    "ssm_cfg": "state-space layers",
+    "state_size": "state-space layers",
+    "is_encoder_decoder": "an encoder",
+    "first_k_dense_replace": "dense layers before those with experts",
+}
+#: Names of the width by which two-matrix networks of the GPT-2 and OPT families go.
+_UNGATED = ("n_inner", "n_embd", "ffn_dim")
+
+
+def _fields_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    config = {**config, **config.get("text_config", {})}  # of models that also see
+    for key, what in _OTHER.items():
+        if config.get(key):
+            raise InputError(f"config: {key}: the model has {what}, which a Decoder does not describe")
+    found = {field: next((config[k] for k in keys if config.get(k)), None) for field, keys in _CALLED.items()}
+    if found["heads"] and found["hidden"]:
+        found["kv_heads"] = found["kv_heads"] or found["heads"]
+        found["head_dim"] = found["head_dim"] or found["hidden"] // found["heads"]
+        found["ffn"] = (config.get("moe_intermediate_size") if found["experts"] else None) or found["ffn"]
+        found["ffn"] = found["ffn"] or (4 * found["hidden"] if "n_embd" in config else None)
+    numbers = {name: value for name, value in found.items() if value is not None}
+    for name in ("layers", "hidden", "heads", "ffn", "vocab"):
+        if name not in numbers:
+            raise InputError(f"config: {' or '.join(_CALLED[name])} is missing: is it a language model's config.json?")
+    return {
+        **numbers,
+        **_window_of(config),
+        "gated": not any(key in config for key in _UNGATED),
+        "tied": bool(config.get("tie_word_embeddings", "n_embd" in config)),
+        "qk_norm": bool(config.get("use_qk_norm", False)),
+    }
+
+
+def _window_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    window = config.get("sliding_window")
+    if not window or config.get("use_sliding_window") is False:
+        return {}
+    kinds = config.get("layer_types")
+    if kinds is None:
+        return {"window": window}
+    return {"window": window, "windowed_layers": sum(kind == "sliding_attention" for kind in kinds)}

@@ -1,0 +1,163 @@
+"""Clients and an engine: who waits for whom where prompts are read beside sequences that go on.
+
+Each of `clients` sends a request, waits for its last token, and sends the next. The engine works in steps (continuous
+batching): it reads the waiting prompts, first come first served, as far as a step's tokens and the cache's room go, and
+gives one token to each running sequence. A sequence keeps room for all its tokens from its first step on.
+
+In the steady state each sequence sees the prompts of the others once, so with D the time of a decode step and ΔP what
+a prompt adds to a step,
+
+    time per token = D + (clients − 1) · ΔP / (output − 1)
+
+and time to first token is what is left of the step under way, the steps that read earlier prompts, and the step that
+reads its own. What a client sends in answer to a last token reaches the engine while the next step is under way
+already. At the start all clients' prompts wait for each other.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+#: Seconds of a step: prompts read, sequences that go on, and their tokens on average.
+StepTime = Callable[[int, int, float], float]
+
+Policy = Literal["mixed", "prefill-first"]
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """What clients ask: each `rounds` requests one after the other, of so many tokens in and out.
+
+    spread: the answers' lengths differ by so much of `output`, evenly from 1 − spread/2 to 1 + spread/2 of it.
+    """
+
+    clients: int
+    input: int
+    output: int
+    rounds: int = 10
+    spread: float = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What the clients see, on average over all requests, in seconds; and what the engine does."""
+
+    ttft_s: float  # request to first token
+    tpot_s: float  # between tokens after the first
+    total_s: float  # the whole stream
+    tokens: int  # given
+    decoding: float  # sequences that run, on average over time
+    prompts_at_once: float  # read in a step that reads any
+
+
+def serve_stream(stream: Stream, step_s: StepTime, *, step_tokens: int, room: int, policy: Policy = "mixed") -> Served:
+    """Plays the stream through the engine.
+
+    step_tokens: most tokens of one step; a prompt above that is read in a step of its own. room: sequences that the
+    cache holds, 1 or more; further ones wait. policy: "mixed" reads prompts beside sequences that go on (vLLM,
+    TensorRT-LLM); with "prefill-first" (SGLang) these wait meanwhile.
+    """
+    play = _Play(stream=stream, room=room)
+    play.send(stream.clients)
+    play.waiting.append(play.arriving.pop())  # the first request finds the engine idle, the others meet its prompt
+    while play.waiting or play.running or play.arriving:
+        count = len(play.running)
+        beside = count if policy == "mixed" else 0
+        free = min(play.room - count, max(1, (step_tokens - beside) // stream.input))
+        taken = play.take(free)
+        if not count and not taken:
+            continue  # idle: what is arriving is there
+        steps = 1 if taken or (play.waiting and play.room > count) else max(1, play.running[0][0] - play.steps)
+        context = stream.input + play.mean_given() + (steps + 1) / 2 if count else 0.0
+        going_on = beside if taken else count
+        play.pass_by(steps, step_s(len(taken), going_on, context), taken, bool(going_on))
+    return play.result()
+
+
+@dataclass(slots=True)
+class _Play:
+    """The engine and its clients at a moment; `steps` counts those in which running sequences got a token."""
+
+    stream: Stream
+    room: int  # sequences whose tokens the cache holds
+    now: float = 0.0
+    steps: int = 0
+    sent: int = 0
+    waiting: deque[float] = field(default_factory=deque)  # when each was sent
+    arriving: list[float] = field(default_factory=list)  # likewise: on their way while the next step begins
+    running: list[tuple[int, int, float, int]] = field(default_factory=list)  # last step, number, first token, length
+    begun_count: int = 0  # sequences so far
+    begun: int = 0  # steps at which the running sequences began, summed
+    ttft_s: float = 0.0
+    tpot_s: float = 0.0
+    tokens: int = 0
+    busy: float = 0.0  # sequences that run × seconds
+    readings: int = 0
+
+    def send(self, requests: int) -> None:
+        """The next requests of some clients, as far as they have some left."""
+        left = self.stream.clients * self.stream.rounds - self.sent
+        requests = min(requests, left)
+        self.arriving.extend([self.now] * requests)
+        self.sent += requests
+
+    def take(self, most: int) -> list[float]:
+        """The prompts of the next step; what was sent at the last moment misses it."""
+        taken = [self.waiting.popleft() for _ in range(min(most, len(self.waiting)))]
+        self.waiting.extend(self.arriving)
+        self.arriving.clear()
+        return taken
+
+    def mean_given(self) -> float:
+        """Tokens that the running sequences have got, on average."""
+        return self.steps - self.begun / len(self.running) if self.running else 0.0
+
+    def pass_by(self, steps: int, seconds: float, taken: list[float], going_on: bool) -> None:
+        """So many steps of so many seconds each, that read these prompts."""
+        self.now += steps * seconds
+        self.busy += len(self.running) * steps * seconds
+        if going_on:
+            self.steps += steps
+        for sent in taken:
+            self.ttft_s += self.now - sent
+            self._begin()
+        self.readings += bool(taken)
+        ended = 0
+        while self.running and self.running[0][0] <= self.steps:
+            last, _, first_s, length = heapq.heappop(self.running)
+            self.begun -= last - length + 1
+            self.tpot_s += (self.now - first_s) / max(length - 1, 1)
+            self.tokens += length
+            ended += 1
+        self.send(ended)
+
+    def _begin(self) -> None:
+        number = self.begun_count
+        self.begun_count += 1
+        length = _length(self.stream, number)
+        self.begun += self.steps
+        heapq.heappush(self.running, (self.steps + length - 1, number, self.now, length))
+
+    def result(self) -> Served:
+        requests = self.stream.clients * self.stream.rounds
+        return Served(
+            ttft_s=self.ttft_s / requests,
+            tpot_s=self.tpot_s / requests,
+            total_s=self.now,
+            tokens=self.tokens,
+            decoding=self.busy / self.now,
+            prompts_at_once=requests / self.readings,
+        )
+
+
+def _length(stream: Stream, number: int) -> int:
+    """Tokens of an answer: multiples of the golden ratio, so that they are spread evenly, and alike in every run."""
+    share = 1 + stream.spread * (number * _GOLDEN % 1.0 - 0.5)
+    return max(1, round(stream.output * share))

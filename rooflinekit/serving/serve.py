@@ -1,0 +1,216 @@
+"""A decoder served on a GPU, or on several that share its layers: latency, throughput, memory, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rooflinekit.errors import InputError
+from rooflinekit.hardware.host import Host
+from rooflinekit.model.machine import Machine
+from rooflinekit.serving.decoder import Decoder
+from rooflinekit.serving.engine import Served, Stream, serve_stream
+from rooflinekit.serving.memory import ServingMemory, serving_memory
+from rooflinekit.serving.settings import Engine
+from rooflinekit.serving.step_times import CollectiveTime, StepTimes
+from rooflinekit.step.execution import Execution
+from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.units import format_quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Serving:
+    """What clients see of a decoder, and what limits it. Times are seconds, means over all requests.
+
+    ttft_s: from a request to its first token, waiting for the step under way and for earlier prompts included.
+    tpot_s: between an answer's tokens after the first, steps included that read other clients' prompts.
+    prefill_s: one prompt alone. decode_s: one step of the batch, the mean over a generation.
+    """
+
+    decoder: Decoder
+    stream: Stream
+    engine: Engine
+    weights: str
+    kv: str
+    tp: int
+    running: int  # clients whose sequences fit the cache together
+    served: Served
+    prefill_s: float
+    decode_s: float
+    prefill: Prediction  # of one prompt: one GPU's part
+    decode: Prediction  # at the middle of a generation: one GPU's part
+    memory: ServingMemory
+
+    @property
+    def gpu(self) -> str:
+        """The device's name."""
+        return self.decode.machine.name
+
+    @property
+    def ttft_s(self) -> float:
+        """Seconds from request to first token."""
+        return self.served.ttft_s
+
+    @property
+    def tpot_s(self) -> float:
+        """Seconds between tokens."""
+        return self.served.tpot_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens given a second, by all GPUs together."""
+        return self.served.tokens / self.served.total_s
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Tokens given a second by each GPU."""
+        return self.tokens_per_s / self.tp
+
+    @property
+    def tokens_per_s_per_dollar(self) -> float | None:
+        """Tokens a second by the launch price of the GPUs, without host and power; None where no price is known."""
+        device = self.decode.machine.device
+        if device.launch_price_usd is None:
+            return None
+        return self.tokens_per_s_per_gpu / (device.launch_price_usd / device.devices_per_board)
+
+    def interval(self, level: float = 0.9) -> dict[str, tuple[float, float]]:
+        """Bounds of ttft_s and tpot_s with this probability, as far as kernels are mispredicted.
+
+        Waiting grows with the steps: first tokens are off as prefill is, the others as decode. What the engine and its
+        clients do otherwise than assumed is not in it. Raises ValueError for a level outside (0, 1).
+        """
+        bounds = {}
+        for name, seconds, step in (("ttft_s", self.ttft_s, self.prefill), ("tpot_s", self.tpot_s, self.decode)):
+            low, high = step.interval(level)
+            bounds[name] = (seconds * low / step.total_s, seconds * high / step.total_s)
+        return bounds
+
+    def largest_batch(self, context: int | None = None) -> int:
+        """Sequences of so many tokens (by default a whole request) that the cache holds; 0 where the weights do not
+        fit.
+        """
+        tokens = self.stream.input + self.stream.output if context is None else context
+        return self.memory.largest_batch(self.decoder, tokens, self.kv, self.tp)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        s, m = self.stream, self.memory
+        bounds = self.interval()
+        return {
+            "decoder": self.decoder.name, "gpu": self.gpu, "tp": self.tp, "weights": self.weights, "kv": self.kv,
+            "batch": s.clients, "input": s.input, "output": s.output, "spread": s.spread,
+            "engine": {
+                "host": self.engine.host, "policy": self.engine.policy, "step_tokens": self.engine.step_tokens,
+                "memory_share": self.engine.memory_share,
+            },
+            "ttft_s": self.ttft_s, "ttft_interval_s": list(bounds["ttft_s"]),
+            "tpot_s": self.tpot_s, "tpot_interval_s": list(bounds["tpot_s"]),
+            "prefill_s": self.prefill_s, "decode_s": self.decode_s,
+            "tokens_per_s": self.tokens_per_s, "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "tokens_per_s_per_launch_dollar": self.tokens_per_s_per_dollar,
+            "running": self.running, "largest_batch": self.largest_batch(),
+            "prefill_regime": self.prefill.regime, "decode_regime": self.decode.regime,
+            "weight_bytes": m.weight_bytes, "kv_bytes_per_token": m.kv_bytes_per_token,
+            "workspace_bytes": m.workspace_bytes, "cache_bytes": m.cache_bytes,
+            "notes": list(dict.fromkeys((*self.prefill.notes, *self.decode.notes))),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        s, gpus = self.stream, f"{self.tp} × " if self.tp > 1 else ""
+        (ttft_low, ttft_high), (low, high) = self.interval().values()
+        priced = self.tokens_per_s_per_dollar
+        money = "" if priced is None else f", {priced:.3g} for each dollar of launch price"
+        waits = "" if self.running == s.clients else f"; the cache holds {self.running}, the others wait"
+
+        def t(seconds: float) -> str:
+            return format_quantity(seconds, "s")
+
+        def b(size: float) -> str:
+            return format_quantity(size, "byte", binary=True)
+
+        return "\n".join([
+            f"{self.decoder.name} on {gpus}{self.gpu}: {s.clients} clients, {s.input} tokens in, {s.output} out, "
+            f"weights {self.weights}, cache {self.kv}{waits}",
+            f"  first token {t(self.ttft_s)} (90 %: {t(ttft_low)} to {t(ttft_high)}); one prompt alone "
+            f"{t(self.prefill_s)}, {self.prefill.regime}-bound",
+            f"  each further token {t(self.tpot_s)} (90 %: {t(low)} to {t(high)}); a decode step {t(self.decode_s)}, "
+            f"{self.decode.regime}-bound",
+            f"  {self.tokens_per_s:.4g} tokens/s, {self.tokens_per_s_per_gpu:.4g} a GPU{money}",
+            f"  memory of a GPU: weights {b(self.memory.weight_bytes)}, cache {b(self.memory.cache_bytes)} at "
+            f"{b(self.memory.kv_bytes_per_token)} a token: {self.largest_batch()} such requests at once",
+        ])  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<Serving {str(self).splitlines()[0]}>"
+
+
+def serve_on(
+    decoder: Decoder,
+    machine: Machine,
+    host: Host,
+    stream: Stream,
+    engine: Engine,
+    *,
+    weights: str = "bf16",
+    kv: str = "bf16",
+    tp: int = 1,
+    collective_s: CollectiveTime | None = None,
+    times: StepTimes | None = None,
+) -> Serving:
+    """One stream of requests on one machine, or on `tp` of them.
+
+    times: what is known already of the steps of the same decoder, formats, machine and tp, so that several streams
+    share it. Raises InputError where not one request fits the memory, or tp is above 1 without `collective_s`.
+    """
+    times = times or StepTimes(
+        decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, collective_s=collective_s
+    )
+    memory = serving_memory(times, engine, stream.input)
+    room = memory.largest_batch(decoder, stream.input + stream.output, kv, tp)
+    if room < 1:
+        raise _too_large(decoder, memory, stream, kv, tp, machine.name)
+
+    def step_s(prompts: int, sequences: int, context: float) -> float:
+        gpu_s = times.mixed_s(prompts, stream.input, sequences, context)
+        return engine.step_s(gpu_s, prompts + sequences)
+
+    served = serve_stream(stream, step_s, step_tokens=engine.step_tokens, room=room, policy=engine.policy)
+    running = min(stream.clients, room)
+    middle = stream.input + max(1, stream.output // 2)
+    along = [stream.input + share * stream.output for share in (0.1, 0.5, 0.9)]
+    graphs = Execution(backend="cuda-graph", sync="none")
+    return Serving(
+        decoder=decoder,
+        stream=stream,
+        engine=engine,
+        weights=weights,
+        kv=kv,
+        tp=tp,
+        running=running,
+        served=served,
+        prefill_s=engine.step_s(times.prefill_s(1, stream.input), 1),
+        decode_s=sum(engine.step_s(times.decode_s(running, tokens), running) for tokens in along) / len(along),
+        prefill=predict_graph(times.graph("prefill").at(batch=1, seq=stream.input), machine, host, graphs),
+        decode=predict_graph(times.graph("decode").at(batch=running, context=middle), machine, host, graphs),
+        memory=memory,
+    )
+
+
+def check_stream(batch: int, input: int, output: int) -> None:
+    """Raises InputError for a number of clients or tokens below 1."""
+    for name, value in (("batch", batch), ("input", input), ("output", output)):
+        if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
+            raise InputError(f"{name}: expected a positive integer; got {value!r}")
+
+
+def _too_large(decoder: Decoder, m: ServingMemory, stream: Stream, kv: str, tp: int, gpu: str) -> InputError:
+    one = decoder.kv_bytes(stream.input + stream.output, kv, tp)
+    needs, weights, have = (
+        format_quantity(size, "byte", binary=True)
+        for size in (m.weight_bytes + m.workspace_bytes + m.context_bytes + one, m.weight_bytes, m.capacity)
+    )
+    return InputError(
+        f"{decoder.name} does not fit {gpu}: one request needs {needs} a GPU, of it {weights} for weights, and the "
+        f"engine takes a share of {have}; choose weights or a cache of fewer bits, a larger tp, or another GPU"
+    )

@@ -1,0 +1,52 @@
+"""How an engine is set up, and what its CPU does between steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rooflinekit.errors import InputError, nearest
+from rooflinekit.serving.engine import Policy
+
+HostWork = Literal["overlapped", "serial"]
+
+#: Seconds of the CPU in each step, and for each sequence in it: scheduling, inputs, sampling, handling of tokens. A
+#: least-squares line through the 26 rows on an A100 without tensor parallelism of vidur's `cpu_overheads` (vLLM of
+#: 2024, history blob bf106186; sum of the medians of schedule, sampler launch, prepare-inputs launch, model launch and
+#: process outputs), standard errors 1.6 % and 0.4 %; `benchmarks/serving_accuracy.py` fits it again.
+HOST_STEP_S = 0.802e-3
+HOST_SEQUENCE_S = 42.3e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """The settings of an engine that its steps depend on.
+
+    host: the CPU prepares the next step while the GPU works ("overlapped": TensorRT-LLM 1.0, SGLang), or in between
+    ("serial": vLLM up to 0.12). policy: prompts are read beside sequences that go on ("mixed": vLLM, TensorRT-LLM), or
+    in steps of their own before these ("prefill-first": SGLang). step_tokens: most tokens of a step. memory_share: of
+    the GPU's memory that the engine takes for weights, work space and cache.
+
+    Raises InputError for another word or number.
+    """
+
+    host: HostWork = "overlapped"
+    policy: Policy = "mixed"
+    step_tokens: int = 8192
+    memory_share: float = 0.9
+
+    def __post_init__(self) -> None:
+        words = (("host", self.host, get_args(HostWork)), ("policy", self.policy, get_args(Policy)))
+        for name, value, known in words:
+            if value not in known:
+                raise InputError(f"engine {name} {value!r}: expected {' or '.join(known)}{nearest(str(value), known)}")
+        if self.step_tokens < 1:
+            raise InputError(f"engine step_tokens: expected 1 or more; got {self.step_tokens!r}")
+        if not (math.isfinite(self.memory_share) and 0 < self.memory_share <= 1):
+            raise InputError(f"engine memory_share: expected a share above 0, up to 1; got {self.memory_share!r}")
+
+    def step_s(self, gpu_s: float, sequences: int) -> float:
+        """A step with the CPU's part in it."""
+        host_s = HOST_STEP_S + HOST_SEQUENCE_S * sequences
+        return gpu_s + host_s if self.host == "serial" else max(gpu_s, host_s)

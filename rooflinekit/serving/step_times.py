@@ -1,0 +1,143 @@
+"""How long each step of an engine takes: steps of equal layers, timed by one layer of each kind and the rest."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from rooflinekit.errors import InputError
+from rooflinekit.ir.graph import Graph
+from rooflinekit.model.kernels import issues_of
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.roofline import Timing, time_kernels
+from rooflinekit.serving.decoder import Decoder
+
+ALL_REDUCE = "serving.all_reduce"
+
+
+class CollectiveTime(Protocol):
+    """Seconds of an all-reduce of so many bytes over so many GPUs."""
+
+    def __call__(self, size_bytes: float, gpus: int, /) -> float:
+        """Seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """Seconds of the steps of one decoder on one machine (or on `tp` of them).
+
+    A step is timed with at most two layers of each kind, and what the second takes stands for all further ones: they
+    find in the cache what it finds. Decoding batches are filled up to the sizes that engines capture CUDA graphs for
+    (1, 2, 4, then multiples of 8); contexts lie between powers of two, where time is linear.
+
+    Raises InputError for tp above 1 without `collective_s`.
+    """
+
+    decoder: Decoder
+    machine: Machine
+    weights: str = "bf16"
+    kv: str = "bf16"
+    tp: int = 1
+    collective_s: CollectiveTime | None = None
+    _graphs: dict[tuple[str, bool], Graph] = field(default_factory=dict)
+    _known: dict[tuple[int, ...], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.tp > 1 and self.collective_s is None:
+            raise InputError(
+                f"tp {self.tp}: the GPUs sum their results over a link, whose speed a GPU's specification does not "
+                "tell: pass collective_s, a function of bytes and number of GPUs that gives an all-reduce's seconds"
+            )
+
+    def prefill_s(self, prompts: int, seq: int) -> float:
+        """So many prompts of `seq` tokens, read together."""
+        return self._timed("prefill", batch=prompts, seq=seq)
+
+    def decode_s(self, batch: int, context: float) -> float:
+        """One token for each sequence of, on average, `context` tokens."""
+        return _between(context, lambda tokens: self._timed("decode", batch=captured(batch), context=tokens))
+
+    def mixed_s(self, prompts: int, seq: int, batch: int, context: float) -> float:
+        """Prompts read beside sequences that go on; without any of these, or those, the plain step."""
+        if prompts == 0:
+            return self.decode_s(batch, context)
+        if batch == 0:
+            return self.prefill_s(prompts, seq)
+        sizes = {"prompts": prompts, "seq": seq, "batch": captured(batch)}
+        return _between(context, lambda tokens: self._timed("mixed", **sizes, context=tokens))
+
+    def _timed(self, step: str, **sizes: int) -> float:
+        key = (len(sizes), *(sizes[name] for name in sorted(sizes)), step == "prefill")
+        if key not in self._known:
+            self._known[key] = self._seconds(self.graph(step, whole=False).at(**sizes))
+        return self._known[key]
+
+    def graph(self, step: str, *, whole: bool = True) -> Graph:
+        """The step named "prefill", "decode" or "mixed": of the decoder, or of one with two layers of each kind."""
+        key = step, whole
+        if key not in self._graphs:
+            decoder = self.decoder if whole else thinned(self.decoder)
+            self._graphs[key] = getattr(decoder, step)(weights=self.weights, kv=self.kv, tp=self.tp)
+        return self._graphs[key]
+
+    def _seconds(self, graph: Graph) -> float:
+        gap = self.machine.values["kernel_gap_graph"]
+        launched = self.machine.with_values({**self.machine.values, "kernel_gap": gap})
+        issues = issues_of(graph, self.machine.device.matrix_peak)
+        timings = time_kernels([kernel for issue in issues for kernel in issue.kernels], launched)
+        return with_layers(self.decoder, self.seconds_by_part(timings))
+
+    def seconds_by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
+        """Seconds of each layer by its name, and of the rest under ""."""
+        found: dict[str, float] = defaultdict(float)
+        for timing in timings:
+            first, _, rest = timing.kernel.module.partition(".")
+            part = f"{first}.{rest.partition('.')[0]}" if first == "layers" else ""
+            found[part] += self.step_part_s(timing)
+        return found
+
+    def step_part_s(self, timing: Timing) -> float:
+        """A kernel's time; of an all-reduce that of the collective."""
+        if timing.kernel.kind != ALL_REDUCE or self.collective_s is None:
+            return timing.total_s
+        return self.collective_s(float(timing.kernel.cost.write_bytes), self.tp)
+
+
+def captured(batch: int) -> int:
+    """The smallest size of a captured CUDA graph that holds the batch.
+
+    >>> [captured(batch) for batch in (1, 3, 8, 9, 100)]
+    [1, 4, 8, 16, 104]
+    """
+    return next((size for size in (1, 2, 4) if batch <= size), -(-batch // 8) * 8)
+
+
+def thinned(decoder: Decoder) -> Decoder:
+    """The decoder with no more than two layers of each kind."""
+    full = min(2, decoder.full_layers)
+    windowed = min(2, decoder.layers - decoder.full_layers)
+    return replace(decoder, layers=full + windowed, windowed_layers=windowed if decoder.window else None)
+
+
+def with_layers(decoder: Decoder, seconds: Mapping[str, float]) -> float:
+    """What the whole decoder takes, by the parts of the thinned one."""
+    thin = thinned(decoder)
+    total = sum(seconds.values())
+    for last, extra in (
+        (thin.full_layers - 1, decoder.full_layers - thin.full_layers),
+        (thin.layers - 1, (decoder.layers - decoder.full_layers) - (thin.layers - thin.full_layers)),
+    ):
+        if extra:
+            total += extra * seconds[f"layers.{last}"]
+    return total
+
+
+def _between(value: float, at: Callable[[int], float]) -> float:
+    """A function of a whole number at any number: on the line between the powers of two around it."""
+    low = 1
+    while 2 * low <= value:
+        low *= 2
+    first, second = at(low), at(2 * low)
+    return first + (second - first) * (value - low) / low

@@ -1,0 +1,90 @@
+"""The ops of a step, written down one after the other: tensors with names, products in the chosen format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from rooflinekit.ir.op import Op
+from rooflinekit.ir.sizes import Size
+from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.serving.formats import WeightFormat
+
+
+@dataclass(slots=True)
+class Tape:
+    """The ops so far, and the weights that they use. `module` stands in the ops that follow."""
+
+    format: WeightFormat
+    ops: list[Op] = field(default_factory=list)
+    weights: dict[str, TensorSpec] = field(default_factory=dict)
+    caches: list[TensorSpec] = field(default_factory=list)
+    module: str = ""
+
+    def run(self, kind: str, inputs: tuple[TensorSpec, ...], *outputs: TensorSpec, **attrs: Any) -> TensorSpec:
+        """One more op; its first output is handed on."""
+        name = f"{kind.rpartition('.')[2]}_{len(self.ops)}"
+        op = Op(name=name, kind=kind, module=self.module, inputs=inputs, outputs=outputs, attrs=MappingProxyType(attrs))
+        self.ops.append(op)
+        return outputs[0]
+
+    def tensor(self, *shape: Size, dtype: DType | None = None) -> TensorSpec:
+        """What an op makes."""
+        return TensorSpec(name=f"t{len(self.ops)}", shape=shape, dtype=dtype or self.format.outside)
+
+    def weight(self, name: str, *shape: Size, dtype: DType) -> TensorSpec:
+        """A weight, once for all ops that use it."""
+        full = f"{self.module}.{name}" if self.module else name
+        return self.weights.setdefault(full, TensorSpec(name=full, shape=shape, dtype=dtype, role=Role.WEIGHT))
+
+    def cache(self, name: str, *shape: Size, dtype: DType) -> TensorSpec:
+        """Cached keys or values of one layer; they are there before the step."""
+        found = TensorSpec(name=f"{self.module}.{name}", shape=shape, dtype=dtype, role=Role.INPUT)
+        self.caches.append(found)
+        return found
+
+    def plain(self, x: TensorSpec, name: str, n: int) -> TensorSpec:
+        """[tokens, k] → [tokens, n] in 16 bits, whatever the format of the layers."""
+        tokens, k = x.shape
+        weight = self.weight(name, k, n, dtype=self.format.outside)
+        return self.run("aten.mm", (x, weight), self.tensor(tokens, n))
+
+    def linear(self, x: TensorSpec, name: str, n: int) -> TensorSpec:
+        """[tokens, k] → [tokens, n] by a matrix in the format of the layers."""
+        form, (tokens, k) = self.format, x.shape
+        assert isinstance(k, int)
+        if form.bits == 16:
+            return self.plain(x, name, n)
+        if form.eight_bits:
+            weight = self.weight(name, k, n, dtype=form.stored)
+            self.weight(f"{name}.scale", 1, dtype=DType.FLOAT32)
+            return self.run("serving.scaled_mm", (self.eight_bit(x), weight), self.tensor(tokens, n))
+        scale = self.weight(f"{name}.scale", *form.scale_shape(n, k), dtype=form.activations)
+        packed = self.weight(name, n, k * form.bits // 8, dtype=form.stored)
+        kind = "aten._weight_int8pack_mm" if form.bits == 8 else "aten._weight_int4pack_mm"
+        return self.run(kind, (x, packed, scale), self.tensor(tokens, n))
+
+    def eight_bit(self, x: TensorSpec) -> TensorSpec:
+        """The same numbers in 8 bits: one kernel, and one before it where the scale is not known."""
+        if self.format.dynamic:
+            self.run("serving.largest", (x,), self.tensor(1, dtype=DType.FLOAT32))
+        return self.run("serving.scale_to_eight_bits", (x,), self.tensor(*x.shape, dtype=self.format.activations))
+
+    def experts(self, x: TensorSpec, name: str, n: int, experts: int, rows: Size) -> TensorSpec:
+        """[touched, tokens, k] → [touched, tokens, n]: each touched expert's matrix on its own of all `rows`."""
+        form, (touched, tokens, k) = self.format, x.shape
+        assert isinstance(k, int)
+        a_row = k * form.bits // 8 // form.stored.itemsize
+        whole = self.weight(name, experts, n, a_row, dtype=form.stored)
+        read = [TensorSpec(name=f"{whole.name} touched", shape=(touched, n, a_row), dtype=form.stored,
+                           storage=whole.name, role=Role.WEIGHT)]  # fmt: skip
+        if form.bits < 16:
+            dtype = form.activations if form.weight_only else DType.FLOAT32
+            scales = form.scale_shape(n, k)
+            scale = self.weight(f"{name}.scale", experts, *scales, dtype=dtype)
+            read.append(TensorSpec(name=f"{scale.name} touched", shape=(touched, *scales), dtype=dtype,
+                                   storage=scale.name, role=Role.WEIGHT))  # fmt: skip
+        given = self.eight_bit(x) if form.eight_bits else x
+        result = self.tensor(touched, tokens, n)
+        return self.run("serving.grouped_mm", (given, *read), result, weight_only=form.weight_only, rows=rows)

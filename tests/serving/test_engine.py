@@ -1,0 +1,77 @@
+"""Who waits for whom: streams played by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflinekit.errors import InputError
+from rooflinekit.serving.engine import Policy, Stream, serve_stream
+from rooflinekit.serving.settings import Engine
+
+
+def step_s(prompts: int, sequences: int, context: float) -> float:
+    """A prompt takes 10 s, going on 1 s, both at once 11 s."""
+    del context
+    return 10 * prompts + (sequences > 0)
+
+
+def test_one_client_never_waits() -> None:
+    served = serve_stream(Stream(clients=1, input=5, output=4, rounds=3, spread=0), step_s, step_tokens=100, room=8)
+    assert (served.ttft_s, served.tpot_s, served.total_s) == (10, 1, 3 * (10 + 3))
+    assert (served.tokens, served.prompts_at_once) == (12, 1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "room", "ttft_s", "tpot_s", "total_s"),
+    [
+        # prompts are read from 0 to 10, and from 10 to 21 beside the first answer, whose tokens come at 10, 21, 22
+        # and the second's at 21, 22, 23
+        ("mixed", 2, (10 + 21) / 2, (6 + 1) / 2, 23),
+        # from 10 to 20 alone: tokens at 10, 21, 22 and at 20, 21, 22
+        ("prefill-first", 2, (10 + 20) / 2, (6 + 1) / 2, 22),
+        # the second waits for the whole first answer: tokens at 10, 11, 12 and at 22, 23, 24
+        ("mixed", 1, (10 + 22) / 2, 1, 24),
+    ],
+)
+def test_two_clients(policy: Policy, room: int, ttft_s: float, tpot_s: float, total_s: float) -> None:
+    stream = Stream(clients=2, input=5, output=3, rounds=1, spread=0)
+    served = serve_stream(stream, step_s, step_tokens=100, room=room, policy=policy)
+    assert (served.ttft_s, served.tpot_s, served.total_s) == (ttft_s, tpot_s, total_s)
+
+
+def test_prompts_share_a_step_as_far_as_its_tokens_go() -> None:
+    # one prompt from 0 to 10; then 8 tokens a step beside the first answer hold one prompt of 5, not two
+    stream = Stream(clients=3, input=5, output=50, rounds=1, spread=0)
+    assert serve_stream(stream, step_s, step_tokens=8, room=9).ttft_s == pytest.approx((10 + 21 + 32) / 3)
+    assert serve_stream(stream, step_s, step_tokens=11, room=9).ttft_s == pytest.approx((10 + 31 + 31) / 3)
+
+
+@given(clients=st.integers(2, 12), output=st.integers(100, 300))
+def test_the_steady_state_formula(clients: int, output: int) -> None:
+    # a step of 1 s, a prompt 0.5 s more: each answer sees every other client's prompt once
+    stream = Stream(clients=clients, input=5, output=output, rounds=20)
+    served = serve_stream(stream, lambda p, n, _: (n > 0) + 0.5 * p, step_tokens=1000, room=100)
+    assert served.tpot_s == pytest.approx(1 + (clients - 1) * 0.5 / (output - 1), rel=0.03)
+    assert served.ttft_s >= 0.5
+    assert served.decoding <= clients
+
+
+def test_the_cpu_works_beside_the_gpu_or_between() -> None:
+    assert Engine().step_s(5e-3, 8) == 5e-3
+    # 0.802 ms and 8 · 42.3 µs
+    assert Engine(host="serial").step_s(5e-3, 8) == pytest.approx(6.1404e-3)
+    assert Engine().step_s(1e-6, 8) == pytest.approx(1.1404e-3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"host": "none"}, "engine host 'none': expected overlapped or serial"),
+        ({"policy": "decode"}, "engine policy 'decode': expected mixed or prefill-first"),
+        ({"memory_share": 1.5}, "engine memory_share: expected a share above 0, up to 1; got 1.5"),
+        ({"step_tokens": 0}, "engine step_tokens: expected 1 or more; got 0"),
+    ],
+)
+def test_wrong_settings(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Engine(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,82 @@
+"""`rooflinekit.serve`: what follows from what in its record."""
+
+import json
+import re
+
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.errors import InputError
+
+D = rk.Decoder(name="d", layers=8, hidden=2048, heads=16, kv_heads=4, head_dim=128, ffn=8192, vocab=32000)
+
+
+def test_one_client() -> None:
+    found = rk.serve(D, "nvidia-l4", batch=1, input=512, output=64)
+    assert found.ttft_s == pytest.approx(found.prefill_s)
+    assert found.tpot_s == pytest.approx(found.decode_s, rel=0.01)
+    # an answer takes its first token and 63 further ones; answers differ in length by up to a tenth
+    assert found.tokens_per_s == pytest.approx(64 / (found.ttft_s + 63 * found.tpot_s), rel=0.02)
+    assert (found.running, found.tp, found.gpu) == (1, 1, "nvidia-l4")
+    assert found.decode.regime == "memory"
+
+
+def test_throughput_and_price() -> None:
+    found = rk.serve(D, "nvidia-rtx-4090", batch=4, input=256, output=32)
+    assert found.tokens_per_s_per_dollar == pytest.approx(found.tokens_per_s / 1599)  # at launch
+    two = rk.serve(D, "nvidia-l4", batch=4, input=256, output=32, tp=2, collective_s=lambda size, gpus: 1e-5)
+    assert two.tokens_per_s_per_gpu == two.tokens_per_s / 2
+    assert two.tokens_per_s_per_dollar is None  # sold without a list price
+
+
+def test_more_clients_wait_longer_and_get_more() -> None:
+    few, many = (rk.serve(D, "nvidia-l4", batch=batch, input=512, output=64) for batch in (2, 32))
+    assert many.ttft_s > few.ttft_s
+    assert many.tpot_s > few.tpot_s
+    assert many.tokens_per_s > few.tokens_per_s
+
+
+def test_the_largest_batch_is_what_the_memory_holds() -> None:
+    found = rk.serve(D, "nvidia-l4", batch=2, input=1000, output=24)
+    a_request = 1024 * 2 * 8 * 4 * 128 * 2
+    most = found.largest_batch()
+    assert most * a_request <= found.memory.cache_bytes < (most + 1) * a_request
+    assert found.largest_batch(2048) == most // 2
+    taken = found.memory.cache_bytes + found.memory.weight_bytes + found.memory.workspace_bytes
+    assert 0.85 * found.memory.capacity < taken < 0.9 * found.memory.capacity
+    # weights by hand: 8 layers of 2048 · (3072 + 2048 + 16384 + 8192) numbers, two of 32000 · 2048, 17 gains of 2048
+    assert found.memory.weight_bytes == 2 * (8 * 2048 * 29696 + 2 * 32000 * 2048 + 17 * 2048)
+
+
+def test_clients_beyond_the_cache_wait() -> None:
+    crowded = rk.serve(
+        D.with_changes(kv_heads=16), "nvidia-t4", batch=100, input=3000, output=40, weights="fp16", kv="fp16"
+    )
+    assert crowded.running < 100
+    assert crowded.served.decoding <= crowded.running
+    assert f"the cache holds {crowded.running}, the others wait" in str(crowded)
+
+
+def test_bounds_and_document() -> None:
+    found = rk.serve(D, "nvidia-l4", batch=2, input=256, output=32, weights="int4", kv="fp8")
+    for name, (low, high) in found.interval().items():
+        assert low < getattr(found, name) < high
+    document = json.loads(json.dumps(found.to_dict()))
+    assert document["weights"] == "int4"
+    assert document["kv_bytes_per_token"] == 2 * 8 * 4 * 128
+    assert document["largest_batch"] == found.largest_batch()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"batch": 0}, "batch: expected a positive integer; got 0"),
+        ({"tp": 2}, "tp 2: the GPUs sum their results over a link"),
+        ({"kv": "int4"}, "kv 'int4': expected bf16, fp16, fp8"),
+        ({"decoder": D.with_changes(layers=300)}, "d does not fit nvidia-l4: one request needs "),
+    ],
+)
+def test_what_cannot_be_served(changed: dict[str, object], message: str) -> None:
+    options = {"decoder": D, "gpu": "nvidia-l4", "batch": 2, "input": 64, "output": 8, **changed}
+    with pytest.raises(InputError, match=re.escape(message)):
+        rk.serve(**options)  # type: ignore[arg-type]

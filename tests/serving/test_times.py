@@ -1,0 +1,149 @@
+"""Times of steps: against the path that the constants are fitted by, against whole graphs, and laws."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.calibrate.cases import candidates
+from rooflinekit.calibrate.fits import constants_for
+from rooflinekit.errors import InputError
+from rooflinekit.ir.op import Op
+from rooflinekit.model.columns import work_of
+from rooflinekit.model.kernels import plain_kernels
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.roofline import time_work
+from rooflinekit.serving.step_times import StepTimes, captured
+from rooflinekit.step.execution import Execution
+
+SMALL = rk.Decoder(name="small", layers=6, hidden=1024, heads=16, kv_heads=4, head_dim=64, ffn=4096, vocab=32000)
+LARGE = SMALL.with_changes(name="large", hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn=14336)
+GPUS = ("nvidia-h100-sxm5-80gb", "nvidia-a100-sxm4-80gb", "nvidia-l4")
+
+
+def machine_of(name: str) -> Machine:
+    device = rk.load_device(name)
+    return Machine.of(device, constants_for(device))
+
+
+def seconds_of(graph: rk.Graph, kind: str, machine: Machine) -> float:
+    """Of the first op of a kind, on its own."""
+    priced = next(p for p in graph.priced if p.op.kind == kind)
+    assert isinstance(priced.op, Op)
+    return float(time_work(work_of(plain_kernels(priced, None)), machine).total_s.sum())
+
+
+@pytest.mark.parametrize("gpu", GPUS[:2])
+@pytest.mark.parametrize(("b", "s", "t"), [(1, 1, 4000), (64, 1, 1500), (2, 1000, 1000), (1, 4096, 4096)])
+def test_attention_takes_what_its_calibration_predicts(gpu: str, b: int, s: int, t: int) -> None:
+    machine = machine_of(gpu)
+    row = {
+        "op": "attention",
+        "dtype": "bf16",
+        "b": b,
+        "s": s,
+        "t": t,
+        "heads": 32,
+        "kv_heads": 8,
+        "d": 128,
+        "causal": 1,
+    }
+    [((work,), _)] = candidates("attention", pd.DataFrame([row]))
+    graph = LARGE.decode().at(batch=b, context=t) if s == 1 else LARGE.prefill().at(batch=b, seq=s)
+    expected = float(time_work(work, machine).total_s[0])
+    assert seconds_of(graph, "serving.paged_attention", machine) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("m", [1, 64, 3000])
+def test_products_take_what_their_calibration_predicts(m: int) -> None:
+    machine = machine_of(GPUS[0])
+    sizes = {"m": m, "n": 6144, "k": 4096}
+    plain, eight = (pd.DataFrame([{"op": op, "dtype": dtype, **sizes}])
+                    for op, dtype in (("mm", "bf16"), ("mm_quantized", "fp8")))  # fmt: skip
+    [((work,), _)] = candidates("mm", plain)
+    [((_, _, scaled), _)] = candidates("mm_quantized", eight)
+    for weights, kind, one in (("bf16", "aten.mm", work), ("fp8", "serving.scaled_mm", scaled)):
+        expected = float(time_work(one, machine).total_s[0])
+        graph = LARGE.decode(weights=weights).at(batch=m, context=10)
+        # in the graph the output of 16 bits is written, here that of the format
+        assert seconds_of(graph, kind, machine) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("decoder", [SMALL, SMALL.with_changes(window=64, windowed_layers=4)], ids=["full", "window"])
+def test_a_layer_stands_for_its_like(decoder: rk.Decoder) -> None:
+    machine = machine_of(GPUS[0])
+    times = StepTimes(decoder=decoder, machine=machine)
+    for batch, context in ((1, 128), (32, 1024)):
+        whole = rk.predict(
+            decoder.decode(), GPUS[0], batch=batch, context=context,
+            execution=Execution(backend="cuda-graph", sync="none"),
+        )  # fmt: skip
+        assert times.decode_s(batch, context) == pytest.approx(whole.gpu_s, rel=2e-3)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_decoding_takes_longer_for_more(gpu: str) -> None:
+    times = StepTimes(decoder=LARGE, machine=machine_of(gpu))
+    for batches in pairwise((1, 4, 16, 64, 256)):
+        assert times.decode_s(batches[0], 1000) <= times.decode_s(batches[1], 1000)
+    for contexts in pairwise((100, 1000, 1001, 5000, 60_000)):
+        for batch in (1, 32):
+            assert times.decode_s(batch, contexts[0]) <= times.decode_s(batch, contexts[1])
+    assert times.mixed_s(2, 512, 8, 1000) > max(times.prefill_s(2, 512), times.decode_s(8, 1000))
+    assert times.mixed_s(0, 512, 8, 1000) == times.decode_s(8, 1000)
+    assert times.mixed_s(1, 512, 0, 0) == times.prefill_s(1, 512)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_fewer_bits_are_not_slower_where_memory_limits(gpu: str) -> None:
+    machine = machine_of(gpu)
+    bf16, int8, int4 = (
+        StepTimes(decoder=LARGE, machine=machine, weights=weights).decode_s(1, 500)
+        for weights in ("bf16", "int8", "int4")
+    )
+    assert int4 <= int8 <= bf16
+    small, large = (StepTimes(decoder=LARGE, machine=machine, kv=kv).decode_s(64, 8000) for kv in ("fp8", "bf16"))
+    assert small < large
+
+
+def test_two_sums_a_layer() -> None:
+    machine = machine_of(GPUS[0])
+
+    def decode_s(collective: float) -> float:
+        return StepTimes(decoder=LARGE, machine=machine, tp=2, collective_s=lambda size, gpus: collective).decode_s(
+            8, 500
+        )
+
+    assert decode_s(1e-3) - decode_s(0.0) == pytest.approx(2 * LARGE.layers * 1e-3)
+    assert decode_s(0.0) < StepTimes(decoder=LARGE, machine=machine).decode_s(8, 500)
+
+
+def test_the_collective_is_told_its_bytes() -> None:
+    asked = set()
+
+    def link(size_bytes: float, gpus: int) -> float:
+        asked.add((size_bytes, gpus))
+        return size_bytes / 300e9
+
+    StepTimes(decoder=LARGE, machine=machine_of(GPUS[0]), tp=4, collective_s=link).decode_s(8, 512)
+    assert asked == {(8 * 4096 * 2, 4)}  # tokens of 4096 numbers, 2 bytes each
+
+
+def test_several_gpus_take_a_link() -> None:
+    with pytest.raises(InputError, match=r"^tp 2: the GPUs sum their results over a link, .* pass collective_s"):
+        StepTimes(decoder=LARGE, machine=machine_of(GPUS[0]), tp=2)
+
+
+def test_captured_sizes_hold_the_batch() -> None:
+    assert all(captured(n) >= n and captured(n) < n + 8 for n in range(1, 300))
+
+
+def test_open_sizes_work_as_in_any_graph() -> None:
+    table = rk.sweep(LARGE.decode(), gpus=["nvidia-l4"], batch=[1, 8], context=[1024])
+    assert list(table["context"]) == [1024, 1024]
+    assert np.all(np.diff(table["total_s"]) > 0)
+    assert rk.intensity(LARGE.decode()).formula.free_symbols == set(LARGE.decode().matrix_flop.free_symbols)
+    assert math.isfinite(float(LARGE.decode().counts(batch=[1, 2], context=100)["flop"].sum()))
