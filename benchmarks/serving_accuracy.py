@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from rooflinekit.serving.serve import serve_on
 from rooflinekit.serving.settings import HOST_SEQUENCE_S, HOST_STEP_S
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.tape import Tape
-from rooflinekit.workflows import _machines
+from rooflinekit.workflows import machines_of
 
 GPU = "nvidia-h100-sxm5-80gb"
 FOLDER = Path(__file__).parent.parent / "examples" / "decoders"
@@ -89,10 +90,17 @@ def all_reduce_times(data: Path) -> Any:
     return seconds
 
 
-def judged(data: Path) -> pd.DataFrame:
-    """A line each: measured and predicted."""
-    (machine,) = _machines([GPU])
-    host, collective_s = load_host(DEFAULT_HOST), all_reduce_times(data)
+@cache
+def predicted_all_reduce_s(size_bytes: float, gpus: int) -> float:
+    """Seconds of NCCL's all-reduce by bytes and number of GPUs, as predicted for a DGX H100."""
+    return rk.collective_time("all-reduce", size_bytes, "dgx-h100", gpus).total_s
+
+
+def judged(data: Path, links: str) -> pd.DataFrame:
+    """A line each: measured and predicted. links: whether all-reduces are "measured" or "predicted"."""
+    (machine,) = machines_of([GPU])
+    host = load_host(DEFAULT_HOST)
+    collective_s = all_reduce_times(data) if links == "measured" else predicted_all_reduce_s
     decoders = {path: rk.Decoder.from_config(FOLDER / f"{name}.json") for path, name in MODELS.items()}
     known: dict[tuple[Any, ...], StepTimes] = {}
     found = []
@@ -166,7 +174,7 @@ def products(data: Path, sample: int = 1500) -> pd.DataFrame:
     names = {"int4_wo": "int4", "int8_wo": "int8", "fp8": "fp8-dynamic"}
     lines = []
     for gpu, file in files.items():
-        (machine,) = _machines([gpu])
+        (machine,) = machines_of([gpu])
         machine = machine.with_values({**machine.values, "kernel_gap": machine.values["kernel_gap_graph"]})
         table = pd.read_parquet(data / "aiconfigurator" / f"{file}.parquet")
         for (dtype, framework), part in table[table["dtype"].isin(names)].groupby(["dtype", "framework"]):
@@ -195,13 +203,17 @@ def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path)
+    parser.add_argument(
+        "--links", choices=("predicted", "measured"), default="predicted",
+        help="all-reduces as rk.collective_time says, or the fastest measured kernel of each size",
+    )  # fmt: skip
     parser.add_argument("--rows", action="store_true", help="also every row")
     parser.add_argument("--products", action="store_true", help="products in fewer bits instead")
     arguments = parser.parse_args()
     if arguments.products:
         print(products(arguments.data).to_string(index=False))
         return
-    found = judged(arguments.data)
+    found = judged(arguments.data, arguments.links)
     with pd.option_context("display.width", 240, "display.max_columns", None, "display.max_rows", None):
         if arguments.rows:
             print(found.round(4).to_string(index=False))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rooflinekit.serving.decoder import Decoder
     from rooflinekit.serving.serve import Serving
     from rooflinekit.serving.settings import Engine
+    from rooflinekit.serving_workflows import serve
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.study.advice import Advice, advise
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from rooflinekit.study.intensity import Intensity, intensity
     from rooflinekit.study.profile import Profile
     from rooflinekit.study.validation import Validation
-    from rooflinekit.workflows import compare_gpus, predict, search, serve, sweep, trace
+    from rooflinekit.sweep_workflows import search, sweep
+    from rooflinekit.workflows import compare_gpus, predict, trace
 
 __version__ = "0.1.0"
 
@@ -82,9 +84,9 @@ _HOME = {
     "rule": "cost.table",
     "save_report": "reporting",
     "save_trace": "present.chrome_trace",
-    "search": "workflows",
-    "serve": "workflows",
-    "sweep": "workflows",
+    "search": "sweep_workflows",
+    "serve": "serving_workflows",
+    "sweep": "sweep_workflows",
     "trace": "workflows",
     "traffic": "cost.table",
 }

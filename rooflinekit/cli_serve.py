@@ -31,7 +31,10 @@ def serve(
     output: Annotated[int, typer.Option(min=1, help="tokens of an answer")] = 256,
     weights: Annotated[str, typer.Option(help="bf16, fp16, fp8, fp8-dynamic, int8 or int4")] = "bf16",
     kv: Annotated[str, typer.Option(help="format of the cache: bf16, fp16 or fp8")] = "bf16",
-    tp: Annotated[int, typer.Option(min=1, help="GPUs that share each layer; above 1 from Python alone")] = 1,
+    cluster: Annotated[
+        list[str] | None, typer.Option(help="name or file of a cluster, whose first GPUs serve; repeatable")
+    ] = None,
+    tp: Annotated[int, typer.Option(min=1, help="GPUs of the cluster that share each layer")] = 1,
     host_work: Annotated[
         str, typer.Option("--host-work", help="overlapped with the GPU's, or serial: between its steps")
     ] = "overlapped",
@@ -46,11 +49,13 @@ def serve(
 
     Example: rooflinekit serve examples/decoders/llama-3.1-8b.json --gpu h100-sxm5-80gb --batch 8,64 --input 1024
     """
-    if not gpu:
-        raise InputError("--gpu is missing: name one, such as --gpu nvidia-l4 (rooflinekit devices lists them)")
+    if not gpu and not cluster:
+        raise InputError(
+            "--gpu is missing: name one, such as --gpu nvidia-l4 (rooflinekit devices lists them), or a --cluster"
+        )
     from rooflinekit.serving.decoder import Decoder
     from rooflinekit.serving.settings import Engine
-    from rooflinekit.workflows import serve as served
+    from rooflinekit.serving_workflows import serve as served
 
     decoder = Decoder.from_config(config)
     engine = Engine(
@@ -60,8 +65,19 @@ def serve(
         memory_share=memory_share,
     )
     found = [
-        served(decoder, name, batch=clients, input=tokens, output=output, weights=weights, kv=kv, tp=tp, engine=engine)
-        for name in gpu
+        served(
+            decoder,
+            one,
+            cluster=group,
+            batch=clients,
+            input=tokens,
+            output=output,
+            weights=weights,
+            kv=kv,
+            tp=tp,
+            engine=engine,
+        )
+        for one, group in [*((name, None) for name in gpu or ()), *((None, name) for name in cluster or ())]
         for tokens in _numbers("--input", input_tokens)
         for clients in _numbers("--batch", batch)
     ]

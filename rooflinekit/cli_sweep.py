@@ -69,7 +69,7 @@ def sweep(
 
 def plan_of(workload: Workload, target: str, *, memory: bool = True) -> Plan:
     """The sweep that the options describe."""
-    from rooflinekit import workflows
+    from rooflinekit import sweep_workflows
     from rooflinekit.step.execution import Execution
 
     words: Sequence[str] = [word.strip() for word in workload.execution["backend"].split(",")]
@@ -77,4 +77,4 @@ def plan_of(workload: Workload, target: str, *, memory: bool = True) -> Plan:
     machines, host, _ = replace(workload, execution={**workload.execution, "backend": words[0]}).setting()
     (graph,) = workload.trace(target, sizes_open=True)
     chosen = executions if len(executions) > 1 else executions[0]
-    return workflows.swept(graph, machines, host, chosen, workload.lists, memory=memory)
+    return sweep_workflows.swept(graph, machines, host, chosen, workload.lists, memory=memory)

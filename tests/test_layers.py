@@ -21,7 +21,7 @@ ROWS = [
     {"study", "serving"},
     {"present"},
     {"workflows", "calibration_workflows", "collective_workflows"},
-    {"measurement", "reporting"},
+    {"measurement", "reporting", "sweep_workflows", "serving_workflows"},
     {"cli_parse", "cli_options"},
     {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign", "cli_clusters"},
     {"cli_python"},
@@ -56,10 +56,12 @@ OUTSIDE = {
     "present": {"rich", "matplotlib", "numpy", "pandas", "jinja2"},
     "serving": {"sympy"},
     "measurement": set(),
+    "sweep_workflows": {"pandas"},
+    "serving_workflows": set(),
     "reporting": set(),
     "calibration_workflows": set(),
     "collective_workflows": set(),
-    "workflows": {"pandas"},  # for sweeps, when they are called
+    "workflows": set(),
     "cli_parse": {"torch"},  # for the names of its optimizers and losses
     "cli_options": {"typer", "rich"},
     "cli_workload": {"typer"},

@@ -48,7 +48,7 @@ class StepTimes:
         if self.tp > 1 and self.collective_s is None:
             raise InputError(
                 f"tp {self.tp}: the GPUs sum their results over a link, whose speed a GPU's specification does not "
-                "tell: pass collective_s, a function of bytes and number of GPUs that gives an all-reduce's seconds"
+                "tell: name a cluster in the GPU's place, such as dgx-h100 (rooflinekit clusters lists them)"
             )
 
     def prefill_s(self, prompts: int, seq: int) -> float:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,35 @@ def test_throughput_and_price() -> None:
     two = rk.serve(D, "nvidia-l4", batch=4, input=256, output=32, tp=2, collective_s=lambda size, gpus: 1e-5)
     assert two.tokens_per_s_per_gpu == two.tokens_per_s / 2
     assert two.tokens_per_s_per_dollar is None  # sold without a list price
+
+
+def test_the_gpus_of_a_cluster() -> None:
+    sizes: dict[str, int] = {"batch": 4, "input": 256, "output": 32}
+    alone = rk.serve(D, "nvidia-a100-sxm4-80gb", **sizes)
+    assert rk.serve(D, cluster="dgx-a100", **sizes).tpot_s == alone.tpot_s
+
+    def link(size_bytes: float, gpus: int) -> float:
+        return rk.collective_time("all-reduce", size_bytes, "dgx-a100", gpus).total_s
+
+    by_hand = rk.serve(D, "nvidia-a100-sxm4-80gb", tp=2, collective_s=link, **sizes)
+    assert rk.serve(D, cluster="dgx-a100", tp=2, **sizes).tpot_s == by_hand.tpot_s
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"gpu": "nvidia-l4", "cluster": "dgx-a100"}, "a GPU or a cluster of GPUs; got both: leave out one"),
+        ({}, "expected a GPU, such as 'nvidia-l4', or cluster='dgx-h100'; got neither"),
+        ({"cluster": "dgx-a100", "tp": 16}, "dgx-a100: tp=16 needs as many GPUs; it has 8"),
+        (
+            {"cluster": "titan-x-x2-gtx-1080", "tp": 3},
+            "its GPUs differ \\(nvidia-titan-x-pascal, nvidia-gtx-1080\\); choose equal ones",
+        ),
+    ],
+)
+def test_where_it_is_served(where: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        rk.serve(D, batch=1, input=64, output=8, **where)
 
 
 def test_more_clients_wait_longer_and_get_more() -> None:

@@ -136,7 +136,7 @@ run_to_file(plan, Path(sys.argv[1]), executor=None, workers=1, progress=None)
 def test_after_a_kill_the_rest_is_worked_out_and_no_more(graph: rk.Graph, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     out, given = tmp_path / "s.parquet", tmp_path / "given"
-    (machine,) = workflows._machines(["nvidia-l4"])
+    (machine,) = workflows.machines_of(["nvidia-l4"])
     setting = Setting(machine=machine, host=rk.load_host("generic-server"), execution=rk.Execution())
     given.write_bytes(sweep_plan.packed(graph, [setting]))
     call = [sys.executable, "-c", KILLED, str(out), str(given)]

@@ -1,0 +1,196 @@
+"""Walks that predict many times: sweeps, and searches in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+from rooflinekit.errors import InputError
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.host import Host
+from rooflinekit.hardware.specs import DEFAULT_HOST
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.inputs import open_names
+from rooflinekit.model.machine import Machine
+from rooflinekit.present.progress import counting
+from rooflinekit.step.execution import Backend, Execution, check_release
+from rooflinekit.workflows import execution_of, host_of, machines_of, trace
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    import pandas as pd
+
+    from rooflinekit.study.search import Found
+    from rooflinekit.study.sweep_plan import Plan
+    from rooflinekit.study.sweep_points import Memory
+    from rooflinekit.tracing.step import Mode
+
+Workloads: TypeAlias = "Graph | Callable[..., Any] | Mapping[str, Graph | Callable[..., Any]] | pd.DataFrame"
+
+
+@overload
+def sweep(
+    workload: Workloads,
+    *inputs: Any,
+    gpus: Sequence[str | Path | Device],
+    host: str | Path | Host = DEFAULT_HOST,
+    execution: Execution | Backend | Sequence[Execution | Backend] = "eager",
+    mode: Mode = "inference",
+    memory: Memory = True,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    out: None = None,
+    **options: Any,
+) -> pd.DataFrame: ...
+
+
+@overload
+def sweep(
+    workload: Workloads,
+    *inputs: Any,
+    gpus: Sequence[str | Path | Device],
+    host: str | Path | Host = DEFAULT_HOST,
+    execution: Execution | Backend | Sequence[Execution | Backend] = "eager",
+    mode: Mode = "inference",
+    memory: Memory = True,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    out: str | Path,
+    **options: Any,
+) -> Path: ...
+
+
+def sweep(
+    workload: Workloads,
+    *inputs: Any,
+    gpus: Sequence[str | Path | Device],
+    host: str | Path | Host = DEFAULT_HOST,
+    execution: Execution | Backend | Sequence[Execution | Backend] = "eager",
+    mode: Mode = "inference",
+    memory: Memory = True,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    **options: Any,
+) -> pd.DataFrame | Path:
+    """Many predictions at once, as a DataFrame or in a file; each is what `predict` says.
+
+    workload: a Graph, or a model followed by its inputs, or several of them by name: one row a model, GPU, execution
+        and combination of sizes, with total_s, its 90 % interval low_s to high_s, gpu_s, cpu_s, regime, throughput (of
+        the size named batch, a second), fits and peak_bytes. Or a DataFrame of ops as in a campaign (columns op, dtype
+        and the sizes): the same with a column of seconds a GPU, the time of the op's kernels as a profiler sees it.
+    gpus: names, aliases, paths of specifications, or Devices. execution: one, or a list.
+    memory: whether there are columns of it, or ("peak") peak_bytes alone: following the allocator, which `fits` takes
+        where it is not plain, can be most of a large sweep's time.
+    executor: any `concurrent.futures.Executor`; or workers: how many processes. By default large sweeps take all cores.
+    out: a file to write instead, .csv or .json; or a folder, .parquet, which grows piece by piece and is gone on with
+        where it stopped. The result is then its path. See docs/sweeps.md.
+    options: for each named size a number, list or range; with a model also the options of `trace`.
+
+    Raises what `predict` raises, InputError for a table with something that cannot be timed, and OutputError for a
+    folder of another sweep.
+    """
+    import pandas as pd
+
+    from rooflinekit.study import sweep_run
+    from rooflinekit.study.sweep_file import check_out
+
+    machines = machines_of(gpus)
+    sweep_run.check_workers(executor, workers)
+    if isinstance(workload, pd.DataFrame):
+        if inputs or options:
+            raise InputError(f"a table of ops has its sizes in columns; got {', '.join(options) or repr(inputs[0])}")
+        if out is not None or executor is not None or workers is not None:
+            raise InputError("a table of ops is timed at once: leave out, executor and workers out")
+        from rooflinekit.study.sweep import sweep_table
+
+        return sweep_table(workload, machines)
+    if out is not None:
+        check_out(Path(out))
+    graphs, sizes = _open_graphs(workload, inputs, mode, options)
+    plan = swept(graphs, machines, host_of(host), execution, sizes, memory=memory)
+    with counting("sweep", plan.rows) as progress:
+        if out is None:
+            return sweep_run.run(plan, executor=executor, workers=workers, progress=progress)
+        return sweep_run.run_to_file(plan, Path(out), executor=executor, workers=workers, progress=progress)
+
+
+def search(
+    workload: Graph | Callable[..., Any] | Mapping[str, Graph | Callable[..., Any]],
+    *inputs: Any,
+    gpus: Sequence[str | Path | Device],
+    minimize: str = "time",
+    require: Sequence[str] = (),
+    host: str | Path | Host = DEFAULT_HOST,
+    execution: Execution | Backend | Sequence[Execution | Backend] = "eager",
+    mode: Mode = "inference",
+    **options: Any,
+) -> Found:
+    """The fastest, cheapest or smallest configuration that fits and meets what is asked of it.
+
+    minimize: "time", "dollars" (launch price by throughput), "memory" or "price".
+    require: bounds such as "time<0.1 s", "high<=200 ms" (the end of the 90 % interval), "throughput>=1000",
+        "memory<16 GB", "price<=5000", "batch>=8".
+    options: for each named size a number, list or range to choose from; with a model also the options of `trace`. The
+        rest is as in `sweep`. Up to 200 000 predictions all are made; beyond, differential evolution chooses sizes.
+
+    Raises what `sweep` raises, and InputError for a goal or requirement that cannot be read.
+
+    >>> found = search(graph, gpus=["nvidia-l4", "nvidia-t4"], minimize="dollars", batch=range(1, 257),
+    ...                require=["time<0.05"])  # doctest: +SKIP
+    >>> found.best, found.table, str(found)  # doctest: +SKIP
+    """
+    from rooflinekit.study.search import search_plan
+
+    machines = machines_of(gpus)
+    graphs, sizes = _open_graphs(workload, inputs, mode, options)
+    return search_plan(swept(graphs, machines, host_of(host), execution, sizes), minimize, require)
+
+
+def swept(
+    graphs: Graph | Mapping[str, Graph],
+    machines: Sequence[Machine],
+    host: Host,
+    execution: Execution | Backend | Sequence[Execution | Backend],
+    sizes: Mapping[str, Any],
+    *,
+    memory: Memory = True,
+) -> Plan:
+    """The plan of a sweep: its axes are the models, the GPUs and the executions."""
+    from rooflinekit.study.sweep_plan import Axis, plan_of
+
+    several = isinstance(graphs, Mapping)
+    named: Mapping[str, Graph] = graphs if isinstance(graphs, Mapping) else {graphs.name: graphs}
+    single = isinstance(execution, str | Execution)
+    executions = [execution_of(one) for one in ([execution] if isinstance(execution, str | Execution) else execution)]
+    if not named or not executions:
+        raise InputError(f"{'execution' if named else 'models'}: expected one or more; got none")
+    for one, graph in product(executions, named.values()):
+        check_release(graph.like, one)
+    axes = (
+        Axis(name="model", choices={name: {"graph": graph} for name, graph in named.items()}, shown=several),
+        Axis(name="gpu", choices={machine.name: {"machine": machine} for machine in machines}),
+        Axis(name="execution", choices={str(one): {"execution": one} for one in executions}, shown=not single),
+    )
+    return plan_of(axes, {"host": host}, sizes, memory=memory)
+
+
+def _open_graphs(
+    workload: Workloads, inputs: Sequence[Any], mode: Mode, options: dict[str, Any]
+) -> tuple[Graph | dict[str, Graph], dict[str, Any]]:
+    """The graph, or one a name, and the sizes among the options."""
+    each: dict[str, Any] = dict(workload) if isinstance(workload, Mapping) else {"": workload}
+    if all(isinstance(one, Graph) for one in each.values()):
+        if inputs:
+            raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
+        graphs, sizes = each, dict(options)
+    else:
+        sizes = {name: options.pop(name) for name in open_names((inputs, options)) if name in options}
+        graphs = {
+            name: one if isinstance(one, Graph) else trace(one, *inputs, mode=mode, **options)
+            for name, one in each.items()
+        }
+    return (graphs if isinstance(workload, Mapping) else graphs[""]), sizes
