@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from rooflinekit.ir.inputs import Input
     from rooflinekit.ir.op import Op
     from rooflinekit.measurement import measure_model
+    from rooflinekit.parallel_workflows import parallel
     from rooflinekit.present import plot
     from rooflinekit.present.chrome_trace import save_trace
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
+    from rooflinekit.strategies.prediction import ParallelPrediction
+    from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Mesh, Savers
     from rooflinekit.study.advice import Advice, advise
     from rooflinekit.study.crossover import bandwidth_to_match, compute_bound_from, gpu_bound_from
     from rooflinekit.study.explanation import Explanation, explain
@@ -43,18 +46,24 @@ _HOME = {
     "Advice": "study.advice",
     "Cluster": "hardware.cluster",
     "Cost": "ir.cost",
+    "DDP": "strategies.records",
+    "DataParallel": "strategies.records",
     "Device": "hardware.device",
     "Execution": "step.execution",
     "Explanation": "study.explanation",
+    "FSDP": "strategies.records",
     "Gemm": "ir.cost",
     "GpuComparison": "study.gpu_comparison",
     "Graph": "ir.graph",
     "Host": "hardware.host",
     "Input": "ir.inputs",
     "Intensity": "study.intensity",
+    "Mesh": "strategies.records",
     "Op": "ir.op",
+    "ParallelPrediction": "strategies.prediction",
     "Prediction": "step.prediction",
     "Profile": "study.profile",
+    "Savers": "strategies.records",
     "Validation": "study.validation",
     "advise": "study.advice",
     "bandwidth_to_match": "study.crossover",
@@ -70,6 +79,7 @@ _HOME = {
     "load_device": "hardware.specs",
     "load_host": "hardware.specs",
     "measure_model": "measurement",
+    "parallel": "parallel_workflows",
     "plot": "present",
     "predict": "workflows",
     "rule": "cost.table",
@@ -83,18 +93,24 @@ __all__ = [
     "Advice",
     "Cluster",
     "Cost",
+    "DDP",
+    "DataParallel",
     "Device",
     "Execution",
     "Explanation",
+    "FSDP",
     "Gemm",
     "GpuComparison",
     "Graph",
     "Host",
     "Input",
     "Intensity",
+    "Mesh",
     "Op",
+    "ParallelPrediction",
     "Prediction",
     "Profile",
+    "Savers",
     "Validation",
     "advise",
     "bandwidth_to_match",
@@ -110,6 +126,7 @@ __all__ = [
     "load_device",
     "load_host",
     "measure_model",
+    "parallel",
     "plot",
     "predict",
     "rule",

@@ -18,13 +18,14 @@ ROWS = [
     {"tracing", "cost", "hardware"},
     {"model"},
     {"calibrate", "step"},
+    {"strategies"},
     {"study"},
     {"present"},
     {"workflows", "calibration_workflows", "collective_workflows"},
-    {"measurement"},
+    {"measurement", "parallel_workflows"},
     {"cli_parse", "cli_options"},
     {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign", "cli_clusters"},
-    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover", "cli_profile"},
+    {"cli_measure", "cli_compare", "cli_advise", "cli_crossover", "cli_profile", "cli_parallel"},
     {"cli"},
 ]
 OUTSIDE = {
@@ -39,6 +40,8 @@ OUTSIDE = {
     "model": {"numpy", "sympy"},
     "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},  # and in some files torch, see TIMING
     "step": {"pandas"},
+    "strategies": set(),
+    "parallel_workflows": {"pandas"},  # for the table of fit_into, when it is called
     "study": {"numpy", "scipy", "sympy", "pandas", "pydantic", "ijson"},
     "present": {"rich", "matplotlib", "numpy", "pandas"},
     "measurement": set(),
@@ -57,6 +60,7 @@ OUTSIDE = {
     "cli_compare": {"typer"},
     "cli_advise": {"typer"},
     "cli_crossover": {"typer"},
+    "cli_parallel": {"typer"},
     "cli_profile": {"typer", "rich"},
     "cli": {"typer"},
 }

@@ -1,0 +1,165 @@
+"""A graph, a cluster and a strategy → the prediction of a step on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from rooflinekit.errors import InputError
+from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.hardware.host import Host
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.origin import resized
+from rooflinekit.model.collectives import LinkConstants
+from rooflinekit.model.links import route_of
+from rooflinekit.model.machine import Machine
+from rooflinekit.step.execution import Execution
+from rooflinekit.step.feed import feed_of
+from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.strategies.prediction import TERMS, ParallelPrediction, Share
+from rooflinekit.strategies.program import Wiring, copied_s, is_issued_anew, program_of
+from rooflinekit.strategies.queues import DeviceRun, Run, run_devices
+from rooflinekit.strategies.records import DDP, DataParallel, Savers, Strategy
+from rooflinekit.strategies.replicas import replicated
+from rooflinekit.strategies.threads import with_threads
+
+BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Where a step runs."""
+
+    cluster: Cluster
+    machines: tuple[Machine, ...]  # of one node, in the order of their numbers
+    numbers: tuple[int, ...]  # the devices that take part
+    host: Host
+    execution: Execution
+    links: LinkConstants
+
+    def machine(self, number: int) -> Machine:
+        """The device of this number."""
+        return self.machines[number % self.cluster.per_node]
+
+    def predict(self, graph: Graph, machine: Machine) -> Prediction:
+        """The step alone on a device."""
+        return predict_graph(graph, machine, self.host, self.execution)
+
+    def wiring(self, **groups: Sequence[int]) -> Wiring:
+        """The links of groups of devices, by their numbers."""
+        devices = [machine.device for machine in self.machines]
+        routes = {name: route_of(self.cluster, devices, numbers) for name, numbers in groups.items()}
+        return Wiring(routes=routes, constants=self.links)
+
+
+def batch_of(graph: Graph) -> int:
+    """The size named batch. Raises InputError where there is none."""
+    if BATCH not in graph.sizes:
+        has = ", ".join(graph.sizes) or "none"
+        raise InputError(f"{graph.name}: a step on several devices is cut along a size named 'batch'; it has {has}")
+    return graph.sizes[BATCH]
+
+
+def split_evenly(batch: int, parts: int) -> list[int]:
+    """As `torch.chunk` and samplers do it, the larger parts first. Raises InputError for fewer samples than parts.
+
+    >>> split_evenly(128, 3)
+    [43, 43, 42]
+    """
+    if batch < parts:
+        raise InputError(f"batch={batch} cannot be cut for {parts} devices: expected {parts} or more")
+    return [batch // parts + (i < batch % parts) for i in range(parts)]
+
+
+def split_by_rate(batch: int, rates: Sequence[float]) -> list[int]:
+    """Samples in proportion to rates, at least one each, the largest remainders rounded up."""
+    split_evenly(batch, len(rates))
+    wanted = [batch * rate / sum(rates) for rate in rates]
+    parts = [max(1, int(one)) for one in wanted]
+    by_rest = sorted(range(len(rates)), key=lambda i: int(wanted[i]) - wanted[i])
+    for turn in range(batch - sum(parts)):
+        parts[by_rest[turn % len(parts)]] += 1
+    while sum(parts) > batch:
+        parts[parts.index(max(parts))] -= 1
+    return parts
+
+
+def plan(
+    graph: Graph, setting: Setting, strategy: Strategy, *, savers: Savers, proportional: bool = False
+) -> ParallelPrediction:
+    """The prediction of a step on the setting's devices; the graph's batch is that of all of them."""
+    batch, machines = batch_of(graph), [setting.machine(number) for number in setting.numbers]
+    alone = {machine.name: setting.predict(graph, machine) for machine in machines}
+    one_gpu = min(alone.values(), key=lambda p: p.total_s)
+    parts = (
+        split_by_rate(batch, [1 / alone[machine.name].total_s for machine in machines])
+        if proportional
+        else split_evenly(batch, len(machines))
+    )
+    planned = [
+        _Part(number=number, machine=machine, batch=part, first=number == setting.numbers[0])
+        for number, machine, part in zip(setting.numbers, machines, parts, strict=True)
+    ]
+    found = _replicas(graph, setting, strategy, planned)
+    return ParallelPrediction(
+        cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=found[0],
+        messages=found[1].messages, communication_s=found[1].communication_s, one_gpu=one_gpu,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    number: int
+    machine: Machine
+    batch: int
+    first: bool
+
+
+def _replicas(
+    graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[_Part]
+) -> tuple[tuple[Share, ...], Run]:
+    """Whole models, each with a part of the batch. Devices of one kind with as many samples are predicted once."""
+    ranks = len(parts)
+    kinds: dict[tuple[str, int, bool], list[_Part]] = {}
+    for part in parts:
+        kinds.setdefault((part.machine.name, part.batch, part.first and isinstance(strategy, DataParallel)), []).append(part)
+    groups = {"data": setting.numbers, "pair": setting.numbers[:2]}
+    wiring = setting.wiring(**groups) if ranks > 1 else Wiring(routes={}, constants=setting.links)
+    threads = ranks if isinstance(strategy, DataParallel) else 1
+    sized = {size: resized(graph, **{BATCH: size}) for size in {part.batch for part in parts}}
+    predictions = []
+    for (_, size, first), members in kinds.items():
+        own = rewritten(sized[size], strategy, ranks, setting.host, first=first)
+        predictions.append(setting.predict(own, members[0].machine))
+    run = run_devices([program_of(p, wiring, threads) for p in predictions])
+    shares = tuple(
+        share_of(tuple(part.number for part in members), members[0].batch, p, device, threads)
+        for members, p, device in zip(kinds.values(), predictions, run.devices, strict=True)
+    )
+    return shares, run
+
+
+def rewritten(graph: Graph, strategy: Strategy, ranks: int, host: Host, *, first: bool = True) -> Graph:
+    """What one of so many devices runs."""
+    if isinstance(strategy, DataParallel):
+        return with_threads(graph, strategy, ranks, host, first=first)
+    if isinstance(strategy, DDP):
+        return replicated(graph, strategy, ranks)
+    raise InputError(f"{type(strategy).__name__} is not supported here")
+
+
+def share_of(numbers: tuple[int, ...], batch: int, p: Prediction, run: DeviceRun, threads: int = 1) -> Share:
+    """The terms of a device that has run beside others."""
+    terms = dict.fromkeys(TERMS, 0.0) | p.terms()
+    if run.communicates:
+        copied = copied_s(p, threads)
+        # Where ops are issued anew, the device has stood idle for the copies; else they come before what has run.
+        idle = run.idle_s - copied if is_issued_anew(p) else run.idle_s
+        terms |= {
+            "input": copied, "overhead": idle, "contention": run.contention_s, "communication": run.exposed_s,
+            "straggling": run.straggling_s,
+        }  # fmt: skip
+        supply_s = feed_of(p.graph, p.machine.device, p.host, p.execution).supply_s
+        terms["input"] += max(0.0, supply_s - sum(terms.values()))
+    return Share(numbers=numbers, batch=batch, prediction=p, run=run, terms=MappingProxyType(terms), memory=p.memory)
