@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rooflinekit.ir.inputs import Input
     from rooflinekit.ir.op import Op
     from rooflinekit.measurement import measure_model
-    from rooflinekit.parallel_workflows import parallel
+    from rooflinekit.parallel_workflows import fit_into, parallel
     from rooflinekit.present import plot
     from rooflinekit.present.chrome_trace import save_trace
     from rooflinekit.step.execution import Execution
@@ -73,6 +73,7 @@ _HOME = {
     "compute_bound_from": "study.crossover",
     "devices": "hardware.catalog",
     "explain": "study.explanation",
+    "fit_into": "parallel_workflows",
     "gpu_bound_from": "study.crossover",
     "intensity": "study.intensity",
     "load_cluster": "hardware.specs",
@@ -120,6 +121,7 @@ __all__ = [
     "compute_bound_from",
     "devices",
     "explain",
+    "fit_into",
     "gpu_bound_from",
     "intensity",
     "load_cluster",

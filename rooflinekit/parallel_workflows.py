@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rooflinekit.calibrate.fits import constants_for
 from rooflinekit.calibrate.link_fits import load_links
 from rooflinekit.errors import InputError
-from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.hardware.cluster import Cluster, Members
+from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import load_cluster, load_host, members_of
+from rooflinekit.hardware.specs import DEFAULT_HOST, load_cluster, load_device, load_host, members_of
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import open_names
 from rooflinekit.ir.sizes import check_dims
@@ -20,6 +21,9 @@ from rooflinekit.step.execution import Backend, Execution
 from rooflinekit.strategies.planning import Setting, plan
 from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.strategies.records import DDP, Savers, Strategy, strategy_of
+
+if TYPE_CHECKING:
+    from rooflinekit.strategies.fitting import Fitting
 
 
 def parallel(
@@ -58,6 +62,52 @@ def parallel(
     chosen = DDP() if strategy is None else strategy_of(strategy, len(setting.numbers))
     graph = _graph_at(workload, inputs, options)
     return plan(graph, setting, chosen, savers=savers or Savers(), proportional=split == "proportional")
+
+
+def fit_into(
+    workload: Graph | Callable[..., Any],
+    *inputs: Any,
+    gpu: str | Path | Device | None = None,
+    cluster: str | Path | Cluster | None = None,
+    gpus: int | Sequence[int] | None = None,
+    host: str | Path | Host | None = None,
+    execution: Execution | Backend = "eager",
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Fitting:
+    """What makes a training step fit, and which combination of it is the fastest.
+
+    Tried are: the batch in parts, checkpoints of every block, the optimizer in 8 bits or on the CPU, autocast with
+    fp32 weights, and on several devices DDP and ZeRO's stages. Each is predicted; `table` lists them all.
+
+    gpu: one device; or cluster and gpus, as for `parallel`. options: a number for each named size, `batch` that of all
+    devices together; with a model also the options of `trace`. progress: called with each combination.
+
+    Raises what `parallel` raises.
+
+    >>> found = fit_into(model, x, gpu="nvidia-rtx-3070", batch=256, optimizer=torch.optim.Adam)  # doctest: +SKIP
+    >>> found.best, found.table, str(found)  # doctest: +SKIP
+    """
+    from rooflinekit.strategies.fitting import try_all
+
+    if (gpu is None) == (cluster is None):
+        raise InputError("fit_into: expected gpu=… or cluster=…")
+    if gpu is not None:
+        return try_all(_graph_at(workload, inputs, options), _alone(gpu, host, execution), progress)
+    assert cluster is not None
+    return try_all(_graph_at(workload, inputs, options), _setting(cluster, gpus, host, execution, None), progress)
+
+
+def _alone(gpu: str | Path | Device, host: str | Path | Host | None, execution: Execution | Backend) -> Setting:
+    """A cluster of one device."""
+    device = gpu if isinstance(gpu, Device) else load_device(gpu)
+    own = DEFAULT_HOST if host is None else host
+    found = own if isinstance(own, Host) else load_host(own)
+    return Setting(
+        cluster=Cluster(name=device.name, devices=(Members(name=device.name, count=1),), host=found.name),
+        machines=(Machine.of(device, constants_for(device)),), numbers=(0,), host=found, links=load_links(),
+        execution=execution if isinstance(execution, Execution) else Execution(backend=execution),
+    )  # fmt: skip
 
 
 def _setting(

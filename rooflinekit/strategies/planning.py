@@ -20,8 +20,10 @@ from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.strategies.prediction import TERMS, ParallelPrediction, Share
 from rooflinekit.strategies.program import Wiring, copied_s, is_issued_anew, program_of
 from rooflinekit.strategies.queues import DeviceRun, Run, run_devices
-from rooflinekit.strategies.records import DDP, DataParallel, Savers, Strategy
+from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Savers, Strategy
 from rooflinekit.strategies.replicas import replicated
+from rooflinekit.strategies.saving import saving
+from rooflinekit.strategies.sharding import sharded
 from rooflinekit.strategies.threads import with_threads
 
 BATCH = "batch"
@@ -101,7 +103,7 @@ def plan(
         _Part(number=number, machine=machine, batch=part, first=number == setting.numbers[0])
         for number, machine, part in zip(setting.numbers, machines, parts, strict=True)
     ]
-    found = _replicas(graph, setting, strategy, planned)
+    found = _replicas(graph, setting, strategy, planned, savers)
     return ParallelPrediction(
         cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=found[0],
         messages=found[1].messages, communication_s=found[1].communication_s, one_gpu=one_gpu,
@@ -117,7 +119,7 @@ class _Part:
 
 
 def _replicas(
-    graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[_Part]
+    graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[_Part], savers: Savers
 ) -> tuple[tuple[Share, ...], Run]:
     """Whole models, each with a part of the batch. Devices of one kind with as many samples are predicted once."""
     ranks = len(parts)
@@ -127,11 +129,12 @@ def _replicas(
     groups = {"data": setting.numbers, "pair": setting.numbers[:2]}
     wiring = setting.wiring(**groups) if ranks > 1 else Wiring(routes={}, constants=setting.links)
     threads = ranks if isinstance(strategy, DataParallel) else 1
-    sized = {size: resized(graph, **{BATCH: size}) for size in {part.batch for part in parts}}
+    sized = {size: resized(graph, **{BATCH: _piece(size, savers)}) for size in {part.batch for part in parts}}
     predictions = []
     for (_, size, first), members in kinds.items():
-        own = rewritten(sized[size], strategy, ranks, setting.host, first=first)
-        predictions.append(setting.predict(own, members[0].machine))
+        machine = members[0].machine
+        own = saving(sized[size], savers, machine.device, setting.host)
+        predictions.append(setting.predict(rewritten(own, strategy, ranks, setting.host, first=first), machine))
     run = run_devices([program_of(p, wiring, threads) for p in predictions])
     shares = tuple(
         share_of(tuple(part.number for part in members), members[0].batch, p, device, threads)
@@ -140,25 +143,34 @@ def _replicas(
     return shares, run
 
 
+def _piece(batch: int, savers: Savers) -> int:
+    """Samples of each accumulated part. Raises InputError where they are not whole."""
+    if batch % savers.accumulate:
+        raise InputError(f"accumulate={savers.accumulate}: {batch} samples of a device cannot be cut into so many parts")
+    return batch // savers.accumulate
+
+
 def rewritten(graph: Graph, strategy: Strategy, ranks: int, host: Host, *, first: bool = True) -> Graph:
     """What one of so many devices runs."""
     if isinstance(strategy, DataParallel):
         return with_threads(graph, strategy, ranks, host, first=first)
     if isinstance(strategy, DDP):
         return replicated(graph, strategy, ranks)
+    if isinstance(strategy, FSDP):
+        return sharded(graph, strategy, ranks)
     raise InputError(f"{type(strategy).__name__} is not supported here")
 
 
 def share_of(numbers: tuple[int, ...], batch: int, p: Prediction, run: DeviceRun, threads: int = 1) -> Share:
     """The terms of a device that has run beside others."""
     terms = dict.fromkeys(TERMS, 0.0) | p.terms()
-    if run.communicates:
+    if run.communicates or run.offload_s:
         copied = copied_s(p, threads)
         # Where ops are issued anew, the device has stood idle for the copies; else they come before what has run.
-        idle = run.idle_s - copied if is_issued_anew(p) else run.idle_s
+        idle = run.idle_s - (copied if is_issued_anew(p) else 0.0) - run.offload_s
         terms |= {
             "input": copied, "overhead": idle, "contention": run.contention_s, "communication": run.exposed_s,
-            "straggling": run.straggling_s,
+            "straggling": run.straggling_s, "offload": run.offload_s,
         }  # fmt: skip
         supply_s = feed_of(p.graph, p.machine.device, p.host, p.execution).supply_s
         terms["input"] += max(0.0, supply_s - sum(terms.values()))

@@ -80,7 +80,8 @@ def _items(p: Prediction, wiring: Wiring, threads: int, *, plain: bool) -> Itera
             elif "collective" in op.attrs:
                 yield wiring.item(op, cost_s)
             else:
-                yield Work(what=op.name, cpu_s=op.attrs["cpu_s"] if plain else 0.0)
+                waits = op.attrs.get("waits", False)
+                yield Work(what=op.name, cpu_s=op.attrs["cpu_s"] if plain or waits else 0.0, waits=waits)
             continue
         own = [next(spans) for _ in issue.kernels]
         timings = tuple(span.timing for span in own)

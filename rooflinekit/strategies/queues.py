@@ -27,6 +27,7 @@ class Work:
     between_s: float = 0.0  # of the CPU, before each further kernel
     gaps_s: tuple[float, ...] | None = None  # before each kernel
     syncs: bool = False  # whether the CPU waits for its result
+    waits: bool = False  # whether the device stands idle meanwhile, having done all before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,7 @@ class DeviceRun:
     contention_s: float  # by which kernels beside collectives are slower
     end_s: float
     communicates: bool
+    offload_s: float  # of the waits: for an optimizer on the CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +131,7 @@ class _Device:
     def __init__(self, items: Sequence[Item], pace: Pace) -> None:
         self.items, self.pace, self.place = items, pace, 0
         self.cpu = self.gpu = self.barrier = 0.0
-        self.idle = self.exposed = self.straggling = self.contention = 0.0
+        self.idle = self.exposed = self.straggling = self.contention = self.offload = 0.0
         self.spans: list[KernelSpan] = []
         self.work: list[tuple[str, float, float]] = []
         self.messages: list[tuple[Message, Slowdown]] = []
@@ -167,7 +169,7 @@ class _Device:
         return DeviceRun(
             spans=tuple(self.spans), cpu=tuple(self.work), idle_s=self.idle, exposed_s=self.exposed,
             straggling_s=self.straggling, contention_s=self.contention, end_s=self.gpu + tail,
-            communicates=bool(self.messages),
+            communicates=bool(self.messages), offload_s=self.offload,
         )  # fmt: skip
 
     def _earliest(self) -> float:
@@ -181,6 +183,14 @@ class _Device:
     def _step(self, item: Work | Barrier) -> None:
         if isinstance(item, Barrier):
             self.barrier = max([self.barrier, *(self.ends[key] for key in item.keys)])
+            return
+        if item.waits:
+            self._stand_still(self.gpu)
+            self.cpu = max(self.cpu, self.gpu)
+            self._spend(item.what, item.cpu_s)
+            self.idle += self.cpu - self.gpu
+            self.offload += item.cpu_s
+            self.gpu = self.cpu
             return
         self._spend(item.what, item.cpu_s)
         for i, timing in enumerate(item.kernels):
