@@ -18,9 +18,10 @@ from rooflinekit.ir.inputs import open_names
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Backend, Execution
-from rooflinekit.strategies.planning import Setting, plan
+from rooflinekit.strategies.planning import plan
 from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.strategies.records import DDP, Savers, Strategy, strategy_of
+from rooflinekit.strategies.setting import Setting
 
 if TYPE_CHECKING:
     from rooflinekit.strategies.fitting import Fitting

@@ -14,9 +14,10 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.origin import origin_of, resized, traced_with
 from rooflinekit.ir.tensor import DType
-from rooflinekit.strategies.planning import Setting, batch_of, plan
+from rooflinekit.strategies.planning import plan
 from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.strategies.records import DDP, FSDP, Savers, Strategy
+from rooflinekit.strategies.setting import Setting, batch_of
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -128,13 +129,16 @@ def try_all(graph: Graph, setting: Setting, advance: Callable[[str], None] | Non
 def _parts(
     graph: Graph, setting: Setting, strategy: Strategy, chosen: dict[str, Any], autocast: DType | None
 ) -> Iterator[Trial]:
+    least = float("inf")
     for parts in _PARTS:
         if batch_of(graph) % (parts * len(setting.numbers)):
             return
         prediction = plan(graph, setting, strategy, savers=Savers(accumulate=parts, **chosen))
         yield Trial(prediction=prediction, autocast=autocast)
-        if prediction.fits:
+        peak = max(share.memory.peak_bytes for share in prediction.shares)
+        if prediction.fits or peak > 0.95 * least:  # smaller parts save nothing more
             return
+        least = peak
 
 
 def _strategies(count: int) -> Sequence[Strategy]:

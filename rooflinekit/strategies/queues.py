@@ -84,6 +84,7 @@ class DeviceRun:
     end_s: float
     communicates: bool
     offload_s: float  # of the waits: for an optimizer on the CPU
+    slots: tuple[tuple[str, float, float], ...] = ()  # of a pipeline's stage: what, from, to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
