@@ -18,6 +18,7 @@ from rooflinekit import (
     cli_devices,
     cli_fit,
     cli_measure,
+    cli_parallel,
     cli_profile,
 )
 from rooflinekit.cli_options import TARGET_HELP, JsonOption, TargetArgument, print_json
@@ -163,6 +164,7 @@ cli_compare.register(app)
 cli_advise.register(app)
 cli_crossover.register(app)
 cli_profile.register(app)
+cli_parallel.register(app)
 
 
 def main() -> None:

@@ -40,8 +40,8 @@ OUTSIDE = {
     "model": {"numpy", "sympy"},
     "calibrate": {"numpy", "scipy", "yaml", "pydantic", "pandas"},  # and in some files torch, see TIMING
     "step": {"pandas"},
-    "strategies": set(),
-    "parallel_workflows": {"pandas"},  # for the table of fit_into, when it is called
+    "strategies": {"pandas"},  # for the table of what fits, when it is asked for
+    "parallel_workflows": set(),
     "study": {"numpy", "scipy", "sympy", "pandas", "pydantic", "ijson"},
     "present": {"rich", "matplotlib", "numpy", "pandas"},
     "measurement": set(),

@@ -23,6 +23,8 @@ from rooflinekit.units import format_quantity
 if TYPE_CHECKING:
     import pandas as pd
 
+_AS_FAST = 1.02  # times the fastest: no reason to change more
+
 #: Into how many parts a batch may be cut; the fewest that fit are taken.
 _PARTS = (1, 2, 4, 8, 16, 32)
 
@@ -44,6 +46,13 @@ class Trial:
         words += [str(p.savers)] if p.savers != Savers() else []
         return ", ".join(words) or "as it is"
 
+    @property
+    def changes(self) -> int:
+        """How many things differ from plain training in the graph's own formats."""
+        savers = self.prediction.savers
+        chosen = (self.autocast, savers.accumulate > 1, savers.checkpoint, savers.eight_bit, savers.offload)
+        return sum(map(bool, (*chosen, isinstance(self.prediction.strategy, FSDP))))
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Fitting:
@@ -53,9 +62,11 @@ class Fitting:
 
     @cached_property
     def best(self) -> Trial | None:
-        """The fastest that fits; of equally fast ones the first; None where none does."""
+        """The fastest that fits, or one within 2 % of it that changes less; None where none does."""
         fitting = [trial for trial in self.trials if trial.prediction.fits]
-        return min(fitting, key=lambda trial: trial.prediction.total_s, default=None)
+        least = min((trial.prediction.total_s for trial in fitting), default=0.0)
+        near = [trial for trial in fitting if trial.prediction.total_s <= _AS_FAST * least]
+        return min(near, key=lambda trial: (trial.changes, trial.prediction.total_s), default=None)
 
     @property
     def prediction(self) -> ParallelPrediction:

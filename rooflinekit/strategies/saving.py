@@ -168,7 +168,8 @@ def _as_byte(spec: TensorSpec) -> TensorSpec:
 def offloaded(graph: Graph, device: Device, host: Host) -> Graph:
     """State and step of the optimizer on the CPU: gradients go there, weights come back, nothing else meanwhile.
 
-    The CPU reads and writes weights and state and reads gradients, at a share of its DRAM bandwidth.
+    The CPU reads and writes weights and state and reads gradients, at a share of its DRAM bandwidth; each parameter
+    takes it three calls, two of them copies.
     """
     sizes = {role: 0 for role in (Role.WEIGHT, Role.STATE)}
     seen: set[str] = set()
@@ -178,9 +179,11 @@ def offloaded(graph: Graph, device: Device, host: Host) -> Graph:
                 if spec.role in sizes and spec.memory not in seen:
                     seen.add(spec.memory)
                     sizes[spec.role] += int(spec.bytes)
-    gradients = sum(int(gradient.spec.bytes) for gradient in gradients_of(graph))
+    ready = gradients_of(graph)
+    gradients = sum(int(gradient.spec.bytes) for gradient in ready)
+    calls = 3 * len(ready) * host.dispatch_s("default")
     moved = (gradients + sizes[Role.WEIGHT]) / copy_rate(device, host, pinned=True)
     traffic = 2 * sizes[Role.WEIGHT] + 2 * sizes[Role.STATE] + gradients
-    seconds = moved + traffic / (host.dram_bandwidth * _CPU_OPTIMIZER_SHARE)
+    seconds = calls + moved + traffic / (host.dram_bandwidth * _CPU_OPTIMIZER_SHARE)
     kept = tuple(p for p in graph.priced if p.op.phase is not Phase.OPTIMIZER)
     return replace(graph, priced=(*kept, work("optimizer on the CPU", seconds, Phase.OPTIMIZER, waits=True)))

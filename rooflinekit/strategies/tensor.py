@@ -28,6 +28,7 @@ class _Linear:
 
     place: int
     weight: str  # memory
+    bias: str  # likewise; "" for none
     source: str  # memory of what it reads
     read: int  # elements of a row of that
     written: int  # of a row of its output
@@ -52,6 +53,7 @@ def cut(graph: Graph, parts: int) -> Graph:
         if wrong := next((c for c in pair.columns if c.written % parts), None):
             raise InputError(f"{wrong.module}: {wrong.written} columns cannot be cut for {parts} devices")
     whole = {linear.weight for pair in pairs for linear in (*pair.columns, pair.row)}
+    whole |= {linear.bias for pair in pairs for linear in pair.columns if linear.bias}
     inner = _inner_modules(graph, pairs)
     column = {linear.module for pair in pairs for linear in pair.columns}
     rows = {pair.row.module for pair in pairs}
@@ -109,10 +111,11 @@ def _linear(place: int, op: Op, weights: set[str]) -> _Linear | None:
     matrices = [spec for spec in op.inputs if len(spec.shape) == 2]
     weight = next((spec for spec in matrices if spec.memory in weights), None)
     source = next((spec for spec in op.inputs if len(spec.shape) >= 2 and spec.memory not in weights), None)
+    bias = next((spec for spec in op.inputs if len(spec.shape) == 1 and spec.memory in weights), None)
     if weight is None or source is None:
         return None
     return _Linear(
-        place=place, weight=weight.memory, source=source.memory, read=int(source.shape[-1]), module=op.module,
+        place=place, weight=weight.memory, bias=bias.memory if bias is not None else "", source=source.memory, read=int(source.shape[-1]), module=op.module,
         written=int(op.outputs[0].shape[-1]), rows=int(op.outputs[0].numel) // int(op.outputs[0].shape[-1]),
     )  # fmt: skip
 

@@ -28,7 +28,7 @@ class Blocks(nn.Module):
 
 
 # Parameters: 64·64 + 64 = 4160 of stem and of head, 64·256 + 256 + 256·64 + 64 = 33088 of each block.
-PARAMETERS = 2 * 4160 + 4 * 33088  # 140672
+# 2·4160 + 4·33088 = 140672.
 
 
 def traced(optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam) -> rk.Graph:
