@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.origin import resized
 from rooflinekit.model.machine import Machine
+from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.mesh import on_mesh
 from rooflinekit.strategies.prediction import ParallelPrediction, Share
 from rooflinekit.strategies.program import Wiring, program_of
@@ -51,16 +53,22 @@ def plan(
 ) -> ParallelPrediction:
     """The prediction of a step on the setting's devices; the graph's batch is that of all of them."""
     batch, machines = batch_of(graph), [setting.machine(number) for number in setting.numbers]
-    alone = {machine.name: setting.predict(graph, machine) for machine in machines}
-    one_gpu = min(alone.values(), key=lambda p: p.total_s)
+
+    @cache
+    def each_alone() -> dict[str, Prediction]:
+        return {machine.name: setting.predict(graph, machine) for machine in machines}
+
+    def alone() -> Prediction:
+        return min(each_alone().values(), key=lambda p: p.total_s)
+
     if isinstance(strategy, Mesh):
         shares, messages, busy = on_mesh(graph, setting, strategy, savers)
         return ParallelPrediction(
             cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=shares, messages=messages,
-            communication_s=busy, one_gpu=one_gpu,
+            communication_s=busy, alone=alone,
         )  # fmt: skip
     parts = (
-        split_by_rate(batch, [1 / alone[machine.name].total_s for machine in machines])
+        split_by_rate(batch, [1 / each_alone()[machine.name].total_s for machine in machines])
         if proportional
         else split_evenly(batch, len(machines))
     )
@@ -71,7 +79,7 @@ def plan(
     found = _replicas(graph, setting, strategy, planned, savers)
     return ParallelPrediction(
         cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=found[0],
-        messages=found[1].messages, communication_s=found[1].communication_s, one_gpu=one_gpu,
+        messages=found[1].messages, communication_s=found[1].communication_s, alone=alone,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -53,7 +53,7 @@ class ParallelPrediction:
     shares: tuple[Share, ...]
     messages: tuple[Message, ...]  # on the links
     communication_s: float
-    one_gpu: Prediction  # the same batch on the fastest device alone
+    alone: Callable[[], Prediction]  # makes `one_gpu`
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -64,7 +64,12 @@ class ParallelPrediction:
     @property
     def graph_name(self) -> str:
         """What the workload is called."""
-        return self.one_gpu.graph_name
+        return self.shares[0].prediction.graph_name
+
+    @cached_property
+    def one_gpu(self) -> Prediction:
+        """The same batch on the fastest device alone, without memory savers."""
+        return self.alone()
 
     @cached_property
     def slowest(self) -> Share:

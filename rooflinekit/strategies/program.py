@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.model.collectives import LinkConstants, time_collective
@@ -21,13 +21,17 @@ class Wiring:
 
     routes: Mapping[str, Route]  # by group: "data", "tensor"
     constants: LinkConstants
+    copy_rate: float = float("inf")  # byte/s between a device and its host, for what is sent from there
 
     def item(self, op: Op, cpu_s: float) -> Transmission:
         """A collective op with its time."""
         facts = op.attrs
-        timing = time_collective(facts["collective"], facts["bytes"], self.routes[facts["group"]], self.constants)
+        size, staged = facts["bytes"], facts.get("staged", False)
+        timing = time_collective(facts["collective"], size, self.routes[facts["group"]], self.constants)
+        if staged:  # down to the host's memory, and up again
+            timing = replace(timing, copy_s=timing.copy_s + 2 * size / self.copy_rate)
         return Transmission(
-            key=facts["key"], timing=timing, group=facts["group"], blocking=facts["blocking"],
+            key=facts["key"], timing=timing, group=facts["group"], blocking=facts["blocking"], on_host=staged,
             cpu_s=cpu_s + facts.get("cpu_s", 0.0),
         )  # fmt: skip
 

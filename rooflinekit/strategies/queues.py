@@ -39,6 +39,7 @@ class Transmission:
     group: str = "data"
     blocking: bool = False
     cpu_s: float = 0.0
+    on_host: bool = False  # whether it leaves the devices' SMs and memory alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +123,7 @@ def run_devices(programs: Sequence[tuple[Sequence[Item], Pace]]) -> Run:
         end = ended[sent.group] = start + sent.timing.total_s
         messages.append(Message(key=sent.key, group=sent.group, timing=sent.timing, start_s=start, end_s=end))
         for device in devices:
-            device.receive(messages[-1], blocking=sent.blocking)
+            device.receive(messages[-1], sent)
     return Run(devices=tuple(device.finished() for device in devices), messages=tuple(messages))
 
 
@@ -148,11 +149,12 @@ class _Device:
         # After all that was launched before it, and not before the barrier that holds that up.
         return max(self.gpu, self.barrier, self._earliest())
 
-    def receive(self, message: Message, *, blocking: bool) -> None:
+    def receive(self, message: Message, sent: Transmission) -> None:
         """The collective is going to run from here to there."""
-        self.messages.append((message, slowdown_of(message.timing, self.pace.device)))
+        free = Slowdown(compute=1.0, memory=1.0)
+        self.messages.append((message, free if sent.on_host else slowdown_of(message.timing, self.pace.device)))
         self.ends[message.key] = message.end_s
-        if blocking:
+        if sent.blocking:
             self.barrier = max(self.barrier, message.end_s)
 
     def finished(self) -> DeviceRun:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from rooflinekit.errors import InputError, nearest
 
 MIB = 2**20
+BACKENDS = ("nccl", "gloo")
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 
 
@@ -29,16 +30,19 @@ class DDP:
     """`torch.nn.parallel.DistributedDataParallel`: a process for each device, gradients reduced in buckets.
 
     `bucket_bytes`, `first_bucket_bytes`: a bucket is sent when it holds so much. `gradient_as_bucket_view`: gradients
-    lie in their buckets, and are not copied there and back. `overlap`: whether buckets are sent during backward, or
-    all after it.
+    lie in their buckets, and are not copied back. `overlap`: whether buckets are sent during backward, or all after
+    it. `backend`: "nccl", or "gloo", which takes GPUs' tensors through the host's memory and none of their SMs.
     """
 
     bucket_bytes: int = 25 * MIB
     first_bucket_bytes: int = 1 * MIB
     gradient_as_bucket_view: bool = False
     overlap: bool = True
+    backend: str = "nccl"
 
     def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise InputError(f"DDP backend: expected {' or '.join(BACKENDS)}; got {self.backend!r}")
         _check("DDP bucket_bytes", self.bucket_bytes)
         _check("DDP first_bucket_bytes", self.first_bucket_bytes)
 

@@ -29,7 +29,8 @@ def replicated(graph: Graph, ddp: DDP, ranks: int) -> Graph:
     if ranks == 1 or not graph.gradients:
         return graph
     put = Insertions()
-    _buffers(graph, put)
+    staged = ddp.backend == "gloo"
+    _buffers(graph, put, staged=staged)
     gradients, end = gradients_of(graph), end_of_backward(graph)
     # The first backward tells the reducer in which order gradients come; from then on its buckets follow it.
     buckets = buckets_of(gradients, ddp.bucket_bytes, ddp.first_bucket_bytes)
@@ -40,7 +41,7 @@ def replicated(graph: Graph, ddp: DDP, ranks: int) -> Graph:
             part = replace(gradient.spec, name=f"{gradient.spec.name} in bucket {k}", storage=memory.name)
             views[gradient.spec.memory] = part
             put.after[gradient.place].append(copy(f"to {part.name}", gradient.spec, part, Phase.BACKWARD))
-        send = collective(f"bucket {k}", "all-reduce", bytes_of(bucket), phase=Phase.BACKWARD, inputs=[memory])
+        send = collective(f"bucket {k}", "all-reduce", bytes_of(bucket), phase=Phase.BACKWARD, inputs=[memory], staged=staged)
         if ddp.overlap:
             put.after[max(gradient.place for gradient in bucket)].append(send)
         else:
@@ -61,8 +62,9 @@ def _in_buckets(graph: Graph, views: Mapping[str, TensorSpec]) -> Graph:
     return replace(graph, priced=tuple(changed), gradients=tuple(views[spec.memory] for spec in graph.gradients))
 
 
-def _buffers(graph: Graph, put: Insertions) -> None:
+def _buffers(graph: Graph, put: Insertions, *, staged: bool) -> None:
     """Before each forward the first process sends its buffers, such as the statistics of batch normalization."""
     size = sum(int(spec.bytes) for spec in graph.weights if spec.role is Role.BUFFER)
     if size:
-        put.before[0].append(collective("buffers", "broadcast", size, phase=Phase.FORWARD, blocking=True))
+        send = collective("buffers", "broadcast", size, phase=Phase.FORWARD, blocking=True, staged=staged)
+        put.before[0].append(send)

@@ -14,7 +14,7 @@ from rooflinekit.model.collectives import LinkConstants
 from rooflinekit.model.links import route_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
-from rooflinekit.step.feed import feed_of
+from rooflinekit.step.feed import copy_rate, feed_of
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.strategies.prediction import TERMS, Share
 from rooflinekit.strategies.program import Wiring, copied_s, is_issued_anew
@@ -46,7 +46,8 @@ class Setting:
         """The links of groups of devices, by their numbers."""
         devices = [machine.device for machine in self.machines]
         routes = {name: route_of(self.cluster, devices, numbers) for name, numbers in groups.items()}
-        return Wiring(routes=routes, constants=self.links)
+        rates = [copy_rate(device, self.host, pinned=True) for device in devices if device.kind == "gpu"]
+        return Wiring(routes=routes, constants=self.links, copy_rate=min(rates, default=float("inf")))
 
 
 def batch_of(graph: Graph) -> int:
