@@ -34,7 +34,7 @@ def fit(
 
     Writes priors.yaml, for a GPU that nobody has measured, a file for each that was, and links.yaml, for collectives;
     removes fits of GPUs without measurements. With --check the exit status is 1 where a number differs by more than
-    0.5 %, of links by 1 %.
+    0.5 %, of links by 1 % or a tenth of its standard error.
     Example: rooflinekit fit --check
     """
     if campaigns is not None and out is None:
@@ -49,10 +49,10 @@ def fit(
     if not check:
         fit_folder.check_writable(folder)
     with _progress() as advance:
-        found = calibration_workflows.fit(campaigns, progress=advance)
         if advance:
             advance("links")
         links = collective_workflows.fit_links(campaigns)
+        found = calibration_workflows.fit(campaigns, progress=advance)
     file = folder / f"{link_fits.LINKS}.yaml"
     if check:
         difference = fit_folder.first_difference(found, folder)
@@ -60,10 +60,10 @@ def fit(
             difference = link_fits.links_difference(links.constants, file)
         _compare(difference, folder)
         return
+    removed = fit_folder.write_folder(found, folder, _command(campaigns))
     if links is not None:
         head = f"Link constants: collectives of any cluster.\nMade by `{_command(campaigns)}`."
         link_fits.write_links(links.constants, file, link_fits.LINKS, head)
-    removed = fit_folder.write_folder(found, folder, _command(campaigns))
     from rooflinekit.present import fit_text
 
     fit_text.print_refit(found)

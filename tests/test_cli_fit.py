@@ -126,6 +126,32 @@ def test_check_passes_on_what_fit_wrote_and_names_what_was_changed(
     assert result.out == f"fits/nvidia-l4.yaml: memory_share is 0.7; the campaigns give {wanted:.4g}\n"
 
 
+def test_collectives_are_fitted_beside(run: Run, found: Refit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration_workflows, "fit", lambda *_, **__: found)
+    links = tmp_path / "campaigns" / "links"
+    links.mkdir(parents=True)
+    lines = ["# cluster: dgx-a100", "# source: made up", "# licence: CC0", "# timing: stream"]
+    lines.append("collective,ranks,format,bytes,seconds")
+    # 10 µs, and 3/4 of the result at 225 of the 300 GB/s.
+    lines += [f"all-gather,4,fp16,{size},{10e-6 + 0.75 * size / 225e9:.6g}" for size in (2**10, 2**20, 2**26, 2**30)]
+    (links / "mine.csv").write_text("\n".join(lines) + "\n")
+    assert run("--campaigns", "campaigns", "--out", "fits").status == 0
+    file = tmp_path / "fits" / "links.yaml"
+    assert file.read_text().startswith(
+        "# Link constants: collectives of any cluster.\n# Made by `rooflinekit fit --cam"
+    )
+    # Four numbers do not tell pieces and the copy from the share, but that it is neither a half nor more than all.
+    assert 0.6 < constants(file)["share nvlink-3"] <= 1.0
+    result = run("--campaigns", "campaigns", "--out", "fits", "--check")
+    assert (result.status, result.out) == (0, "fits: as the campaigns give them\n")
+    file.write_text(file.read_text().replace("share nvlink-3", "hop nvlink-1"))
+    assert run("--campaigns", "campaigns", "--out", "fits", "--check").status == 1
+    (links / "mine.csv").write_text("# cluster: dgx-a100\n")
+    result = run("--campaigns", "campaigns", "--out", "fits")
+    assert (result.status, result.out) == (2, "")
+    assert "campaigns/links/mine.csv: not a campaign" in result.err
+
+
 # --- what can be wrong ------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from rooflinekit.model.machine import Spread
 
 SCHEMA_VERSION = 1
 LINKS = "links"
-TOLERANCE = 0.01  # by which a value of two fits may differ
+TOLERANCE = 0.01  # by which a value of two fits may differ, or a tenth of its standard error where that is more
 ERROR_TOLERANCE = 0.1  # by which a standard error or a spread may
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -103,7 +103,7 @@ def links_difference(constants: LinkConstants, file: Path) -> str:
         return f"{file}: {missing[0]} is in one of the file and the fit alone"
     for key, constant in constants.constants.items():
         for word, made, stands, tolerance in (
-            (key, constant.value, there.constants[key].value, TOLERANCE),
+            (key, constant.value, there.constants[key].value, max(TOLERANCE, 0.1 * constant.stderr)),
             (f"standard error of {key}", constant.stderr, there.constants[key].stderr, ERROR_TOLERANCE),
         ):
             if abs(made - stands) > tolerance * made:

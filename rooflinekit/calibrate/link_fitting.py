@@ -112,7 +112,14 @@ def fit_links(groups: Sequence[Group], base: LinkConstants | None = None) -> Lin
 
     low, high = np.array([_bounds(key, at) for key, at, _ in parameters]).T
     best = least_squares(
-        residuals, start, bounds=(low, high), loss="soft_l1", f_scale=_OUTLIER, diff_step=1e-4, max_nfev=60
+        residuals,
+        start,
+        bounds=(low, high),
+        loss="soft_l1",
+        f_scale=_OUTLIER,
+        diff_step=1e-4,
+        max_nfev=60,
+        tr_solver="lsmr",
     )
     curvature = best.jac.T @ best.jac / _OUTLIER**2
     values = dict(zip(keys, best.x, strict=True))

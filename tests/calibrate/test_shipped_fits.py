@@ -11,6 +11,7 @@ from rooflinekit.calibrate.constants import CONSTANTS
 from rooflinekit.calibrate.fit_folder import default_campaigns
 from rooflinekit.calibrate.fits import PRIORS, architecture_of, constants_for, load_constants
 from rooflinekit.calibrate.fitting import fit
+from rooflinekit.calibrate.link_fits import LINKS
 from rooflinekit.calibrate.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.refit import machines_of
 from rooflinekit.calibrate.stages import STAGES
@@ -22,7 +23,7 @@ from rooflinekit.model.work import Products, Work
 ROOT = Path(str(data_dir("calibration")))
 FITS = sorted(file.stem for file in (ROOT / "fits").glob("*.yaml"))
 ARCHITECTURES = [name for name in FITS if name.startswith("architecture-")]
-GPUS = [name for name in FITS if name not in (PRIORS, *ARCHITECTURES)]
+GPUS = [name for name in FITS if name not in (PRIORS, LINKS, *ARCHITECTURES)]  # of links: test_links.py
 
 
 @functools.cache
@@ -46,7 +47,7 @@ def test_constants_lie_in_their_ranges_and_say_where_they_come_from(gpu: str) ->
 
 def test_fits_are_of_the_gpus_that_have_campaigns() -> None:
     assert sorted({campaign.gpu for campaign in campaigns()}) == GPUS
-    assert sorted(folder.name for folder in (ROOT / "campaigns").iterdir() if folder.is_dir()) == GPUS
+    assert sorted(folder.name for folder in (ROOT / "campaigns").iterdir() if folder.is_dir()) == sorted([*GPUS, LINKS])
     assert set(GPUS) <= set(device_names())
 
 
