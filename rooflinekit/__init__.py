@@ -91,15 +91,15 @@ _HOME = {
 }
 
 __all__ = [
+    "DDP",
+    "FSDP",
     "Advice",
     "Cluster",
     "Cost",
-    "DDP",
     "DataParallel",
     "Device",
     "Execution",
     "Explanation",
-    "FSDP",
     "Gemm",
     "GpuComparison",
     "Graph",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -73,7 +73,8 @@ def parallel(
     )  # fmt: skip
     (graph,) = workload.trace(target, sizes_open=True)
     prediction = parallel_workflows.parallel(
-        graph, cluster=found, gpus=count, strategy=chosen, split=split, savers=savers, host=_host(workload),
+        graph, cluster=found, gpus=count, strategy=chosen, savers=savers, host=_host(workload),
+        split="proportional" if split == "proportional" else "even",
         execution=Execution(**workload.execution),
     )  # fmt: skip
     if trace is not None:
@@ -106,11 +107,11 @@ def fit_into(
     from rooflinekit.step.execution import Execution
 
     (graph,) = workload.trace(target, sizes_open=True)
-    place = {"gpu": workload.gpus[0]} if cluster is None else {"cluster": cluster, "gpus": gpus}
+    place: dict[str, Any] = {"gpu": workload.gpus[0]} if cluster is None else {"cluster": cluster, "gpus": gpus}
     with progress_line("trying") as say:
         found = parallel_workflows.fit_into(
             graph, **place, host=_host(workload), execution=Execution(**workload.execution), progress=say
-        )  # type: ignore[arg-type]
+        )
     if as_json:
         print_json(found.to_dict())
         return

@@ -17,7 +17,9 @@ def parallel_events(p: ParallelPrediction, process: int) -> Iterator[_Event]:
         yield from _device(p, share, process)
         process += 1
     groups = list(dict.fromkeys(message.group for message in p.messages))
-    yield _named("process_name", process, 0, f"links of {p.cluster.name}: {p.hidden_s:.3g} s hidden, {p.exposed_s:.3g} s exposed")
+    yield _named(
+        "process_name", process, 0, f"links of {p.cluster.name}: {p.hidden_s:.3g} s hidden, {p.exposed_s:.3g} s exposed"
+    )
     for track, group in enumerate(groups, 1):
         yield _named("thread_name", process, track, group)
     for message in p.messages:
@@ -35,7 +37,11 @@ def _device(p: ParallelPrediction, share: Share, process: int) -> Iterator[_Even
     yield _named("process_name", process, 0, f"{share.prediction.machine.name} {numbers}: {p.graph_name}, predicted")
     labels = {"total_s": share.total_s, "batch": share.batch, "terms": dict(share.terms)}
     yield {"ph": "M", "name": "process_labels", "pid": process, "args": {"labels": f"{share.batch} samples", **labels}}
-    for track, name in {_CPU: f"CPU issues ({share.prediction.host.name})", _KERNELS: "kernels", _STAGE: "stage"}.items():
+    for track, name in {
+        _CPU: f"CPU issues ({share.prediction.host.name})",
+        _KERNELS: "kernels",
+        _STAGE: "stage",
+    }.items():
         yield _named("thread_name", process, track, name)
     if share.run.slots:
         for what, start, end in share.run.slots:

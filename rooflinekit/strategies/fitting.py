@@ -74,7 +74,9 @@ class Fitting:
         if self.best is None:
             least = min(trial.prediction.shares[0].memory.peak_bytes for trial in self.trials)
             size = format_quantity(least, "byte", binary=True)
-            raise InputError(f"nothing that was tried fits: the least needs {size}; choose a smaller batch or more GPUs")
+            raise InputError(
+                f"nothing that was tried fits: the least needs {size}; choose a smaller batch or more GPUs"
+            )
         return self.best.prediction
 
     @property
@@ -100,11 +102,7 @@ class Fitting:
         return {"best": best, "tried": self.table.to_dict("records")}
 
     def __str__(self) -> str:
-        rows = [
-            f"{format_quantity(row.total_s, 's'):>9}  {format_quantity(row.peak_bytes, 'byte', binary=True):>9}  "
-            f"{'fits' if row.fits else 'does not fit':<12}  {row.combination}"
-            for row in self.table.itertuples()
-        ]
+        rows = [f"{time:>9}  {size:>9}  {fits:<12}  {name}" for name, time, size, fits in self._rows()]
         found = "nothing fits" if self.best is None else f"fastest that fits: {self.best.name}"
         return "\n".join([found, *rows])
 
@@ -113,14 +111,17 @@ class Fitting:
 
     def _repr_html_(self) -> str:
         head = ["combination", "time", "peak memory", "fits"]
-        rows = [
+        return notebook.block(str(self).splitlines()[0], notebook.table(head, self._rows()))
+
+    def _rows(self) -> list[list[str]]:
+        """Name, time, memory and whether it fits, in words; the fastest first."""
+        return [
             [
-                row.combination, format_quantity(row.total_s, "s"),
-                format_quantity(row.peak_bytes, "byte", binary=True), "yes" if row.fits else "no",
+                row["combination"], format_quantity(row["total_s"], "s"),
+                format_quantity(row["peak_bytes"], "byte", binary=True), "fits" if row["fits"] else "does not fit",
             ]
-            for row in self.table.itertuples()
+            for row in self.table.to_dict("records")
         ]  # fmt: skip
-        return notebook.block(str(self).splitlines()[0], notebook.table(head, rows))
 
 
 def try_all(graph: Graph, setting: Setting, advance: Callable[[str], None] | None = None) -> Fitting:

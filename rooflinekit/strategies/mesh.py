@@ -36,7 +36,9 @@ def on_mesh(
     """
     count, inner = len(setting.numbers), mesh.tensor * mesh.pipeline
     if count % inner:
-        raise InputError(f"mesh of {mesh.tensor} × {mesh.pipeline}: expected a multiple of {inner} devices; got {count}")
+        raise InputError(
+            f"mesh of {mesh.tensor} × {mesh.pipeline}: expected a multiple of {inner} devices; got {count}"
+        )
     if len({setting.machine(number).name for number in setting.numbers}) > 1:
         raise InputError(f"{setting.cluster.name}: a mesh needs equal devices")
     copies, batch = count // inner, batch_of(graph)
@@ -84,9 +86,7 @@ def _timed(graph: Graph, setting: Setting, mesh: Mesh, copies: int) -> _Timed:
     p = setting.predict(graph, setting.machine(setting.numbers[0]))
     whole = run_devices([program_of(p, setting.wiring(**_groups(setting, mesh, copies)))])
     (run,) = whole.devices
-    ends = {
-        phase: max((s.end_s for s in run.spans if s.timing.kernel.phase is phase), default=0.0) for phase in Phase
-    }
+    ends = {phase: max((s.end_s for s in run.spans if s.timing.kernel.phase is phase), default=0.0) for phase in Phase}
     forward = ends[Phase.FORWARD]
     backward = max(forward, ends[Phase.BACKWARD])
     optimizer = max(0.0, ends[Phase.OPTIMIZER] - backward)

@@ -53,7 +53,9 @@ def orders(schedule: str, devices: int, pieces: int, chunks: int = 1) -> list[li
             forward, backward = (_interleaved(device, devices, pieces, chunks, backward=b) for b in (False, True))
             warm = min(len(forward), 2 * (devices - device - 1) + (chunks - 1) * devices)
         else:
-            forward, backward = ([Task(stage=device, piece=i, backward=b) for i in range(pieces)] for b in (False, True))
+            forward, backward = (
+                [Task(stage=device, piece=i, backward=b) for i in range(pieces)] for b in (False, True)
+            )
             warm = pieces if schedule == "gpipe" else min(pieces, devices - device - 1)
         steady = [task for pair in zip(forward[warm:], backward, strict=False) for task in pair]
         found.append([*forward[:warm], *steady, *backward[len(forward) - warm :]])

@@ -98,7 +98,9 @@ def _replicas(
     ranks = len(parts)
     kinds: dict[tuple[str, int, bool], list[_Part]] = {}
     for part in parts:
-        kinds.setdefault((part.machine.name, part.batch, part.first and isinstance(strategy, DataParallel)), []).append(part)
+        kinds.setdefault((part.machine.name, part.batch, part.first and isinstance(strategy, DataParallel)), []).append(
+            part
+        )
     groups = {"data": setting.numbers, "pair": setting.numbers[:2]}
     wiring = setting.wiring(**groups) if ranks > 1 else Wiring(routes={}, constants=setting.links)
     threads = ranks if isinstance(strategy, DataParallel) else 1
@@ -119,7 +121,9 @@ def _replicas(
 def _piece(batch: int, savers: Savers) -> int:
     """Samples of each accumulated part. Raises InputError where they are not whole."""
     if batch % savers.accumulate:
-        raise InputError(f"accumulate={savers.accumulate}: {batch} samples of a device cannot be cut into so many parts")
+        raise InputError(
+            f"accumulate={savers.accumulate}: {batch} samples of a device cannot be cut into so many parts"
+        )
     return batch // savers.accumulate
 
 

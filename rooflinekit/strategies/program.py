@@ -44,7 +44,7 @@ def program_of(p: Prediction, wiring: Wiring, threads: int = 1) -> tuple[list[It
     Eager steps are issued anew, so that a device that has waited finds its kernels launched. Compiled ones, CUDA
     graphs, steps in a loop and those of a CPU keep the gaps between their kernels.
     """
-    execution, host = p.execution, p.host
+    host = p.host
     plain = is_issued_anew(p)
     pace = Pace(
         device=p.machine.device, latency_s=host.launch_latency, sync_s=host.sync,

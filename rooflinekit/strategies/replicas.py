@@ -41,7 +41,9 @@ def replicated(graph: Graph, ddp: DDP, ranks: int) -> Graph:
             part = replace(gradient.spec, name=f"{gradient.spec.name} in bucket {k}", storage=memory.name)
             views[gradient.spec.memory] = part
             put.after[gradient.place].append(copy(f"to {part.name}", gradient.spec, part, Phase.BACKWARD))
-        send = collective(f"bucket {k}", "all-reduce", bytes_of(bucket), phase=Phase.BACKWARD, inputs=[memory], staged=staged)
+        send = collective(
+            f"bucket {k}", "all-reduce", bytes_of(bucket), phase=Phase.BACKWARD, inputs=[memory], staged=staged
+        )
         if ddp.overlap:
             put.after[max(gradient.place for gradient in bucket)].append(send)
         else:

@@ -1,4 +1,4 @@
-"""Steps that need less memory: accumulation, checkpoints, an optimizer in 8 bits or on the CPU, as changes of a graph."""
+"""Steps that need less memory: accumulation, checkpoints, an optimizer in 8 bits or on the CPU; changes of a graph."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def offloaded(graph: Graph, device: Device, host: Host) -> Graph:
     The CPU reads and writes weights and state and reads gradients, at a share of its DRAM bandwidth; each parameter
     takes it three calls, two of them copies.
     """
-    sizes = {role: 0 for role in (Role.WEIGHT, Role.STATE)}
+    sizes = dict.fromkeys((Role.WEIGHT, Role.STATE), 0)
     seen: set[str] = set()
     for p in graph.priced:
         if p.op.phase is Phase.OPTIMIZER:

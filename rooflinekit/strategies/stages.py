@@ -91,8 +91,7 @@ def crossing_bytes(stages: Sequence[Graph]) -> list[int]:
                     made.setdefault(spec.memory, k)
                     sizes[spec.memory] = max(sizes.get(spec.memory, 0), int(spec.bytes))
     return [
-        sum(sizes[memory] for memory, last in used.items() if made[memory] <= k < last)
-        for k in range(len(stages) - 1)
+        sum(sizes[memory] for memory, last in used.items() if made[memory] <= k < last) for k in range(len(stages) - 1)
     ]
 
 

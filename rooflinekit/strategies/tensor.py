@@ -43,7 +43,7 @@ class _Pair:
 
 
 def cut(graph: Graph, parts: int) -> Graph:
-    """What each of so many devices runs. Raises InputError where no pair of layers is found, or widths do not divide."""
+    """What each of so many devices runs. Raises InputError without pairs of layers and for odd widths."""
     if parts == 1:
         return graph
     pairs = _pairs(graph)
@@ -115,7 +115,8 @@ def _linear(place: int, op: Op, weights: set[str]) -> _Linear | None:
     if weight is None or source is None:
         return None
     return _Linear(
-        place=place, weight=weight.memory, bias=bias.memory if bias is not None else "", source=source.memory, read=int(source.shape[-1]), module=op.module,
+        place=place, weight=weight.memory, bias=bias.memory if bias is not None else "", source=source.memory,
+        read=int(source.shape[-1]), module=op.module,
         written=int(op.outputs[0].shape[-1]), rows=int(op.outputs[0].numel) // int(op.outputs[0].shape[-1]),
     )  # fmt: skip
 
@@ -215,9 +216,7 @@ def _divided(cost: Cost, parts: int) -> Cost:
         for g in cost.gemms
     )
     thin = cost.map(lambda size: -(-int(size) // parts))
-    needed = tuple(
-        replace(g, needed=None if g.needed is None else int(g.needed) // parts) for g in gemms
-    )
+    needed = tuple(replace(g, needed=None if g.needed is None else int(g.needed) // parts) for g in gemms)
     return replace(thin, gemms=needed)
 
 
@@ -235,9 +234,7 @@ def _thin(spec: TensorSpec, parts: int) -> TensorSpec:
 def _reductions(graph: Graph, pair: _Pair, k: int, put: Insertions) -> None:
     """One after the row's forward, one after the columns' backward."""
     out = graph.priced[pair.row.place].op.outputs[0]
-    forward = collective(
-        f"pair {k}", "all-reduce", int(out.bytes), phase=Phase.FORWARD, group="tensor", blocking=True
-    )
+    forward = collective(f"pair {k}", "all-reduce", int(out.bytes), phase=Phase.FORWARD, group="tensor", blocking=True)
     put.after[pair.row.place].append(forward)
     modules = {linear.module for linear in pair.columns}
     backward = [

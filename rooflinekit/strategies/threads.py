@@ -42,8 +42,8 @@ def with_threads(graph: Graph, way: DataParallel, replicas: int, host: Host, *, 
     put = Insertions()
     sent, returned = (sum(int(spec.bytes) for spec in specs) for specs in (graph.inputs, graph.outputs))
     for k in range(1, replicas):
-        send = {"phase": Phase.FORWARD, "group": "pair", "blocking": True}
-        put.before[0].append(collective(f"scatter {k}", "send-recv", sent, **send))
+        send = collective(f"scatter {k}", "send-recv", sent, phase=Phase.FORWARD, group="pair", blocking=True)
+        put.before[0].append(send)
     _copies(graph, way, replicas, host, put, first=first)
     loss = 1 + max((i for i, p in enumerate(graph.priced) if p.op.phase is Phase.FORWARD), default=-1)
     for k in range(1, replicas):
@@ -54,7 +54,8 @@ def with_threads(graph: Graph, way: DataParallel, replicas: int, host: Host, *, 
         size = bytes_of(bucket)
         target = flat(f"gradients {k}", size)
         for gradient in bucket:
-            put.before[end].append(copy(f"{gradient.spec.name} to gradients {k}", gradient.spec, target, Phase.BACKWARD))
+            name = f"{gradient.spec.name} to gradients {k}"
+            put.before[end].append(copy(name, gradient.spec, target, Phase.BACKWARD))
         reduce = collective(
             f"reduce {k}", "broadcast", size, phase=Phase.BACKWARD, blocking=True, inputs=[target], reduces=True
         )

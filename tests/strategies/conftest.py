@@ -15,9 +15,7 @@ class Blocks(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Linear(64, 64)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)) for _ in range(4)
-        )
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)) for _ in range(4))
         self.head = nn.Linear(64, 64)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -35,9 +33,7 @@ def traced(optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam) -
     """The step with its batch open."""
     targets = [rk.Input("batch", dtype="int64")]
     loss = nn.functional.cross_entropy
-    return rk.trace(
-        Blocks(), rk.Input("batch", 64), mode="training", optimizer=optimizer, loss=loss, targets=targets
-    )
+    return rk.trace(Blocks(), rk.Input("batch", 64), mode="training", optimizer=optimizer, loss=loss, targets=targets)
 
 
 @pytest.fixture(scope="session")
