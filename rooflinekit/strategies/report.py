@@ -68,9 +68,37 @@ def lines(p: ParallelPrediction) -> list[str]:
         f"({_s(p.one_gpu.total_s)}), efficiency {p.efficiency:.0%}",
         f"links busy {_s(p.communication_s)}: {_s(p.hidden_s)} hidden, {_s(p.exposed_s)} exposed",
         f"terms: {terms}",
+        f"why: {reason(p)}",
         f"savers: {p.savers}",
     ]
     return found + [_device(share) for share in p.shares] + [f"note: {note}" for note in p.notes]
+
+
+_WAITS = {
+    "communication": "waits for the links",
+    "straggling": "waits for slower devices",
+    "bubble": "the pipeline's idle stages",
+    "overhead": "waits for the CPU",
+    "input": "waits for inputs",
+    "contention": "kernels slowed by collectives",
+    "offload": "waits for the optimizer on the CPU",
+}
+
+
+def reason(p: ParallelPrediction) -> str:
+    """What the slowest device spends its step on, and where most of the rest goes."""
+    terms = p.terms()
+    computing = sum(terms[name] for name in ("ideal", "underuse", "memory", "launch"))
+    lost = max(_WAITS, key=lambda name: terms[name])
+    text = f"{computing / p.total_s:.0%} of the step is kernels"
+    if terms[lost] <= 0.01 * p.total_s:
+        return f"{text}, and nothing else takes a hundredth of it"
+    text += f", {terms[lost] / p.total_s:.0%} {_WAITS[lost]}"
+    if lost == "communication" and p.messages:
+        longest = max(p.message_terms, key=lambda name: p.message_terms[name])
+        links = {link.name for m in p.messages if m.timing.collective == longest for link in m.timing.route.links}
+        text += f", most for {longest} over {' and '.join(sorted(links))}"
+    return text
 
 
 def _device(share: Share) -> str:
@@ -84,10 +112,10 @@ def notebook_text(p: ParallelPrediction) -> str:
     first, *rest = lines(p)
     devices = len(p.shares)
     facts = [(name, _s(seconds), f"{seconds / p.total_s:.1%}") for name, seconds in p.terms().items() if seconds]
-    notes = rest[4 + devices :]
+    notes = rest[5 + devices :]
     return notebook.block(
         first, notebook.table(["term", "time", "share"], facts),
-        notebook.paragraphs([*rest[:2], *rest[3 : 4 + devices], *notes]),
+        notebook.paragraphs([*rest[:2], *rest[3 : 5 + devices], *notes]),
     )  # fmt: skip
 
 

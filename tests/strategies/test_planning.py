@@ -140,6 +140,13 @@ def test_errors_in_one_line(blocks: rk.Graph) -> None:
         rk.FSDP(stage=4)
 
 
+def test_the_reason_names_what_is_waited_for(blocks: rk.Graph) -> None:
+    slow = rk.parallel(blocks, cluster=cluster_at(1e7), gpus=4, batch=4096)
+    assert "waits for the links, most for all-reduce over nvlink-3" in str(slow)
+    fast = rk.parallel(blocks, cluster=cluster_at(1e12), gpus=4, batch=2**22)
+    assert "and nothing else takes a hundredth of it" in str(fast)
+
+
 def test_interval_and_documents(blocks: rk.Graph) -> None:
     p = rk.parallel(blocks, cluster="dgx-a100", gpus=4, batch=64)
     low, high = p.interval()
