@@ -6,7 +6,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser()],
-    patterns=["README.md", "docs/*.md"],
+    patterns=["README.md", "docs/*.md", "docs/tutorials/*.md"],
 ).pytest()
 
 

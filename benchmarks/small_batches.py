@@ -27,8 +27,12 @@ _HOSTS = {0: (3.0, 1.4), 1: (2.0, 2.8)}
 
 
 def _host(run: int) -> rk.Host:
+    return slower_host(*_HOSTS[run])
+
+
+def slower_host(times: float, backward: float) -> rk.Host:
+    """generic-server, issuing so many times slower, with another backward factor."""
     base = rk.load_host("generic-server")
-    times, backward = _HOSTS[run]
     dispatch = {family: times * seconds for family, seconds in base.dispatch.items()}
     return base.replace(dispatch=dispatch, launch=times * base.launch, step=times * base.step, backward_factor=backward)
 

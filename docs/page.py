@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rooflinekit.files import write_text
@@ -14,12 +14,18 @@ FOLDER = Path(__file__).parent
 
 def run(page: str, part: str, made: Callable[[], str], script: str) -> None:
     """Writes the part of a page that `script` makes; with --check says whether it is current, by the exit status."""
-    parser = argparse.ArgumentParser(description=f"Writes the {part} of {page}.")
+    run_all(page, {part: made}, script)
+
+
+def run_all(page: str, parts: Mapping[str, Callable[[], str]], script: str) -> None:
+    """The same for several parts of a page."""
+    parser = argparse.ArgumentParser(description=f"Writes the {' and '.join(parts)} of {page}.")
     parser.add_argument("--check", action="store_true", help="only say whether the page is current")
     arguments = parser.parse_args()
     command, file = f"python docs/{Path(script).name}", FOLDER / page
-    there = file.read_text(encoding="utf-8")
-    wanted = _current(there, f"<!-- {part}: made by {command} -->", f"<!-- end of {part} -->", made())
+    there = wanted = file.read_text(encoding="utf-8")
+    for part, made in parts.items():
+        wanted = _current(wanted, f"<!-- {part}: made by {command} -->", f"<!-- end of {part} -->", made())
     if arguments.check:
         sys.exit(0 if there == wanted else f"{page} is behind: run {command}")
     write_text(wanted, file)

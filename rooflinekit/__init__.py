@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rooflinekit.ir.inputs import Input
     from rooflinekit.ir.op import Op
     from rooflinekit.measurement import measure_model
+    from rooflinekit.parallel_workflows import fit_into, parallel
     from rooflinekit.present import plot
     from rooflinekit.present.chrome_trace import save_trace
     from rooflinekit.reporting import save_report
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from rooflinekit.serving_workflows import serve
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
+    from rooflinekit.strategies.prediction import ParallelPrediction
+    from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Mesh, Savers
     from rooflinekit.study.advice import Advice, advise
     from rooflinekit.study.crossover import bandwidth_to_match, compute_bound_from, gpu_bound_from
     from rooflinekit.study.explanation import Explanation, explain
@@ -50,20 +53,26 @@ _HOME = {
     "Cluster": "hardware.cluster",
     "Cost": "ir.cost",
     "Decoder": "serving.decoder",
+    "DDP": "strategies.records",
+    "DataParallel": "strategies.records",
     "Device": "hardware.device",
     "Engine": "serving.settings",
     "Execution": "step.execution",
     "Explanation": "study.explanation",
+    "FSDP": "strategies.records",
     "Gemm": "ir.cost",
     "GpuComparison": "study.gpu_comparison",
     "Graph": "ir.graph",
     "Host": "hardware.host",
     "Input": "ir.inputs",
     "Intensity": "study.intensity",
+    "Mesh": "strategies.records",
     "Op": "ir.op",
+    "ParallelPrediction": "strategies.prediction",
     "Prediction": "step.prediction",
     "Profile": "study.profile",
     "Serving": "serving.serve",
+    "Savers": "strategies.records",
     "Validation": "study.validation",
     "advise": "study.advice",
     "bandwidth_to_match": "study.crossover",
@@ -73,12 +82,14 @@ _HOME = {
     "compute_bound_from": "study.crossover",
     "devices": "hardware.catalog",
     "explain": "study.explanation",
+    "fit_into": "parallel_workflows",
     "gpu_bound_from": "study.crossover",
     "intensity": "study.intensity",
     "load_cluster": "hardware.specs",
     "load_device": "hardware.specs",
     "load_host": "hardware.specs",
     "measure_model": "measurement",
+    "parallel": "parallel_workflows",
     "plot": "present",
     "predict": "workflows",
     "rule": "cost.table",
@@ -92,9 +103,12 @@ _HOME = {
 }
 
 __all__ = [
+    "DDP",
+    "FSDP",
     "Advice",
     "Cluster",
     "Cost",
+    "DataParallel",
     "Decoder",
     "Device",
     "Engine",
@@ -106,9 +120,12 @@ __all__ = [
     "Host",
     "Input",
     "Intensity",
+    "Mesh",
     "Op",
+    "ParallelPrediction",
     "Prediction",
     "Profile",
+    "Savers",
     "Serving",
     "Validation",
     "advise",
@@ -119,12 +136,14 @@ __all__ = [
     "compute_bound_from",
     "devices",
     "explain",
+    "fit_into",
     "gpu_bound_from",
     "intensity",
     "load_cluster",
     "load_device",
     "load_host",
     "measure_model",
+    "parallel",
     "plot",
     "predict",
     "rule",

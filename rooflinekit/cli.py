@@ -19,6 +19,7 @@ from rooflinekit import (
     cli_explain,
     cli_fit,
     cli_measure,
+    cli_parallel,
     cli_plot,
     cli_profile,
     cli_report,
@@ -125,6 +126,7 @@ cli_sweep.register(app)
 cli_search.register(app)
 cli_report.register(app)
 cli_serve.register(app)
+cli_parallel.register(app)
 
 
 def main() -> None:

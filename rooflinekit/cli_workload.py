@@ -217,14 +217,21 @@ def _workload(
 
 
 def describes_workload(
-    command: Callable[..., None], *, needs_gpu: bool = True, needs_input: bool = True, many_sizes: bool = False
+    command: Callable[..., None],
+    *,
+    needs_gpu: bool = True,
+    needs_input: bool = True,
+    many_sizes: bool = False,
+    mode: str = "inference",
 ) -> Callable[..., None]:
     """Decorator: adds the options of a workload to a subcommand, which gets them as the argument `workload`.
 
     needs_gpu, needs_input: whether --gpu and --input have to be given. many_sizes: whether a size may be a list.
+    mode: what --mode is without being given.
     """
     needs = ("needs_gpu", "needs_input", "many_sizes")
     shared = {n: p for n, p in inspect.signature(_workload, eval_str=True).parameters.items() if n not in needs}
+    shared["mode"] = shared["mode"].replace(default=mode)
     own = {n: p for n, p in inspect.signature(command, eval_str=True).parameters.items() if n != "workload"}
 
     @functools.wraps(command)

@@ -10,9 +10,9 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-@pytest.mark.parametrize("part", ["rules", "constants", "execution", "what_if", "figures", "links"])
+@pytest.mark.parametrize("part", ["rules", "constants", "execution", "what_if", "figures", "links", "many_gpus"])
 def test_the_page_is_current(part: str) -> None:
-    if part == "what_if" and find_spec("timm") is None:
+    if part in ("what_if", "many_gpus") and find_spec("timm") is None:
         pytest.skip("shows a model of timm")
     command = [sys.executable, DOCS / f"make_{part}.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=DOCS.parent)

@@ -11,27 +11,33 @@ import rooflinekit
 from rooflinekit.errors import OutputError
 from rooflinekit.files import write_text
 from rooflinekit.ir.op import Op
+from rooflinekit.present.parallel_trace import parallel_events
 from rooflinekit.step.feed import feed_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.timeline import CpuSpan, Span
+from rooflinekit.strategies.prediction import ParallelPrediction
 
 _CPU, _KERNELS, _WAITS, _COPIES, _LOADER = range(1, 6)
 _Event = dict[str, Any]
 
 
-def save_trace(prediction: Prediction | Sequence[Prediction], path: str | Path) -> Path:
+def save_trace(prediction: Prediction | ParallelPrediction | Sequence[Prediction], path: str | Path) -> Path:
     """Writes predicted steps as a Chrome trace, one process each: the CPU, kernels, waits, copies and the loader.
 
     Kernels, waits and copies follow each other without overlap, and their durations add up to `total_s`, those of
     kernels to `gpu_s`; events of the CPU that are no waits add up to `cpu_s`. With `sync="none"` kernels stand as in a
-    loop, where the CPU issues them during earlier steps. The same predictions give the same bytes. Returns the path.
+    loop, where the CPU issues them during earlier steps. A step on several devices has a process for each kind of them,
+    and one for the links. The same predictions give the same bytes. Returns the path.
     Raises OutputError for a name that does not end in .json, and for a place that cannot be written.
     """
     target = Path(path)
     if target.suffix.lower() != ".json":
         raise OutputError(f"{target}: expected a file name that ends in .json")
-    steps = [prediction] if isinstance(prediction, Prediction) else list(prediction)
-    events = [event for i, step in enumerate(steps, 1) for event in _events(step, i)]
+    if isinstance(prediction, ParallelPrediction):
+        events = list(parallel_events(prediction, 1))
+    else:
+        steps = [prediction] if isinstance(prediction, Prediction) else list(prediction)
+        events = [event for i, step in enumerate(steps, 1) for event in _events(step, i)]
     head = {"displayTimeUnit": "ms", "otherData": {"rooflinekit": rooflinekit.__version__, "events": "predicted"}}
     lines = ",\n".join(json.dumps(event, allow_nan=False) for event in events)
     text = f'{json.dumps(head)[:-1]}, "traceEvents": [\n{lines}\n]}}\n'

@@ -199,9 +199,14 @@ def _held(graph: Graph, ops: Sequence[Op]) -> dict[str, int]:
     place = {op.name: i for i, op in enumerate(ops)}
     found = {memory: place[name] for memory, name in graph.held.items() if name in place}
     if graph.autocast is not None:
-        end = max((i for i, op in enumerate(ops) if op.phase is Phase.FORWARD), default=0)
-        casts = (op for op in ops if op.kind == "aten._to_copy" and op.phase is Phase.FORWARD)
-        found |= {op.outputs[0].memory: end for op in casts if op.inputs[0].role is Role.WEIGHT}
+        end = 0  # of this forward, for a step may hold several
+        for i in reversed(range(len(ops))):
+            if ops[i].phase is Phase.FORWARD:
+                end = end or i
+                if ops[i].kind == "aten._to_copy" and ops[i].inputs[0].role is Role.WEIGHT:
+                    found[ops[i].outputs[0].memory] = end
+            else:
+                end = 0
     return found
 
 

@@ -1,0 +1,122 @@
+"""Writes the tables of docs/tutorials/many_gpus.md: python docs/make_many_gpus.py [--check]."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from page import run_all
+
+import rooflinekit as rk
+from rooflinekit.strategies.link_rate import network_rate_for, with_network
+from rooflinekit.tracing.targets import load_target
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+_GPUS = ("nvidia-t4", "nvidia-a100-pcie-40gb")
+_RATES = (1e9, 2.5e9, 10e9, 25e9, 100e9)  # bit/s
+
+
+def slow_link() -> str:
+    """A job on gloo between two machines, by the rate of their network."""
+    step = _traced("timm:resnet18", 224)
+    clusters = {gpu: _two(gpu) for gpu in _GPUS}
+
+    def predict(cluster: rk.Cluster) -> rk.ParallelPrediction:
+        return rk.parallel(step, cluster=cluster, strategy=rk.DDP(backend="gloo"), batch=128)
+
+    rows = []
+    for rate in _RATES:
+        small, large = (predict(with_network(cluster, rate)) for cluster in clusters.values())
+        rows.append(
+            [f"{rate / 1e9:g} Gbit/s", *(text for p in (small, large) for text in (_ms(p.total_s), _ms(p.exposed_s))),
+             f"{small.total_s / large.total_s:.2f}"]
+        )  # fmt: skip
+    alone = [predict(cluster).one_gpu.total_s for cluster in clusters.values()]
+    rows.append(["one GPU, the whole batch", _ms(alone[0]), "", _ms(alone[1]), "", f"{alone[0] / alone[1]:.2f}"])
+    head = ["network", "2 × T4, ms", "exposed", "2 × A100, ms", "exposed", "A100 is faster by"]
+    pays = [
+        network_rate_for(cluster, predict, lambda p, one=one: p.total_s < one)
+        for cluster, one in zip(clusters.values(), alone, strict=True)
+    ]
+    hides = [network_rate_for(cluster, predict, lambda p: p.exposed_s < 0.1 * p.total_s) for cluster in clusters.values()]
+    return "\n".join(
+        [
+            *_table(head, rows), "",
+            f"Two GPUs are faster than one from {pays[0] / 1e9:.2g} Gbit/s on with a T4, from {pays[1] / 1e9:.2g} "
+            f"Gbit/s with an A100.",
+            f"They wait for the network for less than a tenth of the step from {hides[0] / 1e9:.2g} Gbit/s and "
+            f"{hides[1] / 1e9:.2g} Gbit/s on.",
+        ]
+    )  # fmt: skip
+
+
+def memory() -> str:
+    """What makes a wide network fit 8 GB and 24 GB."""
+    step = _traced("examples/wide_cnn.py:WideCNN", 64)
+    found = {gpu: rk.fit_into(step, gpu=gpu, batch=256) for gpu in ("nvidia-rtx-3070", "nvidia-rtx-3090")}
+    wanted = (
+        "as it is", "accumulate 2", "accumulate 4", "accumulate 8", "checkpoint all blocks", "8-bit optimizer",
+        "optimizer on the CPU", "autocast bfloat16", "autocast bfloat16, accumulate 2",
+        "autocast bfloat16, checkpoint all blocks",
+    )  # fmt: skip
+    rows = []
+    for name in wanted:
+        cells = [name]
+        for fitting in found.values():
+            row = fitting.table[fitting.table["combination"] == name]
+            if row.empty:
+                cells += ["", ""]
+                continue
+            size = f"{row['peak_bytes'].item() / 2**30:.1f}{'' if row['fits'].item() else ', does not fit'}"
+            cells += [f"{row['total_s'].item():.2f}", size]
+        rows.append(cells)
+    head = ["", "RTX 3070 (8 GiB), s", "GiB", "RTX 3090 (24 GiB), s", "GiB"]
+    best = [f"{gpu}: {fitting.best.name}" for gpu, fitting in found.items() if fitting.best is not None]
+    return "\n".join([*_table(head, rows), "", "Fastest that fits, of all combinations:", "", *(f"* {b}" for b in best)])
+
+
+def cifar() -> str:
+    """The GoogLeNet of benchmarks/cifar_googlenet.py."""
+    from cifar_googlenet import REPORTED, graph, sensitivity
+
+    table = sensitivity(graph())
+    rows = [
+        [row["assumption"], *(f"{row[name]:.3g}" for name in ("one GPU, s an epoch", "three, s an epoch", "ratio")),
+         f"{row['off reported %']:+.0f} %"]
+        for row in table.to_dict("records")
+    ]  # fmt: skip
+    head = ["", "one GPU, s an epoch", "three", "ratio", f"off {REPORTED:.2f}"]
+    return "\n".join(_table(head, rows))
+
+
+def _two(gpu: str) -> rk.Cluster:
+    base = rk.load_cluster(ROOT / "examples" / "two-t4-1gbe.yaml")
+    return base.model_copy(update={"devices": (base.devices[0].model_copy(update={"name": gpu}),)})
+
+
+def _traced(target: str, size: int) -> rk.Graph:
+    import torch
+
+    model = load_target(target if ":" in target and "/" not in target else f"{ROOT / target}").model
+    return rk.trace(
+        model, rk.Input("batch", 3, size, size), mode="training", loss=torch.nn.functional.cross_entropy,
+        targets=[rk.Input("batch", dtype="int64")], optimizer=torch.optim.Adam,
+    )  # fmt: skip
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+PARTS: dict[str, Callable[[], str]] = {"slow link": slow_link, "memory": memory, "cifar": cifar}
+
+if __name__ == "__main__":
+    run_all("tutorials/many_gpus.md", PARTS, __file__)

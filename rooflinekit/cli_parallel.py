@@ -1,0 +1,145 @@
+"""Subcommands about training on several devices, and about steps that do not fit one: parallel, fit-into."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rooflinekit.cli_options import JsonOption, TargetArgument, print_json, progress_line
+from rooflinekit.cli_parse import check_word
+from rooflinekit.cli_workload import OPEN, Workload, describes_workload
+from rooflinekit.errors import InputError
+
+if TYPE_CHECKING:
+    from rooflinekit.strategies.records import Savers, Strategy
+
+_TRAINING = functools.partial(describes_workload, needs_gpu=False, mode="training")
+_CLUSTER_HELP = "`rooflinekit clusters` lists them"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommands to the program's."""
+    app.command(context_settings=OPEN)(parallel)
+    app.command(context_settings=OPEN)(fit_into)
+
+
+@_TRAINING
+def parallel(
+    workload: Workload,
+    target: TargetArgument,
+    cluster: Annotated[str, typer.Option(metavar="NAME|FILE.yaml", help=_CLUSTER_HELP)],
+    gpus: Annotated[int | None, typer.Option(min=1, help="how many, from the first; by default all")] = None,
+    strategy: Annotated[
+        str, typer.Option(help="dp, ddp, zero-1, zero-2, fsdp, tensor, pipeline; or mesh, with --tensor, --pipeline")
+    ] = "ddp",
+    split: Annotated[str, typer.Option(help="the batch in even parts, or proportional to each device's rate")] = "even",
+    tensor: Annotated[int | None, typer.Option(min=1, help="mesh: devices of a tensor group")] = None,
+    pipeline: Annotated[int | None, typer.Option(min=1, help="mesh: stages")] = None,
+    microbatches: Annotated[int | None, typer.Option(min=1, help="of a pipeline; by default four a stage")] = None,
+    schedule: Annotated[str, typer.Option(help="of a pipeline: gpipe, 1f1b or interleaved")] = "1f1b",
+    accumulate: Annotated[int, typer.Option(min=1, help="parts of the batch, one after another")] = 1,
+    checkpoint: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE|all", help="blocks that backward computes again; repeatable")
+    ] = None,
+    eight_bit: Annotated[bool, typer.Option("--eight-bit", help="the optimizer's state in 8 bits")] = False,
+    offload: Annotated[bool, typer.Option("--offload", help="the optimizer on the CPU")] = False,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="also write the time line, to open in Perfetto")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """How long one training step takes on several devices, with communication hidden and exposed.
+
+    --batch is that of all devices together. The host is the cluster's, unless --host names another.
+    Example: rooflinekit parallel timm:resnet50 --input batch,3,224,224 --batch 256 --cluster dgx-a100 --gpus 4
+    """
+    check_word("--split", split, ("even", "proportional"))
+    _no_gpu(workload)
+    from rooflinekit import parallel_workflows
+    from rooflinekit.hardware.specs import load_cluster
+    from rooflinekit.step.execution import Execution
+    from rooflinekit.strategies.records import Savers
+
+    found = load_cluster(cluster)
+    count = found.size if gpus is None else gpus
+    chosen = _strategy(strategy, count, tensor, pipeline, microbatches, schedule)
+    paths = tuple(checkpoint or ())
+    savers: Savers = Savers(
+        accumulate=accumulate, checkpoint=True if paths == ("all",) else paths or False, eight_bit=eight_bit,
+        offload=offload,
+    )  # fmt: skip
+    (graph,) = workload.trace(target, sizes_open=True)
+    prediction = parallel_workflows.parallel(
+        graph, cluster=found, gpus=count, strategy=chosen, savers=savers, host=_host(workload),
+        split="proportional" if split == "proportional" else "even",
+        execution=Execution(**workload.execution),
+    )  # fmt: skip
+    if trace is not None:
+        from rooflinekit.present.chrome_trace import save_trace
+
+        save_trace(prediction, trace)
+    if as_json:
+        print_json(prediction.to_dict())
+        return
+    print(prediction)
+
+
+@_TRAINING
+def fit_into(
+    workload: Workload,
+    target: TargetArgument,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE.yaml", help="in the place of --gpu; " + _CLUSTER_HELP)
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="of the cluster, from the first; by default all")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What makes a training step fit: combinations of memory savers, each predicted, and the fastest that fits.
+
+    Example: rooflinekit fit-into timm:resnet50 --input batch,3,224,224 --batch 512 --optimizer Adam --gpu rtx-3070
+    """
+    if (cluster is None) == (not workload.gpus) or len(workload.gpus) > 1:
+        raise InputError("fit-into: expected one --gpu, or --cluster")
+    from rooflinekit import parallel_workflows
+    from rooflinekit.step.execution import Execution
+
+    (graph,) = workload.trace(target, sizes_open=True)
+    place: dict[str, Any] = {"gpu": workload.gpus[0]} if cluster is None else {"cluster": cluster, "gpus": gpus}
+    with progress_line("trying") as say:
+        found = parallel_workflows.fit_into(
+            graph, **place, host=_host(workload), execution=Execution(**workload.execution), progress=say
+        )
+    if as_json:
+        print_json(found.to_dict())
+        return
+    print(found)
+
+
+def _no_gpu(workload: Workload) -> None:
+    if workload.gpus:
+        raise InputError("--gpu: a cluster has its devices; leave it out, or take `rooflinekit predict`")
+
+
+def _host(workload: Workload) -> str | None:
+    """The host that is named; None for the cluster's own."""
+    from rooflinekit.hardware.specs import DEFAULT_HOST
+
+    return None if workload.host == DEFAULT_HOST else workload.host
+
+
+def _strategy(
+    word: str, count: int, tensor: int | None, pipeline: int | None, microbatches: int | None, schedule: str
+) -> Strategy:
+    from rooflinekit.strategies.records import Mesh, strategy_of
+
+    if word not in ("mesh", "tensor", "pipeline"):
+        if tensor or pipeline or microbatches:
+            raise InputError(f"--tensor, --pipeline and --microbatches belong to --strategy mesh; got {word!r}")
+        return strategy_of(word, count)
+    return Mesh(
+        tensor=tensor or (count if word == "tensor" else 1), pipeline=pipeline or (count if word == "pipeline" else 1),
+        microbatches=microbatches, schedule=schedule,
+    )  # fmt: skip

@@ -1,0 +1,173 @@
+"""What makes a step fit: combinations of formats, memory savers and strategies, each predicted, and the fastest one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit import notebook
+from rooflinekit.errors import InputError
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Phase
+from rooflinekit.ir.origin import origin_of, resized, traced_with
+from rooflinekit.ir.tensor import DType
+from rooflinekit.strategies.planning import plan
+from rooflinekit.strategies.prediction import ParallelPrediction
+from rooflinekit.strategies.records import DDP, FSDP, Savers, Strategy
+from rooflinekit.strategies.setting import Setting, batch_of
+from rooflinekit.units import format_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_AS_FAST = 1.02  # times the fastest: no reason to change more
+
+#: Into how many parts a batch may be cut; the fewest that fit are taken.
+_PARTS = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One combination, predicted."""
+
+    prediction: ParallelPrediction
+    autocast: DType | None
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        p = self.prediction
+        strategy = f"{type(p.strategy).__name__}{f' {p.strategy.stage}' if isinstance(p.strategy, FSDP) else ''}"
+        words = [strategy] if p.gpus > 1 else []
+        words += [f"autocast {self.autocast}"] if self.autocast else []
+        words += [str(p.savers)] if p.savers != Savers() else []
+        return ", ".join(words) or "as it is"
+
+    @property
+    def changes(self) -> int:
+        """How many things differ from plain training in the graph's own formats."""
+        savers = self.prediction.savers
+        chosen = (self.autocast, savers.accumulate > 1, savers.checkpoint, savers.eight_bit, savers.offload)
+        return sum(map(bool, (*chosen, isinstance(self.prediction.strategy, FSDP))))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Fitting:
+    """All combinations that were tried, in the order in which they were."""
+
+    trials: tuple[Trial, ...]
+
+    @cached_property
+    def best(self) -> Trial | None:
+        """The fastest that fits, or one within 2 % of it that changes less; None where none does."""
+        fitting = [trial for trial in self.trials if trial.prediction.fits]
+        least = min((trial.prediction.total_s for trial in fitting), default=0.0)
+        near = [trial for trial in fitting if trial.prediction.total_s <= _AS_FAST * least]
+        return min(near, key=lambda trial: (trial.changes, trial.prediction.total_s), default=None)
+
+    @property
+    def prediction(self) -> ParallelPrediction:
+        """That of the best. Raises InputError where nothing fits."""
+        if self.best is None:
+            least = min(trial.prediction.shares[0].memory.peak_bytes for trial in self.trials)
+            size = format_quantity(least, "byte", binary=True)
+            raise InputError(
+                f"nothing that was tried fits: the least needs {size}; choose a smaller batch or more GPUs"
+            )
+        return self.best.prediction
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row a combination, the fastest first: name, total_s, peak_bytes, fits, throughput."""
+        import pandas as pd
+
+        rows = [
+            {
+                "combination": trial.name,
+                "total_s": trial.prediction.total_s,
+                "peak_bytes": max(share.memory.peak_bytes for share in trial.prediction.shares),
+                "fits": trial.prediction.fits,
+                "throughput": trial.prediction.throughput,
+            }
+            for trial in self.trials
+        ]
+        return pd.DataFrame(rows).sort_values("total_s", kind="stable", ignore_index=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The table and the best one's prediction, ready for JSON."""
+        best = None if self.best is None else {"combination": self.best.name, **self.best.prediction.to_dict()}
+        return {"best": best, "tried": self.table.to_dict("records")}
+
+    def __str__(self) -> str:
+        rows = [f"{time:>9}  {size:>9}  {fits:<12}  {name}" for name, time, size, fits in self._rows()]
+        found = "nothing fits" if self.best is None else f"fastest that fits: {self.best.name}"
+        return "\n".join([found, *rows])
+
+    def __repr__(self) -> str:
+        return f"<Fitting {str(self).splitlines()[0]}>"
+
+    def _repr_html_(self) -> str:
+        head = ["combination", "time", "peak memory", "fits"]
+        return notebook.block(str(self).splitlines()[0], notebook.table(head, self._rows()))
+
+    def _rows(self) -> list[list[str]]:
+        """Name, time, memory and whether it fits, in words; the fastest first."""
+        return [
+            [
+                row["combination"], format_quantity(row["total_s"], "s"),
+                format_quantity(row["peak_bytes"], "byte", binary=True), "fits" if row["fits"] else "does not fit",
+            ]
+            for row in self.table.to_dict("records")
+        ]  # fmt: skip
+
+
+def try_all(graph: Graph, setting: Setting, advance: Callable[[str], None] | None = None) -> Fitting:
+    """Every combination; the batch cut into the fewest parts that fit, and no further."""
+    trials: list[Trial] = []
+    count = len(setting.numbers)
+    for autocast, strategy in product(_formats(graph, setting), _strategies(count)):
+        own = graph if autocast == graph.autocast else resized(traced_with(graph, autocast=autocast), **graph.sizes)
+        for optimizer, checkpoint in product(_optimizers(graph), (False, True)):
+            for trial in _parts(own, setting, strategy, {**optimizer, "checkpoint": checkpoint}, autocast):
+                trials.append(trial)
+                if advance is not None:
+                    advance(trial.name)
+    return Fitting(trials=tuple(trials))
+
+
+def _parts(
+    graph: Graph, setting: Setting, strategy: Strategy, chosen: dict[str, Any], autocast: DType | None
+) -> Iterator[Trial]:
+    least = float("inf")
+    for parts in _PARTS:
+        if batch_of(graph) % (parts * len(setting.numbers)):
+            return
+        prediction = plan(graph, setting, strategy, savers=Savers(accumulate=parts, **chosen))
+        yield Trial(prediction=prediction, autocast=autocast)
+        peak = max(share.memory.peak_bytes for share in prediction.shares)
+        if prediction.fits or peak > 0.95 * least:  # smaller parts save nothing more
+            return
+        least = peak
+
+
+def _strategies(count: int) -> Sequence[Strategy]:
+    return (DDP(), FSDP(stage=1), FSDP(stage=2), FSDP(stage=3)) if count > 1 else (DDP(),)
+
+
+def _optimizers(graph: Graph) -> Sequence[dict[str, bool]]:
+    """Ways to keep the optimizer's state: in place, in 8 bits, on the CPU; where it has any."""
+    if not any(p.op.phase is Phase.OPTIMIZER and p.costs for p in graph.priced):
+        return ({},)
+    return ({}, {"eight_bit": True}, {"offload": True})
+
+
+def _formats(graph: Graph, setting: Setting) -> Sequence[DType | None]:
+    """The graph's own, and half precision with fp32 weights where the devices multiply it on engines."""
+    if graph.autocast is not None or origin_of(graph).trace is None:
+        return (graph.autocast,)
+    known = set.intersection(*(set(setting.machine(number).device.matrix_peak) for number in setting.numbers))
+    half = DType.BFLOAT16 if "bf16" in known else DType.FLOAT16 if "fp16" in known else None
+    return (None,) if half is None else (None, half)

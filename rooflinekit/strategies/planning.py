@@ -1,0 +1,138 @@
+"""A graph, a cluster and a strategy → the prediction of a step on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from rooflinekit.errors import InputError
+from rooflinekit.hardware.host import Host
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.origin import resized
+from rooflinekit.model.machine import Machine
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.strategies.mesh import on_mesh
+from rooflinekit.strategies.prediction import ParallelPrediction, Share
+from rooflinekit.strategies.program import Wiring, program_of
+from rooflinekit.strategies.queues import Run, run_devices
+from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Mesh, Savers, Strategy
+from rooflinekit.strategies.replicas import replicated
+from rooflinekit.strategies.saving import saving
+from rooflinekit.strategies.setting import BATCH, Setting, batch_of, share_of
+from rooflinekit.strategies.sharding import sharded
+from rooflinekit.strategies.threads import with_threads
+
+
+def split_evenly(batch: int, parts: int) -> list[int]:
+    """As `torch.chunk` and samplers do it, the larger parts first. Raises InputError for fewer samples than parts.
+
+    >>> split_evenly(128, 3)
+    [43, 43, 42]
+    """
+    if batch < parts:
+        raise InputError(f"batch={batch} cannot be cut for {parts} devices: expected {parts} or more")
+    return [batch // parts + (i < batch % parts) for i in range(parts)]
+
+
+def split_by_rate(batch: int, rates: Sequence[float]) -> list[int]:
+    """Samples in proportion to rates, at least one each, the largest remainders rounded up."""
+    split_evenly(batch, len(rates))
+    wanted = [batch * rate / sum(rates) for rate in rates]
+    parts = [max(1, int(one)) for one in wanted]
+    by_rest = sorted(range(len(rates)), key=lambda i: int(wanted[i]) - wanted[i])
+    for turn in range(batch - sum(parts)):
+        parts[by_rest[turn % len(parts)]] += 1
+    while sum(parts) > batch:
+        parts[parts.index(max(parts))] -= 1
+    return parts
+
+
+def plan(
+    graph: Graph, setting: Setting, strategy: Strategy, *, savers: Savers, proportional: bool = False
+) -> ParallelPrediction:
+    """The prediction of a step on the setting's devices; the graph's batch is that of all of them."""
+    batch, machines = batch_of(graph), [setting.machine(number) for number in setting.numbers]
+
+    @cache
+    def each_alone() -> dict[str, Prediction]:
+        return {machine.name: setting.predict(graph, machine) for machine in machines}
+
+    def alone() -> Prediction:
+        return min(each_alone().values(), key=lambda p: p.total_s)
+
+    if isinstance(strategy, Mesh):
+        shares, messages, busy = on_mesh(graph, setting, strategy, savers)
+        return ParallelPrediction(
+            cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=shares, messages=messages,
+            communication_s=busy, alone=alone,
+        )  # fmt: skip
+    parts = (
+        split_by_rate(batch, [1 / each_alone()[machine.name].total_s for machine in machines])
+        if proportional
+        else split_evenly(batch, len(machines))
+    )
+    planned = [
+        _Part(number=number, machine=machine, batch=part, first=number == setting.numbers[0])
+        for number, machine, part in zip(setting.numbers, machines, parts, strict=True)
+    ]
+    found = _replicas(graph, setting, strategy, planned, savers)
+    return ParallelPrediction(
+        cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=found[0],
+        messages=found[1].messages, communication_s=found[1].communication_s, alone=alone,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    number: int
+    machine: Machine
+    batch: int
+    first: bool
+
+
+def _replicas(
+    graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[_Part], savers: Savers
+) -> tuple[tuple[Share, ...], Run]:
+    """Whole models, each with a part of the batch. Devices of one kind with as many samples are predicted once."""
+    ranks = len(parts)
+    kinds: dict[tuple[str, int, bool], list[_Part]] = {}
+    for part in parts:
+        kinds.setdefault((part.machine.name, part.batch, part.first and isinstance(strategy, DataParallel)), []).append(
+            part
+        )
+    groups = {"data": setting.numbers, "pair": setting.numbers[:2]}
+    wiring = setting.wiring(**groups) if ranks > 1 else Wiring(routes={}, constants=setting.links)
+    threads = ranks if isinstance(strategy, DataParallel) else 1
+    sized = {size: resized(graph, **{BATCH: _piece(size, savers)}) for size in {part.batch for part in parts}}
+    predictions = []
+    for (_, size, first), members in kinds.items():
+        machine = members[0].machine
+        own = saving(sized[size], savers, machine.device, setting.host)
+        predictions.append(setting.predict(rewritten(own, strategy, ranks, setting.host, first=first), machine))
+    run = run_devices([program_of(p, wiring, threads) for p in predictions])
+    shares = tuple(
+        share_of(tuple(part.number for part in members), members[0].batch, p, device, threads)
+        for members, p, device in zip(kinds.values(), predictions, run.devices, strict=True)
+    )
+    return shares, run
+
+
+def _piece(batch: int, savers: Savers) -> int:
+    """Samples of each accumulated part. Raises InputError where they are not whole."""
+    if batch % savers.accumulate:
+        raise InputError(
+            f"accumulate={savers.accumulate}: {batch} samples of a device cannot be cut into so many parts"
+        )
+    return batch // savers.accumulate
+
+
+def rewritten(graph: Graph, strategy: Strategy, ranks: int, host: Host, *, first: bool = True) -> Graph:
+    """What one of so many devices runs."""
+    if isinstance(strategy, DataParallel):
+        return with_threads(graph, strategy, ranks, host, first=first)
+    if isinstance(strategy, DDP):
+        return replicated(graph, strategy, ranks)
+    if isinstance(strategy, FSDP):
+        return sharded(graph, strategy, ranks)
+    raise InputError(f"{type(strategy).__name__} is not supported here")

@@ -1,0 +1,168 @@
+"""One step on several devices: how long, why, and what the others would have to do with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import Any
+
+from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.step.memory import MemoryUse
+from rooflinekit.step.prediction import TERMS as OWN_TERMS
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.strategies.queues import DeviceRun, Message
+from rooflinekit.strategies.records import Savers, Strategy
+from rooflinekit.strategies.report import document, lines, notebook_text
+
+TERMS = (*OWN_TERMS, "contention", "communication", "straggling", "bubble", "offload")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one device has of a step. Devices that do the same share one."""
+
+    numbers: tuple[int, ...]  # of the devices, as the cluster counts them
+    batch: int  # samples
+    prediction: Prediction  # of what it runs, as if it never waited for others
+    run: DeviceRun
+    terms: Mapping[str, float]  # seconds; they add up to `total_s`
+    memory: MemoryUse
+
+    @property
+    def total_s(self) -> float:
+        """Seconds from the start of the step until this device is done."""
+        return sum(self.terms.values())
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached properties need a place
+class ParallelPrediction:
+    """One training step on several devices. All times are seconds.
+
+    `communication_s` is how long the links are busy: `hidden_s` while the slowest device computes, and `exposed_s`
+    while it waits for them, which is the term "communication".
+    """
+
+    cluster: Cluster
+    strategy: Strategy
+    savers: Savers
+    batch: int  # samples of the whole step
+    shares: tuple[Share, ...]
+    messages: tuple[Message, ...]  # on the links
+    communication_s: float
+    alone: Callable[[], Prediction]  # makes `one_gpu`
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """How many devices take part."""
+        return sum(len(share.numbers) for share in self.shares)
+
+    @property
+    def graph_name(self) -> str:
+        """What the workload is called."""
+        return self.shares[0].prediction.graph_name
+
+    @cached_property
+    def one_gpu(self) -> Prediction:
+        """The same batch on the fastest device alone, without memory savers."""
+        return self.alone()
+
+    @cached_property
+    def slowest(self) -> Share:
+        """The device that is done last."""
+        return max(self.shares, key=lambda share: share.total_s)
+
+    @property
+    def total_s(self) -> float:
+        """Wall time of the step."""
+        return self.slowest.total_s
+
+    def terms(self) -> dict[str, float]:
+        """Seconds of the slowest device by cause; they add up to `total_s`.
+
+        Beside those of `Prediction`: contention, by which collectives slow kernels; communication, waits for the
+        links; straggling, waits for slower devices; bubble, a pipeline's idle stages; offload, waits for the CPU's
+        optimizer.
+        """
+        return dict(self.slowest.terms)
+
+    @property
+    def exposed_s(self) -> float:
+        """Communication that the slowest device waits for."""
+        return self.slowest.terms["communication"]
+
+    @property
+    def hidden_s(self) -> float:
+        """Communication beside its computation."""
+        return self.communication_s - self.exposed_s
+
+    @property
+    def throughput(self) -> float:
+        """Samples a second."""
+        return self.batch / self.total_s
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster than the fastest device alone, for as many samples."""
+        return self.one_gpu.total_s / self.total_s
+
+    @property
+    def efficiency(self) -> float:
+        """The speed-up over the number of devices."""
+        return self.speedup / self.gpus
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device's memory suffices."""
+        return all(share.memory.fits for share in self.shares)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed, each once."""
+        found = dict.fromkeys(self.assumptions)
+        for share in self.shares:
+            found |= dict.fromkeys(note for note in share.prediction.notes if "does not fit" not in note)
+            if not share.memory.fits:
+                found[f"{share.prediction.machine.name}: the step does not fit its memory"] = None
+        return tuple(found)
+
+    @cached_property
+    def message_terms(self) -> Mapping[str, float]:
+        """Seconds of the links by collective."""
+        found: dict[str, float] = {}
+        for message in self.messages:
+            name = message.timing.collective
+            found[name] = found.get(name, 0.0) + message.end_s - message.start_s
+        return MappingProxyType(found)
+
+    def interval(self, level: float = 0.9) -> tuple[float, float]:
+        """Bounds in seconds that hold the true time with this probability, by the spreads of kernels and of links.
+
+        Both are taken as independent of each other. Raises ValueError for a level outside (0, 1).
+        """
+        own = self.slowest.prediction
+        high = own.interval(level)[1]
+        width = NormalDist().inv_cdf((1 + level) / 2)
+        computing = math.log(high / own.total_s) / width if own.total_s else 0.0
+        spread = max((message.timing.spread for message in self.messages), default=0.0)
+        waits = self.exposed_s + self.slowest.terms["contention"]
+        share = waits / self.total_s if self.total_s else 0.0
+        factor = math.exp(width * math.hypot((1 - share) * computing, share * spread))
+        return self.total_s / factor, self.total_s * factor
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but kernels and messages, ready for JSON."""
+        return document(self)
+
+    def __str__(self) -> str:
+        return "\n".join(lines(self))
+
+    def __repr__(self) -> str:
+        return f"<ParallelPrediction {lines(self)[0]}>"
+
+    def _repr_html_(self) -> str:
+        return notebook_text(self)

@@ -1,0 +1,100 @@
+"""What one device of a group runs, ready for the queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from rooflinekit.ir.op import Op, Phase
+from rooflinekit.model.collectives import LinkConstants, time_collective
+from rooflinekit.model.links import Route
+from rooflinekit.step.execution import issues_for
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.timeline import issue_cost_s, reads_a_number
+from rooflinekit.strategies.queues import Barrier, Item, Pace, Transmission, Work
+from rooflinekit.strategies.rewriting import is_ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wiring:
+    """The links of each group that a device belongs to, and what is known of such links."""
+
+    routes: Mapping[str, Route]  # by group: "data", "tensor"
+    constants: LinkConstants
+    copy_rate: float = float("inf")  # byte/s between a device and its host, for what is sent from there
+
+    def item(self, op: Op, cpu_s: float) -> Transmission:
+        """A collective op with its time."""
+        facts = op.attrs
+        size, staged = facts["bytes"], facts.get("staged", False)
+        timing = time_collective(facts["collective"], size, self.routes[facts["group"]], self.constants)
+        if staged:  # down to the host's memory, and up again
+            timing = replace(timing, copy_s=timing.copy_s + 2 * size / self.copy_rate)
+        return Transmission(
+            key=facts["key"], timing=timing, group=facts["group"], blocking=facts["blocking"], on_host=staged,
+            cpu_s=cpu_s + facts.get("cpu_s", 0.0),
+        )  # fmt: skip
+
+
+def program_of(p: Prediction, wiring: Wiring, threads: int = 1) -> tuple[list[Item], Pace]:
+    """The program of a device whose step, without waiting for others, is predicted.
+
+    threads: how many issue their forward ops, and copy their inputs, in turns with this one.
+
+    Eager steps are issued anew, so that a device that has waited finds its kernels launched. Compiled ones, CUDA
+    graphs, steps in a loop and those of a CPU keep the gaps between their kernels.
+    """
+    host = p.host
+    plain = is_issued_anew(p)
+    pace = Pace(
+        device=p.machine.device, latency_s=host.launch_latency, sync_s=host.sync,
+        tail_s=None if plain else p.timeline.tail_s, steady=not plain,
+    )  # fmt: skip
+    items: list[Item] = [Work(what="step and inputs", cpu_s=_before_the_first_op(p, threads))] if plain else []
+    return items + list(_items(p, wiring, threads, plain=plain)), pace
+
+
+def is_issued_anew(p: Prediction) -> bool:
+    """Whether kernels start when they are launched, and not at fixed gaps."""
+    way = p.execution
+    return way.backend == "eager" and way.sync == "step" and not way.non_blocking and p.machine.device.kind != "cpu"
+
+
+def copied_s(p: Prediction, threads: int = 1) -> float:
+    """How long the step's inputs are on their way, those of all threads together."""
+    return threads * sum(one.transfer.seconds for one in p.timeline.copies)
+
+
+def _before_the_first_op(p: Prediction, threads: int) -> float:
+    """Of the CPU: the step's start, and inputs that it copies and waits for."""
+    copies = p.timeline.copies
+    waits = copies[-1].end_s + p.host.sync - p.host.step if copies else 0.0
+    return p.host.step + waits + copied_s(p, threads - 1)
+
+
+def _items(p: Prediction, wiring: Wiring, threads: int, *, plain: bool) -> Iterator[Item]:
+    spans = iter(p.spans)
+    for issue in issues_for(p.graph, p.machine.device, p.execution):
+        op = issue.op
+        if is_ours(op):
+            # A collective is one more kernel to launch; waiting for one is an event in a queue.
+            cost_s = p.host.dispatch_s("default") if plain else 0.0
+            if "keys" in op.attrs:
+                yield Barrier(keys=op.attrs["keys"])
+            elif "collective" in op.attrs:
+                yield wiring.item(op, cost_s)
+            else:
+                waits = op.attrs.get("waits", False)
+                yield Work(what=op.name, cpu_s=op.attrs["cpu_s"] if plain or waits else 0.0, waits=waits)
+            continue
+        own = [next(spans) for _ in issue.kernels]
+        timings = tuple(span.timing for span in own)
+        if not plain:
+            yield Work(what=op.name, kernels=timings, gaps_s=tuple(span.waited_s for span in own))
+            continue
+        further_s = max(0, len(timings) - 1) * p.host.launch
+        turns = threads if op.phase is Phase.FORWARD else 1
+        yield Work(
+            what=op.name, kernels=timings, cpu_s=turns * (issue_cost_s(issue, p.host, p.execution) - further_s),
+            between_s=turns * p.host.launch, syncs=reads_a_number(op),
+        )  # fmt: skip

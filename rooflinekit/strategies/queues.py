@@ -1,0 +1,246 @@
+"""Three queues a device: the CPU issues, the GPU computes, and collectives run beside it on the links.
+
+A collective starts when every device of its group has come to it and the one before it is over. Kernels beside it take
+longer, as `model.contention` says; a kernel that waits for it stands still, and of that time what the links are busy
+in is communication, the rest the wait for a slower device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rooflinekit.hardware.device import Device
+from rooflinekit.model.collectives import CollectiveTiming
+from rooflinekit.model.contention import Slowdown, slowdown_of
+from rooflinekit.model.roofline import Timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """An op on its way: what the CPU spends before its first kernel, and the kernels. `gap_s`: in the place of the
+    CPU's time, how long the device stands idle before it, where that does not depend on when it starts."""
+
+    what: str
+    cpu_s: float = 0.0
+    kernels: tuple[Timing, ...] = ()
+    between_s: float = 0.0  # of the CPU, before each further kernel
+    gaps_s: tuple[float, ...] | None = None  # before each kernel
+    syncs: bool = False  # whether the CPU waits for its result
+    waits: bool = False  # whether the device stands idle meanwhile, having done all before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transmission:
+    """A collective on its way."""
+
+    key: str
+    timing: CollectiveTiming
+    group: str = "data"
+    blocking: bool = False
+    cpu_s: float = 0.0
+    on_host: bool = False  # whether it leaves the devices' SMs and memory alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Barrier:
+    """The device computes nothing before these are over."""
+
+    keys: tuple[str, ...]
+
+
+Item = Work | Transmission | Barrier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSpan:
+    """A kernel on a device, in seconds from the start of the step."""
+
+    timing: Timing
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A collective on the links, likewise."""
+
+    key: str
+    group: str
+    timing: CollectiveTiming
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRun:
+    """What became of one device's step. Seconds; the parts and the kernels' own times add up to `end_s`."""
+
+    spans: tuple[KernelSpan, ...]
+    cpu: tuple[tuple[str, float, float], ...]  # what, from, to
+    idle_s: float  # waits for the CPU
+    exposed_s: float  # waits while the links are busy
+    straggling_s: float  # waits for slower devices
+    contention_s: float  # by which kernels beside collectives are slower
+    end_s: float
+    communicates: bool
+    offload_s: float  # of the waits: for an optimizer on the CPU
+    slots: tuple[tuple[str, float, float], ...] = ()  # of a pipeline's stage: what, from, to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What became of all devices, and of the links between them."""
+
+    devices: tuple[DeviceRun, ...]
+    messages: tuple[Message, ...]
+
+    @property
+    def communication_s(self) -> float:
+        """How long the links are busy, collectives of different groups at the same time counted once."""
+        return covered([(m.start_s, m.end_s) for m in self.messages])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How a device's CPU and GPU meet."""
+
+    device: Device
+    latency_s: float  # from a launch to the first instruction on an idle device
+    sync_s: float  # at the end of the step; 0 where nobody waits
+    tail_s: float | None = None  # in the place of that, where it does not depend on when the last kernel ends
+    steady: bool = False  # whether the CPU has long issued everything when the device comes to it
+
+
+def run_devices(programs: Sequence[tuple[Sequence[Item], Pace]]) -> Run:
+    """Runs devices whose programs hold the same collectives in the same order."""
+    devices = [_Device(items, pace) for items, pace in programs]
+    messages: list[Message] = []
+    ended: dict[str, float] = {}
+    for sent in [item for item in programs[0][0] if isinstance(item, Transmission)]:
+        ready = max([device.next_ready_s() for device in devices])
+        start = max(ready, ended.get(sent.group, 0.0))
+        end = ended[sent.group] = start + sent.timing.total_s
+        messages.append(Message(key=sent.key, group=sent.group, timing=sent.timing, start_s=start, end_s=end))
+        for device in devices:
+            device.receive(messages[-1], sent)
+    return Run(devices=tuple(device.finished() for device in devices), messages=tuple(messages))
+
+
+class _Device:
+    """One device on its way through its program; times in seconds from the start of the step."""
+
+    def __init__(self, items: Sequence[Item], pace: Pace) -> None:
+        self.items, self.pace, self.place = items, pace, 0
+        self.cpu = self.gpu = self.barrier = 0.0
+        self.idle = self.exposed = self.straggling = self.contention = self.offload = 0.0
+        self.spans: list[KernelSpan] = []
+        self.work: list[tuple[str, float, float]] = []
+        self.messages: list[tuple[Message, Slowdown]] = []
+        self.ends: dict[str, float] = {}
+
+    def next_ready_s(self) -> float:
+        """Goes on to the next collective; when it could start as far as this device is concerned."""
+        while not isinstance(item := self.items[self.place], Transmission):
+            self._step(item)
+            self.place += 1
+        self._spend(item.key, item.cpu_s)
+        self.place += 1
+        # After all that was launched before it, and not before the barrier that holds that up.
+        return max(self.gpu, self.barrier, self._earliest())
+
+    def receive(self, message: Message, sent: Transmission) -> None:
+        """The collective is going to run from here to there."""
+        free = Slowdown(compute=1.0, memory=1.0)
+        self.messages.append((message, free if sent.on_host else slowdown_of(message.timing, self.pace.device)))
+        self.ends[message.key] = message.end_s
+        if sent.blocking:
+            self.barrier = max(self.barrier, message.end_s)
+
+    def finished(self) -> DeviceRun:
+        """Goes on to the end of the step."""
+        while self.place < len(self.items):
+            item = self.items[self.place]
+            assert not isinstance(item, Transmission)
+            self._step(item)
+            self.place += 1
+        self.barrier = max([self.barrier, *(message.end_s for message, _ in self.messages)])
+        left = 0.0 if self.pace.steady else max(0.0, self.cpu - self.gpu)  # of the CPU, after the last kernel
+        tail = self.pace.sync_s if self.pace.tail_s is None else self.pace.tail_s
+        self.idle += left + tail
+        self._stand_still(self.gpu + left)
+        return DeviceRun(
+            spans=tuple(self.spans), cpu=tuple(self.work), idle_s=self.idle, exposed_s=self.exposed,
+            straggling_s=self.straggling, contention_s=self.contention, end_s=self.gpu + tail,
+            communicates=bool(self.messages), offload_s=self.offload,
+        )  # fmt: skip
+
+    def _earliest(self) -> float:
+        return 0.0 if self.pace.steady else self.cpu + self.pace.latency_s
+
+    def _spend(self, what: str, seconds: float) -> None:
+        if seconds:
+            self.work.append((what, self.cpu, self.cpu + seconds))
+            self.cpu += seconds
+
+    def _step(self, item: Work | Barrier) -> None:
+        if isinstance(item, Barrier):
+            self.barrier = max([self.barrier, *(self.ends[key] for key in item.keys)])
+            return
+        if item.waits:
+            self._stand_still(self.gpu)
+            self.cpu = max(self.cpu, self.gpu)
+            self._spend(item.what, item.cpu_s)
+            self.idle += self.cpu - self.gpu
+            self.offload += item.cpu_s
+            self.gpu = self.cpu
+            return
+        self._spend(item.what, item.cpu_s)
+        for i, timing in enumerate(item.kernels):
+            if i:
+                self._spend(item.what, item.between_s)
+            gap = item.gaps_s[i] if item.gaps_s is not None else max(0.0, self._earliest() - self.gpu)
+            self.idle += gap
+            self._stand_still(self.gpu + gap)
+            self._compute(timing)
+        if item.syncs and item.kernels:
+            self.cpu = max(self.cpu, self.gpu) + self.pace.sync_s
+
+    def _stand_still(self, ready_s: float) -> None:
+        """Until the barrier, from when the device could have gone on; `gpu` is then when it does."""
+        self.gpu = max(ready_s, self.barrier)
+        if self.gpu > ready_s:
+            busy = covered([(m.start_s, m.end_s) for m, _ in self.messages], ready_s, self.gpu)
+            self.exposed += busy
+            self.straggling += self.gpu - ready_s - busy
+
+    def _compute(self, timing: Timing) -> None:
+        start, left = self.gpu, timing.total_s
+        now, extra = start, 0.0
+        for message, slowdown in self.messages:
+            if left <= 0 or message.end_s <= now:
+                continue
+            if message.start_s > now:  # undisturbed until then
+                free = min(left, message.start_s - now)
+                now, left = now + free, left - free
+            factor = slowdown.compute if timing.bound == "compute" else slowdown.memory
+            done = min(left, (message.end_s - now) / factor)
+            now, left, extra = now + done * factor, left - done, extra + done * (factor - 1)
+        self.gpu = now + left
+        self.contention += extra
+        self.spans.append(KernelSpan(timing=timing, start_s=start, end_s=self.gpu))
+
+
+def covered(intervals: Sequence[tuple[float, float]], start_s: float = 0.0, end_s: float = float("inf")) -> float:
+    """How much of the time from one moment to another lies in any of the intervals.
+
+    >>> covered([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)]), covered([(0.0, 2.0)], 1.5, 9.0)
+    (4.0, 0.5)
+    """
+    total = 0.0
+    for start, end in sorted(intervals):
+        start, end = max(start, start_s), min(end, end_s)
+        if end > start:
+            total += end - start
+            start_s = end
+    return total

@@ -1,0 +1,153 @@
+"""Ways to train on several devices, and ways to save memory: what a person chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from rooflinekit.errors import InputError, nearest
+
+MIB = 2**20
+BACKENDS = ("nccl", "gloo")
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataParallel:
+    """`torch.nn.DataParallel`: one process, one thread for each replica, everything gathered on the first device.
+
+    `copy_bytes`: how much is broadcast, and reduced, at once (torch: 10 MiB).
+    """
+
+    copy_bytes: int = 10 * MIB
+
+    def __post_init__(self) -> None:
+        _check("DataParallel copy_bytes", self.copy_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DDP:
+    """`torch.nn.parallel.DistributedDataParallel`: a process for each device, gradients reduced in buckets.
+
+    `bucket_bytes`, `first_bucket_bytes`: a bucket is sent when it holds so much. `gradient_as_bucket_view`: gradients
+    lie in their buckets, and are not copied back. `overlap`: whether buckets are sent during backward, or all after
+    it. `backend`: "nccl", or "gloo", which takes GPUs' tensors through the host's memory and none of their SMs.
+    """
+
+    bucket_bytes: int = 25 * MIB
+    first_bucket_bytes: int = 1 * MIB
+    gradient_as_bucket_view: bool = False
+    overlap: bool = True
+    backend: str = "nccl"
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise InputError(f"DDP backend: expected {' or '.join(BACKENDS)}; got {self.backend!r}")
+        _check("DDP bucket_bytes", self.bucket_bytes)
+        _check("DDP first_bucket_bytes", self.first_bucket_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FSDP:
+    """Weights, gradients and optimizer state shared out: ZeRO's stages, of which the third is PyTorch's FSDP.
+
+    `stage`: 1 shares the optimizer's state, 2 also gradients, 3 also weights, which are gathered block by block.
+    `prefetch`: the next block is gathered while one computes. `bucket_bytes`: of stages 1 and 2.
+    """
+
+    stage: int = 3
+    prefetch: bool = True
+    bucket_bytes: int = 25 * MIB
+
+    def __post_init__(self) -> None:
+        if self.stage not in (1, 2, 3):
+            raise InputError(f"FSDP stage: expected 1, 2 or 3; got {self.stage!r}")
+        _check("FSDP bucket_bytes", self.bucket_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """A product of ways: groups of `tensor` devices inside `pipeline` stages, and as many copies as devices are left.
+
+    Devices of a tensor group have neighbouring numbers, then come copies, then stages. `microbatches`: pieces into
+    which a pipeline cuts its batch; None for four a stage. `schedule`: "gpipe", "1f1b" or "interleaved", the last
+    with so many `chunks` on each device. `data`: how the copies agree.
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+    microbatches: int | None = None
+    schedule: str = "1f1b"
+    chunks: int = 2
+    data: DDP | FSDP = field(default_factory=DDP)
+
+    def __post_init__(self) -> None:
+        for name in ("tensor", "pipeline", "chunks"):
+            _check(f"Mesh {name}", getattr(self, name))
+        if self.microbatches is not None:
+            _check("Mesh microbatches", self.microbatches)
+        if self.schedule not in SCHEDULES:
+            near = nearest(self.schedule, SCHEDULES)
+            raise InputError(f"Mesh schedule: expected {', '.join(SCHEDULES)}; got {self.schedule!r}{near}")
+
+    @property
+    def pieces(self) -> int:
+        """Microbatches of a step."""
+        return 1 if self.pipeline == 1 else self.microbatches or 4 * self.pipeline
+
+
+Strategy: TypeAlias = DataParallel | DDP | FSDP | Mesh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Savers:
+    """What makes a step need less memory.
+
+    `accumulate`: so many parts of the batch, one after another, before the optimizer's step. `checkpoint`: blocks
+    whose activations are computed again in backward: True for all, or module paths. `eight_bit`: the optimizer's
+    state in a quarter of the bytes. `offload`: its state, and the step itself, on the CPU.
+    """
+
+    accumulate: int = 1
+    checkpoint: bool | tuple[str, ...] = False
+    eight_bit: bool = False
+    offload: bool = False
+
+    def __post_init__(self) -> None:
+        _check("accumulate", self.accumulate)
+
+    def __str__(self) -> str:
+        chosen = "all blocks" if self.checkpoint is True else ", ".join(self.checkpoint or ())
+        words = (
+            (self.accumulate > 1, f"accumulate {self.accumulate}"),
+            (self.checkpoint, f"checkpoint {chosen}"),
+            (self.eight_bit, "8-bit optimizer"),
+            (self.offload, "optimizer on the CPU"),
+        )
+        return ", ".join(text for given, text in words if given) or "none"
+
+
+def strategy_of(word: str | Strategy, gpus: int) -> Strategy:
+    """The strategy of this name: dp, ddp, zero-1, zero-2, fsdp, tensor, pipeline; or as it was given.
+
+    Raises InputError for another name.
+    """
+    if not isinstance(word, str):
+        return word
+    known: dict[str, Strategy] = {
+        "dp": DataParallel(),
+        "ddp": DDP(),
+        "zero-1": FSDP(stage=1),
+        "zero-2": FSDP(stage=2),
+        "fsdp": FSDP(),
+        "tensor": Mesh(tensor=gpus),
+        "pipeline": Mesh(pipeline=gpus),
+    }
+    if word.lower() not in known:
+        raise InputError(f"strategy: expected {', '.join(known)}; got {word!r}{nearest(word.lower(), known)}")
+    return known[word.lower()]
+
+
+def _check(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name}: expected an integer of 1 or more; got {value!r}")

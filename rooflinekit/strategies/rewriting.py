@@ -1,0 +1,148 @@
+"""A graph with what a strategy adds to it: collectives, waits for them, and copies around them.
+
+A collective is an op without kernels whose `attrs` say what is sent: {"collective", "bytes", "group", "key"}. With
+"blocking" the device computes nothing until it is over; without, until a wait for its key. "cpu_s" is time of the CPU.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Basis, Op, Phase, PricedOp
+from rooflinekit.ir.tensor import DType, Role, TensorSpec
+
+COLLECTIVE, WAIT, WORK = "collective", "wait", "work"
+_KINDS = {COLLECTIVE: "rooflinekit.collective", WAIT: "rooflinekit.wait", WORK: "rooflinekit.work"}
+_OURS = frozenset(_KINDS.values())
+
+
+def is_ours(op: Op) -> bool:
+    """Whether a strategy has put it in."""
+    return op.kind in _OURS
+
+
+def collective(
+    key: str, what: str, size_bytes: int, *, phase: Phase, group: str = "data", blocking: bool = False,
+    inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (), **attrs: Any,
+) -> PricedOp:  # fmt: skip
+    """A collective of the devices of a group; its size is as `model.collectives` counts it."""
+    facts = {"collective": what, "bytes": size_bytes, "group": group, "key": key, "blocking": blocking, **attrs}
+    return _ours(COLLECTIVE, key, phase, facts, inputs, outputs)
+
+
+def wait(keys: Iterable[str], phase: Phase) -> PricedOp:
+    """Computing goes on when these collectives are over."""
+    listed = tuple(keys)
+    return _ours(WAIT, f"wait for {listed[-1]}", phase, {"keys": listed})
+
+
+def work(name: str, seconds: float, phase: Phase, **attrs: Any) -> PricedOp:
+    """The CPU is busy with something that is no op."""
+    return _ours(WORK, name, phase, {"cpu_s": seconds, **attrs})
+
+
+def copy(name: str, spec: TensorSpec, target: TensorSpec, phase: Phase) -> PricedOp:
+    """A kernel that copies a tensor."""
+    size = int(spec.bytes)
+    op = Op(name=name, kind="aten.copy_", phase=phase, inputs=(spec, target), outputs=(target,))
+    return PricedOp(op=op, costs=(Cost(read_bytes=size, write_bytes=size),), basis=Basis.RULE)
+
+
+def _ours(
+    what: str, name: str, phase: Phase, attrs: Mapping[str, Any],
+    inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (),
+) -> PricedOp:  # fmt: skip
+    op = Op(
+        name=name, kind=_KINDS[what], phase=phase, inputs=tuple(inputs), outputs=tuple(outputs),
+        attrs=MappingProxyType(dict(attrs)),
+    )  # fmt: skip
+    return PricedOp(op=op, costs=(), basis=Basis.FREE)
+
+
+@dataclass(slots=True)
+class Insertions:
+    """What is put before and after the ops of a graph."""
+
+    before: dict[int, list[PricedOp]] = field(default_factory=lambda: defaultdict(list))
+    after: dict[int, list[PricedOp]] = field(default_factory=lambda: defaultdict(list))
+
+    def into(self, priced: Sequence[PricedOp]) -> tuple[PricedOp, ...]:
+        """All ops in order; what stands before `len(priced)` comes last."""
+        found: list[PricedOp] = []
+        for i, op in enumerate(priced):
+            found += [*self.before.get(i, ()), op, *self.after.get(i, ())]
+        return (*found, *self.before.get(len(priced), ()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """A parameter's gradient, and the place of the op after which it is there."""
+
+    spec: TensorSpec
+    place: int
+
+
+def gradients_of(graph: Graph) -> list[Gradient]:
+    """The gradients, each memory once, in the order in which backward has them ready."""
+    wanted = {spec.memory: spec for spec in graph.gradients}
+    places: dict[str, int] = {}
+    for i, priced in enumerate(graph.priced):
+        if priced.op.phase is Phase.BACKWARD:
+            places |= {spec.memory: i for spec in priced.op.outputs if spec.memory in wanted}
+    found = [Gradient(spec=wanted[memory], place=place) for memory, place in places.items()]
+    return sorted(found, key=lambda gradient: gradient.place)
+
+
+def end_of_backward(graph: Graph) -> int:
+    """The place before which everything of backward has run."""
+    return 1 + max((i for i, p in enumerate(graph.priced) if p.op.phase is Phase.BACKWARD), default=-1)
+
+
+def buckets_of(gradients: Sequence[Gradient], limit: int, first: int | None = None) -> list[list[Gradient]]:
+    """Gradients in the order in which they are ready; a bucket is full when it holds its limit or more."""
+    found: list[list[Gradient]] = [[]]
+    held = 0
+    for gradient in gradients:
+        if held >= (limit if first is None or len(found) > 1 else first):
+            found.append([])
+            held = 0
+        found[-1].append(gradient)
+        held += int(gradient.spec.bytes)
+    return [bucket for bucket in found if bucket]
+
+
+def flat(name: str, size_bytes: int, role: Role = Role.GRADIENT, dtype: DType = DType.UINT8) -> TensorSpec:
+    """A piece of memory of this size."""
+    return TensorSpec(name=name, shape=(-(-size_bytes // dtype.itemsize),), dtype=dtype, role=role)
+
+
+def bytes_of(bucket: Iterable[Gradient]) -> int:
+    """Bytes of all gradients together."""
+    return sum(int(gradient.spec.bytes) for gradient in bucket)
+
+
+def with_ops(graph: Graph, insertions: Insertions) -> Graph:
+    """The graph with what is put in."""
+    return replace(graph, priced=insertions.into(graph.priced))
+
+
+def renamed(priced: PricedOp, names: Mapping[str, TensorSpec]) -> PricedOp:
+    """The op on other memory: tensors by the name of theirs, with the tensor whose memory takes its place."""
+
+    def other(spec: TensorSpec) -> TensorSpec:
+        place = names.get(spec.memory)
+        return spec if place is None else replace(spec, storage=place.memory, role=place.role)
+
+    if not names:
+        return priced
+    op = priced.op
+    inputs, outputs = tuple(map(other, op.inputs)), tuple(map(other, op.outputs))
+    if inputs == op.inputs and outputs == op.outputs:
+        return priced
+    return replace(priced, op=replace(op, inputs=inputs, outputs=outputs))

@@ -1,0 +1,74 @@
+"""Where a step on several devices runs, and what a device has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from rooflinekit.errors import InputError
+from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.hardware.host import Host
+from rooflinekit.ir.graph import Graph
+from rooflinekit.model.collectives import LinkConstants
+from rooflinekit.model.links import route_of
+from rooflinekit.model.machine import Machine
+from rooflinekit.step.execution import Execution
+from rooflinekit.step.feed import copy_rate, feed_of
+from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.strategies.prediction import TERMS, Share
+from rooflinekit.strategies.program import Wiring, copied_s, is_issued_anew
+from rooflinekit.strategies.queues import DeviceRun
+
+BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Where a step runs."""
+
+    cluster: Cluster
+    machines: tuple[Machine, ...]  # of one node, in the order of their numbers
+    numbers: tuple[int, ...]  # the devices that take part
+    host: Host
+    execution: Execution
+    links: LinkConstants
+
+    def machine(self, number: int) -> Machine:
+        """The device of this number."""
+        return self.machines[number % self.cluster.per_node]
+
+    def predict(self, graph: Graph, machine: Machine) -> Prediction:
+        """The step alone on a device."""
+        return predict_graph(graph, machine, self.host, self.execution)
+
+    def wiring(self, **groups: Sequence[int]) -> Wiring:
+        """The links of groups of devices, by their numbers."""
+        devices = [machine.device for machine in self.machines]
+        routes = {name: route_of(self.cluster, devices, numbers) for name, numbers in groups.items()}
+        rates = [copy_rate(device, self.host, pinned=True) for device in devices if device.kind == "gpu"]
+        return Wiring(routes=routes, constants=self.links, copy_rate=min(rates, default=float("inf")))
+
+
+def batch_of(graph: Graph) -> int:
+    """The size named batch. Raises InputError where there is none."""
+    if BATCH not in graph.sizes:
+        has = ", ".join(graph.sizes) or "none"
+        raise InputError(f"{graph.name}: a step on several devices is cut along a size named 'batch'; it has {has}")
+    return graph.sizes[BATCH]
+
+
+def share_of(numbers: tuple[int, ...], batch: int, p: Prediction, run: DeviceRun, threads: int = 1) -> Share:
+    """The terms of a device that has run beside others."""
+    terms = dict.fromkeys(TERMS, 0.0) | p.terms()
+    if run.communicates or run.offload_s:
+        copied = copied_s(p, threads)
+        # Where ops are issued anew, the device has stood idle for the copies; else they come before what has run.
+        idle = run.idle_s - (copied if is_issued_anew(p) else 0.0) - run.offload_s
+        terms |= {
+            "input": copied, "overhead": idle, "contention": run.contention_s, "communication": run.exposed_s,
+            "straggling": run.straggling_s, "offload": run.offload_s,
+        }  # fmt: skip
+        supply_s = feed_of(p.graph, p.machine.device, p.host, p.execution).supply_s
+        terms["input"] += max(0.0, supply_s - sum(terms.values()))
+    return Share(numbers=numbers, batch=batch, prediction=p, run=run, terms=MappingProxyType(terms), memory=p.memory)

@@ -1,0 +1,247 @@
+"""Tensor parallelism as Megatron-LM does it: pairs of linear layers, the first cut by columns, the second by rows.
+
+Recognised by data, not by names: within a block, linear layers that read the same tensor (q, k and v; or gate and up)
+are cut by columns, up to the next one that reads another tensor and gives back the width that the first ones read.
+Everything between them, such as attention by heads, works on its part. After the second one outputs are reduced, after
+the first one's backward gradients of its input: twice a pair, four times a transformer's block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from rooflinekit.errors import InputError
+from rooflinekit.ir.cost import Cost, Gemm
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Op, Phase, PricedOp
+from rooflinekit.ir.tensor import Role, TensorSpec
+from rooflinekit.strategies.blocks import block_of
+from rooflinekit.strategies.rewriting import Insertions, collective, with_ops
+
+_PRODUCTS = ("aten.addmm", "aten.mm", "aten.linear")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Linear:
+    """A linear layer's forward op."""
+
+    place: int
+    weight: str  # memory
+    bias: str  # likewise; "" for none
+    source: str  # memory of what it reads
+    read: int  # elements of a row of that
+    written: int  # of a row of its output
+    rows: int
+    module: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    columns: tuple[_Linear, ...]
+    row: _Linear
+
+
+def cut(graph: Graph, parts: int) -> Graph:
+    """What each of so many devices runs. Raises InputError without pairs of layers and for odd widths."""
+    if parts == 1:
+        return graph
+    pairs = _pairs(graph)
+    if not pairs:
+        raise InputError(f"{graph.name}: no pair of linear layers, such as attention or a feed-forward, to cut")
+    for pair in pairs:
+        if wrong := next((c for c in pair.columns if c.written % parts), None):
+            raise InputError(f"{wrong.module}: {wrong.written} columns cannot be cut for {parts} devices")
+    whole = {linear.weight for pair in pairs for linear in (*pair.columns, pair.row)}
+    whole |= {linear.bias for pair in pairs for linear in pair.columns if linear.bias}
+    inner = _inner_modules(graph, pairs)
+    column = {linear.module for pair in pairs for linear in pair.columns}
+    rows = {pair.row.module for pair in pairs}
+    shrunk = _shrunk_memory(graph, pairs, inner, whole)
+    sizes = [int(w.bytes) for w in graph.weights if w.role is Role.WEIGHT]
+    kept = sum(sizes) - sum(int(w.bytes) for w in graph.weights if w.memory in whole) * (parts - 1) / parts
+    step = Fraction(round(kept), max(1, sum(sizes)))
+    priced = [_part(p, parts, inner, column, rows, shrunk, step, _places(pairs)) for p in _enumerated(graph)]
+    put = Insertions()
+    for k, pair in enumerate(pairs):
+        _reductions(graph, pair, k, put)
+    return with_ops(
+        replace(
+            graph,
+            priced=tuple(priced),
+            weights=tuple(_thin(w, parts) if w.memory in whole else w for w in graph.weights),
+            gradients=tuple(_thin(g, parts) if g.memory in shrunk else g for g in graph.gradients),
+        ),
+        put,
+    )
+
+
+def _enumerated(graph: Graph) -> list[tuple[int, PricedOp]]:
+    return list(enumerate(graph.priced))
+
+
+def _places(pairs: list[_Pair]) -> list[tuple[int, int]]:
+    """From the first op of a pair's columns to its row's."""
+    return [(pair.columns[0].place, pair.row.place) for pair in pairs]
+
+
+def _pairs(graph: Graph) -> list[_Pair]:
+    weights = {spec.memory for spec in graph.weights if spec.role is Role.WEIGHT}
+    found: list[_Pair] = []
+    open_columns: list[_Linear] = []
+    for i, priced in enumerate(graph.priced):
+        linear = _linear(i, priced.op, weights)
+        if linear is None:
+            continue
+        if open_columns and block_of(open_columns[0].module) != block_of(linear.module):
+            open_columns = []
+        if not open_columns or open_columns[0].source == linear.source:
+            open_columns.append(linear)
+        elif linear.written == open_columns[0].read:
+            found.append(_Pair(columns=tuple(open_columns), row=linear))
+            open_columns = []
+        else:
+            open_columns = [linear]
+    return found
+
+
+def _linear(place: int, op: Op, weights: set[str]) -> _Linear | None:
+    if op.phase is not Phase.FORWARD or op.kind not in _PRODUCTS:
+        return None
+    matrices = [spec for spec in op.inputs if len(spec.shape) == 2]
+    weight = next((spec for spec in matrices if spec.memory in weights), None)
+    source = next((spec for spec in op.inputs if len(spec.shape) >= 2 and spec.memory not in weights), None)
+    bias = next((spec for spec in op.inputs if len(spec.shape) == 1 and spec.memory in weights), None)
+    if weight is None or source is None:
+        return None
+    return _Linear(
+        place=place, weight=weight.memory, bias=bias.memory if bias is not None else "", source=source.memory,
+        read=int(source.shape[-1]), module=op.module,
+        written=int(op.outputs[0].shape[-1]), rows=int(op.outputs[0].numel) // int(op.outputs[0].shape[-1]),
+    )  # fmt: skip
+
+
+def _inner_modules(graph: Graph, pairs: list[_Pair]) -> set[str]:
+    """Modules of which all ops lie between the first and the last layer of a pair: their backward is cut too."""
+    spans = _places(pairs)
+    inside: set[str] = set()
+    outside: set[str] = set()
+    for i, priced in enumerate(graph.priced):
+        if priced.op.phase is Phase.FORWARD:
+            within = any(first < i < last for first, last in spans)
+            (inside if within else outside).add(priced.op.module)
+    return inside - outside
+
+
+def _shrunk_memory(graph: Graph, pairs: list[_Pair], inner: set[str], whole: set[str]) -> set[str]:
+    """Memory of which each device holds its part."""
+    spans = _places(pairs)
+    found = set(whole)
+    layers = {linear.module for pair in pairs for linear in (*pair.columns, pair.row)}
+    shapes = {tuple(spec.shape) for spec in graph.weights if spec.memory in whole}
+    shapes |= {tuple(reversed(shape)) for shape in shapes}
+    for i, priced in enumerate(graph.priced):
+        op = priced.op
+        if op.phase is Phase.FORWARD:
+            if any(first <= i < last for first, last in spans):
+                found |= {spec.memory for spec in op.outputs}
+        elif op.phase is Phase.BACKWARD:
+            if op.module in inner - layers:
+                found |= {spec.memory for spec in op.outputs}
+            elif op.module in layers:
+                found |= {spec.memory for spec in op.outputs if tuple(spec.shape) in shapes}
+    standing = {spec.memory for spec in (*graph.inputs, *graph.weights)} - whole
+    states = {
+        spec.memory
+        for p in graph.priced
+        if p.op.phase is Phase.OPTIMIZER
+        for spec in p.op.inputs
+        if spec.role is Role.STATE and tuple(spec.shape) in shapes
+    }
+    return (found - standing) | states
+
+
+def _part(
+    numbered: tuple[int, PricedOp], parts: int, inner: set[str], column: set[str], rows: set[str], shrunk: set[str],
+    step: Fraction, spans: list[tuple[int, int]],
+) -> PricedOp:  # fmt: skip
+    """An op as each device runs it."""
+    i, priced = numbered
+    op = priced.op
+    thin = replace(
+        op,
+        inputs=tuple(_thin(spec, parts) if spec.memory in shrunk else spec for spec in op.inputs),
+        outputs=tuple(_thin(spec, parts) if spec.memory in shrunk else spec for spec in op.outputs),
+    )
+    costs = priced.costs
+    if op.phase is Phase.OPTIMIZER:
+        costs = tuple(cost.map(lambda size: -(-int(size) * step.numerator // step.denominator)) for cost in costs)
+    elif op.module in column | rows and any(cost.gemms for cost in costs):
+        costs = tuple(_product(cost, op, parts, by_column=op.module in column) for cost in costs)
+    elif (op.phase is Phase.FORWARD and any(first < i < last for first, last in spans)) or (
+        op.phase is Phase.BACKWARD and op.module in inner | column
+    ):
+        costs = tuple(_divided(cost, parts) for cost in costs)
+    return replace(priced, op=thin, costs=costs)
+
+
+def _product(cost: Cost, op: Op, parts: int, *, by_column: bool) -> Cost:
+    """A layer's product. Forward cuts the columns that it writes, or the rows that it reads; backward the same ones."""
+    itemsize = op.outputs[0].dtype.itemsize
+    gemm = cost.gemms[0]
+    m, n, k = int(gemm.m), int(gemm.n), int(gemm.k)
+    first = op.inputs[0]
+    # A weight's gradient contracts over samples, and its first factor is the transposed gradient of the output.
+    of_weight = op.phase is Phase.BACKWARD and not any(spec.role is Role.WEIGHT for spec in op.inputs) and first.stride
+    if op.phase is Phase.FORWARD:
+        m, n, k = (m, n // parts, k) if by_column else (m, n, k // parts)
+    elif of_weight and tuple(op.outputs[0].shape) == (m, n) and k not in (m, n):
+        m, n = (m // parts, n) if by_column else (m, n // parts)
+    else:
+        m, n, k = (m, n, k // parts) if by_column else (m, n // parts, k)
+    moved = int(gemm.batch) * itemsize
+    return replace(
+        cost,
+        gemms=(Gemm(batch=gemm.batch, m=m, n=n, k=max(1, k)),),
+        vector_flop=int(cost.vector_flop) // (parts if by_column else 1),
+        read_bytes=moved * (m * k + k * n),
+        write_bytes=moved * m * n,
+    )
+
+
+def _divided(cost: Cost, parts: int) -> Cost:
+    """Work between the layers: a part of the heads, or of the columns."""
+    gemms = tuple(
+        replace(g, batch=int(g.batch) // parts) if int(g.batch) % parts == 0 else replace(g, n=-(-int(g.n) // parts))
+        for g in cost.gemms
+    )
+    thin = cost.map(lambda size: -(-int(size) // parts))
+    needed = tuple(replace(g, needed=None if g.needed is None else int(g.needed) // parts) for g in gemms)
+    return replace(thin, gemms=needed)
+
+
+def _thin(spec: TensorSpec, parts: int) -> TensorSpec:
+    """A tensor's part: along heads or columns, or where else it divides."""
+    order = [1, *range(len(spec.shape) - 1, -1, -1)] if len(spec.shape) > 2 else range(len(spec.shape) - 1, -1, -1)
+    for axis in order:
+        size = int(spec.shape[axis])
+        if size % parts == 0:
+            shape = tuple(size // parts if i == axis else one for i, one in enumerate(spec.shape))
+            return replace(spec, shape=shape)
+    return spec
+
+
+def _reductions(graph: Graph, pair: _Pair, k: int, put: Insertions) -> None:
+    """One after the row's forward, one after the columns' backward."""
+    out = graph.priced[pair.row.place].op.outputs[0]
+    forward = collective(f"pair {k}", "all-reduce", int(out.bytes), phase=Phase.FORWARD, group="tensor", blocking=True)
+    put.after[pair.row.place].append(forward)
+    modules = {linear.module for linear in pair.columns}
+    backward = [
+        i for i, p in enumerate(graph.priced) if p.op.phase is Phase.BACKWARD and p.op.module in modules and p.costs
+    ]
+    if backward:
+        size = pair.columns[0].rows * pair.columns[0].read * out.dtype.itemsize
+        put.after[backward[-1]].append(
+            collective(f"pair {k} back", "all-reduce", size, phase=Phase.BACKWARD, group="tensor", blocking=True)
+        )

@@ -1,0 +1,53 @@
+"""What makes a step fit: everything that is tried, and the fastest of what fits."""
+
+from dataclasses import replace
+
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def tight(blocks: rk.Graph) -> object:
+    # 262144 samples: each of the blocks' four ReLU results alone has 262144 · 256 · 4 bytes = 256 MiB
+    device = rk.load_device("nvidia-rtx-3070")
+    memory = device.dram.model_copy(update={"capacity": 1.25 * 2**30})
+    return rk.fit_into(blocks, gpu=device.model_copy(update={"dram": memory}), batch=262144)
+
+
+def test_the_best_fits_and_is_as_fast_as_any(tight: object) -> None:
+    table = tight.table
+    assert not table[table["combination"] == "as it is"]["fits"].item()
+    fitting = table[table["fits"]]
+    assert tight.best.name in set(fitting["combination"])
+    assert tight.prediction.total_s <= 1.02 * fitting["total_s"].min()
+    assert tight.prediction.fits
+    assert table["total_s"].is_monotonic_increasing
+
+
+def test_every_row_is_a_prediction(tight: object, blocks: rk.Graph) -> None:
+    names = [trial.name for trial in tight.trials]
+    assert len(set(names)) == len(names)
+    assert {"accumulate 2", "checkpoint all blocks", "autocast bfloat16", "8-bit optimizer"} <= set(names)
+    parts = next(trial for trial in tight.trials if trial.name == "accumulate 2")
+    assert parts.prediction.savers == rk.Savers(accumulate=2)
+    assert tight.to_dict()["best"]["combination"] == tight.best.name
+    assert str(tight).startswith(f"fastest that fits: {tight.best.name}\n")
+    assert "<table" in tight._repr_html_()
+
+
+def test_what_fits_as_it_is_needs_nothing(blocks: rk.Graph) -> None:
+    found = rk.fit_into(blocks, gpu="nvidia-rtx-3070", batch=64)
+    assert found.best.name == "as it is"  # though an optimizer in 8 bits is a little faster
+    assert all(trial.prediction.savers.accumulate == 1 for trial in found.trials)
+
+
+def test_a_graph_without_its_model_keeps_its_format(blocks: rk.Graph) -> None:
+    found = rk.fit_into(replace(blocks.at(batch=64), origin=None), gpu="nvidia-rtx-3070")
+    assert {trial.autocast for trial in found.trials} == {None}
+
+
+def test_where_to_is_said_once(blocks: rk.Graph) -> None:
+    with pytest.raises(InputError, match=r"^fit_into: expected gpu=… or cluster=…$"):
+        rk.fit_into(blocks, batch=8)

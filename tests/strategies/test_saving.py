@@ -1,0 +1,90 @@
+"""Memory savers: what they free, and what they take."""
+
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.errors import InputError
+from rooflinekit.strategies.saving import accumulated, checkpointed, in_eight_bits
+
+PARAMETERS = 140672  # see conftest
+
+# Matrix FLOP a sample: stem 2 products of 64·64 (its input needs no gradient), head 3, each of the blocks' 8 layers 3
+# of 64·256; 2 FLOP each: 2·(5·4096 + 24·16384) = 827392.
+FLOP = 827392
+BLOCK_FORWARD = 4 * 2 * 2 * 16384  # of all four: 2 layers, 2 FLOP, 64·256
+
+
+def saved(blocks: rk.Graph, batch: int = 4096, **savers: object) -> rk.ParallelPrediction:
+    return rk.parallel(blocks, cluster="dgx-a100", gpus=1, batch=batch, savers=rk.Savers(**savers))
+
+
+def test_a_checkpoint_computes_forward_once_more(blocks: rk.Graph) -> None:
+    graph = blocks.at(batch=8)
+    assert graph.matrix_flop == 8 * FLOP
+    assert checkpointed(graph, True).matrix_flop == 8 * (FLOP + BLOCK_FORWARD)
+    assert checkpointed(graph, ("blocks.1", "blocks.2")).matrix_flop == 8 * (FLOP + BLOCK_FORWARD // 2)
+
+
+def test_checkpoints_free_activations(blocks: rk.Graph) -> None:
+    plain, one, every = (saved(blocks, checkpoint=paths) for paths in (False, ("blocks.1",), True))
+    peaks = [p.shares[0].memory.peak_bytes for p in (plain, one, every)]
+    assert peaks[0] > peaks[1] > peaks[2]
+    # a block keeps 256 numbers a sample after its first layer, which ReLU's result is, twice while both are alive
+    assert peaks[0] - peaks[2] >= 2 * 4096 * 256 * 4
+    assert plain.total_s < one.total_s < every.total_s
+
+
+def test_accumulation_does_the_same_work_with_less_memory(blocks: rk.Graph) -> None:
+    whole, parts = saved(blocks), saved(blocks, accumulate=4)
+    own = parts.shares[0].prediction
+    assert own.graph.matrix_flop == whole.shares[0].prediction.graph.matrix_flop
+    assert parts.shares[0].memory.peak_bytes < 0.5 * whole.shares[0].memory.peak_bytes
+    assert parts.total_s > whole.total_s
+    # the optimizer runs once, and three further gradients are added for each of 20 parameters
+    kinds = [p.op.kind for p in own.graph.priced]
+    assert kinds.count("aten._foreach_addcdiv_") == 1
+    added = [p for p in own.graph.priced if " added of part" in p.op.name]
+    assert len(added) == 3 * 20
+
+
+def test_memory_does_not_grow_with_the_parts(blocks: rk.Graph) -> None:
+    few, many = (accumulated(blocks.at(batch=64), parts) for parts in (2, 5))
+    device = "nvidia-a100-sxm4-80gb"
+    # beside the inputs: 64 samples of 64 numbers in fp32 and a target of 8 bytes
+    further = 3 * (64 * 64 * 4 + 64 * 8)
+    peaks = [rk.predict(graph, device).memory.peak_bytes for graph in (few, many)]
+    assert peaks[1] - peaks[0] == pytest.approx(further, abs=6 * 512)
+
+
+def test_state_in_eight_bits(blocks: rk.Graph) -> None:
+    plain, small = saved(blocks), saved(blocks, eight_bit=True)
+    before, after = (p.shares[0].memory.state_bytes for p in (plain, small))
+    assert before >= 2 * 4 * PARAMETERS  # Adam's two moments
+    assert after == pytest.approx(2 * PARAMETERS * (1 + 4 / 256), rel=0.02)
+    graph = blocks.at(batch=8)
+    assert in_eight_bits(graph).bytes < graph.bytes
+
+
+def test_an_optimizer_on_the_cpu(blocks: rk.Graph) -> None:
+    plain, away = saved(blocks), saved(blocks, offload=True)
+    assert away.shares[0].memory.state_bytes == 0
+    assert away.terms()["offload"] > 0
+    assert sum(away.terms().values()) == pytest.approx(away.total_s)
+    # at least weights and gradients over PCIe 4 x16, 31.5 GB/s
+    assert away.terms()["offload"] > 2 * 4 * PARAMETERS / 31.5e9
+    assert plain.terms()["offload"] == 0
+
+
+def test_no_sync_while_accumulating(blocks: rk.Graph) -> None:
+    p = rk.parallel(blocks, cluster="dgx-a100", gpus=2, batch=64, savers=rk.Savers(accumulate=4))
+    sent = sum(m.timing.size_bytes for m in p.messages if m.timing.collective == "all-reduce")
+    assert sent == 4 * PARAMETERS  # once, not four times
+
+
+def test_errors(blocks: rk.Graph) -> None:
+    with pytest.raises(InputError, match=r"^accumulate=3: 64 samples of a device cannot be cut into so many parts$"):
+        saved(blocks, batch=64, accumulate=3)
+    with pytest.raises(InputError, match=r"no op of forward is in module 'blocks.9'"):
+        saved(blocks, checkpoint=("blocks.9",))
+    with pytest.raises(InputError, match=r"^accumulate: expected an integer of 1 or more; got 0$"):
+        rk.Savers(accumulate=0)

@@ -1,0 +1,85 @@
+"""`rooflinekit parallel` and `fit-into`: lines, JSON, time lines, and what is said of wrong use."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import Run
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    path = tmp_path / "net.py"
+    text = "from torch import nn\nNet = nn.Sequential(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32)))\n"
+    path.write_text(text, encoding="utf-8")
+    return f"{path}:Net"
+
+
+SIZE = ("-i", "batch,32", "--batch", 64)
+
+
+def test_a_step_on_four_gpus(run: Run, net: str) -> None:
+    result = run("parallel", net, *SIZE, "--cluster", "dgx-a100", "--gpus", 4, "--optimizer", "Adam")
+    assert (result.status, result.err) == (0, "")
+    assert "training (batch=64) on 4 of dgx-a100, DDP: " in result.out
+    assert "hidden" in result.out
+    assert "exposed" in result.out
+
+
+def test_json_and_trace(run: Run, net: str, tmp_path: Path) -> None:
+    trace = tmp_path / "step.json"
+    result = run(
+        "parallel",
+        net,
+        *SIZE,
+        "--cluster",
+        "titan-x-x2-gtx-1080",
+        "--split",
+        "proportional",
+        "--trace",
+        trace,
+        "--json",
+    )
+    document = json.loads(result.out)
+    assert sum(device["batch"] * len(device["numbers"]) for device in document["devices"]) == 64
+    assert document["total_s"] == pytest.approx(sum(document["terms"].values()))
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    processes = {event["args"]["name"].split(":")[0] for event in events if event["name"] == "process_name"}
+    assert "links of titan-x-x2-gtx-1080" in processes
+    assert len(processes) == 1 + len(document["devices"])
+    sent = [event for event in events if event.get("cat") == "link"]
+    assert sum(event["dur"] for event in sent) == pytest.approx(1e6 * document["communication_s"], rel=1e-6)
+    for pid in range(1, 1 + len(document["devices"])):
+        ends = [e["ts"] + e["dur"] for e in events if e["ph"] == "X" and e["pid"] == pid]
+        assert max(ends) <= 1e6 * document["total_s"]
+
+
+def test_a_mesh_with_savers(run: Run, net: str) -> None:
+    options = ("--cluster", "dgx-a100", "--strategy", "mesh", "--tensor", 2, "--gpus", 4, "--accumulate", 2)
+    document = json.loads(run("parallel", net, *SIZE, *options, "--json").out)
+    assert document["strategy"]["tensor"] == 2
+    assert document["savers"]["accumulate"] == 2
+
+
+def test_what_fits(run: Run, net: str) -> None:
+    result = run("fit-into", net, *SIZE, "--gpu", "nvidia-rtx-3070", "--optimizer", "Adam")
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("fastest that fits: as it is\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--cluster", "dgx-a1000"), "unknown cluster 'dgx-a1000'"),
+        (("--cluster", "dgx-a100", "--strategy", "zero"), "strategy: expected dp, ddp, "),
+        (("--cluster", "dgx-a100", "--tensor", 2), "--tensor, --pipeline and --microbatches belong to "),
+        (("--cluster", "dgx-a100", "--gpu", "l4"), "--gpu: a cluster has its devices"),
+        (("--cluster", "dgx-a100", "--gpus", 9), "dgx-a100 has 8 devices; got gpus=9"),
+        (("--cluster", "dgx-a100", "--checkpoint", "head"), "Net: no op of forward is in module 'head'"),
+    ],
+)
+def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[object, ...], message: str) -> None:
+    result = run("parallel", net, *SIZE, *args)
+    assert (result.status, result.out) == (2, "")
+    assert message in result.err.splitlines()[0]
+    assert result.err.count("\n") == 1
