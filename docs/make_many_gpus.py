@@ -1,4 +1,4 @@
-"""Writes the tables of docs/tutorials/many_gpus.md: python docs/make_many_gpus.py [--check]."""
+"""Writes the tables of docs/many_gpus.md: python docs/make_many_gpus.py [--check]."""
 
 from __future__ import annotations
 
@@ -119,4 +119,4 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 PARTS: dict[str, Callable[[], str]] = {"slow link": slow_link, "memory": memory, "cifar": cifar}
 
 if __name__ == "__main__":
-    run_all("tutorials/many_gpus.md", PARTS, __file__)
+    run_all("many_gpus.md", PARTS, __file__)
