@@ -27,26 +27,32 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Record(BaseModel):
+class FitRecord(BaseModel):
+    """A part of a file of constants."""
+
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class _Value(_Record):
+class FitValue(FitRecord):
+    """A constant as it stands in a file."""
+
     value: _Positive
     stderr: _Error
     source: str
 
 
-class _Spread(_Record):
+class FitSpread(FitRecord):
+    """Residuals of a family, as standard deviations of a logarithm."""
+
     kernel: _Error
     shared: _Error
 
 
-class _File(_Record):
+class _File(FitRecord):
     schema_version: Annotated[int, Field(alias="schema", ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
     name: str
-    constants: dict[str, _Value]
-    spreads: dict[str, _Spread]
+    constants: dict[str, FitValue]
+    spreads: dict[str, FitSpread]
     correlations: dict[str, Annotated[float, Field(ge=-1, le=1)]] = Field(default_factory=dict)
 
 

@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from rooflinekit.calibrate.fits import FitRecord, FitSpread, FitValue
 from rooflinekit.calibrate.link_constants import LINK_CONSTANTS
 from rooflinekit.errors import SpecError
 from rooflinekit.files import write_text
@@ -24,30 +25,12 @@ LINKS = "links"
 TOLERANCE = 0.01  # by which a value of two fits may differ, or a tenth of its standard error where that is more
 ERROR_TOLERANCE = 0.1  # by which a standard error or a spread may
 
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
-
-class _Record(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class _Value(_Record):
-    value: _Positive
-    stderr: _Error
-    source: str
-
-
-class _Spread(_Record):
-    kernel: _Error
-    shared: _Error
-
-
-class _File(_Record):
+class _File(FitRecord):
     schema_version: Annotated[int, Field(alias="schema", ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
     name: str
-    constants: dict[str, _Value]
-    spreads: dict[str, _Spread]
+    constants: dict[str, FitValue]
+    spreads: dict[str, FitSpread]
 
 
 def load_links(file: Path | None = None) -> LinkConstants:
