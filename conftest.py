@@ -1,4 +1,4 @@
-"""Runs the Python blocks of README.md and docs/, so that they stay true."""
+"""Runs the Python blocks of README.md and docs/, so that they stay true; tests/test_tutorials.py those of tutorials."""
 
 import pytest
 from sybil import Sybil
@@ -6,7 +6,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser()],
-    patterns=["README.md", "docs/*.md", "docs/tutorials/*.md"],
+    patterns=["README.md", "docs/*.md"],
 ).pytest()
 
 

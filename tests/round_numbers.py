@@ -21,7 +21,7 @@ _IDEAL = {
     "special_rate": 16.0,
     "early_memory": 1.0,
     "window_cycles": 0.0,
-    "tap_cycles": 1.0,
+    **dict.fromkeys(("tap_cycles", "loop_tap_cycles", "sum_tap_cycles", "channel_tap_cycles"), 1.0),
     "l2_bytes_per_clock": 32.0,
     "overlap": 1000.0,
     "host_factor": 1.0,

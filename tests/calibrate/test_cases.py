@@ -15,7 +15,17 @@ from rooflinekit.calibrate.cases import candidates
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.kernels import Kernel, issues_of
-from rooflinekit.model.work import ATTENTION, BACKWARD, CONVOLUTION, DEPTHWISE, PLAIN, SCALED, WINOGRAD, Work
+from rooflinekit.model.work import (
+    ATTENTION,
+    BACKWARD,
+    CONVOLUTION,
+    DEPTHWISE,
+    DEPTHWISE_SUMS,
+    PLAIN,
+    SCALED,
+    WINOGRAD,
+    Work,
+)
 
 TORCH_NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
@@ -512,7 +522,8 @@ def test_convolutions_in_groups(op: str, groups: int, outputs: int) -> None:
     assert gemms(work) == [_shape(gemm) for gemm in kernel.cost.gemms]
     assert work.engine.tolist() == [kernel.engine]
     spread = CONVOLUTION if op == "conv_fwd" else BACKWARD
-    assert work.products.way.tolist() == [spread if kernel.engine else DEPTHWISE]
+    direct = DEPTHWISE_SUMS if op == "conv_bwd_weight" else DEPTHWISE  # channels first
+    assert work.products.way.tolist() == [spread if kernel.engine else direct]
     assert kernel.engine == (groups == 2 or (outputs == 12 and op != "conv_bwd_data"))
     assert len(candidates(op, pd.DataFrame([{"op": op, "dtype": "fp32", **sizes}]))) == 1  # no Winograd
 

@@ -1,6 +1,7 @@
 """Which kernels a convolution runs as: tiled, unrolled, in loops, and with which copies."""
 
 import pytest
+from round_numbers import constants
 from torch import nn
 
 import rooflinekit as rk
@@ -13,10 +14,10 @@ from rooflinekit.model.work import DEPTHWISE, DEPTHWISE_CHANNELS, DEPTHWISE_LOOP
 
 
 def gradients(
-    layer: nn.Module, *, dtype: str, engines: tuple[str, ...] = (), channels_last: bool = False
+    layer: nn.Conv2d, *, dtype: str, engines: tuple[str, ...] = (), channels_last: bool = False
 ) -> list[Kernel]:
-    """Kernels of the backward of a layer behind another, so that both of its gradients are wanted."""
-    model = nn.Sequential(nn.Conv2d(3, layer.in_channels, 1, bias=False), layer)
+    """Kernels of the backward of a layer between others: both of its gradients are wanted, and one comes to it."""
+    model = nn.Sequential(nn.Conv2d(3, layer.in_channels, 1, bias=False), layer, nn.ReLU())
     graph = rk.trace(model, rk.Input(2, 3, 16, 16), mode="training", dtype=dtype, channels_last=channels_last)
     issues = [issue for issue in issues_of(graph, engines) if issue.op.kind == "aten.convolution_backward"]
     return list(issues[0].kernels)
@@ -75,21 +76,14 @@ def test_a_traced_depthwise_convolution_names_its_kernel() -> None:
 )
 def test_cycles_of_an_output(device: Device, way: int, cycles: int) -> None:
     # 4000 outputs of 9 taps, one for each of 50·80 lanes at 1.25 GHz
-    values = {
-        "window_cycles": 100,
-        "tap_cycles": 2,
-        "loop_tap_cycles": 30,
-        "sum_tap_cycles": 80,
-        "channel_tap_cycles": 90,
-    }
-    machine = Machine.of(device)
-    machine = machine.with_values({**machine.values, **values})
+    values = {"window_cycles": 100, "tap_cycles": 2, "loop_tap_cycles": 30}
+    machine = Machine.of(device, constants(**values, sum_tap_cycles=80, channel_tap_cycles=90))
     products = Products.of([0], batch=4000, m=1, n=1, k=9, way=way)
     assert time_work(Work.of(1, products=products), machine).compute_s[0] == pytest.approx(cycles / 1.25e9)
 
 
 def test_libraries_of_cpus_know_every_window() -> None:
-    cpu = Machine.of(rk.load_device("amd-epyc-7763"))
+    cpu = Machine.of(rk.load_device("amd-epyc-7763"), constants(sum_tap_cycles=80, channel_tap_cycles=90))
     seconds = [
         time_work(Work.of(1, products=Products.of([0], batch=4000, m=1, n=1, k=49, way=way)), cpu).compute_s[0]
         for way in (DEPTHWISE, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS)
