@@ -86,7 +86,8 @@ def judge(rows: pd.DataFrame, *, peers: bool | None = None) -> Iterator[dict[str
         cluster = machine(gpu, peers=_PEERS[gpu] if peers is None else peers)
         for count in _GPU_COUNTS:
             p = rk.parallel(
-                graphs[key], cluster=cluster, strategy="dp", gpus=count, batch=_BATCH * count, host=slower_host(*_HOSTS[gpu]),
+                graphs[key], cluster=cluster, strategy="dp", gpus=count, batch=_BATCH * count,
+                host=slower_host(*_HOSTS[gpu]),
                 execution=_EXECUTION,
             )  # fmt: skip
             yield {
