@@ -24,7 +24,12 @@ import pandas as pd
 from small_batches import _BATCH, _DTYPES, _LIKE, slower_host
 
 import rooflinekit as rk
+from rooflinekit.calibrate.fits import constants_for
+from rooflinekit.calibrate.link_fits import load_links
 from rooflinekit.hardware.cluster import Members, PcieLinks
+from rooflinekit.model.machine import Machine
+from rooflinekit.strategies.planning import plan
+from rooflinekit.strategies.setting import Setting
 
 _GPUS = {"GeForce RTX 2080 Ti": "nvidia-rtx-2080-ti", "TITAN Xp": "nvidia-titan-xp"}
 #: Whether a card writes into another's memory over PCIe: GeForce cards of Turing do not, Pascal's do.
@@ -33,10 +38,12 @@ _PEERS = {"nvidia-rtx-2080-ti": False, "nvidia-titan-xp": True}
 _HOSTS = {"nvidia-rtx-2080-ti": (3.0, 1.4), "nvidia-titan-xp": (4.0, 0.7)}
 _GRID = tuple(product((1.0, 1.5, 2.0, 3.0, 4.0), (0.7, 1.4, 2.8)))
 _EXECUTION = rk.Execution(copy="pageable")
+#: Not shipped, for this benchmark alone.
+_TITAN = rk.load_device(Path(__file__).parent / "nvidia-titan-xp.yaml")
 _GPU_COUNTS = (1, 2, 3, 4)
 
 
-def machine(gpu: str, *, peers: bool) -> rk.Cluster:
+def cluster_of(gpu: str, *, peers: bool) -> rk.Cluster:
     """Four of these on PCIe 3; slots of sixteen lanes are assumed."""
     return rk.Cluster(
         name=f"{gpu}-x4",
@@ -44,6 +51,20 @@ def machine(gpu: str, *, peers: bool) -> rk.Cluster:
         pcie=PcieLinks(generation=3, lanes=16, peer_access=peers),
         host="generic-server",
     )
+
+
+def device(name: str) -> rk.Device:
+    """A shipped one, or the one beside this file."""
+    return _TITAN if name == _TITAN.name else rk.load_device(name)
+
+
+def setting(gpu: str, count: int, *, peers: bool) -> Setting:
+    """So many of these, and their host."""
+    machine = Machine.of(device(gpu), constants_for(device(gpu)))
+    return Setting(
+        cluster=cluster_of(gpu, peers=peers), machines=(machine,) * 4, numbers=tuple(range(count)),
+        host=slower_host(*_HOSTS[gpu]), execution=_EXECUTION, links=load_links(),
+    )  # fmt: skip
 
 
 def measured(data: Path) -> pd.DataFrame:
@@ -83,12 +104,10 @@ def judge(rows: pd.DataFrame, *, peers: bool | None = None) -> Iterator[dict[str
         if key not in graphs:
             graphs[key] = traced(*key)
         gpu = _GPUS[row["gpu"]]
-        cluster = machine(gpu, peers=_PEERS[gpu] if peers is None else peers)
+        with_peers = _PEERS[gpu] if peers is None else peers
         for count in _GPU_COUNTS:
-            p = rk.parallel(
-                graphs[key], cluster=cluster, strategy="dp", gpus=count, batch=_BATCH * count, host=slower_host(*_HOSTS[gpu]),
-                execution=_EXECUTION,
-            )  # fmt: skip
+            step = graphs[key].at(batch=_BATCH * count)
+            p = plan(step, setting(gpu, count, peers=with_peers), rk.DataParallel(), savers=rk.Savers())
             yield {
                 "gpu": gpu, "mode": mode, "dtype": dtype, "model": row["model"], "gpus": count,
                 "measured_s": row[count], "predicted_s": p.total_s, **p.terms(),
@@ -106,7 +125,7 @@ def best_hosts(rows: pd.DataFrame) -> Iterator[str]:
         for row in part.to_dict("records"):
             mode = "training" if row["mode"] == "train" else "inference"
             graph = traced(row["model"], mode, _DTYPES[row["dtype"]]).at(batch=_BATCH)
-            p = rk.predict(graph, _GPUS[name], execution=_EXECUTION)
+            p = rk.predict(graph, device(_GPUS[name]), execution=_EXECUTION)
             issues, timings = issues_for(graph, p.machine.device, _EXECUTION), iter(p.timings)
             kernels = [[next(timings) for _ in issue.kernels] for issue in issues]
             for point, found in errors.items():

@@ -55,7 +55,7 @@ def slow_link() -> str:
 
 def memory() -> str:
     """What makes a wide network fit 8 GB and 24 GB."""
-    step = _traced("examples/wide_cnn.py:WideCNN", 64)
+    step = _traced("examples/wide_cnn.py:WideCNN", 112)
     found = {gpu: rk.fit_into(step, gpu=gpu, batch=256) for gpu in ("nvidia-rtx-3070", "nvidia-rtx-3090")}
     wanted = (
         "as it is", "accumulate 2", "accumulate 4", "accumulate 8", "checkpoint all blocks", "8-bit optimizer",

@@ -1,17 +1,13 @@
-"""A network that is too large for small cards: blocks of 7 × 7 convolutions with 512 channels."""
+"""A small CNN that is all compute: three 7×7 convolutions of 512 channels at 112×112, then 100352 → 1024."""
 
 from torch import nn
 
 
-def _block(channels: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(channels, channels, 7, padding=3, bias=False), nn.BatchNorm2d(channels), nn.ReLU(inplace=True)
-    )
+class WideCNN(nn.Sequential):
+    """Input [batch, 3, 112, 112], output [batch, 1024]; each block halves height and width."""
 
-
-def WideCNN(channels: int = 512, blocks: int = 4) -> nn.Sequential:  # noqa: N802 - named like the class it stands for
-    """Ten classes from images of any size."""
-    return nn.Sequential(
-        nn.Conv2d(3, channels, 3, padding=1), *(_block(channels) for _ in range(blocks)),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10),
-    )  # fmt: skip
+    def __init__(self) -> None:
+        blocks: list[nn.Module] = []
+        for channels in (3, 512, 512):
+            blocks += [nn.Conv2d(channels, 512, 7, padding=3), nn.ReLU(), nn.MaxPool2d(2)]
+        super().__init__(*blocks, nn.Flatten(), nn.Linear(512 * 14 * 14, 1024))

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Phase
+from rooflinekit.ir.tensor import Role
 
 
 def block_of(module: str) -> str:
@@ -36,6 +37,18 @@ def repeated_blocks(graph: Graph) -> list[str]:
     found = blocks_of(graph)
     numbered = [block for block in found if block.rpartition(".")[2].isdigit()]
     return numbered or found
+
+
+def segments_of(graph: Graph) -> list[tuple[str, ...]]:
+    """The repeated blocks, those without parameters, such as activations and pools, with the one before them."""
+    owners = {block_of(spec.name.rpartition(".")[0]) for spec in graph.weights if spec.role is Role.WEIGHT}
+    found: list[tuple[str, ...]] = []
+    for block in repeated_blocks(graph):
+        if block in owners or not found:
+            found.append((block,))
+        else:
+            found[-1] = (*found[-1], block)
+    return found
 
 
 def known_modules(graph: Graph, paths: Iterable[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from rooflinekit.errors import InputError
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.model.collectives import LinkConstants, time_collective
 from rooflinekit.model.links import Route
@@ -41,10 +42,15 @@ def program_of(p: Prediction, wiring: Wiring, threads: int = 1) -> tuple[list[It
 
     threads: how many issue their forward ops, and copy their inputs, in turns with this one.
 
-    Eager steps are issued anew, so that a device that has waited finds its kernels launched. Compiled ones, CUDA
-    graphs, steps in a loop and those of a CPU keep the gaps between their kernels.
+    Eager steps are issued anew, so that a device that has waited finds its kernels launched. CUDA graphs, steps in a
+    loop and those of a CPU keep the gaps between their kernels. Raises InputError for collectives in a compiled step.
     """
     host = p.host
+    if p.execution.fused and any(is_ours(op) for op in p.graph.ops):
+        raise InputError(
+            f"execution {p.execution.backend!r}: where torch.compile would put collectives is not modelled; choose "
+            "'eager' or 'cuda-graph'"
+        )
     plain = is_issued_anew(p)
     pace = Pace(
         device=p.machine.device, latency_s=host.launch_latency, sync_s=host.sync,

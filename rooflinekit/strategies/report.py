@@ -62,7 +62,7 @@ def lines(p: ParallelPrediction) -> list[str]:
     terms = ", ".join(f"{name} {_s(seconds)}" for name, seconds in p.terms().items() if seconds)
     name = type(p.strategy).__name__
     found = [
-        f"{p.graph_name} training (batch={p.batch}) on {p.gpus} of {p.cluster.name}, {name}: "
+        f"{p.graph_name} {p.slowest.prediction.mode} (batch={p.batch}) on {p.gpus} of {p.cluster.name}, {name}: "
         f"{_s(p.total_s)} ({_s(low)} to {_s(high)})",
         f"{p.throughput:.4g} samples/s, {p.speedup:.2f} times one {p.one_gpu.machine.name} "
         f"({_s(p.one_gpu.total_s)}), efficiency {p.efficiency:.0%}",

@@ -15,7 +15,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Basis, Op, Phase, PricedOp
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.step.feed import copy_rate
-from rooflinekit.strategies.blocks import known_modules, repeated_blocks, within
+from rooflinekit.strategies.blocks import known_modules, segments_of, within
 from rooflinekit.strategies.records import Savers
 from rooflinekit.strategies.rewriting import Insertions, gradients_of, with_ops, work
 
@@ -50,17 +50,17 @@ def checkpointed(graph: Graph, chosen: bool | tuple[str, ...]) -> Graph:
 
     What the first forward made in the block dies with its last use there; what the block was given stays.
     """
-    paths = repeated_blocks(graph) if chosen is True else known_modules(graph, chosen or ())
+    paths = segments_of(graph) if chosen is True else [(path,) for path in known_modules(graph, chosen or ())]
     put = Insertions()
     priced = list(graph.priced)
     for path in paths:
-        inside = [(i, p) for i, p in enumerate(priced) if within(p.op.module, path)]
+        inside = [(i, p) for i, p in enumerate(priced) if any(within(p.op.module, block) for block in path)]
         forward = [p for _, p in inside if p.op.phase is Phase.FORWARD]
         backward = [i for i, p in inside if p.op.phase is Phase.BACKWARD]
         if not forward or not backward:
             continue
-        again = _again(forward, f" again in {path}")
-        put.before[backward[0]] += [_moved(p, again, f" again in {path}", Phase.BACKWARD) for p in forward]
+        again = _again(forward, f" again in {path[0]}")
+        put.before[backward[0]] += [_moved(p, again, f" again in {path[0]}", Phase.BACKWARD) for p in forward]
         for i in backward:
             priced[i] = _moved(priced[i], again)
     return with_ops(replace(graph, priced=tuple(priced)), put)

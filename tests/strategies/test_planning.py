@@ -147,6 +147,23 @@ def test_the_reason_names_what_is_waited_for(blocks: rk.Graph) -> None:
     assert "and nothing else takes a hundredth of it" in str(fast)
 
 
+@pytest.mark.parametrize(
+    "execution",
+    [rk.Execution(sync="none"), rk.Execution(backend="cuda-graph"), rk.Execution(copy="pinned", non_blocking=True)],
+    ids=["loop", "cuda-graph", "copies"],
+)
+def test_other_ways_to_run_send_as_much(blocks: rk.Graph, execution: rk.Execution) -> None:
+    p = rk.parallel(blocks, cluster="dgx-a100", gpus=4, batch=4096, execution=execution)
+    sent = sum(m.timing.size_bytes for m in p.messages if m.timing.collective == "all-reduce")
+    assert sent == PARAMETER_BYTES
+    assert all(seconds >= 0 for seconds in p.terms().values())
+
+
+def test_compiled_steps_are_refused(blocks: rk.Graph) -> None:
+    with pytest.raises(InputError, match=r"^execution 'compiled': where torch.compile would put collectives is not "):
+        rk.parallel(blocks, cluster="dgx-a100", gpus=4, batch=4096, execution="compiled")
+
+
 def test_interval_and_documents(blocks: rk.Graph) -> None:
     p = rk.parallel(blocks, cluster="dgx-a100", gpus=4, batch=64)
     low, high = p.interval()
