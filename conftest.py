@@ -1,5 +1,7 @@
 """Runs the Python blocks of README.md and docs/, so that they stay true; tests/test_tutorials.py those of tutorials."""
 
+import sys
+
 import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
@@ -21,3 +23,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if "slow" in item.keywords:
                 item.add_marker(pytest.mark.skip(reason="takes more than a few seconds; run with --slow"))
+
+
+def pytest_runtest_teardown() -> None:
+    """Lets go of figures: pyplot keeps them, and warns of many, whichever tests have drawn them."""
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
