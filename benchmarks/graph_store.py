@@ -7,31 +7,21 @@ makes new keys; old files are only dead weight, and `rm -r` of the folder is alw
 
 from __future__ import annotations
 
-import copyreg
 import hashlib
-import pickle
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import rooflinekit as rk
-from rooflinekit.files import replacing
+from rooflinekit.files import replacing, write_text
+from rooflinekit.study.sweep_plan import opened, packed
 
 FOLDER = Path(__file__).parent / ".traces"
 _MAKERS = ("errors.py", "ir", "tracing", "cost", "workflows.py")  # of the package, what a graph depends on
 _LIBRARIES = ("torch", "timm", "transformers", "sympy")
-
-
-def _unchangeable(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
-    return MappingProxyType(values)
-
-
-copyreg.pickle(MappingProxyType, lambda mapping: (_unchangeable, (dict(mapping),)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,21 +45,25 @@ def _makers() -> bytes:
     return digest.digest()
 
 
-def stored(workload: str, trace: Callable[[], rk.Graph], folder: Path = FOLDER) -> rk.Graph | NotTraced:
+def stored(workload: str, trace: Callable[[], rk.Graph]) -> rk.Graph | NotTraced:
     """The workload's graph, without its model: from the folder, else traced and kept there.
 
     A workload that cannot be traced is remembered too, with the first line of the reason.
     """
     key = hashlib.sha256(_makers() + workload.encode()).hexdigest()[:32]
-    file = folder / key[:2] / f"{key}.graph"
-    if file.is_file():
-        found: rk.Graph | NotTraced = pickle.loads(zlib.decompress(file.read_bytes()))
-        return found
+    graphs, failures = (FOLDER / key[:2] / f"{key}.{kind}" for kind in ("trace", "txt"))
+    if graphs.is_file():
+        return opened(zlib.decompress(graphs.read_bytes()))[0]
+    if failures.is_file():
+        return NotTraced(reason=failures.read_text(encoding="utf-8"))
+    graphs.parent.mkdir(parents=True, exist_ok=True)
     try:
-        found = replace(trace(), fx=None)
+        graph = trace()
     except Exception as error:  # whatever a model of today does: the row is left out, and said to be
-        found = NotTraced(reason=(str(error).splitlines() or [type(error).__name__])[0][:160])
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(file) as beside:
-        beside.write_bytes(zlib.compress(pickle.dumps(found), 1))
-    return found
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+        write_text(reason, failures)
+        return NotTraced(reason=reason)
+    payload = packed(graph, ())
+    with replacing(graphs) as beside:
+        beside.write_bytes(zlib.compress(payload, 1))
+    return opened(payload)[0]

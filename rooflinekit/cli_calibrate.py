@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rooflinekit.errors import InputError
+from rooflinekit.present.progress import following
 
 if TYPE_CHECKING:
     from rooflinekit.calibrate.session import Calibrated
@@ -117,13 +118,6 @@ def _resumable(file: Path) -> Iterator[None]:
 @contextmanager
 def _progress(plan: str) -> Iterator[Callable[[int, int, str], None] | None]:
     """A bar on standard error; only on a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(plan)
-        yield lambda done, units, name: bar.update(task, completed=done, total=units, description=name)
+    columns = ("text", "BarColumn", "MofNCompleteColumn", "TimeRemainingColumn")
+    with following(*columns, description=plan) as update:
+        yield update and (lambda done, units, name: update(completed=done, total=units, description=name))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
 import typer
+
+from rooflinekit.present.progress import following
 
 TARGET_HELP = "timm:NAME, transformers:NAME or transformers:config.json, FILE.py:NAME, or package.module:name"
 
@@ -24,13 +25,5 @@ def print_json(value: object) -> None:
 @contextmanager
 def progress_line(first: str) -> Iterator[Callable[[str], None] | None]:
     """A line on standard error, with the time passed, that says what is being done; None where it is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(first)
-        yield lambda doing: bar.update(task, description=doing)
+    with following("SpinnerColumn", "text", "TimeElapsedColumn", description=first) as update:
+        yield update and (lambda doing: update(description=doing))

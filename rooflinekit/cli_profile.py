@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ import typer
 from rooflinekit.cli_options import JsonOption, print_json
 from rooflinekit.cli_workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError
+from rooflinekit.present.progress import following
 
 if TYPE_CHECKING:
     from rooflinekit.hardware.device import Device
@@ -87,13 +87,6 @@ def _print(found: Profile, beside: ProfileComparison | None, device: Device | No
 @contextmanager
 def _progress(name: str) -> Iterator[Callable[[float], None] | None]:
     """A bar on standard error while a large file is read; only on a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"reading {name}", total=1.0)
-        yield lambda share: bar.update(task, completed=share)
+    columns = ("text", "BarColumn", "TaskProgressColumn", "TimeRemainingColumn")
+    with following(*columns, description=f"reading {name}", total=1.0) as update:
+        yield update and (lambda share: update(completed=share))

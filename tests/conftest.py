@@ -1,6 +1,7 @@
 """What several tests stand on: round numbers, so that expected values can be worked out by hand."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,11 @@ def host() -> Host:
         copy_bandwidth_pageable=1e10,
         copy_bandwidth_pinned=1e10,
     )
+
+
+@pytest.fixture
+def net(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A target: the class or function Net of the module's text NET, in a file of its own."""
+    file = tmp_path / "net.py"
+    file.write_text(request.module.NET, encoding="utf-8")
+    return f"{file}:Net"

@@ -44,14 +44,14 @@ def overlaps(ax: Axes) -> list[tuple[str, str]]:
         found += [(text.get_text(), corners(text)) for text in texts]
         keys = [child for child in axes.get_children() if isinstance(child, Legend)]
         found += [("key", _upright(key.get_window_extent())) for key in keys]
-    return [(one, two) for (one, a), (two, b) in itertools.combinations(found, 2) if _cover(a, b)]
+    return [(one, two) for (one, a), (two, b) in itertools.combinations(found, 2) if cover(a, b)]
 
 
 def _upright(box: Any) -> Corners:
     return np.array([[box.x0, box.y0], [box.x1, box.y0], [box.x1, box.y1], [box.x0, box.y1]])
 
 
-def _cover(one: Corners, two: Corners) -> bool:
+def cover(one: Corners, two: Corners) -> bool:
     """Whether two convex polygons overlap: no side of either has all of the other behind it."""
     for polygon, other in ((one, two), (two, one)):
         for a, b in zip(polygon, np.roll(polygon, -1, axis=0), strict=True):

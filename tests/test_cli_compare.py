@@ -1,18 +1,12 @@
 """`rooflinekit compare`: the table, its reasons, and what is said of wrong use."""
 
 import json
-from pathlib import Path
 
 import pytest
 from command_line import Run
 
-
-@pytest.fixture
-def net(tmp_path: Path) -> str:
-    path = tmp_path / "net.py"
-    path.write_text("from torch import nn\nNet = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())\n", encoding="utf-8")
-    return f"{path}:Net"
-
+#: See the fixture `net`.
+NET = "from torch import nn\nNet = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())\n"
 
 SIZE = ("-i", "batch,3,224,224", "--batch", 16)
 

@@ -1,18 +1,12 @@
 """`rooflinekit crossover`, and what is said of wrong use."""
 
 import json
-from pathlib import Path
 
 import pytest
 from command_line import Run
 
-
-@pytest.fixture
-def net(tmp_path: Path) -> str:
-    path = tmp_path / "net.py"
-    path.write_text("from torch import nn\nNet = nn.Sequential(nn.Linear(64, 128, bias=False))\n", encoding="utf-8")
-    return f"{path}:Net"
-
+#: See the fixture `net`.
+NET = "from torch import nn\nNet = nn.Sequential(nn.Linear(64, 128, bias=False))\n"
 
 SIZE = ("-i", "batch,64", "--batch", 16)
 

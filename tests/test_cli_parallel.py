@@ -6,14 +6,8 @@ from pathlib import Path
 import pytest
 from command_line import Run
 
-
-@pytest.fixture
-def net(tmp_path: Path) -> str:
-    path = tmp_path / "net.py"
-    text = "from torch import nn\nNet = nn.Sequential(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32)))\n"
-    path.write_text(text, encoding="utf-8")
-    return f"{path}:Net"
-
+#: See the fixture `net`.
+NET = "from torch import nn\nNet = nn.Sequential(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32)))\n"
 
 SIZE = ("-i", "batch,32", "--batch", 64)
 

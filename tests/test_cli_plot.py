@@ -1,17 +1,10 @@
 """`rooflinekit plot`, as a user meets it."""
 
-from pathlib import Path
-
 import pytest
 from traces import two_steps, write
 
-
-@pytest.fixture
-def net(tmp_path: Path) -> str:
-    code = "from torch import nn\n\ndef Net():\n    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(inplace=True))\n"
-    (tmp_path / "net.py").write_text(code)
-    return f"{tmp_path}/net.py:Net"
-
+#: See the fixture `net`.
+NET = "from torch import nn\n\ndef Net():\n    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(inplace=True))\n"
 
 COMMON = ("--input", "batch,64", "--batch", 32, "--gpu", "nvidia-l4")
 

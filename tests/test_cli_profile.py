@@ -12,11 +12,8 @@ def trace(tmp_path: Path) -> Path:
     return write(two_steps(), tmp_path / "trace.json")
 
 
-@pytest.fixture
-def net(tmp_path: Path) -> str:
-    code = "from torch import nn\n\ndef Net():\n    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(inplace=True))\n"
-    (tmp_path / "net.py").write_text(code)
-    return f"{tmp_path}/net.py:Net"
+#: See the fixture `net`.
+NET = "from torch import nn\n\ndef Net():\n    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(inplace=True))\n"
 
 
 def test_the_regime_and_the_kernels(run, trace) -> None:

@@ -7,13 +7,8 @@ import pandas as pd
 import pytest
 from command_line import Run
 
-
-@pytest.fixture
-def net(tmp_path: Path) -> str:
-    path = tmp_path / "net.py"
-    path.write_text("from torch import nn\nNet = nn.Sequential(nn.Linear(64, 128, bias=False))\n", encoding="utf-8")
-    return f"{path}:Net"
-
+#: See the fixture `net`.
+NET = "from torch import nn\nNet = nn.Sequential(nn.Linear(64, 128, bias=False))\n"
 
 INPUT = ("-i", "batch,64")
 

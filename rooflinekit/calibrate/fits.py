@@ -7,52 +7,23 @@ from functools import lru_cache
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from rooflinekit.calibrate.constants import CONSTANTS
+from rooflinekit.calibrate.fit_file import FitFile, read_fit, spreads_in, write_constants
 from rooflinekit.errors import SpecError
-from rooflinekit.files import write_text
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import data_dir
-from rooflinekit.hardware.yaml_file import read_mapping
-from rooflinekit.model.machine import Calibration, Spread
+from rooflinekit.model.machine import Calibration
 
 SCHEMA_VERSION = 2
 PRIORS = "priors"
 
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
-
-class FitRecord(BaseModel):
-    """A part of a file of constants."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class FitValue(FitRecord):
-    """A constant as it stands in a file."""
-
-    value: _Positive
-    stderr: _Error
-    source: str
-
-
-class FitSpread(FitRecord):
-    """Residuals of a family, as standard deviations of a logarithm."""
-
-    kernel: _Error
-    shared: _Error
-
-
-class _File(FitRecord):
+class _File(FitFile):
     schema_version: Annotated[int, Field(alias="schema", ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
-    name: str
-    constants: dict[str, FitValue]
-    spreads: dict[str, FitSpread]
     correlations: dict[str, Annotated[float, Field(ge=-1, le=1)]] = Field(default_factory=dict)
 
 
@@ -101,7 +72,7 @@ def _over_priors(nearest: _File | None, own: _File | None) -> Calibration:
         constants=MappingProxyType(
             {name: CONSTANTS[name].constant(v.value, v.stderr, v.source) for name, v in values.items()}
         ),
-        spreads=MappingProxyType({name: Spread(kernel=s.kernel, shared=s.shared) for name, s in spreads.items()}),
+        spreads=spreads_in(spreads),
         measured=frozenset(own.spreads) if own else frozenset(),
         correlations=MappingProxyType(shared.correlations),
     )
@@ -127,11 +98,7 @@ def architecture_of(device: Device) -> str:
 
 
 def _read(file: Path | Traversable, label: str) -> _File:
-    try:
-        found = _File.model_validate(read_mapping(file, label))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise SpecError(f"{label}: {': '.join(map(str, first['loc']))}: {first['msg']}") from error
+    found = read_fit(_File, file, label)
     unknown = sorted(set(found.constants) - set(CONSTANTS))
     missing = sorted(set(CONSTANTS) - set(found.constants)) if found.name == PRIORS else []
     if unknown or missing:
@@ -142,24 +109,8 @@ def _read(file: Path | Traversable, label: str) -> _File:
 
 def write_fit(calibration: Calibration, file: Path, head: str) -> None:
     """Writes one file. `head`: what the comment at the top says, line by line. Raises OutputError where it cannot."""
-    document: dict[str, Any] = {
-        "schema": SCHEMA_VERSION,
-        "name": calibration.name,
-        "constants": {
-            name: {"value": _rounded(c.value), "stderr": _rounded(c.stderr), "source": c.source}
-            for name, c in calibration.constants.items()
-        },
-        "spreads": {
-            name: {"kernel": _rounded(s.kernel), "shared": _rounded(s.shared)}
-            for name, s in calibration.spreads.items()
-        },
-    }
-    if calibration.correlations:
-        document["correlations"] = {pair: round(r, 3) for pair, r in calibration.correlations.items()}
-    text = "".join(f"# {line}\n" for line in head.splitlines())
-    text += yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
-    write_text(text, file)
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
+    related = {pair: round(r, 3) for pair, r in calibration.correlations.items()}
+    write_constants(
+        file, head, schema=SCHEMA_VERSION, name=calibration.name, constants=calibration.constants,
+        spreads=calibration.spreads, **({"correlations": related} if related else {}),
+    )  # fmt: skip

@@ -6,19 +6,15 @@ from functools import cache
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
-import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from rooflinekit.calibrate.fits import FitRecord, FitSpread, FitValue
+from rooflinekit.calibrate.fit_file import FitFile, read_fit, spreads_in, write_constants
 from rooflinekit.calibrate.link_constants import LINK_CONSTANTS
 from rooflinekit.errors import SpecError
-from rooflinekit.files import write_text
 from rooflinekit.hardware.specs import data_dir
-from rooflinekit.hardware.yaml_file import read_mapping
 from rooflinekit.model.collectives import LinkConstants
-from rooflinekit.model.machine import Spread
 
 SCHEMA_VERSION = 1
 LINKS = "links"
@@ -26,11 +22,8 @@ TOLERANCE = 0.01  # by which a value of two fits may differ, or a tenth of its s
 ERROR_TOLERANCE = 0.1  # by which a standard error or a spread may
 
 
-class _File(FitRecord):
+class _File(FitFile):
     schema_version: Annotated[int, Field(alias="schema", ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
-    name: str
-    constants: dict[str, FitValue]
-    spreads: dict[str, FitSpread]
 
 
 def load_links(file: Path | None = None) -> LinkConstants:
@@ -58,25 +51,15 @@ def _constants(file: _File) -> LinkConstants:
                 for key, v in file.constants.items()
             }
         ),
-        spreads=MappingProxyType({name: Spread(kernel=s.kernel, shared=s.shared) for name, s in file.spreads.items()}),
+        spreads=spreads_in(file.spreads),
     )
 
 
 def write_links(constants: LinkConstants, file: Path, name: str, head: str) -> None:
     """Writes one file. `head`: what the comment at the top says. Raises OutputError where it cannot."""
-    document: dict[str, Any] = {
-        "schema": SCHEMA_VERSION,
-        "name": name,
-        "constants": {
-            key: {"value": _rounded(c.value), "stderr": _rounded(c.stderr), "source": c.source}
-            for key, c in constants.constants.items()
-        },
-        "spreads": {
-            key: {"kernel": _rounded(s.kernel), "shared": _rounded(s.shared)} for key, s in constants.spreads.items()
-        },
-    }
-    text = "".join(f"# {line}\n" for line in head.splitlines())
-    write_text(text + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120), file)
+    write_constants(
+        file, head, schema=SCHEMA_VERSION, name=name, constants=constants.constants, spreads=constants.spreads
+    )
 
 
 def links_difference(constants: LinkConstants, file: Path) -> str:
@@ -99,16 +82,8 @@ def links_difference(constants: LinkConstants, file: Path) -> str:
 
 
 def _read(file: Path | Traversable, label: str) -> _File:
-    try:
-        found = _File.model_validate(read_mapping(file, label))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise SpecError(f"{label}: {': '.join(map(str, first['loc']))}: {first['msg']}") from error
+    found = read_fit(_File, file, label)
     unknown = sorted(key for key in found.constants if key.split(" ")[0] not in LINK_CONSTANTS)
     if unknown:
         raise SpecError(f"{label}: unknown constant {unknown[0]}; run 'rooflinekit fit' to make the file anew")
     return found
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")

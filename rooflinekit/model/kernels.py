@@ -11,9 +11,7 @@ from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math
 from rooflinekit.model.convolution import convolution_kernels, with_layout_copies
-from rooflinekit.model.kernel import Family as Family
-from rooflinekit.model.kernel import Issue as Issue
-from rooflinekit.model.kernel import Kernel as Kernel
+from rooflinekit.model.kernel import Family, Issue, Kernel
 from rooflinekit.model.reuse import Traffic
 from rooflinekit.model.rows import reread_bytes, rows_of
 

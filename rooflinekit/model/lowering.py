@@ -8,7 +8,8 @@ from dataclasses import replace
 from rooflinekit.ir.op import Basis, Op, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import DType, TensorSpec
-from rooflinekit.model.kernels import Family, family_of
+from rooflinekit.model.kernel import Family
+from rooflinekit.model.kernels import family_of
 from rooflinekit.model.loops import Access, Loop, Part, extern, op_name, pointwise
 
 BIAS_GRADIENT = "bias gradient"  # label of a convolution's kernel

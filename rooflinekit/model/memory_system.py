@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.kernels import Kernel
+from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.rows import WARP
 from rooflinekit.model.work import Floats, Work

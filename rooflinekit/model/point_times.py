@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.points import Column, Number, Points, values_of
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.kernels import Kernel
+from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import alternatives_of, time_work
 from rooflinekit.model.work import Floats, Work

@@ -18,7 +18,7 @@ import numpy as np
 
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.kernels import Kernel
+from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine, Rate
 from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
 from rooflinekit.model.utilization import CAUSES, Rates, fill

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rooflinekit.hardware.device import FORMATS, Device
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.kernels import Kernel
+from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.present.figure_records import Provenance, Roof
 from rooflinekit.step.prediction import Prediction

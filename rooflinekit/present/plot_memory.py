@@ -31,7 +31,7 @@ from rooflinekit.present.plot_style import (
 )
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_quantity, parse_quantity
 
 _STANDING = ("weights", "optimizer state", "inputs")  # what stays throughout the step
 _NEAR = 3.0  # times the peak: a capacity further up is stated, not drawn
@@ -70,7 +70,7 @@ def _frame(ax: Axes, p: Prediction, style: Style) -> None:
     room, near = _room(p)
     highest = max(use.peak_bytes, room if near else 0.0) or 1.0
     _, _, symbol = format_quantity(highest, "byte").partition(" ")
-    power = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[symbol]
+    power = parse_quantity(f"1 {symbol}", "byte")
     ax.set_xlim(0, p.total_s or 1.0)
     ax.set_ylim(0, highest * 1.22)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / time:g}"))

@@ -11,7 +11,8 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.release import Release
 from rooflinekit.model.fusion import compiled_issues
-from rooflinekit.model.kernels import Issue, issues_of
+from rooflinekit.model.kernel import Issue
+from rooflinekit.model.kernels import issues_of
 
 Backend = Literal["eager", "compiled", "cuda-graph", "reduce-overhead"]
 Sync = Literal["none", "step", "op"]

@@ -12,7 +12,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import Role, TensorSpec
-from rooflinekit.model.kernels import Family, Issue
+from rooflinekit.model.kernel import Family, Issue
 from rooflinekit.step.allocator import Allocator, Block, OutOfMemoryError, rounded
 
 #: What a process takes of a GPU's memory before its first tensor: the driver's context, and the kernels of PyTorch's

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.points import Column, Number, Points, larger, values_of
-from rooflinekit.model.kernels import Issue
+from rooflinekit.model.kernel import Issue
 from rooflinekit.step.allocator import segments_of
 from rooflinekit.step.memory import blocks_of, reserved_bytes, room
 

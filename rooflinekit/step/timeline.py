@@ -10,7 +10,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.points import larger
 from rooflinekit.model.fusion import is_fused
-from rooflinekit.model.kernels import Issue
+from rooflinekit.model.kernel import Issue
 from rooflinekit.model.roofline import Timing
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.feed import Feed, Transfer

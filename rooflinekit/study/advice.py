@@ -14,7 +14,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.origin import origin_of, resized, traced_with
 from rooflinekit.ir.tensor import DType
-from rooflinekit.model.kernels import Family
+from rooflinekit.model.kernel import Family
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Backend
 from rooflinekit.step.prediction import Prediction, predict_graph

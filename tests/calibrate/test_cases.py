@@ -14,7 +14,8 @@ import rooflinekit as rk
 from rooflinekit.calibrate.cases import candidates
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.kernels import Kernel, issues_of
+from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.work import (
     ATTENTION,
     BACKWARD,

@@ -4,7 +4,7 @@ from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.kernels import Family, Kernel
+from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.reuse import Reuse
 from rooflinekit.model.rows import Rows
 from rooflinekit.model.work import ATTENTION, CONVOLUTION, DEPTHWISE, PLAIN, WINOGRAD

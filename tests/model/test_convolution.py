@@ -7,7 +7,8 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.convolution import CHANNEL_PRODUCTS, TAP_SUMS, WINDOW_LOOP, depthwise_algorithm
-from rooflinekit.model.kernels import Kernel, issues_of
+from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
 from rooflinekit.model.work import DEPTHWISE, DEPTHWISE_CHANNELS, DEPTHWISE_LOOP, DEPTHWISE_SUMS, Products, Work

@@ -13,7 +13,8 @@ from torch.nn import functional
 import rooflinekit as rk
 from rooflinekit.errors import SizeError
 from rooflinekit.model.fusion import compiled_issues
-from rooflinekit.model.kernels import Kernel, issues_of
+from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.layout import converts_to_channels_last
 
 Traffic = list[tuple[str, int, int]]  # of each kernel: its ops, bytes read, bytes written

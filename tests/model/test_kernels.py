@@ -6,7 +6,8 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import SizeError
-from rooflinekit.model.kernels import Kernel, issues_of
+from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.kernels import issues_of
 
 
 def kernels(model: object, *inputs: object, **options: object) -> list[Kernel]:

@@ -8,7 +8,8 @@ from torch.nn import functional
 import rooflinekit as rk
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.tensor import DType, TensorSpec
-from rooflinekit.model.kernels import Kernel, issues_of
+from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.reuse import Reuse, Traffic
 
 

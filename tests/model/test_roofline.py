@@ -12,7 +12,7 @@ from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.kernels import Family, Kernel
+from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_kernel
 

@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn import functional
 
 import rooflinekit as rk
-from rooflinekit.model.kernels import Kernel, issues_of
+from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.rows import NO_ROWS, Rows, norm_rows, softmax_rows
 
 

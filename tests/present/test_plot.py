@@ -26,6 +26,7 @@ from matplotlib.figure import Figure as Page
 from matplotlib.legend import Legend
 from matplotlib.text import Annotation
 from matplotlib.transforms import Affine2D, Bbox
+from overlaps import cover
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError, OutputError
@@ -143,16 +144,6 @@ def corners(text: Annotation) -> np.ndarray[Any, np.dtype[np.float64]]:
     return half @ np.array([[cos, sin], [-sin, cos]]) + middle  # type: ignore[no-any-return]
 
 
-def shadows_overlap(one: Any, two: Any) -> bool:
-    """Whether two convex polygons overlap: no side of either has all of the other behind it."""
-    for polygon, other in ((one, two), (two, one)):
-        for a, b in zip(polygon, np.roll(polygon, -1, axis=0), strict=True):
-            outward = np.array([b[1] - a[1], a[0] - b[0]])
-            if ((other - a) @ outward >= -1e-9).all():
-                return False
-    return True
-
-
 @pytest.mark.parametrize(
     ("width", "case"),
     [("column", case) for case in CASES] + [("page", case) for case in ("training", "transformer", "three GPUs")],
@@ -166,7 +157,7 @@ def test_no_text_covers_other_text_or_leaves_the_axes(drawn: Draw, case: str, wi
                                    [extent.x0, extent.y1]])))  # fmt: skip
     assert len(texts) > 3
     for (one, a), (two, b) in itertools.combinations(texts, 2):
-        assert not shadows_overlap(a, b), f"{one!r} covers {two!r}"
+        assert not cover(a, b), f"{one!r} covers {two!r}"
     inside = ax.get_window_extent()
     for name, box in texts:
         assert box.min(axis=0)[0] >= inside.x0 - 0.5, name
@@ -280,7 +271,7 @@ def test_draws_on_the_given_axes_alone(figures: dict[str, Figure], layout: Any) 
     assert not right.texts
     page.draw_without_rendering()
     boxes = [corners(text) for text in texts_of(left)]
-    assert not any(shadows_overlap(a, b) for a, b in itertools.combinations(boxes, 2))
+    assert not any(cover(a, b) for a, b in itertools.combinations(boxes, 2))
 
 
 def test_shared_axes(figures: dict[str, Figure]) -> None:
@@ -346,7 +337,7 @@ def test_figures_are_as_wide_as_the_text_of_a_venue(figures: dict[str, Figure], 
     assert page.get_size_inches()[0] == pytest.approx(VENUES[venue, width], abs=0.012)
     page.draw_without_rendering()
     boxes = [corners(text) for text in texts_of(ax)]
-    assert not any(shadows_overlap(a, b) for a, b in itertools.combinations(boxes, 2))
+    assert not any(cover(a, b) for a, b in itertools.combinations(boxes, 2))
     inside = page.bbox
     for label in (ax.xaxis.label, ax.yaxis.label):
         extent = label.get_window_extent()
@@ -534,6 +525,6 @@ def test_waterfall_labels_every_bar_and_covers_none(tmp_path: Path) -> None:
     changes = [float(label.get_text().replace("−", "-")) for label in labels[1:-1]]
     assert sum(changes) == pytest.approx((pair.b.total_s - pair.a.total_s) * 1e3, abs=0.05)
     boxes = [corners(label) for label in labels]
-    assert not any(shadows_overlap(a, b) for a, b in itertools.combinations(boxes, 2))
+    assert not any(cover(a, b) for a, b in itertools.combinations(boxes, 2))
     assert ax.get_ylabel() == "Time of one step (ms)"
     assert plot.save(ax, tmp_path / "w.pdf").stat().st_size > 1000

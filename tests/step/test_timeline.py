@@ -11,7 +11,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.kernels import Family, Issue, Kernel
+from rooflinekit.model.kernel import Family, Issue, Kernel
 from rooflinekit.model.roofline import Timing
 from rooflinekit.step.timeline import Execution, Timeline, schedule
 

@@ -1,0 +1,95 @@
+"""What files of fitted constants have in common, those of GPUs and those of links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rooflinekit.errors import SpecError
+from rooflinekit.files import write_text
+from rooflinekit.hardware.yaml_file import read_mapping
+from rooflinekit.model.machine import Constant, Spread
+
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class FitRecord(BaseModel):
+    """A part of a file of constants."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class FitValue(FitRecord):
+    """A constant as it stands in a file."""
+
+    value: _Positive
+    stderr: _Error
+    source: str
+
+
+class FitSpread(FitRecord):
+    """Residuals of a family, as standard deviations of a logarithm."""
+
+    kernel: _Error
+    shared: _Error
+
+
+class FitFile(FitRecord):
+    """A file of constants, but for the version of its schema."""
+
+    name: str
+    constants: dict[str, FitValue]
+    spreads: dict[str, FitSpread]
+
+
+_File = TypeVar("_File", bound=FitFile)
+
+
+def read_fit(kind: type[_File], file: Path | Traversable, label: str) -> _File:
+    """What a file holds. Raises SpecError, beginning with the label, for one of another form."""
+    try:
+        return kind.model_validate(read_mapping(file, label))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SpecError(f"{label}: {': '.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def spreads_in(spreads: Mapping[str, FitSpread]) -> Mapping[str, Spread]:
+    """The residuals as the time model takes them."""
+    return MappingProxyType({name: Spread(kernel=s.kernel, shared=s.shared) for name, s in spreads.items()})
+
+
+def write_constants(
+    file: Path,
+    head: str,
+    *,
+    schema: int,
+    name: str,
+    constants: Mapping[str, Constant],
+    spreads: Mapping[str, Spread],
+    **further: Any,
+) -> None:
+    """Writes one file. `head`: what the comment at the top says, line by line. Raises OutputError where it cannot."""
+    document: dict[str, Any] = {
+        "schema": schema,
+        "name": name,
+        "constants": {
+            key: {"value": _rounded(c.value), "stderr": _rounded(c.stderr), "source": c.source}
+            for key, c in constants.items()
+        },
+        "spreads": {key: {"kernel": _rounded(s.kernel), "shared": _rounded(s.shared)} for key, s in spreads.items()},
+        **further,
+    }
+    text = "".join(f"# {line}\n" for line in head.splitlines())
+    write_text(text + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120), file)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
