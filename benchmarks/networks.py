@@ -55,16 +55,21 @@ def transformer_steps(data: Path) -> Iterator[Step]:
         )
 
 
-_TIMM_DEVICES = {"rtx3090": "nvidia-rtx-3090", "rtx4090": "nvidia-rtx-4090", "rtx5090": "nvidia-rtx-5090"}
+_TIMM_DEVICES = {
+    "rtx3090": "nvidia-rtx-3090",
+    "rtx4090": "nvidia-rtx-4090",
+    "rtx5090": "nvidia-rtx-5090",
+    "cpu_i7_12700h": "intel-core-i7-12700h",
+    "cpu_i9_10940x": "intel-core-i9-10940x",
+}
 
 
 def timm_steps(data: Path) -> Iterator[Step]:
-    """timm's benchmark: eager and compiled steps of CNNs and ViTs under autocast to fp16, both layouts."""
+    """timm's benchmark: eager and compiled steps of CNNs and ViTs, under autocast to fp16 on GPUs, in fp32 on CPUs."""
     file = data / "timm" / "benchmarks.parquet"
     if not file.is_file():
         return
     table = pd.read_parquet(file)
-    table = table[table["precision"] == "amp_fp16"]
     for row in table.itertuples():
         gpu = _TIMM_DEVICES.get(str(row.device)) or gpu_name(str(row.device))
         if gpu is None:
@@ -72,14 +77,16 @@ def timm_steps(data: Path) -> Iterator[Step]:
         backend = "compiled" if row.compile else "eager"
         merged = str(row.torch).startswith("2.9")  # benchmark.py --reparam
         like = Release.parse(row.torch)
+        half = row.precision == "amp_fp16"
         old = str(like) if not like.fuses_attention else ""
         yield Step(
             table=f"timm {row.mode}, torch {row.torch}, {'compiled' if row.compile else row.layout}",
             gpu=gpu,
-            workload=f"{row.model} {row.img_size} {row.layout} {row.mode} {row.param_count_m} {merged} {old}",
+            workload=f"{row.model} {row.img_size} {row.layout} {row.mode} {row.param_count_m} {merged} {old}"
+            + ("" if half else " fp32"),
             sizes={"batch": int(row.batch_size)},
-            trace=lambda row=row, merged=merged, like=like: timm_graph(
-                row.model, int(row.img_size), row.layout, row.mode, row.param_count_m, like, merged=merged
+            trace=lambda row=row, merged=merged, like=like, half=half: timm_graph(
+                row.model, int(row.img_size), row.layout, row.mode, row.param_count_m, like, merged=merged, half=half
             ),
             options={"execution": rk.Execution(backend=backend)},
             seconds=float(row.step_time_ms) * 1e-3,
@@ -88,20 +95,23 @@ def timm_steps(data: Path) -> Iterator[Step]:
 
 
 def timm_graph(
-    name: str, size: int, layout: str, mode: str, parameters_m: float, like: Release, *, merged: bool = False
-) -> rk.Graph:
+    name: str, size: int, layout: str, mode: str, parameters_m: float, like: Release, *,
+    merged: bool = False, half: bool = True,
+) -> rk.Graph:  # fmt: skip
     """The step of a timm model; `merged` joins its parallel branches, where it has such, into one convolution.
+
+    half: under autocast to fp16, as on GPUs; else all in fp32.
 
     Raises ValueError where it has other parameters today than when it was measured.
     """
     import torch
 
-    model = _timm_model(name, size, merged=merged, fast_norm=mode == "infer")  # as the numbers imply
+    model = _timm_model(name, size, merged=merged, fast_norm=half and mode == "infer")  # as the numbers imply
     found = sum(p.numel() for p in model.parameters()) / 1e6
     if abs(found / parameters_m - 1) > 0.01:
         raise ValueError(f"{name}: {found:.2f} M parameters; measured with {parameters_m}")
     image = rk.Input("batch", 3, size, size)
-    options = {"autocast": "float16", "channels_last": layout == "nhwc", "tf32": True, "like": like}
+    options = {"autocast": "float16" if half else None, "channels_last": layout == "nhwc", "tf32": half, "like": like}
     if mode == "infer":
         return rk.trace(model, image, **options)
     graph = rk.trace(

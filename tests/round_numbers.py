@@ -20,8 +20,10 @@ _IDEAL = {
     **dict.fromkeys(("kernel_ramp_cycles", "product_ramp_cycles", "kernel_gap", "kernel_gap_graph"), 0.0),
     "special_rate": 16.0,
     "early_memory": 1.0,
-    "window_cycles": 0.0,
-    **dict.fromkeys(("tap_cycles", "loop_tap_cycles", "sum_tap_cycles", "channel_tap_cycles"), 1.0),
+    **dict.fromkeys(("window_cycles", "shared_window_cycles"), 0.0),
+    **dict.fromkeys(
+        ("tap_cycles", "shared_tap_cycles", "loop_tap_cycles", "sum_tap_cycles", "channel_tap_cycles"), 1.0
+    ),
     "l2_bytes_per_clock": 32.0,
     "overlap": 1000.0,
     "host_factor": 1.0,

@@ -86,6 +86,10 @@ CONSTANTS: dict[str, Description] = {
                         120, 5, 1000, 0.4, 0.0, "depthwise 3×3 takes 2-3 times its traffic time (RTX 3090, 4090)"),
     "tap_cycles": _d("cycle", "of a lane for each multiply-add of a depthwise convolution",
                      7.5, 0.5, 60, 0.4, 0.0, "depthwise 7×7 takes 5-15 times its FLOP at the fp32 peak"),
+    "shared_window_cycles": _d("cycle", "as window_cycles, forward with channels last", 40, 5, 1000, 0.5, 0.0,
+                               "depthwise 7×7 takes its traffic time on RTX 4090, 3 to 4 times that on RTX 3090"),
+    "shared_tap_cycles": _d("cycle", "as tap_cycles, forward with channels last", 5, 0.5, 60, 0.5, 0.0,
+                            "a conversion, a multiply-add, and loads that neighbours share"),
     "loop_tap_cycles": _d("cycle", "the same where the window's size is not known to the compiler",
                           29, 5, 150, 0.4, 0.0, "conv_depthwise2d_forward_kernel: 2 loads of 4 cycles each, 2 "
                           "conversions, 8 integer operations of 2 each, a multiply-add"),

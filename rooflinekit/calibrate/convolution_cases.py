@@ -68,6 +68,7 @@ def _direct_way(rows: pd.DataFrame) -> list[int]:
     """How each would run if it were depthwise."""
     names = ("b", "c_in", "w", "r", "s", "stride_h", "stride_w")
     columns = (column(rows, name, 1).astype(int) for name in names)
+    forward = bool((rows["op"] == "conv_fwd").all())
     last, sums = column(rows, "channels_last", 0) != 0, rows["op"].to_numpy() == "conv_bwd_weight"
     return [
         DIRECT_WAYS[
@@ -78,6 +79,7 @@ def _direct_way(rows: pd.DataFrame) -> list[int]:
                 plain=down == across,
                 stride=max(down, across),
                 shape=(b, c, w),
+                forward=forward,
                 sums=bool(of_weight),
             )
         ]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Column, Number, values_of
-from rooflinekit.model.convolution import CHANNEL_PRODUCTS, TAP_SUMS, WINDOW_LOOP
+from rooflinekit.model.convolution import CHANNEL_PRODUCTS, SHARED_WINDOWS, TAP_SUMS, WINDOW_LOOP
 from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.work import (
     ATTENTION,
@@ -18,6 +18,7 @@ from rooflinekit.model.work import (
     DEPTHWISE,
     DEPTHWISE_CHANNELS,
     DEPTHWISE_LOOP,
+    DEPTHWISE_SHARED,
     DEPTHWISE_SUMS,
     PLAIN,
     SCALED,
@@ -34,6 +35,7 @@ DIRECT_WAYS = {
     WINDOW_LOOP: DEPTHWISE_LOOP,
     TAP_SUMS: DEPTHWISE_SUMS,
     CHANNEL_PRODUCTS: DEPTHWISE_CHANNELS,
+    SHARED_WINDOWS: DEPTHWISE_SHARED,
 }
 
 

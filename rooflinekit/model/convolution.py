@@ -23,6 +23,7 @@ WINOGRAD_UNFUSED = 4  # the edge whose transformed tensors go through memory
 
 #: Kernels without tiles, where they are not the unrolled ones, by the names that `Kernel.algorithm` gives them.
 WINDOW_LOOP = "window loop"  # the compiler does not know the window's size
+SHARED_WINDOWS = "shared windows"  # threads whose windows overlap fetch what they share once
 TAP_SUMS = "sums by tap"  # of a weight's gradient: for each of its numbers once over all pixels
 CHANNEL_PRODUCTS = "a product a channel"  # as of any other grouped convolution, each of one channel
 
@@ -76,6 +77,7 @@ def _algorithm(op: Op, kernel: Kernel) -> str:
         plain=len(set(stride)) == 1 and set(op.attrs.get("dilation", (1,))) == {1},
         stride=int(max(stride)),
         shape=image.shape,
+        forward=op.kind == "aten.convolution",
         sums=kernel.cost.label == "weight gradient",
     )
 
@@ -88,6 +90,7 @@ def depthwise_algorithm(
     plain: bool,
     stride: int,
     shape: Sequence[Size],
+    forward: bool,
     sums: bool,
 ) -> str:
     """How a depthwise convolution of an image [N, C, …, W] runs on a GPU: "" for an unrolled kernel.
@@ -95,7 +98,9 @@ def depthwise_algorithm(
     plain: equal strides in all directions, no dilation. sums: the gradient of the weight.
     """
     if channels_last:
-        return "" if max(window) <= _UNROLLED_LAST else CHANNEL_PRODUCTS
+        if max(window) > _UNROLLED_LAST:
+            return CHANNEL_PRODUCTS
+        return SHARED_WINDOWS if forward else ""
     if sums:
         return TAP_SUMS
     unrolled = len(set(window)) == 1 and window[0] in _UNROLLED
@@ -142,9 +147,11 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[st
     channels first, as they did for the first tensor cores (DeepBench on V100 shows no copies; timm's training on
     RTX 3090 does).
     """
-    for kernel in kernels:
+    for plain in kernels:
+        on_engine = plain.engine and plain.math in engines
+        kernel = _by_image(plain, op) if on_engine else plain
         either = kernel.pointwise and ("gradient" not in kernel.cost.label or _TENSOR_CORES.issuperset(engines))
-        copied = kernel.engine and kernel.math in engines and not either and kernel.cost.gemms
+        copied = on_engine and not either and kernel.cost.gemms
         read = 2 if kernel.cost.label == "weight gradient" else 1
         written = 0 if kernel.cost.label == "weight gradient" else 1
         before = [t for t in op.inputs[:read] if copied and not _channels_last(t)]
@@ -152,6 +159,18 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[st
         yield from (_copy(kernel, tensor, "to channels last") for tensor in before)
         yield kernel
         yield from (_copy(kernel, tensor, "from channels last") for tensor in after)
+
+
+def _by_image(kernel: Kernel, op: Op) -> Kernel:
+    """A convolution of one pixel, channels first, on the matrix engine: a product for each image.
+
+    Pixels of two images do not lie behind each other, so no tile holds pixels of both.
+    """
+    if not kernel.pointwise or op.kind != "aten.convolution" or _channels_last(op.inputs[0]):
+        return kernel
+    images = integer(op.outputs[0].shape[0])
+    gemms = tuple(replace(g, batch=integer(g.batch) * images, m=integer(g.m) // images) for g in kernel.cost.gemms)
+    return replace(kernel, cost=replace(kernel.cost, gemms=gemms))
 
 
 def _channels_last(tensor: TensorSpec) -> bool:

@@ -19,13 +19,13 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.sizes import missing_size
-from rooflinekit.ir.tensor import DType, Math, Role, TensorSpec
+from rooflinekit.ir.tensor import DType, Math, TensorSpec
 from rooflinekit.model.convolution import with_layout_copies
 from rooflinekit.model.grouping import Group, groups_of
 from rooflinekit.model.inlining import Dataflow, buffers_of
 from rooflinekit.model.kernel import Family, Issue, Kernel
 from rooflinekit.model.kernels import family_of, plain_kernels, reusing
-from rooflinekit.model.layout import converts_to_channels_last
+from rooflinekit.model.layout import converts_to_channels_last, with_channels_last
 from rooflinekit.model.loops import Loop
 from rooflinekit.model.lowering import BIAS_GRADIENT
 from rooflinekit.model.reuse import Traffic
@@ -86,20 +86,14 @@ class _Making:
 
     def _library(self, group: Group) -> Issue:
         part = group.buffers[0].part
-        op, family = part.op, family_of(part.priced)
-        plain = [kernel for kernel in plain_kernels(part.priced, self._tf32) if kernel.cost.label not in _LOWERED]
+        family = family_of(part.priced)
+        priced = with_channels_last(part.priced) if self._converted and family is Family.CONVOLUTION else part.priced
+        op = priced.op
+        plain = [kernel for kernel in plain_kernels(priced, self._tf32) if kernel.cost.label not in _LOWERED]
         if family is Family.CONVOLUTION:
-            plain = self._with_layout_copies(op, plain)
+            plain = list(with_layout_copies(op, plain, self._engines))
         kernels = tuple(reusing(kernel, op, self._traffic) for kernel in plain)
         return Issue(op=op, family=family, kernels=kernels)
-
-    def _with_layout_copies(self, op: Op, plain: list[Kernel]) -> list[Kernel]:
-        """Around each convolution, or once for an input of the graph where inductor has converted all between them."""
-        found = list(with_layout_copies(op, plain, self._engines))
-        if not self._converted:
-            return found
-        entry = op.inputs[0].role is Role.INPUT
-        return [kernel for kernel in found if kernel in plain or (entry and kernel.cost.label == "to channels last")]
 
     def _fused(self, i: int, group: Group) -> Issue:
         read, written = self._reads(group), self._writes(group)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, PricedOp
 from rooflinekit.ir.points import integer
+from rooflinekit.ir.tensor import Role, TensorSpec
 
 #: Time with channels last by that without, of each kind of convolution: measured by inductor's authors, in inference.
 _GROUPED, _SMALL, _NARROWING, _OTHER = 1.358, 0.783, 0.725, 0.823
@@ -25,6 +28,20 @@ def converts_to_channels_last(graph: Graph) -> bool:
     if graph.mode == "training":
         return not any(map(_is_grouped, ops)) and not any(map(_narrows, ops)) and not all(map(_is_small, ops))
     return sum(_factor(p.op) * _flop(p) for p in found) <= sum(map(_flop, found))
+
+
+def with_channels_last(priced: PricedOp) -> PricedOp:
+    """The op with its images channels last, but for those that the graph is given."""
+    op = priced.op
+    moved = replace(op, inputs=tuple(map(_channels_last, op.inputs)), outputs=tuple(map(_channels_last, op.outputs)))
+    return replace(priced, op=moved)
+
+
+def _channels_last(spec: TensorSpec) -> TensorSpec:
+    if len(spec.shape) != 4 or spec.role not in (Role.ACTIVATION, Role.GRADIENT):
+        return spec
+    _, c, h, w = spec.shape
+    return replace(spec, stride=(c * h * w, 1, w * c, c))
 
 
 def _flop(priced: PricedOp) -> int:

@@ -33,6 +33,7 @@ from rooflinekit.model.work import (
     DEPTHWISE,
     DEPTHWISE_CHANNELS,
     DEPTHWISE_LOOP,
+    DEPTHWISE_SHARED,
     DEPTHWISE_SUMS,
     PLAIN,
     SCALED,
@@ -125,8 +126,12 @@ def _tiled(p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: 
     waves = tiles[:, None] * s
     waves /= machine.sm_count
     np.ceil(waves, out=waves)
-    tiled_s = np.ceil(p.k / s) * issue_s[:, None]
-    tiled_s += (value[f"{kind}_prologue"] * pace * step_s)[:, None]
+    steps = np.ceil(p.k / s)
+    prologue = value[f"{kind}_prologue"] * pace
+    tiled_s = (steps + prologue) * step_s[:, None]
+    # halved units are busy with one block's products while another fills its pipeline or writes its tile
+    hidden = np.where(p.way == BACKWARD, prologue * step_s, 0.0)
+    np.maximum(tiled_s, steps * issue_s[:, None] + hidden[:, None], out=tiled_s)
     tiled_s *= waves
     tiled_s *= p.executed
     compute_s = np.maximum(tiled_s, p.flop / rates.limit)
@@ -254,7 +259,9 @@ def _depthwise(p: Products, machine: Machine) -> Fill:
     way = np.where(machine.device.kind == "cpu", DEPTHWISE, p.way)
     of_tap = [value[name] for name in ("loop_tap_cycles", "sum_tap_cycles", "channel_tap_cycles")]
     slow = [way == w for w in (DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS)]
-    cycles = np.select(slow, [c * taps for c in of_tap], value["window_cycles"] + value["tap_cycles"] * taps)
+    shared = value["shared_window_cycles"] + value["shared_tap_cycles"] * taps
+    unrolled = np.where(way == DEPTHWISE_SHARED, shared, value["window_cycles"] + value["tap_cycles"] * taps)
+    cycles = np.select(slow, [c * taps for c in of_tap], unrolled)
     lanes = machine.sm_count * machine.device.lanes_per_sm
     compute_s = outputs * cycles / lanes / machine.clock
     zeros, same = np.zeros(p.m.size), np.tile(compute_s, (len(CAUSES), 1))

@@ -15,8 +15,9 @@ Floats: TypeAlias = NDArray[np.float64]
 
 #: Ways in which matrix products are tiled.
 PLAIN, CONVOLUTION, WINOGRAD, ATTENTION, SCALED, BACKWARD = range(6)
-#: Without tiles, a thread a result: unrolled, in a loop over the window, a tap after the other, a channel at a time.
-DEPTHWISE, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS = range(6, 10)
+#: Without tiles, a thread a result: unrolled, by threads that share what they fetch, in a loop over the window, a tap
+#: after the other, a channel at a time.
+DEPTHWISE, DEPTHWISE_SHARED, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS = range(6, 11)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

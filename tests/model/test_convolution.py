@@ -6,12 +6,21 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.hardware.device import Device
-from rooflinekit.model.convolution import CHANNEL_PRODUCTS, TAP_SUMS, WINDOW_LOOP, depthwise_algorithm
+from rooflinekit.ir.cost import Gemm
+from rooflinekit.model.convolution import CHANNEL_PRODUCTS, SHARED_WINDOWS, TAP_SUMS, WINDOW_LOOP, depthwise_algorithm
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
-from rooflinekit.model.work import DEPTHWISE, DEPTHWISE_CHANNELS, DEPTHWISE_LOOP, DEPTHWISE_SUMS, Products, Work
+from rooflinekit.model.work import (
+    DEPTHWISE,
+    DEPTHWISE_CHANNELS,
+    DEPTHWISE_LOOP,
+    DEPTHWISE_SHARED,
+    DEPTHWISE_SUMS,
+    Products,
+    Work,
+)
 
 
 def gradients(
@@ -31,6 +40,7 @@ def algorithm(window: tuple[int, ...], **changed: object) -> str:
         "plain": True,
         "stride": 1,
         "shape": (8, 64, 28, 28),
+        "forward": True,
         "sums": False,
     }
     return depthwise_algorithm(window=window, **{**known, **changed})  # type: ignore[arg-type]
@@ -49,10 +59,11 @@ def algorithm(window: tuple[int, ...], **changed: object) -> str:
         ((9,), {}, ""),  # of a line, cuDNN takes any window
         ((9,), {"shape": (8, 16, 28)}, WINDOW_LOOP),  # but not of fewer than 32 channels
         ((9,), {"stride": 2}, WINDOW_LOOP),
-        ((7, 7), {"channels_last": True}, ""),
+        ((7, 7), {"channels_last": True}, SHARED_WINDOWS),
+        ((7, 7), {"channels_last": True, "forward": False}, ""),
         ((9, 9), {"channels_last": True}, CHANNEL_PRODUCTS),
         ((3, 3), {"sums": True}, TAP_SUMS),
-        ((3, 3), {"sums": True, "channels_last": True}, ""),
+        ((3, 3), {"sums": True, "channels_last": True, "forward": False}, ""),
     ],
 )  # fmt: skip
 def test_kernels_of_depthwise_convolutions(window: tuple[int, ...], changed: dict[str, object], expected: str) -> None:
@@ -73,11 +84,15 @@ def test_a_traced_depthwise_convolution_names_its_kernel() -> None:
 
 @pytest.mark.parametrize(
     ("way", "cycles"),
-    [(DEPTHWISE, 100 + 9 * 2), (DEPTHWISE_LOOP, 9 * 30), (DEPTHWISE_SUMS, 9 * 80), (DEPTHWISE_CHANNELS, 9 * 90)],
-)
+    [
+        (DEPTHWISE, 100 + 9 * 2), (DEPTHWISE_SHARED, 50 + 9 * 3), (DEPTHWISE_LOOP, 9 * 30), (DEPTHWISE_SUMS, 9 * 80),
+        (DEPTHWISE_CHANNELS, 9 * 90),
+    ],
+)  # fmt: skip
 def test_cycles_of_an_output(device: Device, way: int, cycles: int) -> None:
     # 4000 outputs of 9 taps, one for each of 50·80 lanes at 1.25 GHz
     values = {"window_cycles": 100, "tap_cycles": 2, "loop_tap_cycles": 30}
+    values |= {"shared_window_cycles": 50, "shared_tap_cycles": 3}
     machine = Machine.of(device, constants(**values, sum_tap_cycles=80, channel_tap_cycles=90))
     products = Products.of([0], batch=4000, m=1, n=1, k=9, way=way)
     assert time_work(Work.of(1, products=products), machine).compute_s[0] == pytest.approx(cycles / 1.25e9)
@@ -90,6 +105,20 @@ def test_libraries_of_cpus_know_every_window() -> None:
         for way in (DEPTHWISE, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS)
     ]
     assert len(set(seconds)) == 1
+
+
+def test_one_pixel_with_channels_first_is_a_product_for_each_image() -> None:
+    # 4 images of 14·14 = 196 pixels, 64 channels to 32: no tile holds pixels of two images
+    def product(*, channels_last: bool) -> Gemm:
+        graph = rk.trace(
+            nn.Conv2d(64, 32, 1, bias=False), rk.Input(4, 64, 14, 14), dtype="float16", channels_last=channels_last
+        )
+        (kernel,) = (k for issue in issues_of(graph, engines=("fp16",)) for k in issue.kernels)
+        return kernel.cost.gemms[0]
+
+    first, last = product(channels_last=False), product(channels_last=True)
+    assert (first.batch, first.m, first.n, first.k) == (4, 196, 32, 64)
+    assert (last.batch, last.m, last.n, last.k) == (1, 4 * 196, 32, 64)
 
 
 def test_gradients_of_one_pixel_want_channels_last() -> None:
