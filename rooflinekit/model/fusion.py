@@ -86,7 +86,7 @@ class _Making:
 
     def _library(self, group: Group) -> Issue:
         part = group.buffers[0].part
-        op, family = part.op, family_of(part.priced)
+        op, family = part.op, family_of(part.priced) if part.priced.costs else Family.VIEW
         plain = [kernel for kernel in plain_kernels(part.priced, self._tf32) if kernel.cost.label not in _LOWERED]
         if family is Family.CONVOLUTION:
             plain = self._with_layout_copies(op, plain)

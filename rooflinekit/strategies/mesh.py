@@ -13,6 +13,7 @@ from rooflinekit.ir.origin import resized
 from rooflinekit.model.collectives import time_collective
 from rooflinekit.step.memory import USABLE_SHARE, MemoryUse
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.strategies.compiling import in_graphs
 from rooflinekit.strategies.pipeline import Slot, Stage, orders, pieces_under_way, run_pipeline
 from rooflinekit.strategies.prediction import TERMS, Share
 from rooflinekit.strategies.program import program_of
@@ -48,7 +49,8 @@ def on_mesh(
     machine = setting.machine(setting.numbers[0])
     piece = resized(graph, **{BATCH: batch // pieces})
     if mesh.pipeline == 1:
-        own = cut(saving(piece, savers, machine.device, setting.host), mesh.tensor)
+        marked = in_graphs(piece, mesh.data, copies, setting.host, setting.execution, cut(piece, mesh.tensor).weights)
+        own = cut(saving(marked, savers, machine.device, setting.host), mesh.tensor)
         agree = sharded(own, mesh.data, copies) if isinstance(mesh.data, FSDP) else replicated(own, mesh.data, copies)
         p = setting.predict(agree, machine)
         run = run_devices([program_of(p, setting.wiring(**_groups(setting, mesh, copies)))])

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from rooflinekit.errors import InputError
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.model.collectives import LinkConstants, time_collective
 from rooflinekit.model.links import Route
 from rooflinekit.step.execution import issues_for
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.step.timeline import issue_cost_s, reads_a_number
+from rooflinekit.step.timeline import is_captured, issue_cost_s, reads_a_number
 from rooflinekit.strategies.queues import Barrier, Item, Pace, Transmission, Work
 from rooflinekit.strategies.rewriting import is_ours
 
@@ -42,15 +41,10 @@ def program_of(p: Prediction, wiring: Wiring, threads: int = 1) -> tuple[list[It
 
     threads: how many issue their forward ops, and copy their inputs, in turns with this one.
 
-    Eager steps are issued anew, so that a device that has waited finds its kernels launched. CUDA graphs, steps in a
-    loop and those of a CPU keep the gaps between their kernels. Raises InputError for collectives in a compiled step.
+    Eager and compiled steps are issued anew, so that a device that has waited finds its kernels launched. Steps that
+    are one CUDA graph, steps in a loop and those of a CPU keep the gaps between their kernels.
     """
     host = p.host
-    if p.execution.fused and any(is_ours(op) for op in p.graph.ops):
-        raise InputError(
-            f"execution {p.execution.backend!r}: where torch.compile would put collectives is not modelled; choose "
-            "'eager' or 'cuda-graph'"
-        )
     plain = is_issued_anew(p)
     pace = Pace(
         device=p.machine.device, latency_s=host.launch_latency, sync_s=host.sync,
@@ -63,7 +57,8 @@ def program_of(p: Prediction, wiring: Wiring, threads: int = 1) -> tuple[list[It
 def is_issued_anew(p: Prediction) -> bool:
     """Whether kernels start when they are launched, and not at fixed gaps."""
     way = p.execution
-    return way.backend == "eager" and way.sync == "step" and not way.non_blocking and p.machine.device.kind != "cpu"
+    whole = way.backend == "cuda-graph" or way.sync != "step" or way.non_blocking
+    return not whole and p.machine.device.kind != "cpu"
 
 
 def copied_s(p: Prediction, threads: int = 1) -> float:
@@ -75,7 +70,13 @@ def _before_the_first_op(p: Prediction, threads: int) -> float:
     """Of the CPU: the step's start, and inputs that it copies and waits for."""
     copies = p.timeline.copies
     waits = copies[-1].end_s + p.host.sync - p.host.step if copies else 0.0
-    return p.host.step + waits + copied_s(p, threads - 1)
+    return p.host.step + waits + copied_s(p, threads - 1) + entry_s(p)
+
+
+def entry_s(p: Prediction) -> float:
+    """CPU time of entering a compiled step; of one that is replayed also of launching its first CUDA graph."""
+    host, way = p.host, p.execution
+    return (host.guards if way.fused else 0.0) + (host.launch + host.graph_launch if way.as_graph else 0.0)
 
 
 def _items(p: Prediction, wiring: Wiring, threads: int, *, plain: bool) -> Iterator[Item]:
@@ -83,8 +84,10 @@ def _items(p: Prediction, wiring: Wiring, threads: int, *, plain: bool) -> Itera
     for issue in issues_for(p.graph, p.machine.device, p.execution):
         op = issue.op
         if is_ours(op):
-            # A collective is one more kernel to launch; waiting for one is an event in a queue.
-            cost_s = p.host.dispatch_s("default") if plain else 0.0
+            # A collective is one more kernel to launch; waiting for one is an event in a queue. A CUDA graph of what is
+            # compiled holds all but those of the copies, which DDP's and FSDP's hooks send.
+            outside = not p.execution.as_graph or op.attrs.get("group") == "data"
+            cost_s = p.host.dispatch_s("default") if plain and outside else 0.0
             if "keys" in op.attrs:
                 yield Barrier(keys=op.attrs["keys"])
             elif "collective" in op.attrs:
@@ -97,6 +100,9 @@ def _items(p: Prediction, wiring: Wiring, threads: int, *, plain: bool) -> Itera
         timings = tuple(span.timing for span in own)
         if not plain:
             yield Work(what=op.name, kernels=timings, gaps_s=tuple(span.waited_s for span in own))
+            continue
+        if is_captured(op, p.execution):
+            yield Work(what=op.name, kernels=timings)
             continue
         further_s = max(0, len(timings) - 1) * p.host.launch
         turns = threads if op.phase is Phase.FORWARD else 1

@@ -15,6 +15,7 @@ from rooflinekit.strategies.records import FSDP
 from rooflinekit.strategies.rewriting import (
     Gradient,
     Insertions,
+    begin_of,
     buckets_of,
     bytes_of,
     collective,
@@ -127,7 +128,7 @@ def _gathered_by_block(graph: Graph, way: FSDP, put: Insertions) -> Graph:
             if p.op.phase is phase:
                 for spec in p.op.inputs:
                     if spec.memory in blocks:
-                        first.setdefault(blocks[spec.memory], i)
+                        first.setdefault(blocks[spec.memory], begin_of(priced, i))
         order = sorted(first, key=first.__getitem__)
         for k, block in enumerate(order):
             key = f"gather {block or 'the root'} for {phase}"

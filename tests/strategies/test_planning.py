@@ -159,11 +159,6 @@ def test_other_ways_to_run_send_as_much(blocks: rk.Graph, execution: rk.Executio
     assert all(seconds >= 0 for seconds in p.terms().values())
 
 
-def test_compiled_steps_are_refused(blocks: rk.Graph) -> None:
-    with pytest.raises(InputError, match=r"^execution 'compiled': where torch.compile would put collectives is not "):
-        rk.parallel(blocks, cluster="dgx-a100", gpus=4, batch=4096, execution="compiled")
-
-
 def test_interval_and_documents(blocks: rk.Graph) -> None:
     p = rk.parallel(blocks, cluster="dgx-a100", gpus=4, batch=64)
     low, high = p.interval()
