@@ -49,16 +49,20 @@ def check_execution(strategy: Strategy, ranks: int, execution: Execution) -> Non
 
 
 def in_graphs(
-    graph: Graph, way: DDP | FSDP, ranks: int, host: Host, execution: Execution,
+    graph: Graph, way: DDP | FSDP | None, host: Host, execution: Execution,
     weights: Sequence[TensorSpec] | None = None,
 ) -> Graph:  # fmt: skip
-    """The step with a mark where each compiled graph begins; as it is where nothing is compiled, cut or sent.
+    """The step with a mark where each compiled graph begins; as it is where nothing is compiled.
 
-    weights: as each device has them, where it has not all of each.
+    way: how copies agree; None where there is one, whose forward and backward are a graph each. weights: as each device
+    has them, where it has not all of each.
     """
-    if ranks == 1 or not execution.fused or not graph.gradients:
+    if not execution.fused or not graph.gradients:
         return graph
-    if isinstance(way, FSDP) and way.stage == 3:
+    if way is None:
+        begins = {phase: [_ops(graph, phase)[0][0]] for phase in (Phase.FORWARD, Phase.BACKWARD)}
+        entry = _PIECE
+    elif isinstance(way, FSDP) and way.stage == 3:
         begins, entry = _at_blocks(graph), _MODULE
     else:
         begins, entry = _at_buckets(graph, way, graph.weights if weights is None else weights), _PIECE
@@ -72,8 +76,8 @@ def in_graphs(
 
 
 def graphs_of(graph: Graph) -> tuple[str, ...]:
-    """What to tell of a step that is cut: into how many graphs; nothing for one that is not."""
-    begun = [p.op.phase for p in graph.priced if is_begin(p.op)]
+    """What to tell of a step that is cut: into how many graphs, each piece of the batch; nothing where it is not."""
+    begun = [phase for phase, _ in {(op.phase, op.name.partition(" of part ")[0]) for op in graph.ops if is_begin(op)}]
     forward, backward = (begun.count(phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
     if forward + backward <= 2:
         return ()

@@ -108,9 +108,9 @@ def _replicas(
     wiring = setting.wiring(**groups) if ranks > 1 else Wiring(routes={}, constants=setting.links)
     threads = ranks if isinstance(strategy, DataParallel) else 1
     sized = {size: resized(graph, **{BATCH: _piece(size, savers)}) for size in {part.batch for part in parts}}
-    if isinstance(strategy, DDP | FSDP):
+    if isinstance(strategy, DDP | FSDP) and ranks > 1:
         host, way = setting.host, setting.execution
-        sized = {size: in_graphs(own, strategy, ranks, host, way) for size, own in sized.items()}
+        sized = {size: in_graphs(own, strategy, host, way) for size, own in sized.items()}
     predictions = []
     for (_, size, first), members in kinds.items():
         machine = members[0].machine

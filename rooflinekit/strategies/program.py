@@ -44,14 +44,18 @@ def program_of(p: Prediction, wiring: Wiring, threads: int = 1) -> tuple[list[It
     Eager and compiled steps are issued anew, so that a device that has waited finds its kernels launched. Steps that
     are one CUDA graph, steps in a loop and those of a CPU keep the gaps between their kernels.
     """
-    host = p.host
     plain = is_issued_anew(p)
-    pace = Pace(
-        device=p.machine.device, latency_s=host.launch_latency, sync_s=host.sync,
+    items: list[Item] = [Work(what="step and inputs", cpu_s=_before_the_first_op(p, threads))] if plain else []
+    return items + [item for _, item in items_of(p, wiring, threads)], pace_of(p)
+
+
+def pace_of(p: Prediction) -> Pace:
+    """How CPU and GPU of the device meet."""
+    plain = is_issued_anew(p)
+    return Pace(
+        device=p.machine.device, latency_s=p.host.launch_latency, sync_s=p.host.sync,
         tail_s=None if plain else p.timeline.tail_s, steady=not plain,
     )  # fmt: skip
-    items: list[Item] = [Work(what="step and inputs", cpu_s=_before_the_first_op(p, threads))] if plain else []
-    return items + list(_items(p, wiring, threads, plain=plain)), pace
 
 
 def is_issued_anew(p: Prediction) -> bool:
@@ -79,8 +83,9 @@ def entry_s(p: Prediction) -> float:
     return (host.guards if way.fused else 0.0) + (host.launch + host.graph_launch if way.as_graph else 0.0)
 
 
-def _items(p: Prediction, wiring: Wiring, threads: int, *, plain: bool) -> Iterator[Item]:
-    spans = iter(p.spans)
+def items_of(p: Prediction, wiring: Wiring, threads: int = 1) -> Iterator[tuple[Op, Item]]:
+    """What the device does for each op in order, see `program_of`."""
+    spans, plain = iter(p.spans), is_issued_anew(p)
     for issue in issues_for(p.graph, p.machine.device, p.execution):
         op = issue.op
         if is_ours(op):
@@ -89,24 +94,24 @@ def _items(p: Prediction, wiring: Wiring, threads: int, *, plain: bool) -> Itera
             outside = not p.execution.as_graph or op.attrs.get("group") == "data"
             cost_s = p.host.dispatch_s("default") if plain and outside else 0.0
             if "keys" in op.attrs:
-                yield Barrier(keys=op.attrs["keys"])
+                yield op, Barrier(keys=op.attrs["keys"])
             elif "collective" in op.attrs:
-                yield wiring.item(op, cost_s)
+                yield op, wiring.item(op, cost_s)
             else:
                 waits = op.attrs.get("waits", False)
-                yield Work(what=op.name, cpu_s=op.attrs["cpu_s"] if plain or waits else 0.0, waits=waits)
+                yield op, Work(what=op.name, cpu_s=op.attrs["cpu_s"] if plain or waits else 0.0, waits=waits)
             continue
         own = [next(spans) for _ in issue.kernels]
         timings = tuple(span.timing for span in own)
         if not plain:
-            yield Work(what=op.name, kernels=timings, gaps_s=tuple(span.waited_s for span in own))
+            yield op, Work(what=op.name, kernels=timings, gaps_s=tuple(span.waited_s for span in own))
             continue
         if is_captured(op, p.execution):
-            yield Work(what=op.name, kernels=timings)
+            yield op, Work(what=op.name, kernels=timings)
             continue
         further_s = max(0, len(timings) - 1) * p.host.launch
         turns = threads if op.phase is Phase.FORWARD else 1
-        yield Work(
+        yield op, Work(
             what=op.name, kernels=timings, cpu_s=turns * (issue_cost_s(issue, p.host, p.execution) - further_s),
             between_s=turns * p.host.launch, syncs=reads_a_number(op),
         )  # fmt: skip

@@ -87,7 +87,7 @@ def test_cuts_are_those_of_torch(
     make, given, x = case
     graph = rk.trace(make(), given, mode="training", fixed=True, autocast="bfloat16" if half else None)
     way = rk.DDP(bucket_bytes=limit, first_bucket_bytes=first)
-    assert pieces(in_graphs(graph, way, 2, HOST, COMPILED)) == torchs_pieces(make(), x, first, limit, half)
+    assert pieces(in_graphs(graph, way, HOST, COMPILED)) == torchs_pieces(make(), x, first, limit, half)
 
 
 def begun(graph: rk.Graph) -> dict[str, int]:
@@ -112,7 +112,7 @@ def test_backward_is_cut_where_forward_is(blocks: rk.Graph) -> None:
     # From the end: the head, 16640 bytes, is more than 1000; each block, 4·33088 = 132352, more than 100000, and of its
     # two layers the second, 65792, less; what is left is the stem.
     way = rk.DDP(bucket_bytes=100_000, first_bucket_bytes=1000)
-    graph = in_graphs(blocks.at(batch=8), way, 2, HOST, COMPILED)
+    graph = in_graphs(blocks.at(batch=8), way, HOST, COMPILED)
     assert begun(graph) == {"forward": 6, "backward": 6}
     paths = [{module.rpartition(".")[0] or module for module in modules if module} for modules in between(graph)]
     assert paths == [{"head"}, {"blocks.3"}, {"blocks.2"}, {"blocks.1"}, {"blocks.0"}, {"stem"}]
@@ -122,16 +122,15 @@ def test_backward_is_cut_where_forward_is(blocks: rk.Graph) -> None:
 
 def test_where_nothing_is_cut(blocks: rk.Graph) -> None:
     graph = blocks.at(batch=8)
-    assert in_graphs(graph, rk.DDP(), 1, HOST, COMPILED) is graph
-    assert in_graphs(graph, rk.DDP(), 2, HOST, Execution()) is graph
+    assert in_graphs(graph, rk.DDP(), HOST, Execution()) is graph
     whole = {"forward": 1, "backward": 1}
-    assert begun(in_graphs(graph, rk.DDP(), 2, HOST, COMPILED)) == whole  # 562688 bytes are less than 1 MiB
+    assert begun(in_graphs(graph, rk.DDP(), HOST, COMPILED)) == whole  # 562688 bytes are less than 1 MiB
     small = rk.DDP(bucket_bytes=1000, first_bucket_bytes=1000, overlap=False)
-    assert begun(in_graphs(graph, small, 2, HOST, COMPILED)) == whole
+    assert begun(in_graphs(graph, small, HOST, COMPILED)) == whole
 
 
 def test_each_gathered_block_is_a_graph(blocks: rk.Graph) -> None:
-    graph = in_graphs(blocks.at(batch=8), rk.FSDP(), 2, HOST, COMPILED)
+    graph = in_graphs(blocks.at(batch=8), rk.FSDP(), HOST, COMPILED)
     # forward: stem, four blocks with a sum behind each, head, loss; backward has no sums of its own
     assert begun(graph) == {"forward": 1 + 4 * 2 + 1 + 1, "backward": 1 + 1 + 4 + 1}
 
