@@ -23,12 +23,11 @@ from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Strategy
 from rooflinekit.strategies.rewriting import Insertions, begin, is_begin, is_ours, with_ops
 
 #: CPU time of entering one more compiled graph, in guards of the host (30 µs for those of a step: dynamo's guards, the
-#: wrapper's checks of its inputs). Measured with torch 2.13, inductor, on a CPU: 12 and 24 pieces of three small ops
-#: against one graph of all, three times on a machine with other work. Modules compiled one by one took 27 to 42 µs
-#: forward and 15 to 26 µs backward, pieces of DDPOptimizer, called through modules, 39 to 93 µs and 34 to 78 µs: 1.5 to
-#: 2.2 and 1.3 to 1.9 times a module's forward. Uncertain to a factor of 1.5.
-_PIECE = {Phase.FORWARD: 1.7, Phase.BACKWARD: 1.5}
+#: wrapper's checks of its inputs). benchmarks/graph_entry.py, torch 2.13 on a CPU with other work: modules compiled one
+#: by one 27 to 29 µs forward, taken as one guards, and 15 to 16 µs backward; pieces of DDPOptimizer, called through
+#: modules, 39 to 82 µs and 34 to 70 µs, the least with nothing else to do. Uncertain to a factor of 1.5.
 _MODULE = {Phase.FORWARD: 1.0, Phase.BACKWARD: 0.6}
+_PIECE = {Phase.FORWARD: 2.0, Phase.BACKWARD: 1.6}
 
 
 def check_execution(strategy: Strategy, ranks: int, execution: Execution) -> None:
