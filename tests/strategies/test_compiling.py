@@ -78,8 +78,8 @@ TOKENS = (Words, rk.Input(4, 6, dtype="int64"), torch.zeros(4, 6, dtype=torch.in
 
 @pytest.mark.parametrize(
     ("case", "first", "limit", "half"),
-    [(IMAGES, 1, 1, False), (IMAGES, 200, 4000, True), (TOKENS, 1, 1, True), (TOKENS, 6000, 6000, False)],
-    ids=["convolutions", "autocast", "each layer", "words"],
+    [(IMAGES, 200, 4000, True), (TOKENS, 1, 1, True), (TOKENS, 6000, 6000, False)],
+    ids=["convolutions", "each layer", "words"],
 )
 def test_cuts_are_those_of_torch(
     case: tuple[Callable[[], nn.Module], Any, torch.Tensor], first: int, limit: int, half: bool

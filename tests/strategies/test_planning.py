@@ -20,8 +20,8 @@ def cluster_at(bandwidth: str) -> rk.Cluster:
     return base.model_copy(update={"nvlink": link})
 
 
-@pytest.mark.parametrize("strategy", ["dp", "ddp"])
-@pytest.mark.parametrize("execution", ["eager", "compiled"])
+@pytest.mark.parametrize("strategy", ["dp", "ddp", "fsdp", "tensor"])
+@pytest.mark.parametrize("execution", ["eager", "compiled", "reduce-overhead"])
 def test_one_gpu_is_the_prediction_of_one_gpu(blocks: rk.Graph, strategy: str, execution: str) -> None:
     host = "generic-server"
     many = rk.parallel(blocks, cluster="dgx-a100", gpus=1, strategy=strategy, batch=96, execution=execution, host=host)

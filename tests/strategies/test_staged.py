@@ -34,8 +34,14 @@ def sent(p: rk.ParallelPrediction) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("data", DATA, ids=NAMES)
-@pytest.mark.parametrize("execution", ["eager", "compiled", "reduce-overhead", "cuda-graph"])
+@pytest.mark.parametrize(
+    ("data", "execution"),
+    [
+        *((way, "eager") for way in DATA),
+        *((way, execution) for way in (SMALL, rk.FSDP()) for execution in ("compiled", "reduce-overhead")),
+        (SMALL, "cuda-graph"),
+    ],
+)
 def test_terms_add_up(blocks: rk.Graph, data: object, execution: str) -> None:
     p = staged(blocks, data=data, execution=execution)
     for share in p.shares:
