@@ -17,6 +17,14 @@ def nothing() -> Mapping[str, Any]:
     return MappingProxyType({})
 
 
+#: Namespace of what a strategy puts into a step: collectives, waits, ends of compiled graphs. torch.compile fuses
+#: nothing across them.
+ADDED = "rooflinekit."
+
+#: Attribute of an op that PyTorch runs by itself even where torch.compile makes the kernels around it.
+EAGER = "eager"
+
+
 class Phase(StrEnum):
     """Which part of a step an op belongs to. The loss is part of the forward phase."""
 

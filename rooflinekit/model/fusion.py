@@ -86,7 +86,7 @@ class _Making:
 
     def _library(self, group: Group) -> Issue:
         part = group.buffers[0].part
-        family = family_of(part.priced)
+        family = family_of(part.priced) if part.priced.costs else Family.VIEW
         priced = with_channels_last(part.priced) if self._converted and family is Family.CONVOLUTION else part.priced
         op = priced.op
         plain = [kernel for kernel in plain_kernels(priced, self._tf32) if kernel.cost.label not in _LOWERED]

@@ -6,7 +6,7 @@ scheduler.py Scheduler.can_fuse, codegen/simd.py SIMDScheduling.can_fuse)
 - the reader takes each element where the writer leaves it: no slice, no gather;
 - no third kernel has to run between them;
 - they do not consist of more than 64 buffers together (max_fusion_size), nor lie further apart;
-- both belong to the same phase of the step, and neither is a library's.
+- both belong to the same phase of the step, with no collective between them, and neither is a library's.
 Pairs of one kind come first, then those that share most bytes. A reduction with few results and long rows runs in two
 kernels (ir.py, Reduction.num_splits); what reads its result runs after both.
 """
@@ -162,7 +162,7 @@ class _Fusing:
             return False
         if max(a.last, b.last) - min(a.first, b.first) > MOST_BUFFERS:
             return False
-        if a.buffers[0].part.op.phase is not b.buffers[0].part.op.phase:
+        if a.buffers[0].part.place != b.buffers[0].part.place:
             return False
         alike = (a.loop is Loop.LIST) == (b.loop is Loop.LIST) and _same_elements(a, b)
         return alike and self._in_place(a, b) and self._in_place(b, a) and not self._comes_between(a, b)

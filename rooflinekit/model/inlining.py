@@ -2,7 +2,7 @@
 
 Inductor's rule (torch 2.13: torch/_inductor/config.py, ir.py StorageBox, graph.py run_node): pointwise work is written
 into its readers, again in each, until it is *realized* as a buffer of its own:
-- a library, a gather, another phase of the step or the caller wants it in memory;
+- a library, a gather, another phase of the step, another graph or the caller wants it in memory;
 - it has several readers and reads more than 4 tensors (realize_reads_threshold) or does more than 30 operations an
   element (realize_opcount_threshold);
 - it reads more than 8 tensors (realize_acc_reads_threshold), or does more than 100 operations, however many readers;
@@ -13,11 +13,11 @@ Reductions are always realized; whether they are stored is the scheduler's busin
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Phase
+from rooflinekit.ir.op import ADDED, Phase
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import TensorSpec
 from rooflinekit.model.loops import Access, Loop, Part
@@ -100,8 +100,17 @@ def buffers_of(graph: Graph) -> tuple[list[Buffer], Dataflow]:
     return _Inlining(flow).run(), flow
 
 
+def _parts(graph: Graph) -> Iterator[Part]:
+    """All loops in order, each in the region between what a strategy has put in."""
+    region = 0
+    for priced in graph.priced:
+        region += priced.op.kind.startswith(ADDED)
+        for part in parts_of(priced):
+            yield replace(part, region=region) if region else part
+
+
 def _dataflow(graph: Graph) -> Dataflow:
-    parts = [part for priced in graph.priced for part in parts_of(priced)]
+    parts = list(_parts(graph))
     flow = Dataflow(parts=parts, reads=[], writes=[])
     current: dict[str, str] = {}
     flow.numel.update({spec.memory: integer(spec.numel) for spec in (*graph.weights, *graph.inputs)})
@@ -121,6 +130,8 @@ def _dataflow(graph: Graph) -> Dataflow:
             if access.spec.memory not in made:
                 standing.add(access.spec.memory)
                 flow.numel[value] = max(access.elements, flow.numel.get(value, 0))
+            if part.op.kind.startswith(ADDED):  # a whole bucket, of which each copy has written a part
+                flow.numel[value] = max(access.elements, flow.numel[value])
         for value, spec in writes:
             current[spec.memory] = value
             made.add(spec.memory)
@@ -215,7 +226,7 @@ class _Inlining:
 
     def _wants_memory(self, value: str, user: int, producer: Part) -> bool:
         part = self._flow.parts[user]
-        if part.op.phase is not producer.op.phase or part.loop in (Loop.EXTERN, Loop.LIST):
+        if part.place != producer.place or part.loop in (Loop.EXTERN, Loop.LIST):
             return True
         return any(access.gathered for read, access in self._flow.reads[user] if read == value)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rooflinekit.ir.op import Op, PricedOp
+from rooflinekit.ir.op import Op, Phase, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import TensorSpec
 
@@ -52,6 +52,12 @@ class Part:
     writes: tuple[TensorSpec, ...]
     vector: int = 0
     special: int = 0
+    region: int = 0  # between which ops of a strategy it stands
+
+    @property
+    def place(self) -> tuple[Phase, int]:
+        """What it can fuse within: a phase of the step, as far as no op of a strategy cuts it."""
+        return self.op.phase, self.region
 
     @property
     def op(self) -> Op:

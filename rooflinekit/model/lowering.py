@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rooflinekit.ir.op import Basis, Op, PricedOp
+from rooflinekit.ir.op import ADDED, EAGER, Basis, Op, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import DType, TensorSpec
 from rooflinekit.model.kernel import Family
@@ -19,7 +19,9 @@ UNROLLED = 8
 
 
 def parts_of(priced: PricedOp) -> tuple[Part, ...]:
-    """The loops of an op in their order; none for a view."""
+    """The loops of an op in their order; none for a view. What a strategy has put in has one, a call."""
+    if priced.op.kind.startswith(ADDED):
+        return (extern(priced),)
     if not priced.costs:
         return ()
     name = op_name(priced.op)
@@ -51,6 +53,8 @@ _LIBRARY = (
 def _is_extern(priced: PricedOp, name: str) -> bool:
     family = family_of(priced)
     if priced.basis is Basis.DEFAULT or not priced.op.kind.startswith("aten.") or not priced.op.outputs:
+        return True
+    if EAGER in priced.op.attrs:
         return True
     products = family in (Family.MATMUL, Family.CONVOLUTION, Family.ATTENTION)
     large_window = "avg_pool" in name and _window(priced.op) > 25  # lowering.py: falls back to the library

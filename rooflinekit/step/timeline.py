@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
-from rooflinekit.ir.op import Op, Phase
+from rooflinekit.ir.op import EAGER, Op, Phase
 from rooflinekit.ir.points import larger
 from rooflinekit.model.fusion import is_fused
 from rooflinekit.model.kernel import Issue
@@ -84,6 +84,12 @@ def reads_a_number(op: Op) -> bool:
     return op.kind == "aten._local_scalar_dense"
 
 
+def is_captured(op: Op, execution: Execution) -> bool:
+    """Whether an op is in a CUDA graph: all, but torch.compile captures only what it compiles."""
+    outside = EAGER in op.attrs or "cpu_s" in op.attrs
+    return execution.as_graph and not (execution.fused and outside)
+
+
 def issue_cost_s(issue: Issue, host: Host, execution: Execution | None = None) -> float:
     """CPU time of issuing one op, all its launches included.
 
@@ -95,6 +101,8 @@ def issue_cost_s(issue: Issue, host: Host, execution: Execution | None = None) -
     if compiled and is_fused(issue):
         return host.compiled_launch + further_s
     dispatch_s = host.dispatch_s(issue.family.value)
+    if compiled and not issue.kernels:  # put there by a strategy, for inductor has no views
+        return float(issue.op.attrs.get("cpu_s", dispatch_s))
     if compiled or issue.op.phase is Phase.BACKWARD:
         dispatch_s *= host.backward_factor
     return dispatch_s + further_s
@@ -241,8 +249,11 @@ def _replayed(
     queues.copy(feed)
     queues.spend("guards", host.guards if execution.fused else 0.0)
     queues.spend("CUDA graph", host.launch + host.graph_launch)
-    for timing in (timing for kernels in timings for timing in kernels):
-        queues.run(timing, queues.cpu + host.launch_latency)
+    for issue, kernels in zip(issues, timings, strict=True):
+        if not is_captured(issue.op, execution):
+            queues.spend(issue.op, issue_cost_s(issue, host, execution))
+        for timing in kernels:
+            queues.run(timing, queues.cpu + host.launch_latency)
     return queues.timeline(execution)
 
 

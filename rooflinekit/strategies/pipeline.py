@@ -7,8 +7,9 @@ the model on each device, as Megatron-LM does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from rooflinekit.errors import InputError
 
@@ -32,12 +33,12 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """What a piece takes in a stage, and what it takes to the next one."""
+class Hop:
+    """What a task sends to the stage after it, or before it in backward, on its way."""
 
-    forward_s: float
-    backward_s: float
-    onward_s: float = 0.0  # from this stage to the next one, and back from there
+    task: Task
+    start_s: float
+    end_s: float
 
 
 def orders(schedule: str, devices: int, pieces: int, chunks: int = 1) -> list[list[Task]]:
@@ -74,42 +75,56 @@ def _interleaved(device: int, devices: int, pieces: int, chunks: int, *, backwar
     return found
 
 
-def run_pipeline(stages: Sequence[Stage], queues: Sequence[Sequence[Task]]) -> list[list[Slot]]:
-    """When each task runs: after the one before it on its device, and what it needs from its neighbours."""
-    ends: dict[Task, float] = {}
-    slots: list[list[Slot]] = [[] for _ in queues]
+def run_pipeline(
+    onward_s: Sequence[float], queues: Sequence[Sequence[Task]], perform: Callable[[int, Task, float], Slot]
+) -> tuple[list[list[Slot]], list[Hop]]:
+    """When each task runs: after the one before it on its device, and what it needs from its neighbours.
+
+    onward_s: what a piece takes from each stage but the last to the next one, and back; each way one after another.
+    perform: runs a task on a device, after those before it and not before its input is there, at the given time.
+    """
+    run = _Pipeline(onward_s=onward_s, perform=perform, slots=[[] for _ in queues])
     places = [0] * len(queues)
     while any(place < len(queue) for place, queue in zip(places, queues, strict=True)):
-        moved = False
+        before = list(places)
         for device, queue in enumerate(queues):
-            while places[device] < len(queue):
-                task = queue[places[device]]
-                ready = _ready_s(task, stages, ends)
-                if ready is None:
-                    break
-                start = max(ready, slots[device][-1].end_s if slots[device] else 0.0)
-                stage = stages[task.stage]
-                ends[task] = start + (stage.backward_s if task.backward else stage.forward_s)
-                slots[device].append(Slot(task=task, start_s=start, end_s=ends[task]))
+            while places[device] < len(queue) and run.can(queue[places[device]]):
+                run.do(device, queue[places[device]])
                 places[device] += 1
-                moved = True
-        assert moved, "tasks that wait for each other"
-    return slots
+        assert places != before, "tasks that wait for each other"
+    return run.slots, run.hops
 
 
-def _ready_s(task: Task, stages: Sequence[Stage], ends: dict[Task, float]) -> float | None:
-    """When a task's input is there; None while that is not known."""
-    needs: list[tuple[Task, float]] = []
-    last = len(stages) - 1
-    if task.backward:
-        needs.append((Task(stage=task.stage, piece=task.piece, backward=False), 0.0))
-        if task.stage < last:
-            needs.append((Task(stage=task.stage + 1, piece=task.piece, backward=True), stages[task.stage].onward_s))
-    elif task.stage:
-        needs.append((Task(stage=task.stage - 1, piece=task.piece, backward=False), stages[task.stage - 1].onward_s))
-    if any(need not in ends for need, _ in needs):
-        return None
-    return max((ends[need] + seconds for need, seconds in needs), default=0.0)
+@dataclass(slots=True, kw_only=True)
+class _Pipeline:
+    """What has run so far."""
+
+    onward_s: Sequence[float]
+    perform: Callable[[int, Task, float], Slot]
+    slots: list[list[Slot]]
+    hops: list[Hop] = field(default_factory=list)
+    there: dict[Task, float] = field(default_factory=dict)  # when what a task needs of its neighbour has come
+    done: set[Task] = field(default_factory=set)
+    free: dict[tuple[int, bool], float] = field(default_factory=dict)  # when a link has carried all before, each way
+
+    def can(self, task: Task) -> bool:
+        """Whether it is known when a task's inputs are there."""
+        first = task.stage == (len(self.onward_s) if task.backward else 0)
+        forward = replace(task, backward=False)
+        return (first or task in self.there) and (not task.backward or forward in self.done)
+
+    def do(self, device: int, task: Task) -> None:
+        """Runs a task, and sends on what it makes."""
+        slot = self.perform(device, task, self.there.get(task, 0.0))
+        self.slots[device].append(slot)
+        self.done.add(task)
+        link, to = (task.stage - 1, task.stage - 1) if task.backward else (task.stage, task.stage + 1)
+        if not 0 <= link < len(self.onward_s):
+            return
+        start = max(slot.end_s, self.free.get((link, task.backward), 0.0))
+        end = self.free[link, task.backward] = start + self.onward_s[link]
+        self.there[replace(task, stage=to)] = end
+        self.hops.append(Hop(task=task, start_s=start, end_s=end))
 
 
 def pieces_under_way(slots: Sequence[Slot]) -> int:
@@ -130,19 +145,27 @@ def balanced(weights: Sequence[float], parts: int) -> list[int]:
     >>> balanced([1, 1, 1, 3], 2)
     [0, 3]
     """
-    count = len(weights)
+    return balanced_among([weights] * parts)
+
+
+def balanced_among(weights: Sequence[Sequence[float]]) -> list[int]:
+    """The same where weights depend on the part: those of each, as on the device that runs it.
+
+    >>> balanced_among([[1, 1, 1, 1], [3, 3, 3, 3]])
+    [0, 3]
+    """
+    parts, count = len(weights), len(weights[0])
     if count < parts:
         raise InputError(f"a pipeline of {parts} stages: the model has {count} blocks to put there")
-    sums = [0.0]
-    for weight in weights:
-        sums.append(sums[-1] + weight)
+    sums = [[0.0, *accumulate(row)] for row in weights]
     # best[j]: the heaviest part of the first j weights, and its last cut
-    best: list[tuple[float, int]] = [(0.0, 0)] + [(sums[j], 0) for j in range(1, count + 1)]
+    best: list[tuple[float, int]] = [(sums[0][j], 0) for j in range(count + 1)]
     cuts = [[0] * (count + 1)]
     for part in range(1, parts):
+        own = sums[part]
         following: list[tuple[float, int]] = [(float("inf"), 0)] * (count + 1)
         for j in range(part + 1, count + 1):
-            following[j] = min((max(best[i][0], sums[j] - sums[i]), i) for i in range(part, j))
+            following[j] = min((max(best[i][0], own[j] - own[i]), i) for i in range(part, j))
         best = following
         cuts.append([cut for _, cut in best])
     found, end = [], count

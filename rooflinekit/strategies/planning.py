@@ -12,6 +12,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.origin import resized
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.strategies.compiling import check_execution, graphs_of, in_graphs
 from rooflinekit.strategies.mesh import on_mesh
 from rooflinekit.strategies.prediction import ParallelPrediction, Share
 from rooflinekit.strategies.program import Wiring, program_of
@@ -52,6 +53,7 @@ def plan(
     graph: Graph, setting: Setting, strategy: Strategy, *, savers: Savers, proportional: bool = False
 ) -> ParallelPrediction:
     """The prediction of a step on the setting's devices; the graph's batch is that of all of them."""
+    check_execution(strategy, len(setting.numbers), setting.execution)
     batch, machines = batch_of(graph), [setting.machine(number) for number in setting.numbers]
 
     @cache
@@ -65,7 +67,7 @@ def plan(
         shares, messages, busy = on_mesh(graph, setting, strategy, savers)
         return ParallelPrediction(
             cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=shares, messages=messages,
-            communication_s=busy, alone=alone,
+            communication_s=busy, alone=alone, assumptions=graphs_of(shares[0].prediction.graph),
         )  # fmt: skip
     parts = (
         split_by_rate(batch, [1 / each_alone()[machine.name].total_s for machine in machines])
@@ -80,6 +82,7 @@ def plan(
     return ParallelPrediction(
         cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=found[0],
         messages=found[1].messages, communication_s=found[1].communication_s, alone=alone,
+        assumptions=graphs_of(found[0][0].prediction.graph),
     )  # fmt: skip
 
 
@@ -105,6 +108,9 @@ def _replicas(
     wiring = setting.wiring(**groups) if ranks > 1 else Wiring(routes={}, constants=setting.links)
     threads = ranks if isinstance(strategy, DataParallel) else 1
     sized = {size: resized(graph, **{BATCH: _piece(size, savers)}) for size in {part.batch for part in parts}}
+    if isinstance(strategy, DDP | FSDP) and ranks > 1:
+        host, way = setting.host, setting.execution
+        sized = {size: in_graphs(own, strategy, host, way) for size, own in sized.items()}
     predictions = []
     for (_, size, first), members in kinds.items():
         machine = members[0].machine

@@ -27,7 +27,7 @@ class Share:
 
     numbers: tuple[int, ...]  # of the devices, as the cluster counts them
     batch: int  # samples
-    prediction: Prediction  # of what it runs, as if it never waited for others
+    prediction: Prediction  # of what it runs, as if it never waited for others; in a pipeline two pieces
     run: DeviceRun
     terms: Mapping[str, float]  # seconds; they add up to `total_s`
     memory: MemoryUse

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from rooflinekit.errors import InputError
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.model.collectives import LinkConstants, time_collective
 from rooflinekit.model.links import Route
 from rooflinekit.step.execution import issues_for
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.step.timeline import issue_cost_s, reads_a_number
+from rooflinekit.step.timeline import is_captured, issue_cost_s, reads_a_number
 from rooflinekit.strategies.queues import Barrier, Item, Pace, Transmission, Work
 from rooflinekit.strategies.rewriting import is_ours
 
@@ -42,28 +41,28 @@ def program_of(p: Prediction, wiring: Wiring, threads: int = 1) -> tuple[list[It
 
     threads: how many issue their forward ops, and copy their inputs, in turns with this one.
 
-    Eager steps are issued anew, so that a device that has waited finds its kernels launched. CUDA graphs, steps in a
-    loop and those of a CPU keep the gaps between their kernels. Raises InputError for collectives in a compiled step.
+    Eager and compiled steps are issued anew, so that a device that has waited finds its kernels launched. Steps that
+    are one CUDA graph, steps in a loop and those of a CPU keep the gaps between their kernels.
     """
-    host = p.host
-    if p.execution.fused and any(is_ours(op) for op in p.graph.ops):
-        raise InputError(
-            f"execution {p.execution.backend!r}: where torch.compile would put collectives is not modelled; choose "
-            "'eager' or 'cuda-graph'"
-        )
     plain = is_issued_anew(p)
-    pace = Pace(
-        device=p.machine.device, latency_s=host.launch_latency, sync_s=host.sync,
+    items: list[Item] = [Work(what="step and inputs", cpu_s=_before_the_first_op(p, threads))] if plain else []
+    return items + [item for _, item in items_of(p, wiring, threads)], pace_of(p)
+
+
+def pace_of(p: Prediction) -> Pace:
+    """How CPU and GPU of the device meet."""
+    plain = is_issued_anew(p)
+    return Pace(
+        device=p.machine.device, latency_s=p.host.launch_latency, sync_s=p.host.sync,
         tail_s=None if plain else p.timeline.tail_s, steady=not plain,
     )  # fmt: skip
-    items: list[Item] = [Work(what="step and inputs", cpu_s=_before_the_first_op(p, threads))] if plain else []
-    return items + list(_items(p, wiring, threads, plain=plain)), pace
 
 
 def is_issued_anew(p: Prediction) -> bool:
     """Whether kernels start when they are launched, and not at fixed gaps."""
     way = p.execution
-    return way.backend == "eager" and way.sync == "step" and not way.non_blocking and p.machine.device.kind != "cpu"
+    whole = way.backend == "cuda-graph" or way.sync != "step" or way.non_blocking
+    return not whole and p.machine.device.kind != "cpu"
 
 
 def copied_s(p: Prediction, threads: int = 1) -> float:
@@ -75,32 +74,44 @@ def _before_the_first_op(p: Prediction, threads: int) -> float:
     """Of the CPU: the step's start, and inputs that it copies and waits for."""
     copies = p.timeline.copies
     waits = copies[-1].end_s + p.host.sync - p.host.step if copies else 0.0
-    return p.host.step + waits + copied_s(p, threads - 1)
+    return p.host.step + waits + copied_s(p, threads - 1) + entry_s(p)
 
 
-def _items(p: Prediction, wiring: Wiring, threads: int, *, plain: bool) -> Iterator[Item]:
-    spans = iter(p.spans)
+def entry_s(p: Prediction) -> float:
+    """CPU time of entering a compiled step; of one that is replayed also of launching its first CUDA graph."""
+    host, way = p.host, p.execution
+    return (host.guards if way.fused else 0.0) + (host.launch + host.graph_launch if way.as_graph else 0.0)
+
+
+def items_of(p: Prediction, wiring: Wiring, threads: int = 1) -> Iterator[tuple[Op, Item]]:
+    """What the device does for each op in order, see `program_of`."""
+    spans, plain = iter(p.spans), is_issued_anew(p)
     for issue in issues_for(p.graph, p.machine.device, p.execution):
         op = issue.op
         if is_ours(op):
-            # A collective is one more kernel to launch; waiting for one is an event in a queue.
-            cost_s = p.host.dispatch_s("default") if plain else 0.0
+            # A collective is one more kernel to launch; waiting for one is an event in a queue. A CUDA graph of what is
+            # compiled holds all but those of the copies, which DDP's and FSDP's hooks send.
+            outside = not p.execution.as_graph or op.attrs.get("group") == "data"
+            cost_s = p.host.dispatch_s("default") if plain and outside else 0.0
             if "keys" in op.attrs:
-                yield Barrier(keys=op.attrs["keys"])
+                yield op, Barrier(keys=op.attrs["keys"])
             elif "collective" in op.attrs:
-                yield wiring.item(op, cost_s)
+                yield op, wiring.item(op, cost_s)
             else:
                 waits = op.attrs.get("waits", False)
-                yield Work(what=op.name, cpu_s=op.attrs["cpu_s"] if plain or waits else 0.0, waits=waits)
+                yield op, Work(what=op.name, cpu_s=op.attrs["cpu_s"] if plain or waits else 0.0, waits=waits)
             continue
         own = [next(spans) for _ in issue.kernels]
         timings = tuple(span.timing for span in own)
         if not plain:
-            yield Work(what=op.name, kernels=timings, gaps_s=tuple(span.waited_s for span in own))
+            yield op, Work(what=op.name, kernels=timings, gaps_s=tuple(span.waited_s for span in own))
+            continue
+        if is_captured(op, p.execution):
+            yield op, Work(what=op.name, kernels=timings)
             continue
         further_s = max(0, len(timings) - 1) * p.host.launch
         turns = threads if op.phase is Phase.FORWARD else 1
-        yield Work(
+        yield op, Work(
             what=op.name, kernels=timings, cpu_s=turns * (issue_cost_s(issue, p.host, p.execution) - further_s),
             between_s=turns * p.host.launch, syncs=reads_a_number(op),
         )  # fmt: skip

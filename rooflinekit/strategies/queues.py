@@ -8,7 +8,7 @@ in is communication, the rest the wait for a slower device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.collectives import CollectiveTiming
@@ -114,29 +114,51 @@ class Pace:
 
 def run_devices(programs: Sequence[tuple[Sequence[Item], Pace]]) -> Run:
     """Runs devices whose programs hold the same collectives in the same order."""
-    devices = [_Device(items, pace) for items, pace in programs]
-    messages: list[Message] = []
-    ended: dict[str, float] = {}
-    for sent in [item for item in programs[0][0] if isinstance(item, Transmission)]:
+    devices, links = [DeviceQueues(pace) for _, pace in programs], Links()
+    run_together(devices, [items for items, _ in programs], links)
+    return Run(devices=tuple(device.finished() for device in devices), messages=tuple(links.messages))
+
+
+def run_together(devices: Sequence[DeviceQueues], programs: Sequence[Sequence[Item]], links: Links) -> None:
+    """Goes on with a program on each device; their collectives are the same, in the same order."""
+    for device, items in zip(devices, programs, strict=True):
+        device.items, device.place = items, 0
+    for sent in [item for item in programs[0] if isinstance(item, Transmission)]:
+        links.carry(sent, devices)
+    for device in devices:
+        device.go_on()
+
+
+@dataclass(slots=True, kw_only=True)
+class Links:
+    """The links between some devices, and what they have carried: of each group one collective after another."""
+
+    free: bool = False  # whether they take no time
+    messages: list[Message] = field(default_factory=list)
+    ended: dict[str, float] = field(default_factory=dict)  # by group
+
+    def carry(self, sent: Transmission, devices: Sequence[DeviceQueues]) -> None:
+        """A collective of all these devices, which starts when the last of them has come to it."""
         ready = max([device.next_ready_s() for device in devices])
-        start = max(ready, ended.get(sent.group, 0.0))
-        end = ended[sent.group] = start + sent.timing.total_s
-        messages.append(Message(key=sent.key, group=sent.group, timing=sent.timing, start_s=start, end_s=end))
+        start = max(ready, self.ended.get(sent.group, 0.0))
+        end = self.ended[sent.group] = start + (0.0 if self.free else sent.timing.total_s)
+        message = Message(key=sent.key, group=sent.group, timing=sent.timing, start_s=start, end_s=end)
+        self.messages.append(message)
         for device in devices:
-            device.receive(messages[-1], sent)
-    return Run(devices=tuple(device.finished() for device in devices), messages=tuple(messages))
+            device.receive(message, sent)
 
 
-class _Device:
+class DeviceQueues:
     """One device on its way through its program; times in seconds from the start of the step."""
 
-    def __init__(self, items: Sequence[Item], pace: Pace) -> None:
-        self.items, self.pace, self.place = items, pace, 0
+    def __init__(self, pace: Pace) -> None:
+        self.items: Sequence[Item] = ()
+        self.pace, self.place = pace, 0
         self.cpu = self.gpu = self.barrier = 0.0
         self.idle = self.exposed = self.straggling = self.contention = self.offload = 0.0
         self.spans: list[KernelSpan] = []
         self.work: list[tuple[str, float, float]] = []
-        self.messages: list[tuple[Message, Slowdown]] = []
+        self.messages: list[tuple[Message, Slowdown]] = []  # that are not over yet
         self.ends: dict[str, float] = {}
 
     def next_ready_s(self) -> float:
@@ -157,14 +179,21 @@ class _Device:
         if sent.blocking:
             self.barrier = max(self.barrier, message.end_s)
 
-    def finished(self) -> DeviceRun:
-        """Goes on to the end of the step."""
+    def hold(self, until_s: float) -> None:
+        """The device computes nothing before that."""
+        self.barrier = max(self.barrier, until_s)
+
+    def go_on(self) -> None:
+        """To the end of its program, in which no collective is left."""
         while self.place < len(self.items):
             item = self.items[self.place]
             assert not isinstance(item, Transmission)
             self._step(item)
             self.place += 1
-        self.barrier = max([self.barrier, *(message.end_s for message, _ in self.messages)])
+
+    def finished(self) -> DeviceRun:
+        """What has become of the step; all that it has sent is over."""
+        self.hold(max(self.ends.values(), default=0.0))
         left = 0.0 if self.pace.steady else max(0.0, self.cpu - self.gpu)  # of the CPU, after the last kernel
         tail = self.pace.sync_s if self.pace.tail_s is None else self.pace.tail_s
         self.idle += left + tail
@@ -172,7 +201,7 @@ class _Device:
         return DeviceRun(
             spans=tuple(self.spans), cpu=tuple(self.work), idle_s=self.idle, exposed_s=self.exposed,
             straggling_s=self.straggling, contention_s=self.contention, end_s=self.gpu + tail,
-            communicates=bool(self.messages), offload_s=self.offload,
+            communicates=bool(self.ends), offload_s=self.offload,
         )  # fmt: skip
 
     def _earliest(self) -> float:
@@ -208,6 +237,8 @@ class _Device:
 
     def _stand_still(self, ready_s: float) -> None:
         """Until the barrier, from when the device could have gone on; `gpu` is then when it does."""
+        if self.messages:
+            self.messages = [one for one in self.messages if one[0].end_s > ready_s]
         self.gpu = max(ready_s, self.barrier)
         if self.gpu > ready_s:
             busy = covered([(m.start_s, m.end_s) for m, _ in self.messages], ready_s, self.gpu)

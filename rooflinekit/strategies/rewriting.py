@@ -14,17 +14,20 @@ from typing import Any
 
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Basis, Op, Phase, PricedOp
+from rooflinekit.ir.op import ADDED, EAGER, Basis, Op, Phase, PricedOp
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 
-COLLECTIVE, WAIT, WORK = "collective", "wait", "work"
-_KINDS = {COLLECTIVE: "rooflinekit.collective", WAIT: "rooflinekit.wait", WORK: "rooflinekit.work"}
-_OURS = frozenset(_KINDS.values())
+COLLECTIVE, WAIT, WORK, BEGIN = (f"{ADDED}{what}" for what in ("collective", "wait", "work", "graph"))
 
 
 def is_ours(op: Op) -> bool:
     """Whether a strategy has put it in."""
-    return op.kind in _OURS
+    return op.kind.startswith(ADDED)
+
+
+def is_begin(op: Op) -> bool:
+    """Whether it marks where a compiled graph begins."""
+    return op.kind == BEGIN
 
 
 def collective(
@@ -47,10 +50,18 @@ def work(name: str, seconds: float, phase: Phase, **attrs: Any) -> PricedOp:
     return _ours(WORK, name, phase, {"cpu_s": seconds, **attrs})
 
 
+def begin(name: str, seconds: float, phase: Phase) -> PricedOp:
+    """A compiled graph begins, which takes the CPU so long."""
+    return _ours(BEGIN, name, phase, {"cpu_s": seconds})
+
+
 def copy(name: str, spec: TensorSpec, target: TensorSpec, phase: Phase) -> PricedOp:
-    """A kernel that copies a tensor."""
+    """A kernel that copies a tensor, which DDP's reducer runs and no compiler."""
     size = int(spec.bytes)
-    op = Op(name=name, kind="aten.copy_", phase=phase, inputs=(spec, target), outputs=(target,))
+    op = Op(
+        name=name, kind="aten.copy_", phase=phase, inputs=(spec, target), outputs=(target,),
+        attrs=MappingProxyType({EAGER: True}),
+    )  # fmt: skip
     return PricedOp(op=op, costs=(Cost(read_bytes=size, write_bytes=size),), basis=Basis.RULE)
 
 
@@ -59,7 +70,7 @@ def _ours(
     inputs: Sequence[TensorSpec] = (), outputs: Sequence[TensorSpec] = (),
 ) -> PricedOp:  # fmt: skip
     op = Op(
-        name=name, kind=_KINDS[what], phase=phase, inputs=tuple(inputs), outputs=tuple(outputs),
+        name=name, kind=what, phase=phase, inputs=tuple(inputs), outputs=tuple(outputs),
         attrs=MappingProxyType(dict(attrs)),
     )  # fmt: skip
     return PricedOp(op=op, costs=(), basis=Basis.FREE)
@@ -89,14 +100,31 @@ class Gradient:
 
 
 def gradients_of(graph: Graph) -> list[Gradient]:
-    """The gradients, each memory once, in the order in which backward has them ready."""
+    """The gradients, each memory once, in the order in which backward has them ready.
+
+    A compiled graph hands over all of its own when it ends, in the order of forward (observed with torch 2.13: that of
+    the graph's inputs).
+    """
     wanted = {spec.memory: spec for spec in graph.gradients}
     places: dict[str, int] = {}
     for i, priced in enumerate(graph.priced):
         if priced.op.phase is Phase.BACKWARD:
             places |= {spec.memory: i for spec in priced.op.outputs if spec.memory in wanted}
     found = [Gradient(spec=wanted[memory], place=place) for memory, place in places.items()]
-    return sorted(found, key=lambda gradient: gradient.place)
+    found.sort(key=lambda gradient: gradient.place)
+    begins = [i for i, p in enumerate(graph.priced) if is_begin(p.op)]
+    if not begins:
+        return found
+    ends = [*(i - 1 for i in begins), end_of_backward(graph) - 1]
+    handed = [replace(g, place=next(end for end in ends if end >= g.place)) for g in reversed(found)]
+    return sorted(handed, key=lambda gradient: gradient.place)
+
+
+def begin_of(priced: Sequence[PricedOp], place: int) -> int:
+    """Where the compiled graph begins in which an op stands; the op's own place where nothing is compiled."""
+    phase = priced[place].op.phase
+    begins = (i for i in range(place, -1, -1) if is_begin(priced[i].op) and priced[i].op.phase is phase)
+    return next(begins, place)
 
 
 def end_of_backward(graph: Graph) -> int:

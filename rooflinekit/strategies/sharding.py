@@ -15,6 +15,7 @@ from rooflinekit.strategies.records import FSDP
 from rooflinekit.strategies.rewriting import (
     Gradient,
     Insertions,
+    begin_of,
     buckets_of,
     bytes_of,
     collective,
@@ -26,12 +27,12 @@ from rooflinekit.strategies.rewriting import (
 )
 
 
-def sharded(graph: Graph, way: FSDP, ranks: int) -> Graph:
+def sharded(graph: Graph, way: FSDP, ranks: int, *, kept: bool = False) -> Graph:
     """What each of several processes runs. A graph without gradients, or for one process, stays as it is.
 
     Gradients are reduced and scattered as they come; each device steps its part of the weights. Stages 1 and 2 gather
     the new weights at the end. Stage 3 gathers each block's before its forward and again before its backward, and
-    frees them after it.
+    frees them after it; or, where they are `kept`, once for all pieces of a pipeline, and reduces after the last one.
     """
     if ranks == 1 or not graph.gradients:
         return graph
@@ -44,12 +45,15 @@ def sharded(graph: Graph, way: FSDP, ranks: int) -> Graph:
             f"reduce {k}", "reduce-scatter", bytes_of(group), phase=Phase.BACKWARD, inputs=[g.spec for g in group],
             outputs=[parts[g.spec.memory] for g in group],
         )  # fmt: skip
-        put.after[max(gradient.place for gradient in group)].append(send)
+        if kept and way.stage == 3:
+            put.before[end].append(send)
+        else:
+            put.after[max(gradient.place for gradient in group)].append(send)
     put.before[end].append(wait([f"reduce {k}" for k in range(len(groups))], Phase.BACKWARD))
     weights = [spec for spec in graph.weights if spec.role is Role.WEIGHT]
     shares = {spec.memory: _part(spec, spec.name, ranks) for spec in weights}
     if way.stage == 3:
-        found = _gathered_by_block(graph, way, put)
+        found = _gathered_by_block(graph, way, put, kept=kept)
     else:
         size = sum(int(spec.bytes) for spec in weights)
         gather = collective("new weights", "all-gather", size, phase=Phase.OPTIMIZER, blocking=True)
@@ -117,17 +121,17 @@ def _owners(graph: Graph) -> list[str]:
     return modules
 
 
-def _gathered_by_block(graph: Graph, way: FSDP, put: Insertions) -> Graph:
-    """Each block's weights gathered before its first op of forward, and of backward, that reads any of them."""
+def _gathered_by_block(graph: Graph, way: FSDP, put: Insertions, *, kept: bool) -> Graph:
+    """Each block's weights gathered before its first op of forward, and unless kept of backward, that reads them."""
     priced = list(graph.priced)
     blocks = {spec.memory: block_of(spec.name) for spec in graph.weights if spec.role is Role.WEIGHT}
-    for phase in (Phase.FORWARD, Phase.BACKWARD):
+    for phase in (Phase.FORWARD,) if kept else (Phase.FORWARD, Phase.BACKWARD):
         first: dict[str, int] = {}
         for i, p in enumerate(priced):
             if p.op.phase is phase:
                 for spec in p.op.inputs:
                     if spec.memory in blocks:
-                        first.setdefault(blocks[spec.memory], i)
+                        first.setdefault(blocks[spec.memory], begin_of(priced, i))
         order = sorted(first, key=first.__getitem__)
         for k, block in enumerate(order):
             key = f"gather {block or 'the root'} for {phase}"
@@ -143,6 +147,6 @@ def _gathered_by_block(graph: Graph, way: FSDP, put: Insertions) -> Graph:
             put.before[ahead].append(send)
             put.before[first[block]].append(wait([key], phase))
             for i, p in enumerate(priced):
-                if p.op.phase is phase:
+                if p.op.phase is phase or (kept and p.op.phase is Phase.BACKWARD):
                     priced[i] = renamed(p, whole)
     return with_ops(replace(graph, priced=tuple(priced)), put)

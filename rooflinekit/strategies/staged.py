@@ -1,0 +1,159 @@
+"""A step in a pipeline's stages: every device's queues over all pieces of the batch.
+
+A stage's CPU issues its tasks in their order and does not wait for its neighbours, its GPU does. Several kinds of
+devices in a stage go through each task together: the slowest sets the pace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from rooflinekit.ir.graph import Graph
+from rooflinekit.model.collectives import CollectiveTiming
+from rooflinekit.step.memory import USABLE_SHARE, MemoryUse
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.strategies.pipeline import Hop, Slot, Task, pieces_under_way, run_pipeline
+from rooflinekit.strategies.prediction import TERMS, Share
+from rooflinekit.strategies.program import is_issued_anew, pace_of
+from rooflinekit.strategies.queues import DeviceQueues, DeviceRun, Links, Message, covered, run_together
+from rooflinekit.strategies.setting import BATCH
+from rooflinekit.strategies.stages import saved_bytes
+from rooflinekit.strategies.tasks import Tasks, start_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A stage on one kind of device."""
+
+    prediction: Prediction  # of a step of `parts` pieces
+    parts: int
+    piece: Graph  # of one piece
+    tasks: Tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What runs where."""
+
+    kinds: Sequence[Mapping[tuple[int, ...], Sequence[Chunk]]]  # by device: the numbers of each kind, and its chunks
+    queues: Sequence[Sequence[Task]]
+    pieces: int
+    hops: Sequence[CollectiveTiming]  # from each stage to the next one
+
+    def chunk(self, device: int, numbers: tuple[int, ...], stage: int) -> Chunk:
+        """Stage s is on device s mod the number of devices."""
+        return self.kinds[device][numbers][stage // len(self.kinds)]
+
+
+@dataclass(slots=True)
+class _Ran:
+    """All devices after the step."""
+
+    runs: list[dict[tuple[int, ...], DeviceRun]]
+    slots: list[list[Slot]]
+    messages: list[Message]
+
+
+def run_stages(plan: Plan) -> tuple[tuple[Share, ...], tuple[Message, ...], float]:
+    """Each device's share, what is sent, and how long the links are busy."""
+    real, ideal = _run(plan, free=False), _run(plan, free=True)
+    busy = covered([(m.start_s, m.end_s) for m in real.messages])
+    shares = [
+        _share(plan, device, numbers, real, ideal, busy) for device, kinds in enumerate(plan.kinds) for numbers in kinds
+    ]
+    return tuple(shares), tuple(sorted(real.messages, key=lambda m: m.start_s)), busy
+
+
+def _run(plan: Plan, *, free: bool) -> _Ran:
+    """The step, or the step with links that take no time."""
+    devices = [{n: DeviceQueues(pace_of(own[0].prediction)) for n, own in kinds.items()} for kinds in plan.kinds]
+    links = [Links(free=free) for _ in plan.kinds]
+    messages: list[Message] = []
+    for queues, kinds in zip(devices, plan.kinds, strict=True):
+        for numbers, own in kinds.items():
+            run_together([queues[numbers]], [start_of(own[0].prediction, own[0].parts, plan.pieces)[0]], Links())
+
+    def perform(device: int, task: Task, ready_s: float) -> Slot:
+        queues, sent = devices[device], len(links[device].messages)
+        start = max(ready_s, *(one.gpu for one in queues.values()))
+        for one in queues.values():
+            one.hold(ready_s)
+        items = [plan.chunk(device, numbers, task.stage).tasks.of(task, plan.pieces) for numbers in queues]
+        run_together(list(queues.values()), items, links[device])
+        messages.extend(_of(message, task) for message in links[device].messages[sent:])
+        return Slot(task=task, start_s=start, end_s=max(start, *(one.gpu for one in queues.values())))
+
+    onward = [0.0 if free else timing.total_s for timing in plan.hops]
+    slots, hops = run_pipeline(onward, plan.queues, perform)
+    messages.extend(_hop(hop, plan.hops) for hop in hops)
+    runs = []
+    for device, queues in enumerate(devices):
+        for k in range(len(plan.kinds[device][next(iter(queues))])):
+            sent = len(links[device].messages)
+            items = [plan.kinds[device][numbers][k].tasks.finish for numbers in queues]
+            run_together(list(queues.values()), items, links[device])
+            last = Task(stage=k * len(devices) + device, piece=plan.pieces - 1, backward=True)
+            messages.extend(_of(message, last) for message in links[device].messages[sent:])
+        runs.append({numbers: one.finished() for numbers, one in queues.items()})
+    return _Ran(runs=runs, slots=slots, messages=messages)
+
+
+def _of(message: Message, task: Task) -> Message:
+    """A collective inside a stage, with the task in its name."""
+    return replace(message, key=f"{message.key}, {task.piece}", group=f"{message.group}, stage {task.stage}")
+
+
+def _hop(hop: Hop, timings: Sequence[CollectiveTiming]) -> Message:
+    task = hop.task
+    link = task.stage - task.backward
+    return Message(
+        key=f"{'back ' if task.backward else ''}{task.piece}", group=f"pipe {link}", timing=timings[link],
+        start_s=hop.start_s, end_s=hop.end_s,
+    )  # fmt: skip
+
+
+def _share(
+    plan: Plan, device: int, numbers: tuple[int, ...], real: _Ran, ideal: _Ran, busy_s: float
+) -> Share:  # fmt: skip
+    """A device's share. Waits that it also has with links for nothing are its bubble; the rest is communication."""
+    run, free = real.runs[device][numbers], ideal.runs[device][numbers]
+    own, slots = plan.kinds[device][numbers], real.slots[device]
+    p = own[0].prediction
+    copied = sum(start_of(chunk.prediction, chunk.parts, plan.pieces)[1] for chunk in own[:1])
+    waits = run.exposed_s + run.straggling_s
+    exposed = min(max(0.0, waits - free.exposed_s - free.straggling_s), busy_s)
+    terms = dict.fromkeys(TERMS, 0.0)
+    for span in run.spans:
+        for name, seconds in span.timing.terms().items():
+            terms[name] += seconds
+    terms |= {
+        "input": copied, "contention": run.contention_s, "communication": exposed, "bubble": waits - exposed,
+        "offload": run.offload_s, "overhead": run.idle_s - run.offload_s - (copied if is_issued_anew(p) else 0.0),
+    }  # fmt: skip
+    named = tuple((_name(slot), slot.start_s, slot.end_s) for slot in slots)
+    return Share(
+        numbers=numbers, prediction=p, run=replace(run, spans=(), cpu=(), slots=named), terms=MappingProxyType(terms),
+        batch=plan.pieces * own[0].piece.sizes[BATCH], memory=_memory(own, slots, plan.pieces),
+    )  # fmt: skip
+
+
+def _name(slot: Slot) -> str:
+    return f"{'backward' if slot.task.backward else 'forward'} {slot.task.piece}, stage {slot.task.stage}"
+
+
+def _memory(own: Sequence[Chunk], slots: Sequence[Slot], pieces: int) -> MemoryUse:
+    """All chunks' weights, inputs of all pieces, and what each piece under way keeps beside the one that computes."""
+    uses = [chunk.prediction.memory for chunk in own]
+    inputs = sum((pieces - chunk.parts) * sum(int(spec.bytes) for spec in chunk.piece.inputs) for chunk in own)
+    kept = max(saved_bytes(chunk.piece) for chunk in own) * (pieces_under_way(slots) - 1)
+    standing = [use.weight_bytes + use.gradient_bytes + use.state_bytes for use in uses]
+    further = sum(standing) - standing[0] + kept + inputs
+    peak, reserved = uses[0].peak_bytes + further, uses[0].reserved_bytes + further
+    return replace(
+        uses[0], peak_bytes=peak, reserved_bytes=reserved,
+        weight_bytes=sum(use.weight_bytes for use in uses), gradient_bytes=sum(use.gradient_bytes for use in uses),
+        state_bytes=sum(use.state_bytes for use in uses),
+        fits=reserved + uses[0].context_bytes <= uses[0].capacity * USABLE_SHARE,
+    )  # fmt: skip
