@@ -82,7 +82,7 @@ def search_plan(plan: Plan, goal: str, require: Iterable[str]) -> Found:
     requirement that cannot be read, and for a goal in dollars where no device states a price.
     """
     check_goal(goal)
-    asked = requirements_of(require, tuple(plan.lists))
+    asked = requirements_of(require, tuple(plan.grid.lists))
     priced = goal in ("dollars", "price") or any(r.column in ("dollars", "price") for r in asked)
     if priced and all(_price(case) is None for case in plan.cases):
         raise InputError(f"minimize {goal!r}: none of the GPUs has a launch price in its specification")
@@ -119,7 +119,7 @@ def _every(plan: Plan, case: Case, goal: str, asked: tuple[Requirement, ...]) ->
     """All combinations of sizes."""
     parts = []
     for start in range(0, plan.points, BLOCK):
-        parts.append(_predicted(case, plan.sizes_at(np.arange(start, min(start + BLOCK, plan.points)))))
+        parts.append(_predicted(case, plan.grid.at(np.arange(start, min(start + BLOCK, plan.points)))))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -127,20 +127,20 @@ def _chosen(plan: Plan, case: Case, goal: str, asked: tuple[Requirement, ...]) -
     """Those that scipy's differential evolution looks at."""
     from scipy.optimize import differential_evolution
 
-    arrays = {name: np.array(values, dtype=np.int64) for name, values in plan.lists.items()}
+    lengths = plan.grid.lengths
     seen: list[_Columns] = []
 
     def cost(places: NDArray[np.float64]) -> NDArray[np.float64]:
-        index = np.rint(places).astype(np.int64).reshape(len(arrays), -1)
-        columns = _predicted(case, {n: a[i] for (n, a), i in zip(arrays.items(), index, strict=True)})
+        index = np.rint(places).astype(np.int64).reshape(len(lengths), -1)
+        columns = _predicted(case, plan.grid.at_places(list(index)))
         seen.append(columns)
         excess = _excess(case, columns, asked)
         value = np.log(np.maximum(columns[GOALS[goal]].astype(float), 1e-300))
         return np.where(excess > 0, _FAR + np.minimum(excess, _FAR), value)
 
     differential_evolution(
-        cost, [(0, len(values) - 1) for values in arrays.values()], integrality=[True] * len(arrays), rng=0,
-        popsize=_POPULATION // len(arrays), maxiter=_GENERATIONS, polish=False, vectorized=True, updating="deferred",
+        cost, [(0, length - 1) for length in lengths], integrality=[True] * len(lengths), rng=0,
+        popsize=_POPULATION // len(lengths), maxiter=_GENERATIONS, polish=False, vectorized=True, updating="deferred",
     )  # fmt: skip
     return {name: np.concatenate([part[name] for part in seen]) for name in seen[0]}
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import math
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
@@ -17,11 +16,10 @@ import numpy as np
 import sympy
 from numpy.typing import NDArray
 
-from rooflinekit.errors import InputError, SizeError
+from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.sizes import check_dims, check_names
-from rooflinekit.ir.validity import check_at_all
 from rooflinekit.study.sweep_points import Memory, Setting, Table, predict_points
+from rooflinekit.study.sweep_sizes import Grid, Together, grid_of
 
 BLOCK = 8192  # points of one piece: arrays of as many numbers stay in a core's cache
 _ROWS = 65536  # of one piece: as many settings as this leaves room for share the points' kernels
@@ -65,17 +63,17 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A sweep: its cases, and for each size its values; every case at every combination, the last fastest."""
+    """A sweep: every case at every combination of sizes."""
 
     axes: tuple[Axis, ...]
     cases: tuple[Case, ...]
-    lists: Mapping[str, tuple[int, ...]]
+    grid: Grid
     memory: Memory = True
 
     @property
     def points(self) -> int:
         """Combinations of sizes."""
-        return math.prod(len(values) for values in self.lists.values())
+        return self.grid.points
 
     @property
     def rows(self) -> int:
@@ -92,17 +90,9 @@ class Plan:
                 index = np.arange(start, min(start + BLOCK, self.points))
                 yield Piece(
                     number=number, first=first, cases=len(cases), start=start, payload=payload,
-                    sizes=self.sizes_at(index), memory=self.memory,
+                    sizes=self.grid.at(index), memory=self.memory,
                 )  # fmt: skip
                 number += 1
-
-    def sizes_at(self, index: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        """The sizes of these combinations."""
-        if not self.lists:
-            return {}
-        places = np.unravel_index(index, [len(values) for values in self.lists.values()])
-        arrays = [np.array(values, dtype=np.int64) for values in self.lists.values()]
-        return {name: array[place] for name, array, place in zip(self.lists, arrays, places, strict=True)}
 
     def _batches(self, together: int) -> Iterator[tuple[int, tuple[Case, ...]]]:
         first = 0
@@ -117,16 +107,20 @@ class Plan:
     def parts(self) -> dict[str, str]:
         """What tells this sweep from others: a digest of each axis and of the sizes."""
         found = {axis.name: _digest(axis.choices) for axis in self.axes}
-        return {**found, "sizes": _digest(self.lists), "columns": _digest(self.memory)}
+        return {
+            **found,
+            "sizes": _digest([self.grid.lists, self.grid.together] if self.grid.together else self.grid.lists),
+            "columns": _digest(self.memory),
+        }
 
 
 def plan_of(
-    axes: Sequence[Axis], common: Mapping[str, Any], sizes: Mapping[str, Any], *, memory: Memory = True
-) -> Plan:
+    axes: Sequence[Axis], common: Mapping[str, Any], sizes: Mapping[str, Any], *, memory: Memory = True,
+    together: Together = None,
+) -> Plan:  # fmt: skip
     """The sweep over these axes and sizes.
 
-    common: fields of a `Case` that no axis sets. sizes: for each open size a positive integer, or a list, range or
-    array of them. Raises SizeError as `Graph.at` does, and where the trace does not hold at one of the sizes.
+    common: fields of a `Case` that no axis sets. sizes, together: see `grid_of`, which says what is raised.
     """
     cases = []
     for chosen in product(*(axis.choices.items() for axis in axes)):
@@ -135,27 +129,8 @@ def plan_of(
         setting = Setting(**{f.name: given[f.name] for f in fields(Setting)})
         labels = {axis.name: label for axis, (label, _) in zip(axes, chosen, strict=True)}
         cases.append(Case(labels=labels, graph=given["graph"], setting=setting))
-    lists = {name: _listed(name, given) for name, given in sizes.items()}
-    for graph in {id(case.graph): case.graph for case in cases}.values():
-        for name in (size.name for size in graph.forced if size.name in lists):
-            for value in lists[name]:
-                graph.at(**{name: value})
-    forced = {size.name for case in cases for size in case.graph.forced}
-    lists = {name: values for name, values in lists.items() if name not in forced}
-    for graph in {id(case.graph): case.graph for case in cases}.values():
-        check_names(lists, graph.dims)
-        for condition in graph.conditions:
-            check_at_all(condition, lists, graph.sizes)
-    return Plan(axes=tuple(axes), cases=tuple(cases), lists=lists, memory=memory)
-
-
-def _listed(name: str, given: Any) -> tuple[int, ...]:
-    if not isinstance(given, Iterable) or isinstance(given, str):
-        return tuple(check_dims({name: given}, (name,)).values())
-    found = list(given)
-    if not found:
-        raise SizeError(f"size {name!r}: expected a positive integer or a list of them; got {given!r:.60}")
-    return tuple(check_dims({name: value}, (name,))[name] for value in found)
+    graphs = {id(case.graph): case.graph for case in cases}.values()
+    return Plan(axes=tuple(axes), cases=tuple(cases), grid=grid_of(graphs, sizes, together), memory=memory)
 
 
 # --- to other processes ----------------------------------------------------------------------------------------------
