@@ -69,12 +69,12 @@ def sweep(
 
 def plan_of(workload: Workload, target: str, *, memory: bool = True) -> Plan:
     """The sweep that the options describe."""
-    from rooflinekit import sweep_workflows
     from rooflinekit.step.execution import Execution
+    from rooflinekit.sweep_places import swept
 
     words: Sequence[str] = [word.strip() for word in workload.execution["backend"].split(",")]
     executions = [Execution(**{**workload.execution, "backend": word}) for word in words]
     machines, host, _ = replace(workload, execution={**workload.execution, "backend": words[0]}).setting()
     (graph,) = workload.trace(target, sizes_open=True)
     chosen = executions if len(executions) > 1 else executions[0]
-    return sweep_workflows.swept(graph, machines, host, chosen, workload.lists, memory=memory)
+    return swept(graph, machines, host, chosen, workload.lists, memory=memory)

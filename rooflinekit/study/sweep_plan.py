@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
-from rooflinekit.study.sweep_points import Memory, Setting, Table, predict_points
+from rooflinekit.study.sweep_clusters import Team, predict_settings
+from rooflinekit.study.sweep_points import Memory, Setting, Table
 from rooflinekit.study.sweep_sizes import Grid, Together, grid_of
 
 BLOCK = 8192  # points of one piece: arrays of as many numbers stay in a core's cache
 _ROWS = 65536  # of one piece: as many settings as this leaves room for share the points' kernels
+_EACH = 4  # points of one piece where each is predicted by itself, which takes tenths of a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class Axis:
     """What varies beside the sizes: for each choice, by its name, the fields of a `Case` that it sets."""
 
     name: str
-    choices: Mapping[str, Mapping[str, Any]]
+    choices: Mapping[Any, Mapping[str, Any]]
     shown: bool = True  # whether results have a column of it
 
 
@@ -38,9 +40,9 @@ class Axis:
 class Case:
     """One choice on every axis."""
 
-    labels: Mapping[str, str]  # axis → choice
+    labels: Mapping[str, Any]  # axis → choice
     graph: Graph
-    setting: Setting
+    setting: Setting | Team
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +56,12 @@ class Piece:
     payload: bytes  # graph and settings
     sizes: Mapping[str, NDArray[np.int64]]
     memory: Memory
+    each: bool  # whether points are predicted one by one
 
     def predict(self) -> list[Table]:
         """A table for each case."""
         graph, settings = opened(self.payload)
-        return predict_points(graph, settings, self.sizes, memory=self.memory)
+        return predict_settings(graph, settings, self.sizes, memory=self.memory)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,17 +83,23 @@ class Plan:
         """Predictions."""
         return self.points * len(self.cases)
 
+    @property
+    def each(self) -> bool:
+        """Whether points are predicted one by one, as steps on several devices are."""
+        return isinstance(self.cases[0].setting, Team)
+
     def pieces(self) -> Iterator[Piece]:
         """The work, in the order of the cases and sizes; many cases together where sizes are few."""
         number = 0
-        together = max(1, _ROWS // max(1, min(BLOCK, self.points)))
+        block = _EACH if self.each else BLOCK
+        together = 1 if self.each else max(1, _ROWS // max(1, min(block, self.points)))
         for first, cases in self._batches(together):
             payload = packed(cases[0].graph, [case.setting for case in cases])
-            for start in range(0, self.points, BLOCK):
-                index = np.arange(start, min(start + BLOCK, self.points))
+            for start in range(0, self.points, block):
+                index = np.arange(start, min(start + block, self.points))
                 yield Piece(
                     number=number, first=first, cases=len(cases), start=start, payload=payload,
-                    sizes=self.grid.at(index), memory=self.memory,
+                    sizes=self.grid.at(index), memory=self.memory, each=self.each,
                 )  # fmt: skip
                 number += 1
 
@@ -114,19 +123,24 @@ class Plan:
         }
 
 
+def _setting(given: Mapping[str, Any]) -> Setting:
+    return Setting(**{f.name: given[f.name] for f in fields(Setting)})
+
+
 def plan_of(
     axes: Sequence[Axis], common: Mapping[str, Any], sizes: Mapping[str, Any], *, memory: Memory = True,
-    together: Together = None,
+    together: Together = None, made: Callable[[Mapping[str, Any]], Setting | Team] = _setting,
 ) -> Plan:  # fmt: skip
     """The sweep over these axes and sizes.
 
-    common: fields of a `Case` that no axis sets. sizes, together: see `grid_of`, which says what is raised.
+    common: what no axis sets. made: makes a setting of what the axes have chosen and what is common. sizes, together:
+    see `grid_of`, which says what is raised.
     """
     cases = []
     for chosen in product(*(axis.choices.items() for axis in axes)):
         set_by = {name: value for _, changes in chosen for name, value in changes.items()}
         given = {**common, **set_by}
-        setting = Setting(**{f.name: given[f.name] for f in fields(Setting)})
+        setting = made(given)
         labels = {axis.name: label for axis, (label, _) in zip(axes, chosen, strict=True)}
         cases.append(Case(labels=labels, graph=given["graph"], setting=setting))
     graphs = {id(case.graph): case.graph for case in cases}.values()
@@ -147,7 +161,7 @@ def _read_only(values: dict[Any, Any]) -> Mapping[Any, Any]:
     return MappingProxyType(values)
 
 
-def packed(graph: Graph, settings: Sequence[Setting]) -> bytes:
+def packed(graph: Graph, settings: Sequence[Setting | Team]) -> bytes:
     """A graph and settings for another process. Raises InputError for a graph that holds what cannot go there."""
     stream = io.BytesIO()
     try:
@@ -158,7 +172,7 @@ def packed(graph: Graph, settings: Sequence[Setting]) -> bytes:
 
 
 @lru_cache(maxsize=4)
-def opened(payload: bytes) -> tuple[Graph, tuple[Setting, ...]]:
+def opened(payload: bytes) -> tuple[Graph, tuple[Setting | Team, ...]]:
     """What `packed` has packed."""
     return pickle.loads(payload)  # type: ignore[no-any-return]
 
