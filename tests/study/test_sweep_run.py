@@ -1,11 +1,14 @@
 """Sweeps by other processes, in files, and after an interruption."""
 
 import json
+import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +56,24 @@ def test_any_executor_gives_the_same_rows(graph: rk.Graph) -> None:
         same(swept(graph, executor=threads), alone)
     with ProcessPoolExecutor(1) as processes:
         same(swept(graph, executor=processes), alone)
+
+
+class Messages(Executor):
+    """As mpi4py.futures.MPIPoolExecutor: a worker gets a message of bytes and answers with one; it is given late."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = Future[Any]()
+        future.set_running_or_notify_cancel()
+        done, given, options = pickle.loads(pickle.dumps((fn, args, kwargs)))
+        answer = pickle.dumps(done(*given, **options))
+        threading.Timer(0.01, lambda: future.set_result(pickle.loads(answer))).start()
+        return future
+
+
+@pytest.mark.usefixtures("small")
+def test_an_executor_that_sends_messages(graph: rk.Graph) -> None:
+    assert not hasattr(Messages(), "_max_workers")
+    same(swept(graph, executor=Messages()), swept(graph, workers=1))
 
 
 @pytest.mark.slow
