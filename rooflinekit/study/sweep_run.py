@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -103,11 +104,24 @@ def _results(
         return
     # Where processes can be forked they need not import the caller's program again, which may not be made for that.
     method = "fork" if sys.platform == "linux" else None
-    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context(method))
+    context = multiprocessing.get_context(method)
+    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_end_with_parent)
     try:
         yield from _handed_out(pieces, pool, count)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Where the process that hands out is killed, its workers would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _handed_out(pieces: list[Piece], executor: Executor, workers: int) -> Iterator[tuple[Piece, list[Table]]]:
