@@ -50,15 +50,11 @@ class Places:
         given = {"strategies": self.strategies, "savers": self.savers, "split": self.split != "even" or None}
         if extra := [name for name, value in given.items() if value is not None]:
             raise InputError(f"{', '.join(extra)}: of training steps on several devices: give clusters=[…] too")
-        if isinstance(self.gpus, str) or any(isinstance(gpu, int) for gpu in self.gpus):
-            raise InputError(
-                f"gpus: expected a list of GPUs; got {self.gpus!r:.60}; numbers of devices go with clusters"
-            )
         self.machines()
 
     def machines(self) -> tuple[Machine, ...]:
         """The GPUs, where they are these and no clusters."""
-        gpus: Any = self.gpus or ()
+        gpus: Any = self.gpus
         return machines_of(gpus)
 
     def mode(self, given: Mode | None) -> Mode:

@@ -95,7 +95,7 @@ def test_labels_say_what_is_not_as_by_default() -> None:
     ("options", "message"),
     [
         ({}, "expected gpus=[…], or clusters=[…] for training steps on several devices"),
-        ({"gpus": [4]}, "gpus: expected a list of GPUs; got [4]; numbers of devices go with clusters"),
+        ({"gpus": [4]}, "gpu: expected a name, a path or a Device; got 4"),
         ({"gpus": ["nvidia-l4"], "strategies": ["ddp"], "savers": rk.Savers()},
          "strategies, savers: of training steps on several devices: give clusters=[…] too"),
         ({"clusters": "dgx-a100"}, "clusters: expected a list; got 'dgx-a100'"),
