@@ -40,13 +40,13 @@ def sizes_of(assigned: list[str], rest: list[str], names: tuple[str, ...]) -> di
 def size_lists_of(assigned: list[str], rest: list[str], names: tuple[str, ...]) -> dict[str, Sequence[int]]:
     """As `sizes_of`, where a size may be a list of numbers (1,2,4) or of ranges (1:64, or 8:4096:8)."""
     words = _size_words(assigned, rest, names)
-    return {name: _integers(option, value) for name, (option, value) in words.items()}
+    return {name: integers(option, value) for name, (option, value) in words.items()}
 
 
-def _integers(option: str, text: str) -> Sequence[int]:
+def integers(option: str, text: str) -> Sequence[int]:
     """The numbers of a list; a range includes its end.
 
-    >>> list(_integers("--batch", "1,2,8:24:8"))
+    >>> list(integers("--batch", "1,2,8:24:8"))
     [1, 2, 8, 16, 24]
     """
     found: list[int] = []

@@ -104,12 +104,12 @@ def _size(over: str) -> tuple[str, list[int]]:
 
 
 def _table(workload: Workload, target: str, name: str, values: list[int]) -> Any:
-    from rooflinekit import sweep_workflows
     from rooflinekit.study import sweep_run
+    from rooflinekit.sweep_places import swept
 
     graph, others = _opened(workload, target, name)
     machines, host, execution = workload.setting()
-    plan = sweep_workflows.swept(graph, machines, host, execution, {**others, name: values})
+    plan = swept(graph, machines, host, execution, {**others, name: values})
     return sweep_run.run(plan, executor=None, workers=None, progress=None)
 
 

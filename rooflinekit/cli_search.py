@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from rooflinekit.cli_options import JsonOption, TargetArgument, print_json
-from rooflinekit.cli_sweep import plan_of
+from rooflinekit.cli_sweep import ClusterOption, GpusOption, StrategyOption, ZipOption, plan_of
 from rooflinekit.cli_workload import OPEN, Workload, describes_workload
+from rooflinekit.errors import InputError
 
 
 def register(app: typer.Typer) -> None:
@@ -17,13 +18,20 @@ def register(app: typer.Typer) -> None:
     app.command(context_settings=OPEN)(search)
 
 
-@functools.partial(describes_workload, many_sizes=True)
+@functools.partial(describes_workload, many_sizes=True, needs_gpu=False)
 def search(
     workload: Workload,
     target: TargetArgument,
+    cluster: ClusterOption = None,
+    gpus: GpusOption = None,
+    strategy: StrategyOption = None,
+    zip: ZipOption = None,
     minimize: Annotated[str, typer.Option(help="time, dollars (launch price by throughput), memory or price")] = "time",
     require: Annotated[
         list[str] | None, typer.Option(metavar="BOUND", help="'time<0.1 s', 'throughput>=1000', 'batch>=8'; repeatable")
+    ] = None,
+    price: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=DOLLARS", help="of one device, for its launch price; repeatable")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -39,8 +47,20 @@ def search(
     # what can be wrong is looked at before the slow part
     check_goal(minimize)
     requirements_of(require or (), tuple(workload.lists))
-    found = search_plan(plan_of(workload, target), minimize, require or ())
+    prices = dict(map(_price, price or ()))
+    plan = plan_of(workload, target, cluster, gpus, strategy, zip)
+    found = search_plan(plan, minimize, require or (), prices)
     if as_json:
         print_json(found.to_dict())
     else:
         print(found)
+
+
+def _price(text: str) -> tuple[str, float]:
+    name, equals, dollars = text.partition("=")
+    try:
+        if name and equals:
+            return name, float(dollars)
+    except ValueError:
+        pass
+    raise InputError(f"--price {text!r}: expected a device and its dollars, such as nvidia-l4=2500")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rooflinekit.cli_options import JsonOption, TargetArgument
+from rooflinekit.cli_parse import integers
 from rooflinekit.cli_workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError
 
@@ -19,19 +20,37 @@ if TYPE_CHECKING:
 
 _SHOWN = 100  # rows that a terminal gets
 
+ClusterOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME|FILE.yaml", help="training steps on several devices, in the place of --gpu; repeatable"),
+]
+GpusOption = Annotated[str | None, typer.Option(metavar="COUNTS", help="of a cluster: 1,2,4 or 1:8; by default all")]
+StrategyOption = Annotated[
+    str | None, typer.Option(help="on a cluster, one or a list: dp, ddp, zero-1, zero-2, fsdp, tensor, pipeline")
+]
+ZipOption = Annotated[
+    list[str] | None, typer.Option(metavar="NAME,NAME", help="sizes whose lists go together; repeatable")
+]
+
 
 def register(app: typer.Typer) -> None:
     """Adds the subcommand to the program's."""
     app.command(context_settings=OPEN)(sweep)
 
 
-@functools.partial(describes_workload, many_sizes=True)
+@functools.partial(describes_workload, many_sizes=True, needs_gpu=False)
 def sweep(
     workload: Workload,
     target: TargetArgument,
+    cluster: ClusterOption = None,
+    gpus: GpusOption = None,
+    strategy: StrategyOption = None,
+    zip: ZipOption = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="write .csv or .json, or a folder .parquet that goes on where it stopped"),
+        typer.Option(
+            "--out", "-o", help="write .csv or .json, or a folder .parquet; again, it goes on where it stopped"
+        ),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="processes; by default all cores for large sweeps")] = None,
     memory: Annotated[bool, typer.Option("--memory/--no-memory", help="columns of memory, and whether it fits")] = True,
@@ -40,6 +59,7 @@ def sweep(
     """Predictions at many sizes, on GPUs, in ways of execution: a row each.
 
     Sizes are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution may be a list too.
+    With --cluster and --mode training, on several devices by every --strategy, one prediction after another.
     Example: rooflinekit sweep timm:resnet50 --input batch,3,224,224 --batch 1,2,4:64:4 --gpu nvidia-l4 --gpu nvidia-t4
     """
     from rooflinekit.present.progress import counting
@@ -51,7 +71,7 @@ def sweep(
         check_out(out)
         if as_json:
             raise InputError("--json prints, and --out writes: give one of the two")
-    plan = plan_of(workload, target, memory=memory)
+    plan = plan_of(workload, target, cluster, gpus, strategy, zip, memory=memory)
     with counting("sweep", plan.rows) as progress:
         if out is not None:
             sweep_run.run_to_file(plan, out, executor=None, workers=workers, progress=progress)
@@ -67,14 +87,40 @@ def sweep(
             print(f"… {len(found)} rows in all; --out writes them")
 
 
-def plan_of(workload: Workload, target: str, *, memory: bool = True) -> Plan:
+def plan_of(
+    workload: Workload, target: str, clusters: Sequence[str] | None, gpus: str | None, strategy: str | None,
+    together: Sequence[str] | None, *, memory: bool = True,
+) -> Plan:  # fmt: skip
     """The sweep that the options describe."""
-    from rooflinekit import sweep_workflows
     from rooflinekit.step.execution import Execution
+    from rooflinekit.sweep_places import Places, swept
 
     words: Sequence[str] = [word.strip() for word in workload.execution["backend"].split(",")]
     executions = [Execution(**{**workload.execution, "backend": word}) for word in words]
-    machines, host, _ = replace(workload, execution={**workload.execution, "backend": words[0]}).setting()
-    (graph,) = workload.trace(target, sizes_open=True)
     chosen = executions if len(executions) > 1 else executions[0]
-    return sweep_workflows.swept(graph, machines, host, chosen, workload.lists, memory=memory)
+    groups = [tuple(word.strip() for word in names.split(",")) for names in together or ()]
+    if not clusters:
+        _check_gpus(workload, gpus, strategy)
+        machines, host, _ = replace(workload, execution={**workload.execution, "backend": words[0]}).setting()
+        (graph,) = workload.trace(target, sizes_open=True)
+        return swept(graph, machines, host, chosen, workload.lists, memory=memory, together=groups)
+    if workload.gpus:
+        raise InputError("--gpu: a cluster has its devices; leave it out, or --cluster")
+    if workload.options["mode"] != "training":
+        raise InputError("--cluster: steps on several devices are training steps: add --mode training")
+    places = Places(
+        None if gpus is None else integers("--gpus", gpus), clusters,
+        None if strategy is None else [word.strip() for word in strategy.split(",")],
+        None, "even", workload.own_host, chosen,
+    )  # fmt: skip
+    (graph,) = workload.trace(target, sizes_open=True)
+    return places.plan(graph, workload.lists, memory=memory, together=groups)
+
+
+def _check_gpus(workload: Workload, gpus: str | None, strategy: str | None) -> None:
+    if gpus is not None or strategy is not None:
+        raise InputError(f"--{'strategy' if gpus is None else 'gpus'}: belongs to --cluster, which is missing")
+    if not workload.gpus:
+        raise InputError(
+            "--gpu is missing: name one or more, such as --gpu nvidia-l4 (see `rooflinekit devices`), or --cluster"
+        )

@@ -73,6 +73,13 @@ class Workload:
         machines = [Machine.of(device, fit, burst=self.burst) for device, fit in zip(devices, fits, strict=True)]
         return machines, host, execution
 
+    @property
+    def own_host(self) -> str | None:
+        """The host that is named; None for a cluster's own."""
+        from rooflinekit.hardware.specs import DEFAULT_HOST
+
+        return None if self.host == DEFAULT_HOST else self.host
+
     def trace(self, *targets: str, sizes_open: bool = False) -> list[Graph]:
         """Each target's graph at the sizes given, traced once; with `sizes_open` for all sizes."""
         from rooflinekit import workflows

@@ -12,7 +12,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster, Members
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import DEFAULT_HOST, load_cluster, load_device, load_host, members_of
+from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import open_names
 from rooflinekit.ir.sizes import check_dims
@@ -21,7 +21,7 @@ from rooflinekit.step.execution import Backend, Execution
 from rooflinekit.strategies.planning import plan
 from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.strategies.records import DDP, Savers, Strategy, strategy_of
-from rooflinekit.strategies.setting import Setting
+from rooflinekit.strategies.setting import Setting, setting_of
 
 if TYPE_CHECKING:
     from rooflinekit.strategies.fitting import Fitting
@@ -57,7 +57,7 @@ def parallel(
     >>> found = parallel(graph, cluster="dgx-a100", strategy="ddp", gpus=4, batch=256)  # doctest: +SKIP
     >>> found.total_s, found.hidden_s, found.exposed_s, str(found)  # doctest: +SKIP
     """
-    setting = _setting(cluster, gpus, host, execution, links)
+    setting = setting_of(cluster, gpus, host, execution, links)
     if split not in ("even", "proportional"):
         raise InputError(f"split: expected 'even' or 'proportional'; got {split!r}")
     chosen = DDP() if strategy is None else strategy_of(strategy, len(setting.numbers))
@@ -96,7 +96,7 @@ def fit_into(
     if gpu is not None:
         return try_all(_graph_at(workload, inputs, options), _alone(gpu, host, execution), progress)
     assert cluster is not None
-    return try_all(_graph_at(workload, inputs, options), _setting(cluster, gpus, host, execution, None), progress)
+    return try_all(_graph_at(workload, inputs, options), setting_of(cluster, gpus, host, execution, None), progress)
 
 
 def _alone(gpu: str | Path | Device, host: str | Path | Host | None, execution: Execution | Backend) -> Setting:
@@ -107,24 +107,6 @@ def _alone(gpu: str | Path | Device, host: str | Path | Host | None, execution: 
     return Setting(
         cluster=Cluster(name=device.name, devices=(Members(name=device.name, count=1),), host=found.name),
         machines=(Machine.of(device, constants_for(device)),), numbers=(0,), host=found, links=load_links(),
-        execution=execution if isinstance(execution, Execution) else Execution(backend=execution),
-    )  # fmt: skip
-
-
-def _setting(
-    cluster: str | Path | Cluster, gpus: int | Sequence[int] | None, host: str | Path | Host | None,
-    execution: Execution | Backend, links: Path | None,
-) -> Setting:  # fmt: skip
-    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    machines = tuple(Machine.of(device, constants_for(device)) for device in members_of(found))
-    count = found.size if gpus is None else gpus
-    numbers = tuple(range(count)) if isinstance(count, int) else tuple(count)
-    if not numbers or any(not 0 <= number < found.size for number in numbers):
-        raise InputError(f"{found.name} has {found.size} devices; got gpus={gpus}")
-    own = found.host if host is None else host
-    return Setting(
-        cluster=found, machines=machines, numbers=numbers, links=load_links(links),
-        host=own if isinstance(own, Host) else load_host(own),
         execution=execution if isinstance(execution, Execution) else Execution(backend=execution),
     )  # fmt: skip
 

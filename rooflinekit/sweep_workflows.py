@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from rooflinekit.errors import InputError
-from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import open_names
-from rooflinekit.model.machine import Machine
 from rooflinekit.present.progress import counting
-from rooflinekit.step.execution import Backend, Execution, check_release
-from rooflinekit.workflows import execution_of, host_of, machines_of, trace
+from rooflinekit.step.execution import Backend, Execution
+from rooflinekit.sweep_places import Gpus, Places
+from rooflinekit.workflows import trace
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     import pandas as pd
 
+    from rooflinekit.strategies.records import Savers, Strategy
     from rooflinekit.study.search import Found
-    from rooflinekit.study.sweep_plan import Plan
     from rooflinekit.study.sweep_points import Memory
+    from rooflinekit.study.sweep_sizes import Together
     from rooflinekit.tracing.step import Mode
 
 Workloads: TypeAlias = "Graph | Callable[..., Any] | Mapping[str, Graph | Callable[..., Any]] | pd.DataFrame"
@@ -35,10 +34,15 @@ Workloads: TypeAlias = "Graph | Callable[..., Any] | Mapping[str, Graph | Callab
 def sweep(
     workload: Workloads,
     *inputs: Any,
-    gpus: Sequence[str | Path | Device],
-    host: str | Path | Host = DEFAULT_HOST,
+    gpus: Gpus | None = None,
+    clusters: Sequence[str | Path | Cluster] | None = None,
+    strategies: Sequence[str | Strategy] | None = None,
+    savers: Savers | Sequence[Savers] | None = None,
+    split: Literal["even", "proportional"] = "even",
+    host: str | Path | Host | None = None,
     execution: Execution | Backend | Sequence[Execution | Backend] = "eager",
-    mode: Mode = "inference",
+    mode: Mode | None = None,
+    zip: Together = None,
     memory: Memory = True,
     executor: Executor | None = None,
     workers: int | None = None,
@@ -51,10 +55,15 @@ def sweep(
 def sweep(
     workload: Workloads,
     *inputs: Any,
-    gpus: Sequence[str | Path | Device],
-    host: str | Path | Host = DEFAULT_HOST,
+    gpus: Gpus | None = None,
+    clusters: Sequence[str | Path | Cluster] | None = None,
+    strategies: Sequence[str | Strategy] | None = None,
+    savers: Savers | Sequence[Savers] | None = None,
+    split: Literal["even", "proportional"] = "even",
+    host: str | Path | Host | None = None,
     execution: Execution | Backend | Sequence[Execution | Backend] = "eager",
-    mode: Mode = "inference",
+    mode: Mode | None = None,
+    zip: Together = None,
     memory: Memory = True,
     executor: Executor | None = None,
     workers: int | None = None,
@@ -66,10 +75,15 @@ def sweep(
 def sweep(
     workload: Workloads,
     *inputs: Any,
-    gpus: Sequence[str | Path | Device],
-    host: str | Path | Host = DEFAULT_HOST,
+    gpus: Gpus | None = None,
+    clusters: Sequence[str | Path | Cluster] | None = None,
+    strategies: Sequence[str | Strategy] | None = None,
+    savers: Savers | Sequence[Savers] | None = None,
+    split: Literal["even", "proportional"] = "even",
+    host: str | Path | Host | None = None,
     execution: Execution | Backend | Sequence[Execution | Backend] = "eager",
-    mode: Mode = "inference",
+    mode: Mode | None = None,
+    zip: Together = None,
     memory: Memory = True,
     executor: Executor | None = None,
     workers: int | None = None,
@@ -83,6 +97,11 @@ def sweep(
         the size named batch, a second), fits and peak_bytes. Or a DataFrame of ops as in a campaign (columns op, dtype
         and the sizes): the same with a column of seconds a GPU, the time of the op's kernels as a profiler sees it.
     gpus: names, aliases, paths of specifications, or Devices. execution: one, or a list.
+    clusters: names, files or records, in the place of gpus: rows are training steps on several devices as `parallel`
+        predicts them, one for each of `strategies` (DDP by default) and `savers`, with communication_s and exposed_s,
+        and `problem` where the step cannot be cut that way. gpus then says how many devices take part, e.g. [1, 2, 4].
+    mode: "training" on clusters, else "inference" by default. host: by default a usual server, or the cluster's.
+    zip: names of sizes that vary together, the first values of each, then the second, e.g. ("batch", "seq").
     memory: whether there are columns of it, or ("peak") peak_bytes alone: following the allocator, which `fits` takes
         where it is not plain, can be most of a large sweep's time.
     executor: any `concurrent.futures.Executor`; or workers: how many processes. By default large sweeps take all cores.
@@ -98,20 +117,23 @@ def sweep(
     from rooflinekit.study import sweep_run
     from rooflinekit.study.sweep_file import check_out
 
-    machines = machines_of(gpus)
     sweep_run.check_workers(executor, workers)
+    places = Places(gpus, clusters, strategies, savers, split, host, execution)
+    places.check()
     if isinstance(workload, pd.DataFrame):
+        if clusters is not None:
+            raise InputError("a table of ops is timed on gpus=[…]; leave clusters out")
         if inputs or options:
             raise InputError(f"a table of ops has its sizes in columns; got {', '.join(options) or repr(inputs[0])}")
         if out is not None or executor is not None or workers is not None:
             raise InputError("a table of ops is timed at once: leave out, executor and workers out")
         from rooflinekit.study.sweep import sweep_table
 
-        return sweep_table(workload, machines)
+        return sweep_table(workload, places.machines())
     if out is not None:
         check_out(Path(out))
-    graphs, sizes = _open_graphs(workload, inputs, mode, options)
-    plan = swept(graphs, machines, host_of(host), execution, sizes, memory=memory)
+    graphs, sizes = _open_graphs(workload, inputs, places.mode(mode), options)
+    plan = places.plan(graphs, sizes, memory=memory, together=zip)
     with counting("sweep", plan.rows) as progress:
         if out is None:
             return sweep_run.run(plan, executor=executor, workers=workers, progress=progress)
@@ -121,21 +143,30 @@ def sweep(
 def search(
     workload: Graph | Callable[..., Any] | Mapping[str, Graph | Callable[..., Any]],
     *inputs: Any,
-    gpus: Sequence[str | Path | Device],
+    gpus: Gpus | None = None,
+    clusters: Sequence[str | Path | Cluster] | None = None,
+    strategies: Sequence[str | Strategy] | None = None,
+    savers: Savers | Sequence[Savers] | None = None,
+    split: Literal["even", "proportional"] = "even",
     minimize: str = "time",
     require: Sequence[str] = (),
-    host: str | Path | Host = DEFAULT_HOST,
+    host: str | Path | Host | None = None,
     execution: Execution | Backend | Sequence[Execution | Backend] = "eager",
-    mode: Mode = "inference",
+    mode: Mode | None = None,
+    zip: Together = None,
+    prices: Mapping[str, float] | None = None,
     **options: Any,
 ) -> Found:
     """The fastest, cheapest or smallest configuration that fits and meets what is asked of it.
 
-    minimize: "time", "dollars" (launch price by throughput), "memory" or "price".
+    minimize: "time", "dollars" (launch price by throughput), "memory" or "price"; on clusters the price is that of all
+        devices that take part, memory that of the fullest.
     require: bounds such as "time<0.1 s", "high<=200 ms" (the end of the 90 % interval), "throughput>=1000",
         "memory<16 GB", "price<=5000", "batch>=8".
+    prices: dollars of one device, by its name, in the place of the launch price in its specification.
     options: for each named size a number, list or range to choose from; with a model also the options of `trace`. The
-        rest is as in `sweep`. Up to 200 000 predictions all are made; beyond, differential evolution chooses sizes.
+        rest is as in `sweep`. Up to 200 000 predictions all are made (on clusters 2000); beyond, differential evolution
+        chooses sizes.
 
     Raises what `sweep` raises, and InputError for a goal or requirement that cannot be read.
 
@@ -143,39 +174,13 @@ def search(
     ...                require=["time<0.05"])  # doctest: +SKIP
     >>> found.best, found.table, str(found)  # doctest: +SKIP
     """
-    from rooflinekit.study.search import search_plan
+    from rooflinekit.study.search import check_goal, search_plan
 
-    machines = machines_of(gpus)
-    graphs, sizes = _open_graphs(workload, inputs, mode, options)
-    return search_plan(swept(graphs, machines, host_of(host), execution, sizes), minimize, require)
-
-
-def swept(
-    graphs: Graph | Mapping[str, Graph],
-    machines: Sequence[Machine],
-    host: Host,
-    execution: Execution | Backend | Sequence[Execution | Backend],
-    sizes: Mapping[str, Any],
-    *,
-    memory: Memory = True,
-) -> Plan:
-    """The plan of a sweep: its axes are the models, the GPUs and the executions."""
-    from rooflinekit.study.sweep_plan import Axis, plan_of
-
-    several = isinstance(graphs, Mapping)
-    named: Mapping[str, Graph] = graphs if isinstance(graphs, Mapping) else {graphs.name: graphs}
-    single = isinstance(execution, str | Execution)
-    executions = [execution_of(one) for one in ([execution] if isinstance(execution, str | Execution) else execution)]
-    if not named or not executions:
-        raise InputError(f"{'execution' if named else 'models'}: expected one or more; got none")
-    for one, graph in product(executions, named.values()):
-        check_release(graph.like, one)
-    axes = (
-        Axis(name="model", choices={name: {"graph": graph} for name, graph in named.items()}, shown=several),
-        Axis(name="gpu", choices={machine.name: {"machine": machine} for machine in machines}),
-        Axis(name="execution", choices={str(one): {"execution": one} for one in executions}, shown=not single),
-    )
-    return plan_of(axes, {"host": host}, sizes, memory=memory)
+    places = Places(gpus, clusters, strategies, savers, split, host, execution)
+    places.check()
+    check_goal(minimize)
+    graphs, sizes = _open_graphs(workload, inputs, places.mode(mode), options)
+    return search_plan(places.plan(graphs, sizes, together=zip), minimize, require, prices)
 
 
 def _open_graphs(

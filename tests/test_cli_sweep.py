@@ -27,6 +27,22 @@ def test_lists_and_ranges(run: Run, net: str, tmp_path: Path) -> None:
     assert pd.read_csv(out)["total_s"].tolist() == pytest.approx([row["total_s"] for row in rows])
 
 
+def test_sizes_that_go_together(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    options = (f"{tmp_path / 'net.py'}:Net", "-i", "batch,seq,64", "--batch", "1,2", "--seq", "8,4", "--gpu", "l4")
+    rows = json.loads(run("sweep", *options, "--zip", "batch,seq", "--json").out)
+    assert [(row["batch"], row["seq"]) for row in rows] == [(1, 8), (2, 4)]
+
+
+def test_clusters(run: Run, net: str) -> None:
+    options = (net, *INPUT, "--batch", "64", "--mode", "training", "--cluster", "dgx-a100", "--gpus", "1,2")
+    rows = json.loads(run("sweep", *options, "--strategy", "ddp,fsdp", "--json").out)
+    assert [(row["gpus"], row["strategy"]) for row in rows] == [(1, "ddp"), (1, "fsdp"), (2, "ddp"), (2, "fsdp")]
+    price = ("--minimize", "price", "--price", "nvidia-a100-sxm4-80gb=12000")
+    found = json.loads(run("search", *options, *price, "--require", "price>12000", "--json").out)
+    assert (found["best"]["gpus"], found["best"]["price"]) == (2, 24_000)
+
+
 def test_a_search(run: Run, net: str) -> None:
     # of the same GPU more rows take no less memory
     options = (net, *INPUT, "--batch", "1:64", "--gpu", "rtx-3090", "--minimize", "memory", "--require", "batch>=8")
@@ -44,6 +60,15 @@ def test_a_search(run: Run, net: str) -> None:
         (("sweep",), "no number is given for size 'batch': add batch=… (--batch … on the command line)"),
         (("sweep", "--batch", "1", "--out", "s.xls"), "out: 's.xls': expected a name that ends in .parquet, .csv or"),
         (("sweep", "--batch", "1", "--json", "--out", "s.csv"), "--json prints, and --out writes: give one of the two"),
+        (("sweep", "--batch", "1", "--zip", "batch"), "zip: expected two or more sizes that vary together; got batch"),
+        (("sweep", "--batch", "1", "--gpus", "2"), "--gpus: belongs to --cluster, which is missing"),
+        (("sweep", "--batch", "1", "--strategy", "ddp"), "--strategy: belongs to --cluster, which is missing"),
+        (
+            ("sweep", "--batch", "1", "--cluster", "dgx-a100"),
+            "--gpu: a cluster has its devices; leave it out, or --clu",
+        ),
+        (("sweep", "--batch", "1", "--out", "/none/s.csv"), "/none/s.csv: cannot be written: there is no folder /none"),
+        (("search", "--batch", "1", "--price", "l4"), "--price 'l4': expected a device and its dollars, such as nvid"),
         (("search", "--batch", "1", "--minimize", "cost"), "minimize 'cost': expected 'time' or 'dollars' or"),
         (("search", "--batch", "1", "--require", "x<1"), "require 'x<1': 'x' is not known: time, low, high"),
     ],

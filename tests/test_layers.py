@@ -22,6 +22,7 @@ ROWS = [
     {"study", "serving"},
     {"present"},
     {"workflows", "calibration_workflows", "collective_workflows"},
+    {"sweep_places"},
     {"measurement", "reporting", "sweep_workflows", "serving_workflows", "parallel_workflows"},
     {"cli_parse", "cli_options"},
     {"cli_workload", "cli_devices", "cli_fit", "cli_calibrate", "cli_campaign", "cli_clusters"},
@@ -60,6 +61,7 @@ OUTSIDE = {
     "strategies": {"pandas"},  # for the table of what fits, when it is asked for
     "parallel_workflows": set(),
     "measurement": set(),
+    "sweep_places": set(),
     "sweep_workflows": {"pandas"},
     "serving_workflows": set(),
     "reporting": set(),

@@ -49,7 +49,7 @@ class Observations:
         gapped = machine.with_values({**machine.values, "kernel_gap": machine.values[gap] if gap else 0.0})
         best: Floats = np.full(len(self), np.inf)
         for works, possible in self.candidates:
-            total = sum((time_work(work, gapped).total_s for work in works), start=np.zeros(len(self)))
+            total = sum((time_work(work, gapped, explained=False).total_s for work in works), start=np.zeros(len(self)))
             best = np.minimum(best, total if possible is None else np.where(possible, total, np.inf))
         if self.timing == "event":
             before = harness["dispatch"] * harness.get(f"dispatch:{self.op}", 1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -55,8 +55,12 @@ def check_everywhere(condition: Condition, columns: Mapping[str, Any]) -> None:
         check_conditions((condition,), dict(zip(names, values, strict=True)))
 
 
-def check_at_all(condition: Condition, lists: Mapping[str, Sequence[int]], given: Mapping[str, int]) -> None:
-    """As `check_conditions`, at every combination of the listed sizes."""
-    names = [name for name in lists if symbol(name) in condition.holds.free_symbols]
-    for values in product(*(dict.fromkeys(lists[name]) for name in names)):
-        check_conditions((condition,), {**given, **dict(zip(names, values, strict=True))})
+def check_at_all(condition: Condition, groups: Iterable[Mapping[str, Sequence[int]]], given: Mapping[str, int]) -> None:
+    """As `check_conditions`, at every combination of groups of sizes; the values in a group go together."""
+    parts: list[list[tuple[tuple[str, int], ...]]] = []
+    for group in groups:
+        names = [name for name in group if symbol(name) in condition.holds.free_symbols]
+        rows = dict.fromkeys(zip(*(group[name] for name in names), strict=True))
+        parts.append([tuple(zip(names, values, strict=True)) for values in rows] or [()])
+    for chosen in product(*parts):
+        check_conditions((condition,), {**given, **dict(pair for pairs in chosen for pair in pairs)})

@@ -53,7 +53,7 @@ class PointKernels:
         """Their times on a machine. Raises FormatError for arithmetic that it does not have."""
         work, owner, shape = self._work(tuple(_has_choice(kernel, machine) for kernel in self._distinct))
         points, count = self._points.count, len(self._distinct)
-        found = time_work(work, machine)
+        found = time_work(work, machine, explained=False)
         total, launch, busy, compute, memory = (
             column.reshape(len(owner), points)
             for column in (found.total_s, found.launch_s, found.busy_s, found.compute_s, found.memory_s)

@@ -21,7 +21,8 @@ from rooflinekit.model.columns import work_of
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine, Rate
 from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
-from rooflinekit.model.utilization import CAUSES, Rates, fill
+from rooflinekit.model.tiling import CAUSES, Rates
+from rooflinekit.model.utilization import fill
 from rooflinekit.model.work import Floats, Work
 
 Bound = Literal["compute", "memory", "overhead"]
@@ -44,8 +45,11 @@ class Times:
         return self.launch_s + self.busy_s
 
 
-def time_work(work: Work, machine: Machine) -> Times:
-    """The time of every kernel. Raises FormatError for arithmetic that the device does not have."""
+def time_work(work: Work, machine: Machine, *, explained: bool = True) -> Times:
+    """The time of every kernel. Raises FormatError for arithmetic that the device does not have.
+
+    explained: whether ideal_s and causes_s are wanted; they are empty otherwise, which is quicker.
+    """
     rows, count = work.products.kernel, len(work)
     rates = _product_rates(work, machine)
     vector_peak, vector_rate = _vector_rates(work, machine)
@@ -71,17 +75,19 @@ def time_work(work: Work, machine: Machine) -> Times:
         """With so many seconds of each product; single accesses are of the threads that do the arithmetic."""
         return np.maximum(beside(per_kernel(seconds), others_s), in_rows_s) + in_accesses_s
 
-    flop = work.products.flop
     compute_s = computed(found.compute_s)
-    ideal_s = beside(per_kernel(flop / rates.peak), work.vector_flop / vector_peak + special_s)
-    ideal_s = np.minimum(ideal_s, compute_s)
-    levels_s = [compute_s, *(np.maximum(computed(seconds), ideal_s) for seconds in found.without_s)]
+    ideal_s, causes_s = np.zeros(0), np.zeros((0, 0))
+    if explained:
+        ideal_s = beside(per_kernel(work.products.flop / rates.peak), work.vector_flop / vector_peak + special_s)
+        ideal_s = np.minimum(ideal_s, compute_s)
+        levels_s = [compute_s, *(np.maximum(computed(seconds), ideal_s) for seconds in found.without_s)]
+        causes_s = np.maximum(-np.diff(levels_s, axis=0), 0.0)
     memory_s = memory_s + per_kernel(found.extra_bytes) / sustained_bandwidth(work, machine)
     ramp_s = machine.product_ramp_s * (np.bincount(rows, minlength=count) > 0)
     return Times(
         ideal_s=ideal_s,
         compute_s=compute_s,
-        causes_s=np.maximum(-np.diff(levels_s, axis=0), 0.0),
+        causes_s=causes_s,
         memory_s=memory_s,
         launch_s=machine.start_s + ramp_s + per_kernel(found.extra_start_s),
         busy_s=combined(compute_s, memory_s, machine),

@@ -13,7 +13,10 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.points import Column, Number, Points, larger, values_of
 from rooflinekit.model.kernel import Issue
 from rooflinekit.step.allocator import segments_of
-from rooflinekit.step.memory import blocks_of, reserved_bytes, room
+from rooflinekit.step.memory import blocks_of, room
+from rooflinekit.step.point_allocator import reserved_at
+
+_UNKNOWN = -1
 
 
 class PointMemory:
@@ -25,15 +28,15 @@ class PointMemory:
         every: list[tuple[int, Number]] = list(enumerate(blocks.sizes))
         asked = [(i, size) for i, size in every if isinstance(size, Column) or size]
         self._most = sum((segments_of(np.asarray(values_of(size))) for _, size in asked), np.zeros(points.count))
-        self._sizes, some = asked, {i for i, _ in asked}
-        self._program = [i for i in blocks.program() if (i if i >= 0 else -1 - i) in some]
-        self._reserved: dict[int, int] = {}  # point → bytes of segments where there is no limit
+        self._sizes = {i: np.atleast_1d(np.asarray(values_of(size), dtype=np.int64)) for i, size in asked}
+        self._program = [i for i in blocks.program() if (i if i >= 0 else -1 - i) in self._sizes]
+        self._reserved = np.full(points.count, _UNKNOWN)  # bytes of segments where there is no limit
 
     def fits(self, device: Device) -> NDArray[np.bool_]:
         """Whether the allocator finds room for every block, at each point.
 
         Where all blocks together fit, or the fullest moment alone does not, that is known at once; at the points in
-        between the allocator is followed block by block.
+        between the allocator is followed block by block, first as if there were no limit.
         """
         peak = self.peak_bytes
         within: NDArray[np.bool_] = np.asarray(peak) <= device.dram.capacity
@@ -41,15 +44,18 @@ class PointMemory:
             return within
         limit = room(device)
         found: NDArray[np.bool_] = within & (self._most <= limit)
-        for i in np.flatnonzero(within & ~found & (peak <= limit) & self._points.alike):
-            found[i] = self._fits_at(int(i), limit)
+        unclear = np.flatnonzero(within & ~found & (peak <= limit) & self._points.alike)
+        unknown = unclear[self._reserved[unclear] == _UNKNOWN]
+        self._reserved[unknown], _ = self._followed(unknown, np.inf)
+        found[unclear] = self._reserved[unclear] <= limit
+        unclear = unclear[~found[unclear]]  # as cached segments are given back, there may be room all the same
+        _, failed = self._followed(unclear, limit)
+        found[unclear] = ~failed
         return found
 
-    def _fits_at(self, i: int, limit: float) -> bool:
-        sizes = {k: int(size.values[i]) if isinstance(size, Column) else size for k, size in self._sizes}
-        if i not in self._reserved:
-            self._reserved[i] = reserved_bytes(self._program, sizes, float("inf")) or 0
-        return self._reserved[i] <= limit or reserved_bytes(self._program, sizes, limit) is not None
+    def _followed(self, index: NDArray[np.int64], limit: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        sizes = {k: size[index] if len(size) > 1 else size for k, size in self._sizes.items()}
+        return reserved_at(self._program, sizes, np.full(len(index), limit))
 
     def _column(self, number: Number) -> NDArray[np.int64]:
         return np.broadcast_to(np.asarray(values_of(number), dtype=np.int64), (self._points.count,))

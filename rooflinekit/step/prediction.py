@@ -19,7 +19,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.model.fusion import assumptions_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
-from rooflinekit.model.utilization import CAUSES
+from rooflinekit.model.tiling import CAUSES
 from rooflinekit.step.breakdown import KERNEL_TERMS, grouped
 from rooflinekit.step.execution import Execution, check_release, issues_for
 from rooflinekit.step.feed import feed_of

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
+from rooflinekit.calibrate.fits import constants_for
+from rooflinekit.calibrate.link_fits import load_links
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host
+from rooflinekit.hardware.specs import load_cluster, load_host, members_of
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.collectives import LinkConstants
 from rooflinekit.model.links import route_of
 from rooflinekit.model.machine import Machine
-from rooflinekit.step.execution import Execution
+from rooflinekit.step.execution import Backend, Execution
 from rooflinekit.step.feed import copy_rate, feed_of
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.strategies.prediction import TERMS, Share
@@ -48,6 +52,28 @@ class Setting:
         routes = {name: route_of(self.cluster, devices, numbers) for name, numbers in groups.items()}
         rates = [copy_rate(device, self.host, pinned=True) for device in devices if device.kind == "gpu"]
         return Wiring(routes=routes, constants=self.links, copy_rate=min(rates, default=float("inf")))
+
+
+def setting_of(
+    cluster: str | Path | Cluster, gpus: int | Sequence[int] | None, host: str | Path | Host | None,
+    execution: Execution | Backend, links: Path | None,
+) -> Setting:  # fmt: skip
+    """Devices of a cluster, by names or files where they are no records; `gpus` says how many, or which.
+
+    Raises what `load_cluster` and `load_host` raise, and InputError for devices that the cluster does not have.
+    """
+    found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    machines = tuple(Machine.of(device, constants_for(device)) for device in members_of(found))
+    count = found.size if gpus is None else gpus
+    numbers = tuple(range(count)) if isinstance(count, int) else tuple(count)
+    if not numbers or any(not 0 <= number < found.size for number in numbers):
+        raise InputError(f"{found.name} has {found.size} devices; got gpus={gpus}")
+    own = found.host if host is None else host
+    return Setting(
+        cluster=found, machines=machines, numbers=numbers, links=load_links(links),
+        host=own if isinstance(own, Host) else load_host(own),
+        execution=execution if isinstance(execution, Execution) else Execution(backend=execution),
+    )  # fmt: skip
 
 
 def batch_of(graph: Graph) -> int:

@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.study.requirements import Requirement, requirements_of
+from rooflinekit.study.sweep_clusters import Team, predict_settings
 from rooflinekit.study.sweep_plan import BLOCK, Case, Plan
-from rooflinekit.study.sweep_points import REGIMES, predict_points
+from rooflinekit.study.sweep_points import REGIMES
 
 #: What can be had least of, and its column.
 GOALS = {"time": "total_s", "dollars": "dollars", "memory": "peak_bytes", "price": "price"}
 ENUMERATED = 200_000  # predictions, up to which all are made
+ENUMERATED_EACH = 2_000  # the same of steps on several devices, which take tenths of a second each
 
 _POPULATION, _GENERATIONS = 64, 24
 _TRIED = 32  # configurations at a time whose blocks are followed through the allocator
@@ -75,23 +77,30 @@ class Found:
         return f"{head}\nnone meets it; closest come:\n{self.closest.to_string(index=False)}"
 
 
-def search_plan(plan: Plan, goal: str, require: Iterable[str]) -> Found:
+def search_plan(plan: Plan, goal: str, require: Iterable[str], prices: Mapping[str, float] | None = None) -> Found:
     """The configuration of a sweep with the least of a goal, among those that fit and meet the requirements.
 
-    goal: "time", "dollars" (launch price by throughput), "memory" or "price". Raises InputError for another one, for a
-    requirement that cannot be read, and for a goal in dollars where no device states a price.
+    goal: "time", "dollars" (launch price by throughput), "memory" or "price". prices: dollars of one device, by name,
+    in the place of its launch price. Raises InputError for another goal, for a requirement that cannot be read, for the
+    price of a device that is not there, and for a goal in dollars where no price is known.
     """
     check_goal(goal)
-    asked = requirements_of(require, tuple(plan.lists))
+    asked = requirements_of(require, tuple(plan.grid.lists))
     priced = goal in ("dollars", "price") or any(r.column in ("dollars", "price") for r in asked)
-    if priced and all(_price(case) is None for case in plan.cases):
-        raise InputError(f"minimize {goal!r}: none of the GPUs has a launch price in its specification")
-    unpriced = dict.fromkeys(c.setting.machine.name for c in plan.cases if priced and _price(c) is None)
-    exhaustive = plan.rows <= ENUMERATED
+    each = _prices(plan, prices or {})
+    unpriced = [name for name, price in each.items() if priced and price is None]
+    cases = [case for case in plan.cases if not {device.name for device in case.setting.devices} & {*unpriced}]
+    if not cases:
+        raise InputError(
+            f"minimize {goal!r}: no launch price is known of {', '.join(unpriced)}; give prices={{{unpriced[0]!r}: …}} "
+            f"(--price {unpriced[0]}=… on the command line)"
+        )
+    exhaustive = plan.rows <= (ENUMERATED_EACH if plan.each else ENUMERATED)
     look = _every if exhaustive else _chosen
     best, closest, predicted = [], [], 0
-    for case in (case for case in plan.cases if case.setting.machine.name not in unpriced):
-        columns = look(plan, case, goal, asked)
+    for case in cases:
+        price = sum((each[device.name] or float("nan") for device in case.setting.devices), 0.0)
+        columns = look(plan, case, price, goal, asked)
         predicted += len(columns["total_s"])
         winner, nearest_one = _best(case, columns, goal, asked)
         if winner is not None:
@@ -115,57 +124,70 @@ def check_goal(goal: str) -> None:
         raise InputError(f"minimize {goal!r}: expected {' or '.join(map(repr, GOALS))}{nearest(goal, GOALS)}")
 
 
-def _every(plan: Plan, case: Case, goal: str, asked: tuple[Requirement, ...]) -> _Columns:
+def _prices(plan: Plan, given: Mapping[str, float]) -> dict[str, float | None]:
+    """Dollars of each device that occurs; of a board with several, of one of them."""
+    devices = {device.name: device for case in plan.cases for device in case.setting.devices}
+    for name, price in given.items():
+        if name not in devices:
+            raise InputError(f"prices: no device {name!r} is looked at: {', '.join(devices)}{nearest(name, devices)}")
+        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < float("inf"):
+            raise InputError(f"prices: {name!r}: expected dollars, a positive number; got {price!r:.60}")
+    launch = {
+        name: None if device.launch_price_usd is None else device.launch_price_usd / device.devices_per_board
+        for name, device in devices.items()
+    }
+    return {**launch, **given}
+
+
+def _every(plan: Plan, case: Case, price: float, goal: str, asked: tuple[Requirement, ...]) -> _Columns:
     """All combinations of sizes."""
     parts = []
     for start in range(0, plan.points, BLOCK):
-        parts.append(_predicted(case, plan.sizes_at(np.arange(start, min(start + BLOCK, plan.points)))))
+        parts.append(_predicted(case, price, plan.grid.at(np.arange(start, min(start + BLOCK, plan.points)))))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _chosen(plan: Plan, case: Case, goal: str, asked: tuple[Requirement, ...]) -> _Columns:
+def _chosen(plan: Plan, case: Case, price: float, goal: str, asked: tuple[Requirement, ...]) -> _Columns:
     """Those that scipy's differential evolution looks at."""
     from scipy.optimize import differential_evolution
 
-    arrays = {name: np.array(values, dtype=np.int64) for name, values in plan.lists.items()}
+    lengths = plan.grid.lengths
     seen: list[_Columns] = []
 
     def cost(places: NDArray[np.float64]) -> NDArray[np.float64]:
-        index = np.rint(places).astype(np.int64).reshape(len(arrays), -1)
-        columns = _predicted(case, {n: a[i] for (n, a), i in zip(arrays.items(), index, strict=True)})
+        index = np.rint(places).astype(np.int64).reshape(len(lengths), -1)
+        columns = _predicted(case, price, plan.grid.at_places(list(index)))
         seen.append(columns)
         excess = _excess(case, columns, asked)
         value = np.log(np.maximum(columns[GOALS[goal]].astype(float), 1e-300))
         return np.where(excess > 0, _FAR + np.minimum(excess, _FAR), value)
 
     differential_evolution(
-        cost, [(0, len(values) - 1) for values in arrays.values()], integrality=[True] * len(arrays), rng=0,
-        popsize=_POPULATION // len(arrays), maxiter=_GENERATIONS, polish=False, vectorized=True, updating="deferred",
+        cost, [(0, length - 1) for length in lengths], integrality=[True] * len(lengths), rng=0,
+        popsize=_POPULATION // len(lengths), maxiter=_GENERATIONS, polish=False, vectorized=True, updating="deferred",
     )  # fmt: skip
     return {name: np.concatenate([part[name] for part in seen]) for name in seen[0]}
 
 
-def _predicted(case: Case, sizes: Mapping[str, NDArray[np.int64]]) -> _Columns:
-    (table,) = predict_points(case.graph, [case.setting], sizes, memory="peak")
+def _predicted(case: Case, price: float, sizes: Mapping[str, NDArray[np.int64]]) -> _Columns:
+    # where the allocator is followed anyhow, `fits` costs nothing more
+    (table,) = predict_settings(
+        case.graph, [case.setting], sizes, memory=True if isinstance(case.setting, Team) else "peak"
+    )
     count = len(table["total_s"])
-    price = _price(case)
     table.setdefault("throughput", 1 / table["total_s"])
-    table["price"] = np.full(count, np.nan if price is None else price)
+    table["price"] = np.full(count, price)
     table["dollars"] = table["price"] / table["throughput"]
     return {**{name: np.asarray(values) for name, values in sizes.items()}, **table}
 
 
-def _price(case: Case) -> float | None:
-    """Dollars at launch of one device of a board."""
-    device = case.setting.machine.device
-    return None if device.launch_price_usd is None else device.launch_price_usd / device.devices_per_board
-
-
 def _excess(case: Case, columns: _Columns, asked: tuple[Requirement, ...]) -> NDArray[np.float64]:
     """How far each configuration is from meeting everything, as a sum of logarithms; 0 where it does."""
-    capacity = case.setting.machine.device.dram.capacity
-    over = np.log(np.maximum(columns["peak_bytes"] / capacity, 1.0))
-    return sum((r.excess(columns[r.column]) for r in asked), over)
+    over = np.log(np.maximum(columns["peak_bytes"] / case.setting.capacity, 1.0))
+    if "fits" in columns:
+        over = np.where(columns["fits"], 0.0, np.maximum(over, 1e-12))
+    found: NDArray[np.float64] = sum((r.excess(columns[r.column]) for r in asked), over)
+    return np.where(np.isfinite(columns["total_s"]), found, np.inf)  # what cannot be cut that way is furthest
 
 
 def _best(
@@ -186,14 +208,20 @@ def _best(
         for r in asked
         if r.excess(columns[r.column][[near]])[0] > 0
     ]
-    over = columns["peak_bytes"][near] > case.setting.machine.device.dram.capacity
-    found = {**_row(case, columns, near), "misses": ", ".join([*missed, *(["memory"] if over or not missed else [])])}
+    over = not columns["fits"][near] if "fits" in columns else columns["peak_bytes"][near] > case.setting.capacity
+    if over or not missed:
+        missed.append("memory")
+    if "problem" in columns and columns["problem"][near]:
+        missed = [str(columns["problem"][near])]
+    found = {**_row(case, columns, near), "misses": ", ".join(missed)}
     return None, {**found, "misses by": float(excess[near])}
 
 
 def _fits(case: Case, columns: _Columns, some: NDArray[np.int64]) -> NDArray[np.bool_]:
+    if "fits" in columns:
+        return np.asarray(columns["fits"][some])
     sizes = {name: columns[name][some] for name in case.graph.dims}
-    (table,) = predict_points(case.graph, [case.setting], sizes, memory=True)
+    (table,) = predict_settings(case.graph, [case.setting], sizes, memory=True)
     return table["fits"] if sizes else np.repeat(table["fits"], len(some))
 
 
@@ -203,7 +231,8 @@ _SHOWN = ("total_s", "low_s", "high_s", "throughput", "peak_bytes", "price", "do
 def _row(case: Case, columns: _Columns, i: int) -> dict[str, Any]:
     sizes = {name: int(columns[name][i]) for name in case.graph.dims}
     numbers = {name: columns[name][i].item() for name in _SHOWN}
-    return {**case.labels, **case.graph.sizes, **sizes, **numbers, "regime": REGIMES[int(columns["regime"][i])]}
+    regime = {"regime": REGIMES[int(columns["regime"][i])]} if "regime" in columns else {}
+    return {**case.labels, **case.graph.sizes, **sizes, **numbers, **regime}
 
 
 def _table(plan: Plan, rows: list[dict[str, Any]], column: str) -> pd.DataFrame:

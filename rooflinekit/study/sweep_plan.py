@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import math
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
@@ -17,14 +16,15 @@ import numpy as np
 import sympy
 from numpy.typing import NDArray
 
-from rooflinekit.errors import InputError, SizeError
+from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.sizes import check_dims, check_names
-from rooflinekit.ir.validity import check_at_all
-from rooflinekit.study.sweep_points import Memory, Setting, Table, predict_points
+from rooflinekit.study.sweep_clusters import Team, predict_settings
+from rooflinekit.study.sweep_points import Memory, Setting, Table
+from rooflinekit.study.sweep_sizes import Grid, Together, grid_of
 
 BLOCK = 8192  # points of one piece: arrays of as many numbers stay in a core's cache
 _ROWS = 65536  # of one piece: as many settings as this leaves room for share the points' kernels
+_EACH = 4  # points of one piece where each is predicted by itself, which takes tenths of a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Axis:
     """What varies beside the sizes: for each choice, by its name, the fields of a `Case` that it sets."""
 
     name: str
-    choices: Mapping[str, Mapping[str, Any]]
+    choices: Mapping[Any, Mapping[str, Any]]
     shown: bool = True  # whether results have a column of it
 
 
@@ -40,9 +40,9 @@ class Axis:
 class Case:
     """One choice on every axis."""
 
-    labels: Mapping[str, str]  # axis → choice
+    labels: Mapping[str, Any]  # axis → choice
     graph: Graph
-    setting: Setting
+    setting: Setting | Team
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,53 +56,52 @@ class Piece:
     payload: bytes  # graph and settings
     sizes: Mapping[str, NDArray[np.int64]]
     memory: Memory
+    each: bool  # whether points are predicted one by one
 
     def predict(self) -> list[Table]:
         """A table for each case."""
         graph, settings = opened(self.payload)
-        return predict_points(graph, settings, self.sizes, memory=self.memory)
+        return predict_settings(graph, settings, self.sizes, memory=self.memory)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A sweep: its cases, and for each size its values; every case at every combination, the last fastest."""
+    """A sweep: every case at every combination of sizes."""
 
     axes: tuple[Axis, ...]
     cases: tuple[Case, ...]
-    lists: Mapping[str, tuple[int, ...]]
+    grid: Grid
     memory: Memory = True
 
     @property
     def points(self) -> int:
         """Combinations of sizes."""
-        return math.prod(len(values) for values in self.lists.values())
+        return self.grid.points
 
     @property
     def rows(self) -> int:
         """Predictions."""
         return self.points * len(self.cases)
 
+    @property
+    def each(self) -> bool:
+        """Whether points are predicted one by one, as steps on several devices are."""
+        return isinstance(self.cases[0].setting, Team)
+
     def pieces(self) -> Iterator[Piece]:
         """The work, in the order of the cases and sizes; many cases together where sizes are few."""
         number = 0
-        together = max(1, _ROWS // max(1, min(BLOCK, self.points)))
+        block = _EACH if self.each else BLOCK
+        together = 1 if self.each else max(1, _ROWS // max(1, min(block, self.points)))
         for first, cases in self._batches(together):
             payload = packed(cases[0].graph, [case.setting for case in cases])
-            for start in range(0, self.points, BLOCK):
-                index = np.arange(start, min(start + BLOCK, self.points))
+            for start in range(0, self.points, block):
+                index = np.arange(start, min(start + block, self.points))
                 yield Piece(
                     number=number, first=first, cases=len(cases), start=start, payload=payload,
-                    sizes=self.sizes_at(index), memory=self.memory,
+                    sizes=self.grid.at(index), memory=self.memory, each=self.each,
                 )  # fmt: skip
                 number += 1
-
-    def sizes_at(self, index: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        """The sizes of these combinations."""
-        if not self.lists:
-            return {}
-        places = np.unravel_index(index, [len(values) for values in self.lists.values()])
-        arrays = [np.array(values, dtype=np.int64) for values in self.lists.values()]
-        return {name: array[place] for name, array, place in zip(self.lists, arrays, places, strict=True)}
 
     def _batches(self, together: int) -> Iterator[tuple[int, tuple[Case, ...]]]:
         first = 0
@@ -117,45 +116,35 @@ class Plan:
     def parts(self) -> dict[str, str]:
         """What tells this sweep from others: a digest of each axis and of the sizes."""
         found = {axis.name: _digest(axis.choices) for axis in self.axes}
-        return {**found, "sizes": _digest(self.lists), "columns": _digest(self.memory)}
+        return {
+            **found,
+            "sizes": _digest([self.grid.lists, self.grid.together] if self.grid.together else self.grid.lists),
+            "columns": _digest(self.memory),
+        }
+
+
+def _setting(given: Mapping[str, Any]) -> Setting:
+    return Setting(**{f.name: given[f.name] for f in fields(Setting)})
 
 
 def plan_of(
-    axes: Sequence[Axis], common: Mapping[str, Any], sizes: Mapping[str, Any], *, memory: Memory = True
-) -> Plan:
+    axes: Sequence[Axis], common: Mapping[str, Any], sizes: Mapping[str, Any], *, memory: Memory = True,
+    together: Together = None, made: Callable[[Mapping[str, Any]], Setting | Team] = _setting,
+) -> Plan:  # fmt: skip
     """The sweep over these axes and sizes.
 
-    common: fields of a `Case` that no axis sets. sizes: for each open size a positive integer, or a list, range or
-    array of them. Raises SizeError as `Graph.at` does, and where the trace does not hold at one of the sizes.
+    common: what no axis sets. made: makes a setting of what the axes have chosen and what is common. sizes, together:
+    see `grid_of`, which says what is raised.
     """
     cases = []
     for chosen in product(*(axis.choices.items() for axis in axes)):
         set_by = {name: value for _, changes in chosen for name, value in changes.items()}
         given = {**common, **set_by}
-        setting = Setting(**{f.name: given[f.name] for f in fields(Setting)})
+        setting = made(given)
         labels = {axis.name: label for axis, (label, _) in zip(axes, chosen, strict=True)}
         cases.append(Case(labels=labels, graph=given["graph"], setting=setting))
-    lists = {name: _listed(name, given) for name, given in sizes.items()}
-    for graph in {id(case.graph): case.graph for case in cases}.values():
-        for name in (size.name for size in graph.forced if size.name in lists):
-            for value in lists[name]:
-                graph.at(**{name: value})
-    forced = {size.name for case in cases for size in case.graph.forced}
-    lists = {name: values for name, values in lists.items() if name not in forced}
-    for graph in {id(case.graph): case.graph for case in cases}.values():
-        check_names(lists, graph.dims)
-        for condition in graph.conditions:
-            check_at_all(condition, lists, graph.sizes)
-    return Plan(axes=tuple(axes), cases=tuple(cases), lists=lists, memory=memory)
-
-
-def _listed(name: str, given: Any) -> tuple[int, ...]:
-    if not isinstance(given, Iterable) or isinstance(given, str):
-        return tuple(check_dims({name: given}, (name,)).values())
-    found = list(given)
-    if not found:
-        raise SizeError(f"size {name!r}: expected a positive integer or a list of them; got {given!r:.60}")
-    return tuple(check_dims({name: value}, (name,))[name] for value in found)
+    graphs = {id(case.graph): case.graph for case in cases}.values()
+    return Plan(axes=tuple(axes), cases=tuple(cases), grid=grid_of(graphs, sizes, together), memory=memory)
 
 
 # --- to other processes ----------------------------------------------------------------------------------------------
@@ -172,7 +161,7 @@ def _read_only(values: dict[Any, Any]) -> Mapping[Any, Any]:
     return MappingProxyType(values)
 
 
-def packed(graph: Graph, settings: Sequence[Setting]) -> bytes:
+def packed(graph: Graph, settings: Sequence[Setting | Team]) -> bytes:
     """A graph and settings for another process. Raises InputError for a graph that holds what cannot go there."""
     stream = io.BytesIO()
     try:
@@ -183,7 +172,7 @@ def packed(graph: Graph, settings: Sequence[Setting]) -> bytes:
 
 
 @lru_cache(maxsize=4)
-def opened(payload: bytes) -> tuple[Graph, tuple[Setting, ...]]:
+def opened(payload: bytes) -> tuple[Graph, tuple[Setting | Team, ...]]:
     """What `packed` has packed."""
     return pickle.loads(payload)  # type: ignore[no-any-return]
 

@@ -18,6 +18,7 @@ import numpy as np
 import sympy
 from numpy.typing import NDArray
 
+from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph, map_graph
 from rooflinekit.ir.points import Column, Points, TooLargeError, values_of
@@ -51,6 +52,21 @@ class Setting:
     machine: Machine
     host: Host
     execution: Execution
+
+    @property
+    def name(self) -> str:
+        """The device's."""
+        return self.machine.name
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All that take part."""
+        return (self.machine.device,)
+
+    @property
+    def capacity(self) -> float:
+        """Bytes of the device's memory."""
+        return self.machine.device.dram.capacity
 
 
 def predict_points(

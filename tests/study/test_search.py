@@ -103,7 +103,8 @@ def test_an_excess_is_0_where_a_bound_is_met() -> None:
         ({"require": ["time<3 GB"]}, "require 'time<3 GB': expected a quantity in s, such as '5 µs'; got '3 GB'"),
         ({"require": ["time<-1"]}, "require 'time<-1': expected a positive number; got '-1'"),
         ({"minimize": "price", "gpus": ["nvidia-l4"]},
-         "minimize 'price': none of the GPUs has a launch price in its specification"),
+         "minimize 'price': no launch price is known of nvidia-l4; give prices={'nvidia-l4': …} (--price nvidia-l4=… "
+         "on the command line)"),
     ],
 )  # fmt: skip
 def test_wrong_use(graph: rk.Graph, options: dict[str, Any], message: str) -> None:

@@ -1,11 +1,14 @@
 """Sweeps by other processes, in files, and after an interruption."""
 
 import json
+import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +56,24 @@ def test_any_executor_gives_the_same_rows(graph: rk.Graph) -> None:
         same(swept(graph, executor=threads), alone)
     with ProcessPoolExecutor(1) as processes:
         same(swept(graph, executor=processes), alone)
+
+
+class Messages(Executor):
+    """As mpi4py.futures.MPIPoolExecutor: a worker gets a message of bytes and answers with one; it is given late."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = Future[Any]()
+        future.set_running_or_notify_cancel()
+        done, given, options = pickle.loads(pickle.dumps((fn, args, kwargs)))
+        answer = pickle.dumps(done(*given, **options))
+        threading.Timer(0.01, lambda: future.set_result(pickle.loads(answer))).start()
+        return future
+
+
+@pytest.mark.usefixtures("small")
+def test_an_executor_that_sends_messages(graph: rk.Graph) -> None:
+    assert not hasattr(Messages(), "_max_workers")
+    same(swept(graph, executor=Messages()), swept(graph, workers=1))
 
 
 @pytest.mark.slow
@@ -151,6 +172,78 @@ def test_after_a_kill_the_rest_is_worked_out_and_no_more(graph: rk.Graph, tmp_pa
     assert {int(line) for line in again.stdout.split()} == set(range(10)) - done
     alone = rk.sweep(graph, gpus=["nvidia-l4"], batch=range(1, 101))
     same(pd.read_parquet(out), alone)
+
+
+class Stopped(BaseException):
+    """As an interruption from the keyboard."""
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", ["s.csv", "s.json"])
+def test_csv_and_json_go_on_where_they_stopped(
+    graph: rk.Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    out, calls, predict = tmp_path / name, list[int](), sweep_plan.Piece.predict
+
+    def stops(piece: sweep_plan.Piece) -> Any:
+        if len(calls) == 2:
+            raise Stopped
+        calls.append(piece.number)
+        return predict(piece)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_plan.Piece, "predict", stops)
+        with pytest.raises(Stopped):
+            swept(graph, out=out)
+    assert [file.name for file in tmp_path.iterdir()] == [f"{name}.parts"]  # no half of a file
+    with pytest.raises(OutputError, match=rf"{name}\.parts: holds another sweep, which differs in columns: it is not"):
+        swept(graph, out=out, memory=False)
+    monkeypatch.setattr(sweep_plan.Piece, "predict", lambda piece: calls.append(piece.number) or predict(piece))
+    swept(graph, out=out)
+    assert calls == [0, 1, 2, 3, 4, 5]  # none twice
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    back = pd.read_csv(out) if name.endswith("csv") else pd.DataFrame(json.loads(out.read_text()))
+    same(back, swept(graph))
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_work(graph: rk.Graph, tmp_path: Path) -> None:
+    for out, message in (
+        (tmp_path / "none" / "s.csv", f"cannot be written: there is no folder {tmp_path / 'none'}"),
+        (tmp_path, "is a folder; choose another name"),
+    ):
+        place = out if out.suffix else out / "folder.csv"
+        place.mkdir() if out == tmp_path else None
+        with pytest.raises(OutputError) as caught:
+            rk.sweep(graph, gpus=GPUS, batch=1, out=place)
+        assert str(caught.value) == f"{place}: {message}"
+
+
+def test_sizes_that_vary_together(graph: rk.Graph) -> None:
+    two = rk.trace(nn.Linear(64, 128), rk.Input("batch", "seq", 64))
+    found = rk.sweep(two, gpus=GPUS, batch=[1, 2, 4], seq=[512, 256, 128], zip=("batch", "seq"))
+    assert found[["batch", "seq"]].to_numpy().tolist() == [[1, 512], [2, 256], [4, 128]] * 2
+    every = rk.sweep(two, gpus=GPUS, batch=[1, 2, 4], seq=[512, 256, 128])
+    same(found, every.merge(found[["gpu", "batch", "seq"]]))
+    best = rk.search(two, gpus=GPUS, minimize="memory", batch=[1, 2, 4], seq=[512, 256, 1], zip=[("batch", "seq")]).best
+    assert best is not None
+    assert (best["batch"], best["seq"]) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("together", "message"),
+    [
+        ("batch,seq", "zip: expected names of sizes, such as ('batch', 'seq'); got 'batch,seq'"),
+        (("batch", "sec"), "zip: no size 'sec' is given; given are batch, seq; did you mean 'seq'?"),
+        (("batch",), "zip: expected two or more sizes that vary together; got batch"),
+        ([("batch", "seq"), ("seq", "batch")], "zip: 'batch' is there more than once"),
+        (("batch", "seq"), "zip: sizes that vary together have as many values each; got batch 2, seq 3"),
+    ],
+)
+def test_sizes_that_cannot_vary_together(together: Any, message: str) -> None:
+    two = rk.trace(nn.Linear(64, 128), rk.Input("batch", "seq", 64))
+    with pytest.raises(InputError) as caught:
+        rk.sweep(two, gpus=GPUS, batch=[1, 2], seq=[1, 2, 3], zip=together)
+    assert str(caught.value) == message
 
 
 def test_another_sweep_is_not_continued(graph: rk.Graph, tmp_path: Path) -> None:

@@ -1,0 +1,305 @@
+"""The tile and the split of k with which a matrix product takes least; what a tile takes is in utilization.py.
+
+Few of all tiles and splits come into question. So every tile is looked at without a split first. With s ≥ 2 blocks for
+the k of a tile it takes no less than
+
+    start + max(tiles/SMs · block(k, 2·prologue), FLOP at the power limit, traffic with two partial sums)
+
+which tiles of many waves exceed by far; where that is above the least without a split, no split is looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.memory_system import combined
+from rooflinekit.model.work import BACKWARD, CONVOLUTION, PLAIN, SCALED, WINOGRAD, Floats, Products
+
+TILES = (
+    (256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
+    (64, 32), (32, 64), (32, 32), (16, 128), (16, 64), (16, 32),
+)  # fmt: skip
+THIN = ((2, 64), (64, 2), (4, 32), (32, 4), (8, 32), (32, 8))  # of vector lanes, which need no more than a few rows
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+_SPLITS = np.array(SPLITS, dtype=float)
+
+#: Why products miss the peak, in the order in which `Fill.without_s` takes the causes away.
+CAUSES = ("power", "waves", "tiles")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fill:
+    """What a product takes beside its traffic."""
+
+    compute_s: Floats
+    without_s: Floats  # [causes, products]: the same without the first of CAUSES, the first two, all of them
+    extra_bytes: Floats  # partial sums of split-K
+    extra_start_s: Floats  # the kernel that adds them up
+
+    @classmethod
+    def empty(cls, count: int) -> Fill:
+        """Zeros, to be filled in."""
+        zeros = np.zeros((3 + len(CAUSES), count))
+        return cls(compute_s=zeros[0], extra_bytes=zeros[1], extra_start_s=zeros[2], without_s=zeros[3:])
+
+    def put(self, chosen: np.ndarray, part: Fill) -> None:
+        """Writes the results of some of the products."""
+        for name in ("compute_s", "without_s", "extra_bytes", "extra_start_s"):
+            getattr(self, name)[..., chosen] = getattr(part, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What limits each product, in FLOP/s."""
+
+    on_engine: NDArray[np.bool_]  # which unit does it: the matrix engine, or the vector lanes
+    peak: Floats  # of that unit at the clock that the board runs at
+    issued: Floats  # by tiles without loss, on an SM whose product line has not halved its units
+    limit: Floats  # what the board's power sustains
+
+    def where(self, chosen: NDArray[Any]) -> Rates:
+        """The rates of some of the products."""
+        return Rates(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
+
+
+#: Tiles of the lanes and of the matrix engine, each as two columns [tiles, 1].
+_SIDES = [np.array(tiles, dtype=float).T[:, :, None] for tiles in ((*TILES, *THIN), TILES)]
+_FP32_BYTES = 4  # of a number on the lanes
+_CHUNK = 1024  # products looked at together: arrays of 512 by 22 tiles stay in a core's cache
+_CLOSE = 1 + 1e-12  # beyond this factor a bound is above another number, whatever their rounding
+_ROUNDING = 1e-9  # the same of a bound that is worked out in another way
+
+_Ints = NDArray[np.int64]
+
+
+def tiled(products: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: Machine) -> Fill:
+    """The time of each product, all on the matrix engine or all on the lanes, beside `traffic_s` of memory traffic."""
+    found = Fill.empty(products.m.size)
+    for start in range(0, products.m.size, _CHUNK):
+        some: Any = slice(start, start + _CHUNK)
+        found.put(some, _Tiled(products.where(some), rates.where(some), traffic_s[some], engine, machine).fill())
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """Products with tiles and splits that come into question: columns."""
+
+    product: _Ints
+    tile: _Ints
+    split: _Ints
+    total_s: Floats
+    compute_s: Floats
+    tiled_s: Floats  # the same where the board's power is no limit
+    extra_bytes: Floats
+
+    def where(self, chosen: _Ints) -> _Options:
+        """Some of them."""
+        return _Options(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
+
+    def and_also(self, others: _Options) -> _Options:
+        """Both."""
+        return _Options(
+            **{f.name: np.concatenate((getattr(self, f.name), getattr(others, f.name))) for f in fields(self)}
+        )
+
+    def least(self, count: int) -> _Options:
+        """The one of each product that takes least; of equals that without the limit; of equals the first tile."""
+        lowest = np.full(count, np.inf)
+        np.minimum.at(lowest, self.product, self.total_s)
+        alike = np.flatnonzero(self.total_s == lowest[self.product])
+        if alike.size > count:
+            keys = self.split[alike], self.tile[alike], self.tiled_s[alike]
+            alike = alike[np.lexsort(keys)[::-1]]  # what is written last stays
+        found = np.empty(count, dtype=np.int64)
+        found[self.product[::-1]] = np.arange(self.product.size)[::-1]  # where a time is no number, any
+        found[self.product[alike]] = alike
+        return self.where(found)
+
+
+class _Tiled:
+    """Products by every tile: arrays are [tiles, products]. What is the same for all products stays a single column."""
+
+    def __init__(self, p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: Machine) -> None:
+        self.count, self.traffic_s, self.engine, self.machine = p.m.size, traffic_s, engine, machine
+        p, rates = _shortened(p), _shortened(rates)
+        (a, b), kind = _SIDES[engine], "matrix" if engine else "lanes"
+        step_s, issue_s, pace = _steps(p, rates, engine, machine)
+        self.p, self.step_s, self.issue_s = p, step_s, issue_s
+        self.prologue_s = machine.values[f"{kind}_prologue"] * pace * step_s
+        self.seen_s = np.where(p.way == BACKWARD, self.prologue_s, 0.0)
+        self.tiles = p.batch * np.ceil(p.m / a) * np.ceil(p.n / b)
+        self.limit_s, self.packed_bytes = p.flop / rates.limit, _packed_bytes(p, machine)
+        self.vector_s, self.fetch_s = _bounds_on_lanes(p, rates, engine, machine)
+        self.bandwidth = machine.bandwidth * machine.values["product_memory_share"]
+
+    def fill(self) -> Fill:
+        """What each product takes with the option that takes least."""
+        unsplit = self._unsplit().least(self.count)
+        split = self._split(unsplit.total_s)
+        o = unsplit.and_also(split).least(self.count) if split.product.size else unsplit
+        blocks, (a, b) = _of(self.tiles, o.product, o.tile) * _SPLITS[o.split], _SIDES[self.engine]
+        busy = blocks / (np.ceil(blocks / self.machine.sm_count) * self.machine.sm_count)  # share of SMs, all waves
+        asked = _share_asked(self.p.m, a[o.tile, 0]) * _share_asked(self.p.n, b[o.tile, 0])
+        freed_s = o.tiled_s * np.stack([np.ones_like(busy), busy, busy * asked])
+        return Fill(
+            compute_s=o.compute_s,
+            without_s=np.maximum(np.minimum(freed_s, np.where(o.split == 0, self.vector_s, np.inf)), self.fetch_s),
+            extra_bytes=o.extra_bytes,
+            extra_start_s=np.where(o.split > 0, self.machine.start_s, 0.0),
+        )
+
+    def _unsplit(self) -> _Options:
+        """Tiles that take least without a split, as far as their bounds tell.
+
+        Arithmetic and traffic at once take no less than the longer of the two. So the p-norm, which is slow, is worked
+        out for the tile whose bound is lowest, and then for those alone whose bound is not above that.
+        """
+        p, every = self.p, np.arange(self.count)
+        tiled_s = np.ceil(self.tiles / self.machine.sm_count)
+        tiled_s = tiled_s * self._block_s(np.ceil(p.k)) * p.executed
+        compute_s = np.maximum(np.minimum(np.maximum(tiled_s, self.limit_s), self.vector_s), self.fetch_s)
+        extra = np.broadcast_to(self.packed_bytes, (self.count,))
+        memory_s = self.traffic_s + extra / self.bandwidth
+        least_s = np.maximum(compute_s, memory_s)
+        if (p.way == SCALED).any():
+            least_s[~np.broadcast_to(_possible(p, self.engine), least_s.shape)] = np.inf
+        first = np.argmin(least_s, axis=0)
+        lowest_s = combined(_of(compute_s, every, first), memory_s, self.machine)
+        close = least_s <= lowest_s * _CLOSE
+        close[first, every] = False
+        tile, product = np.nonzero(close)
+        others_s = combined(_of(compute_s, product, tile), memory_s[product], self.machine)
+        tile, product = np.concatenate((first, tile)), np.concatenate((every, product))
+        return _Options(
+            product=product, tile=tile, split=np.zeros_like(tile), compute_s=_of(compute_s, product, tile),
+            total_s=np.concatenate((lowest_s, others_s)), tiled_s=_of(tiled_s, product, tile),
+            extra_bytes=extra[product],
+        )  # fmt: skip
+
+    def _split(self, lowest_s: Floats) -> _Options:
+        """Tiles over several blocks that might take no longer than `lowest_s`."""
+        start_s, most_s = self.machine.start_s, lowest_s * _CLOSE
+        tile, product = self._worth_splitting(most_s - start_s)
+        count, splits = tile.size, len(_SPLITS) - 1
+        tile, product, split = np.tile(tile, splits), np.tile(product, splits), np.repeat(np.arange(splits) + 1, count)
+        s, k, executed = _SPLITS[split], _of(self.p.k, product), _of(self.p.executed, product)
+        tiled_s = np.ceil(_of(self.tiles, product, tile) * s / self.machine.sm_count)
+        tiled_s = tiled_s * self._block_s(np.ceil(k / s), product, tile) * executed
+        compute_s = np.maximum(np.maximum(tiled_s, _of(self.limit_s, product)), _of(self.fetch_s, product))
+        extra = self._extra_bytes(s, product)
+        memory_s = self.traffic_s[product] + extra / self.bandwidth
+        kept = np.flatnonzero(start_s + np.maximum(compute_s, memory_s) <= most_s[product])
+        total_s = start_s + combined(compute_s[kept], memory_s[kept], self.machine)
+        return _Options(
+            product=product[kept], tile=tile[kept], split=split[kept], compute_s=compute_s[kept], total_s=total_s,
+            tiled_s=tiled_s[kept], extra_bytes=extra[kept],
+        )  # fmt: skip
+
+    def _worth_splitting(self, most_s: Floats) -> tuple[_Ints, _Ints]:
+        """Tiles, each with a product, of which the bound above is not more than this without the start."""
+        p, every = self.p, np.arange(self.count)
+        most_s = np.where(p.way == SCALED, -1.0, most_s * (1 + _ROUNDING))
+        least_s = self.tiles * (self._block_s(p.k, prologues=2) * p.executed / self.machine.sm_count)
+        least_s = np.maximum(least_s, np.maximum(self.limit_s, self.fetch_s))
+        memory_s = self.traffic_s + self._extra_bytes(_SPLITS[1], every) / self.bandwidth
+        tile, product = np.nonzero(np.maximum(least_s, memory_s) <= most_s)
+        both_s = combined(_of(least_s, product, tile), memory_s[product], self.machine)
+        worth = both_s <= most_s[product]
+        return tile[worth], product[worth]
+
+    def _block_s(
+        self, k: Floats, product: _Ints | None = None, tile: _Ints | None = None, prologues: int = 1
+    ) -> Floats:
+        """Seconds of a block for so many steps in k: by every tile, or of products with a tile each.
+
+        Halved units are busy with one block's products while another fills its pipeline or writes its tile; but for
+        gradients of convolutions, whose prologue is seen.
+        """
+        step_s, issue_s, prologue_s, seen_s = self.step_s, self.issue_s, self.prologue_s, self.seen_s
+        if product is not None and tile is not None:
+            step_s, issue_s, prologue_s, seen_s = (
+                _of(values, product, tile) for values in (step_s, issue_s, prologue_s, seen_s)
+            )
+        found: Floats = np.maximum(k * step_s + prologues * prologue_s, k * issue_s + prologues * seen_s)
+        return found
+
+    def _extra_bytes(self, s: Any, product: _Ints) -> Floats:
+        """Partial sums of so many splits, and what is packed."""
+        batch, m, n = (_of(values, product) for values in (self.p.batch, self.p.m, self.p.n))
+        found: Floats = 2 * 4 * s * batch * m * n + _of(self.packed_bytes, product)
+        return found
+
+
+_Columns = TypeVar("_Columns", Products, Rates)
+
+
+def _shortened(columns: _Columns) -> _Columns:
+    """With one number where all are equal."""
+    given = {f.name: getattr(columns, f.name) for f in fields(columns)}
+    return type(columns)(**{name: v[:1] if (v == v[0]).all() else v for name, v in given.items()})
+
+
+def _of(values: NDArray[Any], product: _Ints, tile: _Ints | None = None) -> Any:
+    """The numbers of products, or of products by tiles."""
+    column: Any = product if values.shape[-1] > 1 else 0
+    return values[column] if tile is None else values[tile, column]
+
+
+def _share_asked(size: Floats, tile: Floats) -> Floats:
+    """Of what tiles compute along one size."""
+    return size / (np.ceil(size / tile) * tile)
+
+
+def _bounds_on_lanes(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Floats, Floats]:
+    """What a product on the lanes takes at most without a split, and at least; no bounds on the engine.
+
+    Where a number of the matrix is used once, there are no tiles to fill. Each number of the larger matrix comes at
+    least once, from the cache at best.
+    """
+    if engine:
+        return np.full(p.m.size, np.inf), np.zeros(p.m.size)
+    vector = (p.m == 1) | (p.n == 1)
+    fetched = _FP32_BYTES * p.batch * p.k * np.maximum(p.m, p.n) * p.executed
+    return np.where(vector, p.flop / rates.issued, np.inf), fetched / machine.l2_bandwidth
+
+
+def _steps(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Floats, Floats, Floats]:
+    """Seconds of a step in k, and those between two of them: [tiles, products]; and their pace: [products]."""
+    value = machine.values
+    kind = "matrix" if engine else "lanes"
+    a, b = _SIDES[engine]
+    loss = 1 + value[f"{kind}_tile_loss"] * (1 / a + 1 / b)
+    way = np.where(p.way == CONVOLUTION, value[f"{kind}_convolution"], 1.0)
+    way = np.where(p.way == BACKWARD, value["matrix_backward" if engine else "lanes_convolution"], way)
+    way = np.where(p.way == WINOGRAD, value["lanes_winograd"], way)  # libraries run it on the lanes alone
+    per_sm = rates.issued * way / machine.sm_count
+    # a step in k is as long as in 16 bit: formats of twice the rate take two numbers where those take one
+    pace = rates.peak / machine.reference_peak(engine=engine)
+    step_s = np.maximum(2 * a * b * loss / per_sm, value[f"{kind}_latency_cycles"] / machine.clock / pace)
+    # halved units come near their peak, as operands are there in time; gradients lose by more than operands
+    reached = rates.peak * np.where(p.way == BACKWARD, np.minimum(way, 1.0), 1.0)
+    return step_s, np.maximum(step_s, 2 * a * b * machine.sm_count / reached), pace
+
+
+def _packed_bytes(p: Products, machine: Machine) -> Floats:
+    """What a CPU's library writes and reads to bring both matrices into the order of its tiles, before one product."""
+    packs = (machine.device.kind == "cpu") & (p.way == PLAIN) & (p.batch == 1) & (p.m > 1) & (p.n > 1)
+    return np.where(packs, 2 * _FP32_BYTES * p.k * (p.m + p.n), 0.0)
+
+
+def _possible(p: Products, engine: bool) -> NDArray[np.bool_]:
+    """Which tiles a×b the library of each product has: [tiles, products].
+
+    For scaled products of 8 bits serving libraries have one tile for few rows, one for more and one for many, and no
+    split (vLLM, csrc/quantization/cutlass_w8a8, sm90: 64×64, 64×128 above 64 rows, 128×128 above 128).
+    """
+    a, b = _SIDES[engine]
+    one = (a == np.where(p.m <= 128, 64, 128)) & (b == np.where(p.m <= 64, 64, 128))
+    possible: NDArray[np.bool_] = one | (p.way != SCALED)
+    return possible
