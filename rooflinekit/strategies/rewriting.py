@@ -49,8 +49,13 @@ def work(name: str, seconds: float, phase: Phase, **attrs: Any) -> PricedOp:
 
 def copy(name: str, spec: TensorSpec, target: TensorSpec, phase: Phase) -> PricedOp:
     """A kernel that copies a tensor."""
-    size = int(spec.bytes)
-    op = Op(name=name, kind="aten.copy_", phase=phase, inputs=(spec, target), outputs=(target,))
+    return joined(name, [spec], target, phase)
+
+
+def joined(name: str, specs: Sequence[TensorSpec], target: TensorSpec, phase: Phase) -> PricedOp:
+    """A kernel that copies tensors one behind the other."""
+    size = sum(int(spec.bytes) for spec in specs)
+    op = Op(name=name, kind="aten.copy_", phase=phase, inputs=(*specs, target), outputs=(target,))
     return PricedOp(op=op, costs=(Cost(read_bytes=size, write_bytes=size),), basis=Basis.RULE)
 
 
