@@ -35,6 +35,8 @@ from rooflinekit.strategies.rewriting import (
 #: torch.nn.parallel.replicate (torch 2.13, Python 3.11, broadcast left out): 7 to 8 µs each, where a module that
 #: calls a small op takes 2.4 µs and a GPU op of a current server 7 µs.
 _ISSUES_A_COPY = 1.0
+#: Likewise of a thread that is started and joined: 47 µs.
+_ISSUES_A_THREAD = 7.0
 #: CPU time of a gradient in torch.nn.parallel.comm.reduce_add_coalesced, likewise, and for each device that has one:
 #: lists of pieces, views of the sum, and the order put back. 5 µs and 1.5 µs (the reduction left out).
 _ISSUES_A_SUM, _ISSUES_A_PART = 0.7, 0.2
@@ -79,7 +81,7 @@ def _sums(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Inser
 
 
 def _copies(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Insertions, *, first: bool) -> None:
-    """Parameters, then buffers, each in pieces; and meanwhile Python's copies of all modules."""
+    """Parameters, then buffers, each in pieces; and meanwhile Python's copies of all modules, and a thread for each."""
     modules = {p.op.module for p in graph.priced if p.op.phase is Phase.FORWARD}
     for role in (Role.WEIGHT, Role.BUFFER):
         specs = [spec for spec in graph.weights if spec.role is role]
@@ -91,9 +93,8 @@ def _copies(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Ins
             put.before[0].append(
                 collective(f"{role}s {k}", "broadcast", size, phase=Phase.FORWARD, blocking=True, inputs=[whole])
             )
-    copies = (len(modules) + len(graph.weights)) * replicas
-    seconds = copies * _ISSUES_A_COPY * host.dispatch_s("default")
-    put.before[0].append(work("copies of modules", seconds, Phase.FORWARD))
+    issues = ((len(modules) + len(graph.weights)) * _ISSUES_A_COPY + _ISSUES_A_THREAD) * replicas
+    put.before[0].append(work("copies of modules", issues * host.dispatch_s("default"), Phase.FORWARD))
 
 
 def _pieces(specs: Sequence[TensorSpec], limit: int) -> list[list[TensorSpec]]:
