@@ -20,6 +20,8 @@ def _d(
 LINK_CONSTANTS: dict[str, Description] = {
     "share": _d("1", "bandwidth that a long message gets, of the link's in one direction",
                 0.8, 0.002, 1.0, 0.3, 0.15, _FITTED),
+    "ceiling": _d("byte/s", "rate of a long message through the host's memory, where the link would allow more",
+                  12e9, 1e8, 1e12, 0.7, 1.0, f"{_FITTED}: what NCCL's source takes PCIe 3 for (graph/topo.h)"),
     "hop": _d("s", "from one device to the next, of an empty message", 1e-6, 1e-8, 1e-3, 0.7, 0.5, _FITTED),
     "chunk": _d("s", "what a piece of a message costs on its way through the devices, beside its bytes",
                 5e-6, 1e-9, 1e-3, 0.7, 0.5, _FITTED),
@@ -34,6 +36,7 @@ LINK_CONSTANTS: dict[str, Description] = {
 }  # fmt: skip
 
 LINK_PARTS = ("share", "hop", "chunk")
+HOST_PARTS = ("ceiling", "hop", "chunk")  # of those through the host's memory, where the ceiling hides the share
 DEVICE_PARTS = ("start", "peer_start", "copy_share")
 
 #: Kinds of links whose bandwidth a datasheet does not say so that kinds could be compared: how far they may be off.

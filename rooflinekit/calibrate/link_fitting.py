@@ -15,9 +15,16 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from rooflinekit.calibrate.link_campaign import LinkCampaign
-from rooflinekit.calibrate.link_constants import DEVICE_PARTS, LINK_CONSTANTS, LINK_PARTS, STATED, between
+from rooflinekit.calibrate.link_constants import (
+    DEVICE_PARTS,
+    HOST_PARTS,
+    LINK_CONSTANTS,
+    LINK_PARTS,
+    STATED,
+    between,
+)
 from rooflinekit.model.collectives import ALGORITHMS, UNSEEN, LinkConstants, algorithms_of
-from rooflinekit.model.links import Route, route_of
+from rooflinekit.model.links import THROUGH_HOST, Route, route_of
 from rooflinekit.model.machine import Constant, Spread
 from rooflinekit.model.work import Floats
 
@@ -135,7 +142,7 @@ def _parameters(groups: Sequence[Group], base: LinkConstants | None) -> list[tup
     """Of each parameter key, start and spread in log units."""
     links = sorted({link.name for g in groups for link in g.route.links})
     devices = sorted({_generation(device) for g in groups if not g.source for device in g.route.devices})
-    own = [(name, kind) for name in LINK_PARTS for kind in links]
+    own = [(name, kind) for kind in links for name in (HOST_PARTS if kind in THROUGH_HOST else LINK_PARTS)]
     own += [(name, kind) for name in DEVICE_PARTS for kind in devices]
     found: list[tuple[Key, float, float]] = []
     if base is None:

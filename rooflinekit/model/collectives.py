@@ -1,11 +1,14 @@
 """How long a collective takes: bytes and links to seconds.
 
-    T = start + steps·hop + W + 2·√(chunk·W) + copy,        W = wire bytes / (bandwidth · share)
+    T = start + steps·hop + W + 2·√(chunk·W) + copy,        W = wire bytes / min(bandwidth · share, ceiling)
 
 The root is what a pipeline costs that cuts a message into pieces of the best size: p pieces, each with an overhead o,
 take (p + d)·(o + W/p) through d stages, which is least at p = √(d·W/o): W + d·o + 2·√(d·o·W). `chunk` is d·o, which
 measurements show not to grow with the ranks. Wire bytes and steps are those of the algorithm; the fastest one is taken,
 as NCCL's tuner means to. Constants belong to link technologies and GPU generations, never to machines.
+
+The ceiling is there where data goes through the host's memory: the few thread blocks of a collective have so many
+bytes of reads under way, and a read takes as long on a fast link as on a slow one. So it is a rate, not a share.
 
 Sizes are those of nccl-tests: of all-reduce, broadcast and send-recv the buffer; of all-gather the gathered result; of
 reduce-scatter what each rank puts in; of all-to-all what each rank sends, its own part included.
@@ -21,7 +24,7 @@ from statistics import NormalDist
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.hardware.device import Device
-from rooflinekit.model.links import Link, Route
+from rooflinekit.model.links import THROUGH_HOST, Link, Route
 from rooflinekit.model.machine import Constant, Spread
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send-recv")
@@ -41,6 +44,11 @@ class LinkConstants:
     def link(self, name: str, link: Link) -> float:
         """Of a link; of the nearest generation that was measured."""
         return self._nearest(name, link.technology, link.generation)
+
+    def rate(self, link: Link, share: str = "share") -> float:
+        """Byte/s that long messages reach."""
+        of_link = link.bandwidth * self.link(share, link)
+        return min(of_link, self.link("ceiling", link)) if link.technology in THROUGH_HOST else of_link
 
     def device(self, name: str, device: Device) -> float:
         """Of a device; of the nearest compute capability that was measured."""
@@ -241,7 +249,7 @@ def _timing(
 ) -> CollectiveTiming:  # fmt: skip
     """The formula. inside, between: bytes that a device, or a node, sends over each kind of link."""
     sent = [(link, wire) for link, wire in ((route.inside, inside), (route.between, between)) if link is not None]
-    times = [wire / (link.bandwidth * constants.link(share, link)) for link, wire in sent]
+    times = [wire / constants.rate(link, share) for link, wire in sent]
     slowest = max(range(len(times)), key=times.__getitem__)
     link, transfer = sent[slowest][0], times[slowest]
     spread = constants.spread(link)

@@ -13,6 +13,11 @@ from rooflinekit.hardware.device import Device
 #: Kinds of links with constants of their own, those of NVLink by generation.
 #: pcie-peer: a GPU writes into another's memory; pcie-host: through memory of the host; pcie-sockets: of two sockets.
 TECHNOLOGIES = ("nvlink", "pcie-peer", "pcie-host", "pcie-sockets", "ethernet", "infiniband", "loopback")
+#: Those on which a collective's kernels write to the host's memory and read there.
+THROUGH_HOST = ("pcie-host", "pcie-sockets")
+#: Of a packet on PCIe: 256 bytes, the payload that hosts commonly settle on, beside 24 of header, sequence number,
+#: checksum and framing (PCI Express base specification).
+PAYLOAD_SHARE = 256 / (256 + 24)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

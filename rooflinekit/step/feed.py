@@ -9,11 +9,8 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.points import integer
+from rooflinekit.model.links import PAYLOAD_SHARE
 from rooflinekit.step.execution import Execution
-
-#: Of a packet on the link: 256 bytes, the payload that hosts commonly settle on, beside 24 of header, sequence number,
-#: checksum and framing (PCI Express base specification).
-_PAYLOAD_SHARE = 256 / (256 + 24)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +36,7 @@ def copy_rate(device: Device, host: Host, *, pinned: bool) -> float:
     of_host = host.copy_bandwidth_pinned if pinned else host.copy_bandwidth_pageable
     if device.pcie is None:
         return of_host
-    return min(of_host, device.pcie.bandwidth_per_direction * _PAYLOAD_SHARE)
+    return min(of_host, device.pcie.bandwidth_per_direction * PAYLOAD_SHARE)
 
 
 def feed_of(graph: Graph, device: Device, host: Host, execution: Execution) -> Feed:

@@ -57,9 +57,14 @@ def begin(name: str, seconds: float, phase: Phase) -> PricedOp:
 
 def copy(name: str, spec: TensorSpec, target: TensorSpec, phase: Phase) -> PricedOp:
     """A kernel that copies a tensor, which DDP's reducer runs and no compiler."""
-    size = int(spec.bytes)
+    return joined(name, [spec], target, phase)
+
+
+def joined(name: str, specs: Sequence[TensorSpec], target: TensorSpec, phase: Phase) -> PricedOp:
+    """A kernel that copies tensors one behind the other, likewise."""
+    size = sum(int(spec.bytes) for spec in specs)
     op = Op(
-        name=name, kind="aten.copy_", phase=phase, inputs=(spec, target), outputs=(target,),
+        name=name, kind="aten.copy_", phase=phase, inputs=(*specs, target), outputs=(target,),
         attrs=MappingProxyType({EAGER: True}),
     )  # fmt: skip
     return PricedOp(op=op, costs=(Cost(read_bytes=size, write_bytes=size),), basis=Basis.RULE)

@@ -51,6 +51,19 @@ def test_constants_are_found_again() -> None:
     assert found["nvls_share"].stderr > 3 * found["share nvlink-3"].stderr
 
 
+def test_a_ceiling_is_found_again() -> None:
+    """Through the host's memory at 5 GB/s, whatever the link; a link's share is then not to be seen."""
+    rows = []
+    for size in np.geomspace(1e5, 1e9, 25):
+        wire = 2 * 3 / 4 * size / 5e9
+        rows.append(("all-reduce", 4, "fp16", size, 9e-6 + 6 * 1e-6 + wire + 2 * math.sqrt(3e-6 * wire)))
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    campaign = LinkCampaign(cluster="a40-x8", source="made up", licence="CC0", timing="stream", rows=table)
+    found = fit_links(groups_of([campaign])).constants.constants
+    assert found["ceiling pcie-host"].value == pytest.approx(5e9, rel=0.03)
+    assert "share pcie-host" not in found
+
+
 def test_the_wait_of_a_profiled_kernel_belongs_to_its_source() -> None:
     fit = fit_links(groups_of([gathers(wait=40e-6, timing="profiler")]))
     assert fit.waits == {"made up": pytest.approx(49e-6, rel=0.05)}

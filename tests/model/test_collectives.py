@@ -1,6 +1,7 @@
 """Laws of collectives, on links whose numbers are round, and what the shipped constants say of known machines."""
 
 import math
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -13,14 +14,15 @@ from rooflinekit.hardware import specs
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.model.collectives import COLLECTIVES, CollectiveTiming, LinkConstants, time_collective
 from rooflinekit.model.contention import channels_of, slowdown_of
-from rooflinekit.model.links import Route, route_of
+from rooflinekit.model.engine_copies import time_copy
+from rooflinekit.model.links import Link, Route, route_of
 from rooflinekit.model.machine import Constant, Spread
 
 
 def constants(**values: float) -> LinkConstants:
     """Perfect links without any latency, but for what is given."""
     plain = {"share": 1.0, "hop": 0.0, "chunk": 0.0, "start": 0.0, "peer_start": 0.0, "copy_share": 1e9,
-             "nvls_start": 0.0, "nvls_share": 1.0}  # fmt: skip
+             "nvls_start": 0.0, "nvls_share": 1.0, "ceiling": 1e30}  # fmt: skip
     made = {
         name: Constant(value=value, stderr=0.0, unit="", meaning="", source="")
         for name, value in {**plain, **values}.items()
@@ -119,6 +121,29 @@ def test_links_of_a_group(
     assert link is not None
     assert link.name == technology
     assert bandwidth is None or link.bandwidth == pytest.approx(bandwidth, rel=1e-3)
+
+
+def test_the_hosts_memory_has_a_rate_of_its_own() -> None:
+    # 5 GB at 5 GB/s, over PCIe 4 (31.5 GB/s) as over PCIe 3 (15.8 GB/s); over a link of 1 GB/s that link tells.
+    for name in ("a40-x8", "rtx-2080-ti-x4"):
+        assert seconds("broadcast", 5e9, route(name, 4), ceiling=5e9) == pytest.approx(1.0)
+        assert seconds("all-reduce", 5e9, route(name, 4), ceiling=5e9) == pytest.approx(1.5)
+    slow = replace(route("a40-x8", 4), inside=Link(technology="pcie-host", bandwidth=1e9))
+    assert seconds("broadcast", 5e9, slow, ceiling=5e9) == pytest.approx(5.0)
+    # With peer access nothing goes through that memory.
+    assert seconds("broadcast", 31.508e9, route("a40-pairs-x8", 4), ceiling=5e9) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_copies_by_engines_fill_a_link_with_packets() -> None:
+    # 256 of 280 bytes of a packet are data: 31.508 · 256 / 280 = 28.807 GB/s, through the host's memory as well
+    for name, ranks in (("a40-x8", 2), ("a100-pcie-pairs-x4", (1, 2))):
+        copy = time_copy(28.807e9, route(name, ranks), constants(ceiling=5e9))
+        assert copy.total_s == pytest.approx(1.0, rel=1e-4)
+    # unless that is slower; peers do without it
+    assert time_copy(10e9, route("a40-x8", 2), constants(), host_rate=10e9).total_s == pytest.approx(1.0)
+    assert time_copy(28.807e9, route("a100-pcie-pairs-x4", (1, 2)), constants(), host_rate=10e9).total_s < 1.001
+    # and over NVLink what it gives
+    assert time_copy(300e9, route("dgx-a100", 2), constants(share=0.5)).total_s == pytest.approx(2.0)
 
 
 def test_devices_below_one_switch_share_its_way_to_the_host() -> None:

@@ -8,6 +8,8 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.specs import load_cluster
 from rooflinekit.strategies.planning import split_by_rate, split_evenly
+from rooflinekit.strategies.prediction import Share
+from rooflinekit.strategies.program import turns_s
 from rooflinekit.strategies.rewriting import buckets_of, bytes_of, gradients_of
 
 PARAMETER_BYTES = 4 * 140672  # 562688: see conftest
@@ -116,11 +118,40 @@ def test_threads_take_turns_in_forward(blocks: rk.Graph) -> None:
     """A step that the CPU limits: four replicas issue four forwards one after another."""
     host = rk.load_host("generic-server")
     p = rk.parallel(blocks, cluster="rtx-2080-ti-x4", strategy="dp", batch=4, host=host)
+    # Python's part of an op, 0.3 of 7 µs, and 5 µs until the next thread runs, for each of four
+    assert turns_s(host, 4) == pytest.approx(28.4e-6)
+    assert turns_s(host, 1) == 0
     assert p.total_s > p.one_gpu.total_s  # nothing to compute, much to issue
     assert [len(share.numbers) for share in p.shares] == [1, 3]
     kinds = p.message_terms
     assert kinds["send-recv"] > 0
     assert kinds["broadcast"] > 0
+
+
+def test_slow_dispatch_runs_beside_other_threads(blocks: rk.Graph) -> None:
+    """What C++ does for an op needs no turn: with ops of 300 µs four threads issue as fast as two."""
+    base = rk.load_host("generic-server")
+    slow = base.replace(dispatch={"default": base.dispatch["default"], "matmul": 300e-6})
+    two, four = (
+        rk.parallel(blocks, cluster="rtx-2080-ti-x4", strategy="dp", gpus=n, batch=4, host=slow).shares[0]
+        for n in (2, 4)
+    )
+
+    def products_s(share: Share) -> list[float]:
+        return [end - start for what, start, end in share.run.cpu if what.startswith("addmm")]
+
+    assert products_s(two) == pytest.approx([300e-6] * 10)  # a stem, four blocks of two, a head
+    assert products_s(four) == pytest.approx(products_s(two))
+
+
+def test_data_parallel_sends_weights_and_gradients_once(blocks: rk.Graph) -> None:
+    p = rk.parallel(blocks, cluster="rtx-2080-ti-x4", strategy="dp", gpus=2, batch=64)
+    sent = sum(m.timing.size_bytes for m in p.messages if m.timing.collective == "broadcast")
+    assert sent == 2 * PARAMETER_BYTES
+    copies = [m.timing for m in p.messages if m.timing.collective == "send-recv"]
+    # half of the batch there: 32 · 64 numbers of 4 bytes and 32 targets of 8
+    assert [copy.algorithm for copy in copies] == ["copy", "copy"]
+    assert copies[0].size_bytes == 32 * 64 * 4 + 32 * 8
 
 
 def test_splits() -> None:
