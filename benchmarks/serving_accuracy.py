@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,11 +52,25 @@ MODELS = {
 }
 ENGINES = {
     "vllm": rk.Engine(host="serial"),
-    "trtllm": rk.Engine(),
+    "trtllm": rk.Engine(chunks=False),
     "sglang": rk.Engine(policy="prefill-first"),
 }
 #: Deployments of NVIDIA Dynamo: several copies of the model behind a router, how many is not recorded.
 DYNAMO = "dynamo_version"
+
+
+def engine_of(row: Mapping[str, Any]) -> rk.Engine:
+    """The engine with the step that its source gave it: of InferenceX and SGLang the default of 8192 tokens."""
+    engine, least = ENGINES[row["backend"]], row["batch_size"] + row["isl"]
+    if is_inferencex(row) or row["backend"] == "sglang":
+        return engine
+    whole_blocks = -(-int(least + 500) // 32) * 32  # of TensorRT-LLM's cache
+    return replace(engine, step_tokens=int(least) + 1500 if row["backend"] == "vllm" else whole_blocks)
+
+
+def is_inferencex(row: Mapping[str, Any]) -> bool:
+    """Whether the row is out of InferenceX's database, which names its model."""
+    return "model=" in row["silicon_data_source"]
 
 
 def rows_of(data: Path) -> pd.DataFrame:
@@ -112,7 +127,7 @@ def judged(data: Path, links: str) -> pd.DataFrame:
             "tp": tp,
             "collective_s": collective_s,
         }
-        drawn = 0.8 if "model=" in row["silicon_data_source"] else 1.0  # InferenceX names its model
+        drawn = 0.8 if is_inferencex(row) else 1.0
         mean = (1 + drawn) / 2
         stream = Stream(
             clients=int(row["batch_size"]),
@@ -122,7 +137,7 @@ def judged(data: Path, links: str) -> pd.DataFrame:
         )
         key = (decoder.name, formats["weights"], formats["kv"], tp)
         times = known.setdefault(key, StepTimes(decoder=decoder, machine=machine, **formats))
-        served = serve_on(decoder, machine, host, stream, ENGINES[row["backend"]], times=times, **formats)
+        served = serve_on(decoder, machine, host, stream, engine_of(row), times=times, **formats)
         bounds = served.interval()
         found.append({
             "model": decoder.name, "engine": row["backend"], "weights": formats["weights"], "tp": tp, "in": row["isl"],

@@ -42,6 +42,10 @@ def serve(
         str, typer.Option(help="prompts are read in mixed steps, beside sequences that go on, or prefill-first")
     ] = "mixed",
     step_tokens: Annotated[int, typer.Option(min=1, help="most tokens of a step")] = 8192,
+    chunks: Annotated[
+        bool, typer.Option(help="a prompt is cut where a step's tokens end; otherwise it waits until it fits")
+    ] = True,
+    sequences: Annotated[int | None, typer.Option(min=1, help="most sequences at once; by default any number")] = None,
     memory_share: Annotated[float, typer.Option(help="of the GPU's memory that the engine takes")] = 0.9,
     as_json: JsonOption = False,
 ) -> None:
@@ -62,6 +66,8 @@ def serve(
         host=host_work,  # type: ignore[arg-type]  # checked there
         policy=policy,  # type: ignore[arg-type]
         step_tokens=step_tokens,
+        chunks=chunks,
+        sequences=sequences,
         memory_share=memory_share,
     )
     found = [

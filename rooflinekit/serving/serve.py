@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ class Serving:
     weights: str
     kv: str
     tp: int
-    running: int  # clients whose sequences fit the cache together
+    running: int  # clients whose sequences the cache and the engine hold together
     served: Served
     prefill_s: float
     decode_s: float
@@ -102,6 +103,7 @@ class Serving:
             "batch": s.clients, "input": s.input, "output": s.output, "spread": s.spread,
             "engine": {
                 "host": self.engine.host, "policy": self.engine.policy, "step_tokens": self.engine.step_tokens,
+                "chunks": self.engine.chunks, "sequences": self.engine.sequences,
                 "memory_share": self.engine.memory_share,
             },
             "ttft_s": self.ttft_s, "ttft_interval_s": list(bounds["ttft_s"]),
@@ -121,7 +123,7 @@ class Serving:
         (ttft_low, ttft_high), (low, high) = self.interval().values()
         priced = self.tokens_per_s_per_dollar
         money = "" if priced is None else f", {priced:.3g} for each dollar of launch price"
-        waits = "" if self.running == s.clients else f"; the cache holds {self.running}, the others wait"
+        waits = "" if self.running == s.clients else f"; {self.running} run at once, the others wait"
 
         def t(seconds: float) -> str:
             return format_quantity(seconds, "s")
@@ -171,11 +173,16 @@ def serve_on(
     if room < 1:
         raise _too_large(decoder, memory, stream, kv, tp, machine.name)
 
-    def step_s(prompts: int, sequences: int, context: float) -> float:
-        gpu_s = times.mixed_s(prompts, stream.input, sequences, context)
-        return engine.step_s(gpu_s, prompts + sequences)
+    room = min(room, engine.sequences or room)
 
-    served = serve_stream(stream, step_s, step_tokens=engine.step_tokens, room=room, policy=engine.policy)
+    def step_s(prompts: float, sequences: int, context: float) -> float:
+        gpu_s = times.mixed_s(prompts, stream.input, sequences, context)
+        return engine.step_s(gpu_s, math.ceil(prompts) + sequences)
+
+    served = serve_stream(
+        stream, step_s, step_tokens=engine.step_tokens, room=room, policy=engine.policy, chunks=engine.chunks,
+        ahead=engine.host == "overlapped",
+    )  # fmt: skip
     running = min(stream.clients, room)
     middle = stream.input + max(1, stream.output // 2)
     along = [stream.input + share * stream.output for share in (0.1, 0.5, 0.9)]

@@ -23,10 +23,13 @@ HOST_SEQUENCE_S = 42.3e-6
 class Engine:
     """The settings of an engine that its steps depend on.
 
-    host: the CPU prepares the next step while the GPU works ("overlapped": TensorRT-LLM 1.0, SGLang), or in between
-    ("serial": vLLM up to 0.12). policy: prompts are read beside sequences that go on ("mixed": vLLM, TensorRT-LLM), or
-    in steps of their own before these ("prefill-first": SGLang). step_tokens: most tokens of a step. memory_share: of
-    the GPU's memory that the engine takes for weights, work space and cache.
+    host: the CPU prepares the next step while the GPU works ("overlapped": TensorRT-LLM 1.0, SGLang), so that a new
+    request misses one step more, or in between ("serial": vLLM up to 0.12). policy: prompts are read beside sequences
+    that go on ("mixed": vLLM, TensorRT-LLM), or in steps of their own before these ("prefill-first": SGLang).
+    step_tokens: most tokens of a step. chunks: a prompt is cut where these end, and goes on in the next step (vLLM,
+    SGLang); otherwise it waits until it fits (TensorRT-LLM unless `enable_chunked_prefill`). sequences: most of them
+    at once, beside what the cache holds (`max_num_seqs`, `max_batch_size`; None for any number). memory_share: of the
+    GPU's memory that the engine takes for weights, work space and cache.
 
     Raises InputError for another word or number.
     """
@@ -34,6 +37,8 @@ class Engine:
     host: HostWork = "overlapped"
     policy: Policy = "mixed"
     step_tokens: int = 8192
+    chunks: bool = True
+    sequences: int | None = None
     memory_share: float = 0.9
 
     def __post_init__(self) -> None:
@@ -43,6 +48,8 @@ class Engine:
                 raise InputError(f"engine {name} {value!r}: expected {' or '.join(known)}{nearest(str(value), known)}")
         if self.step_tokens < 1:
             raise InputError(f"engine step_tokens: expected 1 or more; got {self.step_tokens!r}")
+        if self.sequences is not None and self.sequences < 1:
+            raise InputError(f"engine sequences: expected 1 or more, or None for any number; got {self.sequences!r}")
         if not (math.isfinite(self.memory_share) and 0 < self.memory_share <= 1):
             raise InputError(f"engine memory_share: expected a share above 0, up to 1; got {self.memory_share!r}")
 

@@ -84,7 +84,7 @@ def test_clients_beyond_the_cache_wait() -> None:
     )
     assert crowded.running < 100
     assert crowded.served.decoding <= crowded.running
-    assert f"the cache holds {crowded.running}, the others wait" in str(crowded)
+    assert f"{crowded.running} run at once, the others wait" in str(crowded)
 
 
 def test_bounds_and_document() -> None:
