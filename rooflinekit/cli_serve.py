@@ -35,6 +35,7 @@ def serve(
         list[str] | None, typer.Option(help="name or file of a cluster, whose first GPUs serve; repeatable")
     ] = None,
     tp: Annotated[int, typer.Option(min=1, help="GPUs of the cluster that share each layer")] = 1,
+    ep: Annotated[int, typer.Option(min=1, help="parts of the experts over these GPUs; 1: all share each")] = 1,
     host_work: Annotated[
         str, typer.Option("--host-work", help="overlapped with the GPU's, or serial: between its steps")
     ] = "overlapped",
@@ -81,6 +82,7 @@ def serve(
             weights=weights,
             kv=kv,
             tp=tp,
+            ep=ep,
             engine=engine,
         )
         for one, group in [*((name, None) for name in gpu or ()), *((None, name) for name in cluster or ())]

@@ -57,6 +57,7 @@ class Served:
     tokens: int  # given
     decoding: float  # sequences that run, on average over time
     prompts_at_once: float  # read in a step that reads any
+    reading_s: float  # a step that reads prompts, on average
 
 
 def serve_stream(
@@ -88,8 +89,10 @@ def serve_stream(
         steps = 1 if prompts or play.about_to_read() else max(1, play.running[0][0] - play.steps)
         context = stream.input + play.mean_given() + (steps + 1) / 2 if count else 0.0
         going_on = beside if prompts else count
-        play.pass_by(steps, step_s(prompts, going_on, context), ended, bool(going_on))
-        play.readings += bool(prompts)
+        seconds = step_s(prompts, going_on, context)
+        play.pass_by(steps, seconds, ended, bool(going_on))
+        if prompts:
+            play.readings, play.reading_s = play.readings + 1, play.reading_s + seconds
     return play.result()
 
 
@@ -112,7 +115,8 @@ class _Play:
     tpot_s: float = 0.0
     tokens: int = 0
     busy: float = 0.0  # sequences that run × seconds
-    readings: int = 0
+    readings: int = 0  # steps that read prompts
+    reading_s: float = 0.0  # their seconds
 
     def busy_or_waiting(self) -> bool:
         """Whether some request has not got its last token."""
@@ -188,6 +192,7 @@ class _Play:
             tokens=self.tokens,
             decoding=self.busy / self.now,
             prompts_at_once=requests / self.readings,
+            reading_s=self.reading_s / self.readings,
         )
 
 

@@ -34,6 +34,7 @@ class Serving:
     weights: str
     kv: str
     tp: int
+    ep: int
     running: int  # clients whose sequences the cache and the engine hold together
     served: Served
     prefill_s: float
@@ -76,16 +77,23 @@ class Serving:
         return self.tokens_per_s_per_gpu / (device.launch_price_usd / device.devices_per_board)
 
     def interval(self, level: float = 0.9) -> dict[str, tuple[float, float]]:
-        """Bounds of ttft_s and tpot_s with this probability, as far as kernels are mispredicted.
+        """Bounds of ttft_s and tpot_s with this probability: kernels are mispredicted, and engines differ.
 
-        Waiting grows with the steps: first tokens are off as prefill is, the others as decode. What the engine and its
-        clients do otherwise than assumed is not in it. Raises ValueError for a level outside (0, 1).
+        Waiting grows with the steps: first tokens are off as prefill is, the others as decode. A request meets the
+        engine one step earlier or later than played, unless there are no other clients: first tokens take one step
+        that reads prompts less or more, and no less than a prompt alone. The CPU hides its work better or worse:
+        where it is said to be overlapped, it may stand between the steps, and the other way round. Other settings of
+        the engine and other clients are not in it. Raises ValueError for a level outside (0, 1).
         """
-        bounds = {}
-        for name, seconds, step in (("ttft_s", self.ttft_s, self.prefill), ("tpot_s", self.tpot_s, self.decode)):
-            low, high = step.interval(level)
-            bounds[name] = (seconds * low / step.total_s, seconds * high / step.total_s)
-        return bounds
+        step_s = self.served.reading_s * (1 - 1 / self.stream.clients)
+        cpu_s = min(self.engine.host_s(min(self.served.decoding, self.running)), self.tpot_s / 2)
+        serial = self.engine.host == "serial"
+        alone_s = min(self.prefill_s, self.ttft_s)
+        low, high = (bound / self.prefill.total_s for bound in self.prefill.interval(level))
+        first = (low * max(self.ttft_s - step_s, alone_s), high * (self.ttft_s + step_s))
+        low, high = (bound / self.decode.total_s for bound in self.decode.interval(level))
+        further = (low * (self.tpot_s - serial * cpu_s), high * (self.tpot_s + (not serial) * cpu_s))
+        return {"ttft_s": first, "tpot_s": further}
 
     def largest_batch(self, context: int | None = None) -> int:
         """Sequences of so many tokens (by default a whole request) that the cache holds; 0 where the weights do not
@@ -99,7 +107,8 @@ class Serving:
         s, m = self.stream, self.memory
         bounds = self.interval()
         return {
-            "decoder": self.decoder.name, "gpu": self.gpu, "tp": self.tp, "weights": self.weights, "kv": self.kv,
+            "decoder": self.decoder.name, "gpu": self.gpu, "tp": self.tp, "ep": self.ep,
+            "weights": self.weights, "kv": self.kv,
             "batch": s.clients, "input": s.input, "output": s.output, "spread": s.spread,
             "engine": {
                 "host": self.engine.host, "policy": self.engine.policy, "step_tokens": self.engine.step_tokens,
@@ -157,6 +166,7 @@ def serve_on(
     weights: str = "bf16",
     kv: str = "bf16",
     tp: int = 1,
+    ep: int = 1,
     collective_s: CollectiveTime | None = None,
     times: StepTimes | None = None,
 ) -> Serving:
@@ -166,7 +176,7 @@ def serve_on(
     share it. Raises InputError where not one request fits the memory, or tp is above 1 without `collective_s`.
     """
     times = times or StepTimes(
-        decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, collective_s=collective_s
+        decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, ep=ep, collective_s=collective_s
     )
     memory = serving_memory(times, engine, stream.input)
     room = memory.largest_batch(decoder, stream.input + stream.output, kv, tp)
@@ -194,6 +204,7 @@ def serve_on(
         weights=weights,
         kv=kv,
         tp=tp,
+        ep=ep,
         running=running,
         served=served,
         prefill_s=engine.step_s(times.prefill_s(1, stream.input), 1),

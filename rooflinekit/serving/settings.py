@@ -53,7 +53,11 @@ class Engine:
         if not (math.isfinite(self.memory_share) and 0 < self.memory_share <= 1):
             raise InputError(f"engine memory_share: expected a share above 0, up to 1; got {self.memory_share!r}")
 
-    def step_s(self, gpu_s: float, sequences: int) -> float:
+    def step_s(self, gpu_s: float, sequences: float) -> float:
         """A step with the CPU's part in it."""
-        host_s = HOST_STEP_S + HOST_SEQUENCE_S * sequences
+        host_s = self.host_s(sequences)
         return gpu_s + host_s if self.host == "serial" else max(gpu_s, host_s)
+
+    def host_s(self, sequences: float) -> float:
+        """What the CPU does for a step, in seconds."""
+        return HOST_STEP_S + HOST_SEQUENCE_S * sequences

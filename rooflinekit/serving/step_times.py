@@ -45,6 +45,7 @@ class StepTimes:
     weights: str = "bf16"
     kv: str = "bf16"
     tp: int = 1
+    ep: int = 1
     collective_s: CollectiveTime | None = None
     _graphs: dict[tuple[str, bool], Graph] = field(default_factory=dict)
     _known: dict[tuple[int, ...], float] = field(default_factory=dict)
@@ -121,7 +122,7 @@ class StepTimes:
         key = step, whole
         if key not in self._graphs:
             decoder = self.decoder if whole else thinned(self.decoder)
-            self._graphs[key] = getattr(decoder, step)(weights=self.weights, kv=self.kv, tp=self.tp)
+            self._graphs[key] = getattr(decoder, step)(weights=self.weights, kv=self.kv, tp=self.tp, ep=self.ep)
         return self._graphs[key]
 
     def _seconds(self, graph: Graph, kind: str | None = None) -> float:
