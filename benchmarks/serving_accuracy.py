@@ -10,7 +10,8 @@ token choosing evenly among all. What each row does not say is assumed from its 
   checkpoint, else in bf16; models with experts in blocks of fp8, as published, with scales found in each step;
 * engine: vLLM (0.12 and before) works on the CPU between its steps, TensorRT-LLM 1.0 and SGLang beside them, a step
   ahead, as vLLM from 0.14 on does; SGLang reads prompts before it goes on with answers, the others beside them;
-  TensorRT-LLM does not cut prompts (`enable_chunked_prefill` is off by default), the others do; 0.9 of the memory;
+  TensorRT-LLM does not cut prompts (`enable_chunked_prefill` is off by default), the others do; its steps that read
+  prompts take `TRTLLM_LAYER_S` a layer or more, told from five rows of Llama 3.1 8B; 0.9 of the memory;
 * tokens of a step: aiconfigurator writes them into the engine's settings, by the rules of its generator (version
   0.12.0, rule_plugin/*.rule): clients + input + 1500 (vLLM), clients + input + 500 up to a multiple of 32
   (TensorRT-LLM). InferenceX and SGLang: 8192;
@@ -43,7 +44,7 @@ from rooflinekit.model.roofline import time_work
 from rooflinekit.serving.engine import Stream
 from rooflinekit.serving.formats import WEIGHT_FORMATS
 from rooflinekit.serving.serve import serve_on
-from rooflinekit.serving.settings import HOST_SEQUENCE_S, HOST_STEP_S
+from rooflinekit.serving.settings import HOST_SEQUENCE_S, HOST_STEP_S, TRTLLM_LAYER_S
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.tape import Tape
 from rooflinekit.workflows import machines_of
@@ -61,7 +62,7 @@ MODELS_WITH_EXPERTS = {
 }
 ENGINES = {
     "vllm": rk.Engine(host="serial"),
-    "trtllm": rk.Engine(chunks=False),
+    "trtllm": rk.Engine(chunks=False, layer_s=TRTLLM_LAYER_S),
     "sglang": rk.Engine(policy="prefill-first"),
 }
 #: Versions of vLLM that schedule a step ahead (`async_scheduling`, the default from 0.14 on).
@@ -70,11 +71,16 @@ SCHEDULED_AHEAD = ("0.18.0",)
 DYNAMO = "dynamo_version"
 
 
-def engine_of(row: Mapping[str, Any]) -> rk.Engine:
-    """The engine with the step that its source gave it: of InferenceX and SGLang the default of 8192 tokens."""
+def engine_of(row: Mapping[str, Any], fewer: int) -> rk.Engine:
+    """The engine with the step that its source gave it: of InferenceX and SGLang the default of 8192 tokens.
+
+    fewer: sequences that it holds less than there are clients.
+    """
     engine, least = ENGINES[row["backend"]], row["batch_size"] + row["isl"]
     if row["backend_version"] in SCHEDULED_AHEAD:
         engine = replace(engine, host="overlapped")
+    if fewer:
+        engine = replace(engine, sequences=max(1, int(row["batch_size"]) - fewer))
     if is_inferencex(row) or row["backend"] == "sglang":
         return engine
     whole_blocks = -(-int(least + 500) // 32) * 32  # of TensorRT-LLM's cache
@@ -124,7 +130,7 @@ def predicted_all_reduce_s(size_bytes: float, gpus: int) -> float:
     return rk.collective_time("all-reduce", size_bytes, "dgx-h100", gpus).total_s
 
 
-def judged(data: Path, links: str, models: Mapping[str, str]) -> pd.DataFrame:
+def judged(data: Path, links: str, models: Mapping[str, str], fewer: int) -> pd.DataFrame:
     """A line each: measured and predicted. links: whether all-reduces are "measured" or "predicted"."""
     (machine,) = machines_of([GPU])
     host = load_host(DEFAULT_HOST)
@@ -151,7 +157,7 @@ def judged(data: Path, links: str, models: Mapping[str, str]) -> pd.DataFrame:
         )
         key = (decoder.name, formats["weights"], formats["kv"], tp, formats["ep"])
         times = known.setdefault(key, StepTimes(decoder=decoder, machine=machine, **formats))
-        served = serve_on(decoder, machine, host, stream, engine_of(row), times=times, **formats)
+        served = serve_on(decoder, machine, host, stream, engine_of(row, fewer), times=times, **formats)
         bounds = served.interval()
         found.append({
             "model": decoder.name, "engine": row["backend"], "weights": formats["weights"], "tp": tp, "in": row["isl"],
@@ -238,12 +244,14 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--rows", action="store_true", help="also every row")
     parser.add_argument("--experts", action="store_true", help="models with experts")
+    parser.add_argument("--fewer", type=int, default=0, help="sequences that engines hold less than there are clients")
     parser.add_argument("--products", action="store_true", help="products in fewer bits instead")
     arguments = parser.parse_args()
     if arguments.products:
         print(products(arguments.data).to_string(index=False))
         return
-    found = judged(arguments.data, arguments.links, MODELS_WITH_EXPERTS if arguments.experts else MODELS)
+    models = MODELS_WITH_EXPERTS if arguments.experts else MODELS
+    found = judged(arguments.data, arguments.links, models, arguments.fewer)
     with pd.option_context("display.width", 240, "display.max_columns", None, "display.max_rows", None):
         if arguments.rows:
             print(found.round(4).to_string(index=False))
@@ -259,7 +267,11 @@ def main() -> None:
             "all fit the cache": found[~found["waits"]],
             "all": found,
         }
-        print(pd.DataFrame([{"": name, **summary(part)} for name, part in parts.items() if len(part)]).to_string(index=False))
+        print(
+            pd.DataFrame([{"": name, **summary(part)} for name, part in parts.items() if len(part)]).to_string(
+                index=False
+            )
+        )
     print(host_line(arguments.data))
 
 

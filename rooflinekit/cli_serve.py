@@ -48,9 +48,13 @@ def serve(
     ] = True,
     sequences: Annotated[int | None, typer.Option(min=1, help="most sequences at once; by default any number")] = None,
     memory_share: Annotated[float, typer.Option(help="of the GPU's memory that the engine takes")] = 0.9,
+    price: Annotated[
+        float | None, typer.Option(help="dollars for one GPU, bought or for an hour, in the place of its launch price")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Time to first token, time per token, tokens a second and the largest batch of a served language model.
+    """Time to first token, time per token, tokens a second (also by GPU and dollar) and the largest batch of a served
+    language model.
 
     Example: rooflinekit serve examples/decoders/llama-3.1-8b.json --gpu h100-sxm5-80gb --batch 8,64 --input 1024
     """
@@ -84,6 +88,7 @@ def serve(
             tp=tp,
             ep=ep,
             engine=engine,
+            price_usd=price,
         )
         for one, group in [*((name, None) for name in gpu or ()), *((None, name) for name in cluster or ())]
         for tokens in _numbers("--input", input_tokens)

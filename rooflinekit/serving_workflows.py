@@ -36,6 +36,7 @@ def serve(
     collective_s: CollectiveTime | None = None,
     engine: Engine | None = None,
     spread: float = 0.2,
+    price_usd: float | None = None,
     host: str | Path | Host = DEFAULT_HOST,
 ) -> Serving:
     """A language model served to `batch` clients, each with requests of `input` tokens and answers of `output`.
@@ -45,7 +46,7 @@ def serve(
     Cluster, in the place of a GPU. ep: parts into which these divide the experts (1: all share each).
     collective_s: seconds of an all-reduce as a function of bytes and number of GPUs, where they are known better.
     engine: its settings. spread: how much the answers' lengths differ, as a share of output; 0 lets clients that begin
-    together go on together.
+    together go on together. price_usd: what one GPU costs, bought or for an hour, in the place of its launch price.
 
     Raises what `load_device` and `load_cluster` raise, FormatError for arithmetic that the GPU does not have, and
     InputError for another word, for GPUs that differ, or where not one request fits.
@@ -54,10 +55,11 @@ def serve(
     >>> found.ttft_s, found.tpot_s, found.tokens_per_s, found.largest_batch(4096)  # doctest: +SKIP
     """
     from rooflinekit.serving.engine import Stream
-    from rooflinekit.serving.serve import check_stream, serve_on
+    from rooflinekit.serving.serve import check_price, check_stream, serve_on
     from rooflinekit.serving.settings import Engine
 
     check_stream(batch, input, output)
+    check_price(price_usd)
     if cluster is not None:
         if gpu is not None:
             raise InputError("serve: expected a GPU or a cluster of GPUs; got both: leave out one")
@@ -70,7 +72,7 @@ def serve(
     stream = Stream(clients=batch, input=input, output=output, spread=spread)
     return serve_on(
         decoder, machine, host_of(host), stream, engine or Engine(),
-        weights=weights, kv=kv, tp=tp, ep=ep, collective_s=collective_s,
+        weights=weights, kv=kv, tp=tp, ep=ep, collective_s=collective_s, price_usd=price_usd,
     )  # fmt: skip
 
 

@@ -42,6 +42,7 @@ class Serving:
     prefill: Prediction  # of one prompt: one GPU's part
     decode: Prediction  # at the middle of a generation: one GPU's part
     memory: ServingMemory
+    price_usd: float | None = None  # of one GPU, in the place of its launch price
 
     @property
     def gpu(self) -> str:
@@ -70,8 +71,12 @@ class Serving:
 
     @property
     def tokens_per_s_per_dollar(self) -> float | None:
-        """Tokens a second by the launch price of the GPUs, without host and power; None where no price is known."""
+        """Tokens a second by the price of the GPUs (by default at launch), without host and power; None where no
+        price is known.
+        """
         device = self.decode.machine.device
+        if self.price_usd is not None:
+            return self.tokens_per_s_per_gpu / self.price_usd
         if device.launch_price_usd is None:
             return None
         return self.tokens_per_s_per_gpu / (device.launch_price_usd / device.devices_per_board)
@@ -112,14 +117,14 @@ class Serving:
             "batch": s.clients, "input": s.input, "output": s.output, "spread": s.spread,
             "engine": {
                 "host": self.engine.host, "policy": self.engine.policy, "step_tokens": self.engine.step_tokens,
-                "chunks": self.engine.chunks, "sequences": self.engine.sequences,
+                "chunks": self.engine.chunks, "sequences": self.engine.sequences, "layer_s": self.engine.layer_s,
                 "memory_share": self.engine.memory_share,
             },
             "ttft_s": self.ttft_s, "ttft_interval_s": list(bounds["ttft_s"]),
             "tpot_s": self.tpot_s, "tpot_interval_s": list(bounds["tpot_s"]),
             "prefill_s": self.prefill_s, "decode_s": self.decode_s,
             "tokens_per_s": self.tokens_per_s, "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
-            "tokens_per_s_per_launch_dollar": self.tokens_per_s_per_dollar,
+            "price_usd": self.price_usd, "tokens_per_s_per_dollar": self.tokens_per_s_per_dollar,
             "running": self.running, "largest_batch": self.largest_batch(),
             "prefill_regime": self.prefill.regime, "decode_regime": self.decode.regime,
             "weight_bytes": m.weight_bytes, "kv_bytes_per_token": m.kv_bytes_per_token,
@@ -131,7 +136,8 @@ class Serving:
         s, gpus = self.stream, f"{self.tp} × " if self.tp > 1 else ""
         (ttft_low, ttft_high), (low, high) = self.interval().values()
         priced = self.tokens_per_s_per_dollar
-        money = "" if priced is None else f", {priced:.3g} for each dollar of launch price"
+        of = "launch price" if self.price_usd is None else "a GPU's price"
+        money = "" if priced is None else f", {priced:.3g} for each dollar of {of}"
         waits = "" if self.running == s.clients else f"; {self.running} run at once, the others wait"
 
         def t(seconds: float) -> str:
@@ -169,6 +175,7 @@ def serve_on(
     ep: int = 1,
     collective_s: CollectiveTime | None = None,
     times: StepTimes | None = None,
+    price_usd: float | None = None,
 ) -> Serving:
     """One stream of requests on one machine, or on `tp` of them.
 
@@ -187,6 +194,8 @@ def serve_on(
 
     def step_s(prompts: float, sequences: int, context: float) -> float:
         gpu_s = times.mixed_s(prompts, stream.input, sequences, context)
+        if prompts:
+            gpu_s = max(gpu_s, engine.layer_s * decoder.layers)
         return engine.step_s(gpu_s, math.ceil(prompts) + sequences)
 
     served = serve_stream(
@@ -207,11 +216,12 @@ def serve_on(
         ep=ep,
         running=running,
         served=served,
-        prefill_s=engine.step_s(times.prefill_s(1, stream.input), 1),
+        prefill_s=step_s(1, 0, 0.0),
         decode_s=sum(engine.step_s(times.decode_s(running, tokens), running) for tokens in along) / len(along),
         prefill=predict_graph(times.graph("prefill").at(batch=1, seq=stream.input), machine, host, graphs),
         decode=predict_graph(times.graph("decode").at(batch=running, context=middle), machine, host, graphs),
         memory=memory,
+        price_usd=price_usd,
     )
 
 
@@ -220,6 +230,12 @@ def check_stream(batch: int, input: int, output: int) -> None:
     for name, value in (("batch", batch), ("input", input), ("output", output)):
         if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
             raise InputError(f"{name}: expected a positive integer; got {value!r}")
+
+
+def check_price(price_usd: float | None) -> None:
+    """Raises InputError for a price that is not above 0."""
+    if price_usd is not None and not (math.isfinite(price_usd) and price_usd > 0):
+        raise InputError(f"price_usd: expected dollars for one GPU, above 0; got {price_usd!r}")
 
 
 def _too_large(decoder: Decoder, m: ServingMemory, stream: Stream, kv: str, tp: int, gpu: str) -> InputError:

@@ -116,6 +116,7 @@ def test_the_cpu_works_beside_the_gpu_or_between() -> None:
         ({"policy": "decode"}, "engine policy 'decode': expected mixed or prefill-first"),
         ({"memory_share": 1.5}, "engine memory_share: expected a share above 0, up to 1; got 1.5"),
         ({"sequences": 0}, "engine sequences: expected 1 or more, or None for any number; got 0"),
+        ({"layer_s": -1e-3}, "engine layer_s: expected seconds, 0 or more; got -0.001"),
         ({"step_tokens": 0}, "engine step_tokens: expected 1 or more; got 0"),
     ],
 )
