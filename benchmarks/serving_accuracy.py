@@ -98,11 +98,14 @@ def rows_of(data: Path, models: Mapping[str, str]) -> pd.DataFrame:
     other = ~table["model_path"].isin(models)
     apart = ~other & (table["mode"] != "agg")
     routed = ~other & ~apart & table["silicon_data_source"].str.contains(DYNAMO)
+    over = table["moe_tp_size"] * table["moe_ep_size"]
+    own = ~other & ~apart & ~routed & ((over != table["tp_size"]) & (over > 1) | (table["attention_dp_size"] > 1))
     print(
         f"{len(table)} rows; left out: {other.sum()} of other models, {apart.sum()} with prefill and decode on "
-        f"GPUs of their own, {routed.sum()} of several copies behind a router"
+        f"GPUs of their own, {routed.sum()} of several copies behind a router, {own.sum()} with attention of their own "
+        "on GPUs that share experts"
     )
-    return table[~(other | apart | routed)]
+    return table[~(other | apart | routed | own)]
 
 
 def all_reduce_times(data: Path) -> Any:
