@@ -1,14 +1,20 @@
-"""Served dense models against measured ones: time per token and time to first token, by engine and number of GPUs.
+"""Served models against measured ones: time per token and time to first token, by engine and number of GPUs.
 
-    python benchmarks/serving_accuracy.py DATA [--rows | --products]
+    python benchmarks/serving_accuracy.py DATA [--rows] [--experts | --products]
 
 DATA holds `aiconfigurator/e2e_serving_h100_sxm.parquet` (validation: nothing is fitted on it). Judged are rows of dense
-models that prefill and decode on the same GPUs (mode "agg"). What each row does not say is assumed from its source:
+models that prefill and decode on the same GPUs (mode "agg"), with `--experts` those of models with experts, each
+token choosing evenly among all. What each row does not say is assumed from its source:
 
 * formats: as `gemm_quant_mode` says, fp8 with fixed scales; the cache in fp8 where TensorRT-LLM serves an fp8
-  checkpoint, else in bf16;
-* engine: vLLM (0.12 and before) works on the CPU between its steps, TensorRT-LLM 1.0 and SGLang beside them; SGLang
-  reads prompts before it goes on with answers, the others beside them; 8192 tokens a step, 0.9 of the memory;
+  checkpoint, else in bf16; models with experts in blocks of fp8, as published, with scales found in each step;
+* engine: vLLM (0.12 and before) works on the CPU between its steps, TensorRT-LLM 1.0 and SGLang beside them, a step
+  ahead, as vLLM from 0.14 on does; SGLang reads prompts before it goes on with answers, the others beside them;
+  TensorRT-LLM does not cut prompts (`enable_chunked_prefill` is off by default), the others do; its steps that read
+  prompts take `TRTLLM_LAYER_S` a layer or more, told from five rows of Llama 3.1 8B; 0.9 of the memory;
+* tokens of a step: aiconfigurator writes them into the engine's settings, by the rules of its generator (version
+  0.12.0, rule_plugin/*.rule): clients + input + 1500 (vLLM), clients + input + 500 up to a multiple of 32
+  (TensorRT-LLM). InferenceX and SGLang: 8192;
 * clients: ten requests each, all of the stated lengths. Rows out of InferenceX's database have lengths between 80 % and
   100 % of the stated ones, as its client draws them (`random_range_ratio` 0.8).
 
@@ -20,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,7 +44,7 @@ from rooflinekit.model.roofline import time_work
 from rooflinekit.serving.engine import Stream
 from rooflinekit.serving.formats import WEIGHT_FORMATS
 from rooflinekit.serving.serve import serve_on
-from rooflinekit.serving.settings import HOST_SEQUENCE_S, HOST_STEP_S
+from rooflinekit.serving.settings import HOST_SEQUENCE_S, HOST_STEP_S, TRTLLM_LAYER_S
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.tape import Tape
 from rooflinekit.workflows import machines_of
@@ -49,26 +56,56 @@ MODELS = {
     "meta-llama/Llama-3.1-70B": "llama-3.1-70b",
     "Qwen/Qwen3-32B": "qwen3-32b",
 }
+MODELS_WITH_EXPERTS = {
+    "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
+    "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
+}
 ENGINES = {
     "vllm": rk.Engine(host="serial"),
-    "trtllm": rk.Engine(),
+    "trtllm": rk.Engine(chunks=False, layer_s=TRTLLM_LAYER_S),
     "sglang": rk.Engine(policy="prefill-first"),
 }
+#: Versions of vLLM that schedule a step ahead (`async_scheduling`, the default from 0.14 on).
+SCHEDULED_AHEAD = ("0.18.0",)
 #: Deployments of NVIDIA Dynamo: several copies of the model behind a router, how many is not recorded.
 DYNAMO = "dynamo_version"
 
 
-def rows_of(data: Path) -> pd.DataFrame:
+def engine_of(row: Mapping[str, Any], fewer: int) -> rk.Engine:
+    """The engine with the step that its source gave it: of InferenceX and SGLang the default of 8192 tokens.
+
+    fewer: sequences that it holds less than there are clients.
+    """
+    engine, least = ENGINES[row["backend"]], row["batch_size"] + row["isl"]
+    if row["backend_version"] in SCHEDULED_AHEAD:
+        engine = replace(engine, host="overlapped")
+    if fewer:
+        engine = replace(engine, sequences=max(1, int(row["batch_size"]) - fewer))
+    if is_inferencex(row) or row["backend"] == "sglang":
+        return engine
+    whole_blocks = -(-int(least + 500) // 32) * 32  # of TensorRT-LLM's cache
+    return replace(engine, step_tokens=int(least) + 1500 if row["backend"] == "vllm" else whole_blocks)
+
+
+def is_inferencex(row: Mapping[str, Any]) -> bool:
+    """Whether the row is out of InferenceX's database, which names its model."""
+    return "model=" in row["silicon_data_source"]
+
+
+def rows_of(data: Path, models: Mapping[str, str]) -> pd.DataFrame:
     """The rows that are judged, and how many of which kind are not."""
     table = pd.read_parquet(data / "aiconfigurator" / "e2e_serving_h100_sxm.parquet")
-    other = ~table["model_path"].isin(MODELS)
+    other = ~table["model_path"].isin(models)
     apart = ~other & (table["mode"] != "agg")
     routed = ~other & ~apart & table["silicon_data_source"].str.contains(DYNAMO)
+    over = table["moe_tp_size"] * table["moe_ep_size"]
+    own = ~other & ~apart & ~routed & ((over != table["tp_size"]) & (over > 1) | (table["attention_dp_size"] > 1))
     print(
-        f"{len(table)} rows; left out: {other.sum()} of models with experts, {apart.sum()} with prefill and decode on "
-        f"GPUs of their own, {routed.sum()} of several copies behind a router"
+        f"{len(table)} rows; left out: {other.sum()} of other models, {apart.sum()} with prefill and decode on "
+        f"GPUs of their own, {routed.sum()} of several copies behind a router, {own.sum()} with attention of their own "
+        "on GPUs that share experts"
     )
-    return table[~(other | apart | routed)]
+    return table[~(other | apart | routed | own)]
 
 
 def all_reduce_times(data: Path) -> Any:
@@ -96,23 +133,24 @@ def predicted_all_reduce_s(size_bytes: float, gpus: int) -> float:
     return rk.collective_time("all-reduce", size_bytes, "dgx-h100", gpus).total_s
 
 
-def judged(data: Path, links: str) -> pd.DataFrame:
+def judged(data: Path, links: str, models: Mapping[str, str], fewer: int) -> pd.DataFrame:
     """A line each: measured and predicted. links: whether all-reduces are "measured" or "predicted"."""
     (machine,) = machines_of([GPU])
     host = load_host(DEFAULT_HOST)
     collective_s = all_reduce_times(data) if links == "measured" else predicted_all_reduce_s
-    decoders = {path: rk.Decoder.from_config(FOLDER / f"{name}.json") for path, name in MODELS.items()}
+    decoders = {path: rk.Decoder.from_config(FOLDER / f"{name}.json") for path, name in models.items()}
     known: dict[tuple[Any, ...], StepTimes] = {}
     found = []
-    for row in rows_of(data).to_dict("records"):
-        decoder, tp, fp8 = decoders[row["model_path"]], int(row["tp_size"]), row["gemm_quant_mode"] == "fp8"
+    for row in rows_of(data, models).to_dict("records"):
+        decoder, tp, fp8 = decoders[row["model_path"]], int(row["tp_size"]), str(row["gemm_quant_mode"])[:3] == "fp8"
         formats: dict[str, Any] = {
-            "weights": "fp8" if fp8 else "bf16",
+            "weights": "fp8-dynamic" if decoder.experts else "fp8" if fp8 else "bf16",
             "kv": "fp8" if fp8 and row["backend"] == "trtllm" else "bf16",
             "tp": tp,
+            "ep": int(row["moe_ep_size"]) if decoder.experts else 1,
             "collective_s": collective_s,
         }
-        drawn = 0.8 if "model=" in row["silicon_data_source"] else 1.0  # InferenceX names its model
+        drawn = 0.8 if is_inferencex(row) else 1.0
         mean = (1 + drawn) / 2
         stream = Stream(
             clients=int(row["batch_size"]),
@@ -120,9 +158,9 @@ def judged(data: Path, links: str) -> pd.DataFrame:
             output=round(mean * row["osl"]),
             spread=(1 - drawn) / mean,
         )
-        key = (decoder.name, formats["weights"], formats["kv"], tp)
+        key = (decoder.name, formats["weights"], formats["kv"], tp, formats["ep"])
         times = known.setdefault(key, StepTimes(decoder=decoder, machine=machine, **formats))
-        served = serve_on(decoder, machine, host, stream, ENGINES[row["backend"]], times=times, **formats)
+        served = serve_on(decoder, machine, host, stream, engine_of(row, fewer), times=times, **formats)
         bounds = served.interval()
         found.append({
             "model": decoder.name, "engine": row["backend"], "weights": formats["weights"], "tp": tp, "in": row["isl"],
@@ -208,12 +246,15 @@ def main() -> None:
         help="all-reduces as rk.collective_time says, or the fastest measured kernel of each size",
     )  # fmt: skip
     parser.add_argument("--rows", action="store_true", help="also every row")
+    parser.add_argument("--experts", action="store_true", help="models with experts")
+    parser.add_argument("--fewer", type=int, default=0, help="sequences that engines hold less than there are clients")
     parser.add_argument("--products", action="store_true", help="products in fewer bits instead")
     arguments = parser.parse_args()
     if arguments.products:
         print(products(arguments.data).to_string(index=False))
         return
-    found = judged(arguments.data, arguments.links)
+    models = MODELS_WITH_EXPERTS if arguments.experts else MODELS
+    found = judged(arguments.data, arguments.links, models, arguments.fewer)
     with pd.option_context("display.width", 240, "display.max_columns", None, "display.max_rows", None):
         if arguments.rows:
             print(found.round(4).to_string(index=False))
@@ -229,7 +270,11 @@ def main() -> None:
             "all fit the cache": found[~found["waits"]],
             "all": found,
         }
-        print(pd.DataFrame([{"": name, **summary(part)} for name, part in parts.items()]).to_string(index=False))
+        print(
+            pd.DataFrame([{"": name, **summary(part)} for name, part in parts.items() if len(part)]).to_string(
+                index=False
+            )
+        )
     print(host_line(arguments.data))
 
 

@@ -35,6 +35,7 @@ def serve(
         list[str] | None, typer.Option(help="name or file of a cluster, whose first GPUs serve; repeatable")
     ] = None,
     tp: Annotated[int, typer.Option(min=1, help="GPUs of the cluster that share each layer")] = 1,
+    ep: Annotated[int, typer.Option(min=1, help="parts of the experts over these GPUs; 1: all share each")] = 1,
     host_work: Annotated[
         str, typer.Option("--host-work", help="overlapped with the GPU's, or serial: between its steps")
     ] = "overlapped",
@@ -42,10 +43,18 @@ def serve(
         str, typer.Option(help="prompts are read in mixed steps, beside sequences that go on, or prefill-first")
     ] = "mixed",
     step_tokens: Annotated[int, typer.Option(min=1, help="most tokens of a step")] = 8192,
+    chunks: Annotated[
+        bool, typer.Option(help="a prompt is cut where a step's tokens end; otherwise it waits until it fits")
+    ] = True,
+    sequences: Annotated[int | None, typer.Option(min=1, help="most sequences at once; by default any number")] = None,
     memory_share: Annotated[float, typer.Option(help="of the GPU's memory that the engine takes")] = 0.9,
+    price: Annotated[
+        float | None, typer.Option(help="dollars for one GPU, bought or for an hour, in the place of its launch price")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Time to first token, time per token, tokens a second and the largest batch of a served language model.
+    """Time to first token, time per token, tokens a second (also by GPU and dollar) and the largest batch of a served
+    language model.
 
     Example: rooflinekit serve examples/decoders/llama-3.1-8b.json --gpu h100-sxm5-80gb --batch 8,64 --input 1024
     """
@@ -62,6 +71,8 @@ def serve(
         host=host_work,  # type: ignore[arg-type]  # checked there
         policy=policy,  # type: ignore[arg-type]
         step_tokens=step_tokens,
+        chunks=chunks,
+        sequences=sequences,
         memory_share=memory_share,
     )
     found = [
@@ -75,7 +86,9 @@ def serve(
             weights=weights,
             kv=kv,
             tp=tp,
+            ep=ep,
             engine=engine,
+            price_usd=price,
         )
         for one, group in [*((name, None) for name in gpu or ()), *((None, name) for name in cluster or ())]
         for tokens in _numbers("--input", input_tokens)

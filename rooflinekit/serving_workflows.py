@@ -31,19 +31,22 @@ def serve(
     weights: str = "bf16",
     kv: str = "bf16",
     tp: int = 1,
+    ep: int = 1,
     cluster: Cluster | str | Path | None = None,
     collective_s: CollectiveTime | None = None,
     engine: Engine | None = None,
     spread: float = 0.2,
+    price_usd: float | None = None,
     host: str | Path | Host = DEFAULT_HOST,
 ) -> Serving:
     """A language model served to `batch` clients, each with requests of `input` tokens and answers of `output`.
 
     weights: "bf16", "fp16", "fp8", "fp8-dynamic", "int8" or "int4". kv: format of the cache of keys and values.
     tp: GPUs that share each layer, the first ones of the cluster, whose links join them. cluster: a name, a file or a
-    Cluster, in the place of a GPU. collective_s: seconds of an all-reduce as a function of bytes and number of GPUs,
-    where they are known better. engine: its settings. spread: how much the answers' lengths differ, as a share of
-    output; 0 lets clients that begin together go on together.
+    Cluster, in the place of a GPU. ep: parts into which these divide the experts (1: all share each).
+    collective_s: seconds of an all-reduce as a function of bytes and number of GPUs, where they are known better.
+    engine: its settings. spread: how much the answers' lengths differ, as a share of output; 0 lets clients that begin
+    together go on together. price_usd: what one GPU costs, bought or for an hour, in the place of its launch price.
 
     Raises what `load_device` and `load_cluster` raise, FormatError for arithmetic that the GPU does not have, and
     InputError for another word, for GPUs that differ, or where not one request fits.
@@ -52,10 +55,11 @@ def serve(
     >>> found.ttft_s, found.tpot_s, found.tokens_per_s, found.largest_batch(4096)  # doctest: +SKIP
     """
     from rooflinekit.serving.engine import Stream
-    from rooflinekit.serving.serve import check_stream, serve_on
+    from rooflinekit.serving.serve import check_price, check_stream, serve_on
     from rooflinekit.serving.settings import Engine
 
     check_stream(batch, input, output)
+    check_price(price_usd)
     if cluster is not None:
         if gpu is not None:
             raise InputError("serve: expected a GPU or a cluster of GPUs; got both: leave out one")
@@ -68,7 +72,7 @@ def serve(
     stream = Stream(clients=batch, input=input, output=output, spread=spread)
     return serve_on(
         decoder, machine, host_of(host), stream, engine or Engine(),
-        weights=weights, kv=kv, tp=tp, collective_s=collective_s,
+        weights=weights, kv=kv, tp=tp, ep=ep, collective_s=collective_s, price_usd=price_usd,
     )  # fmt: skip
 
 

@@ -18,7 +18,8 @@ def print_servings(found: Sequence[Serving]) -> None:
     """One line each; what is the same in all stands above."""
     out, first = console(), found[0]
     out.print(f"{first.decoder.name}, weights {first.weights}, cache {first.kv}", markup=False)
-    rows = table(*_COLUMNS)
+    of = "a launch $" if first.price_usd is None else "a $"
+    rows = table(*(of if name == "a launch $" else name for name in _COLUMNS))
     for one in found:
         priced = one.tokens_per_s_per_dollar
         rows.add_row(

@@ -115,44 +115,51 @@ class Decoder:
         self.check_tp(tp)
         return max(1, self.kv_heads // tp)
 
-    def check_tp(self, tp: int) -> None:
-        """Raises InputError where the layers cannot be cut into `tp` equal parts."""
+    def check_tp(self, tp: int, ep: int = 1) -> None:
+        """Raises InputError where the layers cannot be cut into `tp` equal parts, their experts into `ep`."""
         _check("tp", tp, 1)
+        _check("ep", ep, 1)
+        if ep > 1 and (tp % ep or not self.experts or self.experts % ep):
+            raise InputError(
+                f"ep {ep}: {self.name} cannot be cut so: expected a divisor of tp ({tp}) and of its experts "
+                f"({self.experts or 'none'})"
+            )
         even = self.kv_heads % tp == 0 or tp % self.kv_heads == 0
-        if self.heads % tp or self.ffn % tp or self.shared_ffn % tp or not even:
+        if self.heads % tp or self.ffn * ep % tp or self.shared_ffn % tp or not even:
             raise InputError(
                 f"tp {tp}: {self.name} cannot be cut so: expected a divisor of its heads ({self.heads}) and of the "
                 f"width of its network ({self.ffn}), that divides or is a multiple of its kv_heads ({self.kv_heads})"
             )
 
-    def prefill(self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1) -> Graph:
+    def prefill(self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1) -> Graph:
         """The step that reads prompts: `batch` of them, `seq` tokens each, and gives the next token of each.
 
         weights: "bf16", "fp16", "fp8", "fp8-dynamic", "int8" or "int4". kv: format of the cache: "bf16", "fp16" or
-        "fp8". tp: GPUs that share each layer; the graph is one GPU's part. Raises InputError for other words, or a tp
-        that does not cut the layers evenly.
+        "fp8". tp: GPUs that share each layer; the graph is one GPU's part. ep: parts into which the experts are
+        divided over these; tp / ep GPUs share each. Raises InputError for other words, or a tp or ep that does not
+        cut the layers evenly.
         """
         from rooflinekit.serving.steps import prefill
 
-        return prefill(self, weights=weights, kv=kv, tp=tp)
+        return prefill(self, weights=weights, kv=kv, tp=tp, ep=ep)
 
-    def decode(self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1) -> Graph:
+    def decode(self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1) -> Graph:
         """The step that gives one token to each of `batch` sequences of `context` tokens, the new one included.
 
         Options as of `prefill`.
         """
         from rooflinekit.serving.steps import decode
 
-        return decode(self, weights=weights, kv=kv, tp=tp)
+        return decode(self, weights=weights, kv=kv, tp=tp, ep=ep)
 
-    def mixed(self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1) -> Graph:
+    def mixed(self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1) -> Graph:
         """A step of both: `prompts` of `seq` tokens are read beside `batch` sequences of `context` tokens.
 
         All tokens pass the matrices together; attention treats the two apart. Options as of `prefill`.
         """
         from rooflinekit.serving.steps import mixed
 
-        return mixed(self, weights=weights, kv=kv, tp=tp)
+        return mixed(self, weights=weights, kv=kv, tp=tp, ep=ep)
 
 
 def _check(name: str, value: object, least: int) -> None:

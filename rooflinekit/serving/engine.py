@@ -2,7 +2,8 @@
 
 Each of `clients` sends a request, waits for its last token, and sends the next. The engine works in steps (continuous
 batching): it reads the waiting prompts, first come first served, as far as a step's tokens and the cache's room go, and
-gives one token to each running sequence. A sequence keeps room for all its tokens from its first step on.
+gives one token to each running sequence. A sequence keeps room for all its tokens from its first step on. With chunked
+prefill the last prompt of a step is cut where the step's tokens end, and goes on in the next.
 
 In the steady state each sequence sees the prompts of the others once, so with D the time of a decode step and ΔP what
 a prompt adds to a step,
@@ -11,7 +12,8 @@ a prompt adds to a step,
 
 and time to first token is what is left of the step under way, the steps that read earlier prompts, and the step that
 reads its own. What a client sends in answer to a last token reaches the engine while the next step is under way
-already. At the start all clients' prompts wait for each other.
+already; an engine that schedules a step ahead, while the GPU works on the one before, has then scheduled one more
+without it. At the start all clients' prompts wait for each other.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-#: Seconds of a step: prompts read, sequences that go on, and their tokens on average.
-StepTime = Callable[[int, int, float], float]
+#: Seconds of a step: prompts read (1.5: one and half of another), sequences that go on, and their tokens on average.
+StepTime = Callable[[float, int, float], float]
 
 Policy = Literal["mixed", "prefill-first"]
 
@@ -55,29 +57,42 @@ class Served:
     tokens: int  # given
     decoding: float  # sequences that run, on average over time
     prompts_at_once: float  # read in a step that reads any
+    reading_s: float  # a step that reads prompts, on average
 
 
-def serve_stream(stream: Stream, step_s: StepTime, *, step_tokens: int, room: int, policy: Policy = "mixed") -> Served:
+def serve_stream(
+    stream: Stream,
+    step_s: StepTime,
+    *,
+    step_tokens: int,
+    room: int,
+    policy: Policy = "mixed",
+    chunks: bool = False,
+    ahead: bool = False,
+) -> Served:
     """Plays the stream through the engine.
 
-    step_tokens: most tokens of one step; a prompt above that is read in a step of its own. room: sequences that the
-    cache holds, 1 or more; further ones wait. policy: "mixed" reads prompts beside sequences that go on (vLLM,
-    TensorRT-LLM); with "prefill-first" (SGLang) these wait meanwhile.
+    step_tokens: most tokens of one step; without `chunks`, a prompt above that is read in a step of its own. room:
+    sequences that the cache holds, 1 or more; further ones wait. policy: "mixed" reads prompts beside sequences that
+    go on (vLLM, TensorRT-LLM); with "prefill-first" (SGLang) these wait meanwhile. ahead: steps are scheduled while
+    the one before runs.
     """
-    play = _Play(stream=stream, room=room)
+    play = _Play(stream=stream, room=room, coming=[[] for _ in range(2 if ahead else 1)])
     play.send(stream.clients)
-    play.waiting.append(play.arriving.pop())  # the first request finds the engine idle, the others meet its prompt
-    while play.waiting or play.running or play.arriving:
+    play.waiting.append(play.coming[-1].pop())  # the first request finds the engine idle, the others meet its prompt
+    while play.busy_or_waiting():
         count = len(play.running)
         beside = count if policy == "mixed" else 0
-        free = min(play.room - count, max(1, (step_tokens - beside) // stream.input))
-        taken = play.take(free)
-        if not count and not taken:
-            continue  # idle: what is arriving is there
-        steps = 1 if taken or (play.waiting and play.room > count) else max(1, play.running[0][0] - play.steps)
+        prompts, ended = play.read(max(1, step_tokens - beside), chunks)
+        if not count and not prompts:
+            continue  # idle: what is on its way is there
+        steps = 1 if prompts or play.about_to_read() else max(1, play.running[0][0] - play.steps)
         context = stream.input + play.mean_given() + (steps + 1) / 2 if count else 0.0
-        going_on = beside if taken else count
-        play.pass_by(steps, step_s(len(taken), going_on, context), taken, bool(going_on))
+        going_on = beside if prompts else count
+        seconds = step_s(prompts, going_on, context)
+        play.pass_by(steps, seconds, ended, bool(going_on))
+        if prompts:
+            play.readings, play.reading_s = play.readings + 1, play.reading_s + seconds
     return play.result()
 
 
@@ -87,11 +102,12 @@ class _Play:
 
     stream: Stream
     room: int  # sequences whose tokens the cache holds
+    coming: list[list[float]]  # when each was sent that misses the next step; first those that miss the fewest
     now: float = 0.0
     steps: int = 0
     sent: int = 0
     waiting: deque[float] = field(default_factory=deque)  # when each was sent
-    arriving: list[float] = field(default_factory=list)  # likewise: on their way while the next step begins
+    part: tuple[float, int] | None = None  # a prompt that is read in part: when it was sent, tokens left
     running: list[tuple[int, int, float, int]] = field(default_factory=list)  # last step, number, first token, length
     begun_count: int = 0  # sequences so far
     begun: int = 0  # steps at which the running sequences began, summed
@@ -99,36 +115,58 @@ class _Play:
     tpot_s: float = 0.0
     tokens: int = 0
     busy: float = 0.0  # sequences that run × seconds
-    readings: int = 0
+    readings: int = 0  # steps that read prompts
+    reading_s: float = 0.0  # their seconds
+
+    def busy_or_waiting(self) -> bool:
+        """Whether some request has not got its last token."""
+        return bool(self.running or self.part or self.waiting or any(self.coming))
+
+    def about_to_read(self) -> bool:
+        """Whether a prompt may be read in the next steps, before any sequence ends."""
+        return any(self.coming) or bool(self.waiting and self.room > len(self.running))
 
     def send(self, requests: int) -> None:
         """The next requests of some clients, as far as they have some left."""
         left = self.stream.clients * self.stream.rounds - self.sent
         requests = min(requests, left)
-        self.arriving.extend([self.now] * requests)
+        self.coming[-1].extend([self.now] * requests)
         self.sent += requests
 
-    def take(self, most: int) -> list[float]:
-        """The prompts of the next step; what was sent at the last moment misses it."""
-        taken = [self.waiting.popleft() for _ in range(min(most, len(self.waiting)))]
-        self.waiting.extend(self.arriving)
-        self.arriving.clear()
-        return taken
+    def read(self, tokens: int, chunks: bool) -> tuple[float, list[float]]:
+        """Prompts that the next step reads, in part or whole, and when those were sent that it reads to the end.
+
+        What was sent at the last moment misses it.
+        """
+        read, ended = 0, list[float]()
+        while self.part or (self.waiting and len(self.running) + len(ended) < self.room):
+            sent, left = self.part or (self.waiting[0], self.stream.input)
+            fits = min(left, tokens - read) if chunks else left * (left <= tokens - read or not read)
+            if not fits:
+                break
+            if not self.part:
+                self.waiting.popleft()
+            read += fits
+            self.part = (sent, left - fits) if fits < left else None
+            if not self.part:
+                ended.append(sent)
+        self.waiting.extend(self.coming.pop(0))
+        self.coming.append([])
+        return read / self.stream.input, ended
 
     def mean_given(self) -> float:
         """Tokens that the running sequences have got, on average."""
         return self.steps - self.begun / len(self.running) if self.running else 0.0
 
-    def pass_by(self, steps: int, seconds: float, taken: list[float], going_on: bool) -> None:
-        """So many steps of so many seconds each, that read these prompts."""
+    def pass_by(self, steps: int, seconds: float, read: list[float], going_on: bool) -> None:
+        """So many steps of so many seconds each, at whose end these prompts are read."""
         self.now += steps * seconds
         self.busy += len(self.running) * steps * seconds
         if going_on:
             self.steps += steps
-        for sent in taken:
+        for sent in read:
             self.ttft_s += self.now - sent
             self._begin()
-        self.readings += bool(taken)
         ended = 0
         while self.running and self.running[0][0] <= self.steps:
             last, _, first_s, length = heapq.heappop(self.running)
@@ -154,6 +192,7 @@ class _Play:
             tokens=self.tokens,
             decoding=self.busy / self.now,
             prompts_at_once=requests / self.readings,
+            reading_s=self.reading_s / self.readings,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,13 +34,15 @@ class Serving:
     weights: str
     kv: str
     tp: int
-    running: int  # clients whose sequences fit the cache together
+    ep: int
+    running: int  # clients whose sequences the cache and the engine hold together
     served: Served
     prefill_s: float
     decode_s: float
     prefill: Prediction  # of one prompt: one GPU's part
     decode: Prediction  # at the middle of a generation: one GPU's part
     memory: ServingMemory
+    price_usd: float | None = None  # of one GPU, in the place of its launch price
 
     @property
     def gpu(self) -> str:
@@ -68,23 +71,34 @@ class Serving:
 
     @property
     def tokens_per_s_per_dollar(self) -> float | None:
-        """Tokens a second by the launch price of the GPUs, without host and power; None where no price is known."""
+        """Tokens a second by the price of the GPUs (by default at launch), without host and power; None where no
+        price is known.
+        """
         device = self.decode.machine.device
+        if self.price_usd is not None:
+            return self.tokens_per_s_per_gpu / self.price_usd
         if device.launch_price_usd is None:
             return None
         return self.tokens_per_s_per_gpu / (device.launch_price_usd / device.devices_per_board)
 
     def interval(self, level: float = 0.9) -> dict[str, tuple[float, float]]:
-        """Bounds of ttft_s and tpot_s with this probability, as far as kernels are mispredicted.
+        """Bounds of ttft_s and tpot_s with this probability: kernels are mispredicted, and engines differ.
 
-        Waiting grows with the steps: first tokens are off as prefill is, the others as decode. What the engine and its
-        clients do otherwise than assumed is not in it. Raises ValueError for a level outside (0, 1).
+        Waiting grows with the steps: first tokens are off as prefill is, the others as decode. A request meets the
+        engine one step earlier or later than played, unless there are no other clients: first tokens take one step
+        that reads prompts less or more, and no less than a prompt alone. The CPU hides its work better or worse:
+        where it is said to be overlapped, it may stand between the steps, and the other way round. Other settings of
+        the engine and other clients are not in it. Raises ValueError for a level outside (0, 1).
         """
-        bounds = {}
-        for name, seconds, step in (("ttft_s", self.ttft_s, self.prefill), ("tpot_s", self.tpot_s, self.decode)):
-            low, high = step.interval(level)
-            bounds[name] = (seconds * low / step.total_s, seconds * high / step.total_s)
-        return bounds
+        step_s = self.served.reading_s * (1 - 1 / self.stream.clients)
+        cpu_s = min(self.engine.host_s(min(self.served.decoding, self.running)), self.tpot_s / 2)
+        serial = self.engine.host == "serial"
+        alone_s = min(self.prefill_s, self.ttft_s)
+        low, high = (bound / self.prefill.total_s for bound in self.prefill.interval(level))
+        first = (low * max(self.ttft_s - step_s, alone_s), high * (self.ttft_s + step_s))
+        low, high = (bound / self.decode.total_s for bound in self.decode.interval(level))
+        further = (low * (self.tpot_s - serial * cpu_s), high * (self.tpot_s + (not serial) * cpu_s))
+        return {"ttft_s": first, "tpot_s": further}
 
     def largest_batch(self, context: int | None = None) -> int:
         """Sequences of so many tokens (by default a whole request) that the cache holds; 0 where the weights do not
@@ -98,17 +112,19 @@ class Serving:
         s, m = self.stream, self.memory
         bounds = self.interval()
         return {
-            "decoder": self.decoder.name, "gpu": self.gpu, "tp": self.tp, "weights": self.weights, "kv": self.kv,
+            "decoder": self.decoder.name, "gpu": self.gpu, "tp": self.tp, "ep": self.ep,
+            "weights": self.weights, "kv": self.kv,
             "batch": s.clients, "input": s.input, "output": s.output, "spread": s.spread,
             "engine": {
                 "host": self.engine.host, "policy": self.engine.policy, "step_tokens": self.engine.step_tokens,
+                "chunks": self.engine.chunks, "sequences": self.engine.sequences, "layer_s": self.engine.layer_s,
                 "memory_share": self.engine.memory_share,
             },
             "ttft_s": self.ttft_s, "ttft_interval_s": list(bounds["ttft_s"]),
             "tpot_s": self.tpot_s, "tpot_interval_s": list(bounds["tpot_s"]),
             "prefill_s": self.prefill_s, "decode_s": self.decode_s,
             "tokens_per_s": self.tokens_per_s, "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
-            "tokens_per_s_per_launch_dollar": self.tokens_per_s_per_dollar,
+            "price_usd": self.price_usd, "tokens_per_s_per_dollar": self.tokens_per_s_per_dollar,
             "running": self.running, "largest_batch": self.largest_batch(),
             "prefill_regime": self.prefill.regime, "decode_regime": self.decode.regime,
             "weight_bytes": m.weight_bytes, "kv_bytes_per_token": m.kv_bytes_per_token,
@@ -120,8 +136,9 @@ class Serving:
         s, gpus = self.stream, f"{self.tp} × " if self.tp > 1 else ""
         (ttft_low, ttft_high), (low, high) = self.interval().values()
         priced = self.tokens_per_s_per_dollar
-        money = "" if priced is None else f", {priced:.3g} for each dollar of launch price"
-        waits = "" if self.running == s.clients else f"; the cache holds {self.running}, the others wait"
+        of = "launch price" if self.price_usd is None else "a GPU's price"
+        money = "" if priced is None else f", {priced:.3g} for each dollar of {of}"
+        waits = "" if self.running == s.clients else f"; {self.running} run at once, the others wait"
 
         def t(seconds: float) -> str:
             return format_quantity(seconds, "s")
@@ -155,8 +172,10 @@ def serve_on(
     weights: str = "bf16",
     kv: str = "bf16",
     tp: int = 1,
+    ep: int = 1,
     collective_s: CollectiveTime | None = None,
     times: StepTimes | None = None,
+    price_usd: float | None = None,
 ) -> Serving:
     """One stream of requests on one machine, or on `tp` of them.
 
@@ -164,18 +183,25 @@ def serve_on(
     share it. Raises InputError where not one request fits the memory, or tp is above 1 without `collective_s`.
     """
     times = times or StepTimes(
-        decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, collective_s=collective_s
+        decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, ep=ep, collective_s=collective_s
     )
     memory = serving_memory(times, engine, stream.input)
     room = memory.largest_batch(decoder, stream.input + stream.output, kv, tp)
     if room < 1:
         raise _too_large(decoder, memory, stream, kv, tp, machine.name)
 
-    def step_s(prompts: int, sequences: int, context: float) -> float:
-        gpu_s = times.mixed_s(prompts, stream.input, sequences, context)
-        return engine.step_s(gpu_s, prompts + sequences)
+    room = min(room, engine.sequences or room)
 
-    served = serve_stream(stream, step_s, step_tokens=engine.step_tokens, room=room, policy=engine.policy)
+    def step_s(prompts: float, sequences: int, context: float) -> float:
+        gpu_s = times.mixed_s(prompts, stream.input, sequences, context)
+        if prompts:
+            gpu_s = max(gpu_s, engine.layer_s * decoder.layers)
+        return engine.step_s(gpu_s, math.ceil(prompts) + sequences)
+
+    served = serve_stream(
+        stream, step_s, step_tokens=engine.step_tokens, room=room, policy=engine.policy, chunks=engine.chunks,
+        ahead=engine.host == "overlapped",
+    )  # fmt: skip
     running = min(stream.clients, room)
     middle = stream.input + max(1, stream.output // 2)
     along = [stream.input + share * stream.output for share in (0.1, 0.5, 0.9)]
@@ -187,13 +213,15 @@ def serve_on(
         weights=weights,
         kv=kv,
         tp=tp,
+        ep=ep,
         running=running,
         served=served,
-        prefill_s=engine.step_s(times.prefill_s(1, stream.input), 1),
+        prefill_s=step_s(1, 0, 0.0),
         decode_s=sum(engine.step_s(times.decode_s(running, tokens), running) for tokens in along) / len(along),
         prefill=predict_graph(times.graph("prefill").at(batch=1, seq=stream.input), machine, host, graphs),
         decode=predict_graph(times.graph("decode").at(batch=running, context=middle), machine, host, graphs),
         memory=memory,
+        price_usd=price_usd,
     )
 
 
@@ -202,6 +230,12 @@ def check_stream(batch: int, input: int, output: int) -> None:
     for name, value in (("batch", batch), ("input", input), ("output", output)):
         if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
             raise InputError(f"{name}: expected a positive integer; got {value!r}")
+
+
+def check_price(price_usd: float | None) -> None:
+    """Raises InputError for a price that is not above 0."""
+    if price_usd is not None and not (math.isfinite(price_usd) and price_usd > 0):
+        raise InputError(f"price_usd: expected dollars for one GPU, above 0; got {price_usd!r}")
 
 
 def _too_large(decoder: Decoder, m: ServingMemory, stream: Stream, kv: str, tp: int, gpu: str) -> InputError:

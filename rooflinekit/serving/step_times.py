@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,10 @@ from rooflinekit.model.roofline import Timing, time_kernels
 from rooflinekit.serving.decoder import Decoder
 
 ALL_REDUCE = "serving.all_reduce"
+ATTENTION = "serving.paged_attention"
+#: Tokens of a part of a prompt below which its step is taken to be no shorter: products of so few rows wait for their
+#: weights on GPUs of 2017 and later (ridge points of 100 FLOP/byte and more in 16 bits, 2 FLOP a row and 2 bytes).
+LEAST_PART = 64
 
 
 class CollectiveTime(Protocol):
@@ -40,9 +45,11 @@ class StepTimes:
     weights: str = "bf16"
     kv: str = "bf16"
     tp: int = 1
+    ep: int = 1
     collective_s: CollectiveTime | None = None
     _graphs: dict[tuple[str, bool], Graph] = field(default_factory=dict)
     _known: dict[tuple[int, ...], float] = field(default_factory=dict)
+    _sums: dict[float, float] = field(default_factory=dict)  # seconds of an all-reduce by its bytes
 
     def __post_init__(self) -> None:
         if self.tp > 1 and self.collective_s is None:
@@ -59,14 +66,50 @@ class StepTimes:
         """One token for each sequence of, on average, `context` tokens."""
         return _between(context, lambda tokens: self._timed("decode", batch=captured(batch), context=tokens))
 
-    def mixed_s(self, prompts: int, seq: int, batch: int, context: float) -> float:
-        """Prompts read beside sequences that go on; without any of these, or those, the plain step."""
+    def mixed_s(self, prompts: float, seq: int, batch: int, context: float) -> float:
+        """Prompts read beside sequences that go on; without any of these, or those, the plain step.
+
+        Of one prompt a part may be read: 2.5 are two and half of another. Time is linear between whole numbers, and
+        below one between a prompt and its halves (`_part_s`).
+        """
+        whole = math.floor(prompts)
+        if whole == 0 and prompts:
+            return self._part_s(prompts * seq, seq, batch, context)
+        first = self._whole_s(whole, seq, batch, context)
+        if prompts == whole:
+            return first
+        return first + (prompts - whole) * (self._whole_s(whole + 1, seq, batch, context) - first)
+
+    def _whole_s(self, prompts: int, seq: int, batch: int, context: float) -> float:
         if prompts == 0:
             return self.decode_s(batch, context)
         if batch == 0:
             return self.prefill_s(prompts, seq)
         sizes = {"prompts": prompts, "seq": seq, "batch": captured(batch)}
         return _between(context, lambda tokens: self._timed("mixed", **sizes, context=tokens))
+
+    def _part_s(self, tokens: float, seq: int, batch: int, context: float) -> float:
+        """A step that reads so many tokens of a prompt of `seq`: linear between the prompt, its half, quarter …
+
+        Its attention is the average over the prompt's parts: their share of the whole prompt's. The least part is
+        `LEAST_PART` tokens, or more: steps of fewer wait for the weights.
+        """
+        large = small = seq
+        while small > max(tokens, LEAST_PART):
+            large, small = small, -(-small // 2)
+        times = [
+            self._whole_s(1, size, batch, context) - self._attention_s(size) + size / seq * self._attention_s(seq)
+            for size in (small, large)
+        ]
+        share = (max(tokens, small) - small) / (large - small) if large > small else 0.0
+        return times[0] + share * (times[1] - times[0])
+
+    def _attention_s(self, seq: int) -> float:
+        """Seconds of the attention of one prompt."""
+        key = -1, seq
+        if key not in self._known:
+            self._known[key] = self._seconds(self.graph("prefill", whole=False).at(batch=1, seq=seq), ATTENTION)
+        return self._known[key]
 
     def _timed(self, step: str, **sizes: int) -> float:
         key = (len(sizes), *(sizes[name] for name in sorted(sizes)), step == "prefill")
@@ -79,14 +122,16 @@ class StepTimes:
         key = step, whole
         if key not in self._graphs:
             decoder = self.decoder if whole else thinned(self.decoder)
-            self._graphs[key] = getattr(decoder, step)(weights=self.weights, kv=self.kv, tp=self.tp)
+            self._graphs[key] = getattr(decoder, step)(weights=self.weights, kv=self.kv, tp=self.tp, ep=self.ep)
         return self._graphs[key]
 
-    def _seconds(self, graph: Graph) -> float:
+    def _seconds(self, graph: Graph, kind: str | None = None) -> float:
         gap = self.machine.values["kernel_gap_graph"]
         launched = self.machine.with_values({**self.machine.values, "kernel_gap": gap})
         issues = issues_of(graph, self.machine.device.matrix_peak)
         timings = time_kernels([kernel for issue in issues for kernel in issue.kernels], launched)
+        if kind is not None:
+            timings = tuple(timing for timing in timings if timing.kernel.kind == kind)
         return with_layers(self.decoder, self.seconds_by_part(timings))
 
     def seconds_by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
@@ -102,7 +147,10 @@ class StepTimes:
         """A kernel's time; of an all-reduce that of the collective."""
         if timing.kernel.kind != ALL_REDUCE or self.collective_s is None:
             return timing.total_s
-        return self.collective_s(float(timing.kernel.cost.write_bytes), self.tp)
+        size_bytes = float(timing.kernel.cost.write_bytes)
+        if size_bytes not in self._sums:
+            self._sums[size_bytes] = self.collective_s(size_bytes, self.tp)
+        return self._sums[size_bytes]
 
 
 def captured(batch: int) -> int:

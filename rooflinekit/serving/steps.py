@@ -36,33 +36,40 @@ class _Part:
         return product((self.sequences, self.new))
 
 
-def prefill(decoder: Decoder, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1) -> Graph:
+def prefill(decoder: Decoder, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1) -> Graph:
     """`batch` prompts of `seq` tokens."""
     seq = symbol("seq")
     parts = (_Part(sequences=symbol("batch"), new=seq, context=seq),)
-    return _step(decoder, "prefill", ("batch", "seq"), parts, weights, kv, tp)
+    return _step(decoder, "prefill", ("batch", "seq"), parts, weights, kv, (tp, ep))
 
 
-def decode(decoder: Decoder, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1) -> Graph:
+def decode(decoder: Decoder, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1) -> Graph:
     """One token for each of `batch` sequences of `context` tokens."""
     parts = (_Part(sequences=symbol("batch"), new=1, context=symbol("context")),)
-    return _step(decoder, "decode", ("batch", "context"), parts, weights, kv, tp)
+    return _step(decoder, "decode", ("batch", "context"), parts, weights, kv, (tp, ep))
 
 
-def mixed(decoder: Decoder, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1) -> Graph:
+def mixed(decoder: Decoder, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1) -> Graph:
     """`prompts` of `seq` tokens beside `batch` sequences of `context` tokens."""
     seq = symbol("seq")
     parts = (
         _Part(sequences=symbol("batch"), new=1, context=symbol("context")),
         _Part(sequences=symbol("prompts"), new=seq, context=seq),
     )
-    return _step(decoder, "mixed", ("batch", "context", "prompts", "seq"), parts, weights, kv, tp)
+    return _step(decoder, "mixed", ("batch", "context", "prompts", "seq"), parts, weights, kv, (tp, ep))
 
 
 def _step(
-    decoder: Decoder, step: str, dims: tuple[str, ...], parts: tuple[_Part, ...], weights: str, kv: str, tp: int
+    decoder: Decoder,
+    step: str,
+    dims: tuple[str, ...],
+    parts: tuple[_Part, ...],
+    weights: str,
+    kv: str,
+    over: tuple[int, int],
 ) -> Graph:
-    decoder.check_tp(tp)
+    tp, ep = over
+    decoder.check_tp(tp, ep)
     form = check_format("weights", weights, WEIGHT_FORMATS)
     cached = check_format("kv", kv, KV_FORMATS)
     tape = Tape(format=form)
@@ -72,7 +79,7 @@ def _step(
     residual: TensorSpec | None = None
     for i in range(decoder.layers):
         windowed = decoder.window if i >= decoder.full_layers else None
-        layer = _Layer(decoder=decoder, tape=tape, parts=parts, cached=cached, tp=tp, window=windowed)
+        layer = _Layer(decoder=decoder, tape=tape, parts=parts, cached=cached, tp=tp, ep=ep, window=windowed)
         x, residual = layer.run(f"layers.{i}", x, residual)
     answer = _output(decoder, tape, x, residual, total(part.sequences for part in parts), tp)
     return Graph(
@@ -131,6 +138,7 @@ class _Layer:
     parts: tuple[_Part, ...]
     cached: DType
     tp: int
+    ep: int  # of the GPUs among which the experts are divided; tp / ep share each
     window: int | None
 
     def run(self, module: str, x: TensorSpec, residual: TensorSpec | None) -> tuple[TensorSpec, TensorSpec]:
@@ -182,7 +190,11 @@ class _Layer:
         return self.tape.run(kind, (h,), self.tape.tensor(*h.shape[:-1], width))
 
     def _experts(self, x: TensorSpec) -> TensorSpec:
-        """Each token through its experts, whose weights are read as far as some token needs them."""
+        """Each token through its experts of this GPU, whose weights are read as far as some token needs them.
+
+        Each GPU has all tokens, as attention leaves them, and a part of the experts, or a share of each: what the
+        tokens of other GPUs' experts lack here comes with the sum over GPUs. Experts are chosen evenly.
+        """
         d, tape, tokens = self.decoder, self.tape, x.shape[0]
         chosen = tape.run(
             "aten._softmax", (tape.plain(x, "router", d.experts),), tape.tensor(tokens, d.experts), dim=-1
@@ -190,13 +202,13 @@ class _Layer:
         picked = tape.tensor(tokens, d.experts_per_token)
         index = TensorSpec(name=f"i{len(tape.ops)}", shape=picked.shape, dtype=DType.INT64)
         tape.run("aten.topk", (chosen,), picked, index, k=d.experts_per_token, dim=-1, largest=True, sorted=True)
-        touched = touched_experts(d.experts, d.experts_per_token, tokens)
-        rows = product((tokens, d.experts_per_token))
+        touched = touched_experts(d.experts, d.experts_per_token, tokens, self.ep)
+        rows = ceil_div(product((tokens, d.experts_per_token)), self.ep)
         each = ceil_div(rows, touched)
         grouped = tape.run("aten.index_select", (x, index), tape.tensor(touched, each, d.hidden), dim=0)
-        width = d.ffn // self.tp
-        h = tape.experts(grouped, "experts.up", (1 + d.gated) * width, d.experts, rows)
-        y = tape.experts(self._activated(h, width), "experts.down", d.hidden, d.experts, rows)
+        width, held = d.ffn * self.ep // self.tp, d.experts // self.ep
+        h = tape.experts(grouped, "experts.up", (1 + d.gated) * width, held, rows)
+        y = tape.experts(self._activated(h, width), "experts.down", d.hidden, held, rows)
         result = tape.run("serving.combine_experts", (y, picked, index), tape.tensor(tokens, d.hidden))
         if d.shared_ffn:
             shared = self._network(x, d.shared_ffn, "shared.")
@@ -209,8 +221,10 @@ class _Layer:
         )
 
 
-def touched_experts(experts: int, per_token: int, tokens: Size) -> Size:
+def touched_experts(experts: int, per_token: int, tokens: Size, ep: int = 1) -> Size:
     """Experts that at least one of the tokens passes, on average: E · (1 − (1 − k/E)^tokens), to the nearest whole.
+
+    Of E / ep of them where these are divided, and never less than one: the kernel runs.
 
     Each token takes k distinct ones of E, all choices alike and independent of the other tokens' (uniform routing).
 
@@ -218,4 +232,5 @@ def touched_experts(experts: int, per_token: int, tokens: Size) -> Size:
     (2, 5, 8)
     """
     missed = sympy.Float(1 - per_token / experts) ** sympy.sympify(tokens)
-    return simplest(sympy.floor(experts * (1 - missed) + sympy.Rational(1, 2)))
+    held = sympy.floor(sympy.Rational(experts, ep) * (1 - missed) + sympy.Rational(1, 2))
+    return simplest(held if ep == 1 else sympy.Max(1, held))

@@ -9,7 +9,7 @@ from rooflinekit.serving.engine import Policy, Stream, serve_stream
 from rooflinekit.serving.settings import Engine
 
 
-def step_s(prompts: int, sequences: int, context: float) -> float:
+def step_s(prompts: float, sequences: int, context: float) -> float:
     """A prompt takes 10 s, going on 1 s, both at once 11 s."""
     del context
     return 10 * prompts + (sequences > 0)
@@ -46,6 +46,52 @@ def test_prompts_share_a_step_as_far_as_its_tokens_go() -> None:
     assert serve_stream(stream, step_s, step_tokens=11, room=9).ttft_s == pytest.approx((10 + 31 + 31) / 3)
 
 
+def test_a_prompt_is_cut_where_the_tokens_of_a_step_end() -> None:
+    # 4 tokens a step, prompts of 5: 4 of the first in 8 s, its last and, 0.2 + 0.6 prompts in all, 3 of the second in
+    # 8 s; beside the first answer its last 2, 0.4 prompts, in 4 + 1 s
+    stream = Stream(clients=2, input=5, output=50, rounds=1, spread=0)
+    served = serve_stream(stream, step_s, step_tokens=4, room=9, chunks=True)
+    assert served.ttft_s == pytest.approx((16 + 21) / 2)
+    # the prompt alone is read in two steps of 10 s in all, and the next answer begins when it ends
+    alone = Stream(clients=1, input=5, output=3, rounds=2, spread=0)
+    assert serve_stream(alone, step_s, step_tokens=4, room=9, chunks=True).total_s == pytest.approx(2 * (10 + 2))
+
+
+@given(
+    clients=st.integers(1, 9), output=st.integers(1, 30), step_tokens=st.integers(1, 40), room=st.integers(1, 9),
+    policy=st.sampled_from(["mixed", "prefill-first"]), ahead=st.booleans(), chunks=st.booleans(),
+)  # fmt: skip
+def test_every_prompt_is_read_once(
+    clients: int, output: int, step_tokens: int, room: int, policy: Policy, ahead: bool, chunks: bool
+) -> None:
+    read = []
+
+    def step_s(prompts: float, sequences: int, context: float) -> float:
+        del context
+        assert sequences <= room
+        read.append(prompts)
+        return 1.0
+
+    stream = Stream(clients=clients, input=7, output=output, rounds=3)
+    served = serve_stream(
+        stream, step_s, step_tokens=step_tokens, room=room, policy=policy, chunks=chunks, ahead=ahead
+    )  # fmt: skip
+    assert sum(read) == pytest.approx(3 * clients)
+    assert served.tokens >= 3 * clients
+    assert served.ttft_s >= 1
+    if chunks:
+        assert max(read) * 7 <= max(1, step_tokens) + 1e-9
+
+
+def test_a_step_that_is_scheduled_ahead_misses_what_comes_meanwhile() -> None:
+    # the first prompt from 0 to 10; the second came while its step ran: it is read from 10 to 21, or, with the next
+    # step scheduled already, after one more token of the first answer, from 11 to 22
+    stream = Stream(clients=2, input=5, output=50, rounds=1, spread=0)
+    at_once, ahead = (serve_stream(stream, step_s, step_tokens=99, room=9, ahead=ahead) for ahead in (False, True))
+    assert at_once.ttft_s == pytest.approx((10 + 21) / 2)
+    assert ahead.ttft_s == pytest.approx((10 + 22) / 2)
+
+
 @given(clients=st.integers(2, 12), output=st.integers(100, 300))
 def test_the_steady_state_formula(clients: int, output: int) -> None:
     # a step of 1 s, a prompt 0.5 s more: each answer sees every other client's prompt once
@@ -69,6 +115,8 @@ def test_the_cpu_works_beside_the_gpu_or_between() -> None:
         ({"host": "none"}, "engine host 'none': expected overlapped or serial"),
         ({"policy": "decode"}, "engine policy 'decode': expected mixed or prefill-first"),
         ({"memory_share": 1.5}, "engine memory_share: expected a share above 0, up to 1; got 1.5"),
+        ({"sequences": 0}, "engine sequences: expected 1 or more, or None for any number; got 0"),
+        ({"layer_s": -1e-3}, "engine layer_s: expected seconds, 0 or more; got -0.001"),
         ({"step_tokens": 0}, "engine step_tokens: expected 1 or more; got 0"),
     ],
 )

@@ -22,12 +22,47 @@ def test_one_client() -> None:
     assert found.decode.regime == "memory"
 
 
+def test_steps_that_read_prompts_wait_for_their_launch() -> None:
+    slow = rk.serve(D, "nvidia-l4", batch=1, input=512, output=64, engine=rk.Engine(layer_s=0.1))
+    assert slow.ttft_s == pytest.approx(0.8)  # 8 layers
+    assert slow.tpot_s == pytest.approx(rk.serve(D, "nvidia-l4", batch=1, input=512, output=64).tpot_s)
+
+
+def test_the_engine_holds_fewer_than_there_are_clients() -> None:
+    engine = rk.Engine(sequences=3)
+    few, all_at_once = (rk.serve(D, "nvidia-l4", batch=4, input=512, output=64, engine=e) for e in (engine, None))
+    assert few.running == 3
+    # one of four waits for an answer of another at any time
+    assert few.ttft_s > all_at_once.ttft_s + 0.15 * 64 * few.decode_s
+    assert few.largest_batch() == all_at_once.largest_batch()
+
+
+def test_intervals_allow_for_a_step_and_for_the_cpu() -> None:
+    alone, eight = (rk.serve(D, "nvidia-l4", batch=batch, input=512, output=64) for batch in (1, 8))
+    low, high = alone.prefill.interval()
+    # one client waits for nobody: the interval of its prefill
+    assert alone.interval()["ttft_s"] == pytest.approx(
+        (low / alone.prefill.total_s * alone.ttft_s, high / alone.prefill.total_s * alone.ttft_s)
+    )
+    assert eight.interval()["ttft_s"][1] > eight.ttft_s + 7 / 8 * eight.served.reading_s
+    assert eight.interval()["ttft_s"][0] < eight.ttft_s
+    # 0.802 ms and 42.3 µs a sequence that may not be hidden
+    assert alone.interval()["tpot_s"][1] > alone.tpot_s + 0.8e-3
+    serial = rk.serve(D, "nvidia-l4", batch=1, input=512, output=64, engine=rk.Engine(host="serial"))
+    assert serial.interval()["tpot_s"][0] < serial.tpot_s - 0.8e-3
+
+
 def test_throughput_and_price() -> None:
     found = rk.serve(D, "nvidia-rtx-4090", batch=4, input=256, output=32)
     assert found.tokens_per_s_per_dollar == pytest.approx(found.tokens_per_s / 1599)  # at launch
     two = rk.serve(D, "nvidia-l4", batch=4, input=256, output=32, tp=2, collective_s=lambda size, gpus: 1e-5)
     assert two.tokens_per_s_per_gpu == two.tokens_per_s / 2
     assert two.tokens_per_s_per_dollar is None  # sold without a list price
+    hourly = rk.serve(D, "nvidia-rtx-4090", batch=4, input=256, output=32, price_usd=0.5)
+    assert hourly.tokens_per_s_per_dollar == pytest.approx(found.tokens_per_s / 0.5)
+    assert "for each dollar of a GPU's price" in str(hourly)
+    with pytest.raises(InputError, match=r"^price_usd: expected dollars for one GPU, above 0; got 0"):
+        rk.serve(D, "nvidia-l4", batch=4, input=256, output=32, price_usd=0)
 
 
 def test_the_gpus_of_a_cluster() -> None:
@@ -84,7 +119,7 @@ def test_clients_beyond_the_cache_wait() -> None:
     )
     assert crowded.running < 100
     assert crowded.served.decoding <= crowded.running
-    assert f"the cache holds {crowded.running}, the others wait" in str(crowded)
+    assert f"{crowded.running} run at once, the others wait" in str(crowded)
 
 
 def test_bounds_and_document() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.cost.table import price
+from rooflinekit.errors import InputError
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.tensor import DType, TensorSpec
 from rooflinekit.serving.steps import touched_experts
@@ -93,6 +94,26 @@ def test_experts_are_read_as_far_as_a_token_needs_them() -> None:
         dense = TINY.decode().at(batch=tokens, context=5).matrix_flop
         assert graph.matrix_flop == dense + tokens * 2 * (384 + 8 * 8)
     assert d.decode().parameters == TINY.decode().parameters + 7 * (8 * 32 + 16 * 8) + 8 * 8
+
+
+def test_experts_divided_over_gpus() -> None:
+    # 8 experts of 8 × 32 and 16 × 8 on 2 GPUs: whole ones, 4 a GPU, or all with half the width; enough tokens touch all
+    d = TINY.with_changes(experts=8, experts_per_token=2)
+    shared, divided = d.decode(tp=2).at(batch=500, context=9), d.decode(tp=2, ep=2).at(batch=500, context=9)
+    assert sum(w.numel for w in shared.weights) == sum(w.numel for w in divided.weights)
+    assert divided.matrix_flop == shared.matrix_flop
+    shapes = {str(w.name).rpartition(".")[2]: w.shape for w in divided.weights if "experts" in w.name}
+    assert shapes == {"up": (4, 32, 8), "down": (4, 8, 16)}
+    # one token passes 2 of 8, one of them on each GPU on average
+    (up, _) = [p for p in d.decode(tp=2, ep=2).at(batch=1, context=9).priced if p.op.kind == "serving.grouped_mm"]
+    assert up.op.inputs[0].shape == (1, 1, 8)
+
+
+@pytest.mark.parametrize(("ep", "model"), [(3, {}), (4, {"experts": 6}), (2, {"experts": 0, "experts_per_token": 0})])
+def test_experts_that_cannot_be_divided(ep: int, model: dict[str, int]) -> None:
+    d = TINY.with_changes(**{"heads": 4, "experts": 8, "experts_per_token": 2, **model})
+    with pytest.raises(InputError, match=rf"^ep {ep}: .* expected a divisor of tp \(4\) and of its experts"):
+        d.decode(tp=4, ep=ep)
 
 
 @pytest.mark.parametrize(("experts", "each", "tokens"), [(4, 2, 2), (5, 1, 3), (6, 3, 2), (3, 3, 2)])

@@ -98,6 +98,20 @@ def test_decoding_takes_longer_for_more(gpu: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS)
+def test_parts_of_a_prompt(gpu: str) -> None:
+    times = StepTimes(decoder=LARGE, machine=machine_of(gpu))
+    for batch in (0, 8):
+        parts = [times.mixed_s(n / 8, 4096, batch, 1000) for n in range(1, 18)]
+        assert parts == sorted(parts)
+        assert parts[7] == times.mixed_s(1, 4096, batch, 1000)
+        # two halves read the weights twice, and the attention of the whole once
+        assert parts[7] <= 2 * parts[3] <= parts[7] + 2 * times.decode_s(8, 1000)
+    # half a prompt takes what one of half the length takes, and more for the tokens behind which it stands
+    assert times.mixed_s(0.5, 4096, 0, 0) > times.prefill_s(1, 2048)
+    assert times.mixed_s(0.5, 4096, 0, 0) == pytest.approx(times.prefill_s(1, 2048), rel=0.1)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
 def test_fewer_bits_are_not_slower_where_memory_limits(gpu: str) -> None:
     machine = machine_of(gpu)
     bf16, int8, int4 = (
