@@ -156,11 +156,12 @@ def fit_page(ax: Axes) -> None:
         page.draw_without_rendering()
         seen = Bbox.union([box for axes in page.axes if (box := axes.get_tightbbox()) is not None])
         spare, sides = 0.03 * page.dpi, page.subplotpars
-        over = [page.bbox.x0 + spare - seen.x0, seen.x1 - page.bbox.x1 + spare, seen.y1 - page.bbox.y1 + spare]
-        left, right, top = (max(0.0, each) for each in over)
+        paper = page.bbox
+        over = [paper.x0 - seen.x0, seen.x1 - paper.x1, paper.y0 - seen.y0, seen.y1 - paper.y1]
+        left, right, bottom, top = (max(0.0, each + spare) for each in over)
         page.subplots_adjust(
             left=sides.left + left / page.bbox.width, right=sides.right - right / page.bbox.width,
-            top=sides.top - top / page.bbox.height,
+            bottom=sides.bottom + bottom / page.bbox.height, top=sides.top - top / page.bbox.height,
         )  # fmt: skip
 
 

@@ -86,6 +86,7 @@ class DeviceRun:
     communicates: bool
     offload_s: float  # of the waits: for an optimizer on the CPU
     slots: tuple[tuple[str, float, float], ...] = ()  # of a pipeline's stage: what, from, to
+    waits: tuple[tuple[float, float], ...] = ()  # from, to: it stands still for collectives or other devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +137,7 @@ class _Device:
         self.idle = self.exposed = self.straggling = self.contention = self.offload = 0.0
         self.spans: list[KernelSpan] = []
         self.work: list[tuple[str, float, float]] = []
+        self.waits: list[tuple[float, float]] = []
         self.messages: list[tuple[Message, Slowdown]] = []
         self.ends: dict[str, float] = {}
 
@@ -172,7 +174,7 @@ class _Device:
         return DeviceRun(
             spans=tuple(self.spans), cpu=tuple(self.work), idle_s=self.idle, exposed_s=self.exposed,
             straggling_s=self.straggling, contention_s=self.contention, end_s=self.gpu + tail,
-            communicates=bool(self.messages), offload_s=self.offload,
+            communicates=bool(self.messages), offload_s=self.offload, waits=tuple(self.waits),
         )  # fmt: skip
 
     def _earliest(self) -> float:
@@ -210,6 +212,7 @@ class _Device:
         """Until the barrier, from when the device could have gone on; `gpu` is then when it does."""
         self.gpu = max(ready_s, self.barrier)
         if self.gpu > ready_s:
+            self.waits.append((ready_s, self.gpu))
             busy = covered([(m.start_s, m.end_s) for m, _ in self.messages], ready_s, self.gpu)
             self.exposed += busy
             self.straggling += self.gpu - ready_s - busy

@@ -1,0 +1,115 @@
+"""From the time of one device to that of several, and from one way of using several to another, term by term."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from rooflinekit.strategies.prediction import TERMS, ParallelPrediction
+from rooflinekit.strategies.records import FSDP, Mesh, Strategy
+
+EXPOSED, HIDDEN = "exposed communication", "hidden communication"
+_ROUNDING = 1e-12  # of a total: smaller differences are those of sums in another order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """What lies between two times of a step: `terms` add up to their difference, `aside` is no part of it."""
+
+    labels: tuple[str, str]
+    totals: tuple[float, float]  # seconds
+    per: str  # what times are of: "step", or "sample" where the batches differ
+    steps: Mapping[str, float]  # seconds by cause; they add up to the difference of the totals
+    aside: Mapping[str, float]  # seconds that the links are busy beside computation
+
+    def terms(self) -> dict[str, float]:
+        """Seconds by cause that the second takes longer; they add up to the difference of the totals."""
+        return dict(self.steps)
+
+
+def from_one(p: ParallelPrediction, *, whole: bool = True) -> Scaling:
+    """From one GPU with the whole batch: first a part for each device, then what each term takes beyond its part.
+
+    Of unequal devices the one is the fastest, and the terms are those of the slowest. whole: whether the first time
+    is that of the whole batch; else that of a part.
+    """
+    one, many, count = p.one_gpu, p.terms(), p.gpus
+    alone, part_s = one.terms(), one.total_s / count
+    steps = {f"÷ {count}": part_s - one.total_s} if whole and count > 1 else {}
+    steps |= _named({name: many[name] - alone.get(name, 0.0) / count for name in TERMS}, p.total_s)
+    name = f"1 × {_short(one.machine.name)}" + ("" if whole else f" ÷ {count}")
+    return Scaling(
+        labels=(name, f"{_devices(p)}, {strategy_name(p.strategy, count)}"),
+        totals=(one.total_s if whole else part_s, p.total_s), per="step", steps=steps, aside={HIDDEN: p.hidden_s},
+    )  # fmt: skip
+
+
+def between(a: ParallelPrediction, b: ParallelPrediction) -> Scaling:
+    """What each term of b takes longer than that of a; times are of a sample where their batches differ."""
+    per = "step" if a.batch == b.batch else "sample"
+    one, two = (1.0, 1.0) if per == "step" else (1 / a.batch, 1 / b.batch)
+    terms = {name: b.terms()[name] * two - a.terms()[name] * one for name in TERMS}
+    totals = a.total_s * one, b.total_s * two
+    return Scaling(
+        labels=(names_of(a, b)[0], names_of(a, b)[1]), totals=totals, per=per, steps=_named(terms, max(totals)),
+        aside={HIDDEN: b.hidden_s * two - a.hidden_s * one},
+    )  # fmt: skip
+
+
+def _named(terms: Mapping[str, float], total: float) -> dict[str, float]:
+    """Terms in words, without those that do not differ; exposed communication is always told."""
+    named = {EXPOSED if name == "communication" else name: seconds for name, seconds in terms.items()}
+    return {name: s for name, s in named.items() if name == EXPOSED or abs(s) > _ROUNDING * total}
+
+
+def strategy_name(strategy: Strategy, gpus: int) -> str:
+    """A strategy in a word or two.
+
+    >>> strategy_name(FSDP(stage=2), 4), strategy_name(Mesh(tensor=2, pipeline=2), 8)
+    ('ZeRO 2', 'tensor 2 × pipeline 2 × data 2')
+    """
+    if isinstance(strategy, FSDP) and strategy.stage < 3:
+        return f"ZeRO {strategy.stage}"
+    if not isinstance(strategy, Mesh):
+        return type(strategy).__name__
+    ways = {"tensor": strategy.tensor, "pipeline": strategy.pipeline}
+    ways["data"] = gpus // (strategy.tensor * strategy.pipeline)
+    return " × ".join(f"{name} {count}" for name, count in ways.items() if count > 1) or "mesh"
+
+
+def names_of(*predictions: ParallelPrediction) -> tuple[str, ...]:
+    """For each prediction what tells it from the others; a number where nothing does."""
+    columns = list(zip(*(_facts(p) for p in predictions), strict=True))
+    differing = [column for column in columns if len(set(column)) > 1] or columns[1:2]
+    names = [", ".join(filter(None, words)) for words in zip(*differing, strict=True)]
+    return tuple(f"{name} #{i}" if names.count(name) > 1 else name for i, name in enumerate(names, 1))
+
+
+def _facts(p: ParallelPrediction) -> tuple[str, ...]:
+    """What tells steps on several devices apart, as a reader would say it."""
+    network = p.cluster.network
+    return (
+        p.graph_name, _devices(p), p.cluster.name, f"network {network.port_rate / 1e9:g} Gbit/s" if network else "",
+        strategy_name(p.strategy, p.gpus), str(p.savers).replace("none", ""), f"batch {p.batch}",
+        _options(p.strategy),
+    )  # fmt: skip
+
+
+def _devices(p: ParallelPrediction) -> str:
+    """How many of which, "2 × t4": of several kinds all of them."""
+    counts: dict[str, int] = {}
+    for share in p.shares:
+        name = _short(share.prediction.machine.name)
+        counts[name] = counts.get(name, 0) + len(share.numbers)
+    return " + ".join(f"{count} × {name}" for name, count in counts.items())
+
+
+def _options(strategy: Strategy) -> str:
+    """A strategy's options that are not the usual ones."""
+    usual = asdict(type(strategy)())
+    return ", ".join(f"{name} {value}" for name, value in asdict(strategy).items()
+                     if value != usual[name] and name not in ("tensor", "pipeline", "stage", "data"))  # fmt: skip
+
+
+def _short(device: str) -> str:
+    return device.removeprefix("nvidia-")
