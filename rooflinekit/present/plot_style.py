@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 
 from rooflinekit.errors import InputError, nearest
-from rooflinekit.present.figure_records import Point, PointBound
+from rooflinekit.present.figure_records import Point
+from rooflinekit.present.figure_steps import PointBound
 
 Width = Literal["column", "page"]
 Venue = Literal["ieee", "acm", "lncs", "neurips", "slides"]
@@ -23,15 +24,20 @@ Venue = Literal["ieee", "acm", "lncs", "neurips", "slides"]
 # Okabe and Ito (2008): told apart with any colour vision.
 BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
 SERIES_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
-BOUND_COLOURS: dict[PointBound, str] = {"compute": BLUE, "memory": ORANGE, "overhead": GREEN}
-BOUND_HATCHES: dict[PointBound, str] = {"compute": "", "memory": "....", "overhead": "////"}
-BOUND_MARKERS: dict[PointBound, str] = {"compute": "s", "memory": "o", "overhead": "^"}
+BOUND_COLOURS: dict[PointBound, str] = {
+    "compute": BLUE,
+    "memory": ORANGE,
+    "overhead": GREEN,
+    "communication": VERMILLION,
+}
+BOUND_HATCHES: dict[PointBound, str] = {"compute": "", "memory": "....", "overhead": "////", "communication": "xxxx"}
+BOUND_MARKERS: dict[PointBound, str] = {"compute": "s", "memory": "o", "overhead": "^", "communication": "D"}
 DASHES = (0, (5, 2.5))
 INK, FAINT = "#222222", "#888888"
 
 # A marker's `s` is the square around it: what makes the areas of shapes equal, and their reach in half sides.
-_SQUARE_PER_AREA = {"s": 1.0, "o": 4 / math.pi, "^": 2.0}
-_REACH = {"s": 1.2, "o": 1.0, "^": 1.1}
+_SQUARE_PER_AREA = {"s": 1.0, "o": 4 / math.pi, "^": 2.0, "D": 1.0}
+_REACH = {"s": 1.2, "o": 1.0, "^": 1.1, "D": 1.4}
 
 _RC: Any = {
     "font.family": "sans-serif",
