@@ -57,7 +57,7 @@ def link_sentences(figure: Figure) -> list[str]:
     ridges = ", ".join(f"{link.name} {link.rate} ({link.origin}) from {three_digits(figure.link_ridge(link))}"
                        for link in figure.links)  # fmt: skip
     stops = [stop for path in figure.trajectories for stop in path.stops]
-    steps = ", ".join(f"{stop.label} {format_quantity(stop.time_s, 's')}" for stop in stops)
+    steps = ", ".join(f"{stop.label} ({format_quantity(stop.time_s, 's')})" for stop in stops)
     return [
         f"Steps on several devices: {steps}.",
         f"Links no longer limit: {ridges} FLOP per byte sent.",

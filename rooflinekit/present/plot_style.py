@@ -154,17 +154,21 @@ def key_above(ax: Axes, handles: Sequence[Artist], style: Style) -> None:
             return
 
 
-def fit_page(ax: Axes) -> None:
-    """Moves the sides of a page's axes inwards until ticks, labels and keys lie on the page."""
+def fit_page(ax: Axes, spare: float = 0.03) -> None:
+    """Moves the sides of a page's axes inwards until ticks, labels and keys lie on the page, `spare` inches inside.
+
+    Long texts are some points longer in a file than they are measured here, at the resolution of a screen.
+    """
     page = ax.get_figure(root=True)
     assert page is not None, "an Axes that was removed from its figure"
-    for _ in range(2):  # ticks may change with the room that they have
+    for _ in range(4):  # ticks may change with the room that they have, and turned ones move with it
         page.draw_without_rendering()
         seen = Bbox.union([box for axes in page.axes if (box := axes.get_tightbbox()) is not None])
-        spare, sides = 0.03 * page.dpi, page.subplotpars
-        paper = page.bbox
+        sides, paper = page.subplotpars, page.bbox
         over = [paper.x0 - seen.x0, seen.x1 - paper.x1, paper.y0 - seen.y0, seen.y1 - paper.y1]
-        left, right, bottom, top = (max(0.0, each + spare) for each in over)
+        left, right, bottom, top = (max(0.0, each + spare * page.dpi) for each in over)
+        if not any((left, right, bottom, top)):
+            return
         page.subplots_adjust(
             left=sides.left + left / page.bbox.width, right=sides.right - right / page.bbox.width,
             bottom=sides.bottom + bottom / page.bbox.height, top=sides.top - top / page.bbox.height,

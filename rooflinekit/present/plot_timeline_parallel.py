@@ -56,7 +56,7 @@ class _Lane:
 def parallel_timeline(p: ParallelPrediction, ax: Axes | None, style: Style) -> Axes:
     """Lanes of each share, and of each group of devices that exchange something."""
     lanes = list(_lanes(p))
-    style = replace(style, size=(style.size[0], 1.0 + _LANE_INCHES * (lanes[0].height - lanes[-1].height + 1)))
+    style = replace(style, size=(style.size[0], 1.0 + _LANE_INCHES * (lanes[0].height - lanes[-1].height + 1.5)))
     with drawing():
         axes = new_axes(style) if ax is None else ax
         _prepare(axes, p, lanes, style)
@@ -70,6 +70,7 @@ def parallel_timeline(p: ParallelPrediction, ax: Axes | None, style: Style) -> A
         key_above(axes, _handles(p, exposed is not None), style)
         if ax is None:
             fit_page(axes)
+            _grow(axes, style)
         for lane in lanes:
             _head(axes, lane, p, style)
             for start, end, text in _texts(lane):
@@ -141,6 +142,18 @@ def _prepare(ax: Axes, p: ParallelPrediction, lanes: Sequence[_Lane], style: Sty
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     ax.axvline(p.total_s, color=INK, linewidth=0.6, linestyle=":")
+
+
+def _grow(ax: Axes, style: Style) -> None:
+    """Makes the page as much taller as its key has taken from the lanes; text between them needs the room."""
+    page = ax.get_figure(root=True)
+    assert page is not None, "an Axes that was removed from its figure"
+    width, height = page.get_size_inches()
+    low, high = ax.get_ylim()
+    sides, wanted = page.subplotpars, _LANE_INCHES * max(1.0, style.label_font / 6.5) * (high - low)
+    below, above = sides.bottom * height, (1 - sides.top) * height
+    page.set_size_inches(width, wanted + below + above)
+    page.subplots_adjust(bottom=below / (wanted + below + above), top=1 - above / (wanted + below + above))
 
 
 def _device(ax: Axes, lane: _Lane, share: Share, total_s: float) -> None:

@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter
 
 from rooflinekit.errors import InputError
 from rooflinekit.present.chart_scales import unit_of
+from rooflinekit.present.plot_labels import Box, Ruler
 from rooflinekit.present.plot_style import (
     BLUE,
     FAINT,
@@ -73,13 +74,14 @@ def waterfall(told: Told, ax: Axes | None = None, *, width: Width = "column", ve
             _draw(axes, i, step)
         _connect(axes, [totals[0], *(step.end if step.counts else step.start for step in steps)])
         _frame(axes, compared, [step.name for step in steps], max(*totals, *(s.top for s in steps)), style)
-        _label(axes, steps, totals, style)
         if ax is None:
-            fit_page(axes)
+            fit_page(axes, spare=0.1)
+        _label(axes, steps, totals, style)
     return axes
 
 
 _BAR = 0.66  # of the distance between bars
+_TURNS = (30.0, 45.0, 60.0)  # degrees
 _TALLER = 3.0  # times the total: a taller bar would leave no room for the others
 _SEEN = 0.005  # of the longer total: on several devices there are too many terms to show smaller ones
 
@@ -134,7 +136,8 @@ def _seen(compared: Compared) -> dict[str, float]:
     if not isinstance(compared, scaling.Scaling):
         return terms
     least = _SEEN * max(compared.totals)
-    small = [name for name, seconds in terms.items() if abs(seconds) < least and name != scaling.EXPOSED]
+    always = (scaling.EXPOSED, scaling.PARTED)
+    small = [name for name, seconds in terms.items() if abs(seconds) < least and not name.startswith(always)]
     if len(small) < 2:
         return terms
     rest = sum(terms[name] for name in small)
@@ -170,8 +173,9 @@ def _connect(axes: Axes, levels: list[float]) -> None:
 def _frame(axes: Axes, explanation: Compared, terms: list[str], highest: float, style: Style) -> None:
     names = explanation.labels
     axes.set_xticks(
-        range(len(terms) + 2), [names[0], *terms, names[1]], rotation=30, ha="right", rotation_mode="anchor"
-    )
+        range(len(terms) + 2), [names[0], *terms, names[1]], rotation=_turn(axes, len(terms) + 2, style), ha="right",
+        rotation_mode="anchor",
+    )  # fmt: skip
     axes.set_ylim(0, highest * 1.12 or 1.0)
     scale, unit = unit_of(highest)
     axes.set_ylabel(f"Time of one {explanation.per} ({unit})", fontsize=style.axis_font)
@@ -180,21 +184,39 @@ def _frame(axes: Axes, explanation: Compared, terms: list[str], highest: float, 
     axes.tick_params(axis="x", length=0)
 
 
+def _turn(axes: Axes, bars: int, style: Style) -> float:
+    """Degrees by which names are turned: the more, the nearer they stand to each other."""
+    page = axes.get_figure(root=False)
+    assert page is not None, "an Axes that was removed from its figure"
+    across = 0.9 * axes.get_window_extent().width * Ruler(page).points / bars
+    return next((a for a in _TURNS if across * math.sin(math.radians(a)) > 1.2 * style.tick_font), 90.0)
+
+
 def _label(axes: Axes, steps: Sequence[_Step], totals: tuple[float, float], style: Style) -> None:
     """The value of each bar above it: totals, changes with their sign, and in brackets what does not count."""
     scale, _ = unit_of(max(*totals, *(step.top for step in steps)))
     digits = 2 - math.floor(math.log10(max(*totals, *(step.top for step in steps), scale * 1e-3) / scale))
     bars = [(step.top, step.seconds, step.counts, True) for step in steps]
+    page = axes.get_figure(root=False)
+    assert page is not None, "an Axes that was removed from its figure"
+    ruler, placed = Ruler(page), list[Box]()
     for i, (top, value, counts, change) in enumerate(
         [(totals[0], totals[0], True, False), *bars, (totals[1], totals[1], True, False)]
     ):
         number = f"{abs(value) / scale:.{max(0, digits)}f}"
         # What rounds to nothing has no sign.
         signed = f"{('+' if value > 0 else '−') if change and float(number) else ''}{number}"
+        text = signed if counts else f"({number if value >= 0 else signed})"
+        width, height = ruler.size(text, style.label_font)
+        x, y = (float(place) * ruler.points for place in axes.transData.transform((i, top)))
+        # Over its bar, or so far above as labels of neighbours reach.
+        boxes = (Box(x=x, y=y + 1.5 + height * (up + 0.5), width=width, height=height) for up in range(len(steps) + 2))
+        box = next(box for box in boxes if not any(box.overlaps(other) for other in placed))
+        placed.append(box)
         axes.annotate(
-            signed if counts else f"({number if value >= 0 else signed})",
+            text,
             xy=(i, top),
-            xytext=(0, 1.5),
+            xytext=(0, box.y - y - height / 2),
             textcoords="offset points",
             ha="center",
             va="bottom",

@@ -10,6 +10,7 @@ from rooflinekit.strategies.prediction import TERMS, ParallelPrediction
 from rooflinekit.strategies.records import FSDP, Mesh, Strategy
 
 EXPOSED, HIDDEN = "exposed communication", "hidden communication"
+PARTED = "÷"  # begins the name of the step to a device's part of the work
 _ROUNDING = 1e-12  # of a total: smaller differences are those of sums in another order
 
 
@@ -36,11 +37,13 @@ def from_one(p: ParallelPrediction, *, whole: bool = True) -> Scaling:
     """
     one, many, count = p.one_gpu, p.terms(), p.gpus
     alone, part_s = one.terms(), one.total_s / count
-    steps = {f"÷ {count}": part_s - one.total_s} if whole and count > 1 else {}
+    steps = {f"{PARTED} {count}": part_s - one.total_s} if whole and count > 1 else {}
     steps |= _named({name: many[name] - alone.get(name, 0.0) / count for name in TERMS}, p.total_s)
-    name = f"1 × {_short(one.machine.name)}" + ("" if whole else f" ÷ {count}")
+    kinds = {share.prediction.machine.name for share in p.shares}
+    devices = f"{count} GPUs" if kinds == {one.machine.name} and count > 1 else _devices(p)
+    name = f"1 × {_short(one.machine.name)}" + ("" if whole else f" {PARTED} {count}")
     return Scaling(
-        labels=(name, f"{_devices(p)}, {strategy_name(p.strategy, count)}"),
+        labels=(name, f"{devices}, {strategy_name(p.strategy, count)}"),
         totals=(one.total_s if whole else part_s, p.total_s), per="step", steps=steps, aside={HIDDEN: p.hidden_s},
     )  # fmt: skip
 
@@ -106,7 +109,7 @@ def names_of(predictions: Sequence[ParallelPrediction], *, counted: bool = True)
     """For each prediction what tells it from the others, with or without numbers of devices; at last a number."""
     columns = list(zip(*(_facts(p, counted=counted) for p in predictions), strict=True))
     differing = [column for column in columns if len(set(column)) > 1] or columns[1:2]
-    names = [", ".join(filter(None, words)) for words in zip(*differing, strict=True)]
+    names = [", ".join(filter(None, words)) or "plain" for words in zip(*differing, strict=True)]
     return tuple(f"{name} #{i}" if names.count(name) > 1 else name for i, name in enumerate(names, 1))
 
 
