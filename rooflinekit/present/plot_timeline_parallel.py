@@ -29,7 +29,6 @@ from rooflinekit.present.plot_style import (
 )
 from rooflinekit.strategies.prediction import ParallelPrediction, Share
 from rooflinekit.strategies.queues import Message
-from rooflinekit.study.scaling import EXPOSED, HIDDEN
 from rooflinekit.study.sending import exposed_intervals, split
 from rooflinekit.units import format_quantity
 
@@ -233,7 +232,7 @@ def _handles(p: ParallelPrediction, known: bool) -> list[Patch]:
         found += kernel_handles({span.timing.bound for run in runs for span in run.spans})
         if any(run.waits for run in runs):
             found.append(Patch(facecolor="white", edgecolor=FAINT, hatch="xxxx", linewidth=0, label="waits for others"))
-    names = {_EXPOSED: EXPOSED, _HIDDEN: HIDDEN} if known else {_SENT: "communication"}
+    names = {_EXPOSED: "sent, exposed", _HIDDEN: "sent, hidden"} if known else {_SENT: "sent"}
     for what, name in names.items() if p.messages else ():
         colour, hatch, edge = _LINKS[what]
         found.append(Patch(facecolor=colour, edgecolor=edge or "white", hatch=hatch, linewidth=0.5, label=name))

@@ -144,7 +144,7 @@ def test_a_pipeline_shows_its_slots() -> None:
     assert sorted(text.get_text() for text in ax.texts if text.get_text().isdigit()) == sorted("0123" * 4)
     legend = ax.get_legend()
     assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == ["forward", "backward", "communication", "idle"]
+    assert [text.get_text() for text in legend.get_texts()] == ["forward", "backward", "sent", "idle"]
     assert overlaps(ax) == []
 
 
