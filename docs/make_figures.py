@@ -43,6 +43,16 @@ PICTURES = (
         f"{_RESNET} --batch 1 --over batch=1,2,4,8,16,32,64,128 --gpu nvidia-a100-sxm4-80gb --what sweep",
     ),
 )
+_SEVERAL = f"{_RESNET} --batch 256 --mode training --optimizer sgd --cluster dgx-a100"
+PICTURES += (
+    (
+        "links",
+        "Steps on several GPUs under the roof of their links",
+        f"{_SEVERAL} --strategy ddp --strategy fsdp --strategy dp --gpus 2 --gpus 8 --width page",
+    ),
+    ("stages", "The stages of a pipeline", f"{_SEVERAL} --gpus 4 --strategy pipeline --what timeline"),
+    ("waterfall", "From one GPU to eight", f"{_SEVERAL} --strategy dp --what waterfall --width page"),
+)
 
 
 def file_of(name: str) -> str:

@@ -1,12 +1,13 @@
-"""Writes the tables of docs/many_gpus.md: python docs/make_many_gpus.py [--check]."""
+"""Writes the tables of docs/many_gpus.md, and draws its figures: python docs/make_many_gpus.py [--check]."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
-from page import run_all
+from page import FOLDER, run_all
 
 import rooflinekit as rk
 from rooflinekit.strategies.link_rate import network_rate_for, with_network
@@ -19,17 +20,56 @@ _GPUS = ("nvidia-t4", "nvidia-a100-pcie-40gb")
 _RATES = (1e9, 2.5e9, 10e9, 25e9, 100e9)  # bit/s
 
 
+#: Files below docs/figures, and what is drawn.
+PICTURES = {
+    "slow_link_waterfall": lambda one, other: rk.plot.waterfall(one),
+    "slow_link_timeline": lambda one, other: rk.plot.timeline(one),
+    "slow_link_compared": lambda one, other: rk.plot.waterfall([one, other]),
+    "slow_link_roofline": lambda one, other: rk.plot.roofline(
+        [one, _over(_two(_GPUS[0]), 10e9)], width="page", path=["1 Gbit/s", "10 Gbit/s"]
+    ),
+}
+
+
+def file_of(name: str) -> str:
+    """The picture's file: hundreds of hatched bars are smaller as pixels."""
+    return f"{name}.png" if name.endswith("timeline") else f"{name}.svg"
+
+
+def draw() -> None:
+    """The figures of the job over 1 Gbit/s, on two T4 and on two A100."""
+    one, other = (_over(_two(gpu), 1e9) for gpu in _GPUS)
+    for name, drawn in PICTURES.items():
+        rk.plot.save(drawn(one, other), FOLDER / "figures" / file_of(name))
+
+
+def pictured() -> None:
+    """Ends the program where a picture is missing."""
+    for name in PICTURES:
+        if not (FOLDER / "figures" / file_of(name)).is_file():
+            sys.exit(f"docs/figures/{file_of(name)} is missing: run python docs/make_many_gpus.py")
+
+
+@cache
+def _job() -> rk.Graph:
+    return _traced("timm:resnet18", 224)
+
+
+def _predicted(cluster: rk.Cluster) -> rk.ParallelPrediction:
+    """A job on gloo between two machines."""
+    return rk.parallel(_job(), cluster=cluster, strategy=rk.DDP(backend="gloo"), batch=128)
+
+
+def _over(cluster: rk.Cluster, rate: float) -> rk.ParallelPrediction:
+    return _predicted(with_network(cluster, rate))
+
+
 def slow_link() -> str:
-    """A job on gloo between two machines, by the rate of their network."""
-    step = _traced("timm:resnet18", 224)
-    clusters = {gpu: _two(gpu) for gpu in _GPUS}
-
-    def predict(cluster: rk.Cluster) -> rk.ParallelPrediction:
-        return rk.parallel(step, cluster=cluster, strategy=rk.DDP(backend="gloo"), batch=128)
-
+    """The job by the rate of the network."""
+    clusters, predict = {gpu: _two(gpu) for gpu in _GPUS}, _predicted
     rows = []
     for rate in _RATES:
-        small, large = (predict(with_network(cluster, rate)) for cluster in clusters.values())
+        small, large = (_over(cluster, rate) for cluster in clusters.values())
         rows.append(
             [f"{rate / 1e9:g} Gbit/s", *(text for p in (small, large) for text in (_ms(p.total_s), _ms(p.exposed_s))),
              f"{small.total_s / large.total_s:.2f}"]
@@ -119,4 +159,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 PARTS: dict[str, Callable[[], str]] = {"slow link": slow_link, "memory": memory, "cifar": cifar}
 
 if __name__ == "__main__":
+    if "--check" not in sys.argv:
+        draw()
+    pictured()
     run_all("many_gpus.md", PARTS, __file__)

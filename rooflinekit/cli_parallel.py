@@ -73,7 +73,7 @@ def parallel(
     )  # fmt: skip
     (graph,) = workload.trace(target, sizes_open=True)
     prediction = parallel_workflows.parallel(
-        graph, cluster=found, gpus=count, strategy=chosen, savers=savers, host=workload.own_host,
+        graph, cluster=found, gpus=count, strategy=chosen, savers=savers, host=workload.named_host,
         split="proportional" if split == "proportional" else "even",
         execution=Execution(**workload.execution),
     )  # fmt: skip
@@ -110,7 +110,7 @@ def fit_into(
     place: dict[str, Any] = {"gpu": workload.gpus[0]} if cluster is None else {"cluster": cluster, "gpus": gpus}
     with progress_line("trying") as say:
         found = parallel_workflows.fit_into(
-            graph, **place, host=workload.own_host, execution=Execution(**workload.execution), progress=say
+            graph, **place, host=workload.named_host, execution=Execution(**workload.execution), progress=say
         )
     if as_json:
         print_json(found.to_dict())

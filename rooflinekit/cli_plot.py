@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -10,14 +12,16 @@ import typer
 
 from rooflinekit.cli_options import TargetArgument
 from rooflinekit.cli_parse import check_word, variants_of
-from rooflinekit.cli_workload import OPEN, Workload, describes_workload
+from rooflinekit.cli_workload import NO_GPU, OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph
     from rooflinekit.step.prediction import Prediction
+    from rooflinekit.strategies.prediction import ParallelPrediction
 
-_WHATS = ("roofline", "timeline", "memory", "sweep")
+_WHATS = ("roofline", "timeline", "memory", "sweep", "waterfall")
+_SEVERAL_HELP = "a step on several devices, in the place of --gpu; repeatable, as are --gpus and --strategy"
 _SWEEP_HELP = "a size and its values, batch=1,8,64: what --what sweep draws, and a path through a roofline"
 
 
@@ -26,12 +30,12 @@ def register(app: typer.Typer) -> None:
     app.command(context_settings=OPEN)(plot)
 
 
-@describes_workload
+@functools.partial(describes_workload, needs_gpu=False)
 def plot(
     workload: Workload,
     target: TargetArgument,
     out: Annotated[Path, typer.Option("--out", "-o", help="file to write: .pdf, .svg, .png or .pgf (for LaTeX)")],
-    what: Annotated[str, typer.Option(help="roofline, timeline, memory or sweep")] = "roofline",
+    what: Annotated[str, typer.Option(help="roofline, timeline, memory, sweep or waterfall")] = "roofline",
     over: Annotated[str | None, typer.Option(metavar="NAME=VALUE,…", help=_SWEEP_HELP)] = None,
     venue: Annotated[str | None, typer.Option(help="sizes of its template: ieee, acm, lncs, neurips or slides")] = None,
     width: Annotated[str | None, typer.Option(help="column or page")] = None,
@@ -42,14 +46,24 @@ def plot(
     normalized: Annotated[bool, typer.Option("--normalized", help="roofline in shares of each roof")] = False,
     launch: Annotated[bool, typer.Option("--launch", help="roofline with what starting kernels costs")] = False,
     caption: Annotated[bool, typer.Option("--caption", help="also print the caption of a roofline")] = False,
+    cluster: Annotated[list[str] | None, typer.Option(metavar="NAME|FILE.yaml", help=_SEVERAL_HELP)] = None,
+    gpus: Annotated[list[int] | None, typer.Option(min=1, help="how many of the cluster; by default all")] = None,
+    strategy: Annotated[
+        list[str] | None, typer.Option(help="dp, ddp (default), zero-1, zero-2, fsdp, tensor or pipeline")
+    ] = None,
 ) -> None:
-    """A figure of one step: a roofline, the time line, the memory, or the time over a size.
+    """A figure of a step: a roofline, the time line, the memory, the time over a size, or a waterfall.
 
+    With --cluster of a training step on several devices: the roofline has the roof of links, the time line all devices,
+    and a waterfall leads from one device to several, or from one of two such steps to the other.
     Example: rooflinekit plot timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --out figure.pdf
     """
     check_word("--what", what, _WHATS)
-    _check(workload, what, over, out, {"--trace": trace, "--by-level": by_level, "--normalized": normalized,
-                                       "--launch": launch, "--caption": caption})  # fmt: skip
+    marks = {"--trace": trace, "--by-level": by_level, "--normalized": normalized, "--launch": launch}
+    _check(workload, what, over, out, {**marks, "--caption": caption})
+    counts: list[int | None] = [*gpus] if gpus else [None]
+    asked = list(product(cluster or (), strategy or ["ddp"], counts))
+    _check_several(workload, what, asked, {"--over": over, **marks}, {"--gpus": gpus, "--strategy": strategy})
     from rooflinekit.present import plot as figures
     from rooflinekit.present.plot_style import Venue, style_of
 
@@ -63,13 +77,17 @@ def plot(
     elif what == "roofline":
         from rooflinekit.present.figure import roofline_figure
 
-        subject: Any = _predictions(workload, target, over) if trace is None else _beside(workload, target, trace)
+        subject: Any = _several(workload, target, asked) if asked else (
+            _predictions(workload, target, over) if trace is None else _beside(workload, target, trace)
+        )  # fmt: skip
         figure = roofline_figure(subject, path=over is not None, by_level=by_level, normalized=normalized)
         drawn = figures.roofline(figure, launch=launch, **sizes)
     else:
-        draws: dict[str, Callable[..., Any]] = {"timeline": figures.timeline, "memory": figures.memory}
-        ((prediction,),) = workload.predict(target)
-        drawn = draws[what](prediction, **sizes)
+        draws: dict[str, Callable[..., Any]] = {
+            "timeline": figures.timeline, "memory": figures.memory, "waterfall": figures.waterfall,
+        }  # fmt: skip
+        steps: list[Any] = _several(workload, target, asked) if asked else workload.predict(target)[0]
+        drawn = draws[what](steps[0] if len(steps) == 1 else steps, **sizes)
     figures.save(drawn, out)
     print(f"figure written to {out}")
     if caption:
@@ -90,10 +108,56 @@ def _check(workload: Workload, what: str, over: str | None, out: Path, given: di
         raise InputError(f"--over belongs to --what sweep or roofline; got --what {what}")
     if over is not None and _size(over)[0] not in workload.sizes:
         raise InputError(f"--over {over}: no size of --input is named {_size(over)[0]}")
-    if what in ("timeline", "memory") and len(workload.gpus) != 1:
+    if what in ("timeline", "memory") and len(workload.gpus) > 1:
         raise InputError(f"--what {what} draws one step; got {len(workload.gpus)} GPUs")
     if given["--trace"] is not None and (len(workload.gpus) != 1 or over is not None or given["--by-level"]):
         raise InputError("--trace: one measured step beside its prediction: one --gpu, without --over and --by-level")
+
+
+_Asked = list[tuple[str, str, int | None]]  # cluster, strategy and number of devices of each step
+
+
+def _check_several(workload: Workload, what: str, asked: _Asked, alone: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """The same for steps on several devices: `alone` is for one device, `theirs` needs a cluster."""
+    if not asked:
+        if own := [option for option, value in theirs.items() if value]:
+            raise InputError(f"{own[0]} belongs to --cluster")
+        if what == "waterfall":
+            raise InputError("--what waterfall leads to a step on several devices: name its --cluster; of two steps on "
+                             "one device `rooflinekit explain --plot` draws one")  # fmt: skip
+        if not workload.gpus:
+            raise InputError(f"{NO_GPU}, or --cluster")
+        return
+    if workload.gpus:
+        raise InputError("--gpu: a cluster has its devices; leave it or --cluster out")
+    if given := [option for option, value in alone.items() if value]:
+        raise InputError(f"{given[0]} is for steps on one device; got --cluster")
+    if workload.options["mode"] != "training":
+        raise InputError("--cluster: steps on several devices are training steps: add --mode training")
+    if what in ("memory", "sweep"):
+        raise InputError(f"--cluster goes with --what roofline, timeline or waterfall; got --what {what}")
+    most = {"timeline": 1, "waterfall": 2}.get(what)
+    if most is not None and len(asked) > most:
+        raise InputError(f"--what {what} draws {'one step' if most == 1 else 'one step, or two'}; got {len(asked)}")
+
+
+def _several(workload: Workload, target: str, asked: _Asked) -> list[ParallelPrediction]:
+    from rooflinekit import parallel_workflows
+    from rooflinekit.hardware.specs import load_cluster
+    from rooflinekit.step.execution import Execution
+    from rooflinekit.strategies.records import strategy_of
+
+    for _, strategy, _ in asked:
+        strategy_of(strategy, 1)  # before the slow part
+    clusters = {name: load_cluster(name) for name, _, _ in asked}
+    (graph,) = workload.trace(target, sizes_open=True)
+    return [
+        parallel_workflows.parallel(
+            graph, cluster=clusters[name], gpus=count, strategy=strategy, host=workload.named_host,
+            execution=Execution(**workload.execution),
+        )
+        for name, strategy, count in asked
+    ]  # fmt: skip
 
 
 def _size(over: str) -> tuple[str, list[int]]:

@@ -111,7 +111,7 @@ def plan_of(
     places = Places(
         None if gpus is None else integers("--gpus", gpus), clusters,
         None if strategy is None else [word.strip() for word in strategy.split(",")],
-        None, "even", workload.own_host, chosen,
+        None, "even", workload.named_host, chosen,
     )  # fmt: skip
     (graph,) = workload.trace(target, sizes_open=True)
     return places.plan(graph, workload.lists, memory=memory, together=groups)

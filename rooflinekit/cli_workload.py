@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 #: Sizes named in --input become options, which typer cannot know beforehand.
 OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
 
+NO_GPU = "--gpu is missing: name one or more, such as --gpu nvidia-l4 (see `rooflinekit devices`)"
 _INPUT_HELP = "sizes and format, 'batch,3,224,224' or 'batch,seq:int64', 'name=…' for a keyword; repeatable"
 
 
@@ -47,6 +48,13 @@ class Workload:
     allow_draft: bool
     options: dict[str, Any]  # of workflows.trace, keyword inputs among them
     lists: dict[str, Sequence[int]] = field(default_factory=dict)  # in the place of `sizes`, where each may have many
+
+    @property
+    def named_host(self) -> str | None:
+        """The host that is named; None for a cluster's own."""
+        from rooflinekit.hardware.specs import DEFAULT_HOST
+
+        return None if self.host == DEFAULT_HOST else self.host
 
     def predict(self, *targets: str, sizes_open: bool = False) -> list[list[Prediction]]:
         """For each target its predictions, one a GPU; each target is traced once, with `sizes_open` for all sizes."""
@@ -72,13 +80,6 @@ class Workload:
         fits = fits_for(devices, self.constants)
         machines = [Machine.of(device, fit, burst=self.burst) for device, fit in zip(devices, fits, strict=True)]
         return machines, host, execution
-
-    @property
-    def own_host(self) -> str | None:
-        """The host that is named; None for a cluster's own."""
-        from rooflinekit.hardware.specs import DEFAULT_HOST
-
-        return None if self.host == DEFAULT_HOST else self.host
 
     def trace(self, *targets: str, sizes_open: bool = False) -> list[Graph]:
         """Each target's graph at the sizes given, traced once; with `sizes_open` for all sizes."""
@@ -172,7 +173,7 @@ def _workload(
     if not input and needs_input:
         raise InputError("--input is missing: the sizes that the model is called with, such as --input batch,3,224,224")
     if not gpu and needs_gpu:
-        raise InputError("--gpu is missing: name one or more, such as --gpu nvidia-l4 (see `rooflinekit devices`)")
+        raise InputError(NO_GPU)
     from rooflinekit.ir.inputs import open_names
     from rooflinekit.ir.origin import autocast_format
     from rooflinekit.ir.release import Release

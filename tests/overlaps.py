@@ -21,12 +21,13 @@ def corners(text: Text) -> Corners:
     text.set_rotation(0)
     extent = Bbox(Text.get_window_extent(text).get_points())
     text.set_rotation(angle)
-    if text.get_rotation_mode() != "anchor" or not isinstance(text, Annotation):
+    if text.get_rotation_mode() != "anchor":
         return _upright(extent if angle == 0 else Text.get_window_extent(text))
     middle = np.array([(extent.x0 + extent.x1) / 2, (extent.y0 + extent.y1) / 2])
-    half = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * (extent.width / 2, extent.height / 2)
+    # Annotations are centred on what they turn about; labels of ticks turn about their ends.
+    pivot = middle if isinstance(text, Annotation) else text.get_transform().transform(text.get_position())
     cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    return half @ np.array([[cos, sin], [-sin, cos]]) + middle  # type: ignore[no-any-return]
+    return (_upright(extent) - pivot) @ np.array([[cos, sin], [-sin, cos]]) + pivot  # type: ignore[no-any-return]
 
 
 def overlaps(ax: Axes) -> list[tuple[str, str]]:

@@ -40,6 +40,59 @@ def test_measured_beside_predicted_with_a_caption(run, net, tmp_path) -> None:
     assert r"\begin{pgfpicture}" in out.read_text(encoding="utf-8")
 
 
+SEVERAL = ("--input", "batch,64", "--batch", 1024, "--mode", "training", "--optimizer", "SGD", "--cluster", "dgx-a100")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--gpus", 4), "nvlink-3 300 GB/s"),
+        (("--gpus", 2, "--gpus", 4, "--strategy", "ddp", "--strategy", "fsdp"), "FSDP, 4 GPUs"),
+        (("--what", "timeline", "--strategy", "zero-1"), "8 × NVIDIA A100"),
+        (("--what", "waterfall", "--gpus", 4), "hidden communication"),
+        (("--what", "waterfall", "--strategy", "ddp", "--strategy", "fsdp"), "exposed communication"),
+    ],
+)
+def test_figures_of_several_devices(run, net, tmp_path, options, told) -> None:
+    out = tmp_path / "figure.svg"
+    result = run("plot", net, *SEVERAL, *options, "--width", "page", "--out", out)
+    assert (result.status, result.err) == (0, "")
+    assert told in out.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--gpu", "nvidia-l4"), "--gpu: a cluster has its devices; leave it or --cluster out"),
+        (("--mode", "inference"), "--optimizer belongs to --mode training"),
+        (("--what", "memory"), "--cluster goes with --what roofline, timeline or waterfall; got --what memory"),
+        (("--what", "timeline", "--gpus", 2, "--gpus", 4), "--what timeline draws one step; got 2"),
+        (("--what", "waterfall", "--gpus", 2, "--gpus", 4, "--gpus", 8), "draws one step, or two; got 3"),
+        (("--launch",), "--launch is for steps on one device; got --cluster"),
+        (("--strategy", "dpp"), "strategy: expected dp, ddp, "),
+        (("--gpus", 9), "dgx-a100 has 8 devices; got gpus=9"),
+        (("--gpus", 1), "DDP on 1 of dgx-a100 sends nothing"),
+    ],
+)
+def test_wrong_use_of_several_devices(run, net, tmp_path, options, message) -> None:
+    result = run("plot", net, *SEVERAL, *options, "--out", tmp_path / "a.svg")
+    assert result.status == 2
+    assert message in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def test_what_several_devices_need(run, net, tmp_path) -> None:
+    out = ("--out", tmp_path / "a.svg")
+    size = ("--input", "batch,64", "--batch", 32)
+    assert (
+        "--cluster: steps on several devices are training steps"
+        in run("plot", net, *size, "--cluster", "dgx-a100", *out).err
+    )
+    assert "--gpus belongs to --cluster" in run("plot", net, *COMMON, "--gpus", 2, *out).err
+    assert "name its --cluster" in run("plot", net, *COMMON, "--what", "waterfall", *out).err
+    assert "--gpu is missing: name one or more" in run("plot", net, *size, *out).err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from rooflinekit.present.chart_labels import Label, place_labels, shortened
 from rooflinekit.present.chart_roofs import RoofLabel, RoofLine, boxes_of, memory_of, roof_labels, roof_lines, stated_of
 from rooflinekit.present.chart_scales import LogScale, decades_around
-from rooflinekit.present.figure_records import Figure, Point, PointBound
+from rooflinekit.present.figure_records import Figure, Point
+from rooflinekit.present.figure_steps import PointBound
 
 _LEAST_AREA = 12.0  # px²: a mark of a smaller share would not be seen
 _IN_RANGE = 0.99  # share of the time whose marks the axes hold; others are drawn on the edge

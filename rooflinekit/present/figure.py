@@ -15,22 +15,22 @@ from rooflinekit.model.roofline import Timing
 from rooflinekit.present.figure_caption import caption
 from rooflinekit.present.figure_groups import Group, Namer, alike, grouped, head, op_word
 from rooflinekit.present.figure_levels import floor_of, l2_roof, levels_of
+from rooflinekit.present.figure_links import link_figure
 from rooflinekit.present.figure_measured import Measured, compared_prediction, measured_units, unmatched_note, wall_s
 from rooflinekit.present.figure_path import trajectories_of
 from rooflinekit.present.figure_records import (
     DeviceFacts,
     Figure,
     Point,
-    PointBound,
     Roof,
     Series,
-    Stop,
-    Trajectory,
     by_time,
     leading,
 )
-from rooflinekit.present.figure_roofs import ceiling, highest, roofs_of
+from rooflinekit.present.figure_roofs import ceiling, facts_of, highest, roofs_of
+from rooflinekit.present.figure_steps import PointBound, Stop, Trajectory
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.strategies.prediction import ParallelPrediction
 
 __all__ = [
     "DeviceFacts",
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 Part: TypeAlias = Prediction | Measured | Machine | Device
-Subject: TypeAlias = Part | Sequence[Part]
+Subject: TypeAlias = Part | Sequence[Part] | ParallelPrediction | Sequence[ParallelPrediction]
 
 
 def roofline_figure(
@@ -63,16 +63,21 @@ def roofline_figure(
 
     subject: a Prediction, Machine or Device, or several. A Prediction brings the roofs of the arithmetic that its
         kernels use, a Machine and a Device all of theirs; a Device has no sustained shares. A ProfileComparison or a
-        Validation brings its prediction, and for each mark what was measured.
+        Validation brings its prediction, and for each mark what was measured. Of ParallelPredictions, alone, each is
+        two marks, by the bytes that it sends and by those of DRAM, under the roofs of links and memory.
     by_kind: whether one mark holds all kernels of a kind and bound; by default with several predictions, or where
         there would be more than 60 marks. Otherwise one mark holds the kernels that fall on the same place.
-    path: one mark for each prediction, its whole step, joined in their order; or the words that name them.
+    path: one mark for each prediction, its whole step, joined in their order; or the words that name them. Steps on
+        several devices are marks always, and joined where they differ in the number of devices.
     by_level: points at the traffic that the model expects of DRAM and of the L2, with a roof for each.
     normalized: to be drawn as shares of each kernel's own roof, over intensities relative to its ridge.
 
     Raises InputError for something else or an empty sequence, and for a Validation without its prediction.
     """
-    parts = _parts(subject)
+    given = _listed(subject)
+    if any(isinstance(part, ParallelPrediction) for part in given):
+        return link_figure(given, () if isinstance(path, bool) else path, other=by_level or normalized)
+    parts = _parts(given)
     sources = [part for part in parts if not isinstance(part, Machine | Device)]
     predictions = [compared_prediction(part) for part in sources]
     if by_level and len(sources) > sum(isinstance(source, Prediction) for source in sources):
@@ -127,7 +132,7 @@ def _roofs(parts: Sequence[Part], *, by_level: bool = False) -> Figure:
         machines = [part.machine if isinstance(part, Prediction) else part for part in bare]
         roofs += [l2_roof(machine) for machine in machines if isinstance(machine, Machine)]
     return Figure(
-        devices=tuple(dict.fromkeys(map(_facts, bare))),
+        devices=tuple(dict.fromkeys(map(facts_of, bare))),
         series=(),
         roofs=highest(roofs),
         points=(),
@@ -136,24 +141,19 @@ def _roofs(parts: Sequence[Part], *, by_level: bool = False) -> Figure:
     )
 
 
-def _parts(subject: object) -> tuple[Part, ...]:
-    parts = tuple(subject) if isinstance(subject, Sequence) and not isinstance(subject, str) else (subject,)
-    for part in parts:
+def _listed(subject: object) -> tuple[object, ...]:
+    return tuple(subject) if isinstance(subject, Sequence) and not isinstance(subject, str) else (subject,)
+
+
+def _parts(given: Sequence[object]) -> tuple[Part, ...]:
+    parts: list[Part] = []
+    for part in given:
         if not isinstance(part, Part):
             raise InputError(f"roofline: expected predictions, machines or devices; got {type(part).__name__}")
+        parts.append(part)
     if not parts:
         raise InputError("roofline: expected at least one prediction, machine or device; got none")
-    return parts
-
-
-def _facts(part: Prediction | Machine | Device) -> DeviceFacts:
-    device = part if isinstance(part, Device) else part.device if isinstance(part, Machine) else part.machine.device
-    return DeviceFacts(
-        name=device.name,
-        display_name=device.display_name or device.name,
-        clock_hz=device.clock.boost,
-        matrix_clock_hz=device.tensor_clock if device.matrix_peak else device.clock.boost,
-    )
+    return tuple(parts)
 
 
 def _series(source: Prediction | Measured, prediction: Prediction, name: str) -> Series:

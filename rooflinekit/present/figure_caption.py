@@ -21,9 +21,8 @@ def caption(figure: Figure) -> str:
 
     Nothing in the text depends on how the figure is drawn, so it serves a paper's caption and a file's description.
     """
-    sentences = [*map(_series, figure.series)] or [
-        "Roofs of " + _listed([d.display_name for d in figure.devices]) + "."
-    ]
+    devices = _listed([device.display_name for device in figure.devices])
+    sentences = [*map(_series, figure.series)] or [f"Roofs of {devices}{' and of links' * bool(figure.links)}."]
     sentences += path_sentences(figure)
     if (figure.series or figure.trajectories) and not any(series.measured_s for series in figure.series):
         sentences.append("Predicted, not measured.")
@@ -61,7 +60,7 @@ def _roofs(figure: Figure, device: DeviceFacts) -> list[str]:
     """The device's datasheet, and what of it kernels are predicted to sustain."""
     mine = [roof for roof in figure.roofs if roof.device == device.name]
     stated = [roof for roof in mine if roof.provenance == "datasheet"]
-    parts = [f"{roof.name} {roof.rate}" for roof in stated if roof.kind == "memory"]
+    parts = [f"{roof.name} {roof.rate}" for roof in stated if roof.kind != "compute"]
     for roof in stated:
         if roof.kind == "compute":
             parts.append(f"{_accumulate(roof)} {roof.rate} (ridge {three_digits(figure.ridge(roof))} FLOP/byte)")

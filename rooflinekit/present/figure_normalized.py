@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from rooflinekit.present.figure_records import DeviceFacts, Figure, Point, Roof, Stop
+from rooflinekit.present.figure_records import DeviceFacts, Figure, Point, Roof
+from rooflinekit.present.figure_steps import Stop
 
 _ANY = "every roof"
 
@@ -68,7 +69,7 @@ def crossings(figure: Figure) -> tuple[Crossing, ...]:
     for roof in figure.roofs:
         if roof.provenance == "datasheet" and roof.kind == "memory":
             slopes[roof.device] = roof.value
-        elif roof.provenance == "datasheet":
+        elif roof.provenance == "datasheet" and roof.kind == "compute":
             levels.setdefault(roof.device, {})[roof.name] = roof.value
     found = []
     for a, b in permutations((device for device in slopes if device in levels), 2):

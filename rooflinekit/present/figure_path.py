@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from rooflinekit.errors import InputError
-from rooflinekit.present.figure_records import Stop, Trajectory
+from rooflinekit.present.figure_steps import Stop, Trajectory
 from rooflinekit.step.prediction import Prediction
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from rooflinekit.errors import InputError
 from rooflinekit.present.figure_json import decode, encode
+from rooflinekit.present.figure_steps import PointBound, Trajectory
 from rooflinekit.units import format_quantity
 
 SCHEMA_VERSION = 1
@@ -19,16 +20,15 @@ SCHEMA_VERSION = 1
 L2 = "L2"  # what its roof is called
 _ABOVE = 1.02  # from here on a point is above its roof, and not at it
 
-RoofKind = Literal["memory", "compute"]
+RoofKind = Literal["memory", "compute", "link"]
 Provenance = Literal[
     "datasheet", "default", "fitted", "default share", "fitted share", "measured burst", "measured sustained"
 ]
-PointBound = Literal["compute", "memory", "overhead"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roof:
-    """A ceiling of one device: a slope for memory traffic, a level for one kind of arithmetic."""
+    """A ceiling of one device: a slope for memory traffic and for links, a level for one kind of arithmetic."""
 
     device: str
     kind: RoofKind
@@ -133,37 +133,6 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
-    """A whole step as one mark on a path: its FLOP, its bytes, its wall time."""
-
-    label: str
-    device: str
-    flop: float
-    bytes: float
-    time_s: float
-    bound: PointBound
-
-    @property
-    def intensity(self) -> float:
-        """FLOP/byte."""
-        return self.flop / self.bytes
-
-    @property
-    def performance(self) -> float:
-        """FLOP/s of the wall time."""
-        return self.flop / self.time_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trajectory:
-    """How a step moves as one thing about it changes."""
-
-    name: str  # what tells it from other paths; "" for the only one
-    over: str  # what changes: "batch", "device", "execution"
-    stops: tuple[Stop, ...]  # in order
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
     """What starting a kernel costs on a device, beside the kernels of a step."""
 
@@ -209,8 +178,10 @@ class Figure:
             if points:
                 raise InputError(f"figure: {where}: {points[0].label!r} has flop {points[0].flop:g}")
         for stop in (stop for path in self.trajectories for stop in path.stops):
-            if min(stop.flop, stop.bytes, stop.time_s) <= 0:
+            if min(stop.flop, stop.time_s, stop.bytes, *(sent for _, sent in stop.link_bytes)) <= 0:
                 raise InputError(f"figure: stop {stop.label!r}: expected positive flop, bytes and time_s")
+            if lost := [name for name, _ in stop.link_bytes if (stop.device, name) not in known]:
+                raise InputError(f"figure: stop {stop.label!r} names the link {lost[0]!r}, which is not in the figure")
         for roof in self.roofs:
             if roof.value <= 0:
                 raise InputError(f"figure: roof {roof.name!r}: expected a positive value; got {roof.value:g}")
@@ -235,6 +206,23 @@ class Figure:
     def ridge(self, roof: Roof) -> float:
         """FLOP/byte at which a compute roof meets the memory roof of its device and provenance. Raises InputError."""
         return roof.value / self.memory_roof(roof.device, roof.provenance).value
+
+    @property
+    def links(self) -> tuple[Roof, ...]:
+        """The roofs of links between devices."""
+        return tuple(roof for roof in self.roofs if roof.kind == "link")
+
+    def link_ridge(self, link: Roof) -> float:
+        """FLOP per byte sent from which a link does not limit: where its roof meets the highest one of arithmetic.
+
+        Datasheets meet datasheets, sustained shares meet those. Raises InputError where there is no arithmetic.
+        """
+        stated = link.provenance == "datasheet"
+        own = [r for r in self.roofs if r.kind == "compute" and (r.provenance == "datasheet") == stated]
+        levels = [roof.value for roof in own if roof.device == link.device]
+        if not levels:
+            raise InputError(f"figure: no compute roof of {link.device!r} that the roof {link.name!r} could meet")
+        return max(levels) / link.value
 
     def excess(self, point: Point) -> float:
         """By how much a point, measured where it was, exceeds its datasheet roof: 1.2 is 20 % above it.

@@ -8,7 +8,7 @@ from rooflinekit.hardware.device import FORMATS, Device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
-from rooflinekit.present.figure_records import Provenance, Roof
+from rooflinekit.present.figure_records import DeviceFacts, Provenance, Roof
 from rooflinekit.step.prediction import Prediction
 
 
@@ -49,6 +49,17 @@ def ceiling(kernel: Kernel, machine: Machine) -> tuple[Roof, float]:
         if kernel.engine and kernel.math.value in device.matrix_peak:
             name = f"{kernel.math} matrix"
     return _roof(device, name, rate.peak), rate.share
+
+
+def facts_of(part: Prediction | Machine | Device) -> DeviceFacts:
+    """What a caption says of the device."""
+    device = part if isinstance(part, Device) else part.device if isinstance(part, Machine) else part.machine.device
+    return DeviceFacts(
+        name=device.name,
+        display_name=device.display_name or device.name,
+        clock_hz=device.clock.boost,
+        matrix_clock_hz=device.tensor_clock if device.matrix_peak else device.clock.boost,
+    )
 
 
 def highest(roofs: Iterable[Roof]) -> tuple[Roof, ...]:

@@ -50,8 +50,27 @@ def roof_sentences(figure: Figure) -> list[str]:
     return found
 
 
+def link_sentences(figure: Figure) -> list[str]:
+    """From where on links do not matter, and what the marks of steps on several devices are."""
+    if not figure.links:
+        return []
+    ridges = ", ".join(f"{link.name} {link.rate} ({link.origin}) from {three_digits(figure.link_ridge(link))}"
+                       for link in figure.links)  # fmt: skip
+    stops = [stop for path in figure.trajectories for stop in path.stops]
+    steps = ", ".join(f"{stop.label} ({format_quantity(stop.time_s, 's')})" for stop in stops)
+    return [
+        f"Steps on several devices: {steps}.",
+        f"Links no longer limit: {ridges} FLOP per byte sent.",
+        "Each step has two marks at the FLOP/s of a device, where what devices compute twice counts once: filled over "
+        "FLOP per byte that a device sends, hollow over FLOP per byte of its compulsory DRAM traffic.",
+        "Bytes sent are those of nccl-tests' bus bandwidth: of an all-reduce of S by n devices 2·(n − 1)/n·S.",
+    ]
+
+
 def path_sentences(figure: Figure) -> list[str]:
     """What the marks of paths are."""
+    if figure.links:
+        return link_sentences(figure)
     found = []
     for path in figure.trajectories:
         over = f" over {path.over}" if path.over else ""
@@ -108,5 +127,10 @@ def percent(ratio: float) -> str:
 
 
 def three_digits(value: float) -> str:
-    """A number with three significant digits and no exponent: 1.17e3 is "1170"."""
-    return f"{float(f'{value:.3g}'):g}"
+    """A number with three significant digits and no exponent.
+
+    >>> three_digits(1174.3), three_digits(1.25e6), three_digits(9.561)
+    ('1170', '1250000', '9.56')
+    """
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:.0f}" if rounded >= 1e5 else f"{rounded:g}"

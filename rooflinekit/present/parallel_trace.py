@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from rooflinekit.strategies.prediction import ParallelPrediction, Share
+from rooflinekit.study.sending import exposed_intervals, split
 
-_CPU, _KERNELS, _STAGE = 1, 2, 3
+_CPU, _KERNELS, _STAGE, _WAITS = 1, 2, 3, 4
 _Event = dict[str, Any]
 
 
@@ -22,12 +23,16 @@ def parallel_events(p: ParallelPrediction, process: int) -> Iterator[_Event]:
     )
     for track, group in enumerate(groups, 1):
         yield _named("thread_name", process, track, group)
+    exposed = exposed_intervals(p)
     for message in p.messages:
         timing = message.timing
         args = {
             "bytes": timing.size_bytes, "algorithm": timing.algorithm, "ranks": timing.ranks,
             "links": [link.name for link in timing.route.links], "bus_bandwidth": timing.bus_bandwidth,
         }  # fmt: skip
+        if exposed is not None:
+            parts = zip(("exposed_s", "hidden_s"), split(message, exposed), strict=True)
+            args |= {name: sum(end - start for start, end in intervals) for name, intervals in parts}
         name = f"{timing.collective}: {message.key}"
         yield _event(process, 1 + groups.index(message.group), "link", name, message.start_s, message.end_s, args)
 
@@ -41,6 +46,7 @@ def _device(p: ParallelPrediction, share: Share, process: int) -> Iterator[_Even
         _CPU: f"CPU issues ({share.prediction.host.name})",
         _KERNELS: "kernels",
         _STAGE: "stage",
+        _WAITS: "waits for others",
     }.items():
         yield _named("thread_name", process, track, name)
     if share.run.slots:
@@ -53,6 +59,8 @@ def _device(p: ParallelPrediction, share: Share, process: int) -> Iterator[_Even
         kernel = span.timing.kernel
         args = {"module": kernel.module, "phase": str(kernel.phase), "bound": span.timing.bound}
         yield _event(process, _KERNELS, str(kernel.family), kernel.name, span.start_s, span.end_s, args)
+    for start, end in share.run.waits:
+        yield _event(process, _WAITS, "wait", "waits for others", start, end, {})
 
 
 def _named(what: str, process: int, track: int, name: str) -> _Event:

@@ -23,7 +23,7 @@ from rooflinekit.present.plot_frame import Frame
 from rooflinekit.present.plot_key import draw_key
 from rooflinekit.present.plot_memory import memory
 from rooflinekit.present.plot_points import draw_points, draw_rail_scale, name_points, named_points
-from rooflinekit.present.plot_roofs import draw_roofs, label_ridges, label_roofs
+from rooflinekit.present.plot_roofs import Line, draw_roofs, label_ridges, label_roofs
 from rooflinekit.present.plot_style import Venue, Width, drawing, new_axes, style_of
 from rooflinekit.present.plot_sweep import sweep
 from rooflinekit.present.plot_timeline import timeline
@@ -48,7 +48,8 @@ def roofline(
     """Draws a roofline figure: performance in FLOP/s against arithmetic intensity in FLOP per byte of DRAM traffic.
 
     subject: a Prediction, Machine or Device, or several, or a `Figure` made from them; or a ProfileComparison or a
-        Validation, whose marks are joined pairs, hollow as predicted and filled as measured.
+        Validation, whose marks are joined pairs, hollow as predicted and filled as measured; or ParallelPredictions,
+        whose steps stand over FLOP per byte sent, under the roofs of their links, and hollow over those of DRAM.
     ax: where to draw; its scales and limits are set. By default a new figure.
     width: the preset of sizes, "column" (3.5 in wide) or "page" (7.1 in).
     venue: "ieee", "acm", "lncs", "neurips" or "slides": widths and sizes of text of its template instead.
@@ -76,10 +77,10 @@ def roofline(
         named = named_points(figure, style.names if names is None else names)
         draw_points(frame, figure, named)
         draw_rail_scale(frame, normalized=figure.normalized)
-        label_roofs(frame, figure, lines, "memory")
+        _label_slopes(frame, figure, lines)
         if draw_key(frame, figure, lines, named):
             draw_rail_scale(frame, normalized=figure.normalized)
-            label_roofs(frame, figure, lines, "memory")
+            _label_slopes(frame, figure, lines)
         label_roofs(frame, figure, lines, "compute")
         label_ridges(frame, figure)
         if launch:
@@ -88,3 +89,8 @@ def roofline(
         name_paths(frame, figure)
         name_points(frame, figure, named)
     return frame.ax
+
+
+def _label_slopes(frame: Frame, figure: Figure, lines: Sequence[Line]) -> None:
+    label_roofs(frame, figure, lines, "memory")
+    label_roofs(frame, figure, lines, "link")

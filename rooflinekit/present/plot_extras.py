@@ -8,8 +8,9 @@ from itertools import pairwise
 import numpy as np
 
 from rooflinekit.present.figure_normalized import crossings
-from rooflinekit.present.figure_records import Figure, Floor, Trajectory
+from rooflinekit.present.figure_records import Figure, Floor
 from rooflinekit.present.figure_sentences import three_digits
+from rooflinekit.present.figure_steps import Stop, Trajectory
 from rooflinekit.present.plot_frame import Frame
 from rooflinekit.present.plot_labels import around
 from rooflinekit.present.plot_names import Name, write_names
@@ -34,26 +35,47 @@ def path_colours(figure: Figure) -> dict[str, str]:
 
 
 def draw_paths(frame: Frame, figure: Figure) -> None:
-    """A mark a step, joined in order by arrows; both ends of a path are named first."""
+    """A mark a step, joined in order by arrows; both ends of a path are named first.
+
+    A step that sends something has a mark for each link, and a hollow one at its DRAM traffic, joined by a line.
+    """
     colours = path_colours(figure)
     for path in figure.trajectories:
-        spots = [frame.limits.clipped(stop.intensity, stop.performance) for stop in path.stops]
+        colour = colours[path.name]
+        spots = [_spot(frame, stop) for stop in path.stops]
         places = [frame.place(*spot) for spot in spots]
         for (a, b), (start, end) in zip(pairwise(spots), pairwise(places), strict=True):
             style = "-|>" if math.dist(start, end) > _SHORTEST else "-"
             frame.ax.annotate(
                 "", xy=b, xytext=a, zorder=3.5,
-                arrowprops={"arrowstyle": style, "color": colours[path.name], "linewidth": 0.9, "mutation_scale": 7,
+                arrowprops={"arrowstyle": style, "color": colour, "linewidth": 0.9, "mutation_scale": 7,
                             "shrinkA": 2.5, "shrinkB": 2.5},
             ).set_in_layout(False)  # fmt: skip
             frame.room.add_line(start, end)
-        for stop, spot, place in zip(path.stops, spots, places, strict=True):
-            marker = BOUND_MARKERS[stop.bound]
-            frame.ax.scatter(
-                [spot[0]], [spot[1]], s=marker_square(marker, _AREA), marker=marker, color=colours[path.name],
-                edgecolors="white", linewidths=0.4, zorder=4,
-            )  # fmt: skip
-            frame.room.discs.append((*place, marker_radius(marker, _AREA)))
+        for stop in path.stops:
+            _marks(frame, stop, colour)
+
+
+def _spot(frame: Frame, stop: Stop, level: int = 0) -> tuple[float, float]:
+    """Where the mark of one of a step's levels stands."""
+    return frame.limits.clipped(stop.intensities[level], stop.performance)
+
+
+def _marks(frame: Frame, stop: Stop, colour: str) -> None:
+    """A step's mark at each level. Whoever sends is hollow at its DRAM traffic."""
+    marker, sends = BOUND_MARKERS[stop.bound], bool(stop.link_bytes)
+    spots = [_spot(frame, stop, level) for level in range(len(stop.intensities))]
+    if sends:
+        frame.ax.plot(*zip(*spots, strict=True), color=colour, linewidth=0.6, linestyle=(0, (2, 2)), zorder=3.4)
+        frame.room.add_line(frame.place(*min(spots)), frame.place(*max(spots)))
+    for level, spot in enumerate(spots):
+        hollow = sends and level == len(spots) - 1
+        frame.ax.scatter(
+            [spot[0]], [spot[1]], s=marker_square(marker, _AREA), marker=marker,
+            facecolors="white" if hollow else colour, edgecolors=colour if hollow else "white",
+            linewidths=0.8 if hollow else 0.4, zorder=3.9 if hollow else 4,
+        )  # fmt: skip
+        frame.room.discs.append((*frame.place(*spot), marker_radius(marker, _AREA)))
 
 
 def name_paths(frame: Frame, figure: Figure) -> None:
@@ -62,15 +84,15 @@ def name_paths(frame: Frame, figure: Figure) -> None:
     for path in figure.trajectories:
         for i in _by_weight(path):
             stop = path.stops[i]
-            spot = frame.limits.clipped(stop.intensity, stop.performance)
-            names.append(Name(frame, spot, marker_radius(BOUND_MARKERS[stop.bound], _AREA), stop.label))
+            radius = marker_radius(BOUND_MARKERS[stop.bound], _AREA)
+            names.append(Name(frame, _spot(frame, stop), radius, stop.label))
     write_names(names)
 
 
 def _by_weight(path: Trajectory) -> list[int]:
     """The ends of a path before what lies between."""
     last = len(path.stops) - 1
-    return [0, last, *range(1, last)]
+    return [*dict.fromkeys((0, last)), *range(1, last)]
 
 
 def draw_crossings(frame: Frame, figure: Figure) -> None:

@@ -85,6 +85,8 @@ class Frame:
         figure, font = self.figure, self.style.axis_font
         level = "traffic of each level" if figure.by_level else "DRAM"
         words = [f"Arithmetic intensity (FLOP/byte, {level})", "Arithmetic intensity (FLOP/byte)", "FLOP/byte"]
+        if figure.links:
+            words[:2] = ["FLOP per byte: sent (filled), of DRAM (hollow)"]
         if figure.normalized:
             words = ["Intensity / ridge of its own roof", "Intensity / ridge"]
         width = self.ax.get_window_extent().width * self.ruler.points
@@ -202,22 +204,20 @@ def _measured(figure: Figure) -> bool:
 
 
 def limits_of(figure: Figure, aspect: float) -> Limits:
-    """Limits that hold all roofs and ridges, and every point that counts, with decades of equal length.
-
-    `aspect` is width over height.
-    """
+    """Limits that hold all roofs and ridges, and points that count, in equal decades; `aspect`: width over height."""
     compute = [roof.value for roof in figure.roofs if roof.kind == "compute"]
     memory = [roof.value for roof in figure.roofs if roof.kind == "memory"]
     ridges = [figure.ridge(r) for r in figure.roofs if r.kind == "compute" and r.provenance == "datasheet"] or [1.0]
     points = [place.at for point in _weighty(figure) if point.flop for place in places_of(figure, point, 0.0)]
-    points += [(stop.intensity, stop.performance) for path in figure.trajectories for stop in path.stops]
+    points += [(x, stop.performance) for path in figure.trajectories for stop in path.stops for x in stop.intensities]
     intensities = [x for x, _ in points]
     fastest = math.floor(math.log10(max(memory)))
     highest = math.log10(max(compute, default=10 * max(memory))) + 0.35
     top = max(highest, *(min(highest + 1, math.log10(y) + 0.2) for _, y in points), -300.0)
-    # To the right of the last mark the levels have room for their labels.
-    right = math.log10(max([12 * max(ridges), *(8 * x for x in intensities)])) + (0.0 if points else 0.2)
-    left = max(math.log10(min([0.1 * min(ridges), *(x / 1.7 for x in intensities)])), right - _MOST_DECADES)
+    reach = [12 * max(ridges), *(8 * x for x in intensities), *(6 * figure.link_ridge(link) for link in figure.links)]
+    right = math.log10(max(reach)) + (0.0 if points else 0.2)  # levels have room for labels after the last mark
+    least = (0.05 if figure.links else 0.1) * min(ridges)  # beside links the slopes are short
+    left = max(math.log10(min([least, *(x / 1.7 for x in intensities)])), right - _MOST_DECADES)
     rail = math.floor(left - 0.3) if figure.rail else None
     if rail is not None:
         left = rail - _RAIL_HALF

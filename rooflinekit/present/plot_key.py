@@ -98,7 +98,7 @@ def _handles(frame: Frame, figure: Figure, named: Sequence[Point]) -> list[Line2
     several = len(figure.series) > 1 or bool(figure.trajectories)
     colours = colours_of(figure)
     found = []
-    if len(figure.trajectories) > 1:
+    if len(figure.trajectories) > 1 and any(len(path.stops) > 1 for path in figure.trajectories):
         found += [_handle(name, "s", colour, 20.0) for name, colour in path_colours(figure).items()]
     if len(figure.series) > 1:
         found += [

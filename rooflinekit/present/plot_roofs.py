@@ -13,6 +13,7 @@ from rooflinekit.present.plot_labels import Box, Candidate
 from rooflinekit.present.plot_style import DASHES, INK, SERIES_COLOURS
 
 _OVERHANG = 0.6  # share of a level's label that may stand before its ridge
+_LINK = "#8f3d6d"  # darker than the purple of series, and dark enough for text
 _SAME = 0.01  # roofs of one device that differ by less are one line
 
 
@@ -55,6 +56,11 @@ def roof_colours(figure: Figure) -> dict[str, str]:
     return {name: SERIES_COLOURS[i % len(SERIES_COLOURS)] for i, name in enumerate(names)}
 
 
+def _colour(line: Line, colours: Mapping[str, str]) -> str:
+    """That of the device; of one device alone links have their own."""
+    return _LINK if line.first.kind == "link" and len(colours) == 1 else colours[line.first.device]
+
+
 def draw_roofs(frame: Frame, figure: Figure) -> tuple[Line, ...]:
     """Lines, band and ridges. The labels come later, when the marks have their places."""
     colours = roof_colours(figure)
@@ -63,7 +69,7 @@ def draw_roofs(frame: Frame, figure: Figure) -> tuple[Line, ...]:
         highest = line.end[1] == max(other.end[1] for other in lines)
         frame.ax.plot(
             *zip(line.start, line.end, strict=True),
-            color=colours[line.first.device],
+            color=_colour(line, colours),
             linewidth=frame.style.roof_width * (0.5 if line.dashed else 1.0 if highest else 0.75),
             linestyle=DASHES if line.dashed else "-",
             solid_capstyle="round",
@@ -77,7 +83,7 @@ def draw_roofs(frame: Frame, figure: Figure) -> tuple[Line, ...]:
 
 
 def _lines(frame: Frame, figure: Figure) -> Iterator[Line]:
-    """What is drawn of each device and provenance: the memory roof up to its highest ridge, the levels from theirs.
+    """What is drawn of each device and provenance: slopes up to their highest ridge, the levels from the memory's.
 
     Several devices show their datasheets alone.
     """
@@ -86,10 +92,13 @@ def _lines(frame: Frame, figure: Figure) -> Iterator[Line]:
         for dashed in (False, True) if len(figure.devices) == 1 else (False,):
             mine = [r for r in figure.roofs if r.device == device.name and (r.provenance != "datasheet") == dashed]
             memory = [roof for roof in mine if roof.kind == "memory"]
+            links = [roof for roof in mine if roof.kind == "link"]
             compute = sorted((roof for roof in mine if roof.kind == "compute"), key=lambda roof: -roof.value)
-            for roof in memory:
+            for roof in (*memory, *links):
                 ridge = compute[0].value / roof.value if compute else right
-                yield Line(roofs=(roof,), start=(left, left * roof.value), end=(ridge, ridge * roof.value))
+                # A slow link's roof comes in from below.
+                start = left if roof.kind == "memory" else max(left, 10**frame.limits.bottom / roof.value)
+                yield Line(roofs=(roof,), start=(start, start * roof.value), end=(ridge, ridge * roof.value))
             for roofs in _levels(compute):
                 level = roofs[0].value
                 ridge = level / memory[0].value if memory else left
@@ -135,8 +144,8 @@ def _band(frame: Frame, lines: Sequence[Line]) -> None:
 
 def _ridges(frame: Frame, figure: Figure, colours: Mapping[str, str]) -> None:
     """A mark at each ridge and a drop line to the axis."""
-    for ridge, line in _ridges_of(frame, figure):
-        colour, level = colours[line.first.device], line.start[1]
+    for ridge, level, line in _ridges_of(frame, figure):
+        colour = _colour(line, colours)
         frame.ax.plot(
             [ridge] * 2, [10**frame.limits.bottom, level], color=colour, linewidth=0.4, linestyle=":", zorder=1
         )
@@ -144,19 +153,23 @@ def _ridges(frame: Frame, figure: Figure, colours: Mapping[str, str]) -> None:
                       markeredgecolor=colour, markeredgewidth=0.7, zorder=3)  # fmt: skip
 
 
-def _ridges_of(frame: Frame, figure: Figure) -> list[tuple[float, Line]]:
-    """The datasheets' ridges that the axes hold, in FLOP/byte, with the levels that begin there."""
-    lines = [line for line in _lines(frame, figure) if line.first.kind == "compute" and not line.dashed]
-    found = [(figure.ridge(line.first), line) for line in lines]
-    return [(x, line) for x, line in found if frame.limits.left < math.log10(x) < frame.limits.right]
+def _ridges_of(frame: Frame, figure: Figure) -> list[tuple[float, float, Line]]:
+    """The ridges that the axes hold, in FLOP/byte and FLOP/s: the datasheets' of memory, and those of all links."""
+    found: list[tuple[float, float, Line]] = []
+    for line in _lines(frame, figure):
+        if line.first.kind == "compute" and not line.dashed:
+            found.append((figure.ridge(line.first), line.start[1], line))
+        elif line.first.kind == "link":
+            found.append((figure.link_ridge(line.first), line.end[1], line))
+    return [each for each in found if frame.limits.left < math.log10(each[0]) < frame.limits.right]
 
 
 def label_ridges(frame: Frame, figure: Figure) -> None:
     """Writes each ridge's intensity along its drop line, as near to the axis as there is room."""
     bottom, font = 10**frame.limits.bottom, frame.style.label_font - 0.5
-    for ridge, line in _ridges_of(frame, figure):
+    for ridge, level, line in _ridges_of(frame, figure):
         x, foot = frame.place(ridge, bottom)
-        _, head = frame.place(ridge, line.start[1])
+        _, head = frame.place(ridge, level)
         candidates = []
         for penalty, text in ((0.0, f"ridge {three_digits(ridge)}"), (10.0, three_digits(ridge))):
             width, height = frame.ruler.size(text, font)
@@ -164,7 +177,8 @@ def label_ridges(frame: Frame, figure: Figure) -> None:
                 for side in (-height / 2, height / 2):
                     box = Box(x=x + side, y=foot + 2 + width / 2 + step, width=width, height=height, angle=math.pi / 2)
                     candidates.append((penalty + 0.2 * step + (side > 0), box, text))
-        colour = "#555555" if len(figure.devices) == 1 else roof_colours(figure)[line.first.device]
+        link = line.first.kind == "link"
+        colour = "#555555" if len(figure.devices) == 1 and not link else _colour(line, roof_colours(figure))
         frame.label(candidates, (ridge, bottom), font=font, colour=colour)
 
 
@@ -178,7 +192,7 @@ def label_roofs(frame: Frame, figure: Figure, lines: Sequence[Line], kind: RoofK
         prefix = f"{shown[line.first.device]} " if len(figure.devices) > 1 else ""
         candidates = [place for cost, text in line.texts(prefix) for place in _along(frame, line, text, cost)]
         anchor = line.end if kind == "compute" else line.start
-        frame.label(candidates, anchor, font=frame.style.label_font, colour=colours[line.first.device])
+        frame.label(candidates, anchor, font=frame.style.label_font, colour=_colour(line, colours))
 
 
 def _along(frame: Frame, line: Line, text: str, penalty: float) -> Iterator[Candidate]:

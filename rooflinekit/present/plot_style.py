@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 
 from rooflinekit.errors import InputError, nearest
-from rooflinekit.present.figure_records import Point, PointBound
+from rooflinekit.present.figure_records import Point
+from rooflinekit.present.figure_steps import PointBound
 
 Width = Literal["column", "page"]
 Venue = Literal["ieee", "acm", "lncs", "neurips", "slides"]
@@ -23,15 +24,20 @@ Venue = Literal["ieee", "acm", "lncs", "neurips", "slides"]
 # Okabe and Ito (2008): told apart with any colour vision.
 BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
 SERIES_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
-BOUND_COLOURS: dict[PointBound, str] = {"compute": BLUE, "memory": ORANGE, "overhead": GREEN}
-BOUND_HATCHES: dict[PointBound, str] = {"compute": "", "memory": "....", "overhead": "////"}
-BOUND_MARKERS: dict[PointBound, str] = {"compute": "s", "memory": "o", "overhead": "^"}
+BOUND_COLOURS: dict[PointBound, str] = {
+    "compute": BLUE,
+    "memory": ORANGE,
+    "overhead": GREEN,
+    "communication": VERMILLION,
+}
+BOUND_HATCHES: dict[PointBound, str] = {"compute": "", "memory": "....", "overhead": "////", "communication": "xxxx"}
+BOUND_MARKERS: dict[PointBound, str] = {"compute": "s", "memory": "o", "overhead": "^", "communication": "D"}
 DASHES = (0, (5, 2.5))
 INK, FAINT = "#222222", "#888888"
 
 # A marker's `s` is the square around it: what makes the areas of shapes equal, and their reach in half sides.
-_SQUARE_PER_AREA = {"s": 1.0, "o": 4 / math.pi, "^": 2.0}
-_REACH = {"s": 1.2, "o": 1.0, "^": 1.1}
+_SQUARE_PER_AREA = {"s": 1.0, "o": 4 / math.pi, "^": 2.0, "D": 1.0}
+_REACH = {"s": 1.2, "o": 1.0, "^": 1.1, "D": 1.4}
 
 _RC: Any = {
     "font.family": "sans-serif",
@@ -148,19 +154,24 @@ def key_above(ax: Axes, handles: Sequence[Artist], style: Style) -> None:
             return
 
 
-def fit_page(ax: Axes) -> None:
-    """Moves the sides of a page's axes inwards until ticks, labels and keys lie on the page."""
+def fit_page(ax: Axes, spare: float = 0.03) -> None:
+    """Moves the sides of a page's axes inwards until ticks, labels and keys lie on the page, `spare` inches inside.
+
+    Long texts are some points longer in a file than they are measured here, at the resolution of a screen.
+    """
     page = ax.get_figure(root=True)
     assert page is not None, "an Axes that was removed from its figure"
-    for _ in range(2):  # ticks may change with the room that they have
+    for _ in range(4):  # ticks may change with the room that they have, and turned ones move with it
         page.draw_without_rendering()
         seen = Bbox.union([box for axes in page.axes if (box := axes.get_tightbbox()) is not None])
-        spare, sides = 0.03 * page.dpi, page.subplotpars
-        over = [page.bbox.x0 + spare - seen.x0, seen.x1 - page.bbox.x1 + spare, seen.y1 - page.bbox.y1 + spare]
-        left, right, top = (max(0.0, each) for each in over)
+        sides, paper = page.subplotpars, page.bbox
+        over = [paper.x0 - seen.x0, seen.x1 - paper.x1, paper.y0 - seen.y0, seen.y1 - paper.y1]
+        left, right, bottom, top = (max(0.0, each + spare * page.dpi) for each in over)
+        if not any((left, right, bottom, top)):
+            return
         page.subplots_adjust(
             left=sides.left + left / page.bbox.width, right=sides.right - right / page.bbox.width,
-            top=sides.top - top / page.bbox.height,
+            bottom=sides.bottom + bottom / page.bbox.height, top=sides.top - top / page.bbox.height,
         )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,9 +12,8 @@ from matplotlib.ticker import FuncFormatter
 from rooflinekit.ir.op import Op
 from rooflinekit.present.chart_scales import unit_of
 from rooflinekit.present.plot_labels import Ruler
+from rooflinekit.present.plot_lanes import HALF, IDLE, SEEN, Run, draw_bars, draw_kernels, kernel_handles, merged
 from rooflinekit.present.plot_style import (
-    BOUND_COLOURS,
-    BOUND_HATCHES,
     FAINT,
     INK,
     SKY,
@@ -29,24 +27,31 @@ from rooflinekit.present.plot_style import (
     plain_frame,
     style_of,
 )
+from rooflinekit.present.plot_timeline_parallel import parallel_timeline
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.strategies.prediction import ParallelPrediction
 
-Run = tuple[float, float, Hashable]  # start and end in seconds, and what it is
-
-_CPU, _GPU, _MODULES, _HALF = 2.0, 1.0, 0.25, 0.36  # the lanes, and half the height of one
-_SEEN = 1 / 700  # of the step: shorter gaps between spans of one kind are not seen, and closed
+_CPU, _GPU, _MODULES = 2.0, 1.0, 0.25  # the lanes
 _MOST_BLOCKS = 36  # of modules
 
 
 def timeline(
-    prediction: Prediction, ax: Axes | None = None, *, width: Width = "page", venue: Venue | None = None
+    prediction: Prediction | ParallelPrediction,
+    ax: Axes | None = None,
+    *,
+    width: Width = "page",
+    venue: Venue | None = None,
 ) -> Axes:
     """Draws one step: the CPU's ops and waits, the GPU's kernels by what bounds them, and the modules they are of.
 
-    Neighbours of one kind are one bar where the gap between them is less than 1/700 of the step; longer gaps stay
-    open: the GPU waits. ax, width, venue: as of `roofline`, with a page as the default. Raises InputError for others.
+    Of a step on several devices: those lanes for each kind of device, a pipeline's stages, and the links, with what is
+    hidden and exposed. Neighbours of one kind are one bar where the gap between them is less than 1/700 of the step;
+    longer gaps stay open: the GPU waits. ax, width, venue: as of `roofline`, with a page as the default. Raises
+    InputError for others.
     """
     style = style_of(width, venue)
+    if isinstance(prediction, ParallelPrediction):
+        return parallel_timeline(prediction, ax, style)
     style = replace(style, size=(style.size[0], 1.7 + 0.09 * style.size[0]))
     with drawing():
         axes = new_axes(style) if ax is None else ax
@@ -60,25 +65,10 @@ def timeline(
     return axes
 
 
-def merged(runs: Iterable[Run], least_gap_s: float) -> list[Run]:
-    """Neighbours of one kind in one, where no gap of this length lies between them.
-
-    >>> merged([(0, 1, "a"), (1, 2, "a"), (2.5, 3, "a"), (3, 4, "b")], 0.1)
-    [(0, 2, 'a'), (2.5, 3, 'a'), (3, 4, 'b')]
-    """
-    found: list[Run] = []
-    for start, end, what in runs:
-        if found and found[-1][2] == what and start - found[-1][1] < least_gap_s:
-            found[-1] = (found[-1][0], max(end, found[-1][1]), what)
-        else:
-            found.append((start, end, what))
-    return found
-
-
 def _prepare(ax: Axes, p: Prediction, style: Style) -> None:
     scale, unit = unit_of(p.total_s)
     ax.set_xlim(0, (p.total_s or 1.0) * 1.005)
-    ax.set_ylim(-0.2, _CPU + _HALF + 0.4)
+    ax.set_ylim(-0.2, _CPU + HALF + 0.4)
     ax.set_yticks([_CPU, _GPU, _MODULES], ["CPU", "GPU", "module"])
     ax.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / scale:g}"))
     ax.set_xlabel(f"Time in the step ({unit})", fontsize=style.axis_font)
@@ -89,27 +79,17 @@ def _prepare(ax: Axes, p: Prediction, style: Style) -> None:
 
 
 def _lanes(ax: Axes, p: Prediction) -> None:
-    least = _SEEN * p.total_s
+    least = SEEN * p.total_s
     for lane in (_CPU, _GPU):
-        ax.axhspan(lane - _HALF, lane + _HALF, facecolor="#f0f0f0", linewidth=0, zorder=0.5)
+        ax.axhspan(lane - HALF, lane + HALF, facecolor=IDLE, linewidth=0, zorder=0.5)
     issued = merged(((work.start_s, work.end_s, work.waits) for work in p.timeline.cpu), least)
-    _bars(ax, _CPU, [run for run in issued if not run[2]], SKY, "")
-    _bars(ax, _CPU, [run for run in issued if run[2]], "white", "xxxx")
-    kernels = merged(((span.start_s, span.end_s, span.timing.bound) for span in p.spans), least)
-    for bound, colour in BOUND_COLOURS.items():
-        _bars(ax, _GPU, [run for run in kernels if run[2] == bound], colour, BOUND_HATCHES[bound])
+    draw_bars(ax, _CPU, [run for run in issued if not run[2]], SKY, "")
+    draw_bars(ax, _CPU, [run for run in issued if run[2]], "white", "xxxx")
+    draw_kernels(ax, _GPU, p.spans, least)
     copies = merged(((copy.start_s, copy.end_s, "copy") for copy in p.timeline.copies), least)
     starved = p.timeline.starved_s
     waits = [(p.total_s - starved, p.total_s, "loader")] if starved else []
-    _bars(ax, _GPU, [*copies, *waits], FAINT, "")
-
-
-def _bars(ax: Axes, lane: float, runs: Sequence[Run], colour: str, hatch: str) -> None:
-    if runs:
-        ax.broken_barh(
-            [(start, end - start) for start, end, _ in runs], (lane - _HALF, 2 * _HALF), facecolor=colour,
-            edgecolor=FAINT if colour == "white" else "white", hatch=hatch or None, linewidth=0.0, zorder=2,
-        )  # fmt: skip
+    draw_bars(ax, _GPU, [*copies, *waits], FAINT, "")
 
 
 def _blocks(ax: Axes, p: Prediction, style: Style) -> None:
@@ -155,7 +135,7 @@ def _phases(ax: Axes, p: Prediction, style: Style) -> None:
             ax.axvline(start, color=INK, linewidth=0.6, linestyle="--", zorder=3)
     long = [run for run in runs if run[1] - run[0] > 0.1 * p.total_s]
     for start, _, what in long:
-        ax.text(start + 0.004 * p.total_s, _CPU + _HALF + 0.05, str(what), fontsize=style.label_font, va="bottom")
+        ax.text(start + 0.004 * p.total_s, _CPU + HALF + 0.05, str(what), fontsize=style.label_font, va="bottom")
 
 
 def _handles(p: Prediction) -> list[Patch]:
@@ -163,11 +143,8 @@ def _handles(p: Prediction) -> list[Patch]:
     found = [Patch(facecolor=SKY, label="CPU issues")]
     if any(work.waits for work in p.timeline.cpu if not isinstance(work.what, Op)):
         found.append(Patch(facecolor="white", edgecolor=FAINT, hatch="xxxx", linewidth=0, label="CPU waits"))
-    for bound, colour in BOUND_COLOURS.items():
-        if bound in seen:
-            found.append(Patch(facecolor=colour, edgecolor="white", hatch=BOUND_HATCHES[bound], linewidth=0,
-                               label=f"{bound}-bound kernels"))  # fmt: skip
+    found += kernel_handles(seen)
     if p.timeline.copies or p.timeline.starved_s:
         found.append(Patch(facecolor=FAINT, label="waits for inputs"))
-    found.append(Patch(facecolor="#f0f0f0", edgecolor=FAINT, linewidth=0.4, label="idle"))
+    found.append(Patch(facecolor=IDLE, edgecolor=FAINT, linewidth=0.4, label="idle"))
     return found

@@ -86,6 +86,7 @@ class DeviceRun:
     communicates: bool
     offload_s: float  # of the waits: for an optimizer on the CPU
     slots: tuple[tuple[str, float, float], ...] = ()  # of a pipeline's stage: what, from, to
+    waits: tuple[tuple[float, float], ...] = ()  # from, to: it stands still for collectives or other devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +160,7 @@ class DeviceQueues:
         self.spans: list[KernelSpan] = []
         self.work: list[tuple[str, float, float]] = []
         self.messages: list[tuple[Message, Slowdown]] = []  # that are not over yet
+        self.waits: list[tuple[float, float]] = []
         self.ends: dict[str, float] = {}
 
     def next_ready_s(self) -> float:
@@ -201,7 +203,7 @@ class DeviceQueues:
         return DeviceRun(
             spans=tuple(self.spans), cpu=tuple(self.work), idle_s=self.idle, exposed_s=self.exposed,
             straggling_s=self.straggling, contention_s=self.contention, end_s=self.gpu + tail,
-            communicates=bool(self.ends), offload_s=self.offload,
+            communicates=bool(self.ends), offload_s=self.offload, waits=tuple(self.waits),
         )  # fmt: skip
 
     def _earliest(self) -> float:
@@ -241,6 +243,7 @@ class DeviceQueues:
             self.messages = [one for one in self.messages if one[0].end_s > ready_s]
         self.gpu = max(ready_s, self.barrier)
         if self.gpu > ready_s:
+            self.waits.append((ready_s, self.gpu))
             busy = covered([(m.start_s, m.end_s) for m, _ in self.messages], ready_s, self.gpu)
             self.exposed += busy
             self.straggling += self.gpu - ready_s - busy

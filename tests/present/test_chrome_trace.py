@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from several import slow_cluster, step
 from torch import nn
 
 import rooflinekit as rk
@@ -107,6 +108,18 @@ def test_equal_predictions_give_equal_bytes_and_several_stand_apart(graph: rk.Gr
     assert {event["pid"] for event in events} == {1, 2}
     titles = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert titles == [f"Net training (batch=8) on {gpu}, predicted" for gpu in ("nvidia-l4", "nvidia-rtx-4090")]
+
+
+def test_collectives_say_how_long_they_are_exposed(tmp_path: Path) -> None:
+    p = step(cluster=slow_cluster(1e9), batch=65536)
+    path = rk.save_trace(p, tmp_path / "trace.json")
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    sent = [event["args"] for event in events if event.get("cat") == "link"]
+    assert sum(args["exposed_s"] for args in sent) == pytest.approx(p.exposed_s)
+    assert sum(args["hidden_s"] for args in sent) == pytest.approx(p.hidden_s)
+    # the slowest device, here any, stands still for nothing else
+    waits = [event["dur"] for event in events if event.get("cat") == "wait"]
+    assert sum(waits) == pytest.approx(1e6 * p.exposed_s)
 
 
 def test_a_hostile_module_name_stays_text(tmp_path: Path) -> None:

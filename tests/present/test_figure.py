@@ -349,7 +349,7 @@ def _broken(figure: Figure, path: list[Any], value: Any) -> dict[str, Any]:
         (["roofs", 0, "value"], "2 TB/s", "figure.roofs[0].value: expected a finite number; got '2 TB/s'"),
         (["roofs", 0, "value"], math.inf, "figure.roofs[0].value: expected a finite number; got inf"),
         (["roofs", 0, "value"], 0.0, "figure: roof 'HBM2e': expected a positive value; got 0"),
-        (["roofs", 0, "kind"], "slope", "figure.roofs[0].kind: expected 'memory' or 'compute'; got 'slope'"),
+        (["roofs", 0, "kind"], "slope", "figure.roofs[0].kind: expected 'memory' or 'compute' or 'link'; got 'slope'"),
         (["points", 0, "kernels"], 1.0, "figure.points[0].kernels: expected a value of type int; got 1.0"),
         (["points", 0, "modules"], "conv1", "figure.points[0].modules: expected a list; got 'conv1'"),
         (["points", 0, "label"], 7, "figure.points[0].label: expected a value of type str; got 7"),
