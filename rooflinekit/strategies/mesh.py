@@ -21,6 +21,7 @@ from rooflinekit.strategies.records import FSDP, Mesh, Savers
 from rooflinekit.strategies.replicas import replicated
 from rooflinekit.strategies.rewriting import bytes_of, gradients_of
 from rooflinekit.strategies.saving import saving
+from rooflinekit.strategies.sequence import cut_by_tokens
 from rooflinekit.strategies.setting import BATCH, Setting, batch_of, share_of
 from rooflinekit.strategies.sharding import sharded
 from rooflinekit.strategies.stages import crossing_bytes, saved_bytes, stage_of_blocks, stages_of
@@ -48,7 +49,7 @@ def on_mesh(
     machine = setting.machine(setting.numbers[0])
     piece = resized(graph, **{BATCH: batch // pieces})
     if mesh.pipeline == 1:
-        own = cut(saving(piece, savers, machine.device, setting.host), mesh.tensor)
+        own = within_groups(saving(piece, savers, machine.device, setting.host), mesh)
         agree = sharded(own, mesh.data, copies) if isinstance(mesh.data, FSDP) else replicated(own, mesh.data, copies)
         p = setting.predict(agree, machine)
         run = run_devices([program_of(p, setting.wiring(**_groups(setting, mesh, copies)))])
@@ -57,6 +58,11 @@ def on_mesh(
     if isinstance(mesh.data, FSDP) or savers.accumulate > 1:
         raise InputError("a pipeline takes DDP between copies, and microbatches in the place of accumulate")
     return _piped(cut(piece, mesh.tensor), setting, mesh, savers, copies)
+
+
+def within_groups(graph: Graph, mesh: Mesh) -> Graph:
+    """What a device of a tensor group runs."""
+    return cut_by_tokens(graph, mesh.tensor) if mesh.sequence else cut(graph, mesh.tensor)
 
 
 def _groups(setting: Setting, mesh: Mesh, copies: int) -> dict[str, Sequence[int]]:
