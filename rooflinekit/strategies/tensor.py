@@ -17,6 +17,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp
 from rooflinekit.ir.tensor import Role, TensorSpec
 from rooflinekit.strategies.blocks import block_of
+from rooflinekit.strategies.parameters import belonging_to
 from rooflinekit.strategies.rewriting import Insertions, collective, with_ops
 
 _PRODUCTS = ("aten.addmm", "aten.mm", "aten.linear")
@@ -146,8 +147,6 @@ def _shrunk_memory(graph: Graph, pairs: list[Pair], inner: set[str], whole: set[
     found = set(whole)
     layers = {linear.module for pair in pairs for linear in (*pair.columns, pair.row)}
     rows = {pair.row.weight for pair in pairs}
-    shapes = {tuple(spec.shape) for spec in graph.weights if spec.memory in whole}
-    shapes |= {tuple(reversed(shape)) for shape in shapes}
     for i, priced in enumerate(graph.priced):
         op = priced.op
         if op.phase is Phase.FORWARD:
@@ -157,17 +156,8 @@ def _shrunk_memory(graph: Graph, pairs: list[Pair], inner: set[str], whole: set[
         elif op.phase is Phase.BACKWARD:
             if op.module in inner - layers or any(spec.memory in rows for spec in op.inputs):
                 found |= {spec.memory for spec in op.outputs}
-            elif op.module in layers:
-                found |= {spec.memory for spec in op.outputs if tuple(spec.shape) in shapes}
     standing = {spec.memory for spec in (*graph.inputs, *graph.weights)} - whole
-    states = {
-        spec.memory
-        for p in graph.priced
-        if p.op.phase is Phase.OPTIMIZER
-        for spec in p.op.inputs
-        if spec.role is Role.STATE and tuple(spec.shape) in shapes
-    }
-    return (found - standing) | states
+    return (found - standing) | belonging_to(graph, whole)
 
 
 def _part(
