@@ -13,19 +13,18 @@ from rooflinekit.ir.origin import resized
 from rooflinekit.model.collectives import time_collective
 from rooflinekit.step.memory import USABLE_SHARE, MemoryUse
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.strategies.experts import agreed
+from rooflinekit.strategies.groups import within_groups
 from rooflinekit.strategies.pipeline import Slot, Stage, orders, pieces_under_way, run_pipeline
 from rooflinekit.strategies.prediction import TERMS, Share
 from rooflinekit.strategies.program import program_of
 from rooflinekit.strategies.queues import DeviceRun, Message, covered, run_devices
 from rooflinekit.strategies.records import FSDP, Mesh, Savers
-from rooflinekit.strategies.replicas import replicated
 from rooflinekit.strategies.rewriting import bytes_of, gradients_of
 from rooflinekit.strategies.saving import saving
-from rooflinekit.strategies.sequence import cut_by_tokens
 from rooflinekit.strategies.setting import BATCH, Setting, batch_of, share_of
 from rooflinekit.strategies.sharding import sharded
 from rooflinekit.strategies.stages import crossing_bytes, saved_bytes, stage_of_blocks, stages_of
-from rooflinekit.strategies.tensor import cut
 
 
 def on_mesh(
@@ -49,20 +48,19 @@ def on_mesh(
     machine = setting.machine(setting.numbers[0])
     piece = resized(graph, **{BATCH: batch // pieces})
     if mesh.pipeline == 1:
-        own = within_groups(saving(piece, savers, machine.device, setting.host), mesh)
-        agree = sharded(own, mesh.data, copies) if isinstance(mesh.data, FSDP) else replicated(own, mesh.data, copies)
+        own = within_groups(piece, mesh, copies)
+        saved = saving(own.graph, savers, machine.device, setting.host)
+        agree = (
+            sharded(saved, mesh.data, copies) if isinstance(mesh.data, FSDP)
+            else agreed(saved, mesh.data, copies, mesh.expert, own.gradients)
+        )  # fmt: skip
         p = setting.predict(agree, machine)
         run = run_devices([program_of(p, setting.wiring(**_groups(setting, mesh, copies)))])
         share = share_of(setting.numbers, batch // copies, p, run.devices[0])
         return (share,), run.messages, run.communication_s
     if isinstance(mesh.data, FSDP) or savers.accumulate > 1:
         raise InputError("a pipeline takes DDP between copies, and microbatches in the place of accumulate")
-    return _piped(cut(piece, mesh.tensor), setting, mesh, savers, copies)
-
-
-def within_groups(graph: Graph, mesh: Mesh) -> Graph:
-    """What a device of a tensor group runs."""
-    return cut_by_tokens(graph, mesh.tensor) if mesh.sequence else cut(graph, mesh.tensor)
+    return _piped(within_groups(piece, mesh, copies).graph, setting, mesh, savers, copies)
 
 
 def _groups(setting: Setting, mesh: Mesh, copies: int) -> dict[str, Sequence[int]]:
@@ -70,6 +68,8 @@ def _groups(setting: Setting, mesh: Mesh, copies: int) -> dict[str, Sequence[int
     numbers, plane = setting.numbers, mesh.tensor * copies
     found: dict[str, Sequence[int]] = {
         "tensor": numbers[: mesh.tensor], "data": numbers[: plane : mesh.tensor], "pipe": (numbers[0], numbers[0]),
+        "expert": numbers[: mesh.tensor * mesh.expert : mesh.tensor],
+        "expert data": numbers[: plane : mesh.tensor * mesh.expert],
     }  # fmt: skip
     if mesh.pipeline > 1:
         found["pipe"] = (numbers[0], numbers[plane])

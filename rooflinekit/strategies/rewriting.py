@@ -146,3 +146,8 @@ def renamed(priced: PricedOp, names: Mapping[str, TensorSpec]) -> PricedOp:
     if inputs == op.inputs and outputs == op.outputs:
         return priced
     return replace(priced, op=replace(op, inputs=inputs, outputs=outputs))
+
+
+def in_module(priced: PricedOp, module: str) -> PricedOp:
+    """The op as one of this module, with which it is computed again and put on a stage."""
+    return replace(priced, op=replace(priced.op, module=module))

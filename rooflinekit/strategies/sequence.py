@@ -25,6 +25,7 @@ from rooflinekit.strategies.rewriting import (
     collective,
     copy,
     end_of_backward,
+    in_module,
     is_ours,
     renamed,
     wait,
@@ -180,19 +181,20 @@ class _Region:
             if memory in self.partial and memory not in others:
                 made = self.places[memory]
                 phase = self.graph.priced[made].op.phase
-                put.after[made].append(
-                    collective(f"{memory} scattered", "reduce-scatter", int(spec.bytes), phase=phase, group="tensor",
-                               blocking=True, inputs=[spec], outputs=[part])
+                scatter = collective(
+                    f"{memory} scattered", "reduce-scatter", int(spec.bytes), phase=phase, group="tensor",
+                    blocking=True, inputs=[spec], outputs=[part],
                 )  # fmt: skip
+                put.after[made].append(in_module(scatter, self.graph.priced[made].op.module))
             else:
                 phase = self.graph.priced[i].op.phase
-                put.before[i].append(copy(f"split of {memory}", self.thin(spec, module), part, phase))
+                split = copy(f"split of {memory}", self.thin(spec, module), part, phase)
+                put.before[i].append(in_module(split, module))
         for memory in sorted(self.partial & others, key=self.places.__getitem__):
             made = self.places[memory]
             phase, size = self.graph.priced[made].op.phase, int(self._whole(memory).bytes)
-            put.after[made].append(
-                collective(f"{memory} summed", "all-reduce", size, phase=phase, group="tensor", blocking=True)
-            )
+            reduce = collective(f"{memory} summed", "all-reduce", size, phase=phase, group="tensor", blocking=True)
+            put.after[made].append(in_module(reduce, self.graph.priced[made].op.module))
 
     def _whole(self, memory: str) -> TensorSpec:
         """What an op of the graph makes."""
@@ -209,16 +211,17 @@ class _Region:
             again = self.graph.priced[self.places[memory]].op.phase is not phase
             name, made = f"{memory} gathered{' again' if again else ''}", self._whole(memory)
             whole = outside[phase][memory] = replace(made, name=name, storage="")
-            part = self.thin(made, self.graph.priced[i].op.module)
+            module = self.graph.priced[i].op.module
+            part = self.thin(made, module)
             gather = collective(
                 name, "all-gather", int(made.bytes), phase=phase, group="tensor", blocking=not again, inputs=[part],
                 outputs=[whole],
             )  # fmt: skip
             if again:
-                put.before[max(ahead, self.places[memory] + 1)].append(gather)
+                put.before[max(ahead, self.places[memory] + 1)].append(in_module(gather, module))
                 put.before[i].append(wait([name], phase))
             else:
-                put.before[i].append(gather)
+                put.before[i].append(in_module(gather, module))
                 ahead = i if phase is Phase.BACKWARD else ahead
 
     def _sum(self, put: Insertions) -> None:

@@ -18,7 +18,7 @@ from rooflinekit.ir.op import Op, Phase, PricedOp
 from rooflinekit.ir.tensor import Role, TensorSpec
 from rooflinekit.strategies.blocks import block_of
 from rooflinekit.strategies.parameters import belonging_to
-from rooflinekit.strategies.rewriting import Insertions, collective, with_ops
+from rooflinekit.strategies.rewriting import Insertions, collective, in_module, with_ops
 
 _PRODUCTS = ("aten.addmm", "aten.mm", "aten.linear")
 
@@ -234,13 +234,12 @@ def _reductions(graph: Graph, pair: Pair, k: int, put: Insertions) -> None:
     """One after the row's forward, one after the columns' backward."""
     out = graph.priced[pair.row.place].op.outputs[0]
     forward = collective(f"pair {k}", "all-reduce", int(out.bytes), phase=Phase.FORWARD, group="tensor", blocking=True)
-    put.after[pair.row.place].append(forward)
+    put.after[pair.row.place].append(in_module(forward, pair.row.module))
     modules = {linear.module for linear in pair.columns}
     backward = [
         i for i, p in enumerate(graph.priced) if p.op.phase is Phase.BACKWARD and p.op.module in modules and p.costs
     ]
     if backward:
         size = pair.columns[0].rows * pair.columns[0].read * out.dtype.itemsize
-        put.after[backward[-1]].append(
-            collective(f"pair {k} back", "all-reduce", size, phase=Phase.BACKWARD, group="tensor", blocking=True)
-        )
+        reduce = collective(f"pair {k} back", "all-reduce", size, phase=Phase.BACKWARD, group="tensor", blocking=True)
+        put.after[backward[-1]].append(in_module(reduce, pair.columns[0].module))
