@@ -24,7 +24,7 @@ from rooflinekit.ir.tensor import TensorSpec
 from rooflinekit.strategies.mixtures import Mixture, batched, listed, results_last, tokens_of
 from rooflinekit.strategies.records import DDP
 from rooflinekit.strategies.replicas import replicated
-from rooflinekit.strategies.rewriting import Insertions, collective, copy, in_module, renamed
+from rooflinekit.strategies.rewriting import Insertions, collective, copied, in_module, renamed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +78,7 @@ class _Spreading:
     arrived: dict[str, TensorSpec] = field(default_factory=dict)  # by memory of what experts read
     since: dict[str, int] = field(default_factory=dict)  # places from which on that is there
     returned: dict[str, TensorSpec] = field(default_factory=dict)  # by memory of what experts give
+    back: dict[str, int] = field(default_factory=dict)  # places after which that is there
     gone: set[str] = field(default_factory=set)  # what experts of other devices make and keep
 
     def result(self) -> Spread:
@@ -133,6 +134,7 @@ class _Spreading:
         for group in [list(given)] if mixture.path and given else [[memory] for memory in given]:
             place = max(makers[memory] for memory in group)
             for memory in group:
+                self.back[memory] = place
                 self.returned[memory] = replace(given[memory], name=f"{memory} returned", storage="")
             here = [
                 self._tokens(mixture, given[memory]) for memory in group
@@ -159,9 +161,9 @@ class _Spreading:
         if not sorts:
             return [in_module(send, module)]
         if to_experts:
-            ops = [send, _copied(f"{key}, expert by expert", [moved], there, phase)]
+            ops = [send, copied(f"{key}, expert by expert", [moved], there, phase)]
         else:
-            ops = [_copied(f"{key}, sorted", sent, [moved], phase), send]
+            ops = [copied(f"{key}, sorted", sent, [moved], phase), send]
         return [in_module(op, module) for op in ops]
 
     # --- what is computed ------------------------------------------------------------------------------------
@@ -181,7 +183,8 @@ class _Spreading:
             return self._scaled(p, self._of_weights(p.op)) if self._kept(p.op.outputs) else None
         if not p.costs and all(i > self.since.get(spec.memory, i) for spec in p.op.inputs):
             return renamed(p, self.arrived)
-        return renamed(p, self.returned)
+        early = not p.costs and any(i <= self.back.get(spec.memory, -1) for spec in p.op.inputs)
+        return p if early else renamed(p, self.returned)
 
     def _kept(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Of parameters, gradients and state what a device has; other tensors as they are."""
@@ -261,13 +264,6 @@ class _Spreading:
             read_bytes=int(cost.read_bytes) + _bytes(after.inputs) - _bytes(before.inputs),
             write_bytes=int(cost.write_bytes) + _bytes(after.outputs) - _bytes(before.outputs),
         )  # fmt: skip
-
-
-def _copied(name: str, given: Sequence[TensorSpec], made: Sequence[TensorSpec], phase: Phase) -> PricedOp:
-    """A kernel that puts rows into another order."""
-    whole = _flat(given[0], name, Fraction(sum(int(spec.numel) for spec in given)))
-    p = copy(name, whole, whole, phase)
-    return replace(p, op=replace(p.op, inputs=tuple(given), outputs=tuple(made)))
 
 
 def _with(gemm: Gemm, size: str, rows: int, batch: Any) -> Gemm:

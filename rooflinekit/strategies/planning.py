@@ -65,7 +65,7 @@ def plan(
         shares, messages, busy = on_mesh(graph, setting, strategy, savers)
         return ParallelPrediction(
             cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=shares, messages=messages,
-            communication_s=busy, alone=alone,
+            communication_s=busy, alone=alone, assumptions=strategy.assumptions,
         )  # fmt: skip
     parts = (
         split_by_rate(batch, [1 / each_alone()[machine.name].total_s for machine in machines])

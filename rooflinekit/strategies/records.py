@@ -103,6 +103,14 @@ class Mesh:
             raise InputError(f"Mesh schedule: expected {', '.join(SCHEDULES)}; got {self.schedule!r}{near}")
 
     @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is taken for granted of how the devices' work differs."""
+        if self.expert == 1:
+            return ()
+        load = "as many tokens" if self.imbalance == 1 else f"at most {self.imbalance:g} times the mean of the tokens"
+        return (f"experts: {load} for each device of a group",)
+
+    @property
     def pieces(self) -> int:
         """Microbatches of a step."""
         return 1 if self.pipeline == 1 else self.microbatches or 4 * self.pipeline

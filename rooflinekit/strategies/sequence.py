@@ -1,4 +1,4 @@
-"""Sequence parallelism as in Megatron-LM: what lies between the pairs of a tensor group works on its part of the tokens.
+"""Sequence parallelism as in Megatron-LM: between the pairs of a tensor group each device works on its tokens.
 
 V. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022), section 4.2.2. A pair's
 all-reduce falls apart into the reduce-scatter after it and the all-gather before the next one, forward and backward:
@@ -23,7 +23,7 @@ from rooflinekit.ir.tensor import Role, TensorSpec
 from rooflinekit.strategies.rewriting import (
     Insertions,
     collective,
-    copy,
+    copied,
     end_of_backward,
     in_module,
     is_ours,
@@ -115,12 +115,17 @@ class _Region:
         return i in self.members
 
     def reach_back(self, wanted: set[str]) -> None:
-        """Takes in what leads to memory that a pair reads."""
+        """Takes in what leads from one tensor to memory that a pair or a member reads."""
         for i in reversed(range(len(self.graph.priced))):
             p = self.graph.priced[i]
-            if p.op.phase is Phase.FORWARD and p.costs and any(spec.memory in wanted for spec in p.op.outputs):
-                if i in self.members or self.take(i, p):
-                    wanted |= {spec.memory for spec in p.op.inputs if self.axis(spec) is not None}
+            if p.op.phase is not Phase.FORWARD or not p.costs:
+                continue
+            read = [spec for spec in p.op.inputs if self.axis(spec) is not None]
+            one = len(read) == 1 and int(read[0].numel) <= int(p.op.outputs[0].numel)
+            if one and i not in self.members and any(spec.memory in wanted for spec in p.op.outputs):
+                self.take(i, p)
+            if i in self.members:
+                wanted |= {spec.memory for spec in read}
 
     # --- what each device runs -------------------------------------------------------------------------------
 
@@ -128,19 +133,22 @@ class _Region:
         put = Insertions()
         inside: dict[str, TensorSpec] = {}  # memory as members know it
         outside: dict[Phase, dict[str, TensorSpec]] = {phase: {} for phase in Phase}  # and as others do
+        since: dict[str, int] = {}  # from which place on what is gathered is there
         self._enter(put, inside)
-        self._leave(put, outside)
+        self._leave(put, outside, since)
         priced = tuple(
             self._part(p, inside) if i in self.members
-            else renamed(p if p.costs else self._view(p, inside, outside[p.op.phase]), outside[p.op.phase])
+            else self._other(p, inside, {m: s for m, s in outside[p.op.phase].items() if since[s.name] <= i})
             for i, p in enumerate(self.graph.priced)
         )  # fmt: skip
         self._sum(put)
         outputs = tuple(self.thin(spec, "") if spec.memory in self.cut else spec for spec in self.graph.outputs)
         return with_ops(replace(self.graph, priced=priced, outputs=outputs), put)
 
-    def _view(self, p: PricedOp, inside: Mapping[str, TensorSpec], outside: Mapping[str, TensorSpec]) -> PricedOp:
-        """A view: of what is gathered in its phase, else of a part."""
+    def _other(self, p: PricedOp, inside: Mapping[str, TensorSpec], outside: Mapping[str, TensorSpec]) -> PricedOp:
+        """An op outside, on what is gathered; a view of what is not is one of a part."""
+        if p.costs:
+            return renamed(p, outside)
 
         def other(spec: TensorSpec) -> TensorSpec:
             scattered = spec.memory in self.partial and spec.memory in inside
@@ -152,7 +160,7 @@ class _Region:
 
         op = p.op
         changed = replace(op, inputs=tuple(map(other, op.inputs)), outputs=tuple(map(other, op.outputs)))
-        return replace(p, op=changed)
+        return renamed(replace(p, op=changed), outside)
 
     def _part(self, p: PricedOp, inside: dict[str, TensorSpec]) -> PricedOp:
         op = p.op
@@ -188,7 +196,7 @@ class _Region:
                 put.after[made].append(in_module(scatter, self.graph.priced[made].op.module))
             else:
                 phase = self.graph.priced[i].op.phase
-                split = copy(f"split of {memory}", self.thin(spec, module), part, phase)
+                split = copied(f"split of {memory}", [self.thin(spec, module)], [part], phase)
                 put.before[i].append(in_module(split, module))
         for memory in sorted(self.partial & others, key=self.places.__getitem__):
             made = self.places[memory]
@@ -200,7 +208,7 @@ class _Region:
         """What an op of the graph makes."""
         return next(spec for spec in self.graph.priced[self.places[memory]].op.outputs if spec.memory == memory)
 
-    def _leave(self, put: Insertions, outside: dict[Phase, dict[str, TensorSpec]]) -> None:
+    def _leave(self, put: Insertions, outside: dict[Phase, dict[str, TensorSpec]], since: dict[str, int]) -> None:
         """What others read: gathered before the first of them; in backward again, beside what runs until then."""
         backward = next((i for i, p in enumerate(self.graph.priced) if p.op.phase is Phase.BACKWARD), 0)
         ahead = backward  # place after the last gradient that was gathered
@@ -217,8 +225,9 @@ class _Region:
                 name, "all-gather", int(made.bytes), phase=phase, group="tensor", blocking=not again, inputs=[part],
                 outputs=[whole],
             )  # fmt: skip
+            since[name] = max(ahead, self.places[memory] + 1) if again else i
             if again:
-                put.before[max(ahead, self.places[memory] + 1)].append(in_module(gather, module))
+                put.before[since[name]].append(in_module(gather, module))
                 put.before[i].append(wait([name], phase))
             else:
                 put.before[i].append(in_module(gather, module))
@@ -228,9 +237,9 @@ class _Region:
         """Gradients that rest on a device's tokens, all in one."""
         small = set(self.summed)
         for i, p in enumerate(self.graph.priced):
-            if p.op.phase is Phase.BACKWARD and i not in self.members:
-                if any(spec.memory in small for spec in p.op.inputs):
-                    small |= {spec.memory for spec in p.op.outputs}
+            follows = any(spec.memory in small for spec in p.op.inputs)
+            if follows and p.op.phase is Phase.BACKWARD and i not in self.members:
+                small |= {spec.memory for spec in p.op.outputs}
         found = {spec.memory: spec for spec in self.graph.gradients if spec.memory in small}
         if found:
             size = sum(int(spec.bytes) for spec in found.values())
@@ -247,9 +256,9 @@ def _region_of(graph: Graph, pairs: Sequence[Pair], parts: int) -> _Region:
     weights = {linear.weight for pair in pairs for linear in pair.columns}
     region.partial = {graph.priced[pair.row.place].op.outputs[0].memory for pair in pairs}
     for p in graph.priced:
-        if p.op.phase is Phase.BACKWARD and any(cost.gemms for cost in p.costs):
-            if any(spec.memory in weights for spec in p.op.inputs):
-                region.partial |= {spec.memory for spec in p.op.outputs}
+        multiplies = any(spec.memory in weights for spec in p.op.inputs) and any(cost.gemms for cost in p.costs)
+        if multiplies and p.op.phase is Phase.BACKWARD:
+            region.partial |= {spec.memory for spec in p.op.outputs}
     sources = {linear.source for pair in pairs for linear in pair.columns}
     known = -1
     while known < len(region.members):

@@ -153,9 +153,10 @@ def _shrunk_memory(graph: Graph, pairs: list[Pair], inner: set[str], whole: set[
             # Views would name what the columns read, which is whole.
             if priced.costs and any(first <= i < last for first, last in spans):
                 found |= {spec.memory for spec in op.outputs}
-        elif op.phase is Phase.BACKWARD:
-            if op.module in inner - layers or any(spec.memory in rows for spec in op.inputs):
-                found |= {spec.memory for spec in op.outputs}
+        elif op.phase is Phase.BACKWARD and (
+            op.module in inner - layers or any(spec.memory in rows for spec in op.inputs)
+        ):
+            found |= {spec.memory for spec in op.outputs}
     standing = {spec.memory for spec in (*graph.inputs, *graph.weights)} - whole
     return (found - standing) | belonging_to(graph, whole)
 
