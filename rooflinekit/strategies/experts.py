@@ -21,7 +21,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp
 from rooflinekit.ir.sizes import ceil_div
 from rooflinekit.ir.tensor import TensorSpec
-from rooflinekit.strategies.mixtures import Mixture, batched, listed, results_last, tokens_of
+from rooflinekit.strategies.mixtures import Mixture, as_one, batched, listed, tokens_of
 from rooflinekit.strategies.records import DDP
 from rooflinekit.strategies.replicas import replicated
 from rooflinekit.strategies.rewriting import Insertions, collective, copied, in_module, renamed
@@ -42,7 +42,7 @@ def spread(graph: Graph, parts: int, imbalance: float = 1.0) -> Spread:
     """
     if parts == 1:
         return Spread(graph=graph, gradients=frozenset())
-    graph = results_last(graph)
+    graph = as_one(graph)
     found = [*batched(graph), *listed(graph)]
     if not found:
         raise InputError(

@@ -249,28 +249,31 @@ def _takes_parts(graph: Graph, found: Mixture) -> bool:
     return all(sum(parts.values()) <= whole.get(memory, 0) for memory, parts in read.items())
 
 
-def results_last(graph: Graph) -> Graph:
-    """The graph with what is done with results of listed experts after the last of them, as if they were one."""
+def as_one(graph: Graph) -> Graph:
+    """The graph with listed experts one after another: after all that they need, before all that needs them."""
     for k in range(len(list(listed(graph)))):
         found = list(listed(graph))[k]
         for phase in (Phase.FORWARD, Phase.BACKWARD):
-            graph = replace(graph, priced=_results_last(graph, found, phase))
+            graph = replace(graph, priced=_as_one(graph, found, phase))
             found = list(listed(graph))[k]
     return graph
 
 
-def _results_last(graph: Graph, found: Mixture, phase: Phase) -> tuple[PricedOp, ...]:
+def _as_one(graph: Graph, found: Mixture, phase: Phase) -> tuple[PricedOp, ...]:
     places = [i for i in found.members if graph.priced[i].op.phase is phase]
     if not places:
         return graph.priced
     first, end = min(places), max(places) + 1
-    late: list[PricedOp] = []
     early: list[PricedOp] = []
-    after = set(found.made)
+    late: list[PricedOp] = []
+    after = {spec.memory for i in places if graph.priced[i].costs for spec in graph.priced[i].op.outputs}
     for i, p in enumerate(graph.priced[first:end], first):
-        if i in found.members or not any(spec.memory in after for spec in p.op.inputs):
-            early.append(p)
-        else:
+        if i in found.members:
+            continue
+        if any(spec.memory in after for spec in p.op.inputs):
             late.append(p)
             after |= {spec.memory for spec in p.op.outputs}
-    return (*graph.priced[:first], *early, *late, *graph.priced[end:])
+        else:
+            early.append(p)
+    experts = [graph.priced[i] for i in sorted(places)]
+    return (*graph.priced[:first], *early, *experts, *late, *graph.priced[end:])
