@@ -14,7 +14,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp
 from rooflinekit.ir.tensor import Role, TensorSpec
-from rooflinekit.strategies.parameters import belonging_to
+from rooflinekit.strategies.parameters import belonging_to, owners_of
 from rooflinekit.strategies.tokenwise import is_elementwise
 
 _BATCHED = ("aten.bmm", "aten.baddbmm", "aten._grouped_mm")
@@ -173,15 +173,17 @@ def _grow(graph: Graph, found: Mixture, phase: Phase, extra: Callable[[Op], set[
 
 def listed(graph: Graph) -> Iterator[Mixture]:
     """Mixtures of equal modules that each take their own rows, all of them there before the first module is called."""
+    owners = owners_of(graph, {spec.memory for spec in graph.weights if spec.role is Role.WEIGHT})
     for path, ops in _numbered(graph).items():
         if len(ops) < 2:
             continue
         forward = {k: [i for i in places if _is_forward(graph.priced[i])] for k, places in ops.items()}
         if not all(forward.values()) or len({_signature(graph, path, k, forward[k]) for k in forward}) > 1:
             continue
-        found = _listed(graph, path, ops)
-        if _is_a_chain(graph, found):
+        members: dict[int, int | None] = {i: k for k, places in enumerate(ops.values()) for i in places}
+        if _is_a_chain(graph, members):
             continue
+        found = _listed(graph, path, members, owners)
         first = min(min(places) for places in forward.values())
         sources = {spec.memory: spec for i, spec in found.enter(graph) if _is_forward(graph.priced[i])}
         made = {s.memory for p in graph.priced[:first] for s in p.op.outputs} | {s.memory for s in graph.inputs}
@@ -211,32 +213,25 @@ def _signature(graph: Graph, path: str, number: int, places: list[int]) -> tuple
     return tuple((op.module.removeprefix(own), op.kind, tuple(tuple(s.shape) for s in op.inputs)) for op in ops)
 
 
-def _listed(graph: Graph, path: str, ops: Mapping[int, list[int]]) -> Mixture:
-    found = Mixture(count=len(ops), weights=set(), path=path)
-    weights = {spec.memory for spec in graph.weights if spec.role is Role.WEIGHT}
-    for k, places in enumerate(ops.values()):
-        used = {spec.memory for i in places for spec in graph.priced[i].op.inputs} & weights
-        found.members |= dict.fromkeys(places, k)
-        found.owners |= dict.fromkeys(used, k)
-    found.weights = set(found.owners)
-    for weight, memory in ((w, m) for w in found.owners.copy() for m in belonging_to(graph, {w})):
-        found.owners[memory] = found.owners[weight]
-    found.weights = set(found.owners)
-    costed = [p.op for p in (graph.priced[i] for i in found.members) if p.costs]
-    found.made = {spec.memory for op in costed for spec in op.outputs} - found.weights
-    return found
+def _listed(graph: Graph, path: str, members: dict[int, int | None], owners: Mapping[str, str]) -> Mixture:
+    """The mixture of modules at a path; `owners` of all parameters."""
+    experts: dict[str, int] = {}  # of the parameters that they read
+    for i, expert in members.items():
+        read = [spec.memory for spec in graph.priced[i].op.inputs]
+        experts |= dict.fromkeys((memory for memory in read if owners.get(memory) == memory), expert or 0)
+    own = {memory: experts[weight] for memory, weight in owners.items() if weight in experts}
+    costed = [graph.priced[i].op for i in members if graph.priced[i].costs]
+    made = {spec.memory for op in costed for spec in op.outputs} - set(own)
+    return Mixture(count=1 + max(k or 0 for k in members.values()), weights=set(own), members=members, made=made,
+                   path=path, owners=own)  # fmt: skip
 
 
-def _is_a_chain(graph: Graph, found: Mixture) -> bool:
+def _is_a_chain(graph: Graph, members: Mapping[int, int | None]) -> bool:
     """Whether one of the modules reads what another one has made."""
     makers = {
-        spec.memory: expert for i, expert in found.members.items() if graph.priced[i].costs
-        for spec in graph.priced[i].op.outputs
-    }  # fmt: skip
-    return any(
-        makers.get(spec.memory, expert) != expert
-        for i, expert in found.members.items() for spec in graph.priced[i].op.inputs
-    )  # fmt: skip
+        spec.memory: k for i, k in members.items() if graph.priced[i].costs for spec in graph.priced[i].op.outputs
+    }
+    return any(makers.get(spec.memory, k) != k for i, k in members.items() for spec in graph.priced[i].op.inputs)
 
 
 def _takes_parts(graph: Graph, found: Mixture) -> bool:
@@ -251,29 +246,30 @@ def _takes_parts(graph: Graph, found: Mixture) -> bool:
 
 def as_one(graph: Graph) -> Graph:
     """The graph with listed experts one after another: after all that they need, before all that needs them."""
-    for k in range(len(list(listed(graph)))):
-        found = list(listed(graph))[k]
+    names = [{graph.priced[i].op.name for i in found.members} for found in listed(graph)]
+    for members in names:
         for phase in (Phase.FORWARD, Phase.BACKWARD):
-            graph = replace(graph, priced=_as_one(graph, found, phase))
-            found = list(listed(graph))[k]
+            graph = replace(graph, priced=_as_one(graph, members, phase))
     return graph
 
 
-def _as_one(graph: Graph, found: Mixture, phase: Phase) -> tuple[PricedOp, ...]:
-    places = [i for i in found.members if graph.priced[i].op.phase is phase]
+def _as_one(graph: Graph, members: set[str], phase: Phase) -> tuple[PricedOp, ...]:
+    places = [i for i, p in enumerate(graph.priced) if p.op.phase is phase and p.op.name in members]
     if not places:
         return graph.priced
-    first, end = min(places), max(places) + 1
+    first, end = places[0], places[-1] + 1
+    after = {spec.memory for i in places if graph.priced[i].costs for spec in graph.priced[i].op.outputs}
+    own = set(places)
     early: list[PricedOp] = []
     late: list[PricedOp] = []
     after = {spec.memory for i in places if graph.priced[i].costs for spec in graph.priced[i].op.outputs}
     for i, p in enumerate(graph.priced[first:end], first):
-        if i in found.members:
+        if i in own:
             continue
         if any(spec.memory in after for spec in p.op.inputs):
             late.append(p)
             after |= {spec.memory for spec in p.op.outputs}
         else:
             early.append(p)
-    experts = [graph.priced[i] for i in sorted(places)]
+    experts = [graph.priced[i] for i in places]
     return (*graph.priced[:first], *early, *experts, *late, *graph.priced[end:])

@@ -11,12 +11,18 @@ from rooflinekit.strategies.tokenwise import is_elementwise
 
 
 def belonging_to(graph: Graph, weights: set[str]) -> set[str]:
-    """Memory of these parameters' gradients, and of what the optimizer has for them.
+    """Memory of these parameters' gradients, and of what the optimizer has for them."""
+    return set(owners_of(graph, weights)) - weights
+
+
+def owners_of(graph: Graph, weights: set[str]) -> dict[str, str]:
+    """Memory of these parameters, their gradients and what the optimizer has for them, with the parameter's memory.
 
     Gradients stand in the order of their parameters. State stands at a parameter's place in the lists that the
     optimizer's ops take.
     """
-    found = set(weights) | {gradient.memory for weight, gradient in _with_gradients(graph) if weight.memory in weights}
+    found = {memory: memory for memory in weights}
+    found |= {g.memory: weight.memory for weight, g in _with_gradients(graph) if weight.memory in weights}
     _copies_into(graph, found)
     known = -1
     while known < len(found):
@@ -24,9 +30,11 @@ def belonging_to(graph: Graph, weights: set[str]) -> set[str]:
         for p in graph.priced:
             if p.op.phase is Phase.OPTIMIZER:
                 for place in _places(p.op):
-                    size = next((int(spec.numel) for spec in place if spec.memory in found), 0)
-                    found |= {spec.memory for spec in place if size and int(spec.numel) == size}
-    return found - weights
+                    owned = next((spec for spec in place if spec.memory in found), None)
+                    if owned is not None:
+                        alike = [spec.memory for spec in place if int(spec.numel) == int(owned.numel)]
+                        found |= dict.fromkeys(alike, found[owned.memory])
+    return found
 
 
 def _with_gradients(graph: Graph) -> Iterator[tuple[TensorSpec, TensorSpec]]:
@@ -37,13 +45,15 @@ def _with_gradients(graph: Graph) -> Iterator[tuple[TensorSpec, TensorSpec]]:
             yield spec, gradients.pop(0)
 
 
-def _copies_into(graph: Graph, found: set[str]) -> None:
+def _copies_into(graph: Graph, found: dict[str, str]) -> None:
     """Takes in what backward copies into these gradients, or adds to them."""
     standing = {spec.memory for spec in (*graph.weights, *graph.inputs)}
     for p in reversed(graph.priced):
         made = next((spec for spec in p.op.outputs if spec.memory in found), None)
         if p.op.phase is Phase.BACKWARD and made is not None and made.memory not in standing and is_elementwise(p):
-            found |= {s.memory for s in p.op.inputs if int(s.numel) == int(made.numel) and s.memory not in standing}
+            for spec in p.op.inputs:
+                if int(spec.numel) == int(made.numel) and spec.memory not in standing:
+                    found[spec.memory] = found[made.memory]
 
 
 def _places(op: Op) -> Iterator[list[TensorSpec]]:
