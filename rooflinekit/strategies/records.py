@@ -91,7 +91,7 @@ class Mesh:
             _check(f"Mesh {name}", getattr(self, name))
         if self.sequence and self.tensor == 1:
             raise InputError("Mesh sequence: tokens are cut within a tensor group; expected tensor of 2 or more; got 1")
-        if not 1 <= self.imbalance <= self.expert:
+        if not isinstance(self.imbalance, int | float) or not 1 <= self.imbalance <= self.expert:
             raise InputError(
                 f"Mesh imbalance: expected a number from 1 (as many tokens everywhere) to expert={self.expert} (all on "
                 f"one device); got {self.imbalance!r}"
