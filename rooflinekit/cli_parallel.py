@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rooflinekit.strategies.records import Savers, Strategy
 
 _TRAINING = functools.partial(describes_workload, needs_gpu=False, mode="training")
+_NO_OPTIONS = {"sequence": False, "imbalance": 1.0, "microbatches": None, "schedule": "1f1b"}
 _CLUSTER_HELP = "`rooflinekit clusters` lists them"
 
 
@@ -33,10 +34,14 @@ def parallel(
     cluster: Annotated[str, typer.Option(metavar="NAME|FILE.yaml", help=_CLUSTER_HELP)],
     gpus: Annotated[int | None, typer.Option(min=1, help="how many, from the first; by default all")] = None,
     strategy: Annotated[
-        str, typer.Option(help="dp, ddp, zero-1, zero-2, fsdp, tensor, pipeline; or mesh, with --tensor, --pipeline")
+        str,
+        typer.Option(help="dp, ddp, zero-1, zero-2, fsdp, tensor, expert, pipeline; or mesh, with its own options"),
     ] = "ddp",
     split: Annotated[str, typer.Option(help="the batch in even parts, or proportional to each device's rate")] = "even",
     tensor: Annotated[int | None, typer.Option(min=1, help="mesh: devices of a tensor group")] = None,
+    sequence: Annotated[bool, typer.Option("--sequence", help="mesh: tokens cut between pairs of layers")] = False,
+    expert: Annotated[int | None, typer.Option(min=1, help="mesh: copies that share out experts")] = None,
+    imbalance: Annotated[float, typer.Option(help="of experts: tokens of the fullest device, over the mean")] = 1.0,
     pipeline: Annotated[int | None, typer.Option(min=1, help="mesh: stages")] = None,
     microbatches: Annotated[int | None, typer.Option(min=1, help="of a pipeline; by default four a stage")] = None,
     schedule: Annotated[str, typer.Option(help="of a pipeline: gpipe, 1f1b or interleaved")] = "1f1b",
@@ -65,7 +70,10 @@ def parallel(
 
     found = load_cluster(cluster)
     count = found.size if gpus is None else gpus
-    chosen = _strategy(strategy, count, tensor, pipeline, microbatches, schedule)
+    chosen = _strategy(
+        strategy, count, {"tensor": tensor, "expert": expert, "pipeline": pipeline},
+        {"sequence": sequence, "imbalance": imbalance, "microbatches": microbatches, "schedule": schedule},
+    )  # fmt: skip
     paths = tuple(checkpoint or ())
     savers: Savers = Savers(
         accumulate=accumulate, checkpoint=True if paths == ("all",) else paths or False, eight_bit=eight_bit,
@@ -123,16 +131,13 @@ def _no_gpu(workload: Workload) -> None:
         raise InputError("--gpu: a cluster has its devices; leave it out, or take `rooflinekit predict`")
 
 
-def _strategy(
-    word: str, count: int, tensor: int | None, pipeline: int | None, microbatches: int | None, schedule: str
-) -> Strategy:
+def _strategy(word: str, count: int, sizes: dict[str, int | None], options: dict[str, Any]) -> Strategy:
+    """A mesh with sizes of its groups, all of them 1 but the one that the word names; or another strategy."""
     from rooflinekit.strategies.records import Mesh, strategy_of
 
-    if word not in ("mesh", "tensor", "pipeline"):
-        if tensor or pipeline or microbatches:
-            raise InputError(f"--tensor, --pipeline and --microbatches belong to --strategy mesh; got {word!r}")
+    if word not in ("mesh", *sizes):
+        if any(sizes.values()) or options != _NO_OPTIONS:
+            raise InputError(f"options of a mesh, such as --tensor, belong to --strategy mesh; got {word!r}")
         return strategy_of(word, count)
-    return Mesh(
-        tensor=tensor or (count if word == "tensor" else 1), pipeline=pipeline or (count if word == "pipeline" else 1),
-        microbatches=microbatches, schedule=schedule,
-    )  # fmt: skip
+    groups = {name: size or (count if name == word else 1) for name, size in sizes.items()}
+    return Mesh(**{**groups, **options})

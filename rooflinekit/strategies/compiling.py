@@ -16,7 +16,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase
-from rooflinekit.ir.tensor import Role, TensorSpec
+from rooflinekit.ir.tensor import Role
 from rooflinekit.step.execution import Execution
 from rooflinekit.strategies.blocks import block_of
 from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Strategy
@@ -47,14 +47,10 @@ def check_execution(strategy: Strategy, ranks: int, execution: Execution) -> Non
         )
 
 
-def in_graphs(
-    graph: Graph, way: DDP | FSDP | None, host: Host, execution: Execution,
-    weights: Sequence[TensorSpec] | None = None,
-) -> Graph:  # fmt: skip
+def in_graphs(graph: Graph, way: DDP | FSDP | None, host: Host, execution: Execution) -> Graph:
     """The step with a mark where each compiled graph begins; as it is where nothing is compiled.
 
-    way: how copies agree; None where there is one, whose forward and backward are a graph each. weights: as each device
-    has them, where it has not all of each.
+    way: how copies agree; None where there is one, whose forward and backward are a graph each.
     """
     if not execution.fused or not graph.gradients:
         return graph
@@ -64,7 +60,7 @@ def in_graphs(
     elif isinstance(way, FSDP) and way.stage == 3:
         begins, entry = _at_blocks(graph), _MODULE
     else:
-        begins, entry = _at_buckets(graph, way, graph.weights if weights is None else weights), _PIECE
+        begins, entry = _at_buckets(graph, way), _PIECE
     put = Insertions()
     replayed_s = host.launch + host.graph_launch if execution.as_graph else 0.0
     for phase, places in begins.items():
@@ -115,9 +111,9 @@ def _at_blocks(graph: Graph) -> dict[Phase, list[int]]:
 # --- at the borders of buckets ---------------------------------------------------------------------------------------
 
 
-def _at_buckets(graph: Graph, way: DDP | FSDP, weights: Sequence[TensorSpec]) -> dict[Phase, list[int]]:
+def _at_buckets(graph: Graph, way: DDP | FSDP) -> dict[Phase, list[int]]:
     forward, backward = _ops(graph, Phase.FORWARD), _ops(graph, Phase.BACKWARD)
-    sizes = {spec.memory: int(spec.bytes) for spec in weights if spec.role is Role.WEIGHT}
+    sizes = {spec.memory: int(spec.bytes) for spec in graph.weights if spec.role is Role.WEIGHT}
     first = min(way.first_bucket_bytes, way.bucket_bytes) if isinstance(way, DDP) else way.bucket_bytes
     whole = isinstance(way, DDP) and not way.overlap
     cuts = [] if whole else list(_cuts(forward, sizes, first, way.bucket_bytes))[::-1]

@@ -11,19 +11,19 @@ from rooflinekit.ir.origin import resized
 from rooflinekit.model.collectives import time_collective
 from rooflinekit.model.machine import Machine
 from rooflinekit.strategies.compiling import in_graphs
+from rooflinekit.strategies.experts import agreed
+from rooflinekit.strategies.groups import within_groups
 from rooflinekit.strategies.pipeline import orders
 from rooflinekit.strategies.prediction import Share
 from rooflinekit.strategies.program import Wiring, program_of
 from rooflinekit.strategies.queues import Message, run_devices
 from rooflinekit.strategies.records import FSDP, Mesh, Savers
-from rooflinekit.strategies.replicas import replicated
 from rooflinekit.strategies.saving import saving
 from rooflinekit.strategies.setting import BATCH, Setting, batch_of, share_of
 from rooflinekit.strategies.sharding import sharded
 from rooflinekit.strategies.staged import Chunk, Plan, run_stages
 from rooflinekit.strategies.stages import crossing_bytes, stage_of_blocks, stages_of
 from rooflinekit.strategies.tasks import tasks_of
-from rooflinekit.strategies.tensor import cut
 
 
 def on_mesh(
@@ -43,19 +43,17 @@ def on_mesh(
     if batch % pieces:
         raise InputError(f"batch={batch} cannot be cut into {copies} copies × {pieces // copies} microbatches")
     piece = resized(graph, **{BATCH: batch // pieces})
+    own = within_groups(piece, mesh, copies)
     if mesh.pipeline > 1:
         if savers.accumulate > 1:
             raise InputError("a pipeline cuts its batch into microbatches; give these in the place of accumulate")
-        return run_stages(_in_stages(cut(piece, mesh.tensor), setting, mesh, savers, copies))
+        return run_stages(_in_stages(own.graph, setting, mesh, savers, copies))
     wiring, predicted = setting.wiring(**_groups(setting, mesh, copies)), []
     kinds = _kinds(setting, setting.numbers)
+    marked = in_graphs(own.graph, mesh.data, setting.host, setting.execution) if copies > 1 else own.graph
     for machine in kinds.values():
-        marked = piece
-        if copies > 1:
-            weights = cut(piece, mesh.tensor).weights
-            marked = in_graphs(piece, mesh.data, setting.host, setting.execution, weights)
-        own = cut(saving(marked, savers, machine.device, setting.host), mesh.tensor)
-        predicted.append(setting.predict(_agreeing(own, mesh, copies), machine))
+        saved = saving(marked, savers, machine.device, setting.host)
+        predicted.append(setting.predict(_agreeing(saved, mesh, copies, own.gradients), machine))
     run = run_devices([program_of(p, wiring) for p in predicted])
     shares = tuple(
         share_of(numbers, batch // copies, p, device)
@@ -72,11 +70,11 @@ def _kinds(setting: Setting, numbers: Sequence[int]) -> dict[tuple[int, ...], Ma
     return {tuple(members): setting.machine(members[0]) for members in found.values()}
 
 
-def _agreeing(graph: Graph, mesh: Mesh, copies: int) -> Graph:
-    """The step of one of so many copies."""
+def _agreeing(graph: Graph, mesh: Mesh, copies: int, experts: frozenset[str] = frozenset()) -> Graph:
+    """The step of one of so many copies. experts: memory of gradients that only some copies have."""
     if isinstance(mesh.data, FSDP):
         return sharded(graph, mesh.data, copies, kept=mesh.pipeline > 1)
-    return replicated(graph, mesh.data, copies)
+    return agreed(graph, mesh.data, copies, mesh.expert, experts)
 
 
 def _groups(setting: Setting, mesh: Mesh, copies: int) -> dict[str, Sequence[int]]:
@@ -84,6 +82,8 @@ def _groups(setting: Setting, mesh: Mesh, copies: int) -> dict[str, Sequence[int
     numbers, plane = setting.numbers, mesh.tensor * copies
     found: dict[str, Sequence[int]] = {
         "tensor": numbers[: mesh.tensor], "data": numbers[: plane : mesh.tensor], "pipe": (numbers[0], numbers[0]),
+        "expert": numbers[: mesh.tensor * mesh.expert : mesh.tensor],
+        "expert data": numbers[: plane : mesh.tensor * mesh.expert],
     }  # fmt: skip
     if mesh.pipeline > 1:
         found["pipe"] = (numbers[0], numbers[plane])

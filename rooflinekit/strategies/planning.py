@@ -65,9 +65,10 @@ def plan(
 
     if isinstance(strategy, Mesh):
         shares, messages, busy = on_mesh(graph, setting, strategy, savers)
+        assumptions = (*strategy.assumptions, *graphs_of(shares[0].prediction.graph))
         return ParallelPrediction(
             cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=shares, messages=messages,
-            communication_s=busy, alone=alone, assumptions=graphs_of(shares[0].prediction.graph),
+            communication_s=busy, alone=alone, assumptions=assumptions,
         )  # fmt: skip
     parts = (
         split_by_rate(batch, [1 / each_alone()[machine.name].total_s for machine in machines])

@@ -69,12 +69,17 @@ class FSDP:
 class Mesh:
     """A product of ways: groups of `tensor` devices inside `pipeline` stages, and as many copies as devices are left.
 
-    Devices of a tensor group have neighbouring numbers, then come copies, then stages. `microbatches`: pieces into
-    which a pipeline cuts its batch; None for four a stage. `schedule`: "gpipe", "1f1b" or "interleaved", the last
-    with so many `chunks` on each device. `data`: how the copies agree.
+    Devices of a tensor group have neighbouring numbers, then come copies, then stages. `sequence`: what lies between
+    the layers of a tensor group is cut by tokens. `expert`: so many neighbouring copies share out the experts of
+    their mixtures; `imbalance`: tokens for the experts of the fullest device of a group, over the mean.
+    `microbatches`: pieces into which a pipeline cuts its batch; None for four a stage. `schedule`: "gpipe", "1f1b" or
+    "interleaved", the last with so many `chunks` on each device. `data`: how the copies agree.
     """
 
     tensor: int = 1
+    sequence: bool = False
+    expert: int = 1
+    imbalance: float = 1.0
     pipeline: int = 1
     microbatches: int | None = None
     schedule: str = "1f1b"
@@ -82,13 +87,28 @@ class Mesh:
     data: DDP | FSDP = field(default_factory=DDP)
 
     def __post_init__(self) -> None:
-        for name in ("tensor", "pipeline", "chunks"):
+        for name in ("tensor", "expert", "pipeline", "chunks"):
             _check(f"Mesh {name}", getattr(self, name))
+        if self.sequence and self.tensor == 1:
+            raise InputError("Mesh sequence: tokens are cut within a tensor group; expected tensor of 2 or more; got 1")
+        if not isinstance(self.imbalance, int | float) or not 1 <= self.imbalance <= self.expert:
+            raise InputError(
+                f"Mesh imbalance: expected a number from 1 (as many tokens everywhere) to expert={self.expert} (all on "
+                f"one device); got {self.imbalance!r}"
+            )
         if self.microbatches is not None:
             _check("Mesh microbatches", self.microbatches)
         if self.schedule not in SCHEDULES:
             near = nearest(self.schedule, SCHEDULES)
             raise InputError(f"Mesh schedule: expected {', '.join(SCHEDULES)}; got {self.schedule!r}{near}")
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is taken for granted of how the devices' work differs."""
+        if self.expert == 1:
+            return ()
+        load = "as many tokens" if self.imbalance == 1 else f"at most {self.imbalance:g} times the mean of the tokens"
+        return (f"experts: {load} for each device of a group",)
 
     @property
     def pieces(self) -> int:
@@ -128,7 +148,7 @@ class Savers:
 
 
 def strategy_of(word: str | Strategy, gpus: int) -> Strategy:
-    """The strategy of this name: dp, ddp, zero-1, zero-2, fsdp, tensor, pipeline; or as it was given.
+    """The strategy of this name: dp, ddp, zero-1, zero-2, fsdp, tensor, expert, pipeline; or as it was given.
 
     Raises InputError for another name.
     """
@@ -141,6 +161,7 @@ def strategy_of(word: str | Strategy, gpus: int) -> Strategy:
         "zero-2": FSDP(stage=2),
         "fsdp": FSDP(),
         "tensor": Mesh(tensor=gpus),
+        "expert": Mesh(expert=gpus),
         "pipeline": Mesh(pipeline=gpus),
     }
     if word.lower() not in known:

@@ -24,32 +24,38 @@ from rooflinekit.strategies.rewriting import (
 )
 
 
-def replicated(graph: Graph, ddp: DDP, ranks: int) -> Graph:
-    """What each of several processes runs. A graph without gradients, or for one process, stays as it is."""
+def replicated(graph: Graph, ddp: DDP, ranks: int, group: str = "data") -> Graph:
+    """What each of several processes runs. A graph without gradients, or for one process, stays as it is.
+
+    group: the processes whose gradients are the same ones; buffers are those of "data".
+    """
     if ranks == 1 or not graph.gradients:
         return graph
     put = Insertions()
     staged = ddp.backend == "gloo"
-    _buffers(graph, put, staged=staged)
+    if group == "data":
+        _buffers(graph, put, staged=staged)
+    named = "bucket" if group == "data" else f"{group} bucket"
     gradients, end = gradients_of(graph), end_of_backward(graph)
     # The first backward tells the reducer in which order gradients come; from then on its buckets follow it.
     buckets = buckets_of(gradients, ddp.bucket_bytes, ddp.first_bucket_bytes)
     views: dict[str, TensorSpec] = {}
     for k, bucket in enumerate(buckets):
-        memory = flat(f"bucket {k}", bytes_of(bucket))
+        memory = flat(f"{named} {k}", bytes_of(bucket))
         for gradient in bucket:
-            part = replace(gradient.spec, name=f"{gradient.spec.name} in bucket {k}", storage=memory.name)
+            part = replace(gradient.spec, name=f"{gradient.spec.name} in {named} {k}", storage=memory.name)
             views[gradient.spec.memory] = part
             put.after[gradient.place].append(copy(f"to {part.name}", gradient.spec, part, Phase.BACKWARD))
         send = collective(
-            f"bucket {k}", "all-reduce", bytes_of(bucket), phase=Phase.BACKWARD, inputs=[memory], staged=staged
-        )
+            f"{named} {k}", "all-reduce", bytes_of(bucket), phase=Phase.BACKWARD, group=group, inputs=[memory],
+            staged=staged,
+        )  # fmt: skip
         if ddp.overlap:
             put.after[max(gradient.place for gradient in bucket)].append(send)
         else:
             put.before[end].append(send)
     for k, bucket in enumerate(buckets):
-        put.before[end].append(wait([f"bucket {k}"], Phase.BACKWARD))
+        put.before[end].append(wait([f"{named} {k}"], Phase.BACKWARD))
         if not ddp.gradient_as_bucket_view:
             for gradient in bucket:
                 part = views[gradient.spec.memory]

@@ -179,3 +179,15 @@ def renamed(priced: PricedOp, names: Mapping[str, TensorSpec]) -> PricedOp:
     if inputs == op.inputs and outputs == op.outputs:
         return priced
     return replace(priced, op=replace(op, inputs=inputs, outputs=outputs))
+
+
+def in_module(priced: PricedOp, module: str) -> PricedOp:
+    """The op as one of this module, with which it is computed again and put on a stage."""
+    return replace(priced, op=replace(priced.op, module=module))
+
+
+def copied(name: str, given: Sequence[TensorSpec], made: Sequence[TensorSpec], phase: Phase) -> PricedOp:
+    """A kernel that copies tensors into new ones, in another order."""
+    sizes = [sum(int(spec.bytes) for spec in specs) for specs in (given, made)]
+    op = Op(name=name, kind="aten.clone", phase=phase, inputs=tuple(given), outputs=tuple(made))
+    return PricedOp(op=op, costs=(Cost(read_bytes=sizes[0], write_bytes=sizes[1]),), basis=Basis.RULE)

@@ -17,13 +17,14 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp
 from rooflinekit.ir.tensor import Role, TensorSpec
 from rooflinekit.strategies.blocks import block_of
-from rooflinekit.strategies.rewriting import Insertions, collective, with_ops
+from rooflinekit.strategies.parameters import belonging_to
+from rooflinekit.strategies.rewriting import Insertions, collective, in_module, with_ops
 
 _PRODUCTS = ("aten.addmm", "aten.mm", "aten.linear")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Linear:
+class Linear:
     """A linear layer's forward op."""
 
     place: int
@@ -37,16 +38,21 @@ class _Linear:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
-    columns: tuple[_Linear, ...]
-    row: _Linear
+class Pair:
+    """Layers cut by columns, and the one cut by rows that takes what they give."""
+
+    columns: tuple[Linear, ...]
+    row: Linear
 
 
-def cut(graph: Graph, parts: int) -> Graph:
-    """What each of so many devices runs. Raises InputError without pairs of layers and for odd widths."""
+def cut(graph: Graph, parts: int, *, reduces: bool = True) -> Graph:
+    """What each of so many devices runs; without the reductions, each op in its place, where they are not asked for.
+
+    Raises InputError without pairs of layers and for odd widths.
+    """
     if parts == 1:
         return graph
-    pairs = _pairs(graph)
+    pairs = pairs_of(graph)
     if not pairs:
         raise InputError(f"{graph.name}: no pair of linear layers, such as attention or a feed-forward, to cut")
     for pair in pairs:
@@ -63,7 +69,7 @@ def cut(graph: Graph, parts: int) -> Graph:
     step = Fraction(round(kept), max(1, sum(sizes)))
     priced = [_part(p, parts, inner, column, rows, shrunk, step, _places(pairs)) for p in _enumerated(graph)]
     put = Insertions()
-    for k, pair in enumerate(pairs):
+    for k, pair in enumerate(pairs if reduces else ()):
         _reductions(graph, pair, k, put)
     return with_ops(
         replace(
@@ -80,17 +86,18 @@ def _enumerated(graph: Graph) -> list[tuple[int, PricedOp]]:
     return list(enumerate(graph.priced))
 
 
-def _places(pairs: list[_Pair]) -> list[tuple[int, int]]:
+def _places(pairs: list[Pair]) -> list[tuple[int, int]]:
     """From the first op of a pair's columns to its row's."""
     return [(pair.columns[0].place, pair.row.place) for pair in pairs]
 
 
-def _pairs(graph: Graph) -> list[_Pair]:
+def pairs_of(graph: Graph) -> list[Pair]:
+    """The pairs of linear layers in the order of their forward ops."""
     weights = {spec.memory for spec in graph.weights if spec.role is Role.WEIGHT}
-    found: list[_Pair] = []
-    open_columns: list[_Linear] = []
+    found: list[Pair] = []
+    open_columns: list[Linear] = []
     for i, priced in enumerate(graph.priced):
-        linear = _linear(i, priced.op, weights)
+        linear = linear_of(i, priced.op, weights)
         if linear is None:
             continue
         if open_columns and block_of(open_columns[0].module) != block_of(linear.module):
@@ -98,14 +105,15 @@ def _pairs(graph: Graph) -> list[_Pair]:
         if not open_columns or open_columns[0].source == linear.source:
             open_columns.append(linear)
         elif linear.written == open_columns[0].read:
-            found.append(_Pair(columns=tuple(open_columns), row=linear))
+            found.append(Pair(columns=tuple(open_columns), row=linear))
             open_columns = []
         else:
             open_columns = [linear]
     return found
 
 
-def _linear(place: int, op: Op, weights: set[str]) -> _Linear | None:
+def linear_of(place: int, op: Op, weights: set[str]) -> Linear | None:
+    """What is known of an op that is a linear layer's forward; None for another one."""
     if op.phase is not Phase.FORWARD or op.kind not in _PRODUCTS:
         return None
     matrices = [spec for spec in op.inputs if len(spec.shape) == 2]
@@ -114,14 +122,14 @@ def _linear(place: int, op: Op, weights: set[str]) -> _Linear | None:
     bias = next((spec for spec in op.inputs if len(spec.shape) == 1 and spec.memory in weights), None)
     if weight is None or source is None:
         return None
-    return _Linear(
+    return Linear(
         place=place, weight=weight.memory, bias=bias.memory if bias is not None else "", source=source.memory,
         read=int(source.shape[-1]), module=op.module,
         written=int(op.outputs[0].shape[-1]), rows=int(op.outputs[0].numel) // int(op.outputs[0].shape[-1]),
     )  # fmt: skip
 
 
-def _inner_modules(graph: Graph, pairs: list[_Pair]) -> set[str]:
+def _inner_modules(graph: Graph, pairs: list[Pair]) -> set[str]:
     """Modules of which all ops lie between the first and the last layer of a pair: their backward is cut too."""
     spans = _places(pairs)
     inside: set[str] = set()
@@ -133,32 +141,24 @@ def _inner_modules(graph: Graph, pairs: list[_Pair]) -> set[str]:
     return inside - outside
 
 
-def _shrunk_memory(graph: Graph, pairs: list[_Pair], inner: set[str], whole: set[str]) -> set[str]:
+def _shrunk_memory(graph: Graph, pairs: list[Pair], inner: set[str], whole: set[str]) -> set[str]:
     """Memory of which each device holds its part."""
     spans = _places(pairs)
     found = set(whole)
     layers = {linear.module for pair in pairs for linear in (*pair.columns, pair.row)}
-    shapes = {tuple(spec.shape) for spec in graph.weights if spec.memory in whole}
-    shapes |= {tuple(reversed(shape)) for shape in shapes}
+    rows = {pair.row.weight for pair in pairs}
     for i, priced in enumerate(graph.priced):
         op = priced.op
         if op.phase is Phase.FORWARD:
-            if any(first <= i < last for first, last in spans):
+            # Views would name what the columns read, which is whole.
+            if priced.costs and any(first <= i < last for first, last in spans):
                 found |= {spec.memory for spec in op.outputs}
-        elif op.phase is Phase.BACKWARD:
-            if op.module in inner - layers:
-                found |= {spec.memory for spec in op.outputs}
-            elif op.module in layers:
-                found |= {spec.memory for spec in op.outputs if tuple(spec.shape) in shapes}
+        elif op.phase is Phase.BACKWARD and (
+            op.module in inner - layers or any(spec.memory in rows for spec in op.inputs)
+        ):
+            found |= {spec.memory for spec in op.outputs}
     standing = {spec.memory for spec in (*graph.inputs, *graph.weights)} - whole
-    states = {
-        spec.memory
-        for p in graph.priced
-        if p.op.phase is Phase.OPTIMIZER
-        for spec in p.op.inputs
-        if spec.role is Role.STATE and tuple(spec.shape) in shapes
-    }
-    return (found - standing) | states
+    return (found - standing) | belonging_to(graph, whole)
 
 
 def _part(
@@ -181,7 +181,7 @@ def _part(
     elif (op.phase is Phase.FORWARD and any(first < i < last for first, last in spans)) or (
         op.phase is Phase.BACKWARD and op.module in inner | column
     ):
-        costs = tuple(_divided(cost, parts) for cost in costs)
+        costs = tuple(divided(cost, parts) for cost in costs)
     return replace(priced, op=thin, costs=costs)
 
 
@@ -209,7 +209,7 @@ def _product(cost: Cost, op: Op, parts: int, *, by_column: bool) -> Cost:
     )
 
 
-def _divided(cost: Cost, parts: int) -> Cost:
+def divided(cost: Cost, parts: int) -> Cost:
     """Work between the layers: a part of the heads, or of the columns."""
     gemms = tuple(
         replace(g, batch=int(g.batch) // parts) if int(g.batch) % parts == 0 else replace(g, n=-(-int(g.n) // parts))
@@ -231,17 +231,16 @@ def _thin(spec: TensorSpec, parts: int) -> TensorSpec:
     return spec
 
 
-def _reductions(graph: Graph, pair: _Pair, k: int, put: Insertions) -> None:
+def _reductions(graph: Graph, pair: Pair, k: int, put: Insertions) -> None:
     """One after the row's forward, one after the columns' backward."""
     out = graph.priced[pair.row.place].op.outputs[0]
     forward = collective(f"pair {k}", "all-reduce", int(out.bytes), phase=Phase.FORWARD, group="tensor", blocking=True)
-    put.after[pair.row.place].append(forward)
+    put.after[pair.row.place].append(in_module(forward, pair.row.module))
     modules = {linear.module for linear in pair.columns}
     backward = [
         i for i, p in enumerate(graph.priced) if p.op.phase is Phase.BACKWARD and p.op.module in modules and p.costs
     ]
     if backward:
         size = pair.columns[0].rows * pair.columns[0].read * out.dtype.itemsize
-        put.after[backward[-1]].append(
-            collective(f"pair {k} back", "all-reduce", size, phase=Phase.BACKWARD, group="tensor", blocking=True)
-        )
+        reduce = collective(f"pair {k} back", "all-reduce", size, phase=Phase.BACKWARD, group="tensor", blocking=True)
+        put.after[backward[-1]].append(in_module(reduce, pair.columns[0].module))

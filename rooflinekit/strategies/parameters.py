@@ -1,0 +1,70 @@
+"""Which gradients and which of the optimizer's state belong to a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Op, Phase
+from rooflinekit.ir.tensor import Role, TensorSpec
+from rooflinekit.strategies.tokenwise import is_elementwise
+
+
+def belonging_to(graph: Graph, weights: set[str]) -> set[str]:
+    """Memory of these parameters' gradients, and of what the optimizer has for them."""
+    return set(owners_of(graph, weights)) - weights
+
+
+def owners_of(graph: Graph, weights: set[str]) -> dict[str, str]:
+    """Memory of these parameters, their gradients and what the optimizer has for them, with the parameter's memory.
+
+    Gradients stand in the order of their parameters. State stands at a parameter's place in the lists that the
+    optimizer's ops take.
+    """
+    found = {memory: memory for memory in weights}
+    found |= {g.memory: weight.memory for weight, g in _with_gradients(graph) if weight.memory in weights}
+    _copies_into(graph, found)
+    known = -1
+    while known < len(found):
+        known = len(found)
+        for p in graph.priced:
+            if p.op.phase is Phase.OPTIMIZER:
+                for place in _places(p.op):
+                    owned = next((spec for spec in place if spec.memory in found), None)
+                    if owned is not None:
+                        alike = [spec.memory for spec in place if int(spec.numel) == int(owned.numel)]
+                        found |= dict.fromkeys(alike, found[owned.memory])
+    return found
+
+
+def _with_gradients(graph: Graph) -> Iterator[tuple[TensorSpec, TensorSpec]]:
+    """Parameters with their gradients; a frozen one has none."""
+    gradients = list(graph.gradients)
+    for spec in graph.weights:
+        if gradients and spec.role is Role.WEIGHT and tuple(spec.shape) == tuple(gradients[0].shape):
+            yield spec, gradients.pop(0)
+
+
+def _copies_into(graph: Graph, found: dict[str, str]) -> None:
+    """Takes in what backward copies into these gradients, or adds to them."""
+    standing = {spec.memory for spec in (*graph.weights, *graph.inputs)}
+    for p in reversed(graph.priced):
+        made = next((spec for spec in p.op.outputs if spec.memory in found), None)
+        if p.op.phase is Phase.BACKWARD and made is not None and made.memory not in standing and is_elementwise(p):
+            for spec in p.op.inputs:
+                if int(spec.numel) == int(made.numel) and spec.memory not in standing:
+                    found[spec.memory] = found[made.memory]
+
+
+def _places(op: Op) -> Iterator[list[TensorSpec]]:
+    """The tensors of an optimizer's op that stand at the same place of its lists; of one without lists all."""
+    lists: list[Sequence[TensorSpec]] = [
+        value for value in op.attrs.values()
+        if isinstance(value, list | tuple) and value and all(isinstance(spec, TensorSpec) for spec in value)
+    ]  # fmt: skip
+    if not lists:
+        yield [*op.inputs, *op.outputs]
+        return
+    length = max(map(len, lists))
+    whole = [one for one in (*lists, op.outputs) if len(one) == length]
+    yield from ([one[i] for one in whole] for i in range(length))
