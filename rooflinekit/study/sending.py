@@ -52,12 +52,13 @@ def flop_of_a_device(p: ParallelPrediction) -> float:
 
 
 def dram_bytes_of_a_device(p: ParallelPrediction) -> float:
-    """Compulsory traffic of the slowest device's kernels; a pipeline's stages stand for one of its pieces."""
-    share = p.slowest
-    pieces = sum(what.startswith("forward") for what, _, _ in share.run.slots) or 1
-    chunks = pieces / p.strategy.pieces if isinstance(p.strategy, Mesh) and share.run.slots else 1
+    """Compulsory traffic of the slowest device's kernels; a pipeline's pieces are taken as the first two on average."""
+    share, times, chunks = p.slowest, 1.0, 1.0
+    if isinstance(p.strategy, Mesh) and share.run.slots:
+        tasks = sum(what.startswith("forward") for what, _, _ in share.run.slots)
+        times, chunks = tasks / min(2, p.strategy.pieces), tasks / p.strategy.pieces
     return sum(
-        float(timing.kernel.cost.bytes) * (chunks if timing.kernel.phase is Phase.OPTIMIZER else pieces)
+        float(timing.kernel.cost.bytes) * (chunks if timing.kernel.phase is Phase.OPTIMIZER else times)
         for timing in share.prediction.timings
     )
 
