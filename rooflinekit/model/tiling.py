@@ -130,9 +130,8 @@ class _Tiled:
         p, rates = _shortened(p), _shortened(rates)
         (a, b), kind = _SIDES[engine], "matrix" if engine else "lanes"
         step_s, issue_s, pace = _steps(p, rates, engine, machine)
-        self.p, self.step_s, self.issue_s = p, step_s, issue_s
-        self.prologue_s = machine.values[f"{kind}_prologue"] * pace * step_s
-        self.seen_s = np.where(p.way == BACKWARD, self.prologue_s, 0.0)
+        prologue_s = machine.values[f"{kind}_prologue"] * pace * step_s
+        self.p, self.steps = p, (step_s, issue_s, prologue_s, np.where(p.way == BACKWARD, prologue_s, 0.0))
         self.tiles = p.batch * np.ceil(p.m / a) * np.ceil(p.n / b)
         self.limit_s, self.packed_bytes = p.flop / rates.limit, _packed_bytes(p, machine)
         self.vector_s, self.fetch_s = _bounds_on_lanes(p, rates, engine, machine)
@@ -162,7 +161,7 @@ class _Tiled:
         """
         p, every = self.p, np.arange(self.count)
         tiled_s = np.ceil(self.tiles / self.machine.sm_count)
-        tiled_s = tiled_s * self._block_s(np.ceil(p.k)) * p.executed
+        tiled_s = tiled_s * _block_s(np.ceil(p.k), *self.steps) * p.executed
         compute_s = np.maximum(np.minimum(np.maximum(tiled_s, self.limit_s), self.vector_s), self.fetch_s)
         extra = np.broadcast_to(self.packed_bytes, (self.count,))
         memory_s = self.traffic_s + extra / self.bandwidth
@@ -190,7 +189,7 @@ class _Tiled:
         tile, product, split = np.tile(tile, splits), np.tile(product, splits), np.repeat(np.arange(splits) + 1, count)
         s, k, executed = _SPLITS[split], _of(self.p.k, product), _of(self.p.executed, product)
         tiled_s = np.ceil(_of(self.tiles, product, tile) * s / self.machine.sm_count)
-        tiled_s = tiled_s * self._block_s(np.ceil(k / s), product, tile) * executed
+        tiled_s = tiled_s * _block_s(np.ceil(k / s), *(_of(part, product, tile) for part in self.steps)) * executed
         compute_s = np.maximum(np.maximum(tiled_s, _of(self.limit_s, product)), _of(self.fetch_s, product))
         extra = self._extra_bytes(s, product)
         memory_s = self.traffic_s[product] + extra / self.bandwidth
@@ -205,7 +204,7 @@ class _Tiled:
         """Tiles, each with a product, of which the bound above is not more than this without the start."""
         p, every = self.p, np.arange(self.count)
         most_s = np.where(p.way == SCALED, -1.0, most_s * (1 + _ROUNDING))
-        least_s = self.tiles * (self._block_s(p.k, prologues=2) * p.executed / self.machine.sm_count)
+        least_s = self.tiles * (_block_s(p.k, *self.steps, prologues=2) * p.executed / self.machine.sm_count)
         least_s = np.maximum(least_s, np.maximum(self.limit_s, self.fetch_s))
         memory_s = self.traffic_s + self._extra_bytes(_SPLITS[1], every) / self.bandwidth
         tile, product = np.nonzero(np.maximum(least_s, memory_s) <= most_s)
@@ -213,27 +212,23 @@ class _Tiled:
         worth = both_s <= most_s[product]
         return tile[worth], product[worth]
 
-    def _block_s(
-        self, k: Floats, product: _Ints | None = None, tile: _Ints | None = None, prologues: int = 1
-    ) -> Floats:
-        """Seconds of a block for so many steps in k: by every tile, or of products with a tile each.
-
-        Halved units are busy with one block's products while another fills its pipeline or writes its tile; but for
-        gradients of convolutions, whose prologue is seen.
-        """
-        step_s, issue_s, prologue_s, seen_s = self.step_s, self.issue_s, self.prologue_s, self.seen_s
-        if product is not None and tile is not None:
-            step_s, issue_s, prologue_s, seen_s = (
-                _of(values, product, tile) for values in (step_s, issue_s, prologue_s, seen_s)
-            )
-        found: Floats = np.maximum(k * step_s + prologues * prologue_s, k * issue_s + prologues * seen_s)
-        return found
-
     def _extra_bytes(self, s: Any, product: _Ints) -> Floats:
         """Partial sums of so many splits, and what is packed."""
         batch, m, n = (_of(values, product) for values in (self.p.batch, self.p.m, self.p.n))
         found: Floats = 2 * 4 * s * batch * m * n + _of(self.packed_bytes, product)
         return found
+
+
+def _block_s(
+    k: Floats, step_s: Floats, issue_s: Floats, prologue_s: Floats, seen_s: Floats, *, prologues: int = 1
+) -> Floats:
+    """Seconds of a block for so many steps in k.
+
+    Halved units are busy with one block's products while another fills its pipeline or writes its tile, but for what is
+    seen of the prologue.
+    """
+    found: Floats = np.maximum(k * step_s + prologues * prologue_s, k * issue_s + prologues * seen_s)
+    return found
 
 
 _Columns = TypeVar("_Columns", Products, Rates)

@@ -31,7 +31,7 @@ from rooflinekit.strategies.rewriting import (
     wait,
     with_ops,
 )
-from rooflinekit.strategies.tensor import Pair, cut, divided, pairs_of
+from rooflinekit.strategies.tensor import Pair, casts_of, cut, divided, pairs_of
 from rooflinekit.strategies.tokenwise import is_tokenwise
 
 _STANDING = (Role.WEIGHT, Role.BUFFER, Role.STATE)
@@ -254,6 +254,7 @@ def _region_of(graph: Graph, pairs: Sequence[Pair], parts: int) -> _Region:
     region = _Region(graph=graph, parts=parts, rows=frozenset(pair.row.rows for pair in pairs))
     region.places = {spec.memory: i for i, p in enumerate(graph.priced) if p.costs for spec in p.op.outputs}
     weights = {linear.weight for pair in pairs for linear in pair.columns}
+    weights |= {memory for memory, weight in casts_of(graph).items() if weight in weights}
     region.partial = {graph.priced[pair.row.place].op.outputs[0].memory for pair in pairs}
     for p in graph.priced:
         multiplies = any(spec.memory in weights for spec in p.op.inputs) and any(cost.gemms for cost in p.costs)

@@ -8,6 +8,7 @@ the first one's backward gradients of its input: twice a pair, four times a tran
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -21,6 +22,7 @@ from rooflinekit.strategies.parameters import belonging_to
 from rooflinekit.strategies.rewriting import Insertions, collective, in_module, with_ops
 
 _PRODUCTS = ("aten.addmm", "aten.mm", "aten.linear")
+_CAST = "aten._to_copy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +62,15 @@ def cut(graph: Graph, parts: int, *, reduces: bool = True) -> Graph:
             raise InputError(f"{wrong.module}: {wrong.written} columns cannot be cut for {parts} devices")
     whole = {linear.weight for pair in pairs for linear in (*pair.columns, pair.row)}
     whole |= {linear.bias for pair in pairs for linear in pair.columns if linear.bias}
+    casts = casts_of(graph)
     inner = _inner_modules(graph, pairs)
     column = {linear.module for pair in pairs for linear in pair.columns}
     rows = {pair.row.module for pair in pairs}
-    shrunk = _shrunk_memory(graph, pairs, inner, whole)
+    shrunk = _shrunk_memory(graph, pairs, inner, whole, casts)
     sizes = [int(w.bytes) for w in graph.weights if w.role is Role.WEIGHT]
     kept = sum(sizes) - sum(int(w.bytes) for w in graph.weights if w.memory in whole) * (parts - 1) / parts
     step = Fraction(round(kept), max(1, sum(sizes)))
-    priced = [_part(p, parts, inner, column, rows, shrunk, step, _places(pairs)) for p in _enumerated(graph)]
+    priced = [_part(p, parts, inner, column, rows, shrunk, step, _places(pairs), casts) for p in _enumerated(graph)]
     put = Insertions()
     for k, pair in enumerate(pairs if reduces else ()):
         _reductions(graph, pair, k, put)
@@ -93,13 +96,15 @@ def _places(pairs: list[Pair]) -> list[tuple[int, int]]:
 
 def pairs_of(graph: Graph) -> list[Pair]:
     """The pairs of linear layers in the order of their forward ops."""
-    weights = {spec.memory for spec in graph.weights if spec.role is Role.WEIGHT}
+    weights = {spec.memory: spec.memory for spec in graph.weights if spec.role is Role.WEIGHT} | casts_of(graph)
+    origins = _origins(graph)
     found: list[Pair] = []
     open_columns: list[Linear] = []
     for i, priced in enumerate(graph.priced):
         linear = linear_of(i, priced.op, weights)
         if linear is None:
             continue
+        linear = replace(linear, source=origins.get(linear.source, linear.source))
         if open_columns and block_of(open_columns[0].module) != block_of(linear.module):
             open_columns = []
         if not open_columns or open_columns[0].source == linear.source:
@@ -112,8 +117,27 @@ def pairs_of(graph: Graph) -> list[Pair]:
     return found
 
 
-def linear_of(place: int, op: Op, weights: set[str]) -> Linear | None:
-    """What is known of an op that is a linear layer's forward; None for another one."""
+def casts_of(graph: Graph) -> dict[str, str]:
+    """Memory of what autocast makes of parameters, with the parameter's memory."""
+    weights = {spec.memory for spec in graph.weights if spec.role is Role.WEIGHT}
+    return {memory: origin for memory, origin in _origins(graph).items() if origin in weights}
+
+
+def _origins(graph: Graph) -> dict[str, str]:
+    """Memory of what forward casts, with the memory that it casts: autocast does so for each layer that reads it."""
+    found: dict[str, str] = {}
+    for p in graph.priced:
+        if p.op.phase is Phase.FORWARD and p.op.kind == _CAST:
+            read = p.op.inputs[0].memory
+            found[p.op.outputs[0].memory] = found.get(read, read)
+    return found
+
+
+def linear_of(place: int, op: Op, weights: Mapping[str, str]) -> Linear | None:
+    """What is known of an op that is a linear layer's forward; None for another one.
+
+    weights: memory of parameters and of their casts, with the parameter's.
+    """
     if op.phase is not Phase.FORWARD or op.kind not in _PRODUCTS:
         return None
     matrices = [spec for spec in op.inputs if len(spec.shape) == 2]
@@ -123,7 +147,8 @@ def linear_of(place: int, op: Op, weights: set[str]) -> Linear | None:
     if weight is None or source is None:
         return None
     return Linear(
-        place=place, weight=weight.memory, bias=bias.memory if bias is not None else "", source=source.memory,
+        place=place, weight=weights[weight.memory], bias="" if bias is None else weights[bias.memory],
+        source=source.memory,
         read=int(source.shape[-1]), module=op.module,
         written=int(op.outputs[0].shape[-1]), rows=int(op.outputs[0].numel) // int(op.outputs[0].shape[-1]),
     )  # fmt: skip
@@ -141,12 +166,16 @@ def _inner_modules(graph: Graph, pairs: list[Pair]) -> set[str]:
     return inside - outside
 
 
-def _shrunk_memory(graph: Graph, pairs: list[Pair], inner: set[str], whole: set[str]) -> set[str]:
+def _shrunk_memory(
+    graph: Graph, pairs: list[Pair], inner: set[str], whole: set[str], casts: Mapping[str, str]
+) -> set[str]:
     """Memory of which each device holds its part."""
     spans = _places(pairs)
-    found = set(whole)
+    cast = {memory for memory, weight in casts.items() if weight in whole}
+    found = whole | cast
     layers = {linear.module for pair in pairs for linear in (*pair.columns, pair.row)}
     rows = {pair.row.weight for pair in pairs}
+    rows |= {memory for memory, weight in casts.items() if weight in rows}
     for i, priced in enumerate(graph.priced):
         op = priced.op
         if op.phase is Phase.FORWARD:
@@ -157,13 +186,13 @@ def _shrunk_memory(graph: Graph, pairs: list[Pair], inner: set[str], whole: set[
             op.module in inner - layers or any(spec.memory in rows for spec in op.inputs)
         ):
             found |= {spec.memory for spec in op.outputs}
-    standing = {spec.memory for spec in (*graph.inputs, *graph.weights)} - whole
+    standing = ({spec.memory for spec in (*graph.inputs, *graph.weights)} | set(casts)) - whole - cast
     return (found - standing) | belonging_to(graph, whole)
 
 
 def _part(
     numbered: tuple[int, PricedOp], parts: int, inner: set[str], column: set[str], rows: set[str], shrunk: set[str],
-    step: Fraction, spans: list[tuple[int, int]],
+    step: Fraction, spans: list[tuple[int, int]], casts: Mapping[str, str],
 ) -> PricedOp:  # fmt: skip
     """An op as each device runs it."""
     i, priced = numbered
@@ -176,23 +205,28 @@ def _part(
     costs = priced.costs
     if op.phase is Phase.OPTIMIZER:
         costs = tuple(cost.map(lambda size: -(-int(size) * step.numerator // step.denominator)) for cost in costs)
+    elif op.kind == _CAST and op.outputs[0].memory in casts:
+        if op.outputs[0].memory in shrunk:
+            costs = tuple(divided(cost, parts) for cost in costs)
     elif op.module in column | rows and any(cost.gemms for cost in costs):
-        costs = tuple(_product(cost, op, parts, by_column=op.module in column) for cost in costs)
+        costs = tuple(_product(cost, op, parts, casts, by_column=op.module in column) for cost in costs)
     elif (op.phase is Phase.FORWARD and any(first < i < last for first, last in spans)) or (
-        op.phase is Phase.BACKWARD and op.module in inner | column
+        op.phase is Phase.BACKWARD
+        and (op.module in inner or (op.module in column and all(spec.memory in shrunk for spec in op.outputs)))
     ):
         costs = tuple(divided(cost, parts) for cost in costs)
     return replace(priced, op=thin, costs=costs)
 
 
-def _product(cost: Cost, op: Op, parts: int, *, by_column: bool) -> Cost:
+def _product(cost: Cost, op: Op, parts: int, casts: Mapping[str, str], *, by_column: bool) -> Cost:
     """A layer's product. Forward cuts the columns that it writes, or the rows that it reads; backward the same ones."""
     itemsize = op.outputs[0].dtype.itemsize
     gemm = cost.gemms[0]
     m, n, k = int(gemm.m), int(gemm.n), int(gemm.k)
     first = op.inputs[0]
     # A weight's gradient contracts over samples, and its first factor is the transposed gradient of the output.
-    of_weight = op.phase is Phase.BACKWARD and not any(spec.role is Role.WEIGHT for spec in op.inputs) and first.stride
+    reads_weight = any(spec.role is Role.WEIGHT or spec.memory in casts for spec in op.inputs)
+    of_weight = op.phase is Phase.BACKWARD and not reads_weight and first.stride
     if op.phase is Phase.FORWARD:
         m, n, k = (m, n // parts, k) if by_column else (m, n, k // parts)
     elif of_weight and tuple(op.outputs[0].shape) == (m, n) and k not in (m, n):

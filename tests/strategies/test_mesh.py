@@ -1,6 +1,8 @@
 """Tensor groups, pipeline stages, and both with copies."""
 
 import pytest
+import torch
+from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
@@ -24,6 +26,41 @@ def test_two_reductions_a_pair(blocks: rk.Graph) -> None:
     assert sent == [512 * 64 * 4] * 8  # 4 pairs, forward and backward, batch × width in fp32
     assert p.hidden_s + p.exposed_s == pytest.approx(p.communication_s)
     assert sum(p.terms().values()) == pytest.approx(p.slowest.run.end_s)
+
+
+class Gated(nn.Module):
+    """Two layers that read the same normalized tensor, their product, and one back: 64 to 2 · 128 to 64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.gate, self.up = (nn.Linear(64, 128, bias=False) for _ in range(2))
+        self.down = nn.Linear(128, 64, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        return x + self.down(self.gate(y) * self.up(y))  # type: ignore[no-any-return]
+
+
+def test_casts_of_weights_are_cut_as_weights() -> None:
+    # autocast casts the weights, and for each layer what it reads: as many products and reductions as without
+    plain, cast = (
+        rk.trace(
+            nn.Sequential(Gated()), rk.Input("batch", 64), mode="training", optimizer=torch.optim.SGD, **options
+        ).at(batch=32)
+        for options in ({"dtype": "bfloat16"}, {"autocast": "bfloat16"})
+    )
+    products = [
+        sorted(str(g) for p in cut(graph, 2).priced for c in p.costs for g in c.gemms) for graph in (plain, cast)
+    ]
+    assert products[0] == products[1]
+    # 3 products forward and 6 backward, each of 32 · 64 · 128 multiply-adds, of which a device has half
+    assert cut(cast, 2).matrix_flop == 9 * 2 * 32 * 64 * 128 // 2
+    assert cut(cast, 2).parameters == 2 * 64 + 3 * 64 * 128 // 2
+    sent = [
+        rk.parallel(graph, cluster="dgx-a100", strategy=rk.Mesh(tensor=2), gpus=2).messages for graph in (plain, cast)
+    ]
+    assert [m.timing.size_bytes for m in sent[0]] == [m.timing.size_bytes for m in sent[1]] == [32 * 64 * 2] * 2
 
 
 def test_what_cannot_be_cut(blocks: rk.Graph) -> None:
