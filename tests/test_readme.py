@@ -3,11 +3,10 @@
 import difflib
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_line import Run
 
 ROOT = Path(__file__).parent.parent
 SHOWN = re.findall(
@@ -21,9 +20,9 @@ def lines(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("command", "shown"), SHOWN, ids=[command.split()[1] for command, _ in SHOWN])
-def test_the_output_shown_is_the_output(command: str, shown: str) -> None:
-    run = [sys.executable, "-m", *shlex.split(command)]
-    printed = subprocess.run(run, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+def test_the_output_shown_is_the_output(command: str, shown: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    printed = run(*shlex.split(command)[1:]).out
     assert lines(shown) == lines(printed), "\n".join(difflib.unified_diff(lines(shown), lines(printed), lineterm=""))
 
 

@@ -20,7 +20,7 @@ from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, read_
 from rooflinekit.errors import CampaignError, OutputError
 
 HEAD = Head(device="nvidia-t4", plan="tiny", digest="d1", units=6, environment={"torch": "2.13", "driver": "580"})
-KILLS = int(os.environ.get("ROOFLINEKIT_KILLS", "50"))
+KILLS = int(os.environ.get("ROOFLINEKIT_KILLS", "20"))
 
 
 def measurement(rows: int, turn: int = 0) -> Measurement:
