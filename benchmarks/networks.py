@@ -80,7 +80,7 @@ def timm_steps(data: Path) -> Iterator[Step]:
         half = row.precision == "amp_fp16"
         old = str(like) if not like.fuses_attention else ""
         yield Step(
-            table=f"timm {row.mode}, torch {row.torch}, {'compiled' if row.compile else row.layout}",
+            table=f"timm {row.mode}, torch {row.torch}, {_ran(row)}",
             gpu=gpu,
             workload=f"{row.model} {row.img_size} {row.layout} {row.mode} {row.param_count_m} {merged} {old}"
             + ("" if half else " fp32"),
@@ -92,6 +92,13 @@ def timm_steps(data: Path) -> Iterator[Step]:
             seconds=float(row.step_time_ms) * 1e-3,
             columns={"model": row.model, "family": row.family, "step": row.mode},
         )
+
+
+def _ran(row: Any) -> str:
+    """How a row of timm's was run: those of CPUs are compiled."""
+    if row.precision == "fp32":
+        return "CPU"
+    return "compiled" if row.compile else str(row.layout)
 
 
 def timm_graph(
