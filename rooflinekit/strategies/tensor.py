@@ -60,6 +60,7 @@ def cut(graph: Graph, parts: int, *, reduces: bool = True) -> Graph:
     for pair in pairs:
         if wrong := next((c for c in pair.columns if c.written % parts), None):
             raise InputError(f"{wrong.module}: {wrong.written} columns cannot be cut for {parts} devices")
+    _check_heads(graph, pairs, parts)
     whole = {linear.weight for pair in pairs for linear in (*pair.columns, pair.row)}
     whole |= {linear.bias for pair in pairs for linear in pair.columns if linear.bias}
     casts = casts_of(graph)
@@ -83,6 +84,15 @@ def cut(graph: Graph, parts: int, *, reduces: bool = True) -> Graph:
         ),
         put,
     )
+
+
+def _check_heads(graph: Graph, pairs: list[Pair], parts: int) -> None:
+    """Raises InputError where the heads of fused attention between the layers of a pair cannot be shared out."""
+    for first, last in _places(pairs):
+        for p in graph.priced[first:last]:
+            heads = int(p.op.inputs[0].shape[1]) if "scaled_dot_product" in p.op.kind else parts
+            if heads % parts:
+                raise InputError(f"{p.op.module}: {heads} heads cannot be cut for {parts} devices")
 
 
 def _enumerated(graph: Graph) -> list[tuple[int, PricedOp]]:

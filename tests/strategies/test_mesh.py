@@ -63,6 +63,27 @@ def test_casts_of_weights_are_cut_as_weights() -> None:
     assert [m.timing.size_bytes for m in sent[0]] == [m.timing.size_bytes for m in sent[1]] == [32 * 64 * 2] * 2
 
 
+class Attention(nn.Module):
+    """Three heads of 16 numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = nn.Linear(48, 144)
+        self.out = nn.Linear(48, 48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.read(x).unflatten(-1, (3, 3, 16)).permute(2, 0, 3, 1, 4)
+        found = nn.functional.scaled_dot_product_attention(*heads)
+        return self.out(found.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+def test_heads_are_not_cut_in_two() -> None:
+    graph = rk.trace(nn.Sequential(Attention()), rk.Input(2, 8, 48), mode="training", dtype="float16")
+    with pytest.raises(InputError, match=r"3 heads cannot be cut for 2 devices$"):
+        cut(graph, 2)
+    assert cut(graph, 3).matrix_flop < graph.matrix_flop / 2
+
+
 def test_what_cannot_be_cut(blocks: rk.Graph) -> None:
     def mesh(gpus: int = 8, batch: int = 64, **options: int) -> None:
         rk.parallel(blocks, cluster="dgx-a100", strategy=rk.Mesh(**options), gpus=gpus, batch=batch)
