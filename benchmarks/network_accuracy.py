@@ -24,7 +24,7 @@ from networks import Step, timm_steps, transformer_steps
 from small_batches import bottleneck_steps, torchvision_steps
 
 import rooflinekit as rk
-from rooflinekit.calibrate.fits import architecture_of
+from rooflinekit.calibrate.fits import architecture_of, of_stranger
 from rooflinekit.calibrate.refit import Refit, unmeasured
 from rooflinekit.hardware.specs import load_host
 from rooflinekit.ir.op import Phase
@@ -77,7 +77,7 @@ def _machines(fits: Refit, gpu: str) -> dict[str, Machine]:
     family = tuple(g for g in fits.gpus if architecture_of(rk.load_device(g)) == architecture_of(device))
     relatives = tuple(other for other in family if other != gpu)
     others = fits.without.get(gpu, fits.solution)
-    constants = unmeasured(others, fits.unseen_errors)
+    constants = of_stranger(unmeasured(others, fits.unseen_errors), device)
     found = {}
     if gpu in fits.gpus:
         own = replace(constants, spreads={**fits.priors.spreads, **fits.gpus[gpu].spreads})

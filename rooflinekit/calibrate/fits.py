@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -20,6 +21,9 @@ from rooflinekit.model.machine import Calibration
 
 SCHEMA_VERSION = 2
 PRIORS = "priors"
+#: Standard deviation, as a logarithm, of how far a CPU is from what a GPU's constants say, all its kernels together:
+#: timm's steps on two CPUs take 1.3 to 2.8 times as long (docs/accuracy.md).
+_STRANGER = 0.6
 
 
 class _File(FitFile):
@@ -80,7 +84,16 @@ def _over_priors(nearest: _File | None, own: _File | None) -> Calibration:
 
 def constants_for(device: Device) -> Calibration:
     """The constants of a device: of its own measurements, of its architecture's, or of any GPU."""
-    return load_constants(device.name, architecture_of(device))
+    found = load_constants(device.name, architecture_of(device))
+    return found if device.name == found.name else of_stranger(found, device)
+
+
+def of_stranger(found: Calibration, device: Device) -> Calibration:
+    """A GPU's constants for a device that was not measured: with wider intervals for a CPU, as none was."""
+    if device.kind != "cpu":
+        return found
+    wide = {family: replace(s, shared=max(s.shared, _STRANGER)) for family, s in found.spreads.items()}
+    return replace(found, spreads=MappingProxyType(wide))
 
 
 def fits_for(devices: Sequence[Device], file: Path | None) -> tuple[Calibration, ...]:

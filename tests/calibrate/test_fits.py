@@ -12,6 +12,7 @@ from rooflinekit.calibrate.constants import CONSTANTS
 from rooflinekit.calibrate.fits import architecture_of, constants_for, fits_for, load_constants, load_fit, write_fit
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.machine import Calibration, Constant, Spread
 
 PRIORS = {
@@ -256,3 +257,11 @@ def test_a_crash_before_the_renaming_leaves_the_old_file(folder: Path, monkeypat
             write_fit(calibration(0.5), file, "Made by hand.")
     assert file.read_bytes() == before
     assert load_constants("gpu-a").constants["memory_share"].value == 0.75
+
+
+def test_a_cpu_has_the_constants_of_gpus_and_wide_intervals() -> None:
+    cpu = constants_for(load_device("intel-core-i9-10940x"))
+    priors = load_constants()
+    assert cpu.constants == priors.constants
+    assert all(spread.shared >= 0.6 for spread in cpu.spreads.values())
+    assert all(cpu.spreads[family].kernel == spread.kernel for family, spread in priors.spreads.items())
