@@ -55,30 +55,25 @@ def _job() -> rk.Graph:
     return _traced("timm:resnet18", 224)
 
 
+_KEPT: dict[tuple[str, float], rk.ParallelPrediction] = {}
+
+
 def _predicted(cluster: rk.Cluster) -> rk.ParallelPrediction:
-    """A job on gloo between two machines."""
-    return rk.parallel(_job(), cluster=cluster, strategy=rk.DDP(backend="gloo"), batch=128)
-
-
-def _over(cluster: rk.Cluster, rate: float) -> rk.ParallelPrediction:
-    return _kept(with_network(cluster, rate))
-
-
-def _kept(cluster: rk.Cluster) -> rk.ParallelPrediction:
-    """The same, once for each kind of device and rate: searches for a rate begin alike."""
+    """A job on gloo between two machines, once for each device and rate: searches for a rate begin alike."""
     assert cluster.network is not None
     key = cluster.device_names[0], cluster.network.port_rate
     if key not in _KEPT:
-        _KEPT[key] = _predicted(cluster)
+        _KEPT[key] = rk.parallel(_job(), cluster=cluster, strategy=rk.DDP(backend="gloo"), batch=128)
     return _KEPT[key]
 
 
-_KEPT: dict[tuple[str, float], rk.ParallelPrediction] = {}
+def _over(cluster: rk.Cluster, rate: float) -> rk.ParallelPrediction:
+    return _predicted(with_network(cluster, rate))
 
 
 def slow_link() -> str:
     """The job by the rate of the network."""
-    clusters, predict = {gpu: _two(gpu) for gpu in _GPUS}, _kept
+    clusters, predict = {gpu: _two(gpu) for gpu in _GPUS}, _predicted
     rows = []
     for rate in _RATES:
         small, large = (_over(cluster, rate) for cluster in clusters.values())

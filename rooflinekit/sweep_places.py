@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -50,8 +51,9 @@ class Places:
         given = {"strategies": self.strategies, "savers": self.savers, "split": self.split != "even" or None}
         if extra := [name for name, value in given.items() if value is not None]:
             raise InputError(f"{', '.join(extra)}: of training steps on several devices: give clusters=[…] too")
-        self.machines()
+        _ = self.machines  # names that nobody knows
 
+    @cached_property
     def machines(self) -> tuple[Machine, ...]:
         """The GPUs, where they are these and no clusters."""
         gpus: Any = self.gpus
@@ -68,7 +70,7 @@ class Places:
         """The sweep."""
         if self.clusters is None:
             host = host_of(DEFAULT_HOST if self.host is None else self.host)
-            return swept(graphs, self.machines(), host, self.execution, sizes, memory=memory, together=together)
+            return swept(graphs, self.machines, host, self.execution, sizes, memory=memory, together=together)
         from rooflinekit.study.sweep_teams import plan_on_clusters
 
         return plan_on_clusters(

@@ -129,7 +129,7 @@ def sweep(
             raise InputError("a table of ops is timed at once: leave out, executor and workers out")
         from rooflinekit.study.sweep import sweep_table
 
-        return sweep_table(workload, places.machines())
+        return sweep_table(workload, places.machines)
     if out is not None:
         check_out(Path(out))
     graphs, sizes = _open_graphs(workload, inputs, places.mode(mode), options)

@@ -7,9 +7,11 @@ from typing import Protocol
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter
 
 from rooflinekit.model.roofline import Timing
-from rooflinekit.present.plot_style import BOUND_COLOURS, BOUND_HATCHES, FAINT
+from rooflinekit.present.chart_scales import unit_of
+from rooflinekit.present.plot_style import BOUND_COLOURS, BOUND_HATCHES, FAINT, INK, Style, plain_frame
 
 Run = tuple[float, float, Hashable]  # start and end in seconds, and what it is
 
@@ -47,6 +49,18 @@ def merged(runs: Iterable[Run], least_gap_s: float) -> list[Run]:
         else:
             found.append((start, end, what))
     return found
+
+
+def time_axis(ax: Axes, total_s: float, style: Style) -> None:
+    """The step's time from left to right, its end marked; lanes have names in the place of ticks."""
+    scale, unit = unit_of(total_s)
+    ax.set_xlim(0, (total_s or 1.0) * 1.005)
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / scale:g}"))
+    ax.set_xlabel(f"Time in the step ({unit})", fontsize=style.axis_font)
+    plain_frame(ax, style, grid="x")
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    ax.axvline(total_s, color=INK, linewidth=0.6, linestyle=":")
 
 
 def draw_bars(ax: Axes, lane: float, runs: Sequence[Run], colour: str, hatch: str, edge: str = "") -> None:

@@ -7,12 +7,20 @@ from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
 
 from rooflinekit.ir.op import Op
-from rooflinekit.present.chart_scales import unit_of
 from rooflinekit.present.plot_labels import Ruler
-from rooflinekit.present.plot_lanes import HALF, IDLE, SEEN, Run, draw_bars, draw_kernels, kernel_handles, merged
+from rooflinekit.present.plot_lanes import (
+    HALF,
+    IDLE,
+    SEEN,
+    Run,
+    draw_bars,
+    draw_kernels,
+    kernel_handles,
+    merged,
+    time_axis,
+)
 from rooflinekit.present.plot_style import (
     FAINT,
     INK,
@@ -24,7 +32,6 @@ from rooflinekit.present.plot_style import (
     fit_page,
     key_above,
     new_axes,
-    plain_frame,
     style_of,
 )
 from rooflinekit.present.plot_timeline_parallel import parallel_timeline
@@ -66,16 +73,9 @@ def timeline(
 
 
 def _prepare(ax: Axes, p: Prediction, style: Style) -> None:
-    scale, unit = unit_of(p.total_s)
-    ax.set_xlim(0, (p.total_s or 1.0) * 1.005)
     ax.set_ylim(-0.2, _CPU + HALF + 0.4)
     ax.set_yticks([_CPU, _GPU, _MODULES], ["CPU", "GPU", "module"])
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / scale:g}"))
-    ax.set_xlabel(f"Time in the step ({unit})", fontsize=style.axis_font)
-    plain_frame(ax, style, grid="x")
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
-    ax.axvline(p.total_s, color=INK, linewidth=0.6, linestyle=":")
+    time_axis(ax, p.total_s, style)
 
 
 def _lanes(ax: Axes, p: Prediction) -> None:

@@ -8,11 +8,19 @@ from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
 
-from rooflinekit.present.chart_scales import unit_of
 from rooflinekit.present.plot_labels import Ruler
-from rooflinekit.present.plot_lanes import HALF, IDLE, SEEN, Run, draw_bars, draw_kernels, kernel_handles, merged
+from rooflinekit.present.plot_lanes import (
+    HALF,
+    IDLE,
+    SEEN,
+    Run,
+    draw_bars,
+    draw_kernels,
+    kernel_handles,
+    merged,
+    time_axis,
+)
 from rooflinekit.present.plot_style import (
     BLUE,
     FAINT,
@@ -25,7 +33,6 @@ from rooflinekit.present.plot_style import (
     fit_page,
     key_above,
     new_axes,
-    plain_frame,
 )
 from rooflinekit.strategies.prediction import ParallelPrediction, Share
 from rooflinekit.strategies.queues import Message
@@ -131,16 +138,9 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _prepare(ax: Axes, p: ParallelPrediction, lanes: Sequence[_Lane], style: Style) -> None:
-    scale, unit = unit_of(p.total_s)
-    ax.set_xlim(0, (p.total_s or 1.0) * 1.005)
     ax.set_ylim(lanes[-1].height - 0.5, lanes[0].height + 0.95)
     ax.set_yticks([lane.height for lane in lanes], [lane.name for lane in lanes])
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / scale:g}"))
-    ax.set_xlabel(f"Time in the step ({unit})", fontsize=style.axis_font)
-    plain_frame(ax, style, grid="x")
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
-    ax.axvline(p.total_s, color=INK, linewidth=0.6, linestyle=":")
+    time_axis(ax, p.total_s, style)
 
 
 def _grow(ax: Axes, style: Style) -> None:

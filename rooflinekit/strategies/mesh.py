@@ -81,7 +81,7 @@ def _groups(setting: Setting, mesh: Mesh, copies: int) -> dict[str, Sequence[int
     """The first device's groups. Those of a tensor group are neighbours, then come copies, then stages."""
     numbers, plane = setting.numbers, mesh.tensor * copies
     found: dict[str, Sequence[int]] = {
-        "tensor": numbers[: mesh.tensor], "data": numbers[: plane : mesh.tensor], "pipe": (numbers[0], numbers[0]),
+        "tensor": numbers[: mesh.tensor], "data": numbers[: plane : mesh.tensor],
         "expert": numbers[: mesh.tensor * mesh.expert : mesh.tensor],
         "expert data": numbers[: plane : mesh.tensor * mesh.expert],
     }  # fmt: skip

@@ -258,7 +258,6 @@ def _as_one(graph: Graph, members: set[str], phase: Phase) -> tuple[PricedOp, ..
     if not places:
         return graph.priced
     first, end = places[0], places[-1] + 1
-    after = {spec.memory for i in places if graph.priced[i].costs for spec in graph.priced[i].op.outputs}
     own = set(places)
     early: list[PricedOp] = []
     late: list[PricedOp] = []

@@ -71,7 +71,8 @@ def cut(graph: Graph, parts: int, *, reduces: bool = True) -> Graph:
     sizes = [int(w.bytes) for w in graph.weights if w.role is Role.WEIGHT]
     kept = sum(sizes) - sum(int(w.bytes) for w in graph.weights if w.memory in whole) * (parts - 1) / parts
     step = Fraction(round(kept), max(1, sum(sizes)))
-    priced = [_part(p, parts, inner, column, rows, shrunk, step, _places(pairs), casts) for p in _enumerated(graph)]
+    spans = _places(pairs)
+    priced = [_part(p, parts, inner, column, rows, shrunk, step, spans, casts) for p in enumerate(graph.priced)]
     put = Insertions()
     for k, pair in enumerate(pairs if reduces else ()):
         _reductions(graph, pair, k, put)
@@ -93,10 +94,6 @@ def _check_heads(graph: Graph, pairs: list[Pair], parts: int) -> None:
             heads = int(p.op.inputs[0].shape[1]) if "scaled_dot_product" in p.op.kind else parts
             if heads % parts:
                 raise InputError(f"{p.op.module}: {heads} heads cannot be cut for {parts} devices")
-
-
-def _enumerated(graph: Graph) -> list[tuple[int, PricedOp]]:
-    return list(enumerate(graph.priced))
 
 
 def _places(pairs: list[Pair]) -> list[tuple[int, int]]:
