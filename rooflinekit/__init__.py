@@ -11,7 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rooflinekit.collective_workflows import collective_time
+    from rooflinekit.api.collectives import collective_time
+    from rooflinekit.api.measure import measure_model
+    from rooflinekit.api.parallel import fit_into, parallel
+    from rooflinekit.api.predict import compare_gpus, predict, trace
+    from rooflinekit.api.report import save_report
+    from rooflinekit.api.serve import serve
+    from rooflinekit.api.sweep import search, sweep
+    from rooflinekit.api.transfer import transfer
     from rooflinekit.cost.table import rule, traffic
     from rooflinekit.hardware.catalog import devices
     from rooflinekit.hardware.cluster import Cluster
@@ -22,34 +29,29 @@ if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph
     from rooflinekit.ir.inputs import Input
     from rooflinekit.ir.op import Op
-    from rooflinekit.measurement import measure_model
-    from rooflinekit.parallel_workflows import fit_into, parallel
-    from rooflinekit.present import plot
-    from rooflinekit.present.chrome_trace import save_trace
-    from rooflinekit.reporting import save_report
+    from rooflinekit.present.figures import plot
+    from rooflinekit.present.traces.chrome import save_trace
     from rooflinekit.serving.decoder import Decoder
     from rooflinekit.serving.serve import Serving
     from rooflinekit.serving.settings import Engine
-    from rooflinekit.serving_workflows import serve
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.strategies.prediction import ParallelPrediction
     from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Mesh, Savers
-    from rooflinekit.study.advice import Advice, advise
-    from rooflinekit.study.crossover import bandwidth_to_match, compute_bound_from, gpu_bound_from
-    from rooflinekit.study.explanation import Explanation, explain
-    from rooflinekit.study.gpu_comparison import GpuComparison
-    from rooflinekit.study.intensity import Intensity, intensity
-    from rooflinekit.study.profile import Profile
-    from rooflinekit.study.validation import Validation
-    from rooflinekit.sweep_workflows import search, sweep
-    from rooflinekit.workflows import compare_gpus, predict, trace
+    from rooflinekit.study.compare.crossover import bandwidth_to_match, compute_bound_from, gpu_bound_from
+    from rooflinekit.study.compare.gpus import GpuComparison
+    from rooflinekit.study.compare.intensity import Intensity, intensity
+    from rooflinekit.study.explain.advice import Advice, advise
+    from rooflinekit.study.explain.explanation import Explanation, explain
+    from rooflinekit.study.profile.profile import Profile
+    from rooflinekit.study.profile.validation import Validation
+    from rooflinekit.study.transfer.transferred import Transferred
 
 __version__ = "0.1.0"
 
 # Loaded when first used (PEP 562): torch alone takes two seconds, and `rooflinekit devices` needs none of it.
 _HOME = {
-    "Advice": "study.advice",
+    "Advice": "study.explain.advice",
     "Cluster": "hardware.cluster",
     "Cost": "ir.cost",
     "Decoder": "serving.decoder",
@@ -58,47 +60,49 @@ _HOME = {
     "Device": "hardware.device",
     "Engine": "serving.settings",
     "Execution": "step.execution",
-    "Explanation": "study.explanation",
+    "Explanation": "study.explain.explanation",
     "FSDP": "strategies.records",
     "Gemm": "ir.cost",
-    "GpuComparison": "study.gpu_comparison",
+    "GpuComparison": "study.compare.gpus",
     "Graph": "ir.graph",
     "Host": "hardware.host",
     "Input": "ir.inputs",
-    "Intensity": "study.intensity",
+    "Intensity": "study.compare.intensity",
     "Mesh": "strategies.records",
     "Op": "ir.op",
     "ParallelPrediction": "strategies.prediction",
     "Prediction": "step.prediction",
-    "Profile": "study.profile",
+    "Profile": "study.profile.profile",
     "Serving": "serving.serve",
     "Savers": "strategies.records",
-    "Validation": "study.validation",
-    "advise": "study.advice",
-    "bandwidth_to_match": "study.crossover",
+    "Transferred": "study.transfer.transferred",
+    "Validation": "study.profile.validation",
+    "advise": "study.explain.advice",
+    "bandwidth_to_match": "study.compare.crossover",
     "clusters": "hardware.specs",
-    "collective_time": "collective_workflows",
-    "compare_gpus": "workflows",
-    "compute_bound_from": "study.crossover",
+    "collective_time": "api.collectives",
+    "compare_gpus": "api.predict",
+    "compute_bound_from": "study.compare.crossover",
     "devices": "hardware.catalog",
-    "explain": "study.explanation",
-    "fit_into": "parallel_workflows",
-    "gpu_bound_from": "study.crossover",
-    "intensity": "study.intensity",
+    "explain": "study.explain.explanation",
+    "fit_into": "api.parallel",
+    "gpu_bound_from": "study.compare.crossover",
+    "intensity": "study.compare.intensity",
     "load_cluster": "hardware.specs",
     "load_device": "hardware.specs",
     "load_host": "hardware.specs",
-    "measure_model": "measurement",
-    "parallel": "parallel_workflows",
-    "plot": "present",
-    "predict": "workflows",
+    "measure_model": "api.measure",
+    "parallel": "api.parallel",
+    "plot": "present.figures",
+    "predict": "api.predict",
     "rule": "cost.table",
-    "save_report": "reporting",
-    "save_trace": "present.chrome_trace",
-    "search": "sweep_workflows",
-    "serve": "serving_workflows",
-    "sweep": "sweep_workflows",
-    "trace": "workflows",
+    "save_report": "api.report",
+    "save_trace": "present.traces.chrome",
+    "search": "api.sweep",
+    "serve": "api.serve",
+    "sweep": "api.sweep",
+    "trace": "api.predict",
+    "transfer": "api.transfer",
     "traffic": "cost.table",
 }
 
@@ -127,6 +131,7 @@ __all__ = [
     "Profile",
     "Savers",
     "Serving",
+    "Transferred",
     "Validation",
     "advise",
     "bandwidth_to_match",
@@ -154,6 +159,7 @@ __all__ = [
     "sweep",
     "trace",
     "traffic",
+    "transfer",
 ]
 
 

@@ -1,6 +1,6 @@
 """`python -m rooflinekit`."""
 
-from rooflinekit.cli import main
+from rooflinekit.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -10,16 +10,20 @@ Each error is also the builtin it refines, so that `except ValueError` still wor
     ├── FormatError(ValueError)            a number format that the device does not have
     ├── SizeError(ValueError)              a named size missing, unknown, or not a positive integer
     ├── InputError(ValueError)             an input description that cannot be read
+    │   └── CapacityError                  a served model that does not fit the memory
     ├── TargetError(ValueError)            a model that cannot be found or built
     ├── TraceError(RuntimeError)           a model that cannot be traced
     ├── UnknownOpError(LookupError)        an op without a cost rule, in strict mode
     ├── DuplicateRuleError(ValueError)     a second cost rule for one op
+    ├── PluginError(RuntimeError)          rules or specifications of another package that cannot be loaded
     ├── CampaignError(ValueError)          a file of measurements that cannot be used
     ├── MeasureError(RuntimeError)         a model that cannot be run on the hardware at hand
+    ├── SweepError(RuntimeError)           the processes of a sweep are gone, or cannot be started
     ├── ComparisonError(ValueError)        two predictions that cannot be compared
     └── OutputError(OSError)               a file that cannot be written
 
-The command line prints the message of any of them as one line and exits with status 2.
+The command line prints the message of any of them as one line and exits with status 2. `SweepWarning` is no error: a
+sweep that goes on warns with it of what it has met.
 """
 
 from __future__ import annotations
@@ -29,11 +33,22 @@ from collections.abc import Iterable
 
 
 class RooflinekitError(Exception):
-    """Base of every error that rooflinekit raises on purpose."""
+    """Base of every error that rooflinekit raises on purpose. Its message is one line, whatever it quotes."""
 
     def __str__(self) -> str:
         # KeyError and LookupError would show the repr of their argument.
-        return str(self.args[0]) if self.args else ""
+        return printable(" ".join(str(self.args[0]).split())) if self.args else ""
+
+
+def printable(text: str) -> str:
+    """The text with letters that a terminal would act upon, such as tabs and escapes, written out.
+
+    >>> printable("sm\\tcount")
+    'sm\\\\tcount'
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 class UnitError(RooflinekitError, ValueError):
@@ -72,6 +87,10 @@ class InputError(RooflinekitError, ValueError):
     """An input description cannot be read."""
 
 
+class CapacityError(InputError):
+    """A served model does not fit the memory."""
+
+
 class TargetError(RooflinekitError, ValueError):
     """A model cannot be found, imported or built."""
 
@@ -86,15 +105,30 @@ class TraceError(RooflinekitError, RuntimeError):
 
 
 class UnknownOpError(RooflinekitError, LookupError):
-    """An op has no cost rule, and `strict` was asked for."""
+    """An op has no cost rule, and `strict` was asked for. Its message ends with a rule to begin with, line by line."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(printable, str(self.args[0]).splitlines())) if self.args else ""
 
 
 class DuplicateRuleError(RooflinekitError, ValueError):
     """A cost rule for this op exists already."""
 
 
+class PluginError(RooflinekitError, RuntimeError):
+    """Rules or specifications that another installed package brings cannot be loaded."""
+
+
 class ComparisonError(RooflinekitError, ValueError):
     """Two predictions differ in something that a comparison must hold equal."""
+
+
+class SweepError(RooflinekitError, RuntimeError):
+    """The processes that a sweep was handed to are gone, or cannot be started."""
+
+
+class SweepWarning(UserWarning):
+    """Something went wrong in a sweep, and what was done about it."""
 
 
 class OutputError(RooflinekitError, OSError):

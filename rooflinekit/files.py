@@ -1,37 +1,175 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, locks that end with their process, and files of others, read within bounds."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from rooflinekit.errors import OutputError
+from rooflinekit.errors import OutputError, RooflinekitError
+
+#: Of a file that is read whole. JSON takes ten times its size in memory.
+MOST_BYTES = 32 * 2**20
+
+
+def read_bytes(path: Path, error: type[RooflinekitError], most: int = MOST_BYTES) -> bytes:
+    """What a regular file holds. Raises `error` for one that is missing, no regular file, or larger than `most`."""
+    content: bytes | None = None
+    try:
+        if stat.S_ISREG(path.stat().st_mode):  # a device or a pipe might never end
+            with path.open("rb") as stream:
+                content = stream.read(most + 1)
+    except (OSError, ValueError) as reason:  # ValueError: a name that no file can have
+        raise error(f"{path}: cannot be read: {getattr(reason, 'strerror', None) or reason}") from reason
+    if content is None:
+        raise error(f"{path}: is {'a directory' if path.is_dir() else 'no regular file'}; expected a file")
+    if len(content) > most:
+        raise error(f"{path}: is larger than {most >> 20} MiB; expected a smaller file")
+    return content
+
+
+def read_text(path: Path, error: type[RooflinekitError], most: int = MOST_BYTES) -> str:
+    """The text that a regular file holds, in UTF-8. Raises `error` as `read_bytes` does, and for other bytes."""
+    try:
+        return read_bytes(path, error, most).decode("utf-8")
+    except UnicodeDecodeError as reason:
+        raise error(f"{path}: is no text in UTF-8: {reason.reason} at byte {reason.start}") from reason
+
+
+def read_json(path: Path, error: type[RooflinekitError], most: int = MOST_BYTES) -> Any:
+    """The value that a JSON file holds. Raises `error` as `read_text` does, and for what is no JSON."""
+    return parse_json(read_text(path, error, most), error, str(path))
+
+
+def parse_json(text: str, error: type[RooflinekitError], label: str) -> Any:
+    """The value of a JSON text, NaN and infinities excluded. Raises `error`, beginning with the label."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except ValueError as reason:
+        raise error(f"{label}: is no JSON: {reason}") from None
+    except (RecursionError, MemoryError):
+        raise error(f"{label}: is no JSON that can be read: it nests too deep") from None
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+#: What file systems say that know no locks: there all goes on without, as it would with none else at work.
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
+_held: set[int] = set()  # descriptors of locks of this process
+
+
+def _let_go() -> None:
+    for descriptor in _held:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    # A forked process has the descriptors too, and would hold the locks when their owner is long gone.
+    os.register_at_fork(after_in_child=_let_go)
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, force: bool = True) -> Iterator[Path]:
     """A place beside `path` to write to, which becomes `path` when the block ends well, and goes when it does not.
 
-    Two processes that write the same file do not meet. Raises OutputError when it cannot be written, or exists and
-    `force` is not set.
+    Of two processes that write the same file one waits. What a process that was killed has left beside is taken over by
+    the next. Raises OutputError when it cannot be written, is a device or pipe, or exists and `force` is not set.
     """
-    if not force and os.path.lexists(path):
-        raise OutputError(f"{path}: exists; choose another file, or replace it with --force")
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    check_free(path, force=force)
+    check_kind(path)
+    beside = path.with_name(f".{path.name}.part")
     try:
-        yield beside
-        beside.replace(path)
+        with locked(beside, wait=True) as descriptor:
+            try:
+                os.ftruncate(descriptor, 0)
+                yield beside
+                os.fsync(descriptor)  # or a crash of the machine could leave the new name without the content
+                beside.replace(path)
+            except BaseException:  # not after the renaming: by then the name may be the next process's
+                with contextlib.suppress(OSError):
+                    beside.unlink(missing_ok=True)
+                raise
+    except OutputError:
+        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"{path}: cannot be written: {reason}") from error
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool) -> Iterator[int]:
+    """The descriptor of a file that no other process locks meanwhile; it is made if it is not there.
+
+    Raises BlockingIOError where another has it and `wait` is not set, and OSError where it cannot be opened.
+    """
+    descriptor = _lock(path, wait)
+    _held.add(descriptor)
+    try:
+        yield descriptor
     finally:
-        with contextlib.suppress(OSError, ValueError):  # a name that no file can have: nothing was written
-            beside.unlink(missing_ok=True)
+        _held.discard(descriptor)
+        os.close(descriptor)
+
+
+def _lock(path: Path, wait: bool) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _flock(descriptor, wait)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its owner has renamed or removed it while this one waited: another name now
+
+
+def _flock(descriptor: int, wait: bool) -> None:
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Raises OutputError for a file that exists, unless it may be replaced."""
+    if not force and os.path.lexists(path):
+        raise OutputError(f"{path}: exists; choose another file, or replace it with --force")
+
+
+def check_kind(path: Path) -> None:
+    """Raises OutputError for what is there and is no file, such as /dev/null: it would be replaced by one."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return  # not there, or cannot be reached: that is told when it is written
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OutputError(f"{path}: is no file but a device or pipe; choose another name")
 
 
 def write_text(text: str, path: Path, *, force: bool = True) -> None:
     """Writes a text in UTF-8. Raises OutputError as `replacing` does."""
     with replacing(path, force=force) as beside:
         beside.write_text(text, encoding="utf-8")
+
+
+def write_bytes(content: bytes, path: Path) -> None:
+    """Writes bytes. Raises OutputError as `replacing` does."""
+    with replacing(path) as beside:
+        beside.write_bytes(content)

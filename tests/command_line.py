@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from rooflinekit import cli
+from rooflinekit.cli import app as cli
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+os.environ["ROOFLINEKIT_CACHE_DIR"] = ""  # no trace outlives a test; tests/api/test_targets.py sets its own folder
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # read once: whichever test profiles first must find it
 import torch  # noqa: F401  imported once here, so that no test pays for it in its own time
 from command_line import Run, caller
@@ -45,7 +46,7 @@ def machine(device: Device) -> Machine:
 
 @pytest.fixture
 def host() -> Host:
-    """10 µs an op, 1 µs a view or further launch, half of it in backward, no latency."""
+    """10 µs an op, 1 µs a view or further launch, half of it in backward and under inductor, no latency."""
     return Host(
         name="round-host",
         description="round numbers",
@@ -55,6 +56,11 @@ def host() -> Host:
         launch_latency=0.0,
         sync=0.0,
         step=0.0,
+        compiled_launch=5e-6,
+        compiled_call=0.5,
+        guards=30e-6,
+        guard=0.0,
+        graph_entry=0.0,
         dram_bandwidth=1e11,
         copy_bandwidth_pageable=1e10,
         copy_bandwidth_pinned=1e10,

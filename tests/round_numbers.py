@@ -3,13 +3,21 @@
 from types import MappingProxyType
 
 from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.measured_ops import OPS
+from rooflinekit.model.families import ALL
 from rooflinekit.model.machine import Calibration, Constant, Spread
 
 #: Tiles, rows and single accesses cost nothing, nothing limits the power, and the shorter of two is hidden.
 _IDEAL = {
     **dict.fromkeys(("matrix_share", "lanes_share", "vector_share", "memory_share", "product_memory_share"), 1.0),
-    **dict.fromkeys(("matrix_convolution", "matrix_backward", "lanes_convolution", "lanes_winograd"), 1.0),
+    **dict.fromkeys(("matrix_convolution", "matrix_backward", "matrix_weight", "matrix_volume"), 1.0),
+    **dict.fromkeys(("lanes_convolution", "lanes_backward", "lanes_weight", "lanes_volume", "lanes_few"), 1.0),
+    **dict.fromkeys(
+        ("lanes_winograd", "lanes_winograd_weight", "lanes_fourier", "miopen_winograd", "emulated_bf16"), 1.0
+    ),
+    **dict.fromkeys(("miopen_lanes", "miopen_lanes_pixel", "miopen_lanes_weight"), 1.0),
+    **dict.fromkeys(("miopen_matrix", "miopen_matrix_weight"), 1.0),
+    **dict.fromkeys(("miopen_latency_cycles", "repeat_gap", "library_call"), 0.0),
+    "naive_cycles": 1.0,
     **dict.fromkeys(("matrix_tile_loss", "matrix_prologue", "matrix_latency_cycles"), 0.0),
     **dict.fromkeys(("lanes_tile_loss", "lanes_prologue", "lanes_latency_cycles"), 0.0),
     **dict.fromkeys(("matrix_energy", "lanes_energy"), 1e-30),
@@ -17,20 +25,25 @@ _IDEAL = {
     "attention_share": 1.0,
     "boost_headroom": 1.0,
     "eight_bit_energy": 0.5,
+    "eight_bit_share": 1.0,
+    "energy_size_exponent": 0.0,
+    "power_window": 0.0,
     **dict.fromkeys(("kernel_ramp_cycles", "product_ramp_cycles", "kernel_gap", "kernel_gap_graph"), 0.0),
     "special_rate": 16.0,
     "early_memory": 1.0,
-    **dict.fromkeys(("window_cycles", "shared_window_cycles"), 0.0),
+    **dict.fromkeys(("window_cycles", "shared_window_cycles", "single_window_cycles"), 0.0),
+    "single_tap_cycles": 1.0,
     **dict.fromkeys(
         ("tap_cycles", "shared_tap_cycles", "loop_tap_cycles", "sum_tap_cycles", "channel_tap_cycles"), 1.0
     ),
     "l2_bytes_per_clock": 32.0,
+    "cache_share": 1.0,
+    **dict.fromkeys(("barrier_cycles", "power_cycles", "ocml_power_cycles"), 0.0),
     "overlap": 1000.0,
-    "host_factor": 1.0,
     "energy_node_exponent": 1.0,
     "idle_share": 0.0,
 }
-FAMILIES = sorted({about.family for about in OPS.values()})
+FAMILIES = sorted(ALL)
 
 
 def constants(**values: float) -> Calibration:

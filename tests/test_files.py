@@ -1,12 +1,16 @@
 """Files appear whole or not at all."""
 
 import contextlib
+import os
+import stat
+import time
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from rooflinekit.errors import OutputError
-from rooflinekit.files import replacing, write_text
+from rooflinekit.files import locked, replacing, write_text
 
 
 def test_files_are_not_replaced_unasked(tmp_path: Path) -> None:
@@ -31,3 +35,67 @@ def test_what_fails_on_the_way_leaves_the_old_file_and_nothing_beside(tmp_path: 
         beside.write_text("half of")
         raise KeyboardInterrupt
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("x.yaml", "mine")]
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/full"])
+def test_a_device_is_not_replaced(tmp_path: Path, device: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.symlink_to(device)
+    os.mkfifo(tmp_path / "pipe")
+    for place in (path, tmp_path / "pipe"):
+        with pytest.raises(OutputError) as caught:
+            write_text("x", place)
+        assert str(caught.value) == f"{place}: is no file but a device or pipe; choose another name"
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert path.is_symlink()
+
+
+def test_what_a_killed_process_left_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / ".x.yaml.part").write_text("half of a text that is longer than the next")
+    write_text("whole", tmp_path / "x.yaml")
+    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("x.yaml", "whole")]
+
+
+def _writes(path: Path, word: str, times: int) -> None:
+    for _ in range(times):
+        with replacing(path) as beside, beside.open("w") as stream:
+            for _ in range(50):
+                stream.write(word)
+                stream.flush()
+
+
+def test_processes_that_write_one_file_take_turns(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    fork = get_context("fork")
+    writers = [fork.Process(target=_writes, args=(path, word * 10, 40)) for word in "abc"]
+    for writer in writers:
+        writer.start()
+    seen = set()
+    while any(writer.is_alive() for writer in writers):
+        with contextlib.suppress(FileNotFoundError):
+            seen.add(path.read_text())
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert seen <= {"a" * 500, "b" * 500, "c" * 500}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.txt"]
+
+
+def _holds(path: Path) -> None:
+    with locked(path, wait=False):
+        path.write_text("held")
+        os.fork()  # its child goes on when it has ended, and holds nothing
+        time.sleep(600 if path.exists() else 0)
+
+
+def test_a_lock_ends_with_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    owner = get_context("fork").Process(target=_holds, args=(path,))
+    owner.start()
+    while not path.read_text():
+        time.sleep(0.01)
+    with pytest.raises(BlockingIOError), locked(path, wait=False):
+        pass
+    owner.kill()
+    owner.join()
+    with locked(path, wait=False):
+        pass

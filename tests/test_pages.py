@@ -10,7 +10,9 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-@pytest.mark.parametrize("part", ["rules", "constants", "execution", "what_if", "figures", "links", "many_gpus"])
+@pytest.mark.parametrize(
+    "part", ["rules", "constants", "execution", "what_if", "figures", "links", "many_gpus", "schemas"]
+)
 def test_the_page_is_current(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if part in ("what_if", "many_gpus") and find_spec("timm") is None:
         pytest.skip("shows a model of timm")

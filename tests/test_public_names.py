@@ -22,7 +22,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = rk.tarce
 
 
-@pytest.mark.parametrize("module", ["rooflinekit", "rooflinekit.cli", "rooflinekit.hardware.specs"])
+@pytest.mark.parametrize("module", ["rooflinekit", "rooflinekit.cli.app", "rooflinekit.hardware.specs"])
 def test_torch_is_not_imported(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Literal
 
 from rooflinekit.errors import InputError, RooflinekitError
+from rooflinekit.files import write_text
 from rooflinekit.hardware import cpu_detection
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
@@ -30,7 +32,9 @@ def specification(
     option: what a message says to pass. Raises InputError for hardware without a specification, or that is not there.
     """
     if spec is not None:
-        return load_device(spec, allow_draft=allow_draft)
+        found = load_device(spec, allow_draft=allow_draft)
+        _check_kind(found, kind, option)
+        return found
     if kind == "cuda":
         from rooflinekit.calibrate import timers
 
@@ -46,6 +50,72 @@ def specification(
         ) from error
 
 
+def _check_kind(device: Device, kind: Kind, option: str) -> None:
+    wanted = "cpu" if kind == "cpu" else "gpu"
+    if device.kind != wanted:
+        raise InputError(f"{option} {device.name}: is a {device.kind.upper()}; expected the {wanted.upper()} at hand")
+
+
+def check_here(device: Device, kind: Kind, index: int = 0) -> None:
+    """Raises InputError where a specification cannot be of the hardware at hand: other vectors, more cores.
+
+    What is measured is kept under the specification's name.
+    """
+    if kind == "cpu":
+        here = cpu_detection.describe_cpu().mapping
+        there, said = device.compute_capability, here["compute_capability"]
+        if here["vendor"] and device.vendor not in (here["vendor"], "generic", "unknown"):
+            raise InputError(
+                f"--spec {device.name}: is a CPU by {device.vendor}, the one here is by {here['vendor']}: pass the "
+                "specification of this CPU, or none"
+            )
+        if there and said and there != said:
+            raise InputError(
+                f"--spec {device.name}: its vectors are {there}, those of the CPU here {said}: pass the specification "
+                "of this CPU, or none"
+            )
+        on_threads(device, None)
+    else:
+        from rooflinekit.calibrate import timers
+
+        name = timers.gpu_name(index)
+        try:
+            known = load_device(name, allow_draft=True)
+        except RooflinekitError:
+            return  # of a GPU that is not shipped, the file says what it is
+        if known.compute_capability != device.compute_capability:
+            raise InputError(f"--spec {device.name}: the GPU here is {name}, of another architecture")
+
+
+def cpu_specification(file: Path | None = None) -> tuple[Device, Path | None]:
+    """That of the CPU at hand by its name; else one that is made in a second of measuring, and kept in a file.
+
+    file: where; by default the CPU's name in this folder. One that is there already is taken as it is. Raises SpecError
+    where Linux says too little, OutputError for a file that cannot be written.
+    """
+    said = cpu_detection.describe_cpu().mapping
+    try:
+        return load_device(str(said["display_name"])), None
+    except RooflinekitError:
+        pass
+    file = file or Path(f"{said['name']}.yaml")
+    if not file.exists():
+        from rooflinekit.calibrate import cpu_at_hand
+        from rooflinekit.hardware.spec_text import device_text
+
+        cores = min(int(said["sm_count"]), usable_cores())
+        device = cpu_at_hand.device_of(cpu_at_hand.measured_rates(cores))
+        write_text(
+            device_text(device, f"{device.display_name}, from what Linux reports and a second of measuring."), file
+        )
+    return load_device(file), file
+
+
+def usable_cores() -> int:
+    """How many this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def on_threads(device: Device, threads: int | None) -> Device:
     """A CPU as it is with so many of its cores; None stands for all.
 
@@ -54,7 +124,7 @@ def on_threads(device: Device, threads: int | None) -> Device:
     wanted = device.sm_count if threads is None else threads
     if not 0 < wanted <= device.sm_count:
         raise InputError(f"threads: {device.name} has {device.sm_count} cores; got {wanted}")
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    here = usable_cores()
     if wanted > here:
         raise InputError(
             f"threads: {device.name} has {wanted} cores, this process may use {here}; choose fewer threads, or the "

@@ -14,10 +14,12 @@ A file is a CSV table. Comment lines at its head name the GPU, the source, its l
     graph     the kernel and the gap before it in a CUDA graph
     backend   the same, with what a serving library does around the kernel
     event     one eager call between two CUDA events, synchronised each time: the CPU's work before and after the launch
+A line `# calls: 54` says that so few calls were timed in a row that the board's power was no limit to the shortest.
 """
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,9 +31,10 @@ import pandas as pd
 
 from rooflinekit.calibrate.measured_ops import check_ops
 from rooflinekit.errors import CampaignError, InputError
-from rooflinekit.files import write_text
+from rooflinekit.files import read_text, write_text
 
 TIMINGS = ("profiler", "graph", "backend", "event")
+_MOST_COLUMNS = 100
 HEADER = ("gpu", "source", "licence", "timing")
 
 
@@ -49,6 +52,11 @@ class Campaign:
     rows: pd.DataFrame
     notes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
+    @property
+    def calls(self) -> float:
+        """How many calls were timed in a row, by the note of that name; without it so many that the board is warm."""
+        return float(self.notes.get("calls", "inf"))
+
 
 def load_campaigns(folder: Path) -> tuple[Campaign, ...]:
     """Every campaign of ops below `folder`; those of collectives, in its folder `links`, are `link_campaign`'s.
@@ -63,12 +71,8 @@ def load_campaigns(folder: Path) -> tuple[Campaign, ...]:
 
 def read_campaign(file: Path) -> Campaign:
     """One campaign. Raises CampaignError with file and line for what is not one."""
-    try:
-        with file.open(encoding="utf-8") as lines:
-            head = _header(file, lines)
-        rows = pd.read_csv(file, comment="#")
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise CampaignError(f"{file}: not a campaign: {' '.join(str(error).split())}") from error
+    text = read_text(file, CampaignError)
+    head, rows = _header(file, text.splitlines()), read_rows(file, text)
     if not isinstance(rows.index, pd.RangeIndex):
         raise CampaignError(f"{file}: its rows have more cells than its head line has columns")
     missing = [name for name in ("op", "dtype", "seconds") if name not in rows]
@@ -79,10 +83,10 @@ def read_campaign(file: Path) -> Campaign:
     seconds = pd.to_numeric(rows["seconds"], errors="coerce")
     wrong = np.flatnonzero(~(seconds > 0) | ~np.isfinite(seconds))
     if wrong.size:
-        got, line = rows["seconds"].tolist()[wrong[0]], _row_lines(file)[wrong[0]]
-        raise CampaignError(f"{file}: line {line}: seconds: expected a positive number; got {got!r}")
+        got, line = rows["seconds"].tolist()[wrong[0]], _row_lines(text)[wrong[0]]
+        raise CampaignError(f"{file}: line {line}: seconds: expected a positive number; got {got!r:.60}")
     try:
-        check_ops(rows.set_axis(_row_lines(file)[: len(rows)]))
+        check_ops(rows.set_axis(_row_lines(text)[: len(rows)]))
     except InputError as error:
         raise CampaignError(f"{file}: {re.sub('^row ', 'line ', str(error))}") from error
     return Campaign(
@@ -92,9 +96,20 @@ def read_campaign(file: Path) -> Campaign:
     )
 
 
-def _row_lines(file: Path) -> list[int]:
+def read_rows(file: Path, text: str) -> pd.DataFrame:
+    """The table of a campaign. Raises CampaignError for what is no table of at most a hundred columns."""
+    heading = next((line for line in text.splitlines() if line.partition("#")[0].strip()), "")
+    if heading.count(",") > _MOST_COLUMNS or "\0" in text:
+        raise CampaignError(f"{file}: not a campaign: expected a table of at most {_MOST_COLUMNS} columns of text")
+    try:
+        return pd.read_csv(io.StringIO(text), comment="#")
+    except (ValueError, OverflowError) as error:  # what pandas raises for other tables
+        raise CampaignError(f"{file}: not a campaign: {' '.join(str(error).split())[:200]}") from error
+
+
+def _row_lines(text: str) -> list[int]:
     """On which line of the file each row stands."""
-    lines = enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+    lines = enumerate(text.splitlines(), start=1)
     return [number for number, line in lines if line.partition("#")[0].strip()][1:]
 
 
@@ -108,8 +123,10 @@ def _header(file: Path, lines: Iterable[str]) -> dict[str, str]:
     missing = [key for key in HEADER if not found.get(key)]
     if missing:
         raise CampaignError(f"{file}: expected a line '# {missing[0]}: …' at its head")
+    if not re.fullmatch(r"[1-9]\d*", found.get("calls", "1")):
+        raise CampaignError(f"{file}: calls: expected a positive integer; got {found['calls']!r}")
     if found["timing"] not in TIMINGS:
-        raise CampaignError(f"{file}: timing: expected {', '.join(TIMINGS)}; got {found['timing']!r}")
+        raise CampaignError(f"{file}: timing: expected {', '.join(TIMINGS)}; got {found['timing']!r:.60}")
     return found
 
 

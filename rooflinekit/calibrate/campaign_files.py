@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rooflinekit.calibrate.campaign import Campaign, read_campaign
+from rooflinekit.calibrate.host_ops import HOST_OPS
+from rooflinekit.calibrate.measured_ops import OPS
 from rooflinekit.calibrate.record_file import Measurement, Recorded, read_record
 from rooflinekit.calibrate.samples import summarize
-from rooflinekit.errors import CampaignError
+from rooflinekit.errors import CampaignError, nearest
+from rooflinekit.files import read_bytes
 
 Content = Recorded | Campaign
+
+STATUSES = ("ok", "unsupported", "out of memory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,8 @@ def read_file(file: Path) -> Content:
 
     Raises CampaignError with line and reason for a file that is neither, or breaks its rules.
     """
+    if not file.is_file():  # a device or a pipe might never end
+        read_bytes(file, CampaignError)
     try:
         with file.open("rb") as stream:
             first = stream.read(1)
@@ -73,11 +80,22 @@ def validate(files: Iterable[Path]) -> dict[Path, str]:
     return found
 
 
+def shortened(text: str) -> str:
+    """At most 120 letters of it."""
+    return text if len(text) <= 120 else f"{text[:119]}…"
+
+
 def _check(recorded: Recorded, file: Path) -> None:
     """What the chain of checks does not see: a program that writes other numbers than measured ones."""
     seen: dict[tuple[str, int], int] = {}
     for line, one in enumerate(recorded.measurements, start=2):
-        what = f"{file}: line {line}: {one.case.key}"
+        what = f"{file}: line {line}: {shortened(one.case.key)}"
+        if one.case.op not in OPS and one.case.op not in HOST_OPS:
+            raise CampaignError(
+                f"{what}: no op is called {one.case.op!r:.60}{nearest(one.case.op[:60], [*OPS, *HOST_OPS])}"
+            )
+        if one.status not in STATUSES:
+            raise CampaignError(f"{what}: status: expected {', '.join(STATUSES)}; got {one.status!r:.60}")
         wrong = [seconds for seconds in one.seconds if not 0 < seconds < math.inf]
         if wrong:
             raise CampaignError(f"{what}: seconds: expected positive numbers; got {wrong[0]!r}")

@@ -14,6 +14,8 @@ import pandas as pd
 from rooflinekit.calibrate.case_columns import ITEMSIZE, Candidates, column, itemsize, maths
 from rooflinekit.calibrate.convolution_cases import CONVOLUTIONS, convolution
 from rooflinekit.calibrate.operator_cases import OPERATORS, operator_work
+from rooflinekit.calibrate.repeated_cases import again, product_again, repeated
+from rooflinekit.hardware.device import Device
 from rooflinekit.model.rows import (
     MOST_THREADS,
     NORM_PASSES,
@@ -21,6 +23,7 @@ from rooflinekit.model.rows import (
     SOFTMAX_PASSES,
     WARP,
     WARP_ROW,
+    normalized,
 )
 from rooflinekit.model.work import (
     ATTENTION,
@@ -48,9 +51,12 @@ ELEMENTWISE = {
 _CASES: dict[str, Callable[[pd.DataFrame], Candidates]] = {}
 
 
-def candidates(op: str, rows: pd.DataFrame) -> Candidates:
-    """The algorithms that may run the measurements of one op, each with where it can (None for everywhere)."""
-    return _CASES[op](rows)
+def candidates(op: str, rows: pd.DataFrame, device: Device | None = None) -> Candidates:
+    """The algorithms that may run the measurements of one op, each with where it can (None for everywhere).
+
+    device: whose libraries they are of; without one those of NVIDIA's GPUs.
+    """
+    return convolution(rows, device) if op in CONVOLUTIONS else _CASES[op](rows)
 
 
 def _case(*ops: str) -> Callable[[Callable[[pd.DataFrame], Candidates]], Callable[[pd.DataFrame], Candidates]]:
@@ -59,9 +65,6 @@ def _case(*ops: str) -> Callable[[Callable[[pd.DataFrame], Candidates]], Callabl
         return function
 
     return register
-
-
-_case(*CONVOLUTIONS)(convolution)
 
 
 @_case(*OPERATORS)
@@ -84,6 +87,7 @@ def product(rows: pd.DataFrame) -> Candidates:
         vector_flop=bias * m,
         read_bytes=size * (b * (m * k + k * n) + bias),
         write_bytes=out * b * m * n,
+        recent=product_again(rows, size * b * m * k, size * (b * k * n + bias), out * b * m * n),
     )
     return [((work,), None)]
 
@@ -91,9 +95,10 @@ def product(rows: pd.DataFrame) -> Candidates:
 @_case("mm_quantized")
 def quantized_product(rows: pd.DataFrame) -> Candidates:
     """An 8-bit product [m, k] × [k, n] of a 16-bit input: its largest value, its scaling to 8 bits, the product."""
-    m, k = column(rows, "m"), column(rows, "k")
+    m, n, k = column(rows, "m"), column(rows, "n"), column(rows, "k")
     count = len(rows)
-    recent = Recent.of(np.arange(count), 2 * m * k)
+    # the product before has passed since the last round
+    recent = Recent.of(np.arange(count), 2 * m * k, np.where(column(rows, "copies", 0) > 0, k * n + 2 * m * n, 0.0))
     largest = Work.of(count, vector_flop=2 * m * k, read_bytes=2 * m * k, recent=recent)
     scaled = Work.of(count, vector_flop=m * k, read_bytes=2 * m * k, write_bytes=m * k, recent=recent)
     [((work,), _)] = product(rows)
@@ -106,7 +111,7 @@ def quantize(rows: pd.DataFrame) -> Candidates:
     """[rows, cols] in 16 bits → 8 bits with a given scale: one multiplication an element."""
     n = column(rows, "rows") * column(rows, "cols")
     work = Work.of(len(rows), vector_flop=n, read_bytes=2 * n, write_bytes=n)
-    return [((work,), None)]
+    return [((repeated(rows, work),), None)]
 
 
 @_case(*ELEMENTWISE)
@@ -120,10 +125,11 @@ def elementwise(rows: pd.DataFrame) -> Candidates:
         len(rows),
         vector_flop=vector * n,
         special_flop=special * n,
+        powers=np.where(rows["op"].isin(["pow", "powu"]), n, 0.0),
         read_bytes=reads * size * n,
         write_bytes=size * n,
     )
-    return [((work,), None)]
+    return [((repeated(rows, work),), None)]
 
 
 @_case("softmax")
@@ -143,7 +149,7 @@ def softmax(rows: pd.DataFrame) -> Candidates:
         row_bytes=2 * size * c,
         threads=np.where(c > WARP_ROW, np.minimum(c // 4, MOST_THREADS), WARP),
     )
-    return [((work,), None)]
+    return [((repeated(rows, work),), None)]
 
 
 @_case("layernorm")
@@ -157,12 +163,12 @@ def layer_norm(rows: pd.DataFrame) -> Candidates:
         read_bytes=size * (r * c + 2 * c),
         write_bytes=size * r * c + 8 * r,
         rows=r,
-        columns=c,
+        columns=c * normalized(size),
         passes=NORM_PASSES,
         row_bytes=size * c,
         threads=NORM_THREADS,
     )
-    return [((work,), None)]
+    return [((repeated(rows, work),), None)]
 
 
 @_case("llm_norm", "llm_act", "llm_gelu", "llm_rope", "llm_add")
@@ -186,15 +192,15 @@ def serving(rows: pd.DataFrame) -> Candidates:
         rows=np.where(rows["op"].eq("llm_gelu"), 0, r),  # whose blocks take elements of any row
         accesses=single * n,
     )
-    return [((work,), None)]
+    return [((repeated(rows, work),), None)]
 
 
-#: Tensors read and written, vector and special operations, and single loads and stores, an element.
+#: Tensors read and written, vector and special operations, and single loads, an element. Nothing waits for a store.
 _SERVING = {
-    "llm_norm": (1, 1, 4, 0, 4),  # a row is read twice, and a weight beside each element
-    "llm_act": (2, 1, 4, 2, 3),
-    "llm_gelu": (1, 1, 4, 1, 2),
-    "llm_rope": (1, 1, 3, 0, 3),  # cosine or sine beside each element
+    "llm_norm": (1, 1, 4, 0, 3),  # a row is read twice, and a weight beside each element
+    "llm_act": (2, 1, 4, 2, 2),
+    "llm_gelu": (1, 1, 4, 1, 1),
+    "llm_rope": (1, 1, 3, 0, 2),  # cosine or sine beside each element
     "llm_add": (2, 1, 1, 0, 0),
 }
 
@@ -238,7 +244,7 @@ def attention(rows: pd.DataFrame) -> Candidates:
         + 2 * kv_size * b * kv_heads * np.minimum(t, np.where(window > 0, window + s, t)) * d,
         write_bytes=size * b * heads * s * d,
     )
-    return [((work,), None)]
+    return [((repeated(rows, work),), None)]
 
 
 @_case("attention_call")
@@ -248,4 +254,4 @@ def attention_call(rows: pd.DataFrame) -> Candidates:
     moved = itemsize(rows) * b * s * (heads + 2 * kv_heads) * d
     put = Work.of(len(rows), read_bytes=moved, write_bytes=moved, recent=Recent.of(np.arange(len(rows)), moved))
     [((work,), _)] = attention(rows)
-    return [((put, work), None)]
+    return [((put, replace(work, recent=again(rows, work, 2 * moved))), None)]

@@ -2,86 +2,191 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from rooflinekit.calibrate.case_columns import Candidates, column, itemsize, maths
-from rooflinekit.model.columns import DIRECT_WAYS
-from rooflinekit.model.convolution import WINOGRAD_EDGES, WINOGRAD_UNFUSED, depthwise_algorithm
-from rooflinekit.model.work import BACKWARD, CONVOLUTION, PLAIN, WINOGRAD, Floats, Products, Work
+from rooflinekit.hardware.device import Device
+from rooflinekit.ir.tensor import Math
+from rooflinekit.model.columns import DIRECT_WAYS, IMPLICIT_WAYS, algorithm_way
+from rooflinekit.model.convolution import depthwise_algorithm
+from rooflinekit.model.convolution_forms import (
+    CUDNN,
+    FEW,
+    VECTOR_BYTES,
+    Direction,
+    Form,
+    Problem,
+    forms,
+    library_of,
+    result_sizes,
+    runs,
+)
+from rooflinekit.model.kernel import MIOPEN
+from rooflinekit.model.machine import on_engine
+from rooflinekit.model.work import FEW as FEW_WAY
+from rooflinekit.model.work import PIXEL, PLAIN, VOLUME, WEIGHT, Floats, Products, Work
 
-CONVOLUTIONS = ("conv_fwd", "conv_bwd_data", "conv_bwd_weight")
+_DIRECTIONS: dict[str, Direction] = {"conv_fwd": "forward", "conv_bwd_data": "data", "conv_bwd_weight": "weight"}
+CONVOLUTIONS = tuple(_DIRECTIONS)
+
+_SIDES = (("depth", "kernel_depth", "depth"), ("h", "r", "h"), ("w", "s", "w"))  # sizes of image, window, and the rest
 
 
-def convolution(rows: pd.DataFrame) -> Candidates:
-    """Images [b, c_in, h, w], kernel [c_out, c_in, r, s]: implicit product, or Winograd with 2×2 or 4×4 outputs.
+def convolution(rows: pd.DataFrame, device: Device | None = None) -> Candidates:
+    """Images [b, c_in, (depth,) h, w], kernel [c_out, c_in, (kernel_depth,) r, s], by every algorithm of the library.
 
-    In `groups`, each sees c_in / groups channels. In half precision the matrix engine wants channels last, save where a
-    pixel sees one pixel: images that are channels first are copied before and after.
+    In `groups`, each sees c_in / groups channels. A transposed convolution is a conv_bwd_data. Where cuDNN multiplies
+    on a matrix engine, it wants channels last, save where a pixel sees one pixel: images that are channels first are
+    copied before and after.
     """
-    b, c, o, h, w, r, s = (column(rows, name) for name in ("b", "c_in", "c_out", "h", "w", "r", "s"))
-    p = (h + 2 * column(rows, "pad_h", 0) - r) // column(rows, "stride_h", 1) + 1
-    q = (w + 2 * column(rows, "pad_w", 0) - s) // column(rows, "stride_w", 1) + 1
-    size, pixels, groups = itemsize(rows), b * p * q, np.maximum(column(rows, "groups", 1), 1)
-    image, kernel, output = size * b * c * h * w, size * o * c / groups * r * s, size * pixels * o
-    c, o = c / groups, o / groups  # of one group
-    op = rows["op"].to_numpy()
-    data, weight = op == "conv_bwd_data", op == "conv_bwd_weight"
-    read = np.select([data, weight], [output + kernel, output + image], image + kernel)
-    write = np.select([data, weight], [image, kernel], output)
-    count, index = len(rows), np.arange(len(rows))
-
-    depthwise = (groups > 1) & np.where(weight, np.minimum(o, c * r * s) == 1, np.where(data, c, o) == 1)
-
-    def work(products: Products, extra: Floats | float = 0.0) -> Work:
-        into, out = read + extra, write + extra
-        return Work.of(count, math=maths(rows), engine=~depthwise, products=products, read_bytes=into, write_bytes=out)
-
-    direct = Products.of(
-        index,
-        batch=groups,
-        m=np.where(weight, o, pixels),
-        n=np.select([data, weight], [c, c * r * s], o),
-        k=np.select([data, weight], [o * r * s, pixels], c * r * s),
-        way=np.select([depthwise, r * s == 1, data | weight], [_direct_way(rows), PLAIN, BACKWARD], CONVOLUTION),
-    )
-    found: Candidates = [((work(direct),), None)]
-    if rows["dtype"].iloc[0] in ("fp16", "bf16"):
-        first = (r * s > 1) & ~depthwise & (column(rows, "channels_last", 0) == 0)
-        copies = np.where(data, output, image), np.where(data, image, output)  # of a weight's gradient both before
-        before, after = (Work.of(count, read_bytes=size, write_bytes=size) for size in copies)
-        found = [((before, work(direct), after), first), ((work(direct),), ~first)]
-    plain = (r == 3) & (s == 3) & (column(rows, "stride_h", 1) == 1) & (column(rows, "stride_w", 1) == 1) & ~weight
-    plain &= groups == 1
-    if plain.any() and rows["dtype"].iloc[0] == "fp32":
-        for edge in WINOGRAD_EDGES:
-            blocks = b * np.ceil(np.where(data, h, p) / edge) * np.ceil(np.where(data, w, q) / edge)
-            batch = float((edge + 2) ** 2)
-            inner, outer = np.where(data, o, c), np.where(data, c, o)
-            products = Products.of(index, batch=batch, m=blocks, n=outer, k=inner, way=WINOGRAD)
-            moved = size * batch * blocks * (inner + outer) if edge == WINOGRAD_UNFUSED else 0.0
-            found.append(((work(products, moved),), plain))
-    return found
+    cases = _Cases(rows, device)
+    return [*(cases.of_miopen() if cases.library == MIOPEN else cases.of_cudnn())]
 
 
-def _direct_way(rows: pd.DataFrame) -> list[int]:
-    """How each would run if it were depthwise."""
-    names = ("b", "c_in", "w", "r", "s", "stride_h", "stride_w")
-    columns = (column(rows, name, 1).astype(int) for name in names)
-    forward = bool((rows["op"] == "conv_fwd").all())
-    last, sums = column(rows, "channels_last", 0) != 0, rows["op"].to_numpy() == "conv_bwd_weight"
-    return [
-        DIRECT_WAYS[
-            depthwise_algorithm(
-                channels_last=bool(layout),
-                sixteen_bits=rows["dtype"].iloc[0] in ("fp16", "bf16"),
-                window=(r, s),
-                plain=down == across,
-                stride=max(down, across),
-                shape=(b, c, w),
-                forward=forward,
-                sums=bool(of_weight),
+class _Cases:
+    """Measurements of one direction in one format."""
+
+    def __init__(self, rows: pd.DataFrame, device: Device | None) -> None:
+        self.rows, self.device = rows, device
+        self.library = CUDNN if device is None else library_of(device)
+        self.math = maths(rows)[0]
+        self.problem = p = _problem(rows)
+        size = itemsize(rows)
+        image, result = (size * p.images * p.groups * n for n in (p.inner * _prod(p.image), p.outer * p.pixels))
+        kernel = size * p.groups * p.inner * p.outer * p.taps
+        read_and_written = {
+            "forward": (image + kernel, result), "data": (result + kernel, image), "weight": (result + image, kernel),
+        }  # fmt: skip
+        self.read, self.write = read_and_written[p.direction]
+        self.copied = {"forward": (image, result), "data": (result, image), "weight": (image, result)}[p.direction]
+        self.padded = np.maximum(1.0, VECTOR_BYTES / size / p.gathered)
+        thin = {"forward": p.outer, "data": p.inner, "weight": np.minimum(p.outer, p.inner * p.taps)}[p.direction]
+        self.depthwise = (p.groups > 1) & (thin == 1)
+
+    def of_cudnn(self) -> Iterator[tuple[tuple[Work, ...], np.ndarray | None]]:
+        """The implicit product, with copies where there are any, and what else there is."""
+        p, few = self.problem, self._few()
+        wide = p.volume | (p.wide & self._on_engine())
+        implicit = np.where(wide, VOLUME, IMPLICIT_WAYS[p.direction])
+        pixel = p.pointwise & (p.direction == "forward")
+        few_way = np.where(p.volume | p.wide, FEW_WAY, IMPLICIT_WAYS[p.direction])
+        way = np.select([self.depthwise, pixel, few], [self._direct_ways(), PLAIN, few_way], implicit)
+        direct = self._work(p.product(), way, engine=~self.depthwise & ~few)
+        if not self._on_engine():
+            yield (direct,), None
+        else:
+            first = (p.taps > 1) & ~self.depthwise & ~few & (column(self.rows, "channels_last", 0) == 0)
+            before, after = (Work.of(len(self.rows), read_bytes=n, write_bytes=n) for n in self.copied)
+            yield (before, direct, after), first
+            yield (direct,), ~first
+        yield from self._others(~self.depthwise)
+
+    def of_miopen(self) -> Iterator[tuple[tuple[Work, ...], np.ndarray | None]]:
+        """The implicit product, where there is one, without copies; windows by threads; and what else there is."""
+        p = self.problem
+        gathered = WEIGHT if p.direction == "weight" else PIXEL
+        way = np.where(p.pointwise, gathered, IMPLICIT_WAYS[p.direction])
+        tiled = ~p.volume if self.math in (Math.FP16, Math.BF16) else np.ones(len(self.rows), dtype=bool)
+        yield (self._work(p.product(), way, engine=~p.volume),), tiled
+        if self.depthwise.any():
+            yield (
+                (self._work(p.product(), np.where(self.depthwise, self._direct_ways(), way), engine=False),),
+                (self.depthwise & ~p.volume),
             )
+        yield from self._others(np.ones(len(self.rows), dtype=bool))
+
+    def _others(self, allowed: np.ndarray) -> Iterator[tuple[tuple[Work, ...], np.ndarray]]:
+        for form in forms(self.problem):
+            possible = np.broadcast_to(np.asarray(form.possible), (len(self.rows),)) & allowed
+            here = form.library == CUDNN if self.device is None else runs(form, self.math, self.device)
+            if possible.any() and here and self.math in form.formats:
+                yield (self._form(form),), possible
+
+    def _form(self, form: Form) -> Work:
+        way = algorithm_way(form.algorithm, self.problem.direction)
+        links = np.broadcast_to(np.asarray(form.repeats, dtype=float), (len(self.rows),))
+        kernels = np.where(links > 1, 2 if form.algorithm else 1, 1)
+        return self._work(
+            form.gemm, way, engine=not form.lanes, moved=form.moved, links=links, starts=links * kernels,
+            waits=links - 1, calls=form.calls,
+        )  # fmt: skip
+
+    def _work(self, gemm: Any, way: Any, *, moved: Any = 0.0, links: Any = 1.0, **columns: Any) -> Work:
+        """The algorithm; where it is a chain, one of its links."""
+        sizes = {name: getattr(gemm, name) for name in ("m", "n", "k")}
+        products = Products.of(
+            np.arange(len(self.rows)), batch=gemm.batch / links, **sizes, way=way, padded=self.padded
+        )
+        return Work.of(
+            len(self.rows), math=maths(self.rows), products=products, read_bytes=(self.read + moved) / links,
+            write_bytes=(self.write + moved) / links, links=links, **columns,
+        )  # fmt: skip
+
+    def _few(self) -> np.ndarray:
+        """Where the lanes gather channels one by one (`model.convolution.of_few_channels`)."""
+        p = self.problem
+        if p.direction != "forward" or self.math not in (Math.FP32, Math.TF32):
+            return np.zeros(len(self.rows), dtype=bool)
+        found: np.ndarray = (p.gathered < FEW) & ~p.pointwise & ~self.depthwise
+        return found
+
+    def _on_engine(self) -> bool:
+        if self.device is None:
+            return self.math in (Math.FP16, Math.BF16)
+        return on_engine(self.device, self.math)
+
+    def _direct_ways(self) -> list[int]:
+        """How each would run if it were depthwise."""
+        names = ("b", "c_in", "w", "r", "s", "stride_h", "stride_w")
+        columns = (column(self.rows, name, 1).astype(int) for name in names)
+        last = column(self.rows, "channels_last", 0) != 0
+        return [
+            DIRECT_WAYS[
+                depthwise_algorithm(
+                    channels_last=bool(layout),
+                    sixteen_bits=self.math in (Math.FP16, Math.BF16),
+                    window=(r, s),
+                    plain=down == across,
+                    stride=max(down, across),
+                    shape=(b, c, w),
+                    forward=self.problem.direction == "forward",
+                    sums=self.problem.direction == "weight",
+                )
+            ]
+            for b, c, w, r, s, down, across, layout in zip(*columns, last, strict=True)
         ]
-        for b, c, w, r, s, down, across, layout, of_weight in zip(*columns, last, sums, strict=True)
-    ]
+
+
+def _problem(rows: pd.DataFrame) -> Problem:
+    groups = np.maximum(column(rows, "groups", 1), 1)
+
+    def sides(prefix: str, default: float) -> tuple[Floats, ...]:
+        found = (column(rows, f"{prefix}_{side}", default) for _, _, side in _SIDES)
+        return tuple(np.maximum(values, default) for values in found)
+
+    image = tuple(np.maximum(column(rows, name, 1), 1) for name, _, _ in _SIDES)
+    window = tuple(np.maximum(column(rows, name, 1), 1) for _, name, _ in _SIDES)
+    stride, dilation = sides("stride", 1), sides("dilation", 1)
+    each = zip(image, window, sides("pad", 0), stride, dilation, strict=True)
+    return Problem(
+        direction=_DIRECTIONS[str(rows["op"].iloc[0])],
+        images=column(rows, "b"),
+        groups=groups,
+        inner=column(rows, "c_in") / groups,
+        outer=column(rows, "c_out") / groups,
+        image=image,
+        result=tuple(result_sizes(*sizes) for sizes in each),
+        window=window,
+        stride=stride,
+        dilation=dilation,
+        itemsize=itemsize(rows),
+        volume=column(rows, "depth", 0) > 0,
+    )
+
+
+def _prod(sizes: tuple[Floats, ...]) -> Floats:
+    return sizes[0] * sizes[1] * sizes[2]

@@ -11,13 +11,15 @@ from typing import Annotated, Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rooflinekit.calibrate.constants import Description
 from rooflinekit.errors import SpecError
 from rooflinekit.files import write_text
 from rooflinekit.hardware.yaml_file import read_mapping
 from rooflinekit.model.machine import Constant, Spread
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+#: Relative, or of a logarithm: beyond, a number says nothing, and intervals have no bounds.
+_Error = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
 
 
 class FitRecord(BaseModel):
@@ -58,7 +60,19 @@ def read_fit(kind: type[_File], file: Path | Traversable, label: str) -> _File:
         return kind.model_validate(read_mapping(file, label))
     except ValidationError as error:
         first = error.errors()[0]
-        raise SpecError(f"{label}: {': '.join(map(str, first['loc']))}: {first['msg']}") from error
+        where = ": ".join(map(str, first["loc"]))
+        raise SpecError(f"{label}: {where}: {first['msg']}") from error
+
+
+def check_ranges(found: FitFile, known: Mapping[str, Description], label: str) -> None:
+    """Raises SpecError for a constant outside of the range in which it has its meaning."""
+    for name, given in found.constants.items():
+        about = known[name.split(" ")[0]]
+        if not about.low <= given.value <= about.high:
+            raise SpecError(
+                f"{label}: constants: {name}: expected {about.low:g} to {about.high:g} {about.unit} ({about.meaning}); "
+                f"got {given.value:g}"
+            )
 
 
 def spreads_in(spreads: Mapping[str, FitSpread]) -> Mapping[str, Spread]:

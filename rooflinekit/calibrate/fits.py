@@ -13,10 +13,11 @@ from typing import Annotated
 from pydantic import Field
 
 from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.fit_file import FitFile, read_fit, spreads_in, write_constants
+from rooflinekit.calibrate.fit_file import FitFile, check_ranges, read_fit, spreads_in, write_constants
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import data_dir
+from rooflinekit.model.families import complete
 from rooflinekit.model.machine import Calibration
 
 SCHEMA_VERSION = 2
@@ -43,6 +44,13 @@ def load_constants(gpu: str = "", architecture: str = "") -> Calibration:
     return _over_priors(next(iter(found.values()), None), found.get(gpu))
 
 
+@lru_cache(maxsize=4)
+def _priors(folder: str) -> _File:
+    """The constants of any GPU, which every device's begin with: read once for each folder."""
+    file = _folder() / f"{PRIORS}.yaml"
+    return _read(file, _label(file))
+
+
 def load_fit(file: Path, device: Device) -> Calibration:
     """The constants that a file holds for a device, as if it lay in `calibration/fits`.
 
@@ -54,6 +62,7 @@ def load_fit(file: Path, device: Device) -> Calibration:
             f"{file}: holds constants of {own.name!r}, not of {device.name!r}; name a fit of that device, "
             "or none for the constants that are shipped"
         )
+    check_ranges(own, CONSTANTS, str(file))
     return _over_priors(own, own)
 
 
@@ -67,10 +76,9 @@ def _label(file: Traversable) -> str:
 
 def _over_priors(nearest: _File | None, own: _File | None) -> Calibration:
     """The constants of the nearest relative that has a fit, and the spreads of the GPU's own, over those of any GPU."""
-    priors = _folder() / f"{PRIORS}.yaml"
-    shared = _read(priors, _label(priors))
+    shared = _priors(str(_folder()))
     values = {**shared.constants, **(nearest.constants if nearest else {})}
-    spreads = {**shared.spreads, **(own.spreads if own else {})}
+    spreads = {**complete(shared.spreads), **(own.spreads if own else {})}
     return Calibration(
         name=nearest.name if nearest else shared.name,
         constants=MappingProxyType(

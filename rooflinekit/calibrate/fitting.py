@@ -18,6 +18,7 @@ from scipy.optimize import least_squares
 from rooflinekit.calibrate.constants import CONSTANTS
 from rooflinekit.calibrate.observations import Observations
 from rooflinekit.calibrate.stages import STAGES, Stage
+from rooflinekit.model.convolution_forms import library_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.work import Floats
 
@@ -25,7 +26,7 @@ Key = tuple[str, str]  # ("", constant): shared; (GPU, constant): own; ("host NA
 
 _OUTLIER = 0.1  # ln(predicted / measured) from which on an error counts as an outlier
 _STEP = 1e-3  # of finite differences, in log units
-_EQUAL_WEIGHT = 100  # measurements that a group counts as, however many it has
+_EQUAL_WEIGHT = 100  # measurements that a group counts as, however many it has; of few at most as many
 _PRIOR_WEIGHT = 1 / _OUTLIER  # one sigma of a prior weighs as much as an error at the outlier's edge
 _HARNESS = {"dispatch": (15e-6, 0.7), "after": (15e-6, 0.7), "backend": (8e-6, 0.7)}  # seconds, spread
 _TOLD = 0.9  # an error that is not below this share of the prior's tells nothing
@@ -99,13 +100,32 @@ def fit(
     machines: Mapping[str, Machine],
     stages: Iterable[Stage] = STAGES,
     known: Solution | None = None,
+    near: Solution | None = None,
+    by_count: bool = False,
+    without: str = "",
 ) -> Solution:
-    """Every stage in turn, each with what those before it found; `known` is what was found before the first."""
+    """Every stage in turn, each with what those before it found; `known` is what was found before the first.
+
+    near: where to begin to look, as the fit on nearly the same measurements: it is found sooner. by_count: whether a
+    table of few measurements counts as few, as among many GPUs; else every table counts the same. without: a GPU that
+    is left out, and that `near` was fitted with: stages that it has no measurement of are taken from there, for what
+    the others' change does to them is of second order.
+    """
     solution = Solution() if known is None else replace(known, estimates=dict(known.estimates))
     for stage in stages:
         chosen = [o for o in observations if o.op in stage.ops and set(o.rows["dtype"]) <= stage.dtypes]
-        if chosen:
-            Problem(stage=stage, observations=chosen, machines=machines, known=solution).solve()
+        if stage.library:
+            chosen = [o for o in chosen if library_of(machines[o.gpu].device) == stage.library]
+        kept = [o for o in chosen if o.gpu != without]
+        if not kept:
+            continue
+        problem = Problem(
+            stage=stage, observations=kept, machines=machines, known=solution, near=near, by_count=by_count
+        )
+        if without and near is not None and len(kept) == len(chosen):
+            problem.take(near)
+        else:
+            problem.solve()
     return solution
 
 
@@ -117,6 +137,8 @@ class Problem:
     observations: Sequence[Observations]
     machines: Mapping[str, Machine]
     known: Solution
+    near: Solution | None = None
+    by_count: bool = False
     keys: list[Key] = field(default_factory=list)
     spread: list[float] = field(default_factory=list)
     start: list[float] = field(default_factory=list)
@@ -126,9 +148,11 @@ class Problem:
         self._parameters()
         start = np.array(self.start)
         low, high = self._bounds(start)
+        near = self.near.estimates if self.near else {}
+        first = np.array([near[key].log if key in near else own for key, own in zip(self.keys, start, strict=True)])
         found = least_squares(
             self._residuals,
-            start,
+            np.clip(first, low + _STEP, high - _STEP),
             jac=self._jacobian,
             bounds=(low, high),
             x_scale=0.2,
@@ -154,6 +178,13 @@ class Problem:
                 covariance=float(covariance[i, shared]) if shared != i else 0.0,
             )
 
+    def take(self, solved: Solution) -> None:
+        """Adds the stage's parameters as they were found on the same measurements."""
+        self._parameters()
+        self.known.estimates |= {key: solved.estimates[key] for key in self.keys}
+        shared = {name for kind, name in self.keys if kind == ""}
+        self.known.correlations |= {pair: r for pair, r in solved.correlations.items() if shared.issuperset(pair)}
+
     def _parameters(self) -> None:
         gpus = sorted({o.gpu for o in self.observations})
         for name in (*self.stage.constants, *self.stage.own):
@@ -162,7 +193,8 @@ class Problem:
                 self._add(("", name), np.log(about.start), about.spread)
             for gpu in gpus:
                 if differs := about.differs(self.machines[gpu].device.kind):
-                    self._add((gpu, name), 0.0, differs)
+                    told = self.known.estimates.get((gpu, name))  # by an earlier stage, which this one goes on from
+                    self._add((gpu, name), told.log if told else 0.0, told.stderr if told else differs)
         for host in sorted({o.host for o in self.observations}):
             timings = {o.timing for o in self.observations if o.host == host}
             parts = ("dispatch", "after") * ("event" in timings) + ("backend",) * ("backend" in timings)
@@ -205,7 +237,8 @@ class Problem:
                 continue
             error = (np.log(o.predict(machines[o.gpu], harnesses[o.host])) - np.log(o.seconds)) / _OUTLIER
             robust = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1))
-            found.append(robust * np.sqrt(_EQUAL_WEIGHT / len(o)))
+            weight = _EQUAL_WEIGHT / len(o)
+            found.append(robust * np.sqrt(min(1.0, weight) if self.by_count else weight))
         return found
 
     def _priors(self, x: Floats) -> Floats:

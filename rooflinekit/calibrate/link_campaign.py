@@ -25,8 +25,9 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
+from rooflinekit.calibrate.campaign import read_rows
 from rooflinekit.errors import CampaignError
-from rooflinekit.files import write_text
+from rooflinekit.files import read_text, write_text
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_cluster, members_of
@@ -71,18 +72,15 @@ def load_link_campaigns(folder: Path) -> tuple[LinkCampaign, ...]:
 
 def read_link_campaign(file: Path) -> LinkCampaign:
     """One file. Raises CampaignError with the reason for what is not one."""
-    try:
-        text = file.read_text(encoding="utf-8")
-        rows = pd.read_csv(file, comment="#")
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise CampaignError(f"{file}: not a campaign: {' '.join(str(error).split())}") from error
+    text = read_text(file, CampaignError)
+    rows = read_rows(file, text)
     heads = [line[1:].partition(":") for line in text.splitlines() if line.startswith("#")]
     head = {key.strip(): value.strip() for key, _, value in heads}
     for key in HEADER:
         if not head.get(key):
             raise CampaignError(f"{file}: expected a line '# {key}: …' at its head")
     if head["timing"] not in TIMINGS:
-        raise CampaignError(f"{file}: timing: expected {', '.join(TIMINGS)}; got {head['timing']!r}")
+        raise CampaignError(f"{file}: timing: expected {', '.join(TIMINGS)}; got {head['timing']!r:.60}")
     _check_rows(rows, file)
     notes = {key: value for key, value in head.items() if key not in HEADER}
     return LinkCampaign(
@@ -98,17 +96,17 @@ def read_link_campaign(file: Path) -> LinkCampaign:
 def _check_rows(rows: pd.DataFrame, file: Path) -> None:
     if list(rows.columns) != list(COLUMNS) or rows.empty:
         raise CampaignError(
-            f"{file}: expected columns {','.join(COLUMNS)} and rows below; got {','.join(rows.columns)}"
+            f"{file}: expected columns {','.join(COLUMNS)} and rows below; got {','.join(map(str, rows.columns))}"
         )
-    unknown = sorted(set(rows["collective"]) - set(COLLECTIVES))
+    unknown = sorted(set(map(str, rows["collective"])) - set(COLLECTIVES))
     if unknown:
-        raise CampaignError(f"{file}: collective: expected {', '.join(COLLECTIVES)}; got {unknown[0]!r}")
+        raise CampaignError(f"{file}: collective: expected {', '.join(COLLECTIVES)}; got {unknown[0]!r:.60}")
     for column in ("ranks", "bytes", "seconds"):
         numbers = pd.to_numeric(rows[column], errors="coerce").to_numpy(dtype=float)
         wrong = np.flatnonzero(~(numbers > 0) | ~np.isfinite(numbers))
         if wrong.size:
             raise CampaignError(
-                f"{file}: {column}: expected a positive number; got {rows[column].tolist()[wrong[0]]!r}"
+                f"{file}: {column}: expected a positive number; got {rows[column].tolist()[wrong[0]]!r:.60}"
             )
 
 

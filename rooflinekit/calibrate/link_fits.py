@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rooflinekit.calibrate.fit_file import FitFile, read_fit, spreads_in, write_constants
+from rooflinekit.calibrate.fit_file import FitFile, check_ranges, read_fit, spreads_in, write_constants
 from rooflinekit.calibrate.link_constants import LINK_CONSTANTS
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware.specs import data_dir
@@ -31,7 +31,9 @@ def load_links(file: Path | None = None) -> LinkConstants:
     shipped = _shipped()
     if file is None:
         return shipped
-    over = _constants(_read(file, str(file)))
+    given = _read(file, str(file))
+    check_ranges(given, LINK_CONSTANTS, str(file))
+    over = _constants(given)
     return LinkConstants(
         constants=MappingProxyType({**shipped.constants, **over.constants}),
         spreads=MappingProxyType({**shipped.spreads, **over.spreads}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -34,23 +34,28 @@ class MeasuredOp:
 
 
 _ROWS = ("rows", "cols")
+_AGAIN = ("copies",)  # sets of tensors that calls go through in turn, of a product of weights; 0: they come from memory
+_ALONG_ROWS = MeasuredOp(family="serving", needed=_ROWS, optional=_AGAIN)
 _PRODUCT = ("m", "n", "k")
 _IMAGE = MeasuredOp(
     family="convolution",
     needed=("b", "c_in", "c_out", "h", "w", "r", "s"),
-    optional=("pad_h", "pad_w", "stride_h", "stride_w", "groups", "channels_last"),
-)
+    optional=(
+        "pad_h", "pad_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups", "channels_last",
+        "depth", "kernel_depth", "pad_depth", "stride_depth", "dilation_depth",
+    ),
+)  # fmt: skip
 _ATTENTION = ("b", "s", "t", "heads", "kv_heads", "d")
 
 OPS: Mapping[str, MeasuredOp] = MappingProxyType(
     {
-        **dict.fromkeys(("linear", "mm"), MeasuredOp(family="product", needed=_PRODUCT, optional=("b",))),
-        "mm_quantized": MeasuredOp(family="quantized product", needed=_PRODUCT),
-        "bmm": MeasuredOp(family="product", needed=("b", *_PRODUCT)),
-        **dict.fromkeys((*ELEMENTWISE, "quantize", "llm_add"), MeasuredOp(family="elementwise", needed=_ROWS)),
-        "softmax": MeasuredOp(family="softmax", needed=_ROWS),
-        "layernorm": MeasuredOp(family="normalization", needed=_ROWS),
-        **dict.fromkeys(("llm_norm", "llm_act", "llm_gelu", "llm_rope"), MeasuredOp(family="serving", needed=_ROWS)),
+        **dict.fromkeys(("linear", "mm"), MeasuredOp(family="product", needed=_PRODUCT, optional=("b", "copies"))),
+        "mm_quantized": MeasuredOp(family="quantized product", needed=_PRODUCT, optional=_AGAIN),
+        "bmm": MeasuredOp(family="product", needed=("b", *_PRODUCT), optional=_AGAIN),
+        **dict.fromkeys((*ELEMENTWISE, "quantize", "llm_add"), replace(_ALONG_ROWS, family="elementwise")),
+        "softmax": replace(_ALONG_ROWS, family="softmax"),
+        "layernorm": replace(_ALONG_ROWS, family="normalization"),
+        **dict.fromkeys(("llm_norm", "llm_act", "llm_gelu", "llm_rope"), _ALONG_ROWS),
         **dict.fromkeys(CONVOLUTIONS, _IMAGE),
         **dict.fromkeys(REDUCTIONS, MeasuredOp(family="reduction", needed=_ROWS)),
         **dict.fromkeys((*CASTS, "transpose"), MeasuredOp(family="movement", needed=_ROWS)),
@@ -58,7 +63,7 @@ OPS: Mapping[str, MeasuredOp] = MappingProxyType(
         **dict.fromkeys(GATHERS, MeasuredOp(family="movement", needed=(*_ROWS, "table"))),
         **dict.fromkeys(
             ("attention", "attention_call"),
-            MeasuredOp(family="attention", needed=_ATTENTION, optional=("causal", "window")),
+            MeasuredOp(family="attention", needed=_ATTENTION, optional=("causal", "window", *_AGAIN)),
         ),
         "attention_bwd": MeasuredOp(family="attention", needed=_ATTENTION, optional=("causal",)),
     }

@@ -117,7 +117,7 @@ class _TensorMaker:
 
 def eager(step: Step, device: torch.device, *, capturable: bool = False) -> Run:
     """One step, op by op. `capturable`: with an optimizer that a CUDA graph can hold."""
-    return _inference(step, device) if step.mode == "inference" else _training(step, device, capturable=capturable)
+    return _inference(step, device) if step.mode != "training" else _training(step, device, capturable=capturable)
 
 
 def compiled(step: Step, device: torch.device, mode: str | None = None) -> Run:
@@ -131,7 +131,7 @@ def compiled(step: Step, device: torch.device, mode: str | None = None) -> Run:
     def compile_part(part: Callable[..., Any]) -> Callable[..., Any]:
         return torch.compile(part, mode=mode)
 
-    if step.mode == "inference":
+    if step.mode != "training":
         return _inference(step, device, compile_part)
     return _training(step, device, compile_part, capturable=mode is not None)
 
@@ -144,7 +144,7 @@ def _inference(step: Step, device: torch.device, compile_part: Callable[..., Any
     model = compile_part(step.model)
 
     def run() -> object:
-        with torch.no_grad(), _region(step, device):
+        with torch.inference_mode() if step.inference_mode else torch.no_grad(), _region(step, device):
             return model(*step.args, **step.kwargs)
 
     return run

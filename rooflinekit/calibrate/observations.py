@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -11,13 +13,28 @@ import pandas as pd
 from rooflinekit.calibrate.campaign import Campaign
 from rooflinekit.calibrate.case_columns import Candidates
 from rooflinekit.calibrate.cases import candidates
+from rooflinekit.calibrate.convolution_cases import CONVOLUTIONS
 from rooflinekit.calibrate.measured_ops import OPS
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.specs import device_names, load_device
+from rooflinekit.ir.tensor import Math
+from rooflinekit.model.convolution_forms import library_of
+from rooflinekit.model.families import MIOPEN_FAMILY, UNUSUAL, in_format
+from rooflinekit.model.kernel import MIOPEN
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
 from rooflinekit.model.work import Floats
 
 #: The constant that stands for the gap before a kernel, by the way of timing; a profiler sees none.
 _GAPS = {"graph": "kernel_gap_graph", "backend": "kernel_gap_graph", "event": "kernel_gap"}
+
+#: Ops that are off by themselves, not with the others of their family.
+_APART = {
+    "mm_quantized": "product",
+    "bmm": "batched product",
+    "conv_bwd_data": "convolution gradient",
+    "conv_bwd_weight": "convolution gradient",
+}
 
 #: Faster than this share of the datasheet's roofline, a measurement is taken for a fault of the measurement.
 _POSSIBLE = 0.9
@@ -31,10 +48,12 @@ class Observations:
     host: str  # machine and harness behind it: the same for all measurements of one source on one GPU
     op: str
     family: str
+    residuals: str  # the family that its residuals are of: as model.families
     timing: str
     candidates: Candidates
     rows: pd.DataFrame
     seconds: Floats
+    calls: float = float("inf")  # in a row, after a rest
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -46,7 +65,8 @@ class Observations:
         `dispatch:OP`, how much more the op takes than an addition; `backend`, what a library does around a kernel.
         """
         gap = _GAPS.get(self.timing)
-        gapped = machine.with_values({**machine.values, "kernel_gap": machine.values[gap] if gap else 0.0})
+        values = {**machine.values, "kernel_gap": machine.values[gap] if gap else 0.0}
+        gapped = replace(machine, values=values, calls=self.calls)
         best: Floats = np.full(len(self), np.inf)
         for works, possible in self.candidates:
             total = sum((time_work(work, gapped, explained=False).total_s for work in works), start=np.zeros(len(self)))
@@ -60,36 +80,77 @@ class Observations:
 
     def taken(self, chosen: np.ndarray) -> Observations:
         """Some of the measurements."""
-        return observe(self.gpu, self.host, self.op, self.timing, self.rows[chosen])
+        return observe(self.gpu, self.host, self.op, self.timing, self.rows[chosen], self.calls)
 
 
-def observe(gpu: str, host: str, op: str, timing: str, rows: pd.DataFrame) -> Observations:
+def observe(gpu: str, host: str, op: str, timing: str, rows: pd.DataFrame, calls: float = float("inf")) -> Observations:
     """Measurements of one op, their work counted."""
     rows = rows.reset_index(drop=True)
     return Observations(
         gpu=gpu,
         host=host,
         op=op,
-        family=OPS[op].family,
+        family=_family(gpu, op),
+        residuals=_residuals(gpu, op, rows),
         timing=timing,
-        candidates=candidates(op, rows),
+        candidates=candidates(op, rows, _device(gpu) if op in CONVOLUTIONS else None),
         rows=rows,
         seconds=rows["seconds"].to_numpy(dtype=float),
+        calls=calls,
     )
+
+
+def _residuals(gpu: str, op: str, rows: pd.DataFrame) -> str:
+    family = _APART.get(op, OPS[op].family)
+    if op in CONVOLUTIONS and _family(gpu, op) == MIOPEN_FAMILY:
+        return MIOPEN_FAMILY
+    if op in CONVOLUTIONS and len(rows) and _unusual(rows).all():
+        family = UNUSUAL
+    if family == "attention" and rows["s"].eq(1).all():
+        family = "decoding"
+    return in_format(family, Math(rows["dtype"].iloc[0])) if len(rows) else family
+
+
+def _family(gpu: str, op: str) -> str:
+    """Of ops that behave alike: convolutions by the library that runs them."""
+    device = _device(gpu) if op in CONVOLUTIONS else None
+    return MIOPEN_FAMILY if device is not None and library_of(device) == MIOPEN else OPS[op].family
+
+
+@functools.cache
+def _device(gpu: str) -> Device | None:
+    """Its specification; None where there is none of this name."""
+    return load_device(gpu) if gpu in device_names() else None
 
 
 def observations_of(campaigns: Iterable[Campaign]) -> list[Observations]:
     """Every op of every campaign on its own."""
     return [
-        observe(c.gpu, f"{c.gpu} {c.source.split(' ')[0]}", str(op), c.timing, rows)
+        observe(c.gpu, f"{c.gpu} {c.source.split(' ')[0]}", str(op), c.timing, rows, c.calls)
         for c in campaigns
-        for (op, _), rows in c.rows.groupby(["op", "dtype"], sort=True)
+        for (op, _), same in c.rows.groupby(["op", "dtype"], sort=True)
+        for rows in _alike(c.gpu, str(op), same)
     ]
+
+
+def _alike(gpu: str, op: str, rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """Rows whose residuals are kept under one name."""
+    if op not in CONVOLUTIONS or _family(gpu, op) == MIOPEN_FAMILY:
+        return [rows]
+    unusual = _unusual(rows)
+    return [part for part in (rows[~unusual], rows[unusual]) if len(part)]
+
+
+def _unusual(rows: pd.DataFrame) -> pd.Series:
+    """Of convolutions: whether they are in three dimensions, or dilated."""
+    dilated = [rows[name].fillna(1) > 1 for name in ("dilation_h", "dilation_w", "dilation_depth") if name in rows]
+    deep = rows["depth"].fillna(0) > 0 if "depth" in rows else pd.Series(False, index=rows.index)
+    return functools.reduce(operator.or_, dilated, deep)
 
 
 def without_faults(found: Observations, machine: Machine) -> Observations:
     """Without measurements that no GPU with this datasheet can have made."""
-    if found.family == "convolution":  # algorithms exist that take fewer FLOP than the direct one
+    if found.op in CONVOLUTIONS:  # algorithms exist that take fewer FLOP than the direct one
         return found
     works, _ = found.candidates[0]
     least = sum((time_work(work, machine).ideal_s for work in works), start=np.zeros(len(found)))

@@ -48,9 +48,9 @@ def operator_work(rows: pd.DataFrame) -> Work:
     warm = [i for i, row in enumerate(tables) if row.get("warm")]
     if not warm:
         return work
-    # One set of tensors, gone through again and again: what it reads was touched one pass before.
-    reads, moved = work.read_bytes[warm], (work.read_bytes + work.write_bytes)[warm]
-    return Work(**{**_columns(work), "recent": Recent.of(warm, reads, moved)})
+    # One set of tensors, gone through again and again: all of it was touched one pass before.
+    moved = (work.read_bytes + work.write_bytes)[warm]
+    return Work(**{**_columns(work), "recent": Recent.of(warm, moved, cyclic=True)})
 
 
 _SIZES = ("rows", "cols", "table", "b", "s", "t", "heads", "kv_heads", "d", "causal")

@@ -21,6 +21,7 @@ else of `host_ops` on one.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
@@ -40,6 +41,9 @@ from rooflinekit.hardware.specs import data_dir
 from rooflinekit.hardware.yaml_file import read_mapping
 
 Kind = Literal["cuda", "cpu"]
+
+#: Ten times the plan `full`.
+_MOST_CASES, _MOST_SAMPLES, _MOST_ROUNDS, _MOST_IN_ALL = 50_000, 10_000, 100, 50_000_000
 _Positive = Annotated[int, Field(ge=1)]
 
 
@@ -164,6 +168,7 @@ def load_plan(name_or_path: str, kind: Kind, threads: int = 1) -> Plan:
     if part is None:
         raise SpecError(f"{label}: has no cases for {kind}; add a part '{kind}:'")
     counts = tuple(dict.fromkeys(threads if n == "all" else min(n, threads) for n in part.threads or ["all"]))
+    _refuse_masses(part, label)
     cases = {case.key: case for case in _cases(part.cases, counts if kind == "cpu" else (0,), label)}
     return Plan(
         name=file.name,
@@ -174,6 +179,30 @@ def load_plan(name_or_path: str, kind: Kind, threads: int = 1) -> Plan:
         precision=part.precision,
         rounds=part.rounds,
     )
+
+
+def _refuse_masses(part: _Part, label: str) -> None:
+    """Raises SpecError for a plan that nobody lives to see the end of, before its cases are made."""
+    samples = part.warmup + part.samples
+    if samples > _MOST_SAMPLES or part.rounds > _MOST_ROUNDS:
+        raise SpecError(
+            f"{label}: expected at most {_MOST_SAMPLES:,} samples and warm-up calls, and {_MOST_ROUNDS} rounds; got "
+            f"{samples:,} and {part.rounds:,}"
+        )
+    cases = 0
+    for group in part.cases:
+        sizes = math.prod(_length(value) for value in group.sizes.values())
+        cases += sizes * len(group.ops) * len(group.dtypes) * max(1, len(part.threads or ()))
+    if cases > _MOST_CASES:
+        raise SpecError(f"{label}: expected at most {_MOST_CASES:,} cases; got {cases:,}")
+    if cases * part.rounds * part.samples > _MOST_IN_ALL:
+        raise SpecError(
+            f"{label}: expected at most {_MOST_IN_ALL:,} samples in all; got {cases * part.rounds * part.samples:,}"
+        )
+
+
+def _length(value: int | list[int] | _Range) -> int:
+    return 1 if isinstance(value, int) else value.count if isinstance(value, _Range) else len(value)
 
 
 def _source(name_or_path: str) -> tuple[Path | Traversable, str]:

@@ -12,21 +12,27 @@ import hashlib
 import json
 import os
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from rooflinekit.calibrate.plan import Case
 from rooflinekit.errors import CampaignError, OutputError
-from rooflinekit.files import write_text
+from rooflinekit.files import check_kind, read_bytes, write_text
 
 _KIND = "rooflinekit campaign"
 _SCHEMA = 1
 _START = f'{{"kind":"{_KIND}"'.encode()
 _CHECK = ',"check":"'
 _DIGITS = 16
+_MOST_BYTES = 96 * 2**20  # several times the plan `full`
+
+#: Held while a line is written: a process that ends itself from another thread waits for it.
+WRITING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +60,9 @@ class Measurement:
     state: Mapping[str, float] = field(default_factory=dict)  # see docs/calibration.md; Hz, W, °C
 
 
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {Head: TypeAdapter(Head), Measurement: TypeAdapter(Measurement)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     """What a file holds."""
@@ -61,10 +70,6 @@ class Recorded:
     head: Head
     measurements: tuple[Measurement, ...]
     finished: bool  # whether the whole plan was measured
-
-
-_HEAD = [one.name for one in fields(Head)]
-_MEASUREMENT = [one.name for one in fields(Measurement)]
 
 
 def read_record(file: Path) -> Recorded:
@@ -80,10 +85,7 @@ def read_record(file: Path) -> Recorded:
 
 def _read(file: Path) -> tuple[Recorded, int, str]:
     """Content, its length without a line that was being written when the run ended, and the last check."""
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise CampaignError(f"{file}: cannot be read: {error.strerror or error}") from error
+    content = read_bytes(file, CampaignError, _MOST_BYTES)
     length = content.rfind(b"\n") + 1
     check, documents = "", []
     for number, line in enumerate(content[:length].split(b"\n")[:-1], start=1):
@@ -98,7 +100,7 @@ def _parsed(line: bytes, before: str, label: str) -> tuple[dict[str, Any], str]:
     try:
         text = line.decode("utf-8")
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError, MemoryError):
         text, document = "", None
     if not isinstance(document, dict) or (not before and document.get("kind") != _KIND):
         raise CampaignError(f"{label}: is not of a campaign that rooflinekit has measured")
@@ -106,31 +108,34 @@ def _parsed(line: bytes, before: str, label: str) -> tuple[dict[str, Any], str]:
     if check.removesuffix('"}') != _checked(payload, before):
         raise CampaignError(f"{label}: was changed, added or taken from elsewhere after it was measured")
     if not before and document.get("schema") != _SCHEMA:
-        raise CampaignError(f"{label}: schema: expected {_SCHEMA}; got {document.get('schema')!r}")
+        raise CampaignError(f"{label}: schema: expected {_SCHEMA}; got {document.get('schema')!r:.60}")
     return document, _checked(payload, before)
 
 
 def _recorded(documents: list[dict[str, Any]], file: Path) -> Recorded:
     first, *rest = documents
+    head = _as(Head, first, f"{file}: line 1")
+    finished = bool(rest) and "finished" in rest[-1]
+    lines = rest[:-1] if finished else rest
+    measurements = (_as(Measurement, document, f"{file}: line {i}") for i, document in enumerate(lines, start=2))
+    return Recorded(head=head, measurements=tuple(measurements), finished=finished)
+
+
+_Record = TypeVar("_Record", Head, Measurement)
+
+
+def _as(kind: type[_Record], document: Mapping[str, Any], label: str) -> _Record:
+    """A line as a record. Raises CampaignError for one of another form."""
     try:
-        head = Head(**{name: first[name] for name in _HEAD})
-        finished = bool(rest) and "finished" in rest[-1]
-        return Recorded(
-            head=head, measurements=tuple(map(_measurement, rest[:-1] if finished else rest)), finished=finished
-        )
-    except (KeyError, TypeError) as error:
+        record: _Record = _ADAPTERS[kind].validate_python(document)
+        return record
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ": ".join(map(str, first["loc"]))
         raise CampaignError(
-            f"{file}: a line lacks {error}; it was written by another version of rooflinekit"
+            f"{label}: {where}: {first['msg'].lower()}; got {first['input']!r:.40}; it was written by another program, "
+            "or another version of rooflinekit"
         ) from error
-
-
-def _measurement(document: dict[str, Any]) -> Measurement:
-    values = {name: document[name] for name in _MEASUREMENT if name != "case"}
-    case = document["case"]
-    return Measurement(
-        case=Case(**{**case, "sizes": MappingProxyType(case["sizes"])}),
-        **{**values, "seconds": tuple(values["seconds"])},
-    )
 
 
 def _checked(payload: str, before: str) -> str:
@@ -161,15 +166,24 @@ class Recorder:
     def _write(self, document: Mapping[str, Any]) -> None:
         text, check = _line(document, self.check)
         line = text.encode()
-        start = os.lseek(self.descriptor, 0, os.SEEK_END)
-        try:
-            while line:
-                line = line[os.write(self.descriptor, line) :]
-            os.fsync(self.descriptor)
-        except OSError as error:
-            os.ftruncate(self.descriptor, start)
-            raise OutputError(f"{self.file}: cannot be written: {error.strerror or error}") from error
-        self.check = check
+        with WRITING:
+            start = os.lseek(self.descriptor, 0, os.SEEK_END)
+            try:
+                while line:
+                    line = line[os.write(self.descriptor, line) :]
+                os.fsync(self.descriptor)
+            except OSError as error:
+                self._shorten(start)
+                raise OutputError(f"{self.file}: cannot be written: {error.strerror or error}") from error
+            except BaseException:  # an interrupt: half a line goes, a whole one stays
+                if line:
+                    self._shorten(start)
+                raise
+            self.check = check
+
+    def _shorten(self, length: int) -> None:
+        with contextlib.suppress(OSError):
+            os.ftruncate(self.descriptor, length)
 
 
 def write_record(recorded: Recorded, file: Path, *, force: bool = False) -> None:
@@ -209,8 +223,9 @@ def recording(file: Path, head: Head, expected_bytes: int) -> Iterator[Recorder]
     """Opens a new file, or one of the same head to go on with; nobody else can while it is open.
 
     expected_bytes: what the measurements will take, tried out beforehand. Raises OutputError for a file that cannot be
-    written, is in use, or has no room; CampaignError for one that holds something else.
+    written, is no file, is in use, or has no room; CampaignError for one that holds something else.
     """
+    check_kind(file)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=file.parent) as trial:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_all_start_methods, get_context
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -60,15 +63,14 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
     observations = tuple(without_faults(o, machines[o.gpu]) for o in observations_of(campaigns))
     observations = tuple(o for o in observations if len(o))
     progress("all GPUs")
-    solution = fit(observations, machines)
+    solution = fit(observations, machines, by_count=True)
     relatives = relatives_of(machines)
     values = {gpu: solution.values(gpu, relatives[gpu]) for gpu in machines}
     errors = errors_of(observations, machines, values, solution)
     unseen: dict[tuple[str, str], Floats] = {}
     without: dict[str, Solution] = {}
-    for gpu in machines:
-        progress(f"without {gpu}")
-        without[gpu] = fit([o for o in observations if o.gpu != gpu], machines)
+    for gpu, found in _left_out(observations, machines, solution, progress):
+        without[gpu] = found
         own = [o for o in observations if o.gpu == gpu]
         unseen |= errors_of(own, machines, {gpu: without[gpu].values(gpu, relatives[gpu])}, solution)
     priors = unmeasured(solution, unseen)
@@ -83,6 +85,32 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
         relatives=MappingProxyType(relatives),
         architectures=MappingProxyType(_architectures(machines, solution)),
     )
+
+
+_SHARED: dict[str, Any] = {}  # what the copies of this process start with
+
+
+def _left_out(
+    observations: Sequence[Observations],
+    machines: Mapping[str, Machine],
+    solution: Solution,
+    progress: Callable[[str], None],
+) -> Iterator[tuple[str, Solution]]:
+    """Each GPU with the fit on all others, on all cores where the system can copy a process."""
+    _SHARED.update(observations=observations, machines=machines, near=solution)
+    if "fork" not in get_all_start_methods():
+        for gpu in machines:
+            progress(f"without {gpu}")
+            yield gpu, _without(gpu)
+        return
+    with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:
+        for gpu, found in zip(machines, pool.map(_without, machines), strict=True):
+            progress(f"without {gpu}")
+            yield gpu, found
+
+
+def _without(gpu: str) -> Solution:
+    return fit(by_count=True, without=gpu, **_SHARED)
 
 
 def relatives_of(machines: Mapping[str, Machine]) -> dict[str, tuple[str, ...]]:
@@ -101,7 +129,7 @@ def errors_of(
     found: dict[tuple[str, str], list[Floats]] = defaultdict(list)
     for o in observations:
         predicted = o.predict(machines[o.gpu].with_values(values[o.gpu]), harness.harness(o.host))
-        found[o.gpu, o.family].append(np.log(o.seconds / predicted))
+        found[o.gpu, o.residuals].append(np.log(o.seconds / predicted))
     return {key: np.concatenate(parts) for key, parts in found.items()}
 
 

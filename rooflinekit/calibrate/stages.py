@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rooflinekit.model.convolution_forms import CUDNN
+from rooflinekit.model.kernel import MIOPEN
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
@@ -14,47 +17,47 @@ class Stage:
     dtypes: frozenset[str]
     constants: tuple[str, ...]
     own: tuple[str, ...] = ()  # constants of which the value for all is known from an earlier stage
+    library: str = ""  # of convolutions, whose GPUs alone are looked at
 
 
 _HALF = frozenset({"fp16", "bf16"})
 _SINGLE = frozenset({"fp32"})
+_CONVOLUTIONS = frozenset({"conv_fwd", "conv_bwd_data", "conv_bwd_weight"})
 _ELEMENTWISE = frozenset(
     {"add", "mul", "div", "pow", "addu", "mulu", "divu", "powu", "relu", "gelu", "tanh", "llm_add", "quantize"}
 )
 
 STAGES = (
     Stage(
+        name="streams",
+        ops=_ELEMENTWISE | {"llm_norm", "llm_act", "llm_gelu", "llm_rope"},
+        dtypes=_HALF | _SINGLE,
+        constants=(
+            "memory_share", "early_memory", "kernel_ramp_cycles", "special_rate", "vector_share", "l2_bytes_per_clock",
+            "cache_share", "access_cycles",
+        ),
+    ),
+    Stage(
         name="products on the matrix engine",
         ops=frozenset({"mm", "linear", "bmm"}),
         dtypes=_HALF,
         constants=(
             "matrix_share", "matrix_tile_loss", "matrix_prologue", "matrix_latency_cycles", "matrix_energy",
-            "product_memory_share", "product_ramp_cycles", "overlap",
+            "energy_size_exponent", "energy_node_exponent", "product_memory_share", "product_ramp_cycles", "overlap",
+            "power_window",
         ),
     ),
     Stage(
         name="products of 8 bits",
-        ops=frozenset({"mm_quantized"}),
-        dtypes=frozenset({"fp8"}),
-        constants=("eight_bit_energy",),
-    ),
-    Stage(
-        name="streams",
-        ops=_ELEMENTWISE,
-        dtypes=_HALF | _SINGLE,
-        constants=("memory_share", "early_memory", "kernel_ramp_cycles", "special_rate", "vector_share"),
+        ops=frozenset({"mm_quantized", "mm", "bmm"}),
+        dtypes=frozenset({"fp8", "int8"}),
+        constants=("eight_bit_energy", "eight_bit_share"),
     ),
     Stage(
         name="rows",
         ops=frozenset({"softmax", "layernorm"}),
         dtypes=_HALF | _SINGLE,
         constants=("column_cycles", "row_cycles"),
-    ),
-    Stage(
-        name="single accesses",
-        ops=frozenset({"llm_norm", "llm_act", "llm_gelu", "llm_rope"}),
-        dtypes=_HALF,
-        constants=("access_cycles",),
     ),
     Stage(
         name="products on the vector lanes",
@@ -67,20 +70,39 @@ STAGES = (
     ),
     Stage(
         name="convolutions on the vector lanes",
-        ops=frozenset({"conv_fwd", "conv_bwd_data", "conv_bwd_weight"}),
+        ops=_CONVOLUTIONS,
         dtypes=_SINGLE,
-        constants=("lanes_convolution", "lanes_winograd"),
+        constants=(
+            "lanes_convolution", "lanes_backward", "lanes_weight", "lanes_winograd", "lanes_winograd_weight",
+            "lanes_fourier", "lanes_volume",
+        ),
+        library=CUDNN,
     ),
     Stage(
         name="convolutions on the matrix engine",
-        ops=frozenset({"conv_fwd", "conv_bwd_data", "conv_bwd_weight"}),
-        dtypes=_HALF,
-        constants=("matrix_convolution", "matrix_backward"),
+        ops=_CONVOLUTIONS,
+        dtypes=_HALF | {"tf32"},
+        constants=(
+            "matrix_convolution", "matrix_backward", "matrix_weight", "matrix_volume", "lanes_few",
+            "single_window_cycles",
+        ),
+        library=CUDNN,
+    ),
+    Stage(
+        name="convolutions by MIOpen",
+        ops=_CONVOLUTIONS,
+        dtypes=_HALF | _SINGLE,
+        constants=(
+            "miopen_lanes", "miopen_lanes_pixel", "miopen_lanes_weight", "miopen_latency_cycles", "miopen_matrix",
+            "miopen_matrix_weight", "miopen_winograd", "emulated_bf16", "naive_cycles", "repeat_gap", "library_call",
+        ),
+        library=MIOPEN,
     ),
     Stage(
         name="attention",
         ops=frozenset({"attention", "attention_call"}),
         dtypes=_HALF,
         constants=("attention_share", "attention_block_cycles"),
+        own=("cache_share", "l2_bytes_per_clock"),
     ),
 )  # fmt: skip

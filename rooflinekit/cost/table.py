@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Literal, TypeAlias
 
-from rooflinekit.errors import DuplicateRuleError, UnknownOpError, nearest
+from rooflinekit.errors import DuplicateRuleError, PluginError, UnknownOpError, nearest
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Basis, Op, PricedOp
 from rooflinekit.ir.sizes import total
@@ -14,6 +16,8 @@ from rooflinekit.ir.tensor import TensorSpec
 
 #: A rule gives the cost of an op: one `Cost`, or one for each kernel that eager execution launches.
 Rule: TypeAlias = Callable[[Op], Cost | Sequence[Cost]]
+
+GROUP = "rooflinekit.rules"
 
 _RULES: dict[str, Rule] = {}
 _FREE: set[str] = set()
@@ -112,7 +116,11 @@ def price_all(
     rules: Mapping[str, Rule] | None = None,
     on_unknown: Literal["traffic", "raise"] = "traffic",
 ) -> tuple[PricedOp, ...]:
-    """Every op with its cost; equal ops are priced once and share their costs."""
+    """Every op with its cost; equal ops are priced once and share their costs.
+
+    Rules that other installed packages bring count too. Raises PluginError for one that cannot be loaded.
+    """
+    load_rules()
     own = {normalized(kind): function for kind, function in (rules or {}).items()}
     memory: dict[tuple[object, ...], PricedOp] = {}
     priced = []
@@ -123,6 +131,20 @@ def price_all(
         first = memory[signature]
         priced.append(PricedOp(op=op, costs=first.costs, basis=first.basis))
     return tuple(priced)
+
+
+@cache
+def load_rules() -> None:
+    """Imports the modules that other packages name as entry points of the group rooflinekit.rules.
+
+    They register their rules with `rule` when they are imported. Raises PluginError for one that cannot be.
+    """
+    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.value, point.name)):
+        try:
+            point.load()
+        except Exception as error:  # whatever its import raises
+            label = f"{GROUP}: {point.name} = {point.value}, of {point.dist.name if point.dist else 'a package'}"
+            raise PluginError(f"{label}: {type(error).__name__}: {error}; repair or uninstall it") from error
 
 
 def described_rules() -> dict[str, dict[str, list[str]]]:

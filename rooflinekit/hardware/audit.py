@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rooflinekit.errors import printable
 from rooflinekit.hardware import checks, cluster_checks, specs
 from rooflinekit.hardware.checks import Check
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
-from rooflinekit.hardware.messages import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

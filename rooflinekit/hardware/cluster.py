@@ -13,7 +13,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from rooflinekit.hardware.device import SCHEMA_VERSION, Bandwidth, Identifier, Pcie
-from rooflinekit.hardware.fields import Choice, Count, Frozen, FrozenMapping, Quantity, Record, Text
+from rooflinekit.hardware.fields import Choice, Count, Frozen, FrozenMapping, Line, Quantity, Record, Text
 
 #: Byte/s in one direction of one link, by NVLink generation; two where product lines differ.
 NVLINK_RATES: Mapping[int, tuple[float, ...]] = FrozenMapping(
@@ -24,6 +24,9 @@ TOPOLOGIES = ("switch", "pairs", "mesh")
 NETWORKS = ("ethernet", "infiniband")
 CLUSTER_SOURCE_GROUPS = ("devices", "nvlink", "pcie", "network")
 
+#: Of a cluster, and of a node: every device is followed by itself.
+_MOST_DEVICES, _MOST_OF_NODE = 2**14, 2**10
+
 Counts = Annotated[tuple[Count, ...], Field(strict=False)]
 
 
@@ -31,14 +34,14 @@ class Members(Record):
     """So many devices of one kind."""
 
     name: Identifier  # of a specification
-    count: Count
+    count: Annotated[int, Field(ge=1, le=_MOST_DEVICES)]
 
 
 class Nvlink(Record):
     """NVLink inside a node. `links` and bandwidth are those of one device, all its links together."""
 
     generation: Annotated[int, Field(ge=1, le=max(NVLINK_RATES))]
-    links: Count
+    links: Annotated[int, Field(ge=1, le=1024)]
     bandwidth_per_direction: Bandwidth | None = None
     bandwidth_both_directions: Bandwidth | None = None
     # switch: any two devices at full rate; pairs: bridges 0-1, 2-3, …; mesh: as `mesh` says.
@@ -84,9 +87,11 @@ class Network(Record):
     """The network between nodes. Each port carries its rate in either direction at once."""
 
     kind: Annotated[str, Choice(NETWORKS)]
-    port_rate: Annotated[float, Quantity("bit/s")]
-    ports: Count = 1  # of a node
-    latency: Annotated[float, Quantity("s", zero=True)]  # from one node's memory to another's, of an empty message
+    port_rate: Annotated[float, Quantity("bit/s", low=1e6, high=1e15)]
+    ports: Annotated[int, Field(ge=1, le=256)] = 1  # of a node
+    latency: Annotated[
+        float, Quantity("s", zero=True, high=10.0)
+    ]  # from one node's memory to another's, of an empty message
 
     @property
     def one_way(self) -> float:
@@ -99,11 +104,11 @@ class Cluster(Record):
 
     schema_version: Annotated[int, Field(alias="schema", ge=SCHEMA_VERSION, le=SCHEMA_VERSION)] = SCHEMA_VERSION
     name: Identifier  # the file name without ending
-    display_name: Text | None = None
+    display_name: Line | None = None
     devices: Annotated[
         tuple[Members, ...], Field(strict=False, min_length=1)
     ]  # of one node, in the order of their numbers
-    nodes: Count = 1
+    nodes: Annotated[int, Field(ge=1, le=_MOST_DEVICES)] = 1
     nvlink: Nvlink | None = None
     pcie: PcieLinks | None = None
     network: Network | None = None
@@ -115,6 +120,11 @@ class Cluster(Record):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.per_node > _MOST_OF_NODE or self.size > _MOST_DEVICES:
+            raise ValueError(
+                f"devices, nodes: expected at most {_MOST_OF_NODE} devices a node and {_MOST_DEVICES} in all; got "
+                f"{self.per_node} and {self.size}"
+            )
         if self.nodes > 1 and self.network is None:
             raise ValueError(f"network: expected one, for there are {self.nodes} nodes")
         for name in ("switches", "sockets"):

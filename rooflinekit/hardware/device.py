@@ -15,10 +15,11 @@ from rooflinekit.hardware.fields import (
     Count,
     Frozen,
     FrozenMapping,
+    Line,
+    Lines,
     Quantity,
     Record,
     Text,
-    Texts,
 )
 
 SCHEMA_VERSION = 1
@@ -43,10 +44,12 @@ KINDS = ("gpu", "cpu")
 # How the matrix units of a product line run against the fastest part of the same architecture.
 TENSOR_RATES = ("full", "half-accumulate", "half")
 
-Capacity = Annotated[float, Quantity("byte")]
-Bandwidth = Annotated[float, Quantity("byte/s")]
-Rate = Annotated[float, Quantity("flop/s")]
-Frequency = Annotated[float, Quantity("Hz")]
+Capacity = Annotated[float, Quantity("byte", low=2**20, high=1e15)]
+Cache = Annotated[float, Quantity("byte", low=2**10, high=2**36)]
+Array = Annotated[float, Quantity("byte", low=2**10, high=2**24)]  # on-chip memory of one SM
+Bandwidth = Annotated[float, Quantity("byte/s", low=1e6, high=1e15)]
+Rate = Annotated[float, Quantity("flop/s", low=1e6, high=1e18)]
+Frequency = Annotated[float, Quantity("Hz", low=1e6, high=2e10)]
 MatrixPeaks = Annotated[Mapping[Annotated[str, Choice(FORMATS)], Rate], Frozen()]
 AccumulatePeaks = Annotated[Mapping[Annotated[str, Choice(("fp16", "fp8"))], Rate], Frozen()]
 VectorPeaks = Annotated[Mapping[Annotated[str, Choice(("fp64", "fp32", "bf16", "fp16", "int8"))], Rate], Frozen()]
@@ -59,12 +62,12 @@ Identifier = Annotated[str, Field(pattern=r"^[a-z0-9]+([.-][a-z0-9]+)*$")]
 class Memory(Record):
     """Device memory: capacity in bytes, bandwidth in bytes per second, and the two numbers that imply it."""
 
-    type: Text | None = None
+    type: Line | None = None
     capacity: Capacity
     bandwidth: Bandwidth  # reads and writes together
-    bus_width: Annotated[float, Quantity("bit")] | None = None
-    pin_rate: Annotated[float, Quantity("bit/s")] | None = None  # of one data pin
-    channels: Count | None = None  # of a CPU: 64 bit wide each
+    bus_width: Annotated[float, Quantity("bit", low=8, high=1e6)] | None = None
+    pin_rate: Annotated[float, Quantity("bit/s", low=1e6, high=1e14)] | None = None  # of one data pin
+    channels: Annotated[int, Field(ge=1, le=256)] | None = None  # of a CPU: 64 bit wide each
 
 
 class Clock(Record):
@@ -79,7 +82,7 @@ class Clock(Record):
 class Interconnect(Record):
     """The link to other GPUs (NVLink, Infinity Fabric); half of the total that vendors print."""
 
-    kind: Text
+    kind: Line
     bandwidth_per_direction: Bandwidth | None = None
 
 
@@ -108,30 +111,30 @@ class Device(Record):
     schema_version: Annotated[int, Field(alias="schema", ge=SCHEMA_VERSION, le=SCHEMA_VERSION)] = SCHEMA_VERSION
     name: Identifier  # the file name without ending
     kind: Annotated[str, Choice(KINDS)] = "gpu"
-    display_name: Text | None = None
-    aliases: Texts = ()  # what the driver and people call it
-    vendor: Text
-    architecture: Text
-    compute_capability: Text | None = None  # CUDA capability ("8.0"), AMD target ("gfx942"), vectors of a CPU ("avx2")
-    process_node: Text | None = None  # the maker's name of the silicon process
+    display_name: Line | None = None
+    aliases: Lines = ()  # what the driver and people call it
+    vendor: Line
+    architecture: Line
+    compute_capability: Line | None = None  # CUDA capability ("8.0"), AMD target ("gfx942"), vectors of a CPU ("avx2")
+    process_node: Line | None = None  # the maker's name of the silicon process
     launch_date: date | None = None
-    device_scope: Text | None = None  # what this is a part or a sum of, where it is not a plain board
-    devices_per_board: Count = 1  # that share board_power and launch_price_usd
+    device_scope: Line | None = None  # what this is a part or a sum of, where it is not a plain board
+    devices_per_board: Annotated[int, Field(ge=1, le=64)] = 1  # that share board_power and launch_price_usd
 
-    sm_count: Count  # streaming multiprocessors, compute units, cores
-    lanes_per_sm: Count  # fp32 multiply-add lanes, before packed or dual issue
-    tensor_cores: Count | None = None  # in total
+    sm_count: Annotated[int, Field(ge=1, le=10**6)]  # streaming multiprocessors, compute units, cores
+    lanes_per_sm: Annotated[int, Field(ge=1, le=2**20)]  # fp32 multiply-add lanes, before packed or dual issue
+    tensor_cores: Annotated[int, Field(ge=1, le=10**7)] | None = None  # in total
     tensor_rate: Annotated[str, Choice(TENSOR_RATES)] = "full"
     clock: Clock
 
     dram: Memory
-    l2_capacity: Capacity
-    last_level_cache: Capacity | None = None  # behind the L2: AMD Infinity Cache, Apple system cache
-    l1_capacity_per_sm: Capacity | None = None  # with shared memory, where they are one array
-    shared_memory_per_sm: Capacity | None = None
-    shared_memory_per_block: Capacity | None = None  # the most that one block may ask for
-    registers_per_sm: Count | None = None  # of 32 bit
-    threads_per_sm: Count | None = None
+    l2_capacity: Cache
+    last_level_cache: Cache | None = None  # behind the L2: AMD Infinity Cache, Apple system cache
+    l1_capacity_per_sm: Array | None = None  # with shared memory, where they are one array
+    shared_memory_per_sm: Array | None = None
+    shared_memory_per_block: Array | None = None  # the most that one block may ask for
+    registers_per_sm: Annotated[int, Field(ge=1, le=2**24)] | None = None  # of 32 bit
+    threads_per_sm: Annotated[int, Field(ge=1, le=2**16)] | None = None
 
     matrix_peak: MatrixPeaks = FrozenMapping()
     matrix_peak_fp16_accumulate: AccumulatePeaks = FrozenMapping()  # only where it differs from fp32 accumulation
@@ -142,7 +145,7 @@ class Device(Record):
 
     interconnect: Interconnect | None = None
     pcie: Pcie | None = None
-    board_power: Annotated[float, Quantity("W")] | None = None
+    board_power: Annotated[float, Quantity("W", low=0.1, high=1e5)] | None = None
     launch_price_usd: Count | None = None
 
     sources: Sources = FrozenMapping()
@@ -161,9 +164,20 @@ class Device(Record):
         per_sm, per_block = self.shared_memory_per_sm, self.shared_memory_per_block
         if per_sm is not None and per_block is not None and per_block > per_sm:
             raise ValueError("shared_memory_per_block: expected no more than shared_memory_per_sm")
+        array = self.l1_capacity_per_sm if self._one_array else None
+        if per_sm is not None and array is not None and per_sm > array:
+            raise ValueError("shared_memory_per_sm: expected no more than l1_capacity_per_sm, the array that holds it")
+        if max(self.l2_capacity, self.last_level_cache or 0) > self.dram.capacity:
+            raise ValueError("l2_capacity, last_level_cache: expected no more than the memory behind them")
         if self.draft != (self.draft_reason is not None):
             raise ValueError("draft_reason: expected a reason beside 'draft: true', and none without it")
         return self
+
+    @property
+    def _one_array(self) -> bool:
+        """Whether L1 and shared memory are one array: in NVIDIA's GPUs since Volta."""
+        capability = (self.compute_capability or "").partition(".")[0]
+        return self.vendor == "NVIDIA" and capability.isdecimal() and int(capability) >= 7
 
     @property
     def formats(self) -> tuple[str, ...]:

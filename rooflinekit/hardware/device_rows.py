@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rooflinekit import notebook
 from rooflinekit.hardware.device import FORMATS, Device
+from rooflinekit.ir import notebook
 from rooflinekit.units import format_quantity
 
 

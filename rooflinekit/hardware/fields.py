@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
 from rooflinekit.errors import UnitError, nearest
@@ -32,6 +32,8 @@ class Quantity:
 
     unit: str
     zero: bool = False  # whether nothing at all is a sensible value
+    low: float = _SMALLEST  # bounds of what exists, or might in twenty years
+    high: float = _LARGEST
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """The pydantic schema: text or number in, float out, text in JSON."""
@@ -49,8 +51,10 @@ class Quantity:
             number = float(value)
         if not math.isfinite(number) or number < 0 or (number == 0 and not self.zero):
             raise UnitError(expectation(self.unit, value) + ", which is not positive and finite")
-        if number != 0 and not _SMALLEST <= number <= _LARGEST:
-            raise UnitError(expectation(self.unit, value) + ", which no hardware has")
+        if number != 0 and not self.low <= number <= self.high:
+            bounds = " to ".join(format_quantity(bound, self.unit) for bound in (self.low, self.high))
+            known = "" if (self.low, self.high) == (_SMALLEST, _LARGEST) else f": it is {bounds}"
+            raise UnitError(expectation(self.unit, value) + f", which no hardware has{known}")
         return number
 
     def _write(self, value: float) -> str:
@@ -153,6 +157,20 @@ class Record(BaseModel):
 
 
 # YAML has lists and no tuples; everything else stays strict.
-Texts = Annotated[tuple[str, ...], Field(strict=False)]
-Text = Annotated[str, Field(min_length=1)]
+def _readable(text: str) -> str:
+    if not text.replace("\n", "").isprintable():
+        raise ValueError(f"expected letters that can be printed; got {text!r:.60}")
+    return text
+
+
+def _one_line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError(f"expected one line of letters that can be printed; got {text!r:.60}")
+    return text
+
+
+#: Lines, and a line that stands in tables and messages. Neither holds letters that a terminal would act upon.
+Text = Annotated[str, Field(min_length=1, max_length=20_000), AfterValidator(_readable)]
+Line = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_one_line)]
+Lines = Annotated[tuple[Line, ...], Field(strict=False, max_length=100)]
 Count = Annotated[int, Field(ge=1, le=10**9)]

@@ -11,14 +11,14 @@ from rooflinekit.hardware.device import SCHEMA_VERSION, Bandwidth, Identifier
 from rooflinekit.hardware.fields import Choice, Frozen, FrozenMapping, Quantity, Record, Text
 
 # Families of ops whose issue costs the CPU differently; an op of another kind costs "default".
-FAMILIES = ("default", "convolution", "matmul", "attention", "normalization", "optimizer", "view")
+FAMILIES = ("default", "convolution", "matmul", "attention", "normalization", "reduction", "optimizer", "view")
 
 HOST_SOURCE_GROUPS = (
-    *("dispatch", "backward_factor", "launch", "launch_latency", "sync", "step"),
-    *("compiled_launch", "guards", "graph_launch", "copies"),
+    *("dispatch", "module", "backward_factor", "launch", "launch_latency", "sync", "step", "record"),
+    *("compiled_launch", "compiled_call", "guards", "guard", "graph_launch", "graph_entry", "spread", "copies"),
 )
 
-Time = Annotated[float, Quantity("s", zero=True)]
+Time = Annotated[float, Quantity("s", zero=True, high=10.0)]
 
 
 class Host(Record):
@@ -30,17 +30,28 @@ class Host(Record):
 
     # CPU time from one eager op called in Python to the next, its first kernel launch included.
     dispatch: Annotated[Mapping[Annotated[str, Choice(FAMILIES)], Time], Frozen()]
+    module: Time = 0.0  # CPU time of calling a module from Python, beside the ops in it; 0: it is in their times
     # The same for an op that autograd's C++ engine issues, relative to the call from Python.
-    backward_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    backward_factor: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
     launch: Time  # CPU time of each further kernel that one op launches
     launch_latency: Time  # from the launch call to the first instruction, on an idle GPU
     sync: Time  # CPU time of one synchronisation, beyond waiting for the GPU
     step: Time  # fixed CPU cost of one step: the loop around the model
+    record: Time = 4e-6  # recording one CUDA event; what is timed between two has the second one's in it
 
-    # Of compiled steps and CUDA graphs, in CPU time. Stated defaults, the same for all hosts, not measured.
-    compiled_launch: Time = 5e-6  # one Triton kernel's launch by inductor's Python wrapper
-    guards: Time = 30e-6  # before a compiled step starts: dynamo's guards, the wrapper's checks of its inputs
+    # Of compiled steps and CUDA graphs, in CPU time.
+    compiled_launch: Time = 9e-6  # one Triton kernel's launch by inductor's Python wrapper, its result's memory too
+    # A library's call from that wrapper, relative to the op called from Python.
+    compiled_call: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.7
+    guards: Time = 22e-6  # before a compiled step starts: from Python through dynamo into the wrapper
+    guard: Time = 2.2e-6  # and for each of its weights, buffers and inputs: guarded, handed over, checked
     graph_launch: Time = 10e-6  # launching a CUDA graph, whatever it holds, beside one `launch`
+    graph_entry: Time = 15e-6  # and before it where torch.compile manages the graph: which one, and its inputs' places
+
+    # By how much the times of a host of this sort lie above or below these: standard deviation of their logarithm.
+    spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.3
+
+    stands_for_any: bool = False  # whether it is what is taken where nobody names a host
 
     dram_bandwidth: Bandwidth
     copy_bandwidth_pageable: Bandwidth  # host to device, ordinary memory
@@ -54,6 +65,28 @@ class Host(Record):
             raise ValueError("dispatch: expected a time for 'default', which unlisted families fall back to")
         return self
 
+    def scaled(self, times: float, name: str) -> Self:
+        """A host of another name on which everything that the CPU does takes so many times as long."""
+        parts = (
+            "module",
+            "launch",
+            "step",
+            "record",
+            "compiled_launch",
+            "guards",
+            "guard",
+            "graph_launch",
+            "graph_entry",
+        )
+        dispatch = {family: _rounded(times * seconds) for family, seconds in self.dispatch.items()}
+        changed = {part: _rounded(times * getattr(self, part)) for part in parts}
+        return self.model_copy(update={"name": name, "dispatch": dispatch, **changed})
+
     def dispatch_s(self, family: str) -> float:
         """CPU seconds of one eager forward op of `family`; families that are not listed cost the default."""
         return self.dispatch.get(family, self.dispatch["default"])
+
+
+def _rounded(seconds: float) -> float:
+    """To three digits: no time of a host is known to more."""
+    return float(f"{seconds:.3g}")

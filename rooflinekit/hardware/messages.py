@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from rooflinekit.errors import nearest
+from rooflinekit.errors import nearest, printable
 
 _EXPECTED = {
     "int_type": "a whole number without a unit",
@@ -32,15 +32,6 @@ def one_line(error: ValidationError, model: type[BaseModel], label: str) -> str:
     path = [str(part) for part in first["loc"] if part != "[key]"]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return printable(": ".join([label, *path, _words(first, model)]) + more)
-
-
-def printable(text: str) -> str:
-    """The text with letters that a terminal would act upon, such as tabs and escapes, written out.
-
-    >>> printable("sm\\tcount")
-    'sm\\\\tcount'
-    """
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def _words(problem: Any, model: type[BaseModel]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -17,14 +18,16 @@ from rooflinekit.hardware.device import SCHEMA_VERSION, Device
 from rooflinekit.hardware.fields import FROM_FILE, Record
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.messages import one_line
+from rooflinekit.hardware.packages import specification_folders
 from rooflinekit.hardware.yaml_file import read_mapping
 
-DEFAULT_HOST = "generic-server"
+DEFAULT_HOST = "unnamed"
 
 # What a file of an older schema has to change, by that schema's number. Schema 1 is the first.
 _CHANGES_SINCE: dict[int, str] = {}
 
 R = TypeVar("R", bound=Record)
+N = TypeVar("N", Device, Host, Cluster)
 
 
 def data_dir(name: str) -> Traversable:
@@ -41,22 +44,22 @@ def data_dir(name: str) -> Traversable:
 
 
 def device_names() -> tuple[str, ...]:
-    """The names of all shipped devices, sorted; each is the stem of a file in gpu_specs/.
+    """The names of all devices, sorted: the stems of the files in gpu_specs/ and in other packages' folders.
 
     >>> "nvidia-a100-sxm4-80gb" in device_names()
     True
     """
-    return _stems(data_dir("gpu_specs"))
+    return tuple(_listed(""))
 
 
 def host_names() -> tuple[str, ...]:
-    """The names of all shipped hosts, sorted; each is the stem of a file in gpu_specs/hosts/."""
-    return _stems(data_dir("gpu_specs") / "hosts")
+    """The names of all hosts, sorted; each is the stem of a file in gpu_specs/hosts/, here or in another package."""
+    return tuple(_listed("hosts"))
 
 
 def cluster_names() -> tuple[str, ...]:
-    """The names of all shipped clusters, sorted; each is the stem of a file in gpu_specs/clusters/."""
-    return _stems(data_dir("gpu_specs") / "clusters")
+    """The names of all clusters, sorted; each is the stem of a file in gpu_specs/clusters/, or another package's."""
+    return tuple(_listed("clusters"))
 
 
 def devices(*, allow_draft: bool = False) -> tuple[Device, ...]:
@@ -92,7 +95,7 @@ def load_host(name_or_path: str | Path = DEFAULT_HOST) -> Host:
     """The host of this name or file. Raises DeviceNotFoundError for an unknown name, SpecError for a bad file.
 
     >>> load_host().name
-    'generic-server'
+    'unnamed'
     """
     if _is_path(name_or_path):
         return _record(read_mapping(Path(name_or_path), str(name_or_path)), Host, str(name_or_path))
@@ -171,26 +174,48 @@ def read_unverified(name_or_path: str) -> Device | Host | Cluster:
 
 
 @cache
+def _listed(kind: str) -> Mapping[str, tuple[Traversable, str]]:
+    """By name each file of a kind ("", "hosts", "clusters") and its label, those of other packages too.
+
+    Raises SpecError where two have the same name, PluginError for a package that cannot be read.
+    """
+    found: dict[str, tuple[Traversable, str]] = {}
+    for source, top in (("gpu_specs", data_dir("gpu_specs")), *specification_folders()):
+        folder, place = (top / kind, f"{source}/{kind}") if kind else (top, source)
+        for name in _stems(folder):
+            if name in found:
+                raise SpecError(f"{place}/{name}.yaml: is there already, as {found[name][1]}; one of the two has to go")
+            found[name] = folder / f"{name}.yaml", f"{place}/{name}.yaml"
+    return dict(sorted(found.items()))
+
+
+@cache
 def _shipped_device(name: str) -> Device:
-    return _verified(_read_shipped(name), f"gpu_specs/{name}.yaml")
+    return _verified(_read_shipped(name), _listed("")[name][1])
 
 
 def _read_shipped(name: str) -> Device:
-    label = f"gpu_specs/{name}.yaml"
-    return _record(read_mapping(data_dir("gpu_specs") / f"{name}.yaml", label), Device, label)
+    file, label = _listed("")[name]
+    return _named(_record(read_mapping(file, label), Device, label), name, label)
 
 
 @cache
 def _shipped_host(name: str) -> Host:
-    label = f"gpu_specs/hosts/{name}.yaml"
-    return _record(read_mapping(data_dir("gpu_specs") / "hosts" / f"{name}.yaml", label), Host, label)
+    file, label = _listed("hosts")[name]
+    return _named(_record(read_mapping(file, label), Host, label), name, label)
 
 
 @cache
 def _shipped_cluster(name: str) -> Cluster:
-    label = f"gpu_specs/clusters/{name}.yaml"
-    folder = data_dir("gpu_specs") / "clusters"
-    return _verified_cluster(_record(read_mapping(folder / f"{name}.yaml", label), Cluster, label), label)
+    file, label = _listed("clusters")[name]
+    return _named(_verified_cluster(_record(read_mapping(file, label), Cluster, label), label), name, label)
+
+
+def _named(record: N, name: str, label: str) -> N:
+    """The record; raises SpecError where it has another name than its file, by which nobody would find it."""
+    if record.name != name:
+        raise SpecError(f"{label}: name: expected {name!r}, as the file is called; got {record.name!r}")
+    return record
 
 
 def _verified_cluster(cluster: Cluster, label: str) -> Cluster:
@@ -233,6 +258,8 @@ def _record(mapping: dict[str, object], kind: type[R], label: str) -> R:
 
 
 def _stems(folder: Traversable) -> tuple[str, ...]:
+    if not folder.is_dir():
+        return ()
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 

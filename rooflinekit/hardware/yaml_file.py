@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from rooflinekit.errors import SpecError
-from rooflinekit.hardware.messages import printable
+from rooflinekit.errors import SpecError, printable
 
 MAX_BYTES = 2**20
 _MAX_DEPTH = 16  # a specification nests three levels

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from rooflinekit.ir.assumption import Assumption
 from rooflinekit.ir.op import Basis, PricedOp
 from rooflinekit.ir.sizes import Size, evaluator
 
@@ -19,6 +20,7 @@ class Coverage:
     default_kinds: Mapping[str, int]  # kinds without a rule, and how many ops of each
     flop_share: float  # share of FLOP that comes from exact rules, at the smallest sizes where symbolic
     bytes_share: float  # likewise of bytes
+    assumptions: tuple[Assumption, ...] = ()  # what data decide, and was taken to be
 
     def to_dict(self) -> dict[str, object]:
         """The same, ready for JSON."""
@@ -27,23 +29,29 @@ class Coverage:
             "default_kinds": dict(self.default_kinds),
             "flop_share": self.flop_share,
             "bytes_share": self.bytes_share,
+            "assumptions": list(map(str, self.assumptions)),
         }
 
     def __str__(self) -> str:
         ruled = self.ops.get(Basis.RULE, 0)
         free = self.ops.get(Basis.FREE, 0)
         guessed = self.ops.get(Basis.DEFAULT, 0)
-        text = (
-            f"{ruled} ops by exact rules, {free} free, {guessed} by default "
-            f"({self.flop_share:.2%} of FLOP and {self.bytes_share:.2%} of bytes are exact)"
-        )
+        text = f"{ruled} ops by exact rules, {free} free, {guessed} by default "
         if self.default_kinds:
             kinds = ", ".join(f"{kind} ×{count}" for kind, count in self.default_kinds.items())
-            text += f"; by default: {kinds}"
+            text += (
+                f"(the FLOP of those are unknown: counted is one an output element, {1 - self.flop_share:.2%} of all; "
+                f"{self.bytes_share:.2%} of bytes are exact); by default: {kinds}"
+            )
+        else:
+            exact = "exact" if not self.assumptions else "exact for what is assumed"
+            text += f"({self.flop_share:.2%} of FLOP and {self.bytes_share:.2%} of bytes are {exact})"
+        if self.assumptions:
+            text += f"; data decide, assumed are: {', '.join(map(str, self.assumptions))}"
         return text
 
 
-def coverage_of(ops: Sequence[PricedOp], dims: Sequence[str]) -> Coverage:
+def coverage_of(ops: Sequence[PricedOp], dims: Sequence[str], assumptions: Sequence[Assumption] = ()) -> Coverage:
     """The coverage of priced ops with these open sizes."""
     at = _smallest_sizes(ops, dims)  # shares need numbers
     flop = {True: 0.0, False: 0.0}
@@ -59,6 +67,7 @@ def coverage_of(ops: Sequence[PricedOp], dims: Sequence[str]) -> Coverage:
         default_kinds=MappingProxyType(dict(kinds.most_common())),
         flop_share=flop[True] / (flop[True] + flop[False]) if any(flop.values()) else 1.0,
         bytes_share=moved[True] / (moved[True] + moved[False]) if any(moved.values()) else 1.0,
+        assumptions=tuple(assumptions),
     )
 
 

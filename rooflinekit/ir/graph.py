@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from rooflinekit import notebook
 from rooflinekit.errors import SizeError
+from rooflinekit.ir import notebook
+from rooflinekit.ir.apart import Numbers, numbers_apart, parts, traced_at
+from rooflinekit.ir.assumption import Assumption
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Coverage, coverage_of
 from rooflinekit.ir.op import Op, PricedOp, nothing
-from rooflinekit.ir.origin import Origin, at_numbers
+from rooflinekit.ir.origin import Origin, at_numbers, whole_of
 from rooflinekit.ir.release import Release
 from rooflinekit.ir.sizes import Size, check_dims, check_names, evaluator, product, total
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
@@ -36,7 +38,7 @@ class Graph:
     """
 
     name: str
-    mode: str  # "inference" or "training"
+    mode: str  # "inference", "training", or "forward": without gradients, but with modules in training mode
     inputs: tuple[TensorSpec, ...]
     weights: tuple[TensorSpec, ...]  # parameters and buffers, each once
     outputs: tuple[TensorSpec, ...]
@@ -46,13 +48,20 @@ class Graph:
     dims: tuple[str, ...] = ()  # names of the sizes still open
     sizes: Mapping[str, int] = field(default_factory=nothing)  # sizes already given
     conditions: tuple[Condition, ...] = ()
+    apart: tuple[sympy.Basic, ...] = ()  # relations; where one does not hold, the model is traced by itself
+    examples: Mapping[str, int] = field(default_factory=nothing)  # numbers that were asked for to trace at
+    traced: dict[Numbers, Graph] = field(default_factory=dict, compare=False)  # the graphs at sizes apart
     forced: tuple[ForcedSize, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()  # what data decide
     tf32: bool | None = None  # whether fp32 products may run as tf32; None for PyTorch's defaults
     autocast: DType | None = None  # lower precision of an autocast region around forward and loss
     channels_last: bool = False  # whether model and inputs were put into that layout
     like: Release | None = None  # the release of PyTorch that it was traced as; None for the present one
-    fx: Any = None  # torch.fx.Graph
+    inference_mode: bool = False  # within torch.inference_mode, instead of torch.no_grad
+    fx: Any = field(default=None, compare=False)  # torch.fx.Graph
     origin: Origin | None = field(default=None, compare=False)
+    #: What was worked out of this very graph and holds on many devices; a changed copy begins anew.
+    memo: dict[Hashable, Any] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -114,18 +123,28 @@ class Graph:
     @property
     def coverage(self) -> Coverage:
         """How much of the counts comes from exact rules."""
-        return coverage_of(self.priced, self.dims)
+        return coverage_of(self.priced, self.dims, self.assumptions)
 
     def at(self, **dims: int) -> Graph:
         """The same graph with numbers for some or all of its named sizes.
 
-        Raises SizeError for an unknown name, a value below 1, or sizes for which the model would have taken another
-        path than the one that was traced.
+        At sizes that the trace does not speak for, such as 1, the model is traced again. Raises SizeError for an
+        unknown name, a value below 1, or sizes for which the model would have taken another path than the one that was
+        traced.
         """
+        if not dims and not self.dims:
+            return self
         given = check_dims(dims, (*self.dims, *(forced.name for forced in self.forced)))
         for forced in self.forced:
             if given.pop(forced.name, forced.value) != forced.value:
                 raise SizeError(f"{forced}; trace again with {forced.name}={dims[forced.name]}")
+        numbers = numbers_apart(self, given)
+        if numbers:
+            whole = whole_of(self)
+            own = traced_at(whole, numbers)
+            if own is not whole:
+                rest = {name: value for name, value in {**self.sizes, **given}.items() if name in own.dims}
+                return replace(own.at(**rest), origin=at_numbers(self))
         check_conditions(self.conditions, {**self.sizes, **given})
         return replace(map_graph(self, evaluator(given), given), origin=at_numbers(self))
 
@@ -140,11 +159,17 @@ class Graph:
         import pandas as pd
 
         check_names(dims, self.dims)
-        parts = ("matrix_flop", "vector_flop", "special_flop", "read_bytes", "write_bytes")
-        columns = evaluated({part: getattr(self, part) for part in parts}, dims)
-        for condition in self.conditions:
-            check_everywhere(condition, {name: columns[name] for name in dims})
-        table = pd.DataFrame(columns)
+        counted = ("matrix_flop", "vector_flop", "special_flop", "read_bytes", "write_bytes")
+        columns = evaluated({}, dims)
+        tables = []
+        for graph, rows in parts(self, columns):
+            given = {name: columns[name][rows] for name in graph.dims}
+            for condition in graph.conditions:
+                check_everywhere(condition, given)
+            found = evaluated({part: getattr(graph, part) for part in counted}, given)
+            sizes = {name: columns[name][rows] for name in dims}
+            tables.append(pd.DataFrame({**sizes, **{part: found[part] for part in counted}}, index=rows))
+        table = tables[0] if len(tables) == 1 else pd.concat(tables).sort_index()
         table["flop"] = table["matrix_flop"] + table["vector_flop"] + table["special_flop"]
         table["bytes"] = table["read_bytes"] + table["write_bytes"]
         return table
@@ -155,6 +180,18 @@ class Graph:
             return self
         given = {size.name: size.value for size in forced}
         return replace(map_graph(self, evaluator(given), given), forced=(*self.forced, *forced))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # In a file or another process a graph stands for itself: the model behind it may hold anything.
+        # What it keeps for itself (`memo`) is made again.
+        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name not in ("fx", "origin")}
+        return _graph, (kept,)
+
+    def __copy__(self) -> Graph:
+        return self  # nothing of it can change
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
+        return self
 
     def __repr__(self) -> str:
         sizes = [*(f"{name}={value}" for name, value in self.sizes.items()), *(f"{name} open" for name in self.dims)]
@@ -183,6 +220,7 @@ class Graph:
             "dims": list(self.dims),
             "sizes": dict(self.sizes),
             "forced": [str(size) for size in self.forced],
+            "assumptions": list(map(str, self.assumptions)),
             "conditions": [f"{condition.holds} ({condition.where})" for condition in self.conditions],
             "parameters": self.parameters,
             **{name: _plain(getattr(self, name)) for name in totals},
@@ -202,6 +240,10 @@ class Graph:
         import pandas as pd
 
         return pd.DataFrame([_row(priced) for priced in self.priced])
+
+
+def _graph(kept: Mapping[str, Any]) -> Graph:
+    return Graph(**kept)
 
 
 #: In a notebook.
@@ -269,6 +311,9 @@ def map_graph(graph: Graph, at: Callable[[Size], Size], given: Mapping[str, int]
             return type(attr)(map(value, attr))
         return attr
 
+    def assumption(old: Assumption) -> Assumption:
+        return old if old.most is None else replace(old, value=at(old.value), most=at(old.most))
+
     def cost(old: Cost) -> Cost:
         if id(old) not in costs:
             costs[id(old)] = old.map(at)
@@ -288,6 +333,7 @@ def map_graph(graph: Graph, at: Callable[[Size], Size], given: Mapping[str, int]
         outputs=tuple(map(tensor, graph.outputs)),
         gradients=tuple(map(tensor, graph.gradients)),
         priced=tuple(PricedOp(op=op(p.op), costs=tuple(map(cost, p.costs)), basis=p.basis) for p in graph.priced),
+        assumptions=tuple(map(assumption, graph.assumptions)),
         dims=tuple(name for name in graph.dims if name not in given),
         sizes=MappingProxyType({**graph.sizes, **given}),
     )

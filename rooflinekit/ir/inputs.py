@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.ir.sizes import LARGEST, shown, whole
 from rooflinekit.ir.tensor import DType
 
 
@@ -85,11 +86,14 @@ def _size(size: object) -> int | str:
         if not size.isidentifier():
             raise InputError(f"size {size!r} is no name: expected letters, digits and underscores, such as 'batch'")
         return size
-    if isinstance(size, bool) or not hasattr(size, "__index__"):
-        raise InputError(f"expected a size as a positive integer or a name; got {size!r}")
-    if size.__index__() < 1:
-        raise InputError(f"expected a positive size; got {size!r}")
-    return int(size.__index__())
+    number = whole(size)
+    if number is None:
+        raise InputError(f"expected a size as a positive integer or a name; got {shown(size)}")
+    if number < 1:
+        raise InputError(f"expected a positive size; got {shown(size)}")
+    if number > LARGEST:
+        raise InputError(f"expected a size of at most 2**48 = {LARGEST:,}; got {shown(size)}")
+    return number
 
 
 def _dtype(dtype: object) -> DType:

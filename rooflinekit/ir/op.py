@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,6 +16,14 @@ from rooflinekit.ir.tensor import TensorSpec
 def nothing() -> Mapping[str, Any]:
     """An empty mapping that cannot be changed."""
     return MappingProxyType({})
+
+
+def _read_only(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(values)
+
+
+# Records are full of read-only mappings, and go to other processes and into caches.
+copyreg.pickle(MappingProxyType, lambda mapping: (_read_only, (dict(mapping),)))
 
 
 #: Namespace of what a strategy puts into a step: collectives, waits, ends of compiled graphs. torch.compile fuses

@@ -51,6 +51,11 @@ class Release(NamedTuple):
         """Whether there is torch.compile (2.0)."""
         return self >= (2, 0)
 
+    @property
+    def reorders_loops(self) -> bool:
+        """Whether inductor turns loops over so that more kernels fuse (2.8: the default; 2.5 has it, switched off)."""
+        return self >= (2, 8)
+
     def tf32(self, allowed: bool | None) -> bool | None:
         """Where fp32 products may run as tf32: as allowed; by default nowhere before 1.7, everywhere up to 1.11.
 

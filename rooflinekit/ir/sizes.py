@@ -14,6 +14,26 @@ from rooflinekit.errors import SizeError, nearest
 Size: TypeAlias = int | sympy.Expr
 
 
+#: No size is larger: no machine has the memory for a tensor of so many bytes. Counts that grow with the cube of a size
+#: are still numbers of floating point.
+LARGEST = 2**48
+
+
+def whole(value: object) -> int | None:
+    """A whole number, Python's, numpy's or sympy's, as an `int`; None for anything else: True, 2.0, an array.
+
+    >>> whole(sympy.Integer(4)), whole(4.0), whole(True)
+    (4, None, None)
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return None
+    try:
+        number = value.__index__()
+    except Exception:  # an array of several, a tensor of fractions: whatever an object's own method raises
+        return None
+    return number if type(number) is int else None
+
+
 def symbol(name: str) -> sympy.Symbol:
     """The symbol of the named size: equal for equal names, positive and integer.
 
@@ -133,12 +153,23 @@ def check_dims(given: Mapping[str, object], known: Iterable[str], *, complete: b
     check_names(given, known, complete=False)
     checked: dict[str, int] = {}
     for name, value in given.items():
-        # numpy's integers and whole sympy integers are welcome, True and 2.0 are not
-        if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
-            raise SizeError(f"size {name!r}: expected a positive integer; got {value!r}")
-        checked[name] = value.__index__()
+        number = whole(value)
+        if number is None or number < 1:
+            raise SizeError(f"size {name!r}: expected a positive integer; got {shown(value)}")
+        if number > LARGEST:
+            raise SizeError(f"size {name!r}: expected at most 2**48 = {LARGEST:,}; got {shown(value)}")
+        checked[name] = number
     check_names(checked, known, complete=complete)
     return checked
+
+
+def shown(value: object) -> str:
+    """A value in a message: one short line, whatever it is."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a number too long for text, or an object's own method
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def missing_size(names: Sequence[str]) -> SizeError:

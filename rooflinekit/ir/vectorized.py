@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import sympy
 
 from rooflinekit.errors import SizeError
-from rooflinekit.ir.sizes import evaluator, symbol
+from rooflinekit.ir.sizes import LARGEST, check_dims, evaluator, shown, symbol
 
 #: Beyond this int64 might not hold a result, or a step on the way to it.
 _SAFE = 2.0**60
@@ -72,7 +72,13 @@ def evaluated(expressions: Mapping[str, sympy.Expr], dims: Mapping[str, Any]) ->
 
 
 def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
-    array = np.asarray(list(value) if isinstance(value, range) else value)
-    if array.dtype.kind not in "iu" or array.ndim > 1 or (array.size and array.min() < 1):
-        raise SizeError(f"size {name!r}: expected a positive integer or a list of them; got {value!r:.60}")
-    return array.astype(np.int64)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.ndim <= 1:
+        array = value
+        if array.size and not 1 <= int(array.min()) <= int(array.max()) <= LARGEST:
+            raise SizeError(f"size {name!r}: expected integers from 1 to 2**48; got {shown(value)}")
+        return array.astype(np.int64)
+    many = isinstance(value, Iterable) and not isinstance(value, str) and getattr(value, "shape", None) != ()
+    numbers = [check_dims({name: one}, (name,))[name] for one in (value if many else (value,))]
+    if not numbers:
+        raise SizeError(f"size {name!r}: expected a positive integer or a list of them; got {shown(value)}")
+    return np.array(numbers if many else numbers[0], dtype=np.int64)

@@ -9,7 +9,20 @@ from numpy.typing import NDArray
 
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Column, Number, values_of
-from rooflinekit.model.convolution import CHANNEL_PRODUCTS, SHARED_WINDOWS, TAP_SUMS, WINDOW_LOOP
+from rooflinekit.model.convolution import (
+    CHANNEL_PRODUCTS,
+    FEW_CHANNELS,
+    PIXELWISE,
+    SHARED_WINDOWS,
+    SINGLE_LOOP,
+    SINGLE_WINDOW,
+    TAP_SUMS,
+    WIDE_WINDOW,
+    WINDOW_LOOP,
+)
+from rooflinekit.model.convolution_forms import FFT, UNFOLDED
+from rooflinekit.model.convolution_forms import NAIVE as EACH_ALONE
+from rooflinekit.model.convolution_forms import WINOGRAD as BLOCKWISE
 from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.work import (
     ATTENTION,
@@ -19,10 +32,20 @@ from rooflinekit.model.work import (
     DEPTHWISE_CHANNELS,
     DEPTHWISE_LOOP,
     DEPTHWISE_SHARED,
+    DEPTHWISE_SINGLE,
+    DEPTHWISE_SINGLE_LOOP,
     DEPTHWISE_SUMS,
+    FEW,
+    FOURIER,
+    NAIVE,
+    PERSISTENT,
+    PIXEL,
     PLAIN,
     SCALED,
+    VOLUME,
+    WEIGHT,
     WINOGRAD,
+    WINOGRAD_WEIGHT,
     Floats,
     Products,
     Recent,
@@ -33,6 +56,8 @@ from rooflinekit.model.work import (
 DIRECT_WAYS = {
     "": DEPTHWISE,
     WINDOW_LOOP: DEPTHWISE_LOOP,
+    SINGLE_WINDOW: DEPTHWISE_SINGLE,
+    SINGLE_LOOP: DEPTHWISE_SINGLE_LOOP,
     TAP_SUMS: DEPTHWISE_SUMS,
     CHANNEL_PRODUCTS: DEPTHWISE_CHANNELS,
     SHARED_WINDOWS: DEPTHWISE_SHARED,
@@ -51,6 +76,13 @@ def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
         table = [np.broadcast_to(np.asarray(values_of(number), dtype=float), (points,)) for number in numbers]
         return np.concatenate(table) if table else np.zeros(0)
 
+    chains = [kernel.chain for kernel in kernels]
+    links = [1 if chain is None else chain.links for chain in chains]
+
+    def of_a_link(numbers: Iterable[Number], places: Iterable[int]) -> Floats:
+        counted: Floats = flat(numbers) / flat(links[i] for i in places)
+        return counted
+
     def rows_of(places: Sequence[int]) -> NDArray[np.int64]:
         return (np.array(places, dtype=np.int64)[:, None] * points + np.arange(points)).ravel()
 
@@ -60,38 +92,71 @@ def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
         engine=np.repeat([kernel.engine for kernel in kernels], points),
         products=Products.of(
             rows_of([i for i, _, _ in found]),
-            **{name: flat(getattr(gemm, name) for _, gemm, _ in found) for name in ("batch", "m", "n", "k")},
+            batch=of_a_link((gemm.batch for _, gemm, _ in found), (i for i, _, _ in found)),
+            **{name: flat(getattr(gemm, name) for _, gemm, _ in found) for name in ("m", "n", "k")},
             executed=flat(_executed(gemm) for _, gemm, _ in found),
+            padded=flat(kernels[i].padded for i, _, _ in found),
             way=np.repeat(np.array([way for _, _, way in found], dtype=np.int64), points),
         ),
         recent=Recent.of(
             rows_of([i for i, _ in recent]), flat(r.bytes for _, r in recent), flat(r.distance for _, r in recent)
         ),
-        vector_flop=flat(cost.vector_flop for cost in costs),
-        special_flop=flat(cost.special_flop for cost in costs),
-        read_bytes=flat(cost.read_bytes for cost in costs),
-        write_bytes=flat(cost.write_bytes for cost in costs),
+        **{
+            name: of_a_link((getattr(cost, name) for cost in costs), range(len(costs)))
+            for name in ("vector_flop", "special_flop", "read_bytes", "write_bytes")
+        },
+        powers=flat(kernel.cost.special_flop if kernel.raises else 0 for kernel in kernels),
+        links=flat(links),
+        starts=flat(1 if chain is None else chain.starts for chain in chains),
+        barriers=flat(0 if chain is None else chain.barriers for chain in chains),
         rows=flat(kernel.rows.count for kernel in kernels),
-        columns=flat(kernel.rows.length for kernel in kernels),
+        columns=flat(kernel.rows.length * kernel.rows.worked for kernel in kernels),
         passes=flat(kernel.rows.passes for kernel in kernels),
         row_bytes=flat(kernel.rows.held_bytes for kernel in kernels),
         threads=flat(kernel.rows.threads for kernel in kernels),
         reread_bytes=flat(kernel.reread_bytes for kernel in kernels),
+        waits=flat(_waits(kernel) for kernel in kernels),
     )
 
 
+#: Ways of a convolution's algorithms, and of its directions where it is an implicit product.
+ALGORITHM_WAYS = {
+    BLOCKWISE: WINOGRAD,
+    FFT: FOURIER,
+    UNFOLDED: PLAIN,
+    EACH_ALONE: NAIVE,
+    FEW_CHANNELS: FEW,
+    PIXELWISE: PIXEL,
+    WIDE_WINDOW: VOLUME,
+}
+IMPLICIT_WAYS = {"forward": CONVOLUTION, "data": BACKWARD, "weight": WEIGHT}
+
+
+def algorithm_way(algorithm: str, direction: str) -> int:
+    """How the products of an algorithm are tiled, which is not the plain one."""
+    return WINOGRAD_WEIGHT if (algorithm, direction) == (BLOCKWISE, "weight") else ALGORITHM_WAYS.get(algorithm, PLAIN)
+
+
 def _way(kernel: Kernel) -> int:
-    if kernel.algorithm == "Winograd":
-        return WINOGRAD
-    if kernel.family is Family.CONVOLUTION and not kernel.engine:
-        return DIRECT_WAYS[kernel.algorithm]
-    if kernel.pointwise:
-        return PLAIN
+    if kernel.chain is not None and kernel.chain.barriers:
+        return PERSISTENT
+    if kernel.family is Family.CONVOLUTION:
+        if kernel.algorithm in ALGORITHM_WAYS:
+            return algorithm_way(kernel.algorithm, kernel.direction)
+        if kernel.untiled:
+            return DIRECT_WAYS[kernel.algorithm]
+        implicit = IMPLICIT_WAYS[kernel.direction or "forward"]
+        by_products = kernel.pointwise and (implicit == CONVOLUTION or bool(kernel.formats))
+        return PLAIN if by_products else implicit
     if kernel.kind == "serving.scaled_mm":
         return SCALED
-    if kernel.kind == "aten.convolution_backward":
-        return BACKWARD
-    return {Family.CONVOLUTION: CONVOLUTION, Family.ATTENTION: ATTENTION}.get(kernel.family, PLAIN)
+    return ATTENTION if kernel.family is Family.ATTENTION else PLAIN
+
+
+def _waits(kernel: Kernel) -> Number:
+    """Between the calls of a convolution's loop over images."""
+    looped = kernel.family is Family.CONVOLUTION and kernel.chain is not None
+    return kernel.chain.links - 1 if looped and kernel.chain is not None else 0
 
 
 def _executed(gemm: Gemm) -> Number:

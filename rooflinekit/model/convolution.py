@@ -9,23 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
-from rooflinekit.ir.cost import Cost, Gemm
+from rooflinekit.hardware.device import Device
+from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import Size
 from rooflinekit.ir.tensor import Math, TensorSpec
-from rooflinekit.model.kernel import Family, Kernel
+from rooflinekit.model.convolution_forms import CUDNN, FEW, VECTOR_BYTES, Direction, Form, Problem, forms, library_of
+from rooflinekit.model.kernel import MIOPEN, Chain, Family, Kernel
 from rooflinekit.model.rows import NO_ROWS
-
-WINOGRAD_EDGES = (2, 4)  # of a block of outputs
-WINOGRAD_UNFUSED = 4  # the edge whose transformed tensors go through memory
 
 #: Kernels without tiles, where they are not the unrolled ones, by the names that `Kernel.algorithm` gives them.
 WINDOW_LOOP = "window loop"  # the compiler does not know the window's size
+SINGLE_LOOP = "window loop in fp32"  # without conversions
+SINGLE_WINDOW = "unrolled window in fp32"  # PyTorch's, where cuDNN has none
 SHARED_WINDOWS = "shared windows"  # threads whose windows overlap fetch what they share once
 TAP_SUMS = "sums by tap"  # of a weight's gradient: for each of its numbers once over all pixels
 CHANNEL_PRODUCTS = "a product a channel"  # as of any other grouped convolution, each of one channel
+
+#: Implicit products that no unrolled kernel of the matrix engine does.
+FEW_CHANNELS = "few channels"  # on the lanes, element by element
+PIXELWISE = "pixel by pixel"  # MIOpen's where a pixel sees one pixel
+WIDE_WINDOW = "wide window"  # of a volume, or of more than 7 pixels along one side
 
 _UNROLLED = (1, 3, 5)  # square windows, of PyTorch's kernels and of cuDNN's with channels first
 _UNROLLED_LAST = 7  # of cuDNN's with channels last, up to which timm's benchmark sees no fall (ConvNeXt, ConvMixer)
@@ -39,24 +46,34 @@ def convolution_kernels(kernel: Kernel, op: Op) -> Iterator[Kernel]:
     A bias is a kernel of its own, which reads and writes the output once more.
     """
     direct = is_depthwise(kernel.cost)
-    algorithm = _algorithm(op, kernel) if direct else ""
-    engine = not direct and not _is_untiled(op, kernel)
-    kernel = replace(kernel, engine=engine, algorithm=algorithm, pointwise=_is_pointwise(op))
-    if op.kind != "aten.convolution":
-        yield _with_winograd(kernel, op) if kernel.cost.label == "input gradient" else kernel
+    untiled = direct or _is_untiled(op, kernel)
+    kernel = replace(
+        kernel,
+        engine=not untiled,
+        untiled=untiled,
+        algorithm=_algorithm(op, kernel) if direct else "",
+        pointwise=_is_pointwise(op),
+    )
+    if not kernel.cost.gemms:
+        yield kernel
         return
-    if op.attrs.get("bias") is None:
-        yield _with_winograd(kernel, op)
+    kernel = _with_algorithms(kernel, problem_of(op, kernel.cost.label))
+    if op.kind == "aten.convolution_backward" or op.attrs.get("bias") is None:
+        yield kernel
         return
     output = integer(op.outputs[0].bytes)
     bias = integer(op.attrs["bias"].bytes)
-    vector = kernel.cost.vector_flop
-    product_cost = replace(kernel.cost, vector_flop=0, read_bytes=integer(kernel.cost.read_bytes) - bias)
-    added = Cost(vector_flop=vector, read_bytes=output + bias, write_bytes=output, label="bias")
-    yield _with_winograd(replace(kernel, cost=product_cost), op)
+    added = Cost(vector_flop=kernel.cost.vector_flop, read_bytes=output + bias, write_bytes=output, label="bias")
+    yield _without_bias(kernel, bias)
     yield replace(
-        kernel, name=f"{kernel.name}: bias", cost=added, family=Family.ELEMENTWISE, math=Math.FP32, algorithm=""
-    )
+        kernel, name=f"{kernel.name}: bias", cost=added, family=Family.ELEMENTWISE, math=Math.FP32, algorithm="",
+        alternatives=(), library="", direction="", untiled=False, engine=True,
+    )  # fmt: skip
+
+
+def _without_bias(kernel: Kernel, bias: int) -> Kernel:
+    cost = replace(kernel.cost, vector_flop=0, read_bytes=integer(kernel.cost.read_bytes) - bias)
+    return replace(kernel, cost=cost, alternatives=tuple(_without_bias(k, bias) for k in kernel.alternatives))
 
 
 # --- kernels without tiles -------------------------------------------------------------------------------------------
@@ -93,7 +110,7 @@ def depthwise_algorithm(
     forward: bool,
     sums: bool,
 ) -> str:
-    """How a depthwise convolution of an image [N, C, …, W] runs on a GPU: "" for an unrolled kernel.
+    """How a depthwise convolution of an image [N, C, …, W] runs on a GPU: "" for an unrolled kernel in 16 bits.
 
     plain: equal strides in all directions, no dilation. sums: the gradient of the weight.
     """
@@ -105,6 +122,8 @@ def depthwise_algorithm(
         return TAP_SUMS
     unrolled = len(set(window)) == 1 and window[0] in _UNROLLED
     library = sixteen_bits and plain and _library_takes(window, stride, shape)
+    if not sixteen_bits:
+        return SINGLE_WINDOW if unrolled else SINGLE_LOOP
     return "" if unrolled or library else WINDOW_LOOP
 
 
@@ -150,7 +169,7 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[st
     for plain in kernels:
         on_engine = plain.engine and plain.math in engines
         kernel = _by_image(plain, op) if on_engine else plain
-        either = kernel.pointwise and ("gradient" not in kernel.cost.label or _TENSOR_CORES.issuperset(engines))
+        either = kernel.pointwise and ("gradient" not in kernel.cost.label or gradients_in_either(engines))
         copied = on_engine and not either and kernel.cost.gemms
         read = 2 if kernel.cost.label == "weight gradient" else 1
         written = 0 if kernel.cost.label == "weight gradient" else 1
@@ -159,6 +178,11 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[st
         yield from (_copy(kernel, tensor, "to channels last") for tensor in before)
         yield kernel
         yield from (_copy(kernel, tensor, "from channels last") for tensor in after)
+
+
+def gradients_in_either(engines: Collection[str]) -> bool:
+    """Whether gradients of a convolution of one pixel run in either layout where these formats have an engine."""
+    return _TENSOR_CORES.issuperset(engines)
 
 
 def _by_image(kernel: Kernel, op: Op) -> Kernel:
@@ -194,32 +218,131 @@ def _copy(kernel: Kernel, tensor: TensorSpec, label: str) -> Kernel:
 # --- algorithms ------------------------------------------------------------------------------------------------------
 
 
+def problem_of(op: Op, label: str = "") -> Problem:
+    """The convolution, or the gradient of the one, that a kernel of an op is.
+
+    A transposed convolution is the data gradient of one whose image is its result.
+    """
+    image, weight = _image_and_weight(op)
+    result = op.inputs[0] if op.kind == "aten.convolution_backward" else op.outputs[0]
+    transposed = bool(op.attrs.get("transposed"))
+    directions: dict[str, Direction] = {"": "data" if transposed else "forward", "weight gradient": "weight"}
+    if transposed:
+        image, result = result, image
+    sides = len(image.shape) - 2
+
+    def sizes(given: Sequence[Any]) -> tuple[Any, ...]:
+        several = tuple(given) * sides if len(given) == 1 else tuple(given)
+        return (1,) * (3 - sides) + tuple(map(integer, several))
+
+    groups = integer(op.attrs["groups"])
+    return Problem(
+        direction=directions.get(label, "forward" if transposed else "data"),
+        images=integer(image.shape[0]),
+        groups=groups,
+        inner=integer(image.shape[1]) // groups,
+        outer=integer(result.shape[1]) // groups,
+        image=sizes(image.shape[2:]),
+        result=sizes(result.shape[2:]),
+        window=sizes(weight.shape[2:]),
+        stride=sizes(op.attrs["stride"]),
+        dilation=sizes(op.attrs.get("dilation", (1,))),
+        itemsize=image.dtype.itemsize,
+        volume=sides == 3,
+    )
+
+
+def _with_algorithms(kernel: Kernel, p: Problem) -> Kernel:
+    """The kernel as cuDNN runs it, with all other algorithms beside it."""
+    plain = replace(
+        kernel,
+        direction=p.direction,
+        cost=kernel.cost if kernel.untiled else replace(kernel.cost, gemms=(p.product(),)),
+        padded=_filled_up(p),
+        unusual=bool(p.volume) or any(int(d) > 1 for d in p.dilation),
+    )
+    others = [_as_form(plain, form) for form in forms(p) if form.possible and _may_run(form, plain)]
+    if plain.untiled:
+        return replace(plain, alternatives=tuple(others))
+    # of the implicit product each library has its own
+    mine, theirs = _of_cudnn(plain, p), _of_miopen(plain, p)
+    return replace(mine, alternatives=(*theirs, *others))
+
+
+def _of_cudnn(plain: Kernel, p: Problem) -> Kernel:
+    if plain.pointwise:
+        return replace(plain, library=CUDNN)
+    few = of_few_channels(p, plain.math)
+    return replace(plain, algorithm=implicit_algorithm(p, few=few), engine=not few, library=CUDNN)
+
+
+def _of_miopen(plain: Kernel, p: Problem) -> tuple[Kernel, ...]:
+    """For three dimensions in fp32 alone, on the lanes."""
+    if p.volume and plain.math not in (Math.FP32, Math.TF32):
+        return ()
+    algorithm = PIXELWISE if plain.pointwise and p.direction != "weight" else ""
+    return (replace(plain, algorithm=algorithm, engine=not p.volume, library=MIOPEN),)
+
+
+def _may_run(form: Form, kernel: Kernel) -> bool:
+    """Whether an algorithm has the format; what runs without tiles in cuDNN has no other there."""
+    return kernel.math in form.formats and not (kernel.untiled and form.library == CUDNN)
+
+
+def of_few_channels(p: Problem, math: Math) -> bool:
+    """Whether the lanes gather channels one by one: kernels of matrix engines load 4 of 32 bits at once."""
+    return bool(p.gathered < FEW) and math in (Math.FP32, Math.TF32) and p.direction == "forward"
+
+
+def implicit_algorithm(p: Problem, *, few: bool) -> str:
+    """Which of the implicit products runs in cuDNN: "" for one with an unrolled window."""
+    if not (p.volume or p.wide):
+        return ""
+    return FEW_CHANNELS if few else WIDE_WINDOW
+
+
+def _filled_up(p: Problem) -> float:
+    """By how much a matrix engine's kernel fills up the channels that it gathers."""
+    vector = VECTOR_BYTES // p.itemsize
+    return vector / float(p.gathered) if p.gathered < vector else 1.0
+
+
+def _as_form(kernel: Kernel, form: Form) -> Kernel:
+    read, write = integer(kernel.cost.read_bytes), integer(kernel.cost.write_bytes)
+    cost = replace(kernel.cost, gemms=(form.gemm,), read_bytes=read + form.moved, write_bytes=write + form.moved)
+    return replace(
+        kernel,
+        name=f"{kernel.name} ({form.algorithm})" if form.algorithm else kernel.name,
+        algorithm=form.algorithm,
+        cost=cost,
+        engine=not form.lanes,
+        untiled=False,
+        padded=1.0,
+        pointwise=not form.algorithm,
+        library=form.library,
+        formats=form.formats,
+        chain=_loop(form),
+        alternatives=(),
+    )
+
+
+def _loop(form: Form) -> Chain | None:
+    """The calls of a form that goes from image to image: where windows are written out, two kernels each."""
+    if form.repeats == 1:
+        return None
+    kernels = form.repeats * (2 if form.algorithm else 1)
+    return Chain(links=form.repeats, kernels=kernels, starts=kernels, launches=kernels)
+
+
 def _is_pointwise(op: Op) -> bool:
     """Whether each output pixel sees one input pixel."""
     weight = _image_and_weight(op)[1]
     return set(weight.shape[2:]) == {1} and set(op.attrs.get("stride", (1,))) == {1}
 
 
-def _with_winograd(kernel: Kernel, op: Op) -> Kernel:
-    """A 3×3 convolution of stride 1 with its Winograd forms F(2×2, 3×3) and F(4×4, 3×3) as alternatives.
+def formats_channels_last(device: Device) -> Collection[str]:
+    """The formats that a device multiplies on a matrix engine, and whose convolutions want channels last there.
 
-    A block of e×e outputs takes (e + 2)² multiplications instead of 9·e²: as many products of [blocks, C] with [C, K]
-    (Lavin and Gray, 2016). The larger one keeps its transformed tensors in memory between the kernels of its own.
+    MIOpen's kernels take channels first.
     """
-    source, result, weight, attrs = op.inputs[0], op.outputs[0], _image_and_weight(op)[1], op.attrs
-    plain = attrs["groups"] == 1 and not attrs["transposed"] and set(attrs["stride"]) == set(attrs["dilation"]) == {1}
-    if not plain or tuple(weight.shape[2:]) != (3, 3):
-        return kernel
-    (n, k, p, q), c = map(integer, result.shape), integer(source.shape[1])
-    found = []
-    for edge in WINOGRAD_EDGES:
-        batch, blocks = (edge + 2) ** 2, n * -(-p // edge) * -(-q // edge)
-        moved = result.dtype.itemsize * batch * blocks * (c + k) if edge == WINOGRAD_UNFUSED else 0
-        cost = replace(
-            kernel.cost,
-            gemms=(Gemm(batch=batch, m=blocks, n=k, k=c),),
-            read_bytes=integer(kernel.cost.read_bytes) + moved,
-            write_bytes=integer(kernel.cost.write_bytes) + moved,
-        )
-        found.append(replace(kernel, name=f"{kernel.name} (Winograd)", algorithm="Winograd", cost=cost))
-    return replace(kernel, alternatives=tuple(found))
+    return device.matrix_peak if library_of(device) == CUDNN else ()

@@ -15,9 +15,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Op, PricedOp
+from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math, TensorSpec
 from rooflinekit.model.convolution import with_layout_copies
@@ -25,9 +27,16 @@ from rooflinekit.model.grouping import Group, groups_of
 from rooflinekit.model.inlining import Dataflow, buffers_of
 from rooflinekit.model.kernel import Family, Issue, Kernel
 from rooflinekit.model.kernels import family_of, plain_kernels, reusing
-from rooflinekit.model.layout import converts_to_channels_last, with_channels_last
+from rooflinekit.model.layout import (
+    converts_to_channels_last,
+    given_to,
+    returned_from_channels_last,
+    with_channels_last,
+    with_given_channels_last,
+)  # fmt: skip
 from rooflinekit.model.loops import Loop
 from rooflinekit.model.lowering import BIAS_GRADIENT
+from rooflinekit.model.recurrence import RECURRENT
 from rooflinekit.model.reuse import Traffic
 from rooflinekit.model.rows import MOST_THREADS, NO_ROWS, Rows
 
@@ -40,25 +49,28 @@ _NAMED = 6  # ops in the name of a kernel
 PERSISTENT_ROW = 1024
 
 
-def compiled_issues(graph: Graph, engines: Collection[str] = ()) -> tuple[Issue, ...]:
+def compiled_issues(graph: Graph, engines: Collection[str] = (), device: Device | None = None) -> tuple[Issue, ...]:
     """The graph's kernels as inductor makes them, each as the CPU issues it.
 
     engines: the formats that the device multiplies on a matrix engine, whose convolutions want channels last.
+    device: on which recurrent layers are run as it wants it.
 
     Raises SizeError while a size of the graph is open.
     """
     if graph.dims:
         raise missing_size(graph.dims)
     buffers, flow = buffers_of(graph)
-    groups = groups_of(buffers, flow)
-    making = _Making(graph, flow, groups, engines)
-    return tuple(making.issue(i, group) for i, group in enumerate(groups))
+    groups = groups_of(buffers, flow, reorders_loops=graph.like is None or graph.like.reorders_loops)
+    making = _Making(graph, flow, groups, engines, device)
+    return tuple(issue for i, group in enumerate(groups) for issue in making.issues(i, group))
 
 
 def assumptions_of(graph: Graph) -> Iterator[str]:
     """What is taken for granted of the compiled step, to be told to the user."""
     if converts_to_channels_last(graph):
         yield "compiled: inductor runs the convolutions with channels last"
+    if any(op.kind in RECURRENT for op in graph.ops):
+        yield "compiled: recurrent layers run as in eager mode, where torch.compile leaves them"
     if graph.mode == "training":
         yield "compiled: the whole step, optimizer included; backward computes nothing of the forward phase again"
 
@@ -71,25 +83,52 @@ def is_fused(issue: Issue) -> bool:
 class _Making:
     """Kernels of groups, in the order of execution."""
 
-    def __init__(self, graph: Graph, flow: Dataflow, groups: Sequence[Group], engines: Collection[str]) -> None:
-        self._tf32, self._flow = graph.tf32, flow
+    def __init__(
+        self, graph: Graph, flow: Dataflow, groups: Sequence[Group], engines: Collection[str], device: Device | None
+    ) -> None:
+        self._tf32, self._flow, self._device = graph.tf32, flow, device
         self._engines, self._converted = engines, converts_to_channels_last(graph)
+        self._returned = returned_from_channels_last(graph) if self._converted else frozenset()
         self._traffic = Traffic()
         self._readers: dict[str, list[Group]] = defaultdict(list)
         for group in groups:
             for value in {value for value, _ in group.read}:
                 self._readers[value].append(group)
 
-    def issue(self, i: int, group: Group) -> Issue:
+    def issues(self, i: int, group: Group) -> Iterator[Issue]:
         """What the CPU issues for a group."""
-        return self._library(group) if group.loop is Loop.EXTERN else self._fused(i, group)
-
-    def _library(self, group: Group) -> Issue:
+        if group.loop is not Loop.EXTERN:
+            yield self._fused(i, group)
+            return
         part = group.buffers[0].part
         family = family_of(part.priced) if part.priced.costs else Family.VIEW
-        priced = with_channels_last(part.priced) if self._converted and family is Family.CONVOLUTION else part.priced
+        if not (self._converted and family is Family.CONVOLUTION):
+            yield self._library(part.priced, family)
+            return
+        moved = with_channels_last(part.priced)
+        for spec in given_to(moved.op):
+            yield self._conversion(moved.op, spec, "to channels last")
+        yield self._library(with_given_channels_last(moved), family)
+        for buffer in group.buffers:
+            for value, spec in buffer.writes.items():
+                if value in self._flow.kept and spec.memory in self._returned:
+                    yield self._conversion(moved.op, spec, "from channels last")
+
+    def _conversion(self, op: Op, spec: TensorSpec, label: str) -> Issue:
+        """A copy to another layout, by a kernel of its own."""
+        size = integer(spec.bytes)
+        name = f"triton_poi_fused_convolution ({spec.name} {label})"
+        copy = Op(name=name, kind=f"{FUSED}.{Loop.POINTWISE}", module=op.module, phase=op.phase, inputs=(spec,))
+        kernel = Kernel(
+            name=name, kind=copy.kind, family=Family.MOVEMENT, module=op.module, phase=op.phase, math=Math.FP32,
+            engine=True, cost=Cost(read_bytes=size, write_bytes=size, label=label),
+        )  # fmt: skip
+        return Issue(op=copy, family=Family.MOVEMENT, kernels=(reusing(kernel, copy, self._traffic),))
+
+    def _library(self, priced: PricedOp, family: Family) -> Issue:
         op = priced.op
-        plain = [kernel for kernel in plain_kernels(priced, self._tf32) if kernel.cost.label not in _LOWERED]
+        found = plain_kernels(priced, self._tf32, self._device)
+        plain = [kernel for kernel in found if kernel.cost.label not in _LOWERED]
         if family is Family.CONVOLUTION:
             plain = list(with_layout_copies(op, plain, self._engines))
         kernels = tuple(reusing(kernel, op, self._traffic) for kernel in plain)

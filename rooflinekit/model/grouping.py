@@ -2,7 +2,9 @@
 
 Two groups fuse where one reads what the other writes, or both read the same, if (torch 2.13: torch/_inductor,
 scheduler.py Scheduler.can_fuse, codegen/simd.py SIMDScheduling.can_fuse)
-- they go through the same elements: as many, or the rows of the same reduction, or its results;
+- they go through the same elements: as many, or the rows of the same reduction, or its results; without
+  `loop_ordering_after_fusion` a reduction down columns goes through its elements in an order of its own
+  (SIMDKernel.is_compatible; KernelBench's times under 2.5 show it);
 - the reader takes each element where the writer leaves it: no slice, no gather;
 - no third kernel has to run between them;
 - they do not consist of more than 64 buffers together (max_fusion_size), nor lie further apart;
@@ -86,16 +88,16 @@ class Group:
         self.read |= other.read
 
 
-def groups_of(buffers: Sequence[Buffer], flow: Dataflow) -> list[Group]:
+def groups_of(buffers: Sequence[Buffer], flow: Dataflow, *, reorders_loops: bool = True) -> list[Group]:
     """The groups in an order in which they can run."""
-    return _Fusing(buffers, flow).run()
+    return _Fusing(buffers, flow, reorders_loops).run()
 
 
 class _Fusing:
     """The scheduler's fusion passes."""
 
-    def __init__(self, buffers: Sequence[Buffer], flow: Dataflow) -> None:
-        self._buffers, self._flow = buffers, flow
+    def __init__(self, buffers: Sequence[Buffer], flow: Dataflow, reorders_loops: bool) -> None:
+        self._buffers, self._flow, self._reorders = buffers, flow, reorders_loops
         self._of = [Group.of(buffer) for buffer in buffers]  # by the buffers' order
         self._writers: dict[str, list[int]] = defaultdict(list)
         self._readers: dict[str, list[int]] = defaultdict(list)
@@ -164,7 +166,7 @@ class _Fusing:
             return False
         if a.buffers[0].part.place != b.buffers[0].part.place:
             return False
-        alike = (a.loop is Loop.LIST) == (b.loop is Loop.LIST) and _same_elements(a, b)
+        alike = (a.loop is Loop.LIST) == (b.loop is Loop.LIST) and _same_elements(a, b, self._reorders)
         return alike and self._in_place(a, b) and self._in_place(b, a) and not self._comes_between(a, b)
 
     def _in_place(self, writer: Group, reader: Group) -> bool:
@@ -242,10 +244,17 @@ class _Fusing:
                     yield self._of[i]
 
 
-def _same_elements(a: Group, b: Group) -> bool:
+def _same_elements(a: Group, b: Group, reorders_loops: bool) -> bool:
     if a.loop is Loop.REDUCTION and b.loop is Loop.REDUCTION:
         return (a.outer, a.inner) == (b.outer, b.inner)
     if Loop.REDUCTION not in (a.loop, b.loop):
         return a.outer == b.outer
     reduction, other = (a, b) if a.loop is Loop.REDUCTION else (b, a)
-    return other.outer in (reduction.outer, reduction.outer * reduction.inner)
+    if other.outer == reduction.outer:
+        return True
+    return other.outer == reduction.outer * reduction.inner and (reorders_loops or not _goes_down_columns(reduction))
+
+
+def _goes_down_columns(group: Group) -> bool:
+    """Whether a reduction goes through its elements in another order than pointwise work on them does."""
+    return any(buffer.part.columns for buffer in group.buffers if buffer.part.loop is Loop.REDUCTION)

@@ -18,6 +18,7 @@ class Family(StrEnum):
     MATMUL = "matmul"
     CONVOLUTION = "convolution"
     ATTENTION = "attention"
+    RECURRENCE = "recurrence"
     NORMALIZATION = "normalization"
     REDUCTION = "reduction"
     ELEMENTWISE = "elementwise"
@@ -26,21 +27,27 @@ class Family(StrEnum):
     VIEW = "view"  # launches nothing
 
 
-#: Under which name the residuals of a family are kept; element-wise where no other is named. Products of 8 bits, which
-#: libraries tune apart, have one of their own.
-_SPREAD_FAMILIES = {
-    Family.MATMUL: "product",
-    Family.CONVOLUTION: "convolution",
-    Family.ATTENTION: "attention",
-    Family.NORMALIZATION: "normalization",
-    Family.REDUCTION: "softmax",
-}
-_EIGHT_BITS = (Math.FP8, Math.INT8)
+MIOPEN = "MIOpen"  # whose convolutions, tuned for some GPUs and not for others, are further off than cuDNN's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Equal pieces of work of which each waits for the one before: the steps of a recurrent layer.
+
+    A kernel with a chain stands for all of them; its cost and its traffic are those of all links together.
+    """
+
+    links: int  # that follow each other
+    kernels: int  # all links together
+    starts: int  # of those, one after another on the device; what runs beside another starts with it
+    barriers: int = 0  # at which all SMs wait for each other inside a kernel
+    launches: float = 1  # of the CPU, one after the other; an event between streams as a part of one
+    calls: int = 0  # operators that the CPU dispatches for it beside the one that it is part of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """One launch: what it computes in which arithmetic, and its traffic. All sizes are numbers."""
+    """One launch, or those of a chain: what it computes in which arithmetic, and its traffic. All sizes are numbers."""
 
     name: str  # of its op, with the part of it: "convolution_3: input gradient"
     kind: str
@@ -52,17 +59,39 @@ class Kernel:
     cost: Cost
     algorithm: str = ""  # where it is not the plain one: "Winograd"
     alternatives: tuple[Kernel, ...] = ()  # the same work by other algorithms
+    library: str = ""  # that alone has this algorithm; "" for every one
+    formats: tuple[Math, ...] = ()  # that it exists in; none for all
+    direction: str = ""  # of a convolution: forward, data or weight; a transposed one runs as a gradient
+    padded: float = 1.0  # by how much a convolution's channels are filled up
+    unusual: bool = False  # a convolution in three dimensions, or with dilation: see model.families
+    untiled: bool = False  # a convolution whose threads walk their windows by themselves
     pointwise: bool = False  # a convolution of one pixel: a product without gathering windows
     rows: Rows = NO_ROWS
     reread_bytes: int = 0  # of what it reads twice: first for statistics over the whole tensor
-    recent: tuple[Reuse, ...] = ()  # of what it reads: touched by the kernels before it
+    recent: tuple[Reuse, ...] = ()  # of what it reads: touched by the kernels before it; of a chain, of one link
+    chain: Chain | None = None
+    raises: bool = False  # whether its special functions are powers, for which libraries take many instructions
 
     @property
-    def spread_family(self) -> str:
-        """The family of measurements that tells how far predictions of such kernels are off."""
-        if self.family is Family.MATMUL and self.math in _EIGHT_BITS:
-            return "quantized product"
-        return _SPREAD_FAMILIES.get(self.family, "elementwise")
+    def lanes(self) -> bool:
+        """Whether its products are the vector lanes' alone."""
+        return not self.engine
+
+    @property
+    def part(self) -> str:
+        """Which part of its op it is: "input gradient", "chain of 512 steps"; "" for all of it."""
+        chain = self.chain
+        return self.cost.label if chain is None or chain.links == 1 else f"chain of {chain.links} steps"
+
+    @property
+    def kernels(self) -> int:
+        """Kernels that it stands for."""
+        return 1 if self.chain is None else self.chain.kernels
+
+    @property
+    def launches(self) -> float:
+        """What it costs the CPU, in launches."""
+        return 1 if self.chain is None else self.chain.launches
 
     @property
     def intensity(self) -> float | None:
@@ -78,3 +107,4 @@ class Issue:
     op: Op
     family: Family
     kernels: tuple[Kernel, ...]
+    calls: int = 0  # of modules, by Python between the op before and this one

@@ -5,38 +5,64 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, PricedOp
+from rooflinekit.ir.op import Op, Phase, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math
 from rooflinekit.model.convolution import convolution_kernels, with_layout_copies
 from rooflinekit.model.kernel import Family, Issue, Kernel
+from rooflinekit.model.recurrence import cell_kernel, recurrent_kernel
 from rooflinekit.model.reuse import Traffic
 from rooflinekit.model.rows import reread_bytes, rows_of
 
 
-def issues_of(graph: Graph, engines: Collection[str] = ()) -> tuple[Issue, ...]:
+def issues_of(graph: Graph, engines: Collection[str] = (), device: Device | None = None) -> tuple[Issue, ...]:
     """Every op of the graph with the kernels that eager mode launches for it.
 
     engines: the formats that the device multiplies on a matrix engine, whose convolutions want channels last.
+    device: on which recurrent layers are run as it wants it.
 
     Raises SizeError while a size of the graph is open.
     """
     if graph.dims:
         raise missing_size(graph.dims)
     traffic = Traffic()
-    return tuple(_issue(priced, graph.tf32, engines, traffic) for priced in graph.priced)
+    calls = _calls(graph)
+    return tuple(_issue(priced, graph.tf32, engines, traffic, device, next(calls)) for priced in graph.priced)
 
 
-def _issue(priced: PricedOp, tf32: bool | None, engines: Collection[str], traffic: Traffic) -> Issue:
+def _calls(graph: Graph) -> Iterator[int]:
+    """How many modules Python has called anew when it comes to each op; autograd and optimizers call none."""
+    before: list[str] | None = None
+    for op in graph.ops:
+        if op.phase is not Phase.FORWARD:
+            yield 0
+            continue
+        path = op.module.split(".") if op.module else []
+        shared = 0
+        while before is not None and shared < min(len(path), len(before)) and path[shared] == before[shared]:
+            shared += 1
+        yield len(path) - shared + (before is None)
+        before = path
+
+
+def _issue(
+    priced: PricedOp,
+    tf32: bool | None,
+    engines: Collection[str],
+    traffic: Traffic,
+    device: Device | None,
+    calls: int,
+) -> Issue:
     op = priced.op
     family = family_of(priced) if priced.costs else Family.VIEW
-    found = _kernels(priced, family, tf32) if priced.costs else ()
+    found = _kernels(priced, family, tf32, device) if priced.costs else ()
     if family is Family.CONVOLUTION:
         found = with_layout_copies(op, found, engines)
     kernels = tuple(reusing(kernel, op, traffic) for kernel in found)
-    return Issue(op=op, family=family, kernels=kernels)
+    return Issue(op=op, family=family, kernels=kernels, calls=calls)
 
 
 #: Which inputs each kernel of a convolution's backward reads: the gradient, and the weight or the input.
@@ -49,16 +75,18 @@ def reusing(kernel: Kernel, op: Op, traffic: Traffic) -> Kernel:
         read = _GRADIENT_READS.get(kernel.cost.label, (0, 1, 2))
         op = replace(op, inputs=tuple(op.inputs[i] for i in read))
     recent = traffic.passed(op, integer(kernel.cost.bytes), whole=kernel.cost.label != "bias")
-    alternatives = tuple(replace(other, recent=recent) for other in kernel.alternatives)
+    if kernel.chain is not None:  # whose links find what the link before has left
+        return kernel
+    alternatives = tuple(other if other.chain else replace(other, recent=recent) for other in kernel.alternatives)
     return replace(kernel, recent=recent, alternatives=alternatives)
 
 
-def plain_kernels(priced: PricedOp, tf32: bool | None) -> tuple[Kernel, ...]:
+def plain_kernels(priced: PricedOp, tf32: bool | None, device: Device | None = None) -> tuple[Kernel, ...]:
     """The kernels of one op, before layout copies and what earlier kernels left in the cache."""
-    return tuple(_kernels(priced, family_of(priced), tf32)) if priced.costs else ()
+    return tuple(_kernels(priced, family_of(priced), tf32, device)) if priced.costs else ()
 
 
-def _kernels(priced: PricedOp, family: Family, tf32: bool | None) -> Iterator[Kernel]:
+def _kernels(priced: PricedOp, family: Family, tf32: bool | None, device: Device | None = None) -> Iterator[Kernel]:
     op = priced.op
     math = _math(op, family, tf32)
     for cost in priced.costs:
@@ -74,15 +102,25 @@ def _kernels(priced: PricedOp, family: Family, tf32: bool | None) -> Iterator[Ke
             cost=cost,
             rows=rows_of(op, cost),
             reread_bytes=reread_bytes(op, cost),
+            raises=op.kind.removesuffix("_") == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS,
         )
         if family is Family.CONVOLUTION:
             yield from convolution_kernels(kernel, op)
+        elif family is Family.RECURRENCE:
+            yield recurrent_kernel(kernel, op, device)
+        elif "_thnn_fused" in op.kind:
+            yield cell_kernel(kernel, op, device)
         else:
             yield kernel
 
 
+#: Exponents for which PyTorch multiplies, or takes a root (aten/src/ATen/native/cuda/PowKernel.cu).
+_BY_PRODUCTS = (0.5, -0.5, 2, 3, -1, -2)
+
 #: Words in the names of ops; the first family that has one is the op's.
 _WORDS = {
+    Family.RECURRENCE: ("cudnn_rnn", "miopen_rnn"),
+    Family.ELEMENTWISE: ("_thnn_fused",),  # cells, which have the word of an optimizer too
     Family.CONVOLUTION: ("convolution",),
     Family.ATTENTION: ("scaled_dot_product", "flex_attention", "paged_attention"),
     Family.OPTIMIZER: ("_foreach_", "_fused_"),
@@ -99,11 +137,15 @@ _WORDS = {
 }  # fmt: skip
 
 
+#: Families of their own, though they multiply.
+_OF_PRODUCTS = (Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENCE)
+
+
 def family_of(priced: PricedOp) -> Family:
     """The family of an op: by what it multiplies, else by the words of its name, else element-wise."""
     name = priced.op.kind.rpartition(".")[2]
     named = next((family for family, words in _WORDS.items() if any(word in name for word in words)), None)
-    if named not in (Family.CONVOLUTION, Family.ATTENTION) and any(cost.gemms for cost in priced.costs):
+    if named not in _OF_PRODUCTS and any(cost.gemms for cost in priced.costs):
         return Family.MATMUL
     return named or Family.ELEMENTWISE
 
@@ -123,14 +165,20 @@ _MATH_OF = {
 }
 
 
+_CUDNN = (Family.CONVOLUTION, Family.RECURRENCE)
+
+
 def _math(op: Op, family: Family, tf32: bool | None) -> Math:
-    """The arithmetic of an op. fp32 runs as tf32 where that is allowed: by default in convolutions alone."""
+    """The arithmetic of an op. fp32 runs as tf32 where that is allowed: by default in cuDNN alone.
+
+    Which has convolutions and recurrent layers (torch.backends.cudnn.allow_tf32).
+    """
     stored = next((t.dtype for t in op.inputs if t.dtype.is_floating or t.dtype.is_complex), None)
-    if family not in (Family.MATMUL, Family.CONVOLUTION, Family.ATTENTION):
+    if family is not Family.MATMUL and family not in _OF_PRODUCTS:
         return Math.FP64 if stored in (DType.FLOAT64, DType.COMPLEX128) else Math.FP32
     if stored is None:
         stored = op.inputs[0].dtype
     math = _MATH_OF.get(stored, Math.FP32)
-    if math is Math.FP32 and (tf32 or (tf32 is None and family is Family.CONVOLUTION)):
+    if math is Math.FP32 and (tf32 or (tf32 is None and family in _CUDNN)):
         return Math.TF32
     return math

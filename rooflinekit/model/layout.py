@@ -37,11 +37,58 @@ def with_channels_last(priced: PricedOp) -> PricedOp:
     return replace(priced, op=moved)
 
 
+def given_to(op: Op) -> tuple[TensorSpec, ...]:
+    """What a two-dimensional convolution is given in another layout than it runs in: inputs of the graph, and weights.
+
+    Each convolution has them converted for itself, in every step, weights too: inductor keeps no copy
+    (torch/_inductor/kernel/conv.py, `require_channels_last`).
+    """
+    if op.kind != "aten.convolution":
+        return tuple(spec for spec in op.inputs[:2] if _is_given(spec) and spec.role is Role.INPUT)
+    return tuple(spec for spec in op.inputs[:2] if _is_given(spec))
+
+
+def with_given_channels_last(priced: PricedOp) -> PricedOp:
+    """The op with what it was given converted."""
+    given = given_to(priced.op)
+    inputs = tuple(_turned(spec) if spec in given else spec for spec in priced.op.inputs)
+    return replace(priced, op=replace(priced.op, inputs=inputs))
+
+
+def returned_from_channels_last(graph: Graph) -> frozenset[str]:
+    """Memories of images that the graph returns with channels first, as eager mode does, and that have them last.
+
+    Layouts go from a convolution to everything that is computed from it (`keep_output_stride` in inductor's config).
+    """
+    last: set[str] = set()
+    for op in graph.ops:
+        images = [spec for spec in op.outputs if len(spec.shape) == 4]
+        if op.kind == "aten.convolution" or any(len(t.shape) == 4 and t.memory in last for t in op.inputs):
+            last.update(spec.memory for spec in images)
+    return frozenset(spec.memory for spec in graph.outputs if spec.memory in last and _is_image(spec))
+
+
 def _channels_last(spec: TensorSpec) -> TensorSpec:
     if len(spec.shape) != 4 or spec.role not in (Role.ACTIVATION, Role.GRADIENT):
         return spec
+    return _turned(spec)
+
+
+def _turned(spec: TensorSpec) -> TensorSpec:
     _, c, h, w = spec.shape
     return replace(spec, stride=(c * h * w, 1, w * c, c))
+
+
+def _is_given(spec: TensorSpec) -> bool:
+    return _is_image(spec) and spec.role not in (Role.ACTIVATION, Role.GRADIENT)
+
+
+def _is_image(spec: TensorSpec) -> bool:
+    """With channels first, and not the same with channels last: more than one of them, and more than one pixel."""
+    return (
+        len(spec.shape) == 4 and (spec.stride is None or spec.stride[1] != 1) and bool(spec.shape[1] > 1)
+        and any(bool(size > 1) for size in spec.shape[2:])
+    )  # fmt: skip
 
 
 def _flop(priced: PricedOp) -> int:

@@ -56,7 +56,7 @@ def _is_extern(priced: PricedOp, name: str) -> bool:
         return True
     if EAGER in priced.op.attrs:
         return True
-    products = family in (Family.MATMUL, Family.CONVOLUTION, Family.ATTENTION)
+    products = family in (Family.MATMUL, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENCE)
     large_window = "avg_pool" in name and _window(priced.op) > 25  # lowering.py: falls back to the library
     return products or large_window or any(word in name for word in _LIBRARY if name != "linalg_vector_norm")
 

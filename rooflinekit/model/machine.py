@@ -70,6 +70,8 @@ class Rate:
 _EMULATED = {Math.FP16: "fp16", Math.BF16: "bf16", Math.TF32: "tf32"}
 
 
+_EIGHT_BITS = (Math.FP8, Math.INT8)
+
 # Where the specification is silent: the smallest of any GPU since 2014, and what most have.
 _SMALL_L1 = 24 * 1024.0
 _THREADS = 2048
@@ -84,6 +86,7 @@ class Machine:
     constants: Calibration
     values: Mapping[str, float]  # of the constants
     burst: bool = False  # whether it is over before the board's power or heat lower the clock
+    calls: float = float("inf")  # of each kernel in a row, after a rest: at first the board runs above its power limit
 
     @classmethod
     def of(cls, device: Device, constants: Calibration, *, burst: bool = False) -> Machine:
@@ -131,6 +134,11 @@ class Machine:
         return max(self.device.l2_capacity, self.device.last_level_cache or 0.0)
 
     @property
+    def cache_bytes(self) -> float:
+        """How large a working set may be that stays in the last level of cache."""
+        return self.l2_bytes * self.values["cache_share"]
+
+    @property
     def l1_bytes(self) -> float:
         """Capacity of an SM's L1, with its shared memory where they are one array."""
         return self.device.l1_capacity_per_sm or _SMALL_L1
@@ -152,14 +160,30 @@ class Machine:
         return self.values["special_rate"] * self.sm_count * self.clock
 
     @property
+    def power_s(self) -> float:
+        """Seconds of all lanes for raising a number to a power, by the library of the vendor's compiler."""
+        cycles = self.values["ocml_power_cycles" if self.device.vendor == "AMD" else "power_cycles"]
+        return cycles / (self.sm_count * self.device.lanes_per_sm * self.clock)
+
+    @property
     def ramp_s(self) -> float:
         """The shortest time from a kernel's first to its last instruction."""
         return self.values["kernel_ramp_cycles"] / self.clock
 
     @property
     def product_ramp_s(self) -> float:
-        """The same for a kernel of products, in addition."""
-        return self.values["product_ramp_cycles"] / self.clock
+        """The same for a kernel of products, beyond that of others; below 0 where it is shorter."""
+        return (self.values["product_ramp_cycles"] - self.values["kernel_ramp_cycles"]) / self.clock
+
+    @property
+    def unlimited_s(self) -> float:
+        """Of the time that a kernel would take at the power limit, how much it does not, as calls end soon."""
+        return self.values["power_window"] / self.calls
+
+    @property
+    def barrier_s(self) -> float:
+        """How long all SMs wait for each other inside a kernel."""
+        return self.values["barrier_cycles"] / self.clock
 
     @property
     def start_s(self) -> float:
@@ -178,9 +202,13 @@ class Machine:
         FormatError for a format that PyTorch cannot run on this device.
         """
         peak = self.device.matrix_peak.get(math.value)
+        if engine and math is Math.TF32 and peak is None:  # fp32 where that is what the engine has
+            peak = self.device.matrix_peak.get(Math.FP32.value)
         if engine and peak is not None:
             return self._rate(math, peak, on_engine=True)
         vector = self.device.vector_peak
+        if math is Math.FP16 and has_dot_products(self.device):
+            return self._rate(math, vector[math.value], on_engine=False)
         if math in (Math.FP64, Math.FP32) and math.value in vector:
             return self._rate(math, vector[math.value], on_engine=False)
         if math in _EMULATED and Math.FP32.value in vector:
@@ -192,6 +220,8 @@ class Machine:
     def _rate(self, math: Math, peak: float, *, on_engine: bool) -> Rate:
         """What tiles without loss get: a share of the peak, unless the board's power ends it earlier."""
         share = self.values["matrix_share" if on_engine else "lanes_share"]
+        if on_engine and math in _EIGHT_BITS:
+            share *= self.values["eight_bit_share"]
         limit = float("inf") if self.burst else power_limit(self.device, self.values, math, engine=on_engine)
         full = peak * _halved(self.device) if on_engine else 0.0
         return Rate(peak=peak, share=share, on_engine=on_engine, limit=limit, full=full)
@@ -203,6 +233,21 @@ class Machine:
         if key not in vector:
             raise FormatError(f"{self.name} states no {key} vector peak; add vector_peak: {key} to its specification")
         return Rate(peak=vector[key], share=self.values["vector_share"], on_engine=False)
+
+
+def on_engine(device: Device, math: Math) -> bool:
+    """Whether a matrix engine multiplies the format; tf32 stands for fp32 where the engine has that."""
+    return math.value in device.matrix_peak or (math is Math.TF32 and Math.FP32.value in device.matrix_peak)
+
+
+def has_dot_products(device: Device) -> bool:
+    """Whether lanes multiply pairs of fp16 numbers and sum them in fp32: those that do so with four of int8 (AMD).
+
+    Fused multiply-adds of two fp16 numbers alone sum in fp16, which PyTorch does not.
+    """
+    peaks = device.vector_peak
+    half, single = peaks.get(Math.FP16.value, 0.0), peaks.get(Math.FP32.value, 0.0)
+    return Math.INT8.value in peaks and half > single > 0
 
 
 def _halved(device: Device) -> float:

@@ -1,10 +1,10 @@
 """Bytes → time: DRAM and L2, and what a kernel's own rows cost that a block works on alone.
 
     DRAM    (bytes that miss the L2) / (bandwidth · memory_share)
-    L2      (bytes that an earlier kernel left there) / (L2 bandwidth), l2_bytes_per_clock an SM; what was touched last
-            is still there as far as the traffic since then has not filled it
+    cache   (bytes that an earlier kernel left there) / (its bandwidth), l2_bytes_per_clock an SM; what was touched last
+            is still there as far as the traffic since then has not filled cache_share of the last level
     rows    an element of a normalization or softmax costs the SM that has its row column_cycles
-    access  a load or store of one element at a time costs access_cycles of an SM
+    access  a load of one element at a time costs access_cycles of an SM
 
 A row that is read more than once finds itself in the L1, as far as the rows of all blocks on the SM fit there.
 """
@@ -25,10 +25,9 @@ from rooflinekit.model.work import Floats, Work
 _L1_HELD = 0.5
 _L1_FADING = 0.7
 
-# A tensor with the traffic since it was touched, relative to the L2: all of it is still there below the first, none
-# above the second. Found on the residual sums of vidur, A100 (40 MB), A40 (6 MB) and A30 (24 MB).
-_L2_HELD = 0.25
-_L2_GONE = 0.7
+# How wide the edge is between a working set that stays in the cache and one that does not, relative to what stays: it
+# is sharper where addresses are in one partition (L40S), wider where in two (H100).
+_EDGE = 0.15
 
 
 def combined(compute_s: Floats, memory_s: Floats, machine: Machine) -> Floats:
@@ -45,13 +44,13 @@ def traffic_s(work: Work, machine: Machine) -> Floats:
     again = np.where(work.rows > 0, work.read_bytes * (work.passes - 1) * _missed(work, machine), 0.0)
     cached = cached_bytes(work, machine)
     streamed = work.read_bytes + again + work.reread_bytes + work.write_bytes - cached
-    return streamed / sustained_bandwidth(work, machine) + cached / machine.l2_bandwidth
+    return streamed / sustained_bandwidth(work, machine) + cached / cache_bandwidth(work, machine)
 
 
 def cached_bytes(work: Work, machine: Machine) -> Floats:
     """Bytes that a kernel reads and finds in the L2: left there by kernels before it, or by itself."""
-    later = work.reread_bytes * _l2_share(work.reread_bytes, machine)
-    return np.minimum(_held(work, machine), work.read_bytes) + later
+    later = work.reread_bytes * _kept(work.reread_bytes, work.write_bytes, machine)
+    return _held(work, machine) + later
 
 
 def levels(kernels: Sequence[Kernel], memory_s: Sequence[float], machine: Machine) -> list[tuple[float, float]]:
@@ -62,8 +61,8 @@ def levels(kernels: Sequence[Kernel], memory_s: Sequence[float], machine: Machin
     if not kernels:
         return []
     work = work_of(kernels)
-    cached = cached_bytes(work, machine)
-    dram = (np.asarray(memory_s) - cached / machine.l2_bandwidth) * sustained_bandwidth(work, machine)
+    cached = work.links * cached_bytes(work, machine)
+    dram = (np.asarray(memory_s) - cached / cache_bandwidth(work, machine)) * sustained_bandwidth(work, machine)
     dram = np.maximum(dram, 0.0)
     return [(float(a), float(b)) for a, b in zip(dram, dram + cached, strict=True)]
 
@@ -75,17 +74,35 @@ def sustained_bandwidth(work: Work, machine: Machine) -> Floats:
     return machine.bandwidth * share
 
 
+def cache_bandwidth(work: Work, machine: Machine) -> Floats:
+    """byte/s of the last-level cache by kernel: those that fetch tiles get the same share of it as of DRAM."""
+    share = np.ones(len(work))
+    share[work.products.kernel] = machine.values["product_memory_share"]
+    return np.maximum(machine.l2_bandwidth * share, sustained_bandwidth(work, machine))
+
+
 def _held(work: Work, machine: Machine) -> Floats:
-    """Bytes that a kernel reads, and finds in the L2 because one before it has touched them."""
-    recent = work.recent
-    share = _l2_share(recent.bytes + recent.distance, machine)
-    found: Floats = np.bincount(recent.kernel, weights=recent.bytes * share, minlength=len(work)).astype(float)
-    return found
+    """Bytes that a kernel finds in the cache because one before it, or the same in the round before, touched them.
+
+    What it reads of a tensor's end, it reads after the rest of its own traffic has passed too; where the whole call
+    comes again, the distance of every number is the same, and what it writes is overwritten before it leaves the cache.
+    """
+    recent, moved = work.recent, work.read_bytes + work.write_bytes
+    passing = np.where(recent.cyclic, 0.0, np.maximum(moved[recent.kernel] - recent.bytes, 0.0))
+    found = recent.bytes * _kept(recent.bytes + recent.distance, passing, machine)
+    before, around = (
+        np.bincount(recent.kernel, weights=found * chosen, minlength=len(work)).astype(float)
+        for chosen in (~recent.cyclic, recent.cyclic)
+    )
+    held: Floats = np.minimum(np.minimum(before, work.read_bytes) + around, moved)
+    return held
 
 
-def _l2_share(filled: Floats, machine: Machine) -> Floats:
-    """How much of something is still in the L2 after so many bytes, its own among them."""
-    return np.clip((_L2_GONE - filled / machine.l2_bytes) / (_L2_GONE - _L2_HELD), 0.0, 1.0)
+def _kept(filled: Floats, passing: Floats, machine: Machine) -> Floats:
+    """Share of a tensor that is still in the cache: its first number after `filled` bytes, its last `passing` later."""
+    edge = _EDGE * machine.cache_bytes
+    share: Floats = np.clip((machine.cache_bytes + edge - filled) / (passing + 2 * edge), 0.0, 1.0)
+    return share
 
 
 def _missed(work: Work, machine: Machine) -> Floats:
@@ -103,7 +120,7 @@ def rows_s(work: Work, machine: Machine) -> Floats:
 
 
 def accesses_s(work: Work, machine: Machine) -> Floats:
-    """Seconds that the SMs spend on accesses of single elements; rows are shared among the SMs as wholes."""
+    """Seconds that the SMs spend on loads of single elements; rows are shared among the SMs as wholes."""
     share = np.ceil(work.rows / machine.sm_count) / np.maximum(work.rows, 1)
     busiest = work.accesses * np.where(work.rows > 0, share, 1 / machine.sm_count)
     return busiest * machine.values["access_cycles"] / machine.clock

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.points import Column, Number, Points, values_of
 from rooflinekit.model.columns import work_of
+from rooflinekit.model.families import residuals_of, stated_family
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import alternatives_of, time_work
+from rooflinekit.model.roofline import choices_of, exposed_share, time_work
 from rooflinekit.model.work import Floats, Work
 
 
@@ -25,9 +26,9 @@ class PointTimes:
 
     kernel_s: Floats  # [distinct kernels, points] time on the device
     gpu_s: Floats  # of all kernels together
-    compute_s: Floats  # of those that wait for arithmetic, without their starts
-    memory_s: Floats  # of those that wait for memory, likewise
-    launch_s: Floats  # of their starts
+    compute_s: Floats  # of it at the roof of arithmetic: the parts of `Timing.parts`
+    memory_s: Floats  # of it waiting for traffic
+    latency_s: Floats  # of it at neither roof
     shared_variance: Floats  # s², of what kernels of a family have in common
     kernel_variance: Floats  # s², of each shape by itself
 
@@ -46,28 +47,28 @@ class PointKernels:
         self._distinct = [first[key] for key in places]
         self._counts = Counter(places[key] for key in keys)
         self.rows = [places[key] for key in keys]  # the distinct kernel of each
-        self._works: dict[tuple[bool, ...], tuple[Work, list[int], list[int]]] = {}
+        self._works: dict[tuple[tuple[int, ...], ...], tuple[Work, list[int], list[int]]] = {}
         self._shapes = self._grouped([c for kernel in self._distinct for c in (kernel, *kernel.alternatives)])
 
     def time(self, machine: Machine) -> PointTimes:
         """Their times on a machine. Raises FormatError for arithmetic that it does not have."""
-        work, owner, shape = self._work(tuple(_has_choice(kernel, machine) for kernel in self._distinct))
+        work, owner, shape = self._work(tuple(_choice(kernel, machine) for kernel in self._distinct))
         points, count = self._points.count, len(self._distinct)
-        found = time_work(work, machine, explained=False)
-        total, launch, busy, compute, memory = (
-            column.reshape(len(owner), points)
-            for column in (found.total_s, found.launch_s, found.busy_s, found.compute_s, found.memory_s)
+        found = time_work(work, machine, causes=1)
+        exposed = exposed_share(found.compute_s, found.busy_s, machine.values["overlap"])
+        at_roof_s, traffic_s = exposed * (found.ideal_s + found.causes_s[0]), found.busy_s - exposed * found.compute_s
+        total, at_roof, traffic = (
+            column.reshape(len(owner), points) for column in (found.total_s, at_roof_s, traffic_s)
         )
         weight = np.array([self._counts[i] for i in owner], dtype=float)
         if len(owner) > count:
             runs = _fastest(total, owner)
-            total, launch, busy = (np.where(runs, column, 0.0) for column in (total, launch, busy))
-        bound = compute > memory
-        busy_s, compute_s = weight @ busy, weight @ np.where(bound, busy, 0.0)
+            total, at_roof, traffic = (np.where(runs, column, 0.0) for column in (total, at_roof, traffic))
+        gpu_s, compute_s, memory_s = weight @ total, weight @ at_roof, weight @ traffic
         belongs = np.zeros((len(self._heads), len(owner)))
         belongs[shape, np.arange(len(owner))] = weight
         shapes = belongs @ total
-        families = [kernel.spread_family for kernel in self._heads]
+        families = [residuals_of(kernel, machine) for kernel in self._heads]
         spreads = machine.constants.spreads
         alone = np.array([spreads[family].kernel for family in families])
         together = defaultdict[str, Any](float)
@@ -75,16 +76,16 @@ class PointKernels:
             together[family] = together[family] + seconds
         return PointTimes(
             kernel_s=np.add.reduceat(total, np.searchsorted(owner, np.arange(count))) if count else total,
-            gpu_s=weight @ total,
+            gpu_s=gpu_s,
             compute_s=compute_s,
-            memory_s=busy_s - compute_s,
-            launch_s=weight @ launch,
+            memory_s=memory_s,
+            latency_s=gpu_s - compute_s - memory_s,
             shared_variance=sum(((s * spreads[f].shared) ** 2 for f, s in together.items()), np.zeros(points)),
             kernel_variance=((shapes * alone[:, None]) ** 2).sum(axis=0),
         )
 
-    def _work(self, choices: tuple[bool, ...]) -> tuple[Work, list[int], list[int]]:
-        """All candidates as columns, whose kernel each is, and its shape; `choices`: which have several algorithms."""
+    def _work(self, choices: tuple[tuple[int, ...], ...]) -> tuple[Work, list[int], list[int]]:
+        """The candidates as columns, whose kernel each is, and its shape; `choices`: which algorithms of each."""
         if choices not in self._works:
             candidates: list[Kernel] = []
             owner: list[int] = []
@@ -93,7 +94,7 @@ class PointKernels:
             for i, (kernel, choice) in enumerate(zip(self._distinct, choices, strict=True)):
                 for k, candidate in enumerate((kernel, *kernel.alternatives)):
                     group = next(shapes)
-                    if k == 0 or choice:
+                    if k in choice:
                         candidates.append(candidate)
                         owner.append(i)
                         shape.append(group)
@@ -107,13 +108,16 @@ class PointKernels:
         rows, same = kernel.rows, self._same
         return (
             self._shape_key(kernel), kernel.math, kernel.engine, kernel.family, kernel.algorithm, kernel.pointwise,
+            kernel.direction, kernel.library, kernel.formats, kernel.untiled, same(kernel.padded), kernel.raises,
             *map(same, (rows.count, rows.length, rows.passes, rows.held_bytes, rows.threads, kernel.reread_bytes)),
+            rows.worked,
             *((same(part.bytes), same(part.distance)) for part in kernel.recent),
+            *(map(same, _chain_numbers(kernel))),
             *map(self._timing_key, kernel.alternatives),
         )  # fmt: skip
 
     def _shape_key(self, kernel: Kernel) -> tuple[Hashable, ...]:
-        return (kernel.spread_family, kernel.kind, *_outline(kernel.cost), *map(self._same, _numbers(kernel.cost)))
+        return (*_family(kernel), *_outline(kernel.cost), *map(self._same, _numbers(kernel.cost)))
 
     def _grouped(self, candidates: Sequence[Kernel]) -> list[int]:
         """The shape of each candidate, counted from 0."""
@@ -121,7 +125,7 @@ class PointKernels:
         first = {key: kernel for kernel, key in zip(reversed(candidates), reversed(keys), strict=True)}
         alike: dict[Hashable, list[tuple[Hashable, ...]]] = defaultdict(list)
         for key, kernel in first.items():
-            alike[kernel.spread_family, kernel.kind, _outline(kernel.cost)].append(key)
+            alike[(*_family(kernel), *_outline(kernel.cost))].append(key)
         head: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
         for group in alike.values():
             for key, same in zip(group, self._coinciding([first[key].cost for key in group]), strict=True):
@@ -172,13 +176,25 @@ def _numbers(cost: Cost) -> Iterator[Number]:
     yield from (cost.vector_flop, cost.special_flop, cost.read_bytes, cost.write_bytes)
 
 
+def _family(kernel: Kernel) -> tuple[Hashable, ...]:
+    """What decides the family of its residuals on any machine, and its kind."""
+    return (stated_family(kernel), kernel.kind)
+
+
+def _chain_numbers(kernel: Kernel) -> tuple[Number, ...]:
+    chain = kernel.chain
+    return () if chain is None else (chain.links, chain.starts, chain.barriers)
+
+
 def _outline(cost: Cost) -> tuple[Hashable, ...]:
     """What of a cost is no number."""
     return (cost.label, *(gemm.needed is None for gemm in cost.gemms))
 
 
-def _has_choice(kernel: Kernel, machine: Machine) -> bool:
-    return bool(alternatives_of(kernel, lambda math, engine: machine.matrix_rate(math, engine=engine)))
+def _choice(kernel: Kernel, machine: Machine) -> tuple[int, ...]:
+    """Which of a kernel and its alternatives come into question."""
+    open_to = choices_of(kernel, machine)
+    return tuple(i for i, k in enumerate((kernel, *kernel.alternatives)) if any(k is other for other in open_to))
 
 
 def _fastest(total_s: Floats, owner: Sequence[int]) -> NDArray[np.bool_]:

@@ -4,6 +4,11 @@ A board of P watts idles at idle_share·P. A FLOP costs energy that falls with t
 
     energy = energy_16nm · (node / 16 nm) ^ energy_node_exponent, by number format,
 
+on the matrix engine also with the multiply-adds that an SM does in a clock: larger instructions fetch fewer operands
+for each of them (a tile of a×a multiplies each number a times, so with the square root of its size),
+
+    energy · (512 / multiply-adds a clock) ^ energy_size_exponent,
+
 so arithmetic sustains at most (1 - idle_share)·P / energy, however many units there are. Bursts that are shorter than
 the board's thermal time constant (seconds) may escape it.
 """
@@ -20,10 +25,13 @@ from rooflinekit.ir.tensor import Math
 #: bits are moved, and multipliers shrink with the square of the mantissa, but sums stay in fp32.
 _HALVINGS = {Math.FP4: 2, Math.FP8: 1, Math.INT8: 1, Math.FP16: 0, Math.BF16: 0, Math.TF32: -1}
 _REFERENCE_NM = 16.0
+_REFERENCE_SIZE = 512.0  # multiply-adds in 16 bits that an SM of Volta does in a clock
+_OF_FP32 = {Math.FP64: 2.0, Math.FP16: 0.5}  # on the lanes: by the bits of what is multiplied
 
 
-#: Names that stand for another library or a shrink of an older process, whose energy they share.
-_GENERATION = {12: 16, 8: 10, 6: 7, 4: 5}
+#: Names that stand for another library or a shrink of an older process, whose energy they share; 8 nm, which is
+#: Samsung's alone, takes as much as 12 would elsewhere: A40 and RTX A6000 sustain 106 to 118 TFLOP/s of bf16 at 300 W.
+_GENERATION = {12: 16, 8: 12, 6: 7, 4: 5}
 
 
 def node_nm(device: Device) -> float | None:
@@ -35,6 +43,14 @@ def node_nm(device: Device) -> float | None:
     return float(_GENERATION.get(named, named))
 
 
+def _products_a_clock(device: Device) -> float:
+    """Multiply-adds in 16 bits that an SM's matrix engine is made for in a clock; Volta's where it has none."""
+    tables = (device.matrix_peak_fp16_accumulate, device.matrix_peak)  # GeForce boards do half of what the SM could
+    peak = next((table[name] for table in tables for name in ("fp16", "bf16") if table.get(name)), None)
+    clock = device.clock.tensor or device.clock.boost
+    return peak / (2 * device.sm_count * clock) if peak else _REFERENCE_SIZE
+
+
 def power_limit(device: Device, values: Mapping[str, float], math: Math, *, engine: bool) -> float:
     """FLOP/s that the board's power sustains; infinite where power or process are not stated."""
     node = node_nm(device)
@@ -42,8 +58,9 @@ def power_limit(device: Device, values: Mapping[str, float], math: Math, *, engi
         return float("inf")
     if engine and math in _HALVINGS:
         energy = values["matrix_energy"] * values["eight_bit_energy"] ** _HALVINGS[math]
+        energy *= (_REFERENCE_SIZE / _products_a_clock(device)) ** values["energy_size_exponent"]
     else:
-        energy = values["lanes_energy"] * (2.0 if math is Math.FP64 else 1.0)
+        energy = values["lanes_energy"] * _OF_FP32.get(math, 1.0)
     energy *= (node / _REFERENCE_NM) ** values["energy_node_exponent"]
     share_of_board = device.board_power / device.devices_per_board
     return float((1 - values["idle_share"]) * share_of_board / energy)

@@ -10,22 +10,26 @@ time    = start + (compute^p + memory^p)^(1/p)
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of
+from rooflinekit.model.convolution_forms import runs
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine, Rate
 from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
 from rooflinekit.model.tiling import CAUSES, Rates
 from rooflinekit.model.utilization import fill
-from rooflinekit.model.work import Floats, Work
+from rooflinekit.model.work import WEIGHT, Floats, Work
 
-Bound = Literal["compute", "memory", "overhead"]
+#: What time goes to, and what a kernel or a step is therefore bound by; see "Regimes" in docs/model.md. A kernel is
+#: never bound by overhead, which is the time in which the device has no kernel to execute.
+Bound = Literal["compute", "memory", "latency", "overhead"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +49,11 @@ class Times:
         return self.launch_s + self.busy_s
 
 
-def time_work(work: Work, machine: Machine, *, explained: bool = True) -> Times:
+def time_work(work: Work, machine: Machine, *, explained: bool = True, causes: int = len(CAUSES)) -> Times:
     """The time of every kernel. Raises FormatError for arithmetic that the device does not have.
 
-    explained: whether ideal_s and causes_s are wanted; they are empty otherwise, which is quicker.
+    explained: whether ideal_s and causes_s are wanted; they are empty otherwise, which is quicker. causes: how many of
+    the causes, from the first.
     """
     rows, count = work.products.kernel, len(work)
     rates = _product_rates(work, machine)
@@ -65,11 +70,13 @@ def time_work(work: Work, machine: Machine, *, explained: bool = True) -> Times:
 
     def beside(products_s: Floats, others_s: Floats) -> Floats:
         """The matrix engine works beside the vector lanes; lanes that do the products do everything in turn."""
-        return np.where(overlaps, combined(products_s, others_s, machine), products_s + others_s)
+        found = products_s + others_s
+        both = overlaps & (products_s > 0) & (others_s > 0)
+        found[both] = combined(products_s[both], others_s[both], machine)
+        return found
 
-    others_s, in_rows_s, in_accesses_s = (
-        work.vector_flop / vector_rate + special_s, rows_s(work, machine), accesses_s(work, machine)
-    )  # fmt: skip
+    others_s = work.vector_flop / vector_rate + special_s + work.powers * machine.power_s
+    in_rows_s, in_accesses_s = rows_s(work, machine), accesses_s(work, machine)
 
     def computed(seconds: Floats) -> Floats:
         """With so many seconds of each product; single accesses are of the threads that do the arithmetic."""
@@ -80,18 +87,26 @@ def time_work(work: Work, machine: Machine, *, explained: bool = True) -> Times:
     if explained:
         ideal_s = beside(per_kernel(work.products.flop / rates.peak), work.vector_flop / vector_peak + special_s)
         ideal_s = np.minimum(ideal_s, compute_s)
-        levels_s = [compute_s, *(np.maximum(computed(seconds), ideal_s) for seconds in found.without_s)]
+        levels_s = [compute_s, *(np.maximum(computed(seconds), ideal_s) for seconds in found.without_s[:causes])]
         causes_s = np.maximum(-np.diff(levels_s, axis=0), 0.0)
     memory_s = memory_s + per_kernel(found.extra_bytes) / sustained_bandwidth(work, machine)
-    ramp_s = machine.product_ramp_s * (np.bincount(rows, minlength=count) > 0)
+    links = work.links
     return Times(
-        ideal_s=ideal_s,
-        compute_s=compute_s,
-        causes_s=causes_s,
-        memory_s=memory_s,
-        launch_s=machine.start_s + ramp_s + per_kernel(found.extra_start_s),
-        busy_s=combined(compute_s, memory_s, machine),
+        ideal_s=links * ideal_s if explained else ideal_s,
+        compute_s=links * compute_s,
+        causes_s=links * causes_s if explained else causes_s,
+        memory_s=links * memory_s,
+        launch_s=_starts_s(work, machine) + links * per_kernel(found.extra_start_s),
+        busy_s=links * combined(compute_s, memory_s, machine),
     )
+
+
+def _starts_s(work: Work, machine: Machine) -> Floats:
+    """Starts and barriers of each kernel; of a chain's two kernels in a link the product has the longer ramp."""
+    multiplies = np.bincount(work.products.kernel, minlength=len(work)) > 0
+    ramps = np.where(multiplies, np.minimum(work.starts, work.links), 0.0)
+    found: Floats = work.starts * machine.start_s + ramps * machine.product_ramp_s + work.barriers * machine.barrier_s
+    return found + work.waits * machine.values["repeat_gap"] + work.calls * machine.values["library_call"]
 
 
 def _product_rates(work: Work, machine: Machine) -> Rates:
@@ -103,6 +118,9 @@ def _product_rates(work: Work, machine: Machine) -> Rates:
         rate = machine.matrix_rate(work.math[i // 2], engine=bool(i % 2))
         table[:, i] = rate.on_engine, rate.peak, (rate.full or rate.peak) * rate.share, rate.limit
     on_engine, peak, issued, limit = table[:, key]
+    # without bf16 lanes unpack what they read and round what they write; a weight's gradient writes little
+    slow = np.array([math is Math.BF16 for math in work.math])[work.arithmetic[rows]] & (on_engine == 0)
+    issued = np.where(slow & (work.products.way != WEIGHT), machine.values["emulated_bf16"], 1.0) * issued
     gain = machine.clock_gain
     return Rates(on_engine=on_engine > 0, peak=gain * peak, issued=gain * issued, limit=limit)
 
@@ -126,6 +144,7 @@ class Timing:
     busy_s: float  # arithmetic and traffic, as far as they hide each other
     causes_s: tuple[float, ...] = ()  # what each of utilization.CAUSES adds to `compute_s`
     note: str = ""  # what was assumed, such as an emulated format
+    overlap: float = math.inf  # exponent of the norm that joins arithmetic and traffic
 
     @property
     def total_s(self) -> float:
@@ -134,17 +153,40 @@ class Timing:
 
     @property
     def bound(self) -> Bound:
-        """What it waits for: arithmetic, memory, or its own start."""
-        if self.launch_s > self.busy_s:
-            return "overhead"
-        return "compute" if self.compute_s > self.memory_s else "memory"
+        """What most of its time goes to: arithmetic, traffic, or neither (latency)."""
+        parts = self.parts()
+        return max(parts, key=parts.__getitem__)
+
+    def parts(self) -> dict[Bound, float]:
+        """Seconds by what it waits for; they add up to `total_s`, and are its terms, put together.
+
+        compute: FLOP at the peak, or at the clock that the board's power sustains. memory: traffic. latency: all in
+        which it reaches neither of the two roofs: peak not reached, and its start.
+        """
+        exposed = self._exposed
+        at_roof = exposed * (self.ideal_s + sum(self.causes_s[:1]))
+        return {
+            "compute": at_roof,
+            "memory": self.busy_s - exposed * self.compute_s,
+            "latency": exposed * self.compute_s - at_roof + self.launch_s,
+        }
+
+    @property
+    def _exposed(self) -> float:
+        """The share of its arithmetic that traffic does not hide."""
+        return float(exposed_share(self.compute_s, self.busy_s, self.overlap))
 
     def terms(self) -> dict[str, float]:
-        """Non-negative parts, in seconds: FLOP at peak, peak not reached, memory beyond arithmetic, start."""
+        """Non-negative parts, in seconds: FLOP at peak, peak not reached, traffic, start.
+
+        Arithmetic and traffic hide each other in part. Each has the time that it would save, in proportion, were it a
+        little shorter: as the norm is of degree one, these add up to the whole.
+        """
+        exposed = self._exposed
         return {
-            "ideal": self.ideal_s,
-            "underuse": self.compute_s - self.ideal_s,
-            "memory": self.busy_s - self.compute_s,
+            "ideal": exposed * self.ideal_s,
+            "underuse": exposed * (self.compute_s - self.ideal_s),
+            "memory": self.busy_s - exposed * self.compute_s,
             "launch": self.launch_s,
         }
 
@@ -156,13 +198,31 @@ class Timing:
         in this order, each counting what it saves then. rate: the rest, by which busy units stay below their peak:
         operands, latency, rows, instructions that are no multiply-adds.
         """
-        parts = dict(zip(CAUSES, self.causes_s, strict=False))
-        rest = self.compute_s - self.ideal_s - sum(parts.values())
+        exposed = self._exposed
+        parts = dict(zip(CAUSES, (exposed * seconds for seconds in self.causes_s), strict=False))
+        rest = exposed * (self.compute_s - self.ideal_s) - sum(parts.values())
         return {**dict.fromkeys(CAUSES, 0.0), **parts, "rate": max(0.0, rest)}  # below 0 by rounding alone
 
 
-def time_kernels(kernels: Sequence[Kernel], machine: Machine) -> tuple[Timing, ...]:
+def exposed_share(compute_s: Any, busy_s: Any, overlap: float) -> Any:
+    """The share of arithmetic that traffic does not hide, of a kernel or of columns of them.
+
+    The derivative of the norm busy = (compute^p + memory^p)^(1/p) by compute. By Euler's theorem the two derivatives,
+    each times its own time, add up to busy.
+
+    >>> float(exposed_share(3.0, 5.0, 2.0)), float(exposed_share(4.0, 5.0, 2.0))  # 3² + 4² = 5²
+    (0.6, 0.8)
+    """
+    ratio = np.divide(compute_s, busy_s, out=np.zeros(np.shape(busy_s)), where=np.asarray(busy_s) > 0)
+    return np.minimum(ratio, 1.0) ** (overlap - 1)
+
+
+def time_kernels(
+    kernels: Sequence[Kernel], machine: Machine, memo: dict[Hashable, Any] | None = None
+) -> tuple[Timing, ...]:
     """The time of each kernel. Where there are several algorithms, the fastest one runs.
+
+    memo: of these very kernels, what holds on other machines too.
 
     Raises FormatError for arithmetic that the device does not have.
     """
@@ -171,19 +231,22 @@ def time_kernels(kernels: Sequence[Kernel], machine: Machine) -> tuple[Timing, .
     def rate(math: Math, engine: bool) -> Rate:
         return machine.matrix_rate(math, engine=engine)
 
-    candidates: list[Kernel] = []
-    owner: list[int] = []
-    for i, kernel in enumerate(kernels):
-        choice = (kernel, *alternatives_of(kernel, rate))
-        candidates += choice
-        owner += [i] * len(choice)
-    times = time_work(work_of(candidates), machine)
+    memo = {} if memo is None else memo
+    chosen = tuple(choices_of(kernel, machine) for kernel in kernels)
+    key = tuple(tuple(map(id, choice)) for choice in chosen)
+    if key not in memo:
+        candidates = [kernel for choice in chosen for kernel in choice]
+        owner = [i for i, choice in enumerate(chosen) for _ in choice]
+        memo[key] = candidates, owner, work_of(candidates)
+    candidates, owner, work = memo[key]
+    times = time_work(work, machine)
     total = times.total_s
     best: dict[int, int] = {}
     for row, i in enumerate(owner):
         if i not in best or total[row] < total[best[i]]:
             best[i] = row
-    return tuple(_timing(candidates[row], times, row, rate) for row in best.values())
+    overlap = float(machine.values["overlap"])
+    return tuple(_timing(candidates[row], times, row, rate, overlap) for row in best.values())
 
 
 def time_kernel(kernel: Kernel, machine: Machine) -> Timing:
@@ -191,17 +254,17 @@ def time_kernel(kernel: Kernel, machine: Machine) -> Timing:
     return time_kernels((kernel,), machine)[0]
 
 
+def choices_of(kernel: Kernel, machine: Machine) -> tuple[Kernel, ...]:
+    """The algorithms of a kernel that come into question on a machine, at least one."""
+    if not kernel.alternatives:
+        return (kernel,)
+    return tuple(k for k in (kernel, *kernel.alternatives) if runs(k, k.math, machine.device)) or (kernel,)
+
+
 _Rates = Callable[[Math, bool], Rate]  # that of an arithmetic, and whether the matrix engine may do it
 
 
-def alternatives_of(kernel: Kernel, rate: _Rates) -> tuple[Kernel, ...]:
-    """The kernel by other algorithms that come into question: libraries use Winograd on the vector lanes alone."""
-    if not kernel.alternatives or kernel.math not in (Math.FP32, Math.TF32):
-        return ()
-    return () if rate(kernel.math, kernel.engine).on_engine else kernel.alternatives
-
-
-def _timing(kernel: Kernel, times: Times, row: int, rate: _Rates) -> Timing:
+def _timing(kernel: Kernel, times: Times, row: int, rate: _Rates, overlap: float) -> Timing:
     # tf32 stands for "fp32 tensors, tf32 allowed": without the unit there is nothing to report.
     reported = kernel.cost.gemms and kernel.math is not Math.TF32
     return Timing(
@@ -213,4 +276,5 @@ def _timing(kernel: Kernel, times: Times, row: int, rate: _Rates) -> Timing:
         busy_s=float(times.busy_s[row]),
         causes_s=tuple(times.causes_s[:, row].tolist()),
         note=rate(kernel.math, kernel.engine).emulated if reported else "",
+        overlap=overlap,
     )

@@ -10,15 +10,31 @@ which tiles of many waves exceed by far; where that is above the least without a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflinekit.model.convolution_forms import CUDNN, library_of
+from rooflinekit.model.kernel import MIOPEN
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import combined
-from rooflinekit.model.work import BACKWARD, CONVOLUTION, PLAIN, SCALED, WINOGRAD, Floats, Products
+from rooflinekit.model.work import (
+    BACKWARD,
+    CONVOLUTION,
+    FEW,
+    FOURIER,
+    PIXEL,
+    PLAIN,
+    SCALED,
+    VOLUME,
+    WEIGHT,
+    WINOGRAD,
+    WINOGRAD_WEIGHT,
+    Floats,
+    Products,
+)
 
 TILES = (
     (256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
@@ -127,13 +143,16 @@ class _Tiled:
 
     def __init__(self, p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: Machine) -> None:
         self.count, self.traffic_s, self.engine, self.machine = p.m.size, traffic_s, engine, machine
+        if engine and library_of(machine.device) == CUDNN:  # what is filled up is computed all the same
+            p = replace(p, k=p.k * p.padded)
         p, rates = _shortened(p), _shortened(rates)
         (a, b), kind = _SIDES[engine], "matrix" if engine else "lanes"
         step_s, issue_s, pace = _steps(p, rates, engine, machine)
         prologue_s = machine.values[f"{kind}_prologue"] * pace * step_s
-        self.p, self.steps = p, (step_s, issue_s, prologue_s, np.where(p.way == BACKWARD, prologue_s, 0.0))
+        self.p, self.steps = p, (step_s, issue_s, prologue_s, np.where(_gradient(p), prologue_s, 0.0))
         self.tiles = p.batch * np.ceil(p.m / a) * np.ceil(p.n / b)
-        self.limit_s, self.packed_bytes = p.flop / rates.limit, _packed_bytes(p, machine)
+        self.limit_s = np.maximum(p.flop / rates.limit - machine.unlimited_s, 0.0)
+        self.packed_bytes = _packed_bytes(p, machine)
         self.vector_s, self.fetch_s = _bounds_on_lanes(p, rates, engine, machine)
         self.bandwidth = machine.bandwidth * machine.values["product_memory_share"]
 
@@ -203,7 +222,7 @@ class _Tiled:
     def _worth_splitting(self, most_s: Floats) -> tuple[_Ints, _Ints]:
         """Tiles, each with a product, of which the bound above is not more than this without the start."""
         p, every = self.p, np.arange(self.count)
-        most_s = np.where(p.way == SCALED, -1.0, most_s * (1 + _ROUNDING))
+        most_s = np.where(_whole(p, self.machine), -1.0, most_s * (1 + _ROUNDING))
         least_s = self.tiles * (_block_s(p.k, *self.steps, prologues=2) * p.executed / self.machine.sm_count)
         least_s = np.maximum(least_s, np.maximum(self.limit_s, self.fetch_s))
         memory_s = self.traffic_s + self._extra_bytes(_SPLITS[1], every) / self.bandwidth
@@ -270,16 +289,65 @@ def _steps(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[F
     kind = "matrix" if engine else "lanes"
     a, b = _SIDES[engine]
     loss = 1 + value[f"{kind}_tile_loss"] * (1 / a + 1 / b)
-    way = np.where(p.way == CONVOLUTION, value[f"{kind}_convolution"], 1.0)
-    way = np.where(p.way == BACKWARD, value["matrix_backward" if engine else "lanes_convolution"], way)
-    way = np.where(p.way == WINOGRAD, value["lanes_winograd"], way)  # libraries run it on the lanes alone
+    way = _shares(p, engine, machine)
     per_sm = rates.issued * way / machine.sm_count
     # a step in k is as long as in 16 bit: formats of twice the rate take two numbers where those take one
     pace = rates.peak / machine.reference_peak(engine=engine)
-    step_s = np.maximum(2 * a * b * loss / per_sm, value[f"{kind}_latency_cycles"] / machine.clock / pace)
+    latency_s = _latency_cycles(p, kind, machine) / machine.clock / pace
+    step_s = np.maximum(2 * a * b * loss / per_sm, latency_s)
     # halved units come near their peak, as operands are there in time; gradients lose by more than operands
-    reached = rates.peak * np.where(p.way == BACKWARD, np.minimum(way, 1.0), 1.0)
+    reached = rates.peak * np.where(_gradient(p), np.minimum(way, 1.0), 1.0)
     return step_s, np.maximum(step_s, 2 * a * b * machine.sm_count / reached), pace
+
+
+def _latency_cycles(p: Products, kind: str, machine: Machine) -> Floats:
+    value, own = machine.values, p.way == PLAIN
+    if library_of(machine.device) != MIOPEN:
+        own = np.ones_like(own)
+    return np.where(own, value[f"{kind}_latency_cycles"], value["miopen_latency_cycles"])
+
+
+def _whole(p: Products, machine: Machine) -> NDArray[np.bool_]:
+    """Whether k is never split: in scaled products, and in MIOpen's convolutions but for the weight's gradient."""
+    found: NDArray[np.bool_] = p.way == SCALED
+    if library_of(machine.device) == MIOPEN:
+        found = found | np.isin(p.way, (CONVOLUTION, BACKWARD, PIXEL))
+    return found
+
+
+def _gradient(p: Products) -> NDArray[np.bool_]:
+    """Whether it is a convolution's gradient."""
+    found: NDArray[np.bool_] = (p.way == BACKWARD) | (p.way == WEIGHT)
+    return found
+
+
+#: The constant of a way's rate, on the lanes and on the matrix engine; Winograd and FFT run on the lanes alone.
+_OF_CUDNN = {
+    CONVOLUTION: ("lanes_convolution", "matrix_convolution"),
+    BACKWARD: ("lanes_backward", "matrix_backward"),
+    WEIGHT: ("lanes_weight", "matrix_weight"),
+    VOLUME: ("lanes_volume", "matrix_volume"),
+    FEW: ("lanes_few", "lanes_few"),
+    WINOGRAD: ("lanes_winograd", "lanes_winograd"),
+    WINOGRAD_WEIGHT: ("lanes_winograd_weight", "lanes_winograd_weight"),
+    FOURIER: ("lanes_fourier", "lanes_fourier"),
+}
+_OF_MIOPEN = {
+    PIXEL: ("miopen_lanes_pixel", "miopen_matrix"),
+    CONVOLUTION: ("miopen_lanes", "miopen_matrix"),
+    BACKWARD: ("miopen_lanes", "miopen_matrix"),
+    WEIGHT: ("miopen_lanes_weight", "miopen_matrix_weight"),
+    WINOGRAD: ("miopen_winograd", "miopen_winograd"),
+    WINOGRAD_WEIGHT: ("miopen_winograd", "miopen_winograd"),
+}
+
+
+def _shares(p: Products, engine: bool, machine: Machine) -> Floats:
+    """The rate of each way, of a product's."""
+    found = np.ones(p.way.size)
+    for way, names in (_OF_MIOPEN if library_of(machine.device) == MIOPEN else _OF_CUDNN).items():
+        found[p.way == way] = machine.values[names[engine]]
+    return found
 
 
 def _packed_bytes(p: Products, machine: Machine) -> Floats:

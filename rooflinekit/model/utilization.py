@@ -28,7 +28,11 @@ from rooflinekit.model.work import (
     DEPTHWISE_CHANNELS,
     DEPTHWISE_LOOP,
     DEPTHWISE_SHARED,
+    DEPTHWISE_SINGLE,
+    DEPTHWISE_SINGLE_LOOP,
     DEPTHWISE_SUMS,
+    NAIVE,
+    PERSISTENT,
     Floats,
     Products,
 )
@@ -43,13 +47,15 @@ _GRAIN = 16  # queries that the matrix engine takes at once
 def fill(products: Products, rates: Rates, traffic_s: Floats, machine: Machine) -> Fill:
     """The time of each product, beside `traffic_s` of memory traffic."""
     found = Fill.empty(products.m.size)
-    attends, depthwise = products.way == ATTENTION, products.way >= DEPTHWISE
+    attends, depthwise, stays = products.way == ATTENTION, products.way >= DEPTHWISE, products.way == PERSISTENT
     for engine in (True, False):
-        chosen = (rates.on_engine == engine) & ~attends & ~depthwise
+        chosen = (rates.on_engine == engine) & ~attends & ~depthwise & ~stays
         if chosen.any():
             found.put(chosen, tiled(products.where(chosen), rates.where(chosen), traffic_s[chosen], engine, machine))
     if depthwise.any():
         found.put(depthwise, _depthwise(products.where(depthwise), machine))
+    if stays.any():
+        found.put(stays, _persistent(products.where(stays), rates.where(stays), machine))
     if attends.any():
         found.put(attends, _attention(products.where(attends), rates.where(attends), machine))
     return found
@@ -62,17 +68,36 @@ def _depthwise(p: Products, machine: Machine) -> Fill:
     """
     value = machine.values
     taps = np.where((p.m == 1) & (p.n > 1), p.n, p.k)  # the gradient of the weight is [1, taps] over all pixels
-    outputs = p.batch * p.m * p.n * p.k / taps
+    outputs = p.batch * p.m * p.n * p.k / np.where(p.way == NAIVE, p.k, taps)
     way = np.where(machine.device.kind == "cpu", DEPTHWISE, p.way)
-    of_tap = [value[name] for name in ("loop_tap_cycles", "sum_tap_cycles", "channel_tap_cycles")]
-    slow = [way == w for w in (DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS)]
+    taps = np.where(p.way == NAIVE, p.k, taps)
+    names = ("loop_tap_cycles", "sum_tap_cycles", "channel_tap_cycles", "naive_cycles")
+    of_tap = [value[name] for name in names]
+    slow = [way == w for w in (DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS, NAIVE)]
     shared = value["shared_window_cycles"] + value["shared_tap_cycles"] * taps
     unrolled = np.where(way == DEPTHWISE_SHARED, shared, value["window_cycles"] + value["tap_cycles"] * taps)
+    single = np.where(way == DEPTHWISE_SINGLE, value["tap_cycles"], value["single_tap_cycles"]) * taps
+    found_alone = (way == DEPTHWISE_SINGLE) | (way == DEPTHWISE_SINGLE_LOOP)
+    unrolled = np.where(found_alone, value["single_window_cycles"] + single, unrolled)
     cycles = np.select(slow, [c * taps for c in of_tap], unrolled)
     lanes = machine.sm_count * machine.device.lanes_per_sm
-    compute_s = outputs * cycles / lanes / machine.clock
+    compute_s = np.where(way == NAIVE, np.maximum(outputs, lanes), outputs) * cycles / lanes / machine.clock
     zeros, same = np.zeros(p.m.size), np.tile(compute_s, (len(CAUSES), 1))
     return Fill(compute_s=compute_s, without_s=same, extra_bytes=zeros, extra_start_s=zeros)
+
+
+def _persistent(p: Products, rates: Rates, machine: Machine) -> Fill:
+    """A step of a layer whose weights stay on the SMs: each SM multiplies its rows of them with all states, [m, k].
+
+    It has to fetch those first, from the L2. There are no tiles to fill and no waves.
+    """
+    itemsize = np.where(rates.on_engine, _HALF_BYTES, 2 * _HALF_BYTES)
+    fetch_s = itemsize * p.m * p.k * p.batch / (_FETCHED * machine.clock)
+    free_s = np.maximum(p.flop / np.minimum(rates.issued, rates.peak), fetch_s)
+    zeros, same = np.zeros(p.m.size), np.tile(free_s, (len(CAUSES), 1))
+    return Fill(
+        compute_s=np.maximum(free_s, p.flop / rates.limit), without_s=same, extra_bytes=zeros, extra_start_s=zeros
+    )
 
 
 def _attention(p: Products, rates: Rates, machine: Machine) -> Fill:
@@ -104,7 +129,7 @@ def _attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     exact_s = blocks * (start + np.maximum(2 * queries * padded * seen * depth / per_sm * asked, fetch))
     zeros = np.zeros(p.m.size)
     return Fill(
-        compute_s=np.maximum(free_s, p.flop / rates.limit),
+        compute_s=np.maximum(free_s, p.flop / rates.limit - machine.unlimited_s),
         without_s=np.stack([free_s, np.minimum(free_s, shared), np.minimum(free_s, exact_s)]),
         extra_bytes=zeros,
         extra_start_s=zeros,

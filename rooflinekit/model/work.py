@@ -14,10 +14,18 @@ from rooflinekit.ir.tensor import Math
 Floats: TypeAlias = NDArray[np.float64]
 
 #: Ways in which matrix products are tiled.
-PLAIN, CONVOLUTION, WINOGRAD, ATTENTION, SCALED, BACKWARD = range(6)
+PLAIN, CONVOLUTION, WINOGRAD, ATTENTION, SCALED, BACKWARD, WEIGHT, VOLUME, FEW, FOURIER, PIXEL = range(11)
+#: Winograd of a weight's gradient.
+WINOGRAD_WEIGHT = 11
+#: One matrix stays on the SMs, the other comes to all of them.
+PERSISTENT = -1
 #: Without tiles, a thread a result: unrolled, by threads that share what they fetch, in a loop over the window, a tap
-#: after the other, a channel at a time.
-DEPTHWISE, DEPTHWISE_SHARED, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS = range(6, 11)
+#: after the other, a channel at a time; over windows of all channels; in fp32, unrolled and in a loop.
+DEPTHWISE, DEPTHWISE_SHARED, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS, NAIVE = range(12, 18)
+DEPTHWISE_SINGLE, DEPTHWISE_SINGLE_LOOP = 18, 19
+
+
+_ONCE = ("passes", "threads", "links", "starts")  # columns that are 1 where nothing is said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +38,8 @@ class Products:
     n: Floats
     k: Floats
     executed: Floats  # share of the multiply-adds that is executed: below 1 where a mask leaves blocks out
-    way: NDArray[np.int64]  # PLAIN, CONVOLUTION, WINOGRAD, ATTENTION, SCALED, BACKWARD, or DEPTHWISE and after
+    padded: Floats  # by how much channels are filled up, so that vectors of them can be loaded
+    way: NDArray[np.int64]  # PLAIN and after, or DEPTHWISE and after
 
     @property
     def flop(self) -> Floats:
@@ -47,6 +56,7 @@ class Products:
         k: ArrayLike,
         batch: ArrayLike = 1,
         executed: ArrayLike = 1,
+        padded: ArrayLike = 1,
         way: ArrayLike = PLAIN,
     ) -> Self:
         """Columns from numbers and arrays of one length."""
@@ -63,6 +73,7 @@ class Products:
             n=column(n),
             k=column(k),
             executed=column(executed),
+            padded=column(padded),
             way=np.broadcast_to(np.asarray(way, dtype=np.int64), shape),
         )
 
@@ -84,13 +95,20 @@ class Recent:
     kernel: NDArray[np.int64]
     bytes: Floats
     distance: Floats  # bytes of traffic since then
+    cyclic: NDArray[np.bool_]  # touched by the same call before, in the same order: what is written is there too
 
     @classmethod
-    def of(cls, kernel: ArrayLike, bytes: ArrayLike, distance: ArrayLike = 0.0) -> Self:
+    def of(cls, kernel: ArrayLike, bytes: ArrayLike, distance: ArrayLike = 0.0, cyclic: ArrayLike = False) -> Self:
         """Columns from numbers and arrays of one length."""
         index = np.asarray(kernel, dtype=np.int64)
         sizes, distances = (np.broadcast_to(np.asarray(v, dtype=float), index.shape) for v in (bytes, distance))
-        return cls(kernel=index, bytes=sizes, distance=distances)
+        around = np.broadcast_to(np.asarray(cyclic, dtype=bool), index.shape)
+        return cls(kernel=index, bytes=sizes, distance=distances, cyclic=around)
+
+    def and_also(self, others: Recent) -> Recent:
+        """Both."""
+        both = {f.name: (getattr(self, f.name), getattr(others, f.name)) for f in fields(self)}
+        return Recent(**{name: np.concatenate(pair) for name, pair in both.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +130,13 @@ class Work:
     row_bytes: Floats  # what a block comes back to in the later passes
     threads: Floats  # of such a block
     reread_bytes: Floats  # of tensors that are read once more after the kernel has been through them
+    links: Floats  # of a chain, of which all other columns describe one; 1 for a kernel that is none
+    starts: Floats  # of kernels, all links together
+    barriers: Floats  # at which all SMs wait for each other, all links together
+    powers: Floats  # numbers raised to powers that are no small whole numbers
     accesses: Floats  # loads and stores of single elements where a thread does not take several at once
+    waits: Floats  # between calls of one operator, of which each follows the one before
+    calls: Floats  # of another library, where the timer sees them
 
     def __len__(self) -> int:
         return len(self.vector_flop)
@@ -128,7 +152,8 @@ class Work:
         recent: Recent | None = None,
         **columns: ArrayLike,
     ) -> Self:
-        """Columns from numbers and arrays; what is not given is 0, and rows are read once, by one thread.
+        """Columns from numbers and arrays; what is not given is 0, and rows are read once, by one thread, in a kernel
+        that starts once.
 
         math: one for all kernels, or a sequence, each for as many kernels in a row.
         """
@@ -137,9 +162,7 @@ class Work:
         codes = {value: i for i, value in enumerate(distinct)}
         names = [f.name for f in fields(cls)][5:]
         values: dict[str, Any] = {
-            name: np.broadcast_to(
-                np.asarray(columns.pop(name, 1.0 if name in ("passes", "threads") else 0.0), dtype=float), (count,)
-            )
+            name: np.broadcast_to(np.asarray(columns.pop(name, float(name in _ONCE)), dtype=float), (count,))
             for name in names
         }
         if columns:

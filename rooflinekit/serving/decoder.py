@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from rooflinekit.errors import InputError, nearest
+from rooflinekit.errors import InputError, nearest, printable
+from rooflinekit.files import read_json
+from rooflinekit.ir.sizes import shown
 from rooflinekit.serving.formats import KV_FORMATS, check_format
 
 if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph
+
+
+_MOST = 2**32  # of anything that a decoder has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,11 @@ class Decoder:
     qk_norm: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.isprintable():
+            raise InputError(f"decoder: name: expected letters that can be printed; got {shown(self.name)}")
+        for name in ("gated", "tied", "qk_norm"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"decoder: {name}: expected True or False; got {shown(getattr(self, name))}")
         for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"):
             _check(name, getattr(self, name), 1)
         for name in ("experts", "experts_per_token", "shared_ffn"):
@@ -70,6 +79,7 @@ class Decoder:
         name = "decoder"
         if not isinstance(config, Mapping):
             name = Path(config).stem if Path(config).stem != "config" else Path(config).resolve().parent.name
+            name = printable(name)
             config = _read(Path(config))
         return cls(**{"name": name, **_fields_of(config), **_known(changed, cls)})
 
@@ -164,7 +174,9 @@ class Decoder:
 
 def _check(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"decoder: {name}: expected an integer of {least} or more; got {value!r}")
+        raise InputError(f"decoder: {name}: expected an integer of {least} or more; got {shown(value)}")
+    if value > _MOST:
+        raise InputError(f"decoder: {name}: expected an integer of at most {_MOST:,}; got {shown(value)}")
 
 
 def _known(changed: Mapping[str, Any], decoder: type) -> Mapping[str, Any]:
@@ -176,12 +188,7 @@ def _known(changed: Mapping[str, Any], decoder: type) -> Mapping[str, Any]:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: is no JSON: {error}") from error
+    found = read_json(path, InputError)
     if not isinstance(found, Mapping):
         raise InputError(f"{path}: expected a config.json of a language model: an object; got {type(found).__name__}")
     return found
@@ -216,14 +223,21 @@ _UNGATED = ("n_inner", "n_embd", "ffn_dim")
 
 
 def _fields_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    config = {**config, **config.get("text_config", {})}  # of models that also see
+    inner = config.get("text_config") or {}  # of models that also see
+    if not isinstance(inner, Mapping):
+        raise InputError(f"config: text_config: expected an object; got {shown(inner)}")
+    config = {**config, **inner}
     for key, what in _OTHER.items():
         if config.get(key):
             raise InputError(f"config: {key}: the model has {what}, which a Decoder does not describe")
     found = {field: next((config[k] for k in keys if config.get(k)), None) for field, keys in _CALLED.items()}
+    for name, value in found.items():
+        if value is not None:
+            _check(name, value, 1)
     if found["heads"] and found["hidden"]:
         found["kv_heads"] = found["kv_heads"] or found["heads"]
         found["head_dim"] = found["head_dim"] or found["hidden"] // found["heads"]
+        found["head_dim"] = max(1, found["head_dim"] or 1)
         found["ffn"] = (config.get("moe_intermediate_size") if found["experts"] else None) or found["ffn"]
         found["ffn"] = found["ffn"] or (4 * found["hidden"] if "n_embd" in config else None)
     numbers = {name: value for name, value in found.items() if value is not None}
@@ -246,4 +260,6 @@ def _window_of(config: Mapping[str, Any]) -> dict[str, Any]:
     kinds = config.get("layer_types")
     if kinds is None:
         return {"window": window}
+    if not isinstance(kinds, list):
+        raise InputError(f"config: layer_types: expected a list of words; got {shown(kinds)}")
     return {"window": window, "windowed_layers": sum(kind == "sliding_attention" for kind in kinds)}

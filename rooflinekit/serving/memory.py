@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rooflinekit.ir.graph import Graph
+from rooflinekit.model.convolution import formats_channels_last
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.settings import Engine
@@ -34,7 +35,7 @@ def serving_memory(times: StepTimes, engine: Engine, input: int) -> ServingMemor
     seq = min(input, engine.step_tokens)
     thin = times.graph("prefill", whole=False).at(batch=max(1, engine.step_tokens // seq), seq=seq)
     device = times.machine.device
-    used = memory_of(thin, issues_of(thin, device.matrix_peak), device)
+    used = memory_of(thin, issues_of(thin, formats_channels_last(device)), device)
     standing = sum({spec.memory: int(spec.bytes) for spec in (*thin.weights, *thin.inputs)}.values())
     workspace = max(0, used.peak_bytes - standing)
     weight_bytes = weight_bytes_of(times.graph("prefill"))

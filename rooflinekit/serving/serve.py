@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from rooflinekit.errors import InputError
+from rooflinekit.errors import CapacityError, InputError
 from rooflinekit.hardware.host import Host
+from rooflinekit.ir import notebook
+from rooflinekit.ir.sizes import shown, whole
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.engine import Served, Stream, serve_stream
@@ -18,13 +20,17 @@ from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.units import format_quantity
 
+#: Beyond these a stream is not played: each client's requests are followed one by one.
+_MOST_CLIENTS, _MOST_TOKENS, _MOST_PARTS = 2**16, 2**24, 2**16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Serving:
     """What clients see of a decoder, and what limits it. Times are seconds, means over all requests.
 
     ttft_s: from a request to its first token, waiting for the step under way and for earlier prompts included.
-    tpot_s: between an answer's tokens after the first, steps included that read other clients' prompts.
+    tpot_s: between an answer's tokens after the first, steps included that read other clients' prompts; nan where
+        there is one token only.
     prefill_s: one prompt alone. decode_s: one step of the batch, the mean over a generation.
     """
 
@@ -56,8 +62,8 @@ class Serving:
 
     @property
     def tpot_s(self) -> float:
-        """Seconds between tokens."""
-        return self.served.tpot_s
+        """Seconds between tokens; not a number where answers have one token."""
+        return self.served.tpot_s if self.stream.output > 1 else math.nan
 
     @property
     def tokens_per_s(self) -> float:
@@ -104,7 +110,9 @@ class Serving:
         """Sequences of so many tokens (by default a whole request) that the cache holds; 0 where the weights do not
         fit.
         """
-        tokens = self.stream.input + self.stream.output if context is None else context
+        tokens = self.stream.input + self.stream.output if context is None else whole(context)
+        if tokens is None or tokens < 1:
+            raise InputError(f"largest_batch: expected a positive number of tokens; got {shown(context)}")
         return self.memory.largest_batch(self.decoder, tokens, self.kv, self.tp)
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,7 +129,9 @@ class Serving:
                 "memory_share": self.engine.memory_share,
             },
             "ttft_s": self.ttft_s, "ttft_interval_s": list(bounds["ttft_s"]),
-            "tpot_s": self.tpot_s, "tpot_interval_s": list(bounds["tpot_s"]),
+            **({"tpot_s": self.tpot_s, "tpot_interval_s": list(bounds["tpot_s"])} if s.output > 1 else {
+                "tpot_s": None, "tpot_interval_s": None
+            }),
             "prefill_s": self.prefill_s, "decode_s": self.decode_s,
             "tokens_per_s": self.tokens_per_s, "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "price_usd": self.price_usd, "tokens_per_s_per_dollar": self.tokens_per_s_per_dollar,
@@ -146,17 +156,35 @@ class Serving:
         def b(size: float) -> str:
             return format_quantity(size, "byte", binary=True)
 
+        further = "no further tokens: answers have one"
+        if s.output > 1:
+            further = f"each further token {t(self.tpot_s)} (90 %: {t(low)} to {t(high)})"
         return "\n".join([
             f"{self.decoder.name} on {gpus}{self.gpu}: {s.clients} clients, {s.input} tokens in, {s.output} out, "
             f"weights {self.weights}, cache {self.kv}{waits}",
             f"  first token {t(self.ttft_s)} (90 %: {t(ttft_low)} to {t(ttft_high)}); one prompt alone "
             f"{t(self.prefill_s)}, {self.prefill.regime}-bound",
-            f"  each further token {t(self.tpot_s)} (90 %: {t(low)} to {t(high)}); a decode step {t(self.decode_s)}, "
-            f"{self.decode.regime}-bound",
+            f"  {further}; a decode step {t(self.decode_s)}, {self.decode.regime}-bound",
             f"  {self.tokens_per_s:.4g} tokens/s, {self.tokens_per_s_per_gpu:.4g} a GPU{money}",
             f"  memory of a GPU: weights {b(self.memory.weight_bytes)}, cache {b(self.memory.cache_bytes)} at "
             f"{b(self.memory.kv_bytes_per_token)} a token: {self.largest_batch()} such requests at once",
         ])  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        first, *rest = str(self).splitlines()
+        bounds = self.interval()
+        rows = [
+            (name, format_quantity(value, "s"), " to ".join(format_quantity(bound, "s") for bound in bounds[key]))
+            for name, value, key in (
+                ("first token", self.ttft_s, "ttft_s"), ("each further token", self.tpot_s, "tpot_s")
+            )
+        ]  # fmt: skip
+        notes = dict.fromkeys((*self.prefill.notes, *self.decode.notes))
+        return notebook.block(
+            first,
+            notebook.table(["", "time", "90 % interval"], rows),
+            notebook.paragraphs([*(line.strip() for line in rest), *(f"note: {note}" for note in notes)]),
+        )
 
     def __repr__(self) -> str:
         return f"<Serving {str(self).splitlines()[0]}>"
@@ -180,7 +208,8 @@ def serve_on(
     """One stream of requests on one machine, or on `tp` of them.
 
     times: what is known already of the steps of the same decoder, formats, machine and tp, so that several streams
-    share it. Raises InputError where not one request fits the memory, or tp is above 1 without `collective_s`.
+    share it. Raises CapacityError where not one request fits the memory, InputError where tp is above 1 without
+    `collective_s`.
     """
     times = times or StepTimes(
         decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, ep=ep, collective_s=collective_s
@@ -226,10 +255,21 @@ def serve_on(
 
 
 def check_stream(batch: int, input: int, output: int) -> None:
-    """Raises InputError for a number of clients or tokens below 1."""
+    """Raises InputError for a number of clients or tokens below 1, or beyond any that is served."""
     for name, value in (("batch", batch), ("input", input), ("output", output)):
-        if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
-            raise InputError(f"{name}: expected a positive integer; got {value!r}")
+        number, most = whole(value), _MOST_CLIENTS if name == "batch" else _MOST_TOKENS
+        if number is None or number < 1:
+            raise InputError(f"{name}: expected a positive integer; got {shown(value)}")
+        if number > most:
+            raise InputError(f"{name}: expected at most {most:,}; got {shown(value)}")
+
+
+def check_parts(tp: int, ep: int) -> None:
+    """Raises InputError for a number of GPUs or of parts below 1, or beyond any cluster."""
+    for name, value in (("tp", tp), ("ep", ep)):
+        number = whole(value)
+        if number is None or not 1 <= number <= _MOST_PARTS:
+            raise InputError(f"{name}: expected a positive integer of at most {_MOST_PARTS:,}; got {shown(value)}")
 
 
 def check_price(price_usd: float | None) -> None:
@@ -238,13 +278,13 @@ def check_price(price_usd: float | None) -> None:
         raise InputError(f"price_usd: expected dollars for one GPU, above 0; got {price_usd!r}")
 
 
-def _too_large(decoder: Decoder, m: ServingMemory, stream: Stream, kv: str, tp: int, gpu: str) -> InputError:
+def _too_large(decoder: Decoder, m: ServingMemory, stream: Stream, kv: str, tp: int, gpu: str) -> CapacityError:
     one = decoder.kv_bytes(stream.input + stream.output, kv, tp)
     needs, weights, have = (
         format_quantity(size, "byte", binary=True)
         for size in (m.weight_bytes + m.workspace_bytes + m.context_bytes + one, m.weight_bytes, m.capacity)
     )
-    return InputError(
+    return CapacityError(
         f"{decoder.name} does not fit {gpu}: one request needs {needs} a GPU, of it {weights} for weights, and the "
         f"engine takes a share of {have}; choose weights or a cache of fewer bits, a larger tp, or another GPU"
     )

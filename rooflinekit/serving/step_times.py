@@ -10,6 +10,7 @@ from typing import Protocol
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
+from rooflinekit.model.convolution import formats_channels_last
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing, time_kernels
@@ -128,7 +129,7 @@ class StepTimes:
     def _seconds(self, graph: Graph, kind: str | None = None) -> float:
         gap = self.machine.values["kernel_gap_graph"]
         launched = self.machine.with_values({**self.machine.values, "kernel_gap": gap})
-        issues = issues_of(graph, self.machine.device.matrix_peak)
+        issues = issues_of(graph, formats_channels_last(self.machine.device))
         timings = time_kernels([kernel for issue in issues for kernel in issue.kernels], launched)
         if kind is not None:
             timings = tuple(timing for timing in timings if timing.kernel.kind == kind)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rooflinekit.errors import SizeError
 from rooflinekit.ir.origin import opened
-from rooflinekit.step.execution import issues_for
+from rooflinekit.step.entry import issues_for
 from rooflinekit.step.memory import memory_of
 
 if TYPE_CHECKING:

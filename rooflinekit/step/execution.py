@@ -7,15 +7,13 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from rooflinekit.errors import InputError, nearest
-from rooflinekit.hardware.device import Device
-from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.release import Release
-from rooflinekit.model.fusion import compiled_issues
-from rooflinekit.model.kernel import Issue
-from rooflinekit.model.kernels import issues_of
 
-Backend = Literal["eager", "compiled", "cuda-graph", "reduce-overhead"]
-Sync = Literal["none", "step", "op"]
+Backend = Literal[
+    "eager", "compiled", "cuda-graph", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "cudagraphs",
+    "aot-eager",
+]  # fmt: skip
+Sync = Literal["none", "step", "op", "events"]
 Copy = Literal["none", "pageable", "pinned"]
 
 
@@ -25,9 +23,11 @@ class Execution:
 
     `backend`: "eager" launches the kernels of each op; "compiled" those of torch.compile in its default mode, the
     optimizer's included; "cuda-graph" launches the eager kernels as one CUDA graph, and "reduce-overhead" the compiled
-    ones.
+    ones. "max-autotune" and "max-autotune-no-cudagraphs" are these modes of torch.compile, "cudagraphs" and "aot-eager"
+    its backends of these names: eager kernels, as one CUDA graph or one by one.
     `sync`: "step" synchronizes after every step (the time of one step alone), "none" lets steps follow each other
-    without waiting (the time a step adds to a long loop), "op" synchronizes after every op (as profilers do).
+    without waiting (the time a step adds to a long loop), "op" synchronizes after every op (as profilers do), "events"
+    is the time between two CUDA events around a step alone: no launch latency, no loop, no synchronization.
     `copy`: where the step's inputs and targets lie before it: "none" on the GPU already, else in the host's ordinary
     ("pageable") or page-locked ("pinned") memory, from which each is copied. The CPU waits for each copy, unless
     `non_blocking` and pinned, as with `x.to("cuda", non_blocking=True)`.
@@ -68,24 +68,23 @@ class Execution:
     @property
     def fused(self) -> bool:
         """Whether torch.compile makes the kernels."""
-        return self.backend in ("compiled", "reduce-overhead")
+        return self.backend in ("compiled", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+    @property
+    def entered(self) -> bool:
+        """Whether a step begins in dynamo: with guards, and every weight handed over."""
+        return self.fused or self.backend in ("cudagraphs", "aot-eager")
 
     @property
     def as_graph(self) -> bool:
         """Whether the kernels are launched as a CUDA graph."""
-        return self.backend in ("cuda-graph", "reduce-overhead")
+        return self.backend in ("cuda-graph", "reduce-overhead", "max-autotune", "cudagraphs")
 
 
 def check_release(like: Release | None, execution: Execution) -> None:
     """Raises InputError where a release of PyTorch has no such execution."""
-    if execution.fused and like is not None and not like.compiles:
+    if execution.entered and like is not None and not like.compiles:
         raise InputError(
             f"execution {execution.backend!r}: PyTorch {like} has no torch.compile, which came with 2.0; choose "
             "'eager' or 'cuda-graph', or a later release"
         )
-
-
-def issues_for(graph: Graph, device: Device, execution: Execution) -> tuple[Issue, ...]:
-    """The kernels of a graph on a device in this way of execution. Raises SizeError while a size is open."""
-    kernels_of = compiled_issues if execution.fused else issues_of
-    return kernels_of(graph, device.matrix_peak)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from rooflinekit.hardware.device import Device
@@ -12,7 +13,8 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import Role, TensorSpec
-from rooflinekit.model.kernel import Family, Issue
+from rooflinekit.model.convolution_forms import NAIVE, UNFOLDED, runs
+from rooflinekit.model.kernel import Family, Issue, Kernel
 from rooflinekit.step.allocator import Allocator, Block, OutOfMemoryError, rounded
 
 #: What a process takes of a GPU's memory before its first tensor: the driver's context, and the kernels of PyTorch's
@@ -79,10 +81,32 @@ def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
     torch.compile has `fused` the kernels, a tensor also lives until the modules that were called with it return, and
     autocast's copies of weights until the region ends.
     """
-    blocks = blocks_of(graph, issues, device, fused=fused)
     on_gpu = device.kind == "gpu"
+    # Kernels that are remembered are the same object on the next device; they are kept, so that its id stays theirs.
+    key = "memory", id(issues), on_gpu, product_workspace(device), fused
+    if key not in graph.memo:
+        blocks = blocks_of(graph, issues, device, fused=fused)
+        graph.memo[key] = issues, blocks, _without_limit(graph, issues, blocks, device)
+    kept: tuple[Sequence[Issue], Blocks, MemoryUse] = graph.memo[key]
+    _, blocks, found = kept
+    reserved: int | None = found.reserved_bytes
+    if on_gpu and found.reserved_bytes > room(
+        device
+    ):  # near the limit the allocator gives back what it keeps, and tries again
+        reserved = reserved_bytes(blocks.program(), blocks.sizes, room(device))
+    return replace(
+        found,
+        reserved_bytes=found.peak_bytes if reserved is None else reserved,
+        capacity=device.dram.capacity,
+        fits=reserved is not None and found.peak_bytes <= device.dram.capacity,
+    )
+
+
+def _without_limit(graph: Graph, issues: Sequence[Issue], blocks: Blocks, device: Device) -> MemoryUse:
+    """The memory of a step on such a device, were there no end of it."""
     peak, where = _peak(blocks)
-    reserved = reserved_bytes(blocks.program(), blocks.sizes, room(device)) if on_gpu else peak
+    on_gpu = device.kind == "gpu"
+    reserved = reserved_bytes(blocks.program(), blocks.sizes, math.inf) if on_gpu else peak
     by_role: dict[Role, int] = defaultdict(int)
     for spec in blocks.standing:
         by_role[spec.role] += int(spec.bytes)
@@ -95,8 +119,8 @@ def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
         peak_op=issues[where].op.name if issues else "",
         reserved_bytes=peak if reserved is None else reserved,
         context_bytes=CONTEXT_BYTES if on_gpu else 0,
-        capacity=device.dram.capacity,
-        fits=reserved is not None and peak <= device.dram.capacity,
+        capacity=math.inf,
+        fits=True,
     )
 
 
@@ -190,7 +214,7 @@ def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
         standing=tuple(standing.values()),
         fixed=[*(integer(spec.bytes) for spec in standing.values()), product],
         lives=_lives(graph, ops, standing, {} if fused else _held(graph, ops)),
-        temporary=[_workspace(issue) for issue in issues],
+        temporary=[_workspace(issue, device) for issue in issues],
     )
 
 
@@ -238,10 +262,23 @@ def _standing(graph: Graph) -> dict[str, TensorSpec]:
     return standing
 
 
-def _workspace(issue: Issue) -> int:
-    """Of a convolution: tensors with channels last in the place of its own, and those that Winograd has transformed."""
-    return sum(integer(k.cost.write_bytes) for k in issue.kernels if k.cost.label == "to channels last") + max(
+def _workspace(issue: Issue, device: Device) -> int:
+    """Of a convolution: tensors with channels last in the place of its own, and the windows of an image where they are
+    written out because the device's library has no other way."""
+    copied = sum(integer(k.cost.write_bytes) for k in issue.kernels if k.cost.label == "to channels last") + max(
         (integer(t.bytes) for k in issue.kernels if k.cost.label == "from channels last" for t in issue.op.outputs[:1]),
+        default=0,
+    )
+    return copied + max((_windows(kernel, device) for kernel in issue.kernels), default=0)
+
+
+def _windows(kernel: Kernel, device: Device) -> int:
+    """Bytes of the windows of one image, where that is the way in which a convolution is run; else 0."""
+    ways = [k for k in (kernel, *kernel.alternatives) if runs(k, k.math, device) and k.algorithm != NAIVE]
+    if not kernel.alternatives or any(k.algorithm != UNFOLDED for k in ways):
+        return 0
+    return max(
+        ((integer(k.cost.write_bytes) - integer(kernel.cost.write_bytes)) // k.chain.links for k in ways if k.chain),
         default=0,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflinekit.step.execution import issues_for
+from rooflinekit.step.entry import issues_for
 from rooflinekit.step.memory import Alive, alive_over
 from rooflinekit.step.prediction import Prediction
 

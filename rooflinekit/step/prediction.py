@@ -16,12 +16,15 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
+from rooflinekit.model.families import residuals_of
 from rooflinekit.model.fusion import assumptions_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
 from rooflinekit.model.tiling import CAUSES
+from rooflinekit.step.bounds import bounds, host_note
 from rooflinekit.step.breakdown import KERNEL_TERMS, grouped
-from rooflinekit.step.execution import Execution, check_release, issues_for
+from rooflinekit.step.entry import as_run, entry_of, issues_for, issuing, unrecorded
+from rooflinekit.step.execution import Execution, check_release
 from rooflinekit.step.feed import feed_of
 from rooflinekit.step.memory import MemoryUse, memory_of
 from rooflinekit.step.report import document, lines, notebook_table
@@ -61,7 +64,7 @@ class Prediction:
 
     @property
     def mode(self) -> str:
-        """Which step: "inference" or "training"."""
+        """Which step: "inference", "training" or "forward"."""
         return self.graph.mode
 
     @property
@@ -84,6 +87,11 @@ class Prediction:
         """Each kernel's time."""
         return tuple(span.timing for span in self.timeline.spans)
 
+    @property
+    def launched(self) -> int:
+        """Kernels that are launched, those of each step of a chain among them."""
+        return sum(timing.kernel.kernels for timing in self.timings)
+
     @cached_property
     def _terms(self) -> dict[str, float]:
         terms = dict.fromkeys(TERMS, 0.0)
@@ -96,8 +104,9 @@ class Prediction:
     def terms(self) -> dict[str, float]:
         """Seconds by cause; they add up to `total_s`.
 
-        ideal: FLOP at the datasheet's peak. underuse: peak not reached. memory: traffic beyond arithmetic. launch:
-        start of kernels on the device. overhead: the GPU waits for the CPU. input: it waits for the step's inputs.
+        ideal: FLOP at the datasheet's peak. underuse: peak not reached. memory: traffic. launch: start of kernels on
+        the device. overhead: the GPU waits for the CPU. input: it waits for the step's inputs. Arithmetic and traffic
+        of a kernel hide each other in part: each counts as far as it is not hidden.
         """
         return dict(self._terms)
 
@@ -129,22 +138,22 @@ class Prediction:
 
     @cached_property
     def shares(self) -> Mapping[Bound, float]:
-        """Share of the wall time by regime: in arithmetic, in memory traffic, and in neither."""
-        seconds: dict[Bound, float] = {
-            "compute": 0.0,
-            "memory": 0.0,
-            "overhead": sum(self._terms[name] for name in _WAITS),
-        }
+        """Share of the wall time by regime: the terms, put together; see "Regimes" in docs/model.md.
+
+        compute: FLOP at peak, and at the clock that power sustains. memory: traffic. latency: kernels that reach
+        neither roof, and their starts. overhead: the device has nothing to execute.
+        """
+        seconds: dict[Bound, float] = {"compute": 0.0, "memory": 0.0, "latency": 0.0}
         for timing in self.timings:
-            busy: Bound = "compute" if timing.compute_s > timing.memory_s else "memory"
-            seconds[busy] += timing.busy_s
-            seconds["overhead"] += timing.launch_s
+            for name, part in timing.parts().items():
+                seconds[name] += part
+        seconds["overhead"] = sum(self._terms[name] for name in _WAITS)
         total = sum(seconds.values())
         return MappingProxyType({name: part / total if total else 0.0 for name, part in seconds.items()})
 
     @property
     def regime(self) -> Bound:
-        """Where most of the time goes: "compute", "memory" or "overhead"."""
+        """Where most of the time goes: "compute", "memory", "latency" or "overhead"."""
         return max(self.shares, key=self.shares.__getitem__)
 
     @property
@@ -155,6 +164,8 @@ class Prediction:
             found[f"{self.machine.name}: {unmeasured}: constants fitted on other GPUs, interval accordingly wider"] = (
                 None
             )
+        if told := host_note(self.host, self.cpu_s, self.total_s):
+            found[told] = None
         if not self.memory.fits:
             m = self.memory
             need, context, have = (
@@ -168,7 +179,7 @@ class Prediction:
         measured = self.machine.constants.measured
         seconds: dict[str, float] = defaultdict(float)
         for timing in self.timings:
-            seconds[timing.kernel.spread_family] += timing.total_s
+            seconds[residuals_of(timing.kernel, self.machine)] += timing.total_s
         missing = [name for name, s in seconds.items() if name not in measured and s >= 0.05 * self.gpu_s]
         if not missing or not measured:
             return "not measured" if missing else ""
@@ -178,9 +189,9 @@ class Prediction:
         """Bounds in seconds that hold the true time with this probability.
 
         The kernels of a family are off together by its shared spread, and those of one shape, the same in every layer,
-        on their own by its kernel spread; the families, and the host's share of the time, are taken as independent of
-        each other. Spreads come from the fits' residuals: on this GPU where its kernels were measured, on GPUs left
-        out of the fit where not.
+        on their own by its kernel spread; the families, and the host, are taken as independent of each other. Spreads
+        come from the fits' residuals: on this GPU where its kernels were measured, on GPUs left out of the fit where
+        not. The host's is its `spread`, and counts as far as the CPU decides: see `bounds`.
         Raises ValueError for a level outside (0, 1).
         """
         if not 0 < level < 1:
@@ -189,15 +200,16 @@ class Prediction:
         together: dict[str, float] = defaultdict(float)
         shapes: dict[tuple[str, str, Cost], float] = defaultdict(float)
         for timing in self.timings:
-            family = timing.kernel.spread_family
+            family = residuals_of(timing.kernel, self.machine)
             together[family] += timing.total_s
             shapes[family, timing.kernel.kind, timing.kernel.cost] += timing.total_s
         alone = sum((seconds * constants.spreads[key[0]].kernel) ** 2 for key, seconds in shapes.items())
         shared = sum((seconds * constants.spreads[family].shared) ** 2 for family, seconds in together.items())
-        host = (self._terms["overhead"] * constants.constants["host_factor"].stderr) ** 2
-        spread = math.sqrt(alone + shared + host) / self.total_s if self.total_s else 0.0
-        factor = math.exp(NormalDist().inv_cdf((1 + level) / 2) * spread)
-        return self.total_s / factor, self.total_s * factor
+        low, high = bounds(
+            self.total_s, self.cpu_s, self.gpu_s + self._terms["input"], math.sqrt(alone + shared), self.host.spread,
+            NormalDist().inv_cdf((1 + level) / 2), in_series=self.machine.device.kind == "cpu",
+        )  # fmt: skip
+        return float(low), float(high)
 
     # --- tables ------------------------------------------------------------------------------------------------
 
@@ -270,10 +282,15 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
     CUDA graph of a step in which the CPU reads a number.
     """
     check_release(graph.like, execution)
-    feed = feed_of(graph, machine.device, host, execution)
+    asked, execution = execution, as_run(graph, execution)
+    feed, entry = feed_of(graph, machine.device, host, execution), entry_of(host, execution, graph)
     issues = issues_for(graph, machine.device, execution)
     launched = launched_by(execution, machine)
-    timed = iter(time_kernels([kernel for issue in issues for kernel in issue.kernels], launched))
+    key = "kernels", id(issues)
+    if key not in graph.memo:  # with the issues, so that their id stays theirs
+        graph.memo[key] = issues, [kernel for issue in issues for kernel in issue.kernels], {}
+    _, kernels, memo = graph.memo[key]
+    timed = iter(time_kernels(kernels, launched, memo))
     timings = [tuple(islice(timed, len(issue.kernels))) for issue in issues]
     return Prediction(
         graph=graph,
@@ -282,9 +299,11 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
         execution=execution,
         flop=int(graph.flop),
         bytes=int(graph.bytes),
-        timeline=schedule(issues, timings, host, execution, feed, in_series=machine.device.kind == "cpu"),
+        timeline=schedule(
+            issues, timings, issuing(host, graph), execution, feed, entry, in_series=machine.device.kind == "cpu"
+        ),
         memory=memory_of(graph, issues, machine.device, fused=execution.fused),
-        assumptions=tuple(assumptions_of(graph)) if execution.fused else (),
+        assumptions=(*unrecorded(graph, asked), *(assumptions_of(graph) if execution.fused else ())),
     )
 
 

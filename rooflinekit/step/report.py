@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit import notebook
+from rooflinekit.ir import notebook
+from rooflinekit.step.chains import chain_sentences, chains_of
+from rooflinekit.step.words import MEANING, parted
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ def document(p: Prediction) -> dict[str, Any]:
         "underuse": p.underuse(),
         "flop": p.flop,
         "bytes": p.bytes,
-        "kernels": len(p.timings),
+        "kernels": p.launched,
+        "chains": [asdict(chain) for chain in chains_of(p)],
         "constants": p.machine.constants.name,
         "burst": p.machine.burst,
         "memory": {
@@ -60,24 +63,29 @@ def document(p: Prediction) -> dict[str, Any]:
 
 
 def shown_terms(p: Prediction) -> dict[str, float]:
-    """The terms, without the wait for inputs where there is none."""
-    return {name: seconds for name, seconds in p.terms().items() if seconds or name != "input"}
+    """The terms, with the clock that power holds down by itself; without it, and the wait for inputs, where they are 0.
+
+    The sums that regimes are told by; see `rooflinekit.step.words.REGIME_TERMS`.
+    """
+    terms = parted(p.terms(), p.underuse())
+    return {name: seconds for name, seconds in terms.items() if seconds or name not in ("input", "power")}
 
 
 def lines(p: Prediction) -> list[str]:
     """The step in four lines and its notes."""
     low, high = p.interval(0.9)
     sizes = ", ".join(f"{name}={value}" for name, value in p.sizes.items())
-    terms = ", ".join(f"{name} {format_quantity(s, 's')}" for name, s in shown_terms(p).items())
+    terms = ", ".join(f"{MEANING[name]} {format_quantity(s, 's')}" for name, s in shown_terms(p).items())
     return [
         f"{p.graph_name} {p.mode}{f' ({sizes})' if sizes else ''} on {p.machine.name}: "
         f"{format_quantity(p.total_s, 's')} ({format_quantity(low, 's')} to {format_quantity(high, 's')}), "
         f"{p.regime}-bound",
         f"GPU busy {format_quantity(p.gpu_s, 's')}, CPU issuing {format_quantity(p.cpu_s, 's')}, "
-        f"{len(p.timings)} kernels, peak memory "
+        f"{p.launched} kernels, peak memory "
         f"{format_quantity(p.memory.peak_bytes, 'byte', binary=True)}",
         f"terms: {terms}",
         f"counts: {p.coverage}",
+        *(f"chain: {sentence}" for sentence in chain_sentences(p)),
         *(f"note: {note}" for note in p.notes),
     ]
 
@@ -93,17 +101,17 @@ def table_rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]
         ("  90 % interval", [" to ".join(map(seconds, p.interval(0.9))) for p in predictions]),
         ("regime", [f"{p.regime} ({p.shares[p.regime]:.0%})" for p in predictions]),
     ]
-    names = {"ideal": "FLOP at peak", "underuse": "peak not reached", "memory": "memory traffic"}
-    names |= {"launch": "kernel starts", "overhead": "GPU waits for CPU", "input": "GPU waits for inputs"}
-    for term in predictions[0].terms():
-        if term == "input" and not any(p.terms()[term] for p in predictions):
-            continue
-        shares = [(p.terms()[term], p.terms()[term] / p.total_s) for p in predictions]
-        rows.append((f"  {names[term]}", [f"{seconds(s)} {share:4.0%}" for s, share in shares]))
+    terms = [parted(p.terms(), p.underuse()) for p in predictions]
+    for term in dict.fromkeys(term for each in terms for term in each):
+        column = [each.get(term, 0.0) for each in terms]
+        if any(column) or term not in ("input", "power"):
+            shares = [s / p.total_s if p.total_s else 0.0 for s, p in zip(column, predictions, strict=True)]
+            cells = [f"{seconds(s)} {share:4.0%}" for s, share in zip(column, shares, strict=True)]
+            rows.append((f"  {MEANING[term]}", cells))
     rows += [
         ("GPU busy", [seconds(p.gpu_s) for p in predictions]),
         ("CPU issuing", [seconds(p.cpu_s) for p in predictions]),
-        ("kernels", [str(len(p.timings)) for p in predictions]),
+        ("kernels", [str(p.launched) for p in predictions]),
         ("FLOP", [format_quantity(p.flop, "flop") for p in predictions]),
         ("traffic", [format_quantity(p.bytes, "byte") for p in predictions]),
         ("peak memory", [_memory(p) for p in predictions]),
@@ -127,5 +135,5 @@ def notebook_table(p: Prediction) -> str:
         lines(p)[0],
         notebook.table(["", p.machine.name], [(label, *values) for label, values in table_rows([p])]),
         notebook.table(["module", "time", "share", "kernels"], modules),
-        notebook.paragraphs([f"counts: {p.coverage}", *(f"note: {note}" for note in p.notes)]),
+        notebook.paragraphs([*chain_sentences(p), f"counts: {p.coverage}", *(f"note: {note}" for note in p.notes)]),
     )

@@ -9,9 +9,12 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.op import EAGER, Op, Phase
 from rooflinekit.ir.points import larger
+from rooflinekit.ir.tensor import DType
 from rooflinekit.model.fusion import is_fused
 from rooflinekit.model.kernel import Issue
+from rooflinekit.model.recurrence import RECURRENT
 from rooflinekit.model.roofline import Timing
+from rooflinekit.step.entry import Entry, entry_of
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.feed import Feed, Transfer
 
@@ -79,33 +82,59 @@ class Timeline:
         return replace(self, starved_s=larger(0.0, supply_s - (busy + self.idle_s + self.input_s)))
 
 
+#: Operators after which PyTorch waits for the GPU, to make a tensor or a number of what it has counted.
+_READING = {
+    "aten._local_scalar_dense", "aten.equal", "aten.nonzero", "aten.masked_select", "aten._unique2", "aten._unique",
+    "aten.unique_dim", "aten.unique_consecutive", "aten.unique_dim_consecutive", "aten.bincount", "torchvision.nms",
+}  # fmt: skip
+
+
 def reads_a_number(op: Op) -> bool:
-    """Whether the CPU waits for its result: `.item()`, or a condition on a tensor."""
-    return op.kind == "aten._local_scalar_dense"
+    """Whether the CPU waits for its result: `.item()`, a condition on a tensor, or a size that data decide."""
+    if op.kind in _READING:
+        return True
+    if op.kind == "aten.repeat_interleave":
+        return op.attrs.get("output_size", 0) is None
+    masks = (DType.BOOL, DType.UINT8)
+    if op.kind == "aten.index":
+        return any(index is not None and index.dtype in masks for index in op.attrs.get("indices", ()))
+    return "named" in op.attrs  # written under a mask
 
 
 def is_captured(op: Op, execution: Execution) -> bool:
-    """Whether an op is in a CUDA graph: all, but torch.compile captures only what it compiles."""
-    outside = EAGER in op.attrs or "cpu_s" in op.attrs
-    return execution.as_graph and not (execution.fused and outside)
+    """Whether an op is in a CUDA graph: all, but torch.compile captures only what it is given to compile.
+
+    Which recurrent layers are not (torch/_dynamo/config.py, allow_rnn).
+    """
+    outside = EAGER in op.attrs or "cpu_s" in op.attrs or op.kind in RECURRENT
+    return execution.as_graph and not (execution.entered and outside)
+
+
+def called_s(host: Host) -> float:
+    """CPU time of an op that another one calls on the CPU: in C++, as autograd's engine does, and without a launch."""
+    return host.backward_factor * host.dispatch_s("view")
 
 
 def issue_cost_s(issue: Issue, host: Host, execution: Execution | None = None) -> float:
     """CPU time of issuing one op, all its launches included.
 
     A compiled step launches its Triton kernels from inductor's wrapper, which calls libraries without modules, autocast
-    and autograd around them: at what an op costs that autograd's engine issues. Views cost it nothing.
+    and autograd around them, at `compiled_call` of what they cost from Python. Views cost it nothing.
     """
-    further_s = max(0, len(issue.kernels) - 1) * host.launch
-    compiled = execution is not None and execution.fused
-    if compiled and is_fused(issue):
+    further_s = max(0, sum(kernel.launches for kernel in issue.kernels) - 1) * host.launch
+    if calls := sum(kernel.chain.calls for kernel in issue.kernels if kernel.chain):
+        further_s += calls * called_s(host)
+    fused, entered = execution is not None and execution.fused, execution is not None and execution.entered
+    if fused and is_fused(issue):
         return host.compiled_launch + further_s
     dispatch_s = host.dispatch_s(issue.family.value)
-    if compiled and not issue.kernels:  # put there by a strategy, for inductor has no views
+    if fused and not issue.kernels:  # put there by a strategy, for inductor has no views
         return float(issue.op.attrs.get("cpu_s", dispatch_s))
-    if compiled or issue.op.phase is Phase.BACKWARD:
+    if entered:
+        return dispatch_s * host.compiled_call + further_s
+    if issue.op.phase is Phase.BACKWARD:
         dispatch_s *= host.backward_factor
-    return dispatch_s + further_s
+    return dispatch_s + issue.calls * host.module + further_s
 
 
 class _Queues:
@@ -161,6 +190,20 @@ class _Queues:
         self.spans.append(Span(timing=timing, issued_s=self.cpu, start_s=start, end_s=end, waited_s=start - self.gpu))
         self.gpu = end
 
+    def issue(self, issue: Issue, timings: Sequence[Timing], execution: Execution) -> None:
+        """An op and its kernels, launched one after another. In a chain the GPU follows the CPU from link to link."""
+        begun, launch = self.cpu, self.host.launch
+        further_s = max(0, sum(kernel.launches for kernel in issue.kernels) - 1) * launch
+        self.cpu += issue_cost_s(issue, self.host, execution) - further_s
+        for i, (kernel, timing) in enumerate(zip(issue.kernels, timings, strict=True)):
+            self.cpu += launch if i else 0.0
+            earliest = self.cpu
+            if kernel.chain is not None:
+                self.cpu += (kernel.launches - 1) * launch
+                earliest = larger(earliest, self.cpu - timing.total_s * (1 - 1 / kernel.chain.links))
+            self.run(timing, earliest + self.host.launch_latency)
+        self.note(issue.op, begun)
+
     def timeline(self, execution: Execution, *, synchronized: bool = False) -> Timeline:
         """What has become of the step; `synchronized` where the CPU has waited for its last kernel already."""
         cpu_s = self.cpu - self.waited_for_gpu
@@ -181,48 +224,58 @@ def schedule(
     host: Host,
     execution: Execution,
     feed: Feed | None = None,
+    entry: Entry | None = None,
     *,
     in_series: bool = False,
 ) -> Timeline:
     """Runs the two queues: a kernel starts when the GPU is free and the CPU has launched it.
 
     `timings` holds the times of each issue's kernels, in the order of the issues. `feed` is what the step waits for
-    before it computes. `in_series` where kernels run on the CPU that issues them: there is one queue, and each op
-    takes its dispatch and then its kernels. Raises InputError for a CUDA graph that cannot be.
+    before it computes, `entry` what the CPU does around a compiled one. `in_series` where kernels run on the CPU that
+    issues them: there is one queue, and each op takes its dispatch and then its kernels. Raises InputError for a CUDA
+    graph that cannot be.
     """
-    feed = feed or Feed()
+    feed, entry = feed or Feed(), entry or entry_of(host, execution)
+    if execution.sync == "events":  # both stand in the GPU's queue, and what is before and after is not between them
+        host = host.replace(step=host.record, launch_latency=0.0, sync=0.0)
     scheduled = _in_series if in_series else _replayed if execution.as_graph else _launched
-    return scheduled(issues, timings, host, execution, feed).fed_at(feed.supply_s)
+    return scheduled(issues, timings, host, execution, feed, entry).fed_at(feed.supply_s)
 
 
 def _launched(
-    issues: Sequence[Issue], timings: Sequence[Sequence[Timing]], host: Host, execution: Execution, feed: Feed
+    issues: Sequence[Issue],
+    timings: Sequence[Sequence[Timing]],
+    host: Host,
+    execution: Execution,
+    feed: Feed,
+    entry: Entry,
 ) -> Timeline:
     queues = _Queues(host)
     queues.copy(feed)
-    queues.spend("guards", host.guards if execution.fused else 0.0)
+    queues.spend("guards", entry.enter_s)
     waited = False
     for issue, kernels in zip(issues, timings, strict=True):
-        begun = queues.cpu
-        queues.cpu += issue_cost_s(issue, host, execution) - max(0, len(kernels) - 1) * host.launch
-        for i, timing in enumerate(kernels):
-            queues.cpu += host.launch if i else 0.0
-            queues.run(timing, queues.cpu + host.launch_latency)
-        queues.note(issue.op, begun)
+        queues.issue(issue, kernels, execution)
         if kernels and (execution.sync == "op" or reads_a_number(issue.op)):
             queues.wait()
             waited = True
+    queues.spend("changed buffers", entry.leave_s)
     return queues.timeline(execution, synchronized=execution.sync == "op" and waited)
 
 
 def _in_series(
-    issues: Sequence[Issue], timings: Sequence[Sequence[Timing]], host: Host, execution: Execution, feed: Feed
+    issues: Sequence[Issue],
+    timings: Sequence[Sequence[Timing]],
+    host: Host,
+    execution: Execution,
+    feed: Feed,
+    entry: Entry,
 ) -> Timeline:
     """Kernels on the cores that dispatch them: nothing is launched ahead, copied or waited for."""
     if execution.as_graph:
         raise InputError(f"execution {execution.backend!r}: a CPU has no CUDA graphs; choose 'eager' or 'compiled'")
     queues = _Queues(host)
-    queues.spend("guards", host.guards if execution.fused else 0.0)
+    queues.spend("guards", entry.enter_s)
     cpu_s = queues.cpu
     for issue, kernels in zip(issues, timings, strict=True):
         cost = issue_cost_s(issue, host, execution)
@@ -235,7 +288,12 @@ def _in_series(
 
 
 def _replayed(
-    issues: Sequence[Issue], timings: Sequence[Sequence[Timing]], host: Host, execution: Execution, feed: Feed
+    issues: Sequence[Issue],
+    timings: Sequence[Sequence[Timing]],
+    host: Host,
+    execution: Execution,
+    feed: Feed,
+    entry: Entry,
 ) -> Timeline:
     """One launch for all kernels. Raises InputError for a number that the CPU reads on the way."""
     for issue in issues:
@@ -247,11 +305,12 @@ def _replayed(
             )
     queues = _Queues(host)
     queues.copy(feed)
-    queues.spend("guards", host.guards if execution.fused else 0.0)
-    queues.spend("CUDA graph", host.launch + host.graph_launch)
+    queues.spend("guards", entry.enter_s)
+    queues.spend("CUDA graph", entry.replay_s)
     for issue, kernels in zip(issues, timings, strict=True):
         if not is_captured(issue.op, execution):
-            queues.spend(issue.op, issue_cost_s(issue, host, execution))
+            queues.issue(issue, kernels, execution)
+            continue
         for timing in kernels:
             queues.run(timing, queues.cpu + host.launch_latency)
     return queues.timeline(execution)

@@ -8,6 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.origin import autocast_format, resized, traced_with, whole_of
 from rooflinekit.step.execution import Execution
@@ -54,6 +55,21 @@ def compare(p: Prediction, variants: Mapping[str, Any]) -> pd.DataFrame:
     ways = dict.fromkeys([own, *_ways(p, own, variants)])
     predictions = dict(_predicted(p, ways))
     return pd.DataFrame([_row(way, predictions[way], p) for way in ways])
+
+
+def other_way(p: Prediction, changes: Mapping[str, Any], host: Host | None = None) -> Prediction:
+    """The step in one other way: `execution`, `autocast`, `channels_last`, named sizes, and by another host.
+
+    Raises InputError for something else, or for several values of one.
+    """
+    from rooflinekit.step.prediction import predict_graph
+
+    if changes:
+        table = compare(p, changes)
+        if len(table) > 2:
+            raise InputError(f"expected one value for each of {', '.join(changes)}; got {dict(changes)!r:.80}")
+        p = table["prediction"].iloc[-1]
+    return p if host is None else predict_graph(p.graph, p.machine, host, p.execution)
 
 
 def _ways(p: Prediction, own: _Way, variants: Mapping[str, Any]) -> Iterator[_Way]:
@@ -142,7 +158,7 @@ def removed_of(p: Prediction) -> dict[str, float]:
     """What a way of running the step can do without: launches, casts among them, traffic, gaps, time on both sides."""
     terms = p.terms()
     return {
-        "kernels": len(p.timings),
+        "kernels": p.launched,
         "casts": sum(timing.kernel.kind.rpartition(".")[2] == _CASTS for timing in p.timings),
         "bytes": sum(float(timing.kernel.cost.bytes) for timing in p.timings),
         "gap_s": terms["launch"] + terms["overhead"],

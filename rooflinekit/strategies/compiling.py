@@ -17,6 +17,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.tensor import Role
+from rooflinekit.step.entry import entry_of
 from rooflinekit.step.execution import Execution
 from rooflinekit.strategies.blocks import block_of
 from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Strategy
@@ -40,10 +41,12 @@ def check_execution(strategy: Strategy, ranks: int, execution: Execution) -> Non
             "torch.compile would compile again and which no CUDA graph holds; choose 'eager', or strategy 'ddp'"
         )
     ways = (strategy, getattr(strategy, "data", None))
-    if execution.backend == "cuda-graph" and any(isinstance(way, DDP) and way.backend == "gloo" for way in ways):
+    if execution.backend in ("cuda-graph", "cudagraphs") and any(
+        isinstance(way, DDP) and way.backend == "gloo" for way in ways
+    ):
         raise InputError(
-            "execution 'cuda-graph': gloo takes gradients through the host's memory, which no CUDA graph holds; choose "
-            "DDP(backend='nccl'), or another execution"
+            f"execution {execution.backend!r}: gloo takes gradients through the host's memory, which no CUDA graph "
+            "holds; choose DDP(backend='nccl'), or another execution"
         )
 
 
@@ -62,7 +65,7 @@ def in_graphs(graph: Graph, way: DDP | FSDP | None, host: Host, execution: Execu
     else:
         begins, entry = _at_buckets(graph, way), _PIECE
     put = Insertions()
-    replayed_s = host.launch + host.graph_launch if execution.as_graph else 0.0
+    replayed_s = entry_of(host, execution).replay_s
     for phase, places in begins.items():
         for k, place in enumerate(places):
             entry_s = entry[phase] * host.guards + replayed_s if k else 0.0

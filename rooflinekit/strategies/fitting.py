@@ -8,8 +8,8 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit import notebook
 from rooflinekit.errors import InputError
+from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.origin import origin_of, resized, traced_with

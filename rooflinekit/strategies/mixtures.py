@@ -14,7 +14,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp
 from rooflinekit.ir.tensor import Role, TensorSpec
-from rooflinekit.strategies.parameters import belonging_to, owners_of
+from rooflinekit.strategies.parameters import belonging_to, copies_of, owners_of
 from rooflinekit.strategies.tokenwise import is_elementwise
 
 _BATCHED = ("aten.bmm", "aten.baddbmm", "aten._grouped_mm")
@@ -58,7 +58,7 @@ def batched(graph: Graph) -> Iterator[Mixture]:
     parameters = {spec.memory: spec for spec in graph.weights if spec.role is Role.WEIGHT and len(spec.shape) > 1}
     products: dict[int, list[int]] = {}  # by how many experts
     used: dict[int, set[str]] = {}
-    origin = _casts(graph, set(parameters))
+    origin = _as_read(graph, set(parameters))
     for i, p in enumerate(graph.priced):
         factor = _expert_factor(p.op, origin)
         if p.op.phase is Phase.FORWARD and factor is not None:
@@ -111,15 +111,13 @@ def tokens_of(op: Op, weights: set[str]) -> str:
     return "m" if second.memory in weights else "n" if first.memory in weights else "k"
 
 
-def _casts(graph: Graph, parameters: set[str]) -> dict[str, str]:
-    """Memory of parameters and of their casts, with the parameter's."""
-    origin = {memory: memory for memory in parameters}
-    for p in graph.priced:
-        if p.costs and p.op.phase is not Phase.OPTIMIZER and is_elementwise(p) and len(p.op.inputs) == 1:
-            source, made = p.op.inputs[0], p.op.outputs[0]
-            if source.memory in origin and tuple(source.shape) == tuple(made.shape):
-                origin.setdefault(made.memory, origin[source.memory])
-    return origin
+def _as_read(graph: Graph, parameters: set[str]) -> dict[str, str]:
+    """Memory of parameters and of what casts and copies make of them, in every phase that reads them."""
+
+    def copied(p: PricedOp) -> bool:
+        return bool(p.costs) and p.op.phase is not Phase.OPTIMIZER and is_elementwise(p)
+
+    return copies_of(graph, parameters, copied)
 
 
 def _batched(

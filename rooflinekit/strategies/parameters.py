@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, Phase
+from rooflinekit.ir.op import Op, Phase, PricedOp
 from rooflinekit.ir.tensor import Role, TensorSpec
 from rooflinekit.strategies.tokenwise import is_elementwise
 
@@ -34,6 +34,20 @@ def owners_of(graph: Graph, weights: set[str]) -> dict[str, str]:
                     if owned is not None:
                         alike = [spec.memory for spec in place if int(spec.numel) == int(owned.numel)]
                         found |= dict.fromkeys(alike, found[owned.memory])
+    return found
+
+
+def copies_of(graph: Graph, memories: set[str], through: Callable[[PricedOp], bool]) -> dict[str, str]:
+    """Memory of these tensors and of what ops that pass `through` make of them, with the tensor's memory.
+
+    Such an op has one input and one output of its shape: a cast, a layout copy.
+    """
+    found = {memory: memory for memory in memories}
+    for p in graph.priced:
+        if len(p.op.inputs) == 1 and p.op.inputs[0].memory in found and through(p):
+            source, made = p.op.inputs[0], p.op.outputs[0]
+            if tuple(source.shape) == tuple(made.shape):
+                found.setdefault(made.memory, found[source.memory])
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
@@ -56,13 +56,7 @@ def plan(
     check_execution(strategy, len(setting.numbers), setting.execution)
     batch, machines = batch_of(graph), [setting.machine(number) for number in setting.numbers]
 
-    @cache
-    def each_alone() -> dict[str, Prediction]:
-        return {machine.name: setting.predict(graph, machine) for machine in machines}
-
-    def alone() -> Prediction:
-        return min(each_alone().values(), key=lambda p: p.total_s)
-
+    alone = _Alone(graph=graph, setting=setting, machines=tuple(machines))
     if isinstance(strategy, Mesh):
         shares, messages, busy = on_mesh(graph, setting, strategy, savers)
         assumptions = (*strategy.assumptions, *graphs_of(shares[0].prediction.graph))
@@ -71,7 +65,7 @@ def plan(
             communication_s=busy, alone=alone, assumptions=assumptions,
         )  # fmt: skip
     parts = (
-        split_by_rate(batch, [1 / each_alone()[machine.name].total_s for machine in machines])
+        split_by_rate(batch, [1 / alone.each[machine.name].total_s for machine in machines])
         if proportional
         else split_evenly(batch, len(machines))
     )
@@ -85,6 +79,23 @@ def plan(
         messages=found[1].messages, communication_s=found[1].communication_s, alone=alone,
         assumptions=graphs_of(found[0][0].prediction.graph),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Alone:
+    """The same step on one device, predicted when it is asked for; a record, so that it can go to other processes."""
+
+    graph: Graph
+    setting: Setting
+    machines: tuple[Machine, ...]
+
+    @cached_property
+    def each(self) -> dict[str, Prediction]:
+        """On each kind of device, by name."""
+        return {machine.name: self.setting.predict(self.graph, machine) for machine in self.machines}
+
+    def __call__(self) -> Prediction:
+        return min(self.each.values(), key=lambda p: p.total_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -257,7 +257,8 @@ class DeviceQueues:
             if message.start_s > now:  # undisturbed until then
                 free = min(left, message.start_s - now)
                 now, left = now + free, left - free
-            factor = slowdown.compute if timing.bound == "compute" else slowdown.memory
+            arithmetic = timing.compute_s > timing.memory_s and timing.busy_s >= timing.launch_s
+            factor = slowdown.compute if arithmetic else slowdown.memory
             done = min(left, (message.end_s - now) / factor)
             now, left, extra = now + done * factor, left - done, extra + done * (factor - 1)
         self.gpu = now + left

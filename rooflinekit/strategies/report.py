@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit import notebook
+from rooflinekit.ir import notebook
+from rooflinekit.step.words import MEANING
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _share(share: Share) -> dict[str, Any]:
 def lines(p: ParallelPrediction) -> list[str]:
     """The step in a few lines and its notes."""
     low, high = p.interval(0.9)
-    terms = ", ".join(f"{name} {_s(seconds)}" for name, seconds in p.terms().items() if seconds)
+    terms = ", ".join(f"{MEANING[name]} {_s(seconds)}" for name, seconds in p.terms().items() if seconds)
     name = type(p.strategy).__name__
     found = [
         f"{p.graph_name} {p.slowest.prediction.mode} (batch={p.batch}) on {p.gpus} of {p.cluster.name}, {name}: "
@@ -74,15 +75,7 @@ def lines(p: ParallelPrediction) -> list[str]:
     return found + [_device(share) for share in p.shares] + [f"note: {note}" for note in p.notes]
 
 
-_WAITS = {
-    "communication": "waits for the links",
-    "straggling": "waits for slower devices",
-    "bubble": "the pipeline's idle stages",
-    "overhead": "waits for the CPU",
-    "input": "waits for inputs",
-    "contention": "kernels slowed by collectives",
-    "offload": "waits for the optimizer on the CPU",
-}
+_WAITS = ("communication", "straggling", "bubble", "overhead", "input", "contention", "offload")
 
 
 def reason(p: ParallelPrediction) -> str:
@@ -93,7 +86,7 @@ def reason(p: ParallelPrediction) -> str:
     text = f"{computing / p.total_s:.0%} of the step is kernels"
     if terms[lost] <= 0.01 * p.total_s:
         return f"{text}, and nothing else takes a hundredth of it"
-    text += f", {terms[lost] / p.total_s:.0%} {_WAITS[lost]}"
+    text += f", {terms[lost] / p.total_s:.0%} {MEANING[lost]}"
     if lost == "communication" and p.messages:
         longest = max(p.message_terms, key=lambda name: p.message_terms[name])
         links = {link.name for m in p.messages if m.timing.collective == longest for link in m.timing.route.links}
@@ -111,7 +104,9 @@ def notebook_text(p: ParallelPrediction) -> str:
     """The step as HTML: its facts, terms and devices."""
     first, *rest = lines(p)
     devices = len(p.shares)
-    facts = [(name, _s(seconds), f"{seconds / p.total_s:.1%}") for name, seconds in p.terms().items() if seconds]
+    facts = [
+        (MEANING[name], _s(seconds), f"{seconds / p.total_s:.1%}") for name, seconds in p.terms().items() if seconds
+    ]
     notes = rest[5 + devices :]
     return notebook.block(
         first, notebook.table(["term", "time", "share"], facts),

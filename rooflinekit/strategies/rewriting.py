@@ -7,15 +7,17 @@ A collective is an op without kernels whose `attrs` say what is sent: {"collecti
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import ADDED, EAGER, Basis, Op, Phase, PricedOp
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
+
+T = TypeVar("T")
 
 COLLECTIVE, WAIT, WORK, BEGIN = (f"{ADDED}{what}" for what in ("collective", "wait", "work", "graph"))
 
@@ -138,16 +140,29 @@ def end_of_backward(graph: Graph) -> int:
 
 
 def buckets_of(gradients: Sequence[Gradient], limit: int, first: int | None = None) -> list[list[Gradient]]:
-    """Gradients in the order in which they are ready; a bucket is full when it holds its limit or more."""
-    found: list[list[Gradient]] = [[]]
+    """Gradients in the order in which they are ready, as DDP's reducer packs them."""
+    return packed(gradients, lambda gradient: int(gradient.spec.bytes), limit, first=first)
+
+
+def packed(
+    items: Iterable[T], bytes_of: Callable[[T], int], limit: int, *, first: int | None = None, full_above: bool = True
+) -> list[list[T]]:
+    """Items in pieces, in their order. first: the first piece's own limit.
+
+    full_above: a piece is full when it holds its limit or more (DDP's reducer, `take_tensors` of PyTorch's C++);
+    otherwise it holds no more than that, or one item (`torch._utils._take_tensors`).
+    """
+    found: list[list[T]] = []
     held = 0
-    for gradient in gradients:
-        if held >= (limit if first is None or len(found) > 1 else first):
+    for item in items:
+        size = int(bytes_of(item))
+        most = limit if first is None or len(found) > 1 else first
+        if not found or (held >= most if full_above else held + size > most):
             found.append([])
             held = 0
-        found[-1].append(gradient)
-        held += int(gradient.spec.bytes)
-    return [bucket for bucket in found if bucket]
+        found[-1].append(item)
+        held += size
+    return found
 
 
 def flat(name: str, size_bytes: int, role: Role = Role.GRADIENT, dtype: DType = DType.UINT8) -> TensorSpec:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,6 +15,7 @@ from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_cluster, load_host, members_of
 from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.sizes import shown, whole
 from rooflinekit.model.collectives import LinkConstants
 from rooflinekit.model.links import route_of
 from rooflinekit.model.machine import Machine
@@ -64,16 +66,27 @@ def setting_of(
     """
     found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     machines = tuple(Machine.of(device, constants_for(device)) for device in members_of(found))
-    count = found.size if gpus is None else gpus
-    numbers = tuple(range(count)) if isinstance(count, int) else tuple(count)
-    if not numbers or any(not 0 <= number < found.size for number in numbers):
-        raise InputError(f"{found.name} has {found.size} devices; got gpus={gpus}")
+    numbers = _numbers_of(found, found.size if gpus is None else gpus)
     own = found.host if host is None else host
     return Setting(
         cluster=found, machines=machines, numbers=numbers, links=load_links(links),
         host=own if isinstance(own, Host) else load_host(own),
         execution=execution if isinstance(execution, Execution) else Execution(backend=execution),
     )  # fmt: skip
+
+
+def _numbers_of(cluster: Cluster, gpus: object) -> tuple[int, ...]:
+    """So many devices from the first, or these."""
+    count = whole(gpus)
+    listed = isinstance(gpus, Iterable) and not isinstance(gpus, str) and getattr(gpus, "shape", None) != ()
+    given = gpus if isinstance(gpus, Iterable) and listed else ()
+    numbers = [whole(one) for one in islice(given, cluster.size + 1)] if count is None else [*range(min(count, 10**6))]
+    found = tuple(number for number in numbers if number is not None)
+    if not found or len(found) != len(numbers) or len(set(found)) < len(found) or max(found) >= cluster.size:
+        raise InputError(f"{cluster.name} has {cluster.size} devices; got gpus={shown(gpus)}")
+    if min(found) < 0:
+        raise InputError(f"{cluster.name}: devices are counted from 0; got gpus={shown(gpus)}")
+    return found
 
 
 def batch_of(graph: Graph) -> int:

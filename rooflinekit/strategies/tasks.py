@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rooflinekit.ir.op import EAGER, Op, Phase
+from rooflinekit.step.entry import entry_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.pipeline import Task
 from rooflinekit.strategies.program import Wiring, copied_s, entry_s, is_issued_anew, items_of
@@ -54,7 +55,7 @@ def tasks_of(p: Prediction, wiring: Wiring, *, first: bool, last: bool) -> Tasks
     plain = is_issued_anew(p)
     hop = (Work(what="send or receive", cpu_s=p.host.dispatch_s("default")),) if plain else ()
     enter = (Work(what="compiled graph", cpu_s=entry_s(p)),) if plain and p.execution.fused else ()
-    replay_s = entry_s(p) - p.host.guards if p.execution.fused else 0.0
+    replay_s = entry_of(p.host, p.execution).replay_s if p.execution.fused else 0.0
     again = (Work(what="CUDA graph", cpu_s=replay_s),) if plain and replay_s else ()
 
     def forth(items: Iterable[Item]) -> tuple[Item, ...]:

@@ -18,7 +18,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp
 from rooflinekit.ir.tensor import Role, TensorSpec
 from rooflinekit.strategies.blocks import block_of
-from rooflinekit.strategies.parameters import belonging_to
+from rooflinekit.strategies.parameters import belonging_to, copies_of
 from rooflinekit.strategies.rewriting import Insertions, collective, in_module, with_ops
 
 _PRODUCTS = ("aten.addmm", "aten.mm", "aten.linear")
@@ -125,19 +125,20 @@ def pairs_of(graph: Graph) -> list[Pair]:
 
 
 def casts_of(graph: Graph) -> dict[str, str]:
-    """Memory of what autocast makes of parameters, with the parameter's memory."""
+    """Memory of what autocast makes of parameters in forward, for each layer that reads one, with the parameter's."""
     weights = {spec.memory for spec in graph.weights if spec.role is Role.WEIGHT}
-    return {memory: origin for memory, origin in _origins(graph).items() if origin in weights}
+    return {memory: origin for memory, origin in _origins(graph).items() if origin in weights and memory not in weights}
 
 
 def _origins(graph: Graph) -> dict[str, str]:
-    """Memory of what forward casts, with the memory that it casts: autocast does so for each layer that reads it."""
-    found: dict[str, str] = {}
-    for p in graph.priced:
-        if p.op.phase is Phase.FORWARD and p.op.kind == _CAST:
-            read = p.op.inputs[0].memory
-            found[p.op.outputs[0].memory] = found.get(read, read)
-    return found
+    """Memory of what forward casts, and of the casts, with the memory that is cast."""
+    casts = [p.op for p in graph.priced if _is_cast(p)]
+    made = {op.outputs[0].memory for op in casts}
+    return copies_of(graph, {op.inputs[0].memory for op in casts} - made, _is_cast)
+
+
+def _is_cast(priced: PricedOp) -> bool:
+    return priced.op.phase is Phase.FORWARD and priced.op.kind == _CAST
 
 
 def linear_of(place: int, op: Op, weights: Mapping[str, str]) -> Linear | None:

@@ -9,17 +9,15 @@ replica's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Phase, PricedOp
-from rooflinekit.ir.tensor import Role, TensorSpec
+from rooflinekit.ir.tensor import Role
 from rooflinekit.strategies.records import DataParallel
 from rooflinekit.strategies.rewriting import (
     Insertions,
-    buckets_of,
     bytes_of,
     collective,
     copy,
@@ -27,6 +25,7 @@ from rooflinekit.strategies.rewriting import (
     flat,
     gradients_of,
     joined,
+    packed,
     with_ops,
     work,
 )
@@ -68,7 +67,9 @@ def _sent(key: str, size_bytes: int) -> PricedOp:
 def _sums(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Insertions) -> None:
     """Gradients in pieces, each flattened by one kernel; and Python's work on them, which one thread does for all."""
     end, issue_s = end_of_backward(graph), host.dispatch_s("default")
-    for k, bucket in enumerate(buckets_of(gradients_of(graph), way.copy_bytes)):
+    # Python's own packing, while parameters are packed by C++.
+    pieces = packed(gradients_of(graph), lambda one: int(one.spec.bytes), way.copy_bytes, full_above=False)
+    for k, bucket in enumerate(pieces):
         size = bytes_of(bucket)
         target = flat(f"gradients {k}", size)
         issues = len(bucket) * (_ISSUES_A_SUM + _ISSUES_A_PART * replicas)
@@ -85,7 +86,7 @@ def _copies(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Ins
     modules = {p.op.module for p in graph.priced if p.op.phase is Phase.FORWARD}
     for role in (Role.WEIGHT, Role.BUFFER):
         specs = [spec for spec in graph.weights if spec.role is role]
-        for k, piece in enumerate(_pieces(specs, way.copy_bytes)):
+        for k, piece in enumerate(packed(specs, lambda one: int(one.bytes), way.copy_bytes)):
             size = sum(int(spec.bytes) for spec in piece)
             whole = flat(f"{role}s {k}", size)
             if first:
@@ -95,15 +96,3 @@ def _copies(graph: Graph, way: DataParallel, replicas: int, host: Host, put: Ins
             )
     issues = ((len(modules) + len(graph.weights)) * _ISSUES_A_COPY + _ISSUES_A_THREAD) * replicas
     put.before[0].append(work("copies of modules", issues * host.dispatch_s("default"), Phase.FORWARD))
-
-
-def _pieces(specs: Sequence[TensorSpec], limit: int) -> list[list[TensorSpec]]:
-    found: list[list[TensorSpec]] = []
-    held = limit
-    for spec in specs:
-        if held + int(spec.bytes) > limit:
-            found.append([])
-            held = 0
-        found[-1].append(spec)
-        held += int(spec.bytes)
-    return found

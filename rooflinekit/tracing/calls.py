@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,9 +33,11 @@ class ModuleCalls:
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Within it, calls of modules are followed; in recomputation during backward too."""
-        original = nn.Module.__call__
+        original, owner = nn.Module.__call__, threading.get_ident()
 
         def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != owner:  # other threads may run models meanwhile
+                return original(module, *args, **kwargs)
             path = self._paths.get(id(module))
             if path is None:
                 output = original(module, *args, **kwargs)

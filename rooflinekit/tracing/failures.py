@@ -2,41 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
-from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from rooflinekit.errors import RooflinekitError, TraceError
+from rooflinekit.tracing.isolation import name_of
 from rooflinekit.tracing.recorder import Recorder
 from rooflinekit.tracing.symbols import place_of
 
+#: Errors whose text is a mere value.
+_BARE = (LookupError, StopIteration, SystemExit, GeneratorExit)
+#: Reason of a failure that may not be one where numbers can be symbols.
+NO_NUMBERS = "a number of a tensor is asked for"
 
-@contextmanager
-def readable_errors(model: Callable[..., Any], recorder: Recorder) -> Iterator[None]:
+
+class readable_errors:  # noqa: N801  a context manager; of a generator's StopIteration contextlib would lose ours
     """A model's own failure, told with the place where it happened."""
+
+    def __init__(self, model: Callable[..., Any], recorder: Recorder) -> None:
+        self._model = model
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        """Nothing to do before there is a failure."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Raises TraceError for whatever the model raises; a model that ends the process does not end this one."""
+        if isinstance(error, Exception | SystemExit | GeneratorExit) and not isinstance(error, RooflinekitError):
+            raise _told(self._model, self._recorder, error) from error
+
+
+def _told(model: Callable[..., Any], recorder: Recorder, error: BaseException) -> TraceError:
+    where = place_of(error)
+    inside = f" in module {recorder.calls.last!r}" if recorder.calls.last else ""
+    advice = ""
+    if isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode):
+        advice = (
+            "; the model's Python code looks at the numbers in a tensor, and a trace has none: "
+            "pass the value as an argument, or trace the part before and after"
+        )
+        if recorder.assumed.asked:
+            advice += f"; or say what it is: assume={{{recorder.assumed.asked!r}: …}}"
+    if isinstance(error, DynamicOutputShapeException):
+        advice = (
+            "; the size of its result depends on the numbers in a tensor, and a trace has none: "
+            "trace the part before and after, or put an operator of known size in its place"
+        )
+    if isinstance(error, RuntimeError) and "does not require grad and does not have a grad_fn" in str(error):
+        advice = (
+            "; a step of inference runs without gradients, as within torch.no_grad(): "
+            "put torch.enable_grad() around the part that asks for them"
+        )
+    reason = NO_NUMBERS if isinstance(error, DataDependentOutputException) else _first_line(error)
+    message = f"{name_of(model, 'the model')} could not be traced{inside} ({where}): {reason}{advice}"
+    return TraceError(message, where=where, reason=reason)
+
+
+def _first_line(error: BaseException) -> str:
+    """What an error says, in a line; its kind where it says nothing, or only a word."""
+    kind = type(error).__name__
     try:
-        yield
-    except RooflinekitError:
-        raise
-    except Exception as error:
-        where = place_of(error)
-        inside = f" in module {recorder.calls.last!r}" if recorder.calls.last else ""
-        name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the model")
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        advice = ""
-        if isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode):
-            advice = (
-                "; the model's Python code looks at the numbers in a tensor, and a trace has none: "
-                "pass the value as an argument, or trace the part before and after"
-            )
-        if isinstance(error, DynamicOutputShapeException):
-            advice = (
-                "; the size of its result depends on the numbers in a tensor, and a trace has none: "
-                "trace the part before and after, or put an operator of known size in its place"
-            )
-        message = f"{name} could not be traced{inside} ({where}): {reason}{advice}"
-        raise TraceError(message, where=where, reason=reason) from error
+        said = str(error).strip().splitlines()
+    except Exception:  # the error's own text is the model's code too
+        said = []
+    if not said:
+        return kind
+    return f"{kind}: {said[0]}" if isinstance(error, _BARE) else said[0]

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.attention import flex_attention
 from torch.overrides import TorchFunctionMode
 
 from rooflinekit.tracing import autocast, recurrent
 from rooflinekit.tracing.finite import note_answer
 from rooflinekit.tracing.shapes import RESAMPLING
+from rooflinekit.tracing.shares import note_one_hot
+from rooflinekit.tracing.tensors import expression
 
 
 @contextmanager
@@ -34,16 +38,31 @@ def gpu_view(*, fused_attention: bool = True) -> Iterator[None]:
     places: list[tuple[Any, str]] = [
         (functional, name) for name in ("scaled_dot_product_attention", "dropout", "softmax", "log_softmax")
     ]
-    places += [(torch, "ctc_loss"), *((torch._C._nn, name) for name in RESAMPLING)]
+    places += [
+        (torch._VF, "stft"),
+        (flex_attention, "_validate_device"),
+        (torch, "ctc_loss"),
+        *((torch._C._nn, name) for name in RESAMPLING),
+    ]
     originals = [(place, name, getattr(place, name)) for place, name in places]
     try:
         for place, name, original in originals:
-            setattr(place, name, functools.partial(_called, replaced, original))
+            setattr(place, name, _here(functools.partial(_called, replaced, original), original))
         with autocast.cuda_autocast(), _GpuView(replaced):
             yield
     finally:
         for place, name, original in originals:
             setattr(place, name, original)
+
+
+def _here(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """The replacement in this thread, the original in every other: they may run models meanwhile."""
+    owner = threading.get_ident()
+
+    def either(*args: Any, **kwargs: Any) -> Any:
+        return (replacement if threading.get_ident() == owner else original)(*args, **kwargs)
+
+    return either
 
 
 _Replaced = dict[Callable[..., Any], Callable[..., Any]]
@@ -61,9 +80,38 @@ class _GpuView(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        output = _called(self._replaced, function, *args, **(kwargs or {}))
+        args, kwargs = _placed(function, args, kwargs or {})
+        output = _called(self._replaced, function, *args, **kwargs)
         note_answer(function, args, output)
         return output
+
+
+def _placed(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The arguments of a call with the place where fake tensors lie for the GPU that is meant."""
+    if function in _MOVING:
+        args = [_PLACE if _is_gpu(arg) else arg for arg in args]
+    device = kwargs.get("device")
+    if device is not None and _is_gpu(device):
+        kwargs = {**kwargs, "device": _PLACE}
+    return args, kwargs
+
+
+def _is_gpu(device: Any) -> bool:
+    """Whether it names a GPU: "cuda:1", torch.device("cuda"), or a number."""
+    if isinstance(device, torch.device):
+        return device.type == "cuda"
+    return isinstance(device, str) and device.partition(":")[0] == "cuda"
+
+
+def _cuda(tensor: torch.Tensor, *options: Any, **named: Any) -> torch.Tensor:
+    """It lies there already."""
+    return tensor
+
+
+_PLACE = "cpu"
+_MOVING = {torch.Tensor.to}
 
 
 def _called(replaced: _Replaced, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -104,24 +152,14 @@ def _fused_or_not(
     scale: float | None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    # Leading dimensions beyond [batch, heads] or a missing one are folded, as PyTorch does.
-    lead = query.shape[:-2]
-    if len(lead) != 2:
-        q, k, v = (t.reshape(-1, 1, *t.shape[-2:]) if lead else t[None, None] for t in (query, key, value))
-        mask = (
-            None
-            if attn_mask is None
-            else attn_mask.expand(*lead, *attn_mask.shape[-2:]).reshape(-1, 1, *attn_mask.shape[-2:])
-        )
-        output = _fused_or_not(q, k, v, mask, dropout_p, is_causal, scale)
-        return output.reshape(*lead, *output.shape[-2:])
     backends: Any = torch.backends.cuda  # as torch.nn.attention.sdpa_kernel left them
     half = query.dtype in (torch.float16, torch.bfloat16)
-    if attn_mask is None and half and backends.flash_sdp_enabled():
+    fusible = _alike(query, key, value, grouped=enable_gqa)
+    if fusible and attn_mask is None and half and backends.flash_sdp_enabled():
         return _first(
             torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)
         )
-    if not (backends.mem_efficient_sdp_enabled() or (half and backends.cudnn_sdp_enabled())):
+    if not fusible or not (backends.mem_efficient_sdp_enabled() or (half and backends.cudnn_sdp_enabled())):
         unfused: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
@@ -143,6 +181,22 @@ def _fused_or_not(
             query, key, value, mask, training, dropout_p, is_causal, scale=scale
         )
     )
+
+
+def _alike(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, grouped: bool) -> bool:
+    """Whether they are as fused kernels want them: [batch, heads, …] each, and nothing to be broadcast."""
+    if not query.dim() == key.dim() == value.dim() == 4:
+        return False
+    pairs = [(query.shape[0], other.shape[0]) for other in (key, value)]
+    if not grouped:
+        pairs += [(query.shape[1], other.shape[1]) for other in (key, value)]
+    return all(map(_may_be_equal, pairs))
+
+
+def _may_be_equal(sizes: tuple[Any, Any]) -> bool:
+    """Not where one is 1 or both are numbers; of two names that differ torch asks itself that they are equal."""
+    a, b = map(expression, sizes)
+    return bool(a == b or not (1 in (a, b) or all(isinstance(size, int) for size in (a, b))))
 
 
 def _written_out(
@@ -247,6 +301,51 @@ def _scaled(edge: Any, scale: float) -> Any:
     return edge // int(inverse) if inverse == int(inverse) else torch.sym_int(edge * scale)  # type: ignore[no-untyped-call]
 
 
+def _stft(
+    x: torch.Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: torch.Tensor | None = None,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    return_complex: bool | None = None,
+    align_to_window: bool | None = None,
+) -> torch.Tensor:
+    """As PyTorch, which takes the length as a number: overlapping frames as a view, times the window, transformed."""
+    hop, width = hop_length or n_fft // 4, win_length or n_fft
+    frames = x if x.dim() == 2 else x[None]
+    if width < n_fft:
+        whole = torch.zeros(n_fft, dtype=frames.dtype)
+        part = whole.narrow(0, (n_fft - width) // 2, width)
+        part.fill_(1) if window is None else part.copy_(window)
+        window = whole
+    count = (frames.shape[1] - n_fft) // hop + 1
+    row, step = frames.stride()
+    frames = frames.as_strided((frames.shape[0], count, n_fft), (row, hop * step, step))
+    if window is not None:
+        frames = frames * window
+    half = not (frames.is_complex() or (window is not None and window.is_complex())) if onesided is None else onesided
+    transform: Any = torch.ops.aten._fft_c2c if frames.is_complex() else torch.ops.aten._fft_r2c
+    found: torch.Tensor = transform(frames, [2], int(normalized), True if frames.is_complex() else half).transpose(1, 2)
+    found = found if x.dim() == 2 else found[0]
+    return found if return_complex else torch.view_as_real(found)
+
+
+def _any_device(*tensors: torch.Tensor) -> None:
+    """On CUDA flexible attention has a backward pass."""
+
+
+def _one_hot(indices: torch.Tensor, num_classes: int = -1) -> Any:
+    """Zeros, and a one in each row; the CPU compares with all classes."""
+    if num_classes < 0:
+        return NotImplemented
+    found = torch.zeros(*indices.shape, num_classes, dtype=torch.int64, device=indices.device)
+    found.scatter_(-1, indices.unsqueeze(-1), 1)
+    note_one_hot(found, num_classes)
+    return found
+
+
 _REPLACED: _Replaced = {
     functional.scaled_dot_product_attention: _attention,
     functional.dropout: _dropout,
@@ -256,11 +355,19 @@ _REPLACED: _Replaced = {
         for name in ("softmax", "log_softmax")
     },
     **{getattr(torch._C._nn, name): functools.partial(_resample, name) for name in RESAMPLING},
+    torch.Tensor.cuda: _cuda,
     torch.ctc_loss: _ctc_loss,
+    functional.one_hot: _one_hot,
+    torch._VF.stft: _stft,  # type: ignore[attr-defined]
+    flex_attention._validate_device: _any_device,
     torch._nested_tensor_from_mask_left_aligned: _left_aligned,
     torch.lstm: recurrent.lstm,
     torch._VF._pack_padded_sequence: recurrent.pack,
     torch._VF._pad_packed_sequence: recurrent.pad,
+    torch.lstm_cell: recurrent.lstm_cell,
+    torch.gru_cell: recurrent.gru_cell,
+    torch.rnn_tanh_cell: recurrent.rnn_tanh_cell,
+    torch.rnn_relu_cell: recurrent.rnn_relu_cell,
     torch.gru: recurrent.gru,
     torch.rnn_tanh: recurrent.rnn_tanh,
     torch.rnn_relu: recurrent.rnn_relu,

@@ -14,13 +14,26 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rooflinekit.errors import TraceError
+from rooflinekit.errors import TraceError, printable
 from rooflinekit.tracing.memory import fake_like
 from rooflinekit.tracing.sparse import is_sparse, note_weight
 from rooflinekit.tracing.symbols import channels_last_of
 
 #: Fake tensors stand on the CPU: a fake CUDA device would end the process in a build of torch without CUDA.
 FAKE_DEVICE = "cpu"
+
+
+def quiet_attribute(thing: Any, name: str) -> Any:
+    """An attribute; None where there is none, or where the thing's own `__getattr__` fails."""
+    try:
+        return getattr(thing, name, None)
+    except Exception:
+        return None
+
+
+def name_of(model: Callable[..., Any], unknown: str) -> str:
+    """A module's class, or a function's name."""
+    return type(model).__name__ if isinstance(model, nn.Module) else str(quiet_attribute(model, "__name__") or unknown)
 
 
 def modules_of(target: Callable[..., Any]) -> dict[str, nn.Module]:
@@ -31,42 +44,84 @@ def modules_of(target: Callable[..., Any]) -> dict[str, nn.Module]:
         found = modules_of(target.func)
         values = [*enumerate(target.args), *target.keywords.items()]
         return found | {str(name): value for name, value in values if isinstance(value, nn.Module)}
-    owner = getattr(target, "__self__", None)
+    owner = quiet_attribute(target, "__self__")
     if isinstance(owner, nn.Module):
         return {"": owner}
-    names: dict[str, Any] = dict(getattr(owner if owner is not None else target, "__dict__", {}))
-    function = inspect.unwrap(target)
+    names: dict[str, Any] = dict(quiet_attribute(owner if owner is not None else target, "__dict__") or {})
+    function = inspect.unwrap(target) if inspect.isfunction(target) else target
     if inspect.isfunction(function):
         closure = inspect.getclosurevars(function)
         names |= {**closure.globals, **closure.nonlocals}
     return {name: value for name, value in names.items() if isinstance(value, nn.Module)}
 
 
+def modules_below(roots: dict[str, nn.Module]) -> list[tuple[str, nn.Module]]:
+    """Each module below the roots once, with its path, parents first.
+
+    By what modules hold: `modules`, `parameters` and their like are methods that a model may write anew. Paths are of
+    letters that can be printed: they stand in tables.
+    """
+    found: dict[int, tuple[str, nn.Module]] = {}
+
+    def walk(path: str, module: nn.Module) -> None:
+        if id(module) not in found:
+            found[id(module)] = path, module
+            for name, child in vars(module).get("_modules", {}).items():
+                if child is not None:
+                    walk(printable(f"{path}.{name}".lstrip(".")), child)
+
+    for path, module in roots.items():
+        walk(path, module)
+    return list(found.values())
+
+
 def named_modules(roots: dict[str, nn.Module]) -> dict[int, str]:
     """The path of each module below the roots, by identity."""
-    paths: dict[int, str] = {}
-    for root, module in roots.items():
-        for path, child in module.named_modules():
-            paths.setdefault(id(child), ".".join(filter(None, (root, path))))
-    return paths
+    return {id(module): path for path, module in modules_below(roots)}
+
+
+def parameters_of(roots: dict[str, nn.Module]) -> dict[str, nn.Parameter]:
+    """Every parameter below the roots once, tied ones by their first name."""
+    found: dict[int, tuple[str, nn.Parameter]] = {}
+    for path, module in modules_below(roots):
+        for name, weight in vars(module).get("_parameters", {}).items():
+            if weight is not None:
+                found.setdefault(id(weight), (f"{path}.{name}".lstrip("."), weight))
+    return dict(found.values())
 
 
 def refuse_lazy(roots: dict[str, nn.Module]) -> None:
     """Raises TraceError where a parameter gets its shape from the first call only."""
-    for root in roots.values():
-        for name, weight in root.named_parameters():
-            if nn.parameter.is_lazy(weight):
-                raise TraceError(f"parameter {name!r} has no shape yet: call the lazy module once before it is traced")
+    for name, weight in parameters_of(roots).items():
+        if nn.parameter.is_lazy(weight):
+            raise TraceError(f"parameter {name!r} has no shape yet: call the lazy module once before it is traced")
+
+
+def _scripted(module: nn.Module) -> Callable[[], None]:
+    """Puts back what a scripted module keeps outside of Python: parameters, buffers, its mode."""
+    if not isinstance(module, torch.jit.ScriptModule):
+        return lambda: None
+    places: tuple[Any, ...] = module._parameters, module._buffers
+    before = [(place, dict(place.items())) for place in places]
+    training = module.training
+
+    def put_back() -> None:
+        for place, content in before:
+            for name, value in content.items():
+                place[name] = value
+        if module.training is not training:
+            module.training = training
+
+    return put_back
 
 
 @contextmanager
 def preserved(roots: dict[str, nn.Module]) -> Iterator[None]:
-    """Puts back every attribute of every module, and the random state of torch, numpy and Python."""
-    modules = {id(m): m for root in roots.values() for m in root.modules()}
-    before = []
-    for module in modules.values():
-        held = {name: dict(value) for name, value in module.__dict__.items() if isinstance(value, dict)}
-        before.append((module, dict(module.__dict__), held))
+    """Puts back every attribute of every module, and the random state of torch, numpy and Python.
+
+    What the attributes hold, if it can change, is `snapshot.undone`'s.
+    """
+    before = [(m, type(m), dict(vars(m)), _scripted(m)) for _, m in modules_below(roots)]
     python_state, numpy_state = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -74,13 +129,13 @@ def preserved(roots: dict[str, nn.Module]) -> Iterator[None]:
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
-        for module, attributes, held in before:
+        for module, kind, attributes, put_back in before:
+            if type(module) is not kind:
+                object.__setattr__(module, "__class__", kind)
             # through __dict__, for nn.Module.__setattr__ has opinions
-            module.__dict__.clear()
-            module.__dict__.update(attributes)
-            for name, content in held.items():
-                attributes[name].clear()
-                attributes[name].update(content)
+            vars(module).clear()
+            vars(module).update(attributes)
+            put_back()
 
 
 def _stride(tensor: torch.Tensor, channels_last: bool) -> tuple[int, ...]:
@@ -118,11 +173,12 @@ def put_fakes_in(
         named[name] = fake
         return fake
 
-    for root, module in roots.items():
-        for path, child in module.named_modules():
-            prefix = ".".join(filter(None, (root, path)))
-            for held in (child._parameters, child._buffers, child.__dict__):
-                for name, value in held.items():
-                    if isinstance(value, torch.Tensor):
-                        held[name] = fake_of(value, ".".join(filter(None, (prefix, name))))
+    for path, module in modules_below(roots):
+        own = vars(module)
+        for held in (own.get("_parameters", {}), own.get("_buffers", {}), own):
+            for name, value in held.items():
+                if isinstance(value, torch.Tensor):
+                    fake = fake_of(value, printable(f"{path}.{name}".lstrip(".")))
+                    # a dict that refuses to be changed is one all the same
+                    dict.__setitem__(held, name, fake) if isinstance(held, dict) else held.__setitem__(name, fake)
     return named

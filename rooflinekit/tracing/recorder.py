@@ -16,9 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.tracing.assumed import Assumed, note_decided
 from rooflinekit.tracing.calls import ModuleCalls, Progress
-from rooflinekit.tracing.finite import answer
-from rooflinekit.tracing.memory import OpMemory
+from rooflinekit.tracing.control import CONTROL
+from rooflinekit.tracing.memory import OpMemory, fake_like
+from rooflinekit.tracing.shares import note
 from rooflinekit.tracing.sparse import held, is_sparse, note_result
 from rooflinekit.tracing.symbols import Symbols
 from rooflinekit.tracing.tensors import (
@@ -65,7 +67,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Compilation is switched off for the whole trace: not again for every op."""
         return False
 
-    def __init__(self, symbols: Symbols, paths: dict[int, str], progress: Progress | None = None) -> None:
+    def __init__(
+        self, symbols: Symbols, paths: dict[int, str], assumed: Assumed, progress: Progress | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Op] = []
         self.fx = fx.Graph()
@@ -73,6 +77,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.gradients: tuple[TensorSpec, ...] = ()
         self.held: dict[str, str] = {}  # memory → the last op while a module's call still holds it
         self.calls = ModuleCalls(paths, progress, self._returned)
+        self.assumed = assumed
+        assumed.follow(lambda: self.calls.module(self.phase))
         self._symbols = symbols
         self._memory = OpMemory(symbols.fake)
         self._recording = True
@@ -132,9 +138,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return function.decompose(*args, **kwargs)
         if not self._recording:
-            return function(*args, **kwargs)
+            number = self._number(function, args)
+            return function(*args, **kwargs) if number is None else number
         if not isinstance(function, torch._ops.OpOverload):
             # A higher-order operator: its arguments are functions and graphs too, and have no schema.
+            if function.name() in CONTROL:
+                with self:
+                    return CONTROL[function.name()](self.assumed, function, args)
             output: Any = function(*args, **kwargs)
             flat = pytree.tree_leaves((args, kwargs))
             self._record_whole(function, [leaf for leaf in flat if isinstance(leaf, torch.Tensor)], output)
@@ -147,15 +157,35 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         }
         sparse = self._sparse and any(map(is_sparse, args))
         with self._symbols.inside_op():
-            output = answer(function, args)
+            output = self._decided(function, args, kwargs)
             if output is None:
                 output = function(*args, **kwargs) if sparse else self._memory.call(function, args, kwargs, attrs)
+        note(function, args, output)
+        named = self.assumed.named(function, args)
+        if named is not None:
+            attrs["named"] = self._symbols.size(named)
         if sparse:
             attrs["held"] = held(args, self._symbols.size)
         if is_sparse(output):
             self._sparse = True
             note_result(_schema(function)[0].partition(".")[2], args, output)
         self._record(function, args, kwargs, output, attrs, tensors)
+        return output
+
+    def _number(self, function: Any, args: Sequence[Any]) -> Any:
+        return self.assumed.number(function, args, optimizing=self.phase is Phase.OPTIMIZER)
+
+    def _decided(self, function: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The result of an operator where numbers decide it; None for every other."""
+        number = self._number(function, args)
+        if number is not None:
+            return number
+        made = self.assumed.made(function, args, kwargs)
+        if made is None:
+            return None
+        tensors = tuple(fake_like(self._symbols.fake, one.shape, one.stride, one.dtype) for one in made)
+        output: Any = tensors[0] if len(function._schema.returns) == 1 else tensors
+        note_decided(function, args, output)
         return output
 
     def _record(
@@ -214,19 +244,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _outputs(self, output: Any, node: fx.Node, args: Sequence[Any]) -> Iterator[TensorSpec]:
         reshaped = torch.Tag.inplace_view in getattr(node.target, "tags", ())
-        single = isinstance(output, torch.Tensor)
-        parts = (output,) if single else output if isinstance(output, list | tuple) else ()
-        for i, part in enumerate(parts):
-            if not isinstance(part, torch.Tensor):
-                continue
+        for place, part in _placed(output):
             known: TensorSpec | None = getattr(part, SPEC, None)
             if known is not None and not reshaped:  # written in place
                 setattr(part, NODE, node)
                 yield known
             else:
-                item = node if single else self.fx.call_function(operator.getitem, (node, i))
-                name = node.name if single else f"{node.name}.{i}"
-                yield self._remember(part, name, Role.ACTIVATION, item, args)
+                item = node
+                for i in place:
+                    item = self.fx.call_function(operator.getitem, (item, i))
+                yield self._remember(part, ".".join((node.name, *map(str, place))), Role.ACTIVATION, item, args)
 
     def _remember(
         self, tensor: torch.Tensor, name: str, role: Role, node: fx.Node, args: Sequence[Any] = ()
@@ -234,10 +261,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Notes on the tensor itself what is known of it: a table would keep it alive, and then autograd would copy
         gradients that it else hands over."""
         sizes = self._symbols.size
+        shape = tuple(map(sizes, tensor.shape))
+        if any(map(self._symbols.unknown, shape)):
+            raise self.assumed.unknown_size(shape)
         stride = None if known_contiguous(tensor) else tuple(map(sizes, tensor.stride()))
         spec = TensorSpec(
             name=name,
-            shape=tuple(map(sizes, tensor.shape)),
+            shape=shape,
             dtype=_DTYPES[tensor.dtype],
             role=role,
             stride=stride,
@@ -267,14 +297,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, list | tuple):
             return tuple(self._value(item, tensors) for item in value)
         if isinstance(value, torch.SymInt):
-            return self._symbols.size(value)
+            return self._known(self._symbols.size(value))
         if isinstance(value, torch.dtype):
             return _DTYPES.get(value, str(value))
         if value is None or isinstance(value, bool | int | float | complex | str):
             return value
         if isinstance(value, torch.SymFloat | torch.SymBool):
-            return self._symbols.expression(value.node.expr)
+            return self._known(self._symbols.expression(value.node.expr))
         return str(value)  # layouts, devices, generators
+
+    def _known(self, size: Any) -> Any:
+        """A number that stands in a tensor is a name as others are: no size hangs on it."""
+        return str(size) if self._symbols.unknown(size) else size
 
     def _fx_value(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -284,3 +318,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, torch.SymInt):
             return self._symbols.size(value)
         return value
+
+
+def _placed(output: Any, place: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], torch.Tensor]]:
+    """The tensors of a result, each with its place in it: gradients of a list of weights are a list in a tuple."""
+    if isinstance(output, torch.Tensor):
+        yield place, output
+    elif isinstance(output, list | tuple):
+        for i, part in enumerate(output):
+            yield from _placed(part, (*place, i))

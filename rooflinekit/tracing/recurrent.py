@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn import functional
 
-from rooflinekit.tracing.autocast import region_format
+from rooflinekit.tracing.autocast import lowered, region_format, switched_off
 from rooflinekit.tracing.finite import note_elements
 
 #: Modes of `aten._cudnn_rnn`.
@@ -27,8 +28,12 @@ def _run(
     train: bool,
     bidirectional: bool,
     batch_first: bool,
+    batch_sizes: Sequence[Any] = (),
 ) -> tuple[torch.Tensor, ...]:
-    """Output and last states. `hidden` is [layers·directions, batch, size]: the projection's size if there is one."""
+    """Output and last states. `hidden` is [layers·directions, batch, size]: the projection's size if there is one.
+
+    batch_sizes: of packed sequences, x being [t·b, …].
+    """
     size = hidden.shape[2] if cell is None else cell.shape[2]
     projection = hidden.shape[2] if hidden.shape[2] != size else 0
     each = 2 + 2 * has_biases + bool(projection)
@@ -36,7 +41,7 @@ def _run(
     buffer = torch.empty(0, dtype=region_format() or x.dtype, device=x.device)
     output, hidden_out, cell_out, *_ = torch.ops.aten._cudnn_rnn(
         x, list(weights), each, buffer, hidden, cell, mode, size, projection, num_layers, batch_first, dropout, train,
-        bidirectional, [], None,
+        bidirectional, batch_sizes, None,
     )  # fmt: skip
     return (output, hidden_out) if cell is None else (output, hidden_out, cell_out)
 
@@ -63,6 +68,42 @@ rnn_tanh = functools.partial(_one_state, _TANH)
 rnn_relu = functools.partial(_one_state, _RELU)
 
 
+# --- cells: one step, with products of their own ---------------------------------------------------------------
+
+
+def lstm_cell(
+    x: torch.Tensor, states: Sequence[torch.Tensor], w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two products, and a kernel for the gates: x [b, i], states [b, h], weights [4·h, i] and [4·h, h]."""
+    x, states, w_x, w_h, b_x, b_h = lowered(x, states, w_x, w_h, b_x, b_h)
+    hidden, cell = states
+    with switched_off():
+        gates = torch.matmul(x, w_x.t()), torch.matmul(hidden, w_h.t())
+        new_hidden, new_cell, _ = torch.ops.aten._thnn_fused_lstm_cell(*gates, cell, b_x, b_h)
+    return new_hidden, new_cell
+
+
+def gru_cell(x: torch.Tensor, hidden: torch.Tensor, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None) -> Any:
+    """Two products, and a kernel for the gates: x [b, i], state [b, h], weights [3·h, i] and [3·h, h]."""
+    x, hidden, w_x, w_h, b_x, b_h = lowered(x, hidden, w_x, w_h, b_x, b_h)
+    with switched_off():
+        gates = torch.matmul(x, w_x.t()), torch.matmul(hidden, w_h.t())
+        return torch.ops.aten._thnn_fused_gru_cell(*gates, hidden, b_x, b_h)[0]
+
+
+def _plain_cell(
+    activation: Any, x: torch.Tensor, hidden: torch.Tensor, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None
+) -> Any:
+    """As PyTorch, which asks for the batch as a number on its way."""
+    x, hidden, w_x, w_h, b_x, b_h = lowered(x, hidden, w_x, w_h, b_x, b_h)
+    with switched_off():
+        return activation(functional.linear(hidden, w_h, b_h).add_(functional.linear(x, w_x, b_x)))
+
+
+rnn_tanh_cell = functools.partial(_plain_cell, torch.tanh)
+rnn_relu_cell = functools.partial(_plain_cell, torch.relu)
+
+
 # --- packed sequences: as if each were as long as the longest, for how long they are stands in numbers --------
 
 
@@ -75,11 +116,12 @@ def _packed(
     weights: Sequence[torch.Tensor],
     options: Sequence[Any],
 ) -> tuple[torch.Tensor, ...]:
-    """The layer over [t, b, …]; output as packed as the data."""
-    x = data.view(sizes.shape[0], -1, *data.shape[1:])
+    """The layer over [t·b, …]. Of the batch sizes the first stands for all, as there are so many steps of it."""
+    batch = hidden.shape[1]
     has_biases, layers, dropout, train, bidirectional = options
-    output, *states = _run(mode, x, hidden, cell, weights, has_biases, layers, dropout, train, bidirectional, False)
-    return (output.reshape(-1, output.shape[2]), *states)
+    return _run(
+        mode, data, hidden, cell, weights, has_biases, layers, dropout, train, bidirectional, False, [batch]
+    )  # fmt: skip
 
 
 def pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -96,12 +96,38 @@ def _ctc_loss_backward(grad: torch.Tensor, log_probability: torch.Tensor, *rest:
     return (contiguous(log_probability.shape, log_probability.dtype),)
 
 
+def _lstm_cell(gates: torch.Tensor, _: torch.Tensor, cell: torch.Tensor, *biases: Any) -> tuple[Made, ...]:
+    """State and cell, and what backward needs of the four gates."""
+    state = contiguous(cell.shape, gates.dtype)
+    return state, contiguous(cell.shape, cell.dtype), contiguous(gates.shape, gates.dtype)
+
+
+def _lstm_cell_backward(
+    grad: Any, grad_cell: Any, cell: torch.Tensor, _: Any, gates: torch.Tensor, has_bias: bool
+) -> tuple[Made, ...]:
+    """Gradients of the gates, of the cell, and of a bias."""
+    bias = contiguous((gates.shape[1] if has_bias else 0,), gates.dtype)
+    return contiguous(gates.shape, gates.dtype), contiguous(cell.shape, cell.dtype), bias
+
+
+def _gru_cell(gates: torch.Tensor, _: torch.Tensor, hidden: torch.Tensor, *biases: Any) -> tuple[Made, ...]:
+    """State, and five numbers a state that backward needs: three gates, the state before, and the candidate's part."""
+    return contiguous(hidden.shape, hidden.dtype), contiguous((hidden.shape[0], 5 * hidden.shape[1]), gates.dtype)
+
+
+def _gru_cell_backward(grad: torch.Tensor, kept: torch.Tensor, has_bias: bool) -> tuple[Made, ...]:
+    """Gradients of both gates' products, of the state, and of both biases."""
+    batch, size = grad.shape
+    gates, bias = contiguous((batch, 3 * size), grad.dtype), contiguous((3 * size * has_bias,), grad.dtype)
+    return gates, gates, contiguous((batch, size), grad.dtype), bias, bias
+
+
 def _baddbmm(added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **factors: Any) -> tuple[Made, ...]:
     """torch's way forces every open size to its example."""
     return (contiguous((a.shape[0], a.shape[1], b.shape[2]), a.dtype),)
 
 
-def _broadcast(*tensors: torch.Tensor, **factors: Any) -> tuple[Made, ...]:
+def broadcast(*tensors: torch.Tensor, **factors: Any) -> tuple[Made, ...]:
     """Element by element; torch's way forces every open size to its example."""
     dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
     rank = max(tensor.dim() for tensor in tensors)
@@ -113,20 +139,65 @@ def _broadcast(*tensors: torch.Tensor, **factors: Any) -> tuple[Made, ...]:
     return (contiguous(shape, dtype),)
 
 
-def _nonzero(x: torch.Tensor) -> tuple[Made, ...]:
-    """As if no element were zero: how many are, stands in the numbers. One dimension after the other."""
-    return (Made((x.numel(), x.dim()), (1, x.numel()), torch.int64),)
+_COMPLEX = {torch.float16: torch.complex32, torch.float32: torch.complex64, torch.float64: torch.complex128}
+_REAL = {of: real for real, of in _COMPLEX.items()}
 
 
-def _masked_select(x: torch.Tensor, mask: torch.Tensor) -> tuple[Made, ...]:
-    (whole,) = _broadcast(x, mask)
-    return (contiguous((_count(whole.shape),), x.dtype),)
+def _fft_r2c(x: torch.Tensor, dims: Sequence[int], normalization: int, onesided: bool) -> tuple[Made, ...]:
+    """Of real numbers: along the last dimension named, the half that is not redundant; torch forces open sizes."""
+    shape: list[Any] = list(x.shape)
+    if onesided:
+        shape[dims[-1]] = shape[dims[-1]] // 2 + 1
+    return (contiguous(shape, _COMPLEX[x.dtype]),)
 
 
-def _index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> tuple[Made, ...] | None:
-    """With a mask among the indices, as if it named every element; None without one."""
-    if not any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
-        return None
+def _fft_c2c(x: torch.Tensor, *options: Any) -> tuple[Made, ...]:
+    return (contiguous(x.shape, x.dtype),)
+
+
+def _fft_c2r(x: torch.Tensor, dims: Sequence[int], normalization: int, last: Any) -> tuple[Made, ...]:
+    shape: list[Any] = list(x.shape)
+    shape[dims[-1]] = last
+    return (contiguous(shape, _REAL[x.dtype]),)
+
+
+def _grid(theta: torch.Tensor, size: Sequence[Any], align_corners: bool) -> tuple[Made, ...]:
+    """A place in the image for each element of the result, but its channels."""
+    return (contiguous((size[0], *size[2:], len(size) - 2), theta.dtype),)
+
+
+def _trilinear(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, in_a: Sequence[int], in_b: Sequence[int], in_c: Sequence[int],
+    summed: Sequence[int], unrolled: int = 1,
+) -> tuple[Made, ...]:  # fmt: skip
+    """Three factors, each with 1 where it lacks a dimension, broadcast; then dimensions are summed away."""
+    shapes = []
+    for factor, places in ((a, in_a), (b, in_b), (c, in_c)):
+        shape: list[Any] = list(factor.shape)
+        for place in sorted(places):
+            shape.insert(place, 1)
+        shapes.append(shape)
+    whole = [next((s for s in sizes if not isinstance(s, int) or s != 1), 1) for sizes in zip(*shapes, strict=True)]
+    return (contiguous([size for dim, size in enumerate(whole) if dim not in summed], a.dtype),)
+
+
+def _grouped_mm(
+    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, bias: Any = None, out_dtype: Any = None
+) -> tuple[Made, ...]:
+    """Products in groups; torch knows their sizes for bfloat16 alone, CUDA runs others one by one."""
+    dtype = out_dtype or a.dtype
+    if a.dim() == b.dim() == 2 and offs is not None:
+        return (contiguous((offs.shape[0], a.shape[0], b.shape[1]), dtype),)
+    lead = (a.shape[0],) if a.dim() == b.dim() == 3 else ()
+    return (contiguous((*lead, a.shape[-2], b.shape[-1]), dtype),)
+
+
+def _one_truth(x: torch.Tensor) -> tuple[Made, ...]:
+    return (Made((), (), torch.bool),)
+
+
+def indexed(x: torch.Tensor, indices: Sequence[torch.Tensor | None], trues: Callable[[torch.Tensor], Any]) -> list[Any]:
+    """Sizes of `x[indices]`, of masks those elements that `trues` says."""
     kept: list[Any] = []  # sizes of x that no index stands for, None where one does
     named: list[tuple[Any, ...]] = []
     for index in indices:
@@ -135,7 +206,7 @@ def _index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> tuple[Mad
             continue
         masks = index.dtype in (torch.bool, torch.uint8)
         kept += [None] * (index.dim() if masks else 1)
-        named.append((_count(index.shape),) if masks else tuple(index.shape))
+        named.append((trues(index),) if masks else tuple(index.shape))
     kept += x.shape[len(kept) :]
     rank = max(map(len, named))
     padded = [(1,) * (rank - len(shape)) + shape for shape in named]
@@ -144,10 +215,11 @@ def _index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> tuple[Mad
     apart = any(size is not None for size in kept[first:last])  # then the named dimensions go to the front
     rest = [size for size in kept if size is not None]
     before = 0 if apart else first
-    return (contiguous((*rest[:before], *common, *rest[before:]), x.dtype),)
+    return [*rest[:before], *common, *rest[before:]]
 
 
-def _count(shape: Sequence[Any]) -> Any:
+def count_of(shape: Sequence[Any]) -> Any:
+    """The product of sizes."""
     count: Any = 1
     for size in shape:
         count = count * size
@@ -165,16 +237,25 @@ RESAMPLING = (
 
 #: Operators whose results follow from their arguments' sizes; None where torch's own way will do.
 OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...] | None]] = {
-    _aten.index.Tensor: _index,
-    _aten.nonzero.default: _nonzero,
-    _aten.masked_select.default: _masked_select,
     _aten.native_batch_norm.default: _batch_norm,
     _aten.constant_pad_nd.default: _constant_pad,
     _aten.im2col.default: _im2col,
+    _aten._fft_r2c.default: _fft_r2c,
+    _aten._fft_c2c.default: _fft_c2c,
+    _aten._fft_c2r.default: _fft_c2r,
+    _aten.affine_grid_generator.default: _grid,
+    _aten._grouped_mm.default: _grouped_mm,
+    _aten._trilinear.default: _trilinear,
+    _aten._is_all_true.default: _one_truth,
+    _aten._is_any_true.default: _one_truth,
     _aten.col2im.default: _col2im,
-    _aten.addcmul.default: _broadcast,
-    _aten.addcdiv.default: _broadcast,
+    _aten.addcmul.default: broadcast,
+    _aten.addcdiv.default: broadcast,
     _aten.baddbmm.default: _baddbmm,
+    _aten._thnn_fused_lstm_cell.default: _lstm_cell,
+    _aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
+    _aten._thnn_fused_gru_cell.default: _gru_cell,
+    _aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
     _aten._ctc_loss.default: _ctc_loss,
     _aten._ctc_loss.Tensor: _ctc_loss,
     _aten._ctc_loss_backward.default: _ctc_loss_backward,

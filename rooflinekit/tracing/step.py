@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from rooflinekit.errors import InputError
 from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.release import Release
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
@@ -17,7 +19,7 @@ from rooflinekit.tracing.isolation import FAKE_DEVICE
 from rooflinekit.tracing.recorder import Recorder
 from rooflinekit.tracing.symbols import Symbols
 
-Mode = Literal["inference", "training"]
+Mode = Literal["inference", "training", "forward"]
 Loss = Callable[..., torch.Tensor]
 #: Builds an optimizer from parameters: `torch.optim.AdamW`, or a `functools.partial` of one.
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -36,7 +38,9 @@ class Step:
     optimizer: OptimizerFactory | None = None
     autocast: DType | None = None  # lower precision of a region around model and loss
     channels_last: bool = False  # model and inputs, as by `.to(memory_format=torch.channels_last)`
+    assume: Mapping[str, Any] = field(default_factory=dict)  # numbers that stand in tensors, by name
     like: Release | None = None  # the release that it runs on; None for the present one
+    inference_mode: bool = False  # within torch.inference_mode, instead of torch.no_grad
 
 
 def described(step: Step) -> Step:
@@ -76,6 +80,17 @@ def names_of(step: Step) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for leaf in leaves if isinstance(leaf, Input) for name in leaf.names))
 
 
+def first_names(step: Step) -> tuple[str, ...]:
+    """Names of first dimensions."""
+    leaves = pytree.tree_leaves((step.args, dict(step.kwargs), step.targets))
+    inputs = [leaf for leaf in leaves if isinstance(leaf, Input) and leaf.shape]
+    return tuple(dict.fromkeys(leaf.shape[0] for leaf in inputs if isinstance(leaf.shape[0], str)))
+
+
+#: Numbers of a tensor; beyond, torch cannot say how many bytes they are.
+_MOST = 2**58
+
+
 class InputMaker:
     """Puts fake tensors in the place of descriptions, and remembers their records."""
 
@@ -98,6 +113,9 @@ class InputMaker:
             name = "_".join([prefix, *words]).strip("_")
             if self._dtype is not None and value.dtype.is_floating:
                 value = Input(*value.shape, dtype=self._dtype)
+            edges = (self._symbols.examples[size] if isinstance(size, str) else size for size in value.shape)
+            if math.prod(edges) > _MOST:
+                raise InputError(f"input {name!r}: {value!r} has more than 2**58 numbers: choose smaller sizes")
             tensor = self._symbols.tensor(value, name, FAKE_DEVICE, channels_last=self._channels_last)
             self.specs.append(self._recorder.name_tensor(tensor, name, Role.INPUT))
             return tensor

@@ -6,9 +6,10 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import sympy
 import torch
@@ -21,8 +22,12 @@ from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.sizes import Size, simplest, symbol
 from rooflinekit.ir.validity import Condition, ForcedSize
 
+Ladder: TypeAlias = Iterator[dict[str, int]]
+
 _TORCH = str(Path(torch.__file__).parent)
-_OURS = str(Path(__file__).parent)
+_OURS = str(Path(__file__).parent.parent)
+_SYMBOLIC = str(Path(_TORCH) / "fx" / "experimental")
+_SYM_INT = str(Path(_TORCH) / "__init__.py")  # what a comparison of sizes in Python goes through
 
 
 class RecordingShapeEnv(ShapeEnv):
@@ -33,17 +38,20 @@ class RecordingShapeEnv(ShapeEnv):
         self.asked: dict[sympy.Basic, str] = {}  # question → "model.py:12"
         self.inside_op = False
         self.of_ops: set[sympy.Basic] = set()  # asked by an operator's own shape code
+        self.of_torch: set[sympy.Basic] = set()  # asked by torch's compiled code, on the way to operators
 
     def evaluate_expr(self, orig_expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
         """As in torch; a question that leaves a new guard is kept with its place."""
         before = len(self.guards), len(self.replacements)
         answer = super().evaluate_expr(orig_expr, *args, **kwargs)
         if (len(self.guards), len(self.replacements)) != before:
-            where = _caller()
+            where, inside = caller(), _inside_torch()
             for question in (orig_expr, *(guard.expr for guard in self.guards[before[0] :])):
                 self.asked.setdefault(question, where)
                 if self.inside_op:
                     self.of_ops.add(question)
+                if inside:
+                    self.of_torch.add(question)
         return answer
 
 
@@ -56,8 +64,17 @@ def _place(frames: Iterable[tuple[FrameType, int]]) -> str:
     return "an unknown line"
 
 
-def _caller() -> str:
+def caller() -> str:
+    """The line of the model's own code that runs: "model.py:12"."""
     return _place(traceback.walk_stack(sys._getframe(1)))
+
+
+def _inside_torch() -> bool:
+    """Whether it is torch's compiled code that asks, not a comparison in Python."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith((_SYMBOLIC, _OURS)):
+        frame = frame.f_back
+    return frame is None or frame.f_code.co_filename != _SYM_INT
 
 
 def place_of(error: BaseException) -> str:
@@ -81,6 +98,22 @@ def example_sizes(names: Iterable[str], given: Mapping[str, int], taken: Iterabl
     return examples
 
 
+def likely_sizes(names: Iterable[str], firsts: Iterable[str], given: Mapping[str, int], taken: Iterable[int]) -> Ladder:
+    """Further examples, for models that refuse small odd ones or make something else of them: of images, then of sound.
+
+    `firsts` are names of first dimensions, which batches are.
+    """
+    used, firsts = {*taken, *given.values(), 0, 1}, set(firsts)
+    for start, step in ((256, 32), (16_384, 512)):
+        small, large = count(6, 2), count(start, step)
+        examples = dict(given)
+        for name in names:
+            if examples.get(name, 1) == 1:
+                examples[name] = next(size for size in (small if name in firsts else large) if size not in used)
+                used.add(examples[name])
+        yield examples
+
+
 def channels_last_of(dimensions: int) -> torch.memory_format:
     """The layout with channels last of tensors with so many dimensions; the plain one where there is none."""
     return {4: torch.channels_last, 5: torch.channels_last_3d}.get(dimensions, torch.contiguous_format)
@@ -100,6 +133,7 @@ class Symbols:
         )
         self._to_user: dict[sympy.Symbol, sympy.Symbol] = {}
         self._known: dict[sympy.Basic, Size] = {}
+        self._ours = {symbol(name) for name in self.names}
 
     @contextmanager
     def inside_op(self) -> Iterator[None]:
@@ -146,6 +180,10 @@ class Symbols:
             found = self._known[expr] = simplest(self._translated(expr))
         return found
 
+    def unknown(self, size: Size) -> bool:
+        """Whether it hangs on a number that stands in a tensor."""
+        return not isinstance(size, int) and any(free not in self._ours for free in size.free_symbols)
+
     def _translated(self, expr: Any) -> Any:
         """The expression rebuilt from its leaves up: torch's functions become sympy's."""
         if not expr.args:
@@ -177,17 +215,32 @@ class Symbols:
         for guard in environment.guards:
             holds = self._translated(guard.expr)
             # An operator's own inequalities choose among CPU libraries and memory formats; its equalities are shape
-            # checks, and those hold for every device. Sizes are at least 2 anyway, which needs no saying.
+            # checks, and those hold for every device.
             choice = guard.expr in environment.of_ops and not isinstance(holds, sympy.Eq)
-            if holds.free_symbols and not choice and not _is_special_case(holds):
+            if holds.free_symbols and not choice and not self._special(guard.expr, holds):
                 where = environment.asked.get(guard.expr, "an unknown line")
                 found.setdefault(holds, Condition(holds=holds, where=where))
         return tuple(found.values())
 
+    def apart(self) -> tuple[sympy.Basic, ...]:
+        """Relations that hold but at sizes of which operators make something else: each open size is not 1, first."""
+        environment = self.fake.shape_env
+        if not isinstance(environment, RecordingShapeEnv):
+            return ()
+        forced = {size.name for size in self.forced()}
+        found = [sympy.Ne(symbol(name), 1) for name in self.names if name not in forced]
+        for guard in environment.guards:
+            holds = self._translated(guard.expr)
+            if holds.free_symbols and self._special(guard.expr, holds):
+                found.append(holds)
+        return tuple(dict.fromkeys(found))
 
-def _is_special_case(holds: sympy.Basic) -> bool:
-    """Whether it only sets a size apart from 0 or 1, as broadcasting and contiguity checks do."""
-    return isinstance(holds, sympy.Ne) and any(side in (0, 1) for side in holds.args)
+    def _special(self, question: sympy.Basic, holds: sympy.Basic) -> bool:
+        """Whether it sets a size apart from 0 or 1 as broadcasting and contiguity do, not the model's own code."""
+        environment = self.fake.shape_env
+        assert isinstance(environment, RecordingShapeEnv)
+        inside = question in environment.of_ops or question in environment.of_torch
+        return inside and isinstance(holds, sympy.Ne) and any(side in (0, 1) for side in holds.args)
 
 
 def _floor_div(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:

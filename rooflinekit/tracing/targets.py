@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +14,11 @@ import torch
 from torch import nn
 
 from rooflinekit.errors import RooflinekitError, TargetError, nearest
+from rooflinekit.files import read_json
 from rooflinekit.tracing.symbols import place_of
 
 _FORMS = (
-    "'timm:resnet50', 'transformers:GPT2LMHeadModel', 'transformers:path/to/config.json', "
+    "'timm:resnet50', 'torchvision:resnet50', 'transformers:GPT2LMHeadModel', 'transformers:path/to/config.json', "
     "'path/to/file.py:Name' or 'package.module:name'"
 )
 
@@ -38,7 +38,7 @@ def load_target(text: str, device: str = "meta") -> Target:
     the model's own initialization makes of them.
     """
     source, colon, name = text.partition(":")
-    if source not in ("timm", "transformers"):
+    if source not in ("timm", "transformers", "torchvision"):
         source, colon, name = text.rpartition(":")  # a drive letter has a colon too
     if not (source and colon and name):
         raise TargetError(f"target {text!r}: expected {_FORMS}")
@@ -46,6 +46,8 @@ def load_target(text: str, device: str = "meta") -> Target:
         return Target(name=name, model=_timm(name, device))
     if source == "transformers":
         return Target(name=Path(name).stem, model=_transformers(name, device))
+    if source == "torchvision":
+        return Target(name=name, model=_torchvision(name, device))
     return Target(name=name, model=_from_python(source, name, device))
 
 
@@ -54,6 +56,29 @@ def _timm(name: str, device: str) -> Any:
     if not timm.is_model(name):
         raise TargetError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
     return _built(lambda: timm.create_model(name), f"timm:{name}", device)
+
+
+def _torchvision(name: str, device: str) -> Any:
+    models = _library("torchvision.models")
+    if name not in models.list_models():
+        raise TargetError(f"torchvision has no model {name!r}{nearest(name, models.list_models())}")
+    # weights are neither loaded nor needed: detectors ask for their backbone's by default
+    backbone = {"weights_backbone": None} if name.partition("_")[0] in _WITH_BACKBONE else {}
+    return _built(lambda: models.get_model(name, weights=None, **backbone), f"torchvision:{name}", device)
+
+
+_WITH_BACKBONE = {
+    "fasterrcnn",
+    "maskrcnn",
+    "keypointrcnn",
+    "retinanet",
+    "fcos",
+    "ssd300",
+    "ssdlite320",
+    "deeplabv3",
+    "fcn",
+    "lraspp",
+}
 
 
 def _transformers(name: str, device: str) -> Any:
@@ -72,25 +97,24 @@ def _transformers(name: str, device: str) -> Any:
 
 
 def _transformers_config(transformers: Any, path: Path) -> tuple[str, Any]:
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TargetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise TargetError(f"{path}: not a JSON file: {error}") from error
+    fields = read_json(path, TargetError)
     if not isinstance(fields, dict):
         raise TargetError(f"{path}: expected a JSON object; got {type(fields).__name__}")
-    architectures = fields.get("architectures")
-    if not isinstance(architectures, list) or not architectures or not hasattr(transformers, str(architectures[0])):
+    architectures: Any = fields.get("architectures")
+    named = isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
+    if not named or not hasattr(getattr(transformers, str(architectures[0]), None), "config_class"):
         raise TargetError(
             f'{path}: expected "architectures" to list a transformers model, such as ["LlamaForCausalLM"]; '
-            f"got {architectures!r}"
+            f"got {architectures!r:.80}"
         )
     model_type = fields.pop("model_type", None)
-    if model_type not in transformers.CONFIG_MAPPING:
-        hint = nearest(str(model_type), transformers.CONFIG_MAPPING.keys())
-        raise TargetError(f'{path}: "model_type" {model_type!r} is unknown to transformers{hint}')
-    return str(architectures[0]), transformers.AutoConfig.for_model(model_type, **fields)
+    if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
+        hint = nearest(str(model_type)[:80], transformers.CONFIG_MAPPING.keys())
+        raise TargetError(f'{path}: "model_type" {model_type!r:.80} is unknown to transformers{hint}')
+    try:
+        return str(architectures[0]), transformers.AutoConfig.for_model(model_type, **fields)
+    except Exception as error:  # transformers checks some of the fields, and trips over others
+        raise TargetError(f"{path}: transformers refuses it: {type(error).__name__}: {error}") from error
 
 
 def _from_python(source: str, name: str, device: str) -> Any:
@@ -146,6 +170,10 @@ def _built(factory: Callable[[], Any], name: str, device: str) -> Any:
     try:
         with torch.device(device):
             return factory()
+    except (RuntimeError, NotImplementedError) as error:
+        if device != "meta" or "meta" not in str(error):
+            raise TargetError(f"{name}: cannot be built ({place_of(error)}): {error}") from error
+        return _built(factory, name, "cpu")  # it looks at numbers, such as a schedule's
     except Exception as error:
         raise TargetError(f"{name}: cannot be built ({place_of(error)}): {type(error).__name__}: {error}") from error
 
@@ -155,6 +183,7 @@ def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
+        name = name.partition(".")[0]
         raise TargetError(
             f"targets that begin with '{name}:' need {name}, which cannot be imported ({error}); "
             "pip install 'rooflinekit[models]'"
@@ -164,6 +193,11 @@ def _library(name: str) -> Any:
 _TORCHVISION_OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "deform_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, SymInt stride_h, "
+    "SymInt stride_w, SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, SymInt groups, "
+    "SymInt offset_groups, bool use_mask) -> Tensor",
+    "roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
+    "int sampling_ratio, bool aligned) -> Tensor",
 )
 _declared: list[torch.library.Library] = []
 
@@ -171,7 +205,7 @@ _declared: list[torch.library.Library] = []
 def declare_torchvision_operators() -> None:
     """Lets torchvision be imported where its compiled operators are missing, as with a CPU build of torch.
 
-    Its Python code looks these up by name on import; they are never run here.
+    Its Python code looks these up by name; they are never run here.
     """
     if _declared or importlib.util.find_spec("torchvision") is None:
         return
@@ -184,3 +218,6 @@ def declare_torchvision_operators() -> None:
         for schema in _TORCHVISION_OPERATORS:
             library.define(schema)  # type: ignore[no-untyped-call]
         _declared.append(library)
+        from torchvision import extension
+
+        extension._has_ops = lambda: True  # else its functions refuse before they ask for an operator

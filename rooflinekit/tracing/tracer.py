@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+import sympy
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from rooflinekit.errors import InputError, TraceError
+from rooflinekit.ir.assumption import Assumption
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.release import Release
-from rooflinekit.ir.sizes import check_dims
+from rooflinekit.ir.sizes import check_dims, symbol
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.ir.validity import Condition, ForcedSize
+from rooflinekit.tracing.assumed import Assumed
 from rooflinekit.tracing.calls import Progress
-from rooflinekit.tracing.failures import readable_errors
+from rooflinekit.tracing.eager_view import eager_view
+from rooflinekit.tracing.failures import NO_NUMBERS, readable_errors
 from rooflinekit.tracing.gpu_view import gpu_view
-from rooflinekit.tracing.isolation import modules_of, named_modules, preserved, put_fakes_in, refuse_lazy
+from rooflinekit.tracing.isolation import (
+    modules_below,
+    modules_of,
+    name_of,
+    named_modules,
+    parameters_of,
+    preserved,
+    put_fakes_in,
+    refuse_lazy,
+)
 from rooflinekit.tracing.recorder import Recorder
-from rooflinekit.tracing.step import InputMaker, Step, described, names_of, with_numbers
-from rooflinekit.tracing.symbols import Symbols, example_sizes
+from rooflinekit.tracing.snapshot import undone
+from rooflinekit.tracing.step import InputMaker, Step, described, first_names, names_of, with_numbers
+from rooflinekit.tracing.surroundings import alone, undisturbed
+from rooflinekit.tracing.symbols import Symbols, example_sizes, likely_sizes
 from rooflinekit.tracing.tensors import parts_of
 
 
@@ -41,7 +56,9 @@ class Trace:
     held: Mapping[str, str]
     dims: tuple[str, ...]
     conditions: tuple[Condition, ...]
+    apart: tuple[sympy.Basic, ...]
     forced: tuple[ForcedSize, ...]
+    assumptions: tuple[Assumption, ...]
     fx: fx.Graph
 
 
@@ -50,40 +67,79 @@ def trace(
     *,
     dtype: DType | None = None,
     sizes: Mapping[str, int] | None = None,
-    fixed: bool = False,
+    fixed: bool | Collection[str] = False,
     progress: Progress | None = None,
 ) -> Trace:
     """Records every operator of one step on fake tensors: no weights, no data, no GPU.
 
     `dtype` converts the floating-point weights and inputs, like `model.to(dtype)`. `sizes` are the example values
-    of named sizes; with `fixed` those named in it are traced as plain numbers. A size that cannot stay open is traced
-    at its example and reported. The model is left as it was.
+    of named sizes; with `fixed` those named in it, or those that `fixed` names, are traced as numbers. A size that
+    cannot stay open is traced at its example and reported. The model, torch and the process are left as they were,
+    whatever happens. Traces of several threads wait for one another.
 
     Raises InputError or SizeError for inputs that make no sense, TraceError for a model that cannot be traced.
     """
-    step = described(step)
-    given = check_dims(sizes or {}, names_of(step))
+    with alone():
+        return _trace(described(step), dtype, sizes or {}, fixed, progress)
+
+
+def _trace(
+    step: Step,
+    dtype: DType | None,
+    sizes: Mapping[str, int],
+    fixed: bool | Collection[str],
+    progress: Progress | None,
+) -> Trace:
+    given = check_dims(sizes, names_of(step))
     if fixed:
-        step, given = with_numbers(step, given), {}
+        numbers = {name: size for name, size in given.items() if fixed is True or name in fixed}
+        step, given = with_numbers(step, numbers), {name: given[name] for name in given.keys() - numbers.keys()}
     roots = modules_of(step.model)
     refuse_lazy(roots)
     names = names_of(step)
-    taken = {size for root in roots.values() for weight in root.parameters() for size in weight.shape}
+    taken = {size for weight in parameters_of(roots).values() for size in weight.shape}
     examples = example_sizes(names, given, taken)
 
-    def at(numbers: Sequence[str]) -> Trace:
+    def at(numbers: Sequence[str], examples: Mapping[str, int] = examples) -> Trace:
         """The trace with some of the sizes as numbers."""
         left = with_numbers(step, {name: examples[name] for name in numbers})
         return _traced(left, roots, Symbols(names_of(left), examples), dtype, progress)
 
+    further = [] if set(names) <= given.keys() else list(likely_sizes(names, first_names(step), given, taken))
     try:
-        return at(())
+        found = at(())
     except TraceError as error:
         if names:
-            return _with_fewer_open(at, names, examples, error)
-        if "shape_env" not in error.reason:
+            return _with_other_sizes(at, further, error) or _with_fewer_open(at, names, examples, error)
+        if "shape_env" not in error.reason and error.reason != NO_NUMBERS:
             raise
-        return _traced(step, roots, Symbols((), examples, always_open=True), dtype, progress)  # for nested tensors
+        # nested tensors, and numbers that stand for themselves, take torch's symbols where nothing is open
+        return _traced(step, roots, Symbols((), examples, always_open=True), dtype, progress)
+    return found if _holds_at_one_of(found, further) else _with_other_sizes(at, further) or found
+
+
+def _holds_at_one_of(trace: Trace, further: Sequence[Mapping[str, int]]) -> bool:
+    """Whether it is not one of small sizes alone."""
+    return not further or any(_holds_at(trace, sizes) for sizes in further)
+
+
+def _holds_at(trace: Trace, sizes: Mapping[str, int]) -> bool:
+    values = {symbol(name): size for name, size in sizes.items()}
+    return all(condition.holds.xreplace(values) != sympy.false for condition in trace.conditions)
+
+
+def _with_other_sizes(
+    at: Callable[..., Trace], further: Sequence[Mapping[str, int]], error: TraceError | None = None
+) -> Trace | None:
+    """The trace at the first of further examples that the model accepts; None where it is not for the sizes."""
+    if error is not None and error.reason == NO_NUMBERS:
+        return None
+    for examples in further:
+        with suppress(TraceError):
+            found = at((), examples)
+            if not found.forced:
+                return found
+    return None
 
 
 def _with_fewer_open(
@@ -104,20 +160,23 @@ def _with_fewer_open(
 def _traced(
     step: Step, roots: dict[str, nn.Module], symbols: Symbols, dtype: DType | None, progress: Progress | None
 ) -> Trace:
-    with preserved(roots):
+    modules = [module for _, module in modules_below(roots)]
+    with undisturbed(), undone(step.model, modules), preserved(roots):
         paths = named_modules(roots)
         converted = None if dtype is None else getattr(torch, dtype.value)
         weights = put_fakes_in(roots, converted, symbols.fake, channels_last=step.channels_last)
-        recorder = Recorder(symbols, paths, progress)
+        recorder = Recorder(symbols, paths, Assumed(step.assume, symbols), progress)
         specs = [recorder.name_tensor(w, name, _role(w)) for name, w in weights.items()]
         make = InputMaker(recorder, symbols, dtype, channels_last=step.channels_last)
         args, kwargs, targets = make(step.args, "arg"), make(step.kwargs, ""), make(step.targets, "target")
         modes = (
             readable_errors(step.model, recorder),
+            torch.jit.optimized_execution(False),  # type: ignore[attr-defined]  # scripted ones as they are written
             torch.compiler.set_stance("force_eager"),  # compiled parts are traced through their originals
             symbols.fake,
             recorder,
             recorder.calls.followed(),
+            eager_view(),
             gpu_view(fused_attention=step.like is None or step.like.fuses_attention),
         )
         with ExitStack() as stack:
@@ -140,7 +199,7 @@ def _collected(
     recorder.close(leaves)
     model = step.model
     return Trace(
-        name=type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "model"),
+        name=name_of(model, "model"),
         inputs=tuple(inputs),
         weights=tuple(weights),
         outputs=tuple(map(recorder.spec, leaves)),
@@ -149,23 +208,27 @@ def _collected(
         held=MappingProxyType(recorder.held),
         dims=symbols.names,
         conditions=symbols.conditions(),
+        apart=symbols.apart(),
         forced=symbols.forced(),
+        assumptions=recorder.assumed.found,
         fx=recorder.fx,
     )
 
 
-def _run(step: Step, args: Any, kwargs: Any, targets: Any, roots: Mapping[str, nn.Module], recorder: Recorder) -> Any:
+def _run(step: Step, args: Any, kwargs: Any, targets: Any, roots: dict[str, nn.Module], recorder: Recorder) -> Any:
     """The step itself. Modules are put in the mode of the step; `preserved` puts them back."""
-    modules = [module for root in roots.values() for module in root.modules()]
+    modules = [module for _, module in modules_below(roots)]
     if step.mode == "inference":
         for module in modules:
             module.training = False
-        with torch.no_grad(), _region(step):
-            return step.model(*args, **kwargs)
-    if not any(root.training for root in roots.values()):
+    elif not any(root.training for root in roots.values()):
         for module in modules:
             module.training = True
-    parameters = list(dict.fromkeys(p for root in roots.values() for p in root.parameters() if p.requires_grad))
+    if step.mode != "training":
+        # The ops of a region of inference are the same, but fake tensors would show some of them whole.
+        with torch.no_grad(), _region(step):
+            return step.model(*args, **kwargs)
+    parameters = [weight for weight in parameters_of(roots).values() if weight.requires_grad]
     optimizer = None if step.optimizer is None else multi_tensor(step.optimizer(parameters), step.like)
     if step.like is not None and not step.like.drops_gradients:
         _keep_gradients(parameters, recorder)

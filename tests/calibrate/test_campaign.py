@@ -45,6 +45,15 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
     assert found.rows["seconds"].tolist() == [0.00041, 0.00041]
 
 
+def test_how_many_calls_were_timed_in_a_row(tmp_path: Path) -> None:
+    file = tmp_path / "run.csv"
+    file.write_text(HEAD + "# calls: 54\n" + COLUMNS + ROW)
+    assert read_campaign(file).calls == 54
+    assert campaign().calls == float("inf")  # nobody says: so many that the board is warm
+    wrong = refused(file, HEAD + "# calls: few\n" + COLUMNS + ROW)
+    assert wrong == "calls: expected a positive integer; got 'few'"
+
+
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "deeper" / "still" / "run.csv"
     written = campaign()
@@ -203,7 +212,7 @@ def test_a_new_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
         ),
         (
             b"\x89PNG\r\n\x1a\n" + b"\x00" * 50,
-            "not a campaign: 'utf-8' codec can't decode byte 0x89 in position 0: invalid start byte",
+            "is no text in UTF-8: invalid start byte at byte 0",
         ),
     ],
 )
@@ -213,7 +222,7 @@ def test_what_is_not_a_campaign(tmp_path: Path, content: str | bytes, message: s
 
 def test_rubbish_behind_good_rows(tmp_path: Path) -> None:
     assert refused(tmp_path / "run.csv", (HEAD + COLUMNS + ROW).encode() + b"\xff\xfe").startswith(
-        "not a campaign: 'utf-8' codec can't decode byte 0xff"
+        "is no text in UTF-8: invalid start byte"
     )
 
 
@@ -232,8 +241,8 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.csv", tmp_path):
-        with pytest.raises(CampaignError, match=f"^{re.escape(str(path))}: not a campaign: "):
+    for path, reason in ((tmp_path / "none.csv", "cannot be read: No such file"), (tmp_path, "is a directory")):
+        with pytest.raises(CampaignError, match=f"^{re.escape(str(path))}: {reason}"):
             read_campaign(path)
 
 

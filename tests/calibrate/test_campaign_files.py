@@ -73,7 +73,7 @@ def test_what_is_wrong_with_each(tmp_path: Path) -> None:
         # four lines of head and the columns come first
         rows: "line 7: seconds: expected a positive number; got -2e-05",
         none: "cannot be read: No such file or directory",
-        tmp_path: "cannot be read: Is a directory",
+        tmp_path: "is a directory; expected a file",
     }
 
 

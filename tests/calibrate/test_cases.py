@@ -14,16 +14,19 @@ import rooflinekit as rk
 from rooflinekit.calibrate.cases import candidates
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model.columns import work_of
+from rooflinekit.model.convolution_forms import library_of
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.work import (
     ATTENTION,
-    BACKWARD,
     CONVOLUTION,
-    DEPTHWISE,
-    DEPTHWISE_SUMS,
+    FEW,
+    FOURIER,
+    NAIVE,
     PLAIN,
     SCALED,
+    VOLUME,
     WINOGRAD,
     Work,
 )
@@ -225,11 +228,11 @@ def test_layer_norm_in_half_precision_writes_its_statistics_in_fp32() -> None:
 @pytest.mark.parametrize(
     ("op", "counts", "accesses"),
     [
-        # 24 elements of 2 bytes. RMS norm: square, sum, times 1/σ, gain; the row is read twice and written once, and
-        # the gain is loaded beside each element
-        ("llm_norm", Counts(0, 96, 0, 48, 48), 96),
+        # 24 elements of 2 bytes. RMS norm: square, sum, times 1/σ, gain; the row is read twice, and the gain is loaded
+        # beside each element
+        ("llm_norm", Counts(0, 96, 0, 48, 48), 72),
         # rotary embedding: x·cos + turned x·sin; cosine or sine is loaded beside each element
-        ("llm_rope", Counts(0, 72, 0, 48, 48), 72),
+        ("llm_rope", Counts(0, 72, 0, 48, 48), 48),
         # sum: two reads, by PyTorch's kernel, which loads several at once
         ("llm_add", Counts(0, 24, 0, 96, 48), 0),
     ],
@@ -242,7 +245,7 @@ def test_serving_kernels(op: str, counts: Counts, accesses: int) -> None:
     assert work.recent.bytes.tolist() == [48.0]
 
 
-@pytest.mark.parametrize(("op", "read", "accesses"), [("llm_act", 96, 72), ("llm_gelu", 48, 48)])
+@pytest.mark.parametrize(("op", "read", "accesses"), [("llm_act", 96, 48), ("llm_gelu", 48, 24)])
 def test_traffic_of_serving_activations(op: str, read: float, accesses: int) -> None:
     # a gated activation reads gate and input; both write 24 elements of 2 bytes
     (work,) = works(op, "fp16", rows=4, cols=6)
@@ -299,49 +302,109 @@ def _convolution_kernel(op: str, case: tuple[int, ...], groups: int = 1) -> Kern
     return kernel
 
 
-@pytest.mark.parametrize("case", CONVOLUTIONS)
+def _labelled(work: Work) -> tuple[object, ...]:
+    """What an algorithm computes, moves and is launched as."""
+    (way,), (engine,), chain = work.products.way, work.engine, (*work.links, *work.starts, *work.waits)
+    return (way, bool(engine), chain, tuple(gemms(work)), *_counts(work))
+
+
+def _algorithms(kernel: Kernel, library: str) -> set[tuple[object, ...]]:
+    """Of a traced layer's kernel, in one library."""
+    found = [k for k in (kernel, *kernel.alternatives) if k.library in ("", library)]
+    return {_labelled(work_of([k])) for k in found}
+
+
+@pytest.mark.parametrize("case", [*CONVOLUTIONS, (2, 16, 8, 7, 5, 3, 3, 1, 1), (2, 16, 8, 9, 9, 5, 5, 1, 0)])
 @pytest.mark.parametrize("op", ["conv_fwd", "conv_bwd_data", "conv_bwd_weight"])
-def test_convolutions(op: str, case: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("gpu", ["nvidia-p4", "amd-mi50"])
+def test_convolutions_are_those_of_a_traced_layer(op: str, case: tuple[int, ...], gpu: str) -> None:
+    device = rk.load_device(gpu)
+    rows = pd.DataFrame([{"op": op, "dtype": "fp32", **_convolution_sizes(case)}])
+    found = [(works, where) for works, where in candidates(op, rows, device) if where is None or where.all()]
     kernel = _convolution_kernel(op, case)
-    (work,) = works(op, **_convolution_sizes(case))
-    assert _counts(work) == _counts_of(kernel.cost)
-    assert gemms(work) == [_shape(gemm) for gemm in kernel.cost.gemms]
-    spread = CONVOLUTION if op == "conv_fwd" else BACKWARD
-    assert work.products.way.tolist() == [PLAIN if case[5:7] == (1, 1) else spread]
+    assert {_labelled(work) for (work,), _ in found} == _algorithms(kernel, library_of(device))
+    assert _counts(found[0][0][0]) == _counts_of(kernel.cost)
 
 
-@pytest.mark.parametrize("case", [(2, 3, 8, 12, 10, 3, 3, 1, 1), (2, 16, 8, 7, 5, 3, 3, 1, 1)])
-@pytest.mark.parametrize("op", ["conv_fwd", "conv_bwd_data"])
-def test_winograd(op: str, case: tuple[int, ...]) -> None:
-    kernel = _convolution_kernel(op, case)
-    assert len(kernel.alternatives) == 2
-    for algorithm, other in enumerate(kernel.alternatives, start=1):
-        (work,) = works(op, algorithm=algorithm, **_convolution_sizes(case))
-        assert _counts(work) == _counts_of(other.cost)
-        assert gemms(work) == [_shape(gemm) for gemm in other.cost.gemms]
-        assert work.products.way.tolist() == [WINOGRAD]
-
-
-@pytest.mark.parametrize("op", ["conv_fwd", "conv_bwd_data"])
-def test_winograd_without_padding(op: str) -> None:
-    """Blocks are those of what is written: 7×7 of the output, 9×9 of the gradient of the input."""
-    case = (2, 16, 8, 9, 9, 3, 3, 1, 0)
-    kernel = _convolution_kernel(op, case)
-    (work,) = works(op, algorithm=1, **_convolution_sizes(case))
-    assert gemms(work) == [_shape(gemm) for gemm in kernel.alternatives[0].cost.gemms]
+# [2·5·4, 16] products with [16, 8]: 4×4 blocks of 2×2 outputs in a tile of 7×5 take 16 products of m = 2·4·3 blocks
+def test_winograd() -> None:
+    sizes = _convolution_sizes((2, 16, 8, 7, 5, 3, 3, 1, 1))
+    forward = [works("conv_fwd", algorithm=i, **sizes)[0] for i in (1, 2)]
+    assert [gemms(work) for work in forward] == [[(16, 24, 8, 16)], [(36, 2 * 2 * 2, 8, 16)]]
+    # the larger writes 36·(8·16 + 8·8) numbers of 4 bytes, and reads them again
+    plain = works("conv_fwd", **sizes)[0]
+    assert [float(w.read_bytes[0] - plain.read_bytes[0]) for w in forward] == [0, 4 * 36 * (8 * 16 + 8 * 8)]
+    # of the weight: blocks are what is summed over
+    weight = [works("conv_bwd_weight", algorithm=i, **sizes)[0] for i in (1, 2)]
+    assert [gemms(work) for work in weight] == [[(16, 8, 16, 24)], [(36, 8, 16, 8)]]
 
 
 @pytest.mark.parametrize(
     ("op", "dtype", "case"),
     [
         ("conv_fwd", "fp32", (1, 4, 4, 9, 9, 3, 3, 2, 1)),  # stride 2
-        ("conv_fwd", "fp32", (1, 4, 4, 9, 9, 5, 5, 1, 2)),
-        ("conv_bwd_weight", "fp32", (1, 4, 4, 9, 9, 3, 3, 1, 1)),
+        ("conv_fwd", "fp32", (1, 4, 4, 9, 9, 4, 4, 1, 2)),
+        ("conv_bwd_weight", "fp32", (1, 4, 4, 9, 9, 7, 7, 1, 3)),
     ],
 )
 def test_convolutions_without_winograd(op: str, dtype: str, case: tuple[int, ...]) -> None:
     rows = pd.DataFrame([{"op": op, "dtype": dtype, **_convolution_sizes(case)}])
-    assert len(candidates(op, rows)) == 1
+    assert not any((work.products.way == WINOGRAD).any() for (work,), _ in candidates(op, rows))
+
+
+def test_spectra() -> None:
+    # 5×5 windows on 60×60 results: tiles of 32 - 4 = 28 along a side, 3·3 of them; 32·17 complex products of 4 real
+    # ones; spectra of 9 tiles, 16 channels in and 8 out, and of 16·8 windows, as pairs of 4 bytes
+    sizes = _convolution_sizes((1, 16, 8, 60, 60, 5, 5, 1, 2))
+    rows = pd.DataFrame([{"op": "conv_fwd", "dtype": "fp32", **sizes}])
+    (work,) = next(works for works, _ in candidates("conv_fwd", rows) if works[0].products.way[0] == FOURIER)
+    assert gemms(work) == [(4 * 32 * 17, 9, 8, 16)]
+    plain = works("conv_fwd", **sizes)[0]
+    assert work.write_bytes[0] - plain.write_bytes[0] == 2 * 4 * 32 * 17 * (9 * (16 + 8) + 16 * 8)
+
+
+def test_windows_of_an_image_are_written_out_one_image_after_the_other() -> None:
+    # 3 images of 8·8 results, 4·9 numbers a window, in bf16: 64·36·2 bytes each; products [64, 36] × [36, 6]
+    rows = pd.DataFrame([{"op": "conv_fwd", "dtype": "bf16", **_convolution_sizes((3, 4, 6, 8, 8, 3, 3, 1, 1))}])
+    found = candidates("conv_fwd", rows, rk.load_device("amd-mi100"))
+    (work,) = next(works for works, _ in found if works[0].links[0] == 3)
+    assert gemms(work) == [(1, 64, 6, 36)]
+    assert work.write_bytes[0] == 2 * 6 * 64 + 64 * 36 * 2
+    # two kernels an image, one call of the library of products, and a wait after each image but the last
+    assert (work.starts[0], work.calls[0], work.waits[0]) == (6, 3, 2)
+
+
+def test_three_dimensions() -> None:
+    # windows of 3·3·3 on 6·6·6, stride 2 and padding 1: 3·3·3 results
+    sizes = dict.fromkeys(("depth", "h", "w"), 6) | dict.fromkeys(("kernel_depth", "r", "s"), 3)
+    sizes |= dict.fromkeys(("pad_depth", "pad_h", "pad_w"), 1) | dict.fromkeys(
+        ("stride_depth", "stride_h", "stride_w"), 2
+    )
+    (work,) = works("conv_fwd", b=2, c_in=8, c_out=5, **sizes)
+    assert gemms(work) == [(1, 2 * 27, 5, 8 * 27)]
+    assert work.products.way.tolist() == [VOLUME]
+    # MIOpen has no such product in 16 bits
+    rows = pd.DataFrame([{"op": "conv_fwd", "dtype": "fp16", "b": 2, "c_in": 8, "c_out": 5, **sizes}])
+    ways = [
+        int(works[0].products.way[0])
+        for works, where in candidates("conv_fwd", rows, rk.load_device("amd-mi100"))
+        if where is None or where.all()
+    ]
+    assert sorted(ways) == sorted([PLAIN, NAIVE])
+
+
+def test_few_channels_are_filled_up_on_an_engine_or_left_to_the_lanes() -> None:
+    sizes = {"op": "conv_fwd", "b": 2, "c_in": 3, "c_out": 8, "h": 19, "w": 19, "r": 3, "s": 3, "channels_last": 1}
+    ampere = rk.load_device("nvidia-rtx-a6000")
+
+    def product(**changed: object) -> Work:
+        found = candidates("conv_fwd", pd.DataFrame([sizes | changed]), ampere)
+        return next(works[-1] for works, where in found if where is None or where.all())
+
+    half, single, wide = product(dtype="fp16"), product(dtype="tf32"), product(dtype="tf32", r=11, s=11)
+    assert (half.products.padded.tolist(), half.engine.tolist()) == ([pytest.approx(8 / 3)], [True])
+    assert (single.products.way.tolist(), single.engine.tolist()) == ([CONVOLUTION], [False])
+    assert (wide.products.way.tolist(), wide.engine.tolist()) == ([FEW], [False])
 
 
 @pytest.mark.parametrize(
@@ -485,11 +548,12 @@ def test_other_columns_of_a_table_are_none_of_its_sizes() -> None:
 def test_a_set_that_stays_was_touched_one_pass_before() -> None:
     (cold,), (warm,) = works("triad", rows=7, cols=9), works("triad", rows=7, cols=9, warm=1)
     assert cold.recent.bytes.tolist() == []
-    # both inputs, 504 bytes, after the 756 of a whole pass
-    assert (warm.recent.bytes.tolist(), warm.recent.distance.tolist()) == ([504.0], [756.0])
+    # both inputs and the output, 756 bytes: nothing else has passed
+    assert (warm.recent.bytes.tolist(), warm.recent.distance.tolist()) == ([756.0], [0.0])
+    assert warm.recent.cyclic.tolist() == [True]
     rows = pd.DataFrame({"op": "copy", "dtype": "fp32", "rows": 1, "cols": [4, 8, 16], "warm": [0, 1, np.nan]})
     (((mixed,), _),) = candidates("copy", rows)
-    assert (mixed.recent.kernel.tolist(), mixed.recent.bytes.tolist()) == ([1], [32.0])
+    assert (mixed.recent.kernel.tolist(), mixed.recent.bytes.tolist()) == ([1], [64.0])
 
 
 @pytest.mark.parametrize("op", ["embedding", "index_select"])
@@ -517,16 +581,11 @@ def test_attention_backward(causal: int) -> None:
 def test_convolutions_in_groups(op: str, groups: int, outputs: int) -> None:
     case = (2, 6, outputs, 9, 8, 3, 3, 1, 1)
     kernel = _convolution_kernel(op, case, groups)
-    sizes = {**_convolution_sizes(case), "groups": groups}
-    (work,) = works(op, **sizes)
-    assert _counts(work) == _counts_of(kernel.cost)
-    assert gemms(work) == [_shape(gemm) for gemm in kernel.cost.gemms]
-    assert work.engine.tolist() == [kernel.engine]
-    spread = CONVOLUTION if op == "conv_fwd" else BACKWARD
-    direct = DEPTHWISE_SUMS if op == "conv_bwd_weight" else DEPTHWISE  # channels first
-    assert work.products.way.tolist() == [spread if kernel.engine else direct]
-    assert kernel.engine == (groups == 2 or (outputs == 12 and op != "conv_bwd_data"))
-    assert len(candidates(op, pd.DataFrame([{"op": op, "dtype": "fp32", **sizes}]))) == 1  # no Winograd
+    rows = pd.DataFrame([{"op": op, "dtype": "fp32", **_convolution_sizes(case), "groups": groups}])
+    ((work,), _), *others = candidates(op, rows)
+    assert {_labelled(work)} == _algorithms(kernel, "cuDNN")
+    assert kernel.untiled == (groups == 6 and not (outputs == 12 and op != "conv_bwd_data"))
+    assert not others  # no Winograd
 
 
 def test_arithmetic_of_tf32() -> None:

@@ -259,6 +259,15 @@ def test_a_table_counts_as_much_as_another_whatever_its_length() -> None:
     assert twice == pytest.approx(once, rel=1e-5)
 
 
+def test_a_few_measurements_may_count_as_few() -> None:
+    # one slow measurement draws a value from its prior by less than a hundred of it do
+    slow = ALL[0].rows[-1:].assign(seconds=lambda rows: rows["seconds"] * 1.2)
+    tables = [observe("gpu-a", "lab", "add", "profiler", pd.concat([slow] * n, ignore_index=True)) for n in (1, 100)]
+    few, many = (fit([table], MACHINES, [STREAMS], by_count=True).values("gpu-a") for table in tables)
+    start = CONSTANTS["memory_share"].start
+    assert log_ratio(few["memory_share"], start) < log_ratio(many["memory_share"], start)
+
+
 def test_other_ops_and_formats_are_not_looked_at() -> None:
     rows = ALL[0].rows
     others = [

@@ -95,11 +95,13 @@ def test_without_a_gpu_its_constants_are_those_of_the_others(found: Refit) -> No
 
 
 def test_a_gpu_that_is_left_out_does_not_matter_to_its_own_prediction(found: Refit) -> None:
-    """All its measurements half as long again: what the others say of it stays, so that every error grows by ln 1.5."""
+    """All its measurements half as long again: what the others say of it stays, but for where their fit begins to look,
+    so that every error grows by ln 1.5.
+    """
     left, other = GPUS
     slower = refit([campaign(left, GPUS[left], factor=1.5), campaign(other, GPUS[other])])
     key = left, "elementwise"
-    assert slower.unseen_errors[key] == pytest.approx(found.unseen_errors[key] + math.log(1.5), abs=1e-12)
+    assert slower.unseen_errors[key] == pytest.approx(found.unseen_errors[key] + math.log(1.5), abs=1e-4)
     # where it is in the fit, it is followed
     assert abs(np.median(slower.errors[key])) < 0.1
 

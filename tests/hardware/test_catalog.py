@@ -65,11 +65,14 @@ def test_filters() -> None:
         "nvidia-gh200-144gb",
         "nvidia-gh200-96gb",
         "nvidia-h100-nvl-94gb",
+        "nvidia-h20-96gb",
         "nvidia-h200-nvl-141gb",
         "nvidia-h200-sxm-141gb",
     ]
     assert {row.device.name for row in catalog.list_rows(architecture="gfx90a")} == {
         "amd-mi210",
+        "amd-mi250",
+        "amd-mi250-gcd",
         "amd-mi250x",
         "amd-mi250x-gcd",
     }
@@ -114,7 +117,7 @@ def test_data_frame() -> None:
     assert frame["bandwidth_bytes_per_s"].is_monotonic_decreasing
     assert bool(frame.loc["nvidia-b100", "draft"])
     assert not frame.loc["nvidia-b200-sxm-180gb", "draft"]
-    assert len(rk.devices()) == 80
+    assert len(rk.devices()) == 93
     assert list(rk.devices(vendor="AMD", architecture="Hopper").columns) == list(frame.columns)
 
 

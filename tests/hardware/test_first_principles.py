@@ -12,18 +12,27 @@ from rooflinekit.hardware.device import Device
 # As printed: fp32 lanes ("CUDA cores", "stream processors") of the device, boost clock in MHz, bandwidth in GB/s.
 PRINTED = {
     "amd-mi50": (3840, 1725, 1024),
+    "amd-mi60": (4096, 1800, 1024),
+    "amd-rx-6800": (3840, 2105, 512),
+    "amd-rx-6800-xt": (4608, 2250, 512),
+    "amd-vega-56": (3584, 1471, 410),
+    "amd-vega-64": (4096, 1546, 483.8),
     "amd-mi100": (7680, 1502, 1228.8),
     "amd-mi210": (6656, 1700, 1638.4),
     "amd-mi250x": (14080, 1700, 3276.8),
     "amd-mi250x-gcd": (7040, 1700, 1638.4),  # half of it
     "amd-mi300x": (19456, 2100, 5300),
+    "amd-mi308x": (5120, 1420, 5300),
     "amd-mi325x": (19456, 2100, 6000),
     "amd-mi355x": (16384, 2400, 8000),
     "amd-rx-7900-xtx": (6144, 2500, 960),
     "apple-m1-max-32c": (4096, 1296, 400),
     "apple-m2-max-38c": (4864, 1398, 400),
     "intel-max-1550": (16384, 1600, 3276.8),
+    "amd-mi250": (13312, 1700, 3276.8),
+    "amd-mi250-gcd": (6656, 1700, 1638.4),
     "nvidia-a10": (9216, 1695, 600),
+    "nvidia-a10g": (10240, 1710, 600),
     "nvidia-a16": (1280, 1755, 200),  # a quarter of the board
     "nvidia-a2": (1280, 1770, 200),
     "nvidia-a30": (3584, 1440, 933),
@@ -44,6 +53,8 @@ PRINTED = {
     "nvidia-h100-nvl-94gb": (16896, 1785, 3938),
     "nvidia-h100-pcie-80gb": (14592, 1755, 2039),
     "nvidia-h100-sxm5-80gb": (16896, 1980, 3350),
+    "nvidia-h20-96gb": (9984, 1980, 4000),
+    "nvidia-h800-sxm5-80gb": (16896, 1980, 3350),
     "nvidia-h200-nvl-141gb": (16896, 1785, 4800),
     "nvidia-h200-sxm-141gb": (16896, 1980, 4800),
     "nvidia-jetson-agx-orin-64gb": (2048, 1300, 204.8),
@@ -72,6 +83,8 @@ PRINTED = {
     "nvidia-rtx-6000-ada": (18176, 2505, 960),
     "nvidia-rtx-a4000": (6144, 1560, 448),
     "nvidia-rtx-a5000": (8192, 1695, 768),
+    "nvidia-rtx-a5500": (10240, 1665, 768),
+    "nvidia-rtx-pro-6000-blackwell-server": (24064, 2494, 1597),
     "nvidia-rtx-a6000": (10752, 1800, 768),
     "nvidia-rtx-pro-6000-blackwell": (24064, 2617, 1792),
     "nvidia-rtx-pro-6000-blackwell-max-q": (24064, 2280, 1792),
@@ -85,7 +98,7 @@ PRINTED = {
 }
 
 # fp32 operations of one lane and clock beyond a multiply-add: dual issue and packed instructions count twice.
-DUAL_ISSUE = ("amd-mi300x", "amd-mi325x", "amd-mi355x", "amd-rx-7900-xtx")
+DUAL_ISSUE = ("amd-mi300x", "amd-mi308x", "amd-mi325x", "amd-mi355x", "amd-rx-7900-xtx")
 
 # fp16 multiply-adds of one matrix unit and clock, accumulated in fp32, on the fastest part of the architecture.
 UNIT = {
@@ -127,12 +140,19 @@ RATIO = {
     "Xe-HPC (Ponte Vecchio)": {"bf16": 1, "tf32": 1 / 2, "int8": 2},
 }
 
-# GeForce accumulates in fp32 at half rate; int8 and fp4 keep theirs. The L40 runs all formats at half rate.
+# GeForce accumulates in fp32 at half rate; int8 and fp4 keep theirs.
 KEPT_BY_GEFORCE = ("int8", "fp4")
+
+# Parts of which a share of the units' rate is left, in every format.
+CUT = {"nvidia-l40": 1 / 2, "nvidia-a10g": 1 / 2, "nvidia-h20-96gb": 1 / 4}
+# Parts made for export rules, with 1 TFLOP/s of fp64 and no fp64 in their matrix units.
+WITHOUT_FP64 = ("nvidia-h20-96gb", "nvidia-h800-sxm5-80gb")
 
 # Clocks in MHz behind printed matrix peaks, where they are not boost: printed peak / (2 x units x multiply-adds).
 MATRIX_CLOCK = {
     "nvidia-h100-sxm5-80gb": 1830,
+    "nvidia-h800-sxm5-80gb": 1830,
+    "nvidia-h20-96gb": 1853,  # 148e12 / (2 x 312 x 128) = 1853e6
     "nvidia-h200-sxm-141gb": 1830,
     "nvidia-gh200-96gb": 1830,
     "nvidia-gh200-144gb": 1830,
@@ -169,6 +189,8 @@ VECTOR_RATIO = {
     "10.3": {"fp64": 1 / 64},
     "12.0": {"fp64": 1 / 64, "fp16": 1},
     "Vega 20 (GCN 5.1)": {"fp64": 1 / 2, "fp16": 2, "int8": 4},
+    "gfx900": {"fp64": 1 / 16, "fp16": 2},
+    "gfx1030": {"fp64": 1 / 16, "fp16": 2, "int8": 4},
     "CDNA": {"fp64": 1 / 2},
     "CDNA 2": {"fp64": 1},
     "CDNA 3": {"fp64": 1},
@@ -198,6 +220,8 @@ def test_vector_peaks(name: str) -> None:
     assert device.sm_count * device.lanes_per_sm == lanes
     assert device.vector_peak["fp32"] == pytest.approx(plain * (2 if name in DUAL_ISSUE else 1), rel=0.01)
     expected = {math: plain * ratio for math, ratio in row(VECTOR_RATIO, device).items()}
+    if name in WITHOUT_FP64:
+        expected["fp64"] = 1e12
     found = {math: peak for math, peak in device.vector_peak.items() if math != "fp32"}
     assert found == pytest.approx(expected, rel=0.035)
 
@@ -212,8 +236,11 @@ def test_matrix_peaks(name: str) -> None:
     clock = MATRIX_CLOCK.get(name, boost) * 1e6
     full = 2 * device.tensor_cores * row(UNIT, device)
     geforce = "GeForce" in (device.display_name or "")
-    for math, ratio in {"fp16": 1, **row(RATIO, device)}.items():
-        share = 0.5 if name == "nvidia-l40" or (geforce and math not in KEPT_BY_GEFORCE) else 1
+    ratios = {"fp16": 1, **row(RATIO, device)}
+    if name in WITHOUT_FP64:
+        ratios.pop("fp64")
+    for math, ratio in ratios.items():
+        share = 0.5 if geforce and math not in KEPT_BY_GEFORCE else CUT.get(name, 1)
         # fp64 is printed at the boost clock, and so is int8 of the B300, where it is what is left of a unit.
         at_boost = math == "fp64" or (math == "int8" and ratio < 1 / 8)
         expected = full * ratio * share * (boost * 1e6 if at_boost else clock)
@@ -221,7 +248,7 @@ def test_matrix_peaks(name: str) -> None:
         assert device.matrix_peak[math] == pytest.approx(expected, rel=tolerance), math
         if geforce and math in ("fp16", "fp8") and math in device.matrix_peak_fp16_accumulate:
             assert device.matrix_peak_fp16_accumulate[math] == pytest.approx(2 * expected, rel=0.025)
-    assert set(device.matrix_peak) == {"fp16", *row(RATIO, device)}
+    assert set(device.matrix_peak) == set(ratios)
     assert bool(device.matrix_peak_fp16_accumulate) == geforce
 
 

@@ -215,7 +215,7 @@ def test_not_a_file(folder: Path) -> None:
         "folder.yaml": "folder.yaml: is a directory; expected a YAML file",
         "missing.yaml": "missing.yaml: no such file",
         "no/such/file": "no/such/file: no such file",
-        "nul\0.yaml": "nul\0.yaml: no such file",
+        "nul\0.yaml": "nul\\x00.yaml: no such file",
         "x" * 5000 + ".yaml": "x" * 5000 + ".yaml: ",
     }
     for path, message in cases.items():
@@ -231,11 +231,11 @@ def test_wrong_device_or_host(folder: Path) -> None:
     with pytest.raises(SpecError, match=r"^host\.yaml: description: unknown key"):
         specs.load_device("host.yaml")
     text = Path("host.yaml").read_text("utf-8")
-    Path("host.yaml").write_text(text.replace("default: 7 µs", "default: 7"), "utf-8")
+    Path("host.yaml").write_text(text.replace("default: 10 µs", "default: 10"), "utf-8")
     with pytest.raises(SpecError) as caught:
         specs.load_host("host.yaml")
-    assert str(caught.value) == "host.yaml: dispatch: default: expected a quantity in s, such as '5 µs'; got 7"
-    Path("host.yaml").write_text(text.replace("  default: 7 µs\n", ""), "utf-8")
+    assert str(caught.value) == "host.yaml: dispatch: default: expected a quantity in s, such as '5 µs'; got 10"
+    Path("host.yaml").write_text(text.replace("  default: 10 µs\n", ""), "utf-8")
     with pytest.raises(SpecError) as caught:
         specs.load_host("host.yaml")
     assert str(caught.value) == (
@@ -425,7 +425,7 @@ def test_channels_of_a_cpu(folder: Path) -> None:
         (GOOD.replace("24 GiB", "1e20 GiB"), "which no hardware has"),
         (
             GOOD.replace("sm_count: 100", "sm_count: 9999999999"),
-            "x.yaml: sm_count: expected a number of at most 1000000000;",
+            "x.yaml: sm_count: expected a number of at most 1000000;",
         ),
         (GOOD + '"sm\\tcount": 1\n', "x.yaml: sm\\tcount: unknown key; did you mean 'sm_count'?"),
     ],

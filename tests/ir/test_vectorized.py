@@ -72,7 +72,7 @@ def test_wrong_sizes_say_what_is_wrong(graph: rk.Graph) -> None:
         graph.counts(batch=[1, 2])
     with pytest.raises(SizeError, match=r"sizes of different lengths: batch 2, h 3"):
         graph.counts(batch=[1, 2], h=[8, 9, 10], w=8)
-    with pytest.raises(SizeError, match=r"size 'batch': expected a positive integer or a list of them; got \[0, 1\]"):
+    with pytest.raises(SizeError, match="size 'batch': expected a positive integer; got 0"):
         graph.counts(batch=[0, 1], h=8, w=8)
     with pytest.raises(SizeError, match="size 'batch': expected a positive integer"):
         graph.counts(batch=[1.5], h=8, w=8)

@@ -67,7 +67,7 @@ def test_ways_of_products() -> None:
             product(Family.CONVOLUTION),
             product(Family.CONVOLUTION, pointwise=True),
             product(Family.CONVOLUTION, algorithm="Winograd"),
-            product(Family.CONVOLUTION, engine=False),
+            product(Family.CONVOLUTION, engine=False, untiled=True),
             product(Family.ATTENTION),
         ]
     )

@@ -7,7 +7,15 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
-from rooflinekit.model.convolution import CHANNEL_PRODUCTS, SHARED_WINDOWS, TAP_SUMS, WINDOW_LOOP, depthwise_algorithm
+from rooflinekit.model.convolution import (
+    CHANNEL_PRODUCTS,
+    SHARED_WINDOWS,
+    SINGLE_LOOP,
+    SINGLE_WINDOW,
+    TAP_SUMS,
+    WINDOW_LOOP,
+    depthwise_algorithm,
+)
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
@@ -17,7 +25,10 @@ from rooflinekit.model.work import (
     DEPTHWISE_CHANNELS,
     DEPTHWISE_LOOP,
     DEPTHWISE_SHARED,
+    DEPTHWISE_SINGLE,
+    DEPTHWISE_SINGLE_LOOP,
     DEPTHWISE_SUMS,
+    NAIVE,
     Products,
     Work,
 )
@@ -51,10 +62,10 @@ def algorithm(window: tuple[int, ...], **changed: object) -> str:
     ("window", "changed", "expected"),
     [
         ((3, 3), {}, ""),
-        ((3, 3), {"sixteen_bits": False}, ""),
+        ((3, 3), {"sixteen_bits": False}, SINGLE_WINDOW),
         ((5, 5), {"plain": False}, ""),
         ((7, 7), {}, WINDOW_LOOP),
-        ((7, 7), {"sixteen_bits": False}, WINDOW_LOOP),
+        ((7, 7), {"sixteen_bits": False}, SINGLE_LOOP),
         ((1, 11), {}, WINDOW_LOOP),
         ((9,), {}, ""),  # of a line, cuDNN takes any window
         ((9,), {"shape": (8, 16, 28)}, WINDOW_LOOP),  # but not of fewer than 32 channels
@@ -86,13 +97,15 @@ def test_a_traced_depthwise_convolution_names_its_kernel() -> None:
     ("way", "cycles"),
     [
         (DEPTHWISE, 100 + 9 * 2), (DEPTHWISE_SHARED, 50 + 9 * 3), (DEPTHWISE_LOOP, 9 * 30), (DEPTHWISE_SUMS, 9 * 80),
-        (DEPTHWISE_CHANNELS, 9 * 90),
+        (DEPTHWISE_CHANNELS, 9 * 90), (DEPTHWISE_SINGLE, 200 + 9 * 2), (DEPTHWISE_SINGLE_LOOP, 200 + 9 * 12),
+        (NAIVE, 9 * 70),
     ],
 )  # fmt: skip
 def test_cycles_of_an_output(device: Device, way: int, cycles: int) -> None:
     # 4000 outputs of 9 taps, one for each of 50·80 lanes at 1.25 GHz
     values = {"window_cycles": 100, "tap_cycles": 2, "loop_tap_cycles": 30}
-    values |= {"shared_window_cycles": 50, "shared_tap_cycles": 3}
+    values |= {"shared_window_cycles": 50, "shared_tap_cycles": 3, "single_window_cycles": 200, "single_tap_cycles": 12}
+    values |= {"naive_cycles": 70}
     machine = Machine.of(device, constants(**values, sum_tap_cycles=80, channel_tap_cycles=90))
     products = Products.of([0], batch=4000, m=1, n=1, k=9, way=way)
     assert time_work(Work.of(1, products=products), machine).compute_s[0] == pytest.approx(cycles / 1.25e9)

@@ -30,6 +30,8 @@ def kernels(graph: rk.Graph, engines: tuple[str, ...] = ()) -> list[Kernel]:
 
 def ops(kernel: Kernel) -> str:
     """ "triton_poi_fused_add_relu_3" → "add_relu"; libraries' kernels by their kind."""
+    if "channels last" in kernel.cost.label:
+        return kernel.cost.label
     _, fused, rest = kernel.name.partition("_fused_")
     return rest.rpartition("_")[0] if fused else kernel.kind.removeprefix("aten.")
 
@@ -40,9 +42,11 @@ def traffic(graph: rk.Graph, engines: tuple[str, ...] = ()) -> Traffic:
 
 def test_bias_batch_norm_and_relu_are_one_kernel_after_a_convolution() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
-    # input 2·3·16·16 and weight 8·3·3·3 numbers of 4 bytes: 6144 + 864; output 2·8·16·16: 16384.
-    # the pointwise kernel also reads bias, gain, shift, mean and variance: 5·8·4 = 160
+    # input 2·3·16·16 and weight 8·3·3·3 numbers of 4 bytes: 6144 + 864, each turned to channels last before;
+    # output 2·8·16·16: 16384. The pointwise kernel also reads bias, gain, shift, mean and variance: 5·8·4 = 160
     assert traffic(traced(model, rk.Input(2, 3, 16, 16))) == [
+        ("to channels last", 6144, 6144),
+        ("to channels last", 864, 864),
         ("convolution", 6144 + 864, 16384),
         ("bias_native_batch_norm_relu", 16384 + 160, 16384),
     ]
@@ -232,12 +236,18 @@ def test_batch_norm_in_training_forms_its_statistics_first() -> None:
     assert n <= found[2][1] < 1.001 * n
 
 
-def test_a_converted_network_pays_one_layout_copy_at_its_entry() -> None:
-    model = nn.Sequential(nn.Conv2d(128, 128, 3), nn.ReLU(), nn.Conv2d(128, 128, 3))
+def test_a_converted_network_pays_layout_copies_at_its_ends_and_of_weights() -> None:
+    model = nn.Sequential(nn.Conv2d(128, 128, 3, bias=False), nn.ReLU(), nn.Conv2d(128, 64, 3, bias=False))
     graph = traced(model, rk.Input(1, 128, 16, 16, dtype="float16"), dtype="float16")
     assert converts_to_channels_last(graph)
-    copies = [k.cost.label for k in kernels(graph, ("fp16",)) if "channels last" in k.name]
-    assert copies == ["to channels last"]
+    # at 2 bytes: the input 128·16·16, weights 128·128·9 and 64·128·9, and the result 64·12·12 of a library
+    found = [part for part in traffic(graph, ("fp16",)) if "channels last" in part[0]]
+    there, back = "to channels last", "from channels last"
+    assert found == [
+        (there, 65536, 65536), (there, 294912, 294912), (there, 147456, 147456), (back, 18432, 18432),
+    ]  # fmt: skip
+    pixel = traced(nn.Conv2d(128, 64, 1, bias=False), rk.Input(1, 128, 16, 16))  # a weight of one pixel has one layout
+    assert [part[0] for part in traffic(pixel)] == [there, "convolution", back]
     eager = [k.cost.label for i in issues_of(graph, ("fp16",)) for k in i.kernels if "channels last" in k.name]
     assert eager == ["to channels last", "from channels last"] * 2
 
@@ -339,3 +349,13 @@ def test_a_bias_gradient_is_a_sum_that_fuses_with_what_is_summed() -> None:
         16384 + 4,
         16384 + 32,
     ) in found
+
+
+def test_a_reduction_down_columns_fuses_with_what_reads_it_where_loops_are_turned_over() -> None:
+    def normed(x: torch.Tensor) -> torch.Tensor:
+        return x / x.pow(2).mean(1, keepdim=True).add(1e-5).sqrt()
+
+    size = 4 * 16 * 64 * 32 * 32  # bytes of the tensor; its root mean squares are a 64th of it
+    new, old = (traffic(rk.trace(normed, rk.Input(16, 64, 32, 32), fixed=True, like=like)) for like in (None, "2.5"))
+    assert [part[1:] for part in new] == [(size, size)]
+    assert [part[1:] for part in old] == [(size, size // 64), (size + size // 64, size)]

@@ -6,6 +6,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import SizeError
+from rooflinekit.model.convolution_forms import CUDNN, WINOGRAD
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
 
@@ -13,6 +14,12 @@ from rooflinekit.model.kernels import issues_of
 def kernels(model: object, *inputs: object, **options: object) -> list[Kernel]:
     graph = rk.trace(model, *inputs, **options)
     return [kernel for issue in issues_of(graph) for kernel in issue.kernels]
+
+
+def of_cudnn(kernel: Kernel) -> list[Kernel]:
+    """The algorithms that cuDNN has for it beside the plain one, which is its own."""
+    assert (kernel.library, kernel.algorithm) == (CUDNN, "")
+    return [other for other in kernel.alternatives if other.library in ("", CUDNN)]
 
 
 def test_views_launch_nothing_but_are_issued() -> None:
@@ -40,7 +47,7 @@ def test_convolution_backward_is_a_kernel_a_gradient() -> None:
 
 def test_winograd_executes_four_ninths_or_a_quarter() -> None:
     (kernel,) = kernels(nn.Conv2d(8, 16, 3, padding=1, bias=False), rk.Input(2, 8, 8, 8))
-    small, large = kernel.alternatives
+    small, large = of_cudnn(kernel)
     assert small.name == "convolution (Winograd)"
     assert kernel.cost.matrix_flop == 2 * 2 * 64 * 16 * 8 * 9
     assert small.cost.matrix_flop == 2 * 16 * (2 * 16) * 16 * 8  # 16 blocks of 2×2 outputs an image
@@ -59,12 +66,20 @@ def test_winograd_executes_four_ninths_or_a_quarter() -> None:
         nn.Conv2d(8, 8, 3, stride=2, bias=False),
         nn.Conv2d(8, 8, 3, dilation=2, bias=False),
         nn.Conv2d(8, 8, 3, groups=2, bias=False),
-        nn.ConvTranspose2d(8, 8, 3, bias=False),
+        nn.ConvTranspose2d(8, 8, 3, stride=2, bias=False),
     ],
 )
 def test_other_convolutions_have_no_winograd_form(layer: nn.Module) -> None:
     (kernel,) = kernels(layer, rk.Input(1, 8, 9, 9))
-    assert kernel.alternatives == ()
+    assert of_cudnn(kernel) == []
+
+
+def test_a_transposed_convolution_has_those_of_the_gradient_that_it_is() -> None:
+    (kernel,) = kernels(nn.ConvTranspose2d(8, 8, 3, bias=False), rk.Input(1, 8, 9, 9))
+    small, large = of_cudnn(kernel)
+    assert {small.algorithm, large.algorithm} == {WINOGRAD}
+    assert small.cost.matrix_flop == 2 * 16 * 36 * 8 * 8  # 6×6 blocks of 2×2 hold the 11×11 results
+    assert large.cost.matrix_flop == 2 * 36 * 9 * 8 * 8  # 3×3 blocks of 4×4
 
 
 @pytest.mark.parametrize(
@@ -109,7 +124,7 @@ def test_open_sizes_are_refused() -> None:
     [
         (nn.Linear(4, 4), (2, 4), "matmul"),
         (nn.Bilinear(4, 4, 2), None, "matmul"),
-        (nn.LSTM(4, 4), (3, 2, 4), "matmul"),
+        (nn.LSTM(4, 4), (3, 2, 4), "recurrence"),
         (nn.Conv2d(3, 4, 1, bias=False), (2, 3, 5, 5), "convolution"),
         (nn.LayerNorm(4), (2, 4), "normalization"),
         (nn.Softmax(1), (2, 4), "reduction"),

@@ -121,23 +121,46 @@ def test_where_the_specification_says_no_l1_it_is_24_kib(device: Device) -> None
 
 
 # --- what an earlier kernel left in the L2 ----------------------------------------------------------------------
+# 4 MB of cache, of which all can be filled (cache_share 1): all is there up to 85 %, 3.4 MB, none from 115 %, 4.6 MB.
 
 
 @pytest.mark.parametrize(
-    ("size", "distance", "microseconds"),
+    ("distance", "microseconds"),
     [
-        (1e6, 0, 3.5),  # a quarter of the L2: all of it at 2 TB/s, 0.5 µs, and the other 3 MB from DRAM, 3 µs
-        (0.5e6, 0.5e6, 3.75),  # 0.5 MB at 2 TB/s, 3.5 MB from DRAM
-        (1e6, 0.9e6, 3.75),  # 47.5 %, halfway to 70 %: half of the 1 MB
-        (1e6, 1.8e6, 4.0),  # 70 %: none
-        (1e6, 100e6, 4.0),
-        (2.8e6, 0, 4.0),  # too large for itself
+        (0, 0.5),  # 1 MB at 2 TB/s
+        (2.4e6, 0.5),  # 3.4 MB with its own
+        (3e6, 0.75),  # 4.0 MB, halfway: half of the 1 MB from DRAM
+        (3.6e6, 1.0),  # 4.6 MB: none
+        (100e6, 1.0),
     ],
 )
-def test_what_was_touched_last_is_in_the_l2(device: Device, size: float, distance: float, microseconds: float) -> None:
+def test_what_was_touched_last_is_in_the_l2(device: Device, distance: float, microseconds: float) -> None:
     machine = Machine.of(device, constants(l2_bytes_per_clock=32))  # 32 · 50 · 1.25 GHz = 2 TB/s
-    found = memory_us(machine, read_bytes=4e6, recent=Recent.of([0], [size], [distance]))
+    found = memory_us(machine, read_bytes=1e6, recent=Recent.of([0], [1e6], [distance]))
     assert found == pytest.approx(microseconds)
+
+
+def test_the_kernels_own_traffic_passes_too(machine: Machine) -> None:
+    # 1 MB was touched, 6 MB moves: its first number is read after 1 MB, its last after 6. All of it is there as long as
+    # that is below 4.6 MB: (4.6 - 1) of the 5 + 1.2 MB between; 3.6/6.2 MB at 2 TB/s, the rest at 1
+    found = memory_us(machine, read_bytes=4e6, write_bytes=2e6, recent=Recent.of([0], [1e6]))
+    assert found == pytest.approx(6 - 3.6 / 6.2 / 2)
+
+
+@pytest.mark.parametrize(
+    ("share", "around", "microseconds"),
+    [
+        (1.0, 3e6, 1.5),  # what is read and what is written stays: 3 MB at 2 TB/s
+        (1.0, 4e6, 2.25),  # a MB of other tensors too: half
+        (0.5, 3e6, 3.0),  # half of the cache can be filled: none
+    ],
+)
+def test_a_call_that_comes_again_finds_what_it_wrote(
+    device: Device, share: float, around: float, microseconds: float
+) -> None:
+    machine = Machine.of(device, constants(cache_share=share))
+    recent = Recent.of([0], [3e6], [around - 3e6], cyclic=True)
+    assert memory_us(machine, read_bytes=2e6, write_bytes=1e6, recent=recent) == pytest.approx(microseconds)
 
 
 def test_no_more_is_found_than_is_read(machine: Machine) -> None:

@@ -1,6 +1,7 @@
 """What a board's power sustains: watts beyond idling, over the energy of a FLOP in the process."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from rooflinekit.model.work import Products, Work
 #: 10 pJ a FLOP on the lanes, 2 pJ on the engine, in 16 nm; a fifth of the board idles.
 VALUES = {
     "lanes_energy": 10e-12, "matrix_energy": 2e-12, "eight_bit_energy": 0.5, "idle_share": 0.2,
-    "energy_node_exponent": 1.0,
+    "energy_node_exponent": 1.0, "energy_size_exponent": 0.0,
 }  # fmt: skip
 
 
@@ -53,7 +54,9 @@ def test_the_limit_of_the_lanes(device: Device, board: dict[str, object], tflops
         (Math.FP32, True, 20.0),  # an engine for whole fp32 numbers has the multipliers of the lanes
         (Math.FP64, True, 10.0),
         (Math.FP64, False, 10.0),
-        (Math.FP16, False, 20.0),  # computed in fp32
+        (Math.FP16, False, 40.0),  # half as many bits are multiplied
+        (Math.BF16, False, 20.0),  # computed in fp32
+        (Math.FP32, False, 20.0),
     ],
 )
 def test_the_energy_of_formats(device: Device, arithmetic: Math, engine: bool, tflops: float) -> None:
@@ -77,7 +80,7 @@ def test_what_is_not_stated_limits_nothing(device: Device, silent: str) -> None:
         ("TSMC 28 nm", 28),
         ("TSMC 16 nm FinFET", 16),
         ("TSMC 12 nm FFN", 16),  # 12, 8, 6 and 4 are other libraries or shrinks of 16, 10, 7 and 5
-        ("Samsung 8 nm 8N", 10),
+        ("Samsung 8 nm 8N", 12),
         ("TSMC 7 nm N7", 7),
         ("TSMC N6", 7),
         ("TSMC 4NP", 5),
@@ -103,6 +106,38 @@ def test_a_board_of_70_watts_beside_one_of_250(device: Device) -> None:
         for watts in (70, 250)
     }
     assert found == pytest.approx({70: 585.142857e-6, 250: 327.68e-6})
+
+
+@pytest.mark.parametrize(
+    ("calls", "microseconds"),
+    [
+        (math.inf, 585.142857),  # again and again: 70 W sustain 5.6 TFLOP/s
+        (100, 485.142857),  # 10 ms without a limit, 100 µs of each call
+        (10, 327.68),  # over before the clock is lowered: the peak
+        (1, 327.68),
+    ],
+)
+def test_a_few_calls_are_over_before_the_clock_is_lowered(device: Device, calls: float, microseconds: float) -> None:
+    energies = {name: value for name, value in VALUES.items() if name != "idle_share"}
+    board = device.replace(board_power=70, process_node="16 nm")
+    machine = Machine.of(board, constants(idle_share=0.2, power_window=0.01, **energies))
+    work = Work.of(1, products=Products.of([0], m=1280, n=1280, k=1000))
+    assert time_work(work, replace(machine, calls=calls)).total_s[0] == pytest.approx(microseconds * 1e-6)
+
+
+def test_larger_instructions_take_less_energy(device: Device) -> None:
+    # 50 SMs at 1.25 GHz: 64 TFLOP/s are 512 multiply-adds a clock, 256 are 2048; (512 / 2048)^0.5 = 1/2
+    values = VALUES | {"energy_size_exponent": 0.5}
+    limits = [
+        power_limit(
+            device.replace(board_power=250, process_node="16 nm", matrix_peak={"fp16": peak}),
+            values,
+            Math.FP16,
+            engine=True,
+        )
+        for peak in (64e12, 256e12)
+    ]
+    assert limits == pytest.approx([100e12, 200e12])
 
 
 def test_the_limit_and_quantization_do_not_add_up(device: Device) -> None:

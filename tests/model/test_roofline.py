@@ -7,20 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from round_numbers import constants
 
+import rooflinekit as rk
 from rooflinekit.errors import FormatError
 from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.kernel import Family, Kernel
+from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import time_kernel
+from rooflinekit.model.roofline import Timing, time_kernel
 
 
 def kernel(cost: Cost, math: Math = Math.FP32, *, engine: bool = True, winograd: Cost | None = None) -> Kernel:
     others = ()
     if winograd is not None:
-        others = (replace(kernel(winograd, math, engine=engine), algorithm="Winograd"),)
+        other = kernel(winograd, math, engine=False)
+        formats = (Math.FP32, Math.TF32)
+        others = (replace(other, algorithm="Winograd", family=Family.CONVOLUTION, library="cuDNN", formats=formats),)
     return Kernel(
         name="k",
         kind="test.k",
@@ -64,14 +68,34 @@ def test_vector_work_and_special_functions(machine: Machine) -> None:
     # 10 M FLOP at 10 TFLOP/s is 1 µs, 1 M special functions at 1 T/s is 1 µs; 40 MB take 40 µs
     timing = time_kernel(kernel(Cost(vector_flop=10_000_000, special_flop=1_000_000, read_bytes=40_000_000)), machine)
     assert timing.compute_s == pytest.approx(2e-6)
-    assert timing.terms() == pytest.approx({"ideal": 2e-6, "underuse": 0.0, "memory": 38e-6, "launch": 0.0})
+    # With a sharp maximum the shorter side costs nothing: the traffic hides the arithmetic.
+    assert timing.terms() == pytest.approx({"ideal": 0.0, "underuse": 0.0, "memory": 40e-6, "launch": 0.0}, abs=1e-15)
     assert timing.bound == "memory"
 
 
 def test_an_empty_kernel_costs_its_start(device: Device) -> None:
     timing = time_kernel(kernel(Cost()), Machine.of(device, constants(kernel_gap=2e-6)))
     assert timing.total_s == 2e-6
-    assert timing.bound == "overhead"
+    assert timing.bound == "latency"
+
+
+def test_arithmetic_and_traffic_count_as_far_as_they_are_not_hidden() -> None:
+    # busy = √(3² + 4²) = 5; 3 · 3/5 = 1.8 of it waits for arithmetic, 4 · 4/5 = 3.2 for traffic: together 5.
+    timing = Timing(
+        kernel=kernel(Cost()), ideal_s=1.0, compute_s=3.0, memory_s=4.0, launch_s=0.5, busy_s=5.0,
+        causes_s=(0.5, 0.0, 0.0), overlap=2.0,
+    )  # fmt: skip
+    assert timing.terms() == pytest.approx({"ideal": 0.6, "underuse": 1.2, "memory": 3.2, "launch": 0.5})
+    # The clock that power holds down is a roof: 0.5 · 3/5 = 0.3 of it. What reaches neither: 1.2 - 0.3 + 0.5.
+    assert timing.parts() == pytest.approx({"compute": 0.9, "memory": 3.2, "latency": 1.4})
+    assert timing.bound == "memory"
+    assert timing.underuse_parts() == pytest.approx({"power": 0.3, "waves": 0.0, "tiles": 0.0, "rate": 0.9})
+
+
+def test_a_kernel_that_reaches_neither_roof_is_latency_bound() -> None:
+    # Its FLOP take 1 s at the peak and its traffic 1 s, but its rows keep the SMs for 100 s.
+    timing = Timing(kernel=kernel(Cost()), ideal_s=1.0, compute_s=100.0, memory_s=1.0, launch_s=0.0, busy_s=100.0)
+    assert timing.bound == "latency"
 
 
 def test_winograd_where_it_is_faster_and_there_is_no_engine(device: Device) -> None:
@@ -167,3 +191,16 @@ def test_vector_lanes_do_one_thing_at_a_time(machine: Machine) -> None:
     both = PRODUCT + Cost(vector_flop=10**9)
     assert time_kernel(kernel(both), machine).compute_s == pytest.approx(427.68e-6)
     assert time_kernel(kernel(both, Math.FP16), machine).compute_s == pytest.approx(100e-6)
+
+
+def test_powers_take_many_instructions(device: Device) -> None:
+    # 4000 lanes at 1.25 GHz: 100 cycles for each of 40 M numbers take 0.8 ms; squares are products
+    machine = Machine.of(device, constants(power_cycles=100.0, ocml_power_cycles=300.0))
+    x = rk.Input(40_000_000)
+    (power,) = (k for issue in issues_of(rk.trace(lambda x: x**2.5, x)) for k in issue.kernels)
+    (square,) = (k for issue in issues_of(rk.trace(lambda x: x**2, x)) for k in issue.kernels)
+    more_s = time_kernel(power, machine).compute_s - power.cost.special_flop / 1e12
+    assert more_s == pytest.approx(0.8e-3)
+    assert not square.raises
+    amd = Machine.of(device.replace(vendor="AMD"), machine.constants)
+    assert time_kernel(power, amd).compute_s - time_kernel(power, machine).compute_s == pytest.approx(1.6e-3)

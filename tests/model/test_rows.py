@@ -1,5 +1,7 @@
 """Kernels that give each row to a block: who reads a row how often, with how many threads."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -49,8 +51,9 @@ def test_softmax(length: int, itemsize: int, expected: Rows) -> None:
 
 
 def test_normalization() -> None:
-    # statistics, then the result: two reads by 128 threads
-    assert norm_rows(7, 768, 2) == Rows(count=7, length=768, passes=2, held_bytes=1536, threads=128)
+    # statistics, then the result: two reads by 128 threads; of half the bytes three quarters of the time
+    assert norm_rows(7, 768, 4) == Rows(count=7, length=768, passes=2, held_bytes=3072, threads=128)
+    assert norm_rows(7, 768, 2) == Rows(count=7, length=768, passes=2, held_bytes=1536, threads=128, worked=0.75)
 
 
 # --- on traced ops ----------------------------------------------------------------------------------------------
@@ -72,14 +75,20 @@ def test_softmax_over_another_size_has_no_rows() -> None:
 def test_the_gradient_of_softmax_has_the_rows_of_softmax() -> None:
     found = kernels(Scaled(lambda x: functional.softmax(x, -1)), rk.Input(6, 64), mode="training")
     rows = {kernel.kind: kernel.rows for kernel in found}
-    assert rows["aten._softmax"] == rows["aten._softmax_backward_data"]
     assert rows["aten._softmax"] == Rows(count=6, length=64, passes=1, held_bytes=512, threads=32)
+    # a sum and the result, where the softmax has a maximum before
+    assert rows["aten._softmax_backward_data"] == replace(rows["aten._softmax"], worked=2 / 3)
+    longer = kernels(Scaled(lambda x: functional.softmax(x, -1)), rk.Input(6, 4096), mode="training")
+    assert {k.kind: k.rows.passes for k in longer if "softmax" in k.kind} == {
+        "aten._softmax": 3,
+        "aten._softmax_backward_data": 2,
+    }
 
 
 def test_layer_norm_over_the_sizes_that_it_normalizes() -> None:
     (kernel,) = kernels(nn.LayerNorm((5, 32)), rk.Input(3, 7, 5, 32, dtype="float16"), dtype="float16")
     # 21 rows of 160 numbers of 2 bytes
-    assert kernel.rows == Rows(count=21, length=160, passes=2, held_bytes=320, threads=128)
+    assert kernel.rows == Rows(count=21, length=160, passes=2, held_bytes=320, threads=128, worked=0.75)
 
 
 def test_of_layer_norm_backward_only_the_gradient_of_the_input_goes_by_rows() -> None:

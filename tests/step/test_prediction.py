@@ -2,9 +2,12 @@
 
 import json
 import math
+import pickle
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import rooflinekit as rk
@@ -13,6 +16,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import predict_graph
 from rooflinekit.step.timeline import Execution
+from rooflinekit.step.words import REGIME_TERMS, parted
 
 
 class Net(nn.Module):
@@ -83,6 +87,32 @@ def test_regimes() -> None:
     assert regime(nn.Linear(8192, 8192, device="meta"), rk.Input(8192, 8192)) == "compute"
     assert regime(nn.ReLU(), rk.Input(2**28)) == "memory"
     assert regime(nn.Sequential(*[nn.ReLU()] * 20), rk.Input(16)) == "overhead"
+    # As a CUDA graph the GPU waits for nobody: its kernels are all start.
+    small = rk.predict(
+        nn.Sequential(*[nn.ReLU()] * 2000), rk.Input(16), gpu="nvidia-a100-sxm4-80gb", execution="cuda-graph"
+    )
+    assert small.regime == "latency"
+
+
+@pytest.fixture(scope="module")
+def layers() -> rk.Graph:
+    body = nn.Sequential(nn.Linear(256, 1024), nn.LayerNorm(1024), nn.GELU(), nn.Linear(1024, 256), nn.Softmax(-1))
+    return rk.trace(body, rk.Input("batch", 256))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    gpu=st.sampled_from(["nvidia-t4", "nvidia-l4", "nvidia-p100-pcie-16gb", "nvidia-h100-sxm5-80gb"]),
+    doublings=st.integers(0, 16),
+    execution=st.sampled_from(["eager", "compiled", "cuda-graph"]),
+)
+def test_the_regime_is_the_largest_sum_of_the_terms(layers: rk.Graph, gpu: str, doublings: int, execution: str) -> None:
+    p = rk.predict(layers, gpu, batch=2**doublings, execution=execution)
+    terms = parted(p.terms(), p.underuse())
+    sums = {regime: sum(terms[name] for name in names) for regime, names in REGIME_TERMS.items()}
+    assert sum(sums.values()) == pytest.approx(p.total_s)
+    assert {name: s / p.total_s for name, s in sums.items()} == pytest.approx(dict(p.shares), abs=1e-12)
+    assert sums[p.regime] == pytest.approx(max(sums.values()))
 
 
 def test_more_bandwidth_is_never_slower_for_a_step(graph: rk.Graph) -> None:
@@ -97,7 +127,6 @@ def test_more_bandwidth_is_never_slower_for_a_step(graph: rk.Graph) -> None:
 def test_interval(prediction: rk.Prediction) -> None:
     low, high = prediction.interval(0.9)
     assert low < prediction.total_s < high
-    assert math.log(high / prediction.total_s) == pytest.approx(math.log(prediction.total_s / low))
     wider = prediction.interval(0.99)
     assert wider[0] < low < high < wider[1]
     with pytest.raises(ValueError, match="expected a probability between 0 and 1; got 1"):
@@ -157,10 +186,10 @@ def test_what_does_not_fit_is_said() -> None:
 
 
 def test_emulated_formats_are_said() -> None:
-    found = rk.predict(nn.Linear(8, 8), rk.Input(2, 8), gpu="V100-SXM2-16GB", dtype="bfloat16")
+    found = rk.predict(nn.Linear(8, 8), rk.Input(2, 8), gpu="V100-SXM2-16GB", dtype="bfloat16", host="generic-server")
     assert found.notes == (
         "nvidia-v100-sxm2-16gb has no bf16 matrix units: computed in fp32",
-        "nvidia-v100-sxm2-16gb: no measurements of product kernels: constants fitted on other GPUs, interval "
+        "nvidia-v100-sxm2-16gb: no measurements of fp32 product kernels: constants fitted on other GPUs, interval "
         "accordingly wider",
     )
 
@@ -179,7 +208,7 @@ def test_json_round_trip_and_words(prediction: rk.Prediction) -> None:
     document = json.loads(json.dumps(prediction.to_dict()))
     assert sum(document["terms"].values()) == pytest.approx(document["total_s"])
     assert document["sizes"] == {"batch": 64}
-    assert document["regime"] in ("compute", "memory", "overhead")
+    assert document["regime"] == max(document["shares"], key=document["shares"].__getitem__)
     first = str(prediction).splitlines()[0]
     assert first.startswith("Net training (batch=64) on nvidia-a100-sxm4-80gb: ")
     assert first.endswith(f"{prediction.regime}-bound")
@@ -241,11 +270,13 @@ def test_laws_of_execution(mode: str, batch: int, sync: str) -> None:
     assert all(sum(p.terms().values()) == pytest.approx(p.total_s) for p in found.values())
     eager, compiled, graph, both = (found[backend] for backend in BACKENDS)
     assert graph.gpu_s <= eager.gpu_s
-    assert both.gpu_s <= compiled.gpu_s <= eager.gpu_s
+    (copy, *replayed), copied_s = both.timings, both.timings[0].total_s  # of the input, to where the graph reads it
+    assert both.gpu_s - copied_s <= compiled.gpu_s
+    assert copy.kernel.cost.read_bytes == 4 * batch * 3 * 32 * 32
     assert graph.cpu_s < eager.cpu_s
     assert both.cpu_s < compiled.cpu_s
     assert [t.kernel for t in graph.timings] == [t.kernel for t in eager.timings]
-    assert [t.kernel for t in both.timings] == [t.kernel for t in compiled.timings]
+    assert [t.kernel for t in replayed] == [t.kernel for t in compiled.timings]
     assert {p.flop for p in found.values()} == {eager.flop}
 
 
@@ -273,3 +304,35 @@ def test_fused_kernels_have_names_and_a_compiled_step_says_what_it_assumes() -> 
         "loader_rate": None,
     }
     assert not any("compiled" in note for note in rk.predict(traced, "nvidia-rtx-4090").notes)
+
+
+@pytest.mark.parametrize("execution", ["eager", "compiled"])
+def test_what_is_remembered_of_a_graph_changes_no_answer(execution: str) -> None:
+    # Kernels and blocks of a graph are made once for devices that run the same ones.
+    gpus = ["nvidia-l4", "nvidia-l40s", "nvidia-t4", "nvidia-p100-pcie-16gb", "amd-mi210", "nvidia-h100-sxm5-80gb"]
+
+    def traced() -> rk.Graph:
+        layers = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.Flatten())
+        return rk.trace(layers, rk.Input("batch", 3, 32, 32), mode="training").at(batch=64)
+
+    graph = traced()
+    for gpu in (*gpus, *reversed(gpus)):
+        found, fresh = (rk.predict(one, gpu, execution=execution).to_dict() for one in (graph, traced()))
+        assert found == fresh
+
+
+def test_memory_near_the_limit_is_that_of_a_fresh_graph() -> None:
+    graph = rk.trace(nn.Sequential(*[nn.Linear(1024, 1024)] * 4), rk.Input("batch", 1024), mode="training")
+    base = rk.load_device("nvidia-l4")
+    at = graph.at(batch=100_000)
+    for gigabytes in (24, 3, 2.2, 2.0, 1.5, 1.0, 24):
+        device = base.replace(dram={"capacity": gigabytes * 1e9})
+        assert rk.predict(at, device).memory == rk.predict(graph.at(batch=100_000), device).memory
+
+
+def test_a_graph_goes_to_another_process_after_a_prediction_as_before() -> None:
+    graph = rk.trace(nn.Linear(8, 8), rk.Input("batch", 8)).at(batch=4)
+    before = len(pickle.dumps(graph))
+    found = rk.predict(graph, "nvidia-l4")
+    assert len(pickle.dumps(graph)) == before  # without what is remembered of it
+    assert rk.predict(pickle.loads(pickle.dumps(graph)), "nvidia-l4").to_dict() == found.to_dict()

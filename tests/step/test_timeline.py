@@ -112,7 +112,7 @@ def test_a_compiled_step_pays_guards_and_a_launch_each(host: Host) -> None:
     assert total == pytest.approx(48 * US)
 
 
-def test_libraries_called_by_a_compiled_step_cost_what_ops_of_autograds_engine_do(host: Host) -> None:
+def test_libraries_called_by_a_compiled_step_cost_less_than_from_python(host: Host) -> None:
     timeline, _ = run_as(host, "compiled", "step", issue(4, kind="aten.mm"), issue(4, kind="aten.mm"))
     assert starts(timeline) == [35, 40]  # 30 + 0.5 · 10 each
 
@@ -186,12 +186,12 @@ def test_laws_of_the_queues(kernel_times: list[list[float]]) -> None:
 
 def test_unknown_words_are_refused() -> None:
     with pytest.raises(
-        InputError, match="execution sync 'stepp': expected 'none' or 'step' or 'op'; did you mean 'step'"
+        InputError, match="execution sync 'stepp': expected 'none' or 'step' or 'op' or 'events'; did you mean 'step'"
     ):
         Execution(sync="stepp")
     with pytest.raises(InputError) as wrong:
         rk.predict(torch.exp, rk.Input(3), gpu="nvidia-l4", execution="compile")
     assert str(wrong.value) == (
-        "execution backend 'compile': expected 'eager' or 'compiled' or 'cuda-graph' or 'reduce-overhead'; "
-        "did you mean 'compiled'?"
+        "execution backend 'compile': expected 'eager' or 'compiled' or 'cuda-graph' or 'reduce-overhead' or "
+        "'max-autotune' or 'max-autotune-no-cudagraphs' or 'cudagraphs' or 'aot-eager'; did you mean 'compiled'?"
     )

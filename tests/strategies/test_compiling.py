@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -197,7 +198,7 @@ def test_more_bandwidth_is_never_slower(blocks: rk.Graph, way: object) -> None:
     for rate in (1e9, 1e10, 1e11, 1e12):
         link = base.nvlink.model_copy(update={"bandwidth_both_directions": None, "bandwidth_per_direction": rate})
         times.append(run(blocks, way, "compiled", base.model_copy(update={"nvlink": link})).total_s)
-    assert times == sorted(times, reverse=True)
+    assert all(more <= less * (1 + 1e-12) for less, more in pairwise(times))
 
 
 def test_accumulated_parts_are_cut_alike(blocks: rk.Graph) -> None:

@@ -40,11 +40,3 @@ def test_a_rule_for_one_trace() -> None:
 def test_an_operator_without_shapes_is_refused_with_what_to_do() -> None:
     with pytest.raises(TraceError, match=r"no fake impl registered .* `shapeless.register_fake`"):
         rk.trace(shapeless, rk.Input(3, 4))
-
-
-def test_higher_order_operators_are_named_where_nothing_is_known() -> None:
-    def model(x: torch.Tensor, flag: torch.Tensor) -> torch.Tensor:
-        return torch.cond(flag, torch.sin, torch.cos, (x,))
-
-    graph = rk.trace(model, rk.Input(3, 4), rk.Input(dtype="bool"))
-    assert dict(graph.coverage.default_kinds) == {"higher_order.cond": 1}

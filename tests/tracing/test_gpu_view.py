@@ -154,3 +154,58 @@ def test_scripted_modules() -> None:
     script = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
     graph = rk.trace(nn.Sequential(script, nn.Linear(4, 2)), rk.Input("n", 4))
     assert kinds(graph) == ["aten.addmm", "aten.relu", "aten.addmm"]
+
+
+@pytest.mark.parametrize(
+    ("query", "key"),
+    [((1, 2, 5, 8), (4, 2, 7, 8)), ((2, 1, 5, 8), (2, 4, 7, 8)), ((5, 8), (3, 4, 7, 8)), ((3, 4, 5, 8), (7, 8))],
+)
+def test_attention_that_is_broadcast(query: tuple[int, ...], key: tuple[int, ...]) -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, k)
+
+    graph = rk.trace(attend, rk.Input(*query), rk.Input(*key))
+    real = attend(torch.zeros(query), torch.zeros(key))
+    assert graph.outputs[0].shape == tuple(real.shape)
+    # two products over all heads of the common shape
+    assert graph.matrix_flop == 2 * 2 * real.shape[:-2].numel() * 5 * 7 * 8
+    # no fused kernel takes such: PyTorch falls back to products and a softmax
+    assert ATTENTION not in kinds(graph)
+
+
+def test_open_sizes_of_attention_are_not_taken_for_broadcast() -> None:
+    q = rk.Input("b", "h", "s", 8)
+    graph = rk.trace(lambda q, k: functional.scaled_dot_product_attention(q, k, k), q, rk.Input("b", "h", "t", 8))
+    assert kinds(graph) == [ATTENTION]
+    assert graph.at(b=2, h=3, s=5, t=7).matrix_flop == 2 * 2 * 6 * 5 * 7 * 8
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("layer", "gates"), [(nn.LSTMCell, 4), (nn.GRUCell, 3)])
+def test_cells_are_three_kernels(layer: type[nn.RNNCellBase], gates: int, bias: bool) -> None:
+    i, h = 5, 7
+    model = layer(i, h, bias=bias)
+    state = rk.Input("n", h)
+    states = (state, state) if layer is nn.LSTMCell else state
+    graph = rk.trace(model, rk.Input("n", i), states, mode="training", strict=True)
+    assert graph.dims == ("n",)
+    forward = [p for p in graph.priced if p.op.phase == "forward" and p.costs]
+    fused = "aten._thnn_fused_lstm_cell" if layer is nn.LSTMCell else "aten._thnn_fused_gru_cell"
+    assert [p.op.kind for p in forward][:3] == ["aten.mm", "aten.mm", fused]
+    at = graph.at(n=6)
+    fixed = rk.trace(layer(i, h, bias=bias), rk.Input(6, i), mode="training")
+    assert at.matrix_flop == fixed.matrix_flop
+    # 6 rows: the products of input and state, and for their weights again; nothing asks for the states' gradients
+    assert at.matrix_flop == 2 * 6 * gates * h * (i + h) * 2
+    cell = next(p for p in at.priced if p.op.kind == fused)
+    # read: both products, the state, two biases; written: state (and cell), and what backward needs
+    kept = 4 if layer is nn.LSTMCell else 5
+    assert cell.costs[0].read_bytes == 4 * (6 * 2 * gates * h + 6 * h + 2 * gates * h * bias)
+    assert cell.costs[0].write_bytes == 4 * 6 * h * (kept + (2 if layer is nn.LSTMCell else 1))
+
+
+@pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
+def test_plain_cells_keep_the_batch_open(nonlinearity: str) -> None:
+    graph = rk.trace(nn.RNNCell(5, 7, nonlinearity=nonlinearity), rk.Input("n", 5), rk.Input("n", 7))
+    assert kinds(graph) == ["aten.addmm", "aten.addmm", "aten.add_", f"aten.{nonlinearity}"]
+    assert graph.at(n=6).matrix_flop == 2 * 6 * 7 * (5 + 7)

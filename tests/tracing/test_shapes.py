@@ -153,6 +153,6 @@ def test_training_through_a_mask() -> None:
             x[x[..., 0] > 0] = self.fill
             return x
 
-    graph = rk.trace(Masked(), rk.Input("n", 5, 4), mode="training", strict=True)
+    graph = rk.trace(Masked(), rk.Input("n", 5, 4), mode="training", strict=True, assume={"mask": 1.0})
     assert graph.dims == ("n",)
     assert graph.gradients[0].shape == (4,)

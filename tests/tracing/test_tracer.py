@@ -204,7 +204,7 @@ def test_floors_stay_exact() -> None:
 
 
 def test_wrong_calls_say_what_is_wrong() -> None:
-    with pytest.raises(InputError, match="mode: expected 'inference' or 'training'; got 'train'"):
+    with pytest.raises(InputError, match="mode: expected 'inference' or 'training' or 'forward'; got 'train'"):
         rk.trace(Block(), rk.Input(1, 3, 8, 8), mode="train")
     with pytest.raises(InputError, match="belong to mode='training'"):
         rk.trace(Block(), rk.Input(1, 3, 8, 8), optimizer=torch.optim.SGD)

@@ -21,4 +21,5 @@ from rooflinekit.cost.rules import (  # noqa: F401
     resampling,
     serving,
     sparse,
+    vision,
 )

@@ -113,10 +113,26 @@ def put(op: Op) -> list[Cost]:
 
 @rule("aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl")
 def index_put(op: Op) -> list[Cost]:
-    """Each value into its place, repeated to the shape of the places, and added where it accumulates."""
+    """Each value into its place, repeated to the shape of the places, and added where it accumulates.
+
+    One number under a mask is filled in everywhere: a selection an element.
+    """
     target, *read = op.inputs
-    places = _places(target, op.attrs["indices"])
+    if _fills(op):
+        kernel = Cost(vector_flop=target.numel, write_bytes=target.bytes, label="fill") + reads(op.inputs)
+        return (
+            [kernel] if op.kind.endswith("_") else [Cost(label="copy") + reads((target,)) + writes(op.outputs), kernel]
+        )
+    named = op.attrs.get("named")  # of a mask
+    places = _places(target, op.attrs["indices"]) if named is None else named
     return _written(op, places, read, flop=bool(op.attrs.get("accumulate")))
+
+
+def _fills(op: Op) -> bool:
+    """Whether one number is put where masks are true."""
+    masks = [index for index in op.attrs["indices"] if index is not None]
+    alone = op.inputs[-1].numel == 1 and not op.attrs.get("accumulate")
+    return alone and all(index.dtype in (DType.BOOL, DType.UINT8) for index in masks)
 
 
 def _places(target: TensorSpec, indices: tuple[TensorSpec | None, ...]) -> Size:

@@ -7,13 +7,16 @@ g gates: 4 (LSTM), 3 (GRU), 1. The input's product runs over the whole sequence,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Op
-from rooflinekit.ir.sizes import Size, product
+from rooflinekit.ir.sizes import Size, ceil_div, floor_div, product
 from rooflinekit.ir.tensor import TensorSpec
+
+#: Parts of the work, by the labels of their costs: the inputs' products of all steps at once, and step after step.
+INPUTS, CHAIN = "inputs of all steps", "chain"
 
 #: Modes of cuDNN: (gates, vector FLOP, special functions a state and step without biases, vector FLOP of backward).
 #: A sigmoid is 2 and 2, as everywhere.
@@ -26,6 +29,8 @@ _CELLS = {
     # backward: n 2, z 2, h 1, r 1, hn 1, slopes 2·3 + 3, sums 4
     3: (3, 12, 5, 20),
 }
+_LSTM, _GRU = 2, 3
+_BIAS_SUMS = 4  # of the backward of both
 
 
 def _layers(op: Op) -> Iterator[tuple[TensorSpec, ...]]:
@@ -36,7 +41,14 @@ def _layers(op: Op) -> Iterator[tuple[TensorSpec, ...]]:
 
 
 def _steps(op: Op, x: TensorSpec) -> tuple[Size, Size]:
-    """Length of the sequence and batch."""
+    """Length of the sequence and batch; of packed ones the mean over the steps.
+
+    Where a single batch size stands for all, as many steps of it as there is data.
+    """
+    if sizes := op.attrs.get("batch_sizes"):
+        if len(sizes) == 1:
+            return floor_div(x.shape[0], sizes[0]), sizes[0]
+        return len(sizes), ceil_div(x.shape[0], len(sizes))
     return (x.shape[1], x.shape[0]) if op.attrs["batch_first"] else (x.shape[0], x.shape[1])
 
 
@@ -46,24 +58,78 @@ def _states(op: Op, x: TensorSpec) -> Size:
 
 
 @rule("aten._cudnn_rnn", "aten.miopen_rnn")
-def recurrent(op: Op) -> Cost:
+def recurrent(op: Op) -> list[Cost]:
     """2·t·b·g·h·(i + h) a layer and direction, or with a projection to p 2·t·b·(g·h·(i + p) + h·p).
 
     A state adds: LSTM 14 and 8 special functions, GRU 12 and 5, tanh 1 and 1, ReLU 2; each gate two biases, if any.
     """
     x = op.inputs[0]
     t, b = _steps(op, x)
-    gemms = []
+    inputs, chain, of_inputs = [], [], {x.name: x}
     for whole, *stepwise in _layers(op):
-        gemms.append(Gemm(m=product((t, b)), n=whole.shape[0], k=whole.shape[1]))
-        gemms += [Gemm(batch=t, m=b, n=w.shape[0], k=w.shape[1]) for w in stepwise]
+        inputs.append(Gemm(m=product((t, b)), n=whole.shape[0], k=whole.shape[1]))
+        chain += [Gemm(batch=t, m=b, n=w.shape[0], k=w.shape[1]) for w in stepwise]
+        of_inputs[whole.name] = whole
     gates, vector, special, _ = _CELLS[op.attrs["mode"]]
     biases = 2 * gates if op.attrs["weight_stride0"] >= 4 else 0
     states = _states(op, x)
+    others = [spec for spec in op.inputs if spec.name not in of_inputs]
     work = Cost(
-        gemms=tuple(gemms), vector_flop=product((vector + biases, states)), special_flop=product((special, states))
-    )
-    return work + traffic(op)
+        gemms=tuple(chain), vector_flop=product((vector + biases, states)), special_flop=product((special, states)),
+        label=CHAIN,
+    )  # fmt: skip
+    return [
+        Cost(gemms=tuple(inputs), label=INPUTS) + reads(of_inputs.values()),
+        work + reads(others) + writes(op.outputs),
+    ]
+
+
+#: Gates of the cells that are kernels of their own, and their modes of cuDNN.
+_LSTM, _GRU = 2, 3
+
+
+def _cell(op: Op, mode: int) -> Cost:
+    gates, vector, special, _ = _CELLS[mode]
+    biases = 2 * gates if op.attrs.get("input_bias") is not None else 0
+    states = op.outputs[0].numel
+    return Cost(vector_flop=product((vector + biases, states)), special_flop=product((special, states))) + traffic(op)
+
+
+@rule("aten._thnn_fused_lstm_cell")
+def lstm_cell(op: Op) -> Cost:
+    """The gates of a cell, their products being ops of their own: 14 and 8 a state, and two biases a gate."""
+    return _cell(op, _LSTM)
+
+
+@rule("aten._thnn_fused_gru_cell")
+def gru_cell(op: Op) -> Cost:
+    """The gates of a cell, their products being ops of their own: 12 and 5 a state, and two biases a gate."""
+    return _cell(op, _GRU)
+
+
+@rule("aten._thnn_fused_lstm_cell_backward_impl")
+def lstm_cell_backward(op: Op) -> list[Cost]:
+    """tanh(c) again, o 1, c 5, i, g, f and the cell before 4, slopes 3·3 + 3: 22 and 1 a state; a bias: a sum."""
+    gates, cell, bias = op.outputs
+    work = Cost(vector_flop=product((22, cell.numel)), special_flop=cell.numel)
+    return [work + reads(op.inputs) + writes((gates, cell)), *_bias_sums((gates,), (bias,))]
+
+
+@rule("aten._thnn_fused_gru_cell_backward")
+def gru_cell_backward(op: Op) -> list[Cost]:
+    """z 5, the state 1, n 5, its part of the state 1, r 4: 16 a state; with biases two sums over the batch."""
+    inputs, hidden, state, *biases = op.outputs
+    work = Cost(vector_flop=product((16, state.numel)))
+    return [work + reads(op.inputs) + writes((inputs, hidden, state)), *_bias_sums((inputs, hidden), biases)]
+
+
+def _bias_sums(gates: Sequence[TensorSpec], biases: Sequence[TensorSpec]) -> list[Cost]:
+    """Gradients of the gates summed over the batch, where there is a bias."""
+    return [
+        Cost(vector_flop=one.numel, label="bias gradient") + reads((one,)) + writes((bias,))
+        for one, bias in zip(gates, biases, strict=True)
+        if bias.numel != 0
+    ]
 
 
 @rule("aten._cudnn_rnn_backward", "aten.miopen_rnn_backward")
@@ -76,17 +142,21 @@ def recurrent_backward(op: Op) -> list[Cost]:
     t, b = _steps(op, x)
     wants_input, _, _, wants_weights = op.attrs["output_mask"]
     directions = 2 if op.attrs["bidirectional"] else 1
-    inputs, weights = [], []
+    chain, inputs, weights = [], [], []
     for i, (whole, *stepwise) in enumerate(_layers(op)):
         if wants_input or i >= directions:
             inputs.append(Gemm(m=product((t, b)), n=whole.shape[1], k=whole.shape[0]))
-        inputs += [Gemm(batch=t, m=b, n=w.shape[1], k=w.shape[0]) for w in stepwise]
+        chain += [Gemm(batch=t, m=b, n=w.shape[1], k=w.shape[0]) for w in stepwise]
         weights += [Gemm(m=w.shape[0], n=w.shape[1], k=product((t, b))) for w in (whole, *stepwise)]
     vector = product((_CELLS[op.attrs["mode"]][3], _states(op, x)))
     given = {spec.memory for spec in op.attrs["weight"]}
     of_weights = [spec for spec in op.outputs if spec.shape in {w.shape for w in op.attrs["weight"]}]
     others = [spec for spec in op.outputs if spec not in of_weights]
-    costs = [Cost(gemms=tuple(inputs), vector_flop=vector, label="input gradient") + reads(op.inputs) + writes(others)]
+    of_x = [spec for spec in others if spec.shape == x.shape][:1]
+    of_states = [spec for spec in others if spec not in of_x]
+    costs = [Cost(gemms=tuple(chain), vector_flop=vector, label=CHAIN) + reads(op.inputs) + writes(of_states)]
+    if inputs:
+        costs.append(Cost(gemms=tuple(inputs), label="input gradient") + writes(of_x if wants_input else ()))
     if wants_weights:
         used = [spec for spec in op.inputs if spec.memory not in given]
         costs.append(Cost(gemms=tuple(weights), label="weight gradient") + reads(used) + writes(of_weights))

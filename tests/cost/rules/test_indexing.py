@@ -139,9 +139,17 @@ def test_values_put_at_places(tensor, cost, places, values, elements, read):
 
 
 def test_a_mask_counts_as_if_it_named_every_element(tensor, cost):
-    x, mask, value = tensor(5, 4), tensor(5, 4, dtype="bool"), tensor()
+    x, mask, value = tensor(5, 4), tensor(5, 4, dtype="bool"), tensor(20)
     c = cost("index_put_", [x, mask, value], [x], indices=(mask,), accumulate=False)
-    assert (c.flop, c.read_bytes, c.write_bytes) == (0, 24, 80)  # 20 + 4; 4 · 20
+    assert (c.flop, c.read_bytes, c.write_bytes) == (0, 100, 80)  # 20 + 4 · 20; 4 · 20
+    few = cost("index_put_", [x, mask, tensor(7)], [x], indices=(mask,), accumulate=False, named=7)
+    assert (few.flop, few.read_bytes, few.write_bytes) == (0, 48, 28)  # 20 + 4 · 7; 4 · 7
+
+
+def test_one_number_under_a_mask_is_a_selection_an_element(tensor, cost):
+    x, mask = tensor(5, 4), tensor(5, 4, dtype="bool")
+    c = cost("index_put_", [x, mask, tensor()], [x], indices=(mask,), accumulate=False)
+    assert (c.flop, c.read_bytes, c.write_bytes) == (20, 104, 80)  # 4 · 20 + 20 + 4; 4 · 20
 
 
 def test_a_masked_scatter_counts_the_mask_first(tensor, costs):

@@ -1,0 +1,188 @@
+"""A real model timed on the hardware at hand, beside its prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.api import predict as workflows
+from rooflinekit.cost.table import Rule
+from rooflinekit.errors import InputError, MeasureError
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.host import Host
+from rooflinekit.hardware.specs import DEFAULT_HOST, load_device
+from rooflinekit.ir.inputs import Input, open_names
+from rooflinekit.ir.origin import autocast_format
+from rooflinekit.ir.sizes import check_dims
+from rooflinekit.ir.tensor import DType
+from rooflinekit.model.machine import Calibration
+from rooflinekit.step.execution import Backend, Execution
+
+if TYPE_CHECKING:
+    from rooflinekit.calibrate.model_run import Place
+    from rooflinekit.study.profile.validation import Validation
+    from rooflinekit.tracing.step import Loss, Mode, OptimizerFactory
+
+
+def measure_model(
+    model: Callable[..., Any],
+    *inputs: Any,
+    device: str | None = None,
+    gpu: str | Path | Device | None = None,
+    host: str | Path | Host = DEFAULT_HOST,
+    execution: Execution | Backend = "eager",
+    threads: int | None = None,
+    mode: Mode = "inference",
+    loss: Loss | None = None,
+    targets: Sequence[Any] = (),
+    optimizer: OptimizerFactory | None = None,
+    dtype: str | DType | None = None,
+    autocast: str | DType | None = None,
+    tf32: bool | None = None,
+    channels_last: bool = False,
+    inference_mode: bool = False,
+    burst: bool = False,
+    constants: str | Path | Calibration | None = None,
+    rules: Mapping[str, Rule] | None = None,
+    strict: bool = False,
+    name: str | None = None,
+    by_op: bool = True,
+    precision: float = 0.01,
+    samples: int = 100,
+    budget_s: float = 60.0,
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Validation:
+    """Is the prediction right? One step of a model, timed on the hardware at hand and predicted for it.
+
+    model: an `nn.Module`. A copy of it runs, so that it is left as it was; parameters on the meta device are
+        initialized by their modules.
+    inputs: as `rk.trace` has them. Where a tensor is described by an `Input`, its numbers are random.
+    device: "cuda", "cuda:1" or "cpu"; by default the first GPU, or the CPU where PyTorch sees none.
+    gpu: the specification that is predicted for: name, alias, path or Device; by default that of the hardware's name.
+    host: as in `rk.predict`. execution: likewise; steps are timed one by one, or with sync "none" in long loops.
+    threads: on a CPU, how many cores compute, in both; by default all of its specification.
+    mode, loss, targets, optimizer, dtype, autocast, tf32, channels_last, inference_mode, rules, strict, name: as in
+        `rk.trace`. A step of training is what is traced: gradients begin empty, and the optimizer works on many tensors
+        at once.
+    burst, constants: as in `rk.predict`.
+    by_op: whether a few more steps run under torch's profiler, for the times of ops.
+    precision, samples, budget_s: a step is sampled until its median is known to this relative precision, at most so
+        many times and seconds.
+    progress: called with what is being done.
+    options: a number for each named size, and keyword inputs.
+
+    Raises what `rk.trace` and `rk.predict` raise, and MeasureError for a model that cannot be run, or not in this way.
+    """
+    _check_care(precision, samples, budget_s)
+    how = execution if isinstance(execution, Execution) else Execution(backend=execution)
+    found, place = hardware_for(device, gpu, how, threads)
+    from rooflinekit.calibrate import model_run
+    from rooflinekit.study.profile.validation import compare_run
+    from rooflinekit.tracing.step import Step
+
+    say = progress or (lambda _: None)
+
+    names = open_names((inputs, options, tuple(targets)))
+    sizes = check_dims({n: options.pop(n) for n in tuple(options) if n in names}, names, complete=True)
+    training: dict[str, Any] = {"loss": loss, "targets": tuple(targets), "optimizer": optimizer}
+    kept: dict[str, Any] = {"dtype": dtype, "autocast": autocast, "tf32": tf32, "channels_last": channels_last}
+    say("tracing")
+    graph = workflows.trace(
+        model, *inputs, mode=mode, sizes=sizes, fixed=True, name=name, rules=rules, strict=strict,
+        inference_mode=inference_mode, **training, **kept, **options,
+    )  # fmt: skip
+    prediction = workflows.predict(graph, found, host=host, execution=how, burst=burst, constants=constants)
+    step = Step(
+        model=model,
+        args=inputs,
+        kwargs=options,
+        mode=mode,
+        autocast=autocast_format(autocast),
+        channels_last=channels_last,
+        inference_mode=inference_mode,
+        **training,
+    )
+    run = model_run.measure_step(
+        step,
+        place,
+        model_run.Care(precision=precision, samples=samples, budget_s=budget_s),
+        backend=how.backend,
+        wait_each=how.sync == "step",
+        dtype=None if dtype is None else Input(dtype=dtype).dtype,
+        tf32=tf32,
+        sizes=sizes,
+        by_op=by_op,
+        progress=say,
+    )
+    told = {word: value if value is None or isinstance(value, bool) else str(value) for word, value in kept.items()}
+    return compare_run(
+        run,
+        prediction,
+        inputs=_described(inputs, options),
+        options={**told, "optimizer": getattr(optimizer, "__name__", None if optimizer is None else "given")},
+        threads=place.threads or 0,
+    )
+
+
+def hardware_for(
+    device: str | None,
+    gpu: str | Path | Device | None,
+    execution: Execution,
+    threads: int | None,
+    *,
+    allow_draft: bool = False,
+    options: tuple[str, str] = ("device", "gpu="),
+) -> tuple[Device, Place]:
+    """The specification that is predicted for, and where the model runs: all that can be refused before it is built.
+
+    The arguments are those of `measure_model`; options: what messages call device and gpu. Raises what it raises.
+    """
+    if execution.sync == "op":
+        raise MeasureError(
+            "execution sync 'op': PyTorch has no such mode that could be measured; choose 'step' or 'none'"
+        )
+    from rooflinekit.calibrate import at_hand, model_run
+
+    kind, index = at_hand.parse_device(device or model_run.default_device(), options[0])
+    if kind == "cuda" and threads is not None:
+        raise InputError(f"threads: belong to a CPU that is measured; got {threads} on a GPU")
+    place = model_run.Place.of(kind, index)
+    place.check(execution.backend)
+    if gpu is None:
+        gpu = at_hand.specification(kind, index, None, allow_draft=allow_draft, option=options[1])
+    elif not isinstance(gpu, Device):
+        gpu = load_device(str(gpu), allow_draft=allow_draft)
+    if gpu.kind != ("gpu" if kind == "cuda" else "cpu"):
+        raise InputError(
+            f"{gpu.name} is a {gpu.kind.upper()}, but the model is to run on {place.device}; name the specification of "
+            "that"
+        )
+    if kind == "cuda":
+        return gpu, place
+    found = at_hand.on_threads(gpu, threads)
+    return found, replace(place, threads=found.sm_count)
+
+
+def _check_care(precision: float, samples: int, budget_s: float) -> None:
+    if not 0 < precision < 1:
+        raise InputError(f"precision: expected a share between 0 and 1, such as 0.01; got {precision!r}")
+    if samples < 1:
+        raise InputError(f"samples: expected a positive number; got {samples!r}")
+    if not budget_s > 0:
+        raise InputError(f"budget_s: expected a positive number of seconds; got {budget_s!r}")
+
+
+def _described(inputs: Sequence[Any], keyword_inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the model is called with, as the command line writes it; values that are no tensors as they are."""
+
+    def text(value: Any) -> str:
+        if not isinstance(value, Input) and hasattr(value, "shape") and hasattr(value, "dtype"):
+            value = Input(*value.shape, dtype=str(value.dtype))
+        if not isinstance(value, Input):
+            return repr(value)
+        return f"{','.join(map(str, value.shape))}:{value.dtype.value}"
+
+    return (*map(text, inputs), *(f"{name}={text(value)}" for name, value in keyword_inputs.items()))

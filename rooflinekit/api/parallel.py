@@ -1,0 +1,126 @@
+"""The walks to several devices: parallel, fit_into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rooflinekit.calibrate.fits import constants_for
+from rooflinekit.calibrate.link_fits import load_links
+from rooflinekit.errors import InputError
+from rooflinekit.hardware.cluster import Cluster, Members
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.host import Host
+from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.inputs import open_names
+from rooflinekit.ir.sizes import check_dims
+from rooflinekit.model.machine import Machine
+from rooflinekit.step.execution import Backend, Execution
+from rooflinekit.strategies.planning import plan
+from rooflinekit.strategies.prediction import ParallelPrediction
+from rooflinekit.strategies.records import DDP, Savers, Strategy, strategy_of
+from rooflinekit.strategies.setting import Setting, setting_of
+
+if TYPE_CHECKING:
+    from rooflinekit.strategies.fitting import Fitting
+
+
+def parallel(
+    workload: Graph | Callable[..., Any],
+    *inputs: Any,
+    cluster: str | Path | Cluster,
+    strategy: str | Strategy | None = None,
+    gpus: int | Sequence[int] | None = None,
+    split: Literal["even", "proportional"] = "even",
+    savers: Savers | None = None,
+    host: str | Path | Host | None = None,
+    execution: Execution | Backend = "eager",
+    links: Path | None = None,
+    **options: Any,
+) -> ParallelPrediction:
+    """How long one training step takes on several devices of a cluster, and why.
+
+    workload: a traced training Graph; or a model, followed by its inputs. The size named `batch` is that of all
+        devices together.
+    cluster: its name, file or record. gpus: how many from the first, or their numbers; by default all.
+    strategy: `DataParallel`, `DDP` (the default), `FSDP` or `Mesh`, or a name: dp, ddp, zero-1, zero-2, fsdp, tensor,
+        expert, pipeline.
+    split: the batch in even parts, or "proportional" to what each device reaches alone.
+    savers: what saves memory, see `Savers`. host: by default the cluster's.
+    links: constants of links at hand, from `rooflinekit calibrate`.
+    options: a number for each named size; with a model also the options of `trace`.
+
+    Raises what `predict` and `load_cluster` raise, and InputError for a way that the model cannot be cut.
+
+    >>> found = parallel(graph, cluster="dgx-a100", strategy="ddp", gpus=4, batch=256)  # doctest: +SKIP
+    >>> found.total_s, found.hidden_s, found.exposed_s, str(found)  # doctest: +SKIP
+    """
+    setting = setting_of(cluster, gpus, host, execution, links)
+    if split not in ("even", "proportional"):
+        raise InputError(f"split: expected 'even' or 'proportional'; got {split!r}")
+    chosen = DDP() if strategy is None else strategy_of(strategy, len(setting.numbers))
+    graph = _graph_at(workload, inputs, options)
+    return plan(graph, setting, chosen, savers=savers or Savers(), proportional=split == "proportional")
+
+
+def fit_into(
+    workload: Graph | Callable[..., Any],
+    *inputs: Any,
+    gpu: str | Path | Device | None = None,
+    cluster: str | Path | Cluster | None = None,
+    gpus: int | Sequence[int] | None = None,
+    host: str | Path | Host | None = None,
+    execution: Execution | Backend = "eager",
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Fitting:
+    """What makes a training step fit, and which combination of it is the fastest.
+
+    Tried are: the batch in parts, checkpoints of every block, the optimizer in 8 bits or on the CPU, autocast with
+    fp32 weights, and on several devices DDP and ZeRO's stages. Each is predicted; `table` lists them all.
+
+    gpu: one device; or cluster and gpus, as for `parallel`. options: a number for each named size, `batch` that of all
+    devices together; with a model also the options of `trace`. progress: called with each combination.
+
+    Raises what `parallel` raises.
+
+    >>> found = fit_into(model, x, gpu="nvidia-rtx-3070", batch=256, optimizer=torch.optim.Adam)  # doctest: +SKIP
+    >>> found.best, found.table, str(found)  # doctest: +SKIP
+    """
+    from rooflinekit.strategies.fitting import try_all
+
+    if (gpu is None) == (cluster is None):
+        raise InputError("fit_into: expected gpu=… or cluster=…")
+    if gpu is not None:
+        return try_all(_graph_at(workload, inputs, options), _alone(gpu, host, execution), progress)
+    assert cluster is not None
+    return try_all(_graph_at(workload, inputs, options), setting_of(cluster, gpus, host, execution, None), progress)
+
+
+def _alone(gpu: str | Path | Device, host: str | Path | Host | None, execution: Execution | Backend) -> Setting:
+    """A cluster of one device."""
+    device = gpu if isinstance(gpu, Device) else load_device(gpu)
+    own = DEFAULT_HOST if host is None else host
+    found = own if isinstance(own, Host) else load_host(own)
+    return Setting(
+        cluster=Cluster(name=device.name, devices=(Members(name=device.name, count=1),), host=found.name),
+        machines=(Machine.of(device, constants_for(device)),), numbers=(0,), host=found, links=load_links(),
+        execution=execution if isinstance(execution, Execution) else Execution(backend=execution),
+    )  # fmt: skip
+
+
+def _graph_at(workload: Graph | Callable[..., Any], inputs: Sequence[Any], options: dict[str, Any]) -> Graph:
+    """The graph at the sizes given, with those left open that parts of the batch need."""
+    from rooflinekit.api.predict import trace
+
+    if isinstance(workload, Graph):
+        if inputs:
+            raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
+        return workload.at(**options)
+    names = open_names((inputs, options))
+    sizes = {name: options.pop(name) for name in tuple(options) if name in names}
+    check_dims(sizes, names, complete=True)
+    graph = trace(workload, *inputs, sizes=sizes, **{"mode": "training", **options})
+    return graph.at(**{name: size for name, size in sizes.items() if name in graph.dims})

@@ -1,0 +1,308 @@
+"""The walks through the pipe: trace, predict, compare. Each goes down, none back up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.calibrate.fits import constants_for, load_fit
+from rooflinekit.cost.table import Rule, price_all
+from rooflinekit.errors import InputError, TraceError
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.host import Host
+from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
+from rooflinekit.hardware.specs import devices as shipped_devices
+from rooflinekit.ir.assumption import Assumption
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.inputs import Input, open_names
+from rooflinekit.ir.origin import Origin, autocast_format
+from rooflinekit.ir.release import Release
+from rooflinekit.ir.sizes import check_dims
+from rooflinekit.ir.tensor import DType
+from rooflinekit.model.machine import Calibration, Machine
+from rooflinekit.step.execution import Backend, Execution
+from rooflinekit.step.prediction import Prediction, predict_graph
+
+if TYPE_CHECKING:
+    from rooflinekit.study.compare.gpus import GpuComparison
+    from rooflinekit.tracing.step import Loss, Mode, OptimizerFactory
+
+Progress = Callable[[int, str], None]
+
+_CONVERTIBLE = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+
+
+def trace(
+    model: Callable[..., Any],
+    *inputs: Any,
+    mode: Mode = "inference",
+    loss: Loss | None = None,
+    targets: Sequence[Any] = (),
+    optimizer: OptimizerFactory | None = None,
+    dtype: str | DType | None = None,
+    autocast: str | DType | None = None,
+    channels_last: bool = False,
+    tf32: bool | None = None,
+    like: str | Release | None = None,
+    inference_mode: bool = False,
+    sizes: Mapping[str, int] | None = None,
+    fixed: bool | Collection[str] = False,
+    assume: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    rules: Mapping[str, Rule] | None = None,
+    strict: bool = False,
+    progress: Progress | None = None,
+    keywords: Mapping[str, Any] | None = None,
+    **keyword_inputs: Any,
+) -> Graph:
+    """The operators of one step of `model`, priced, with named sizes left open.
+
+    model: an `nn.Module` or any callable. It is left exactly as it was, whatever happens; so are torch's defaults, its
+        random state and what the model's code keeps. Traces of several threads wait for one another; meanwhile other
+        threads may run other models, but for regions of `torch.autocast("cpu")`: their operators follow CUDA's lists.
+    inputs, keyword_inputs: what it is called with; each tensor as an `Input` (or a tensor, of which only shape and
+        format are used), nested in lists and dicts as the model likes, other values as they are.
+    mode: "inference" (evaluation mode, no gradients), "training" (forward, loss, backward, optimizer step), or
+        "forward" (a forward pass without gradients in training mode: dropout drops, batch norm takes the batch's
+        statistics and updates its own).
+    loss: callable(output, *targets); by default the output's own `loss`, else the sum of the outputs.
+    targets: further `Input`s, handed to `loss`.
+    optimizer: builds an optimizer from a list of parameters, such as `torch.optim.SGD`.
+    dtype: converts floating-point weights and inputs, like `model.to(dtype)`.
+    autocast: "float16" or "bfloat16" runs model and loss within `torch.autocast("cuda", …)`: weights stay as they are.
+    channels_last: puts model and inputs into that layout, like `.to(memory_format=torch.channels_last)`.
+    tf32: whether fp32 products may run as tf32: everywhere, nowhere, or (None) where PyTorch's defaults allow it,
+        in convolutions.
+    like: the release of PyTorch to trace as, such as "1.12": see docs/execution.md for what differs.
+    inference_mode: within `torch.inference_mode()` instead of `torch.no_grad()`: the same kernels, and less for the CPU
+        to keep about each tensor.
+    sizes: example values for named sizes, where the model accepts only some; with `fixed` they, or those that it names,
+        are traced as numbers.
+    assume: numbers that data decide, by the names under which the counts list them: a number of elements, a share of
+        the most that there can be (a float up to 1.0), or True or False.
+    rules: cost rules by op kind for this call. strict: raise UnknownOpError for an op without one.
+    keywords: further keyword_inputs, for those that are named as an argument of this function, such as "mode".
+    progress: called with the number of modules entered so far and the path of the newest.
+
+    Raises InputError, SizeError, TraceError or UnknownOpError.
+    """
+    from rooflinekit.tracing.assumed import check_assumed
+    from rooflinekit.tracing.step import Step
+    from rooflinekit.tracing.tracer import trace as traced
+
+    if mode not in ("inference", "training", "forward"):
+        raise InputError(f"mode: expected 'inference' or 'training' or 'forward'; got {mode!r}")
+    if inference_mode and mode == "training":
+        raise InputError("inference_mode: a training step needs gradients; choose mode='inference' or 'forward'")
+    if mode != "training" and (loss, optimizer, tuple(targets)) != (None, None, ()):
+        raise InputError("loss, targets and optimizer belong to mode='training'")
+    if not isinstance(channels_last, bool):
+        raise InputError(f"channels_last: expected True or False; got {channels_last!r}")
+    release = like if like is None or isinstance(like, Release) else Release.parse(like)
+    step = Step(
+        model=model,
+        args=inputs,
+        kwargs={**keyword_inputs, **_keywords(keywords)},
+        mode=mode,
+        loss=loss,
+        targets=tuple(targets),
+        optimizer=optimizer,
+        autocast=autocast_format(autocast),
+        channels_last=channels_last,
+        like=release,
+        assume=check_assumed(assume),
+        inference_mode=inference_mode,
+    )
+    given = dict(sizes or {})
+    numbers = given.keys() if fixed is True else set(fixed or ())
+    found = traced(step, dtype=_convertible(dtype), sizes=sizes, fixed=fixed, progress=progress)
+    graph = Graph(
+        name=name or found.name,
+        mode=mode,
+        inputs=found.inputs,
+        weights=found.weights,
+        outputs=found.outputs,
+        gradients=found.gradients,
+        priced=price_all(found.ops, rules, "raise" if strict else "traffic"),
+        held=found.held,
+        dims=found.dims,
+        sizes=MappingProxyType({name: size for name, size in given.items() if name in numbers}),
+        conditions=found.conditions,
+        apart=found.apart,
+        assumptions=found.assumptions,
+        examples=MappingProxyType({name: size for name, size in given.items() if name not in numbers}),
+        tf32=tf32 if release is None else release.tf32(tf32),
+        autocast=step.autocast,
+        channels_last=channels_last,
+        like=release,
+        inference_mode=inference_mode,
+        fx=found.fx,
+    )
+    if strict:
+        _check_founded(found.assumptions)
+    again = partial(
+        trace, model, *inputs, mode=mode, loss=loss, targets=targets, optimizer=optimizer, dtype=dtype,
+        autocast=autocast, channels_last=channels_last, tf32=tf32, like=like, inference_mode=inference_mode,
+        sizes=sizes, fixed=fixed, assume=assume, name=name, rules=rules, strict=strict, keywords=keywords,
+        **keyword_inputs,
+    )  # fmt: skip
+    return replace(graph.with_forced(found.forced), origin=Origin(trace=again, optimizer=optimizer))
+
+
+def _keywords(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    if given is not None and not (isinstance(given, Mapping) and all(isinstance(name, str) for name in given)):
+        raise InputError(f"keywords: expected inputs by name, such as {{'mode': 'fan_in'}}; got {given!r:.60}")
+    return dict(given or {})
+
+
+def _check_founded(assumptions: Sequence[Assumption]) -> None:
+    """Raises TraceError where a number was taken for no reason but that one had to be."""
+    for assumption in assumptions:
+        if not assumption.ground.founded:
+            raise TraceError(
+                f"strict: data decide {assumption}: say what it is with assume={{{assumption.name!r}: …}}",
+                where=assumption.where,
+            )
+
+
+def predict(
+    workload: Graph | Callable[..., Any],
+    *inputs: Any,
+    gpu: str | Path | Device | None = None,
+    host: str | Path | Host = DEFAULT_HOST,
+    execution: Execution | Backend = "eager",
+    mode: Mode = "inference",
+    burst: bool = False,
+    constants: str | Path | Calibration | None = None,
+    **options: Any,
+) -> Prediction:
+    """How long one step takes on a GPU, and why.
+
+    workload: a traced Graph, followed by the GPU: `predict(graph, "nvidia-l4", batch=8)`; or a model, followed by its
+        inputs: `predict(model, x, gpu="nvidia-l4", batch=8)`.
+    gpu: name, alias, path of a specification, or Device. host: likewise, the CPU that issues the work.
+    burst: a single step on a cool GPU, over before the board's power lowers the clock (a second or so); by default the
+        rate is what the power sustains.
+    constants: a fit of this GPU, such as `rooflinekit calibrate` writes, in the place of the shipped one.
+    options: a number for each named size; with a model also the options of `trace`.
+
+    Raises what `trace` and `load_device` raise, FormatError for arithmetic that the GPU does not have, and SpecError
+    for a fit that cannot be read, or is of another device.
+    """
+    if gpu is None and inputs:
+        *inputs, gpu = inputs  # type: ignore[assignment]
+    device = device_of(gpu)
+    if isinstance(workload, Graph):
+        if inputs:
+            raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
+        graph = workload.at(**options)
+    else:
+        graph = _traced_at(workload, inputs, mode, options)
+    machine = Machine.of(device, _constants(constants, device), burst=burst)
+    return predict_graph(graph, machine, host_of(host), execution_of(execution))
+
+
+def compare_gpus(
+    workload: Graph | Callable[..., Any],
+    *inputs: Any,
+    gpus: Sequence[str | Path | Device] | None = None,
+    host: str | Path | Host = DEFAULT_HOST,
+    execution: Execution | Backend = "eager",
+    mode: Mode = "inference",
+    burst: bool = False,
+    sort: str = "time",
+    measured: object = None,
+    measured_on: str | Path | Device | None = None,
+    **options: Any,
+) -> GpuComparison:
+    """One workload on many GPUs: how fast, whether it fits, for how much money and power, and why in this order.
+
+    workload: a traced Graph; or a model, followed by its inputs.
+    gpus: names, aliases, paths of specifications, or Devices; by default every shipped GPU that is no draft.
+    sort: "time", "per-dollar" (launch price), "per-watt", "share-of-peak" or "price".
+    measured, measured_on: a step that was timed on one GPU, on which all predictions then rest; see `transfer`.
+    options: a number for each named size; with a model also the options of `trace`.
+
+    Raises what `predict` raises, but for GPUs that cannot run it: the result names them.
+
+    >>> found = compare_gpus(graph, gpus=["nvidia-l4", "nvidia-t4"], batch=8)  # doctest: +SKIP
+    >>> found.table, str(found)  # doctest: +SKIP
+    """
+    from rooflinekit.study.compare.gpus import compare_machines
+
+    machines = machines_of(gpus if gpus is not None else [d for d in shipped_devices() if d.kind == "gpu"], burst=burst)
+    if isinstance(workload, Graph):
+        if inputs:
+            raise InputError(f"a Graph has its inputs already; got {len(inputs)} more: name GPUs as gpus=[…]")
+        graph = workload.at(**options)
+    else:
+        graph = _traced_at(workload, inputs, mode, options)
+    corrected = None
+    if measured is not None:
+        from rooflinekit.study.transfer.evidence import Evidence
+        from rooflinekit.study.transfer.transferred import correcting
+
+        evidence = Evidence.of(measured)
+        (here,) = machines_of([device_of(measured_on or evidence.device or None)], burst=burst)
+        corrected = correcting(evidence, predict_graph(graph, here, host_of(host), execution_of(execution)))
+    return compare_machines(graph, machines, host_of(host), execution_of(execution), sort, corrected)
+
+
+def machines_of(gpus: Sequence[str | Path | Device], *, burst: bool = False) -> tuple[Machine, ...]:
+    """Each GPU with the constants that were fitted on it, or on others."""
+    if isinstance(gpus, str | Path | Device) or not gpus:
+        raise InputError(f"gpus: expected a list of names, paths or Devices; got {gpus!r}")
+    devices = [device_of(gpu) for gpu in gpus]
+    names = [device.name for device in devices]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"gpus: {twice[0]!r} is given twice")
+    return tuple(Machine.of(device, constants_for(device), burst=burst) for device in devices)
+
+
+def device_of(gpu: object) -> Device:
+    """The device itself, or the one that a name or a file means. Raises InputError for something else."""
+    if not isinstance(gpu, str | Path | Device):
+        raise InputError(f"gpu: expected a name, a path or a Device; got {gpu!r}")
+    return gpu if isinstance(gpu, Device) else load_device(gpu)
+
+
+def _constants(given: str | Path | Calibration | None, device: Device) -> Calibration:
+    if given is None:
+        return constants_for(device)
+    return given if isinstance(given, Calibration) else load_fit(Path(given), device)
+
+
+def host_of(host: str | Path | Host) -> Host:
+    """The host itself, or the one that a name or a file means."""
+    return host if isinstance(host, Host) else load_host(host)
+
+
+def execution_of(execution: Execution | Backend) -> Execution:
+    """The execution itself, or the one with this backend."""
+    return execution if isinstance(execution, Execution) else Execution(backend=execution)
+
+
+def _traced_at(model: Callable[..., Any], inputs: Sequence[Any], mode: Mode, options: dict[str, Any]) -> Graph:
+    """The model traced at numbers: exact for these sizes, and faster than with open ones."""
+    names = open_names((inputs, options))
+    sizes = {name: options.pop(name) for name in tuple(options) if name in names}
+    check_dims(sizes, names, complete=True)
+    return trace(model, *inputs, mode=mode, sizes=sizes, fixed=True, **options)
+
+
+def _convertible(dtype: str | DType | None) -> DType | None:
+    if dtype is None:
+        return None
+    wanted = Input(dtype=dtype).dtype
+    if wanted not in _CONVERTIBLE:
+        known = ", ".join(_CONVERTIBLE)
+        raise InputError(
+            f"dtype {wanted.value!r}: PyTorch runs whole networks in {known}; products in 8 bits are ops of their own "
+            "(torch._scaled_mm), so trace a model that calls them"
+        )
+    return wanted

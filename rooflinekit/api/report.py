@@ -1,0 +1,72 @@
+"""The walk that ends in a page for a design review: compare, advise, explain, and write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rooflinekit.calibrate.fits import constants_for
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.specs import devices, load_device
+from rooflinekit.model.machine import Machine
+from rooflinekit.present.page.report import Findings, Origin, check_path, write_report
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.study.compare.gpus import GpuComparison, check_gpus, compare_machines
+from rooflinekit.study.compare.shortlist import shortlist, shortlist_rule
+from rooflinekit.study.explain.advice import advise
+from rooflinekit.study.explain.explanation import explain
+
+Say = Callable[[str], None]
+
+
+def save_report(
+    prediction: Prediction,
+    path: str | Path,
+    *,
+    gpus: Sequence[str | Path | Device] | None = None,
+    against: Prediction | None = None,
+    advice: bool = True,
+    command: str = "",
+    python: str = "",
+    progress: Say | None = None,
+) -> Path:
+    """Writes a prediction as one HTML page: summary, roofline, time line, memory, GPUs, advice, sources.
+
+    gpus: names, paths of specifications, or Devices to compare with; by default a shortlist (docs/report.md has its
+        rule), and none for an empty list or a prediction on a CPU.
+    against: another network's prediction, to which the page explains the difference.
+    advice: whether changes are tried, which traces the model a few times more.
+    command, python: how the report is made again, as a command line and as code.
+    progress: called with what is being done.
+
+    The file needs no network and holds no scripts but its own. Returns the path. Raises OutputError for a name that
+    does not end in .html or a place that cannot be written, ComparisonError for predictions that cannot be compared,
+    and what `load_device` raises.
+    """
+    say = progress or (lambda doing: None)
+    target = check_path(path)
+    explanation = explain(prediction, against) if against is not None else None
+    say("comparing GPUs")
+    comparison, rule = _compared(prediction, gpus)
+    say("looking for what would make it faster")
+    found = advise(prediction) if advice else None
+    say("writing the page")
+    findings = Findings(comparison=comparison, rule=rule, advice=found, explanation=explanation)
+    return write_report(prediction, target, findings, Origin(command=command, python=python))
+
+
+def _compared(p: Prediction, gpus: Sequence[str | Path | Device] | None) -> tuple[GpuComparison | None, str]:
+    """The comparison, and in words how its GPUs were chosen; None where there is nothing to compare."""
+    subject = p.machine.device
+    if gpus is None:
+        chosen = shortlist(subject, devices()) if subject.kind == "gpu" else (subject,)
+        rule = shortlist_rule(subject)
+    else:
+        named = [gpu if isinstance(gpu, Device) else load_device(gpu) for gpu in gpus]
+        chosen = (subject, *(device for device in named if device.name != subject.name))
+        rule = "The GPUs named for this report."
+    if len(chosen) == 1:
+        return None, ""
+    machines = [p.machine, *(Machine.of(d, constants_for(d), burst=p.machine.burst) for d in chosen[1:])]
+    check_gpus(machines)
+    return compare_machines(p.graph, machines, p.host, p.execution), rule

@@ -1,0 +1,170 @@
+"""Walks that predict many times: sweeps, and searches in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+
+from rooflinekit.api.predict import trace
+from rooflinekit.api.sweep_places import Gpus, Places
+from rooflinekit.errors import InputError
+from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.hardware.host import Host
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.inputs import open_names
+from rooflinekit.present.text.progress import counting
+from rooflinekit.step.execution import Backend, Execution
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    import pandas as pd
+
+    from rooflinekit.strategies.records import Savers, Strategy
+    from rooflinekit.study.sweep.points import Memory
+    from rooflinekit.study.sweep.search import Found
+    from rooflinekit.study.sweep.sizes import Together
+    from rooflinekit.tracing.step import Mode
+
+Workloads: TypeAlias = "Graph | Callable[..., Any] | Mapping[str, Graph | Callable[..., Any]] | pd.DataFrame"
+
+
+@overload
+def sweep(workload: Workloads, *inputs: Any, out: None = None, **options: Any) -> pd.DataFrame: ...
+@overload
+def sweep(workload: Workloads, *inputs: Any, out: str | Path, **options: Any) -> Path: ...
+def sweep(
+    workload: Workloads,
+    *inputs: Any,
+    gpus: Gpus | None = None,
+    clusters: Sequence[str | Path | Cluster] | None = None,
+    strategies: Sequence[str | Strategy] | None = None,
+    savers: Savers | Sequence[Savers] | None = None,
+    split: Literal["even", "proportional"] = "even",
+    host: str | Path | Host | None = None,
+    execution: Execution | Backend | Sequence[Execution | Backend] = "eager",
+    mode: Mode | None = None,
+    zip: Together = None,
+    memory: Memory = True,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    **options: Any,
+) -> pd.DataFrame | Path:
+    """Many predictions at once, as a DataFrame or in a file; each is what `predict` says.
+
+    workload: a Graph, or a model followed by its inputs, or several of them by name: one row a model, GPU, execution
+        and combination of sizes, with total_s, its 90 % interval low_s to high_s, gpu_s, cpu_s, regime, throughput (of
+        the size named batch, a second), fits and peak_bytes. Or a DataFrame of ops as in a campaign (columns op, dtype
+        and the sizes): the same with a column of seconds a GPU, the time of the op's kernels as a profiler sees it.
+    gpus: names, aliases, paths of specifications, or Devices. execution: one, or a list.
+    clusters: names, files or records, in the place of gpus: rows are training steps on several devices as `parallel`
+        predicts them, one for each of `strategies` (DDP by default) and `savers`, with communication_s and exposed_s,
+        and `problem` where the step cannot be cut that way. gpus then says how many devices take part, e.g. [1, 2, 4].
+    mode: "training" on clusters, else "inference" by default. host: by default a usual server, or the cluster's.
+    zip: names of sizes that vary together, the first values of each, then the second, e.g. ("batch", "seq").
+    memory: whether there are columns of it, or ("peak") peak_bytes alone: following the allocator, which `fits` takes
+        where it is not plain, can be most of a large sweep's time.
+    executor: any `concurrent.futures.Executor`; or workers: how many processes. By default large sweeps take all cores.
+    out: a file to write instead, .csv or .json; or a folder, .parquet, which grows piece by piece and is gone on with
+        where it stopped. The result is then its path. See docs/sweeps.md.
+    options: for each named size a number, list or range; with a model also the options of `trace`.
+
+    Raises what `predict` raises, InputError for a table with something that cannot be timed, and OutputError for a
+    folder of another sweep.
+    """
+    import pandas as pd
+
+    from rooflinekit.study.sweep import run as sweep_run
+    from rooflinekit.study.sweep.file import check_out
+
+    sweep_run.check_workers(executor, workers)
+    places = Places(gpus, clusters, strategies, savers, split, host, execution)
+    places.check()
+    if isinstance(workload, pd.DataFrame):
+        if clusters is not None:
+            raise InputError("a table of ops is timed on gpus=[…]; leave clusters out")
+        if inputs or options:
+            raise InputError(f"a table of ops has its sizes in columns; got {', '.join(options) or repr(inputs[0])}")
+        if out is not None or executor is not None or workers is not None:
+            raise InputError("a table of ops is timed at once: leave out, executor and workers out")
+        from rooflinekit.study.sweep.ops import sweep_table
+
+        return sweep_table(workload, places.machines)
+    if out is not None:
+        check_out(Path(out))
+    graphs, sizes = _open_graphs(workload, inputs, places.mode(mode), options, zip)
+    plan = places.plan(graphs, sizes, memory=memory, together=zip)
+    with counting("sweep", plan.rows) as progress:
+        if out is None:
+            return sweep_run.run(plan, executor=executor, workers=workers, progress=progress)
+        return sweep_run.run_to_file(plan, Path(out), executor=executor, workers=workers, progress=progress)
+
+
+def search(
+    workload: Graph | Callable[..., Any] | Mapping[str, Graph | Callable[..., Any]],
+    *inputs: Any,
+    gpus: Gpus | None = None,
+    clusters: Sequence[str | Path | Cluster] | None = None,
+    strategies: Sequence[str | Strategy] | None = None,
+    savers: Savers | Sequence[Savers] | None = None,
+    split: Literal["even", "proportional"] = "even",
+    minimize: str | None = None,
+    maximize: str | None = None,
+    require: Sequence[str] = (),
+    host: str | Path | Host | None = None,
+    execution: Execution | Backend | Sequence[Execution | Backend] = "eager",
+    mode: Mode | None = None,
+    zip: Together = None,
+    prices: Mapping[str, float] | None = None,
+    **options: Any,
+) -> Found:
+    """The configuration that fits, meets what is asked of it, and gives the most samples a second, or is best else.
+
+    maximize: "throughput", the default. minimize, in its place: "time" (of a step: mind that the smallest batch has the
+        shortest), "dollars" (launch price by throughput), "memory" or "price"; on clusters the price is that of all
+        devices that take part, memory that of the fullest.
+    require: bounds such as "time<0.1 s", "high<=200 ms" (the end of the 90 % interval), "throughput>=1000",
+        "memory<16 GB", "price<=5000", "batch>=8".
+    prices: dollars of one device, by any of its names, in the place of the launch price in its specification.
+    options: for each named size a number, list or range to choose from; with a model also the options of `trace`. The
+        rest is as in `sweep`. Up to 200 000 predictions all are made (on clusters 2000); beyond, differential evolution
+        chooses sizes.
+
+    Raises what `sweep` raises, and InputError for a goal or requirement that cannot be read.
+
+    >>> found = search(graph, gpus=["nvidia-l4", "nvidia-t4"], minimize="dollars", batch=range(1, 257),
+    ...                require=["time<0.05"])  # doctest: +SKIP
+    >>> found.best, found.table, str(found)  # doctest: +SKIP
+    """
+    from rooflinekit.study.sweep.search import goal_of, named_prices, search_plan
+
+    # What can be wrong is looked at before the slow part.
+    places = Places(gpus, clusters, strategies, savers, split, host, execution)
+    places.check()
+    goal = goal_of(minimize, maximize)
+    named = named_prices(prices or {}, places.devices)
+    graphs, sizes = _open_graphs(workload, inputs, places.mode(mode), options, zip)
+    return search_plan(places.plan(graphs, sizes, together=zip), goal, require, named)
+
+
+def _open_graphs(
+    workload: Workloads, inputs: Sequence[Any], mode: Mode, options: dict[str, Any], together: Together
+) -> tuple[Graph | dict[str, Graph], dict[str, Any]]:
+    """The graph, or one a name, and the sizes among the options."""
+    from rooflinekit.study.sweep.sizes import check_sizes
+
+    each: dict[str, Any] = dict(workload) if isinstance(workload, Mapping) else {"": workload}
+    if all(isinstance(one, Graph) for one in each.values()):
+        if inputs:
+            raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
+        graphs, sizes = each, dict(options)
+    else:
+        sizes = {name: options.pop(name) for name in open_names((inputs, options)) if name in options}
+        check_sizes(sizes, together)
+        graphs = {
+            name: one if isinstance(one, Graph) else trace(one, *inputs, mode=mode, **options)
+            for name, one in each.items()
+        }
+    return (graphs if isinstance(workload, Mapping) else graphs[""]), sizes

@@ -1,0 +1,144 @@
+"""Where the workloads of a sweep run: GPUs, or clusters; and the plan of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from rooflinekit.api.predict import execution_of, host_of, machines_of
+from rooflinekit.errors import InputError
+from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.host import Host
+from rooflinekit.hardware.specs import DEFAULT_HOST, load_cluster, members_of
+from rooflinekit.ir.graph import Graph
+from rooflinekit.model.machine import Machine
+from rooflinekit.step.execution import Backend, Execution, check_release
+
+if TYPE_CHECKING:
+    from rooflinekit.strategies.records import Savers, Strategy
+    from rooflinekit.study.sweep.plan import Axis, Plan
+    from rooflinekit.study.sweep.points import Memory
+    from rooflinekit.study.sweep.sizes import Together
+    from rooflinekit.tracing.step import Mode
+
+#: Those of which rows are predictions; beside clusters how many devices take part.
+Gpus: TypeAlias = Sequence[str | Path | Device] | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a workload runs: GPUs, or clusters."""
+
+    gpus: Gpus | None
+    clusters: Sequence[str | Path | Cluster] | None
+    strategies: Sequence[str | Strategy] | None
+    savers: Savers | Sequence[Savers] | None
+    split: str
+    host: str | Path | Host | None
+    execution: Execution | Backend | Sequence[Execution | Backend]
+
+    def check(self) -> None:
+        """Raises InputError for what does not go together, before the slow part."""
+        if self.clusters is not None:
+            from rooflinekit.study.sweep.teams import check_on_clusters, cluster_axes
+
+            axes = cluster_axes(
+                self.clusters, gpus=self.gpus, strategies=self.strategies, savers=self.savers, split=self.split
+            )
+            check_on_clusters(axes, self.host, self.executions)
+            return
+        if self.gpus is None:
+            raise InputError("expected gpus=[…], or clusters=[…] for training steps on several devices")
+        given = {"strategies": self.strategies, "savers": self.savers, "split": self.split != "even" or None}
+        if extra := [name for name, value in given.items() if value is not None]:
+            raise InputError(f"{', '.join(extra)}: of training steps on several devices: give clusters=[…] too")
+        _ = self.machines, self.executions  # names that nobody knows
+
+    @cached_property
+    def machines(self) -> tuple[Machine, ...]:
+        """The GPUs, where they are these and no clusters."""
+        gpus: Any = self.gpus
+        return machines_of(gpus)
+
+    @property
+    def executions(self) -> list[Execution]:
+        """The ways in which it runs."""
+        return _executions(self.execution)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All that may take part."""
+        if self.clusters is None:
+            return tuple(machine.device for machine in self.machines)
+        found = [one if isinstance(one, Cluster) else load_cluster(one) for one in self.clusters]
+        return tuple({device.name: device for cluster in found for device in members_of(cluster)}.values())
+
+    def mode(self, given: Mode | None) -> Mode:
+        """In which mode a model is traced."""
+        return given or ("inference" if self.clusters is None else "training")
+
+    def plan(
+        self, graphs: Graph | Mapping[str, Graph], sizes: Mapping[str, Any], *, memory: Memory = True,
+        together: Together = None,
+    ) -> Plan:  # fmt: skip
+        """The sweep."""
+        if self.clusters is None:
+            host = host_of(DEFAULT_HOST if self.host is None else self.host)
+            return swept(graphs, self.machines, host, self.execution, sizes, memory=memory, together=together)
+        from rooflinekit.study.sweep.teams import plan_on_clusters
+
+        return plan_on_clusters(
+            _named(graphs), self.clusters, sizes, _common_axes(graphs, self.execution), gpus=self.gpus,
+            strategies=self.strategies, savers=self.savers, split=self.split, host=self.host, memory=memory,
+            together=together,
+        )  # fmt: skip
+
+
+def swept(
+    graphs: Graph | Mapping[str, Graph],
+    machines: Sequence[Machine],
+    host: Host,
+    execution: Execution | Backend | Sequence[Execution | Backend],
+    sizes: Mapping[str, Any],
+    *,
+    memory: Memory = True,
+    together: Together = None,
+) -> Plan:
+    """The plan of a sweep: its axes are the models, the GPUs and the executions."""
+    from rooflinekit.study.sweep.plan import Axis, plan_of
+
+    model, ways = _common_axes(graphs, execution)
+    gpu = Axis(name="gpu", choices={machine.name: {"machine": machine} for machine in machines})
+    return plan_of((model, gpu, ways), {"host": host}, sizes, memory=memory, together=together)
+
+
+def _named(graphs: Graph | Mapping[str, Graph]) -> Mapping[str, Graph]:
+    return graphs if isinstance(graphs, Mapping) else {graphs.name: graphs}
+
+
+def _executions(given: Execution | Backend | Sequence[Execution | Backend]) -> list[Execution]:
+    return [execution_of(one) for one in ([given] if isinstance(given, str | Execution) else given)]
+
+
+def _common_axes(
+    graphs: Graph | Mapping[str, Graph], execution: Execution | Backend | Sequence[Execution | Backend]
+) -> tuple[Axis, Axis]:
+    """Those of models and of executions."""
+    from rooflinekit.study.sweep.plan import Axis
+
+    named, single = _named(graphs), isinstance(execution, str | Execution)
+    executions = _executions(execution)
+    if not named or not executions:
+        raise InputError(f"{'execution' if named else 'models'}: expected one or more; got none")
+    for one, graph in product(executions, named.values()):
+        check_release(graph.like, one)
+    models = {name: {"graph": graph} for name, graph in named.items()}
+    return (
+        Axis(name="model", choices=models, shown=isinstance(graphs, Mapping)),
+        Axis(name="execution", choices={str(one): {"execution": one} for one in executions}, shown=not single),
+    )

@@ -1,0 +1,126 @@
+"""A model that a command line names → its graph, traced once and kept between commands."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.api.predict import Progress, trace
+from rooflinekit.api.trace_store import TraceStore, cache_folder, code_digest, sources_of, watched
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.inputs import Input
+from rooflinekit.ir.origin import Origin
+from rooflinekit.ir.release import Release
+
+if TYPE_CHECKING:
+    from rooflinekit.tracing.targets import Target
+
+_LIBRARIES = ("torch", "sympy", "numpy")  # whose versions decide on a trace
+
+
+class _NotPlainError(Exception):
+    """An option that no key can be made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetTrace:
+    """How a model is named, and how it is traced. A call traces it; torch is imported where no trace is kept.
+
+    optimizer, loss: by their names; `named` finds them, and imports torch. kept: whether traces are kept at all.
+    following: makes what follows a trace of that name.
+    """
+
+    target: str
+    args: tuple[Any, ...]
+    options: Mapping[str, Any]
+    optimizer: str | None
+    loss: str | None
+    named: tuple[Callable[[str | None], Any], Callable[[str | None], Any]]
+    following: Callable[[str], AbstractContextManager[Progress | None]]
+    kept: bool = True
+    loaded: list[Target] = field(default_factory=list)  # the model, once it was needed
+
+    def __call__(self, **changes: Any) -> Graph:
+        """The graph, with other options of `rooflinekit.trace` where they are given; raises what that raises."""
+        store, key = self._store(), self._key(changes)
+        found = None if store is None or key is None else store.load(key)
+        if found is None:
+            with watched() as read:
+                found = self._trace(changes)
+            if store is not None and key is not None:
+                store.save(key, found, sources_of(read))
+        optimizer = None if self.optimizer is None else functools.partial(_built, self.named[0], self.optimizer)
+        again = _Again(replace(self, options={**self.options, **changes}))
+        return replace(found, origin=Origin(trace=again, optimizer=optimizer))
+
+    def _trace(self, changes: Mapping[str, Any]) -> Graph:
+        from rooflinekit.tracing.targets import load_target
+
+        find_optimizer, find_loss = self.named
+        wanted = {"optimizer": find_optimizer(self.optimizer), "loss": find_loss(self.loss), **self.options, **changes}
+        if not self.loaded:
+            self.loaded.append(load_target(self.target))
+        (target,) = self.loaded
+        with self.following(target.name) as advance:
+            return trace(target.model, *self.args, name=target.name, progress=advance, **wanted)
+
+    def _store(self) -> TraceStore | None:
+        folder = cache_folder() if self.kept else None
+        return None if folder is None else TraceStore(folder)
+
+    def _key(self, changes: Mapping[str, Any]) -> str | None:
+        try:
+            described = {
+                "code": code_digest(),
+                "python": sys.version,
+                "libraries": [metadata.version(name) for name in _LIBRARIES],
+                "target": self.target,
+                "folder": os.getcwd(),
+                "args": _plain(self.args),
+                "optimizer": self.optimizer and self.optimizer.lower(),
+                "loss": self.loss,
+                "options": _plain({**self.options, **changes}),
+            }
+        except (_NotPlainError, OSError, metadata.PackageNotFoundError):
+            return None
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """Traces a target again."""
+
+    target: TargetTrace
+
+    def __call__(self, **changes: Any) -> Graph:
+        return self.target(**changes)
+
+
+def _built(find: Callable[[str | None], Any], name: str, parameters: Any, **options: Any) -> Any:
+    """The optimizer of this name."""
+    return find(name)(parameters, **options)
+
+
+def _plain(value: Any) -> Any:
+    """A value for JSON, equal for equal values."""
+    if isinstance(value, Input):
+        return repr(value)
+    if isinstance(value, StrEnum | Release):
+        return [type(value).__name__, str(value)]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, Collection):
+        parts = [_plain(part) for part in value]
+        return parts if isinstance(value, list | tuple) else sorted(parts, key=str)
+    raise _NotPlainError

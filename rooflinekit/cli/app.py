@@ -1,0 +1,110 @@
+"""The command line: each subcommand parses, calls one walk of `api`, prints."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from typing import Annotated
+
+import typer
+
+from rooflinekit import __version__
+from rooflinekit.cli import (
+    advise,
+    calibrate,
+    campaign,
+    check,
+    clusters,
+    collective,
+    compare,
+    crossover,
+    devices,
+    explain,
+    fit,
+    fit_into,
+    guide,
+    measure,
+    parallel,
+    plot,
+    predict,
+    profile,
+    report,
+    search,
+    serve,
+    specs,
+    sweep,
+    transfer,
+)
+from rooflinekit.errors import RooflinekitError
+
+_HELP = "How long one step of a PyTorch network takes on a GPU, why, and what would change it."
+
+app = typer.Typer(
+    name="rooflinekit",
+    help=_HELP,
+    cls=guide.Program,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def program(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="print the version and nothing else")] = False,
+) -> None:
+    """What `rooflinekit` does without a command: it says where to begin."""
+    if version:
+        print(__version__)
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        commands = typer.main.get_group(app).commands
+        print(guide.welcome(_HELP, {name: guide.summary(commands[name]) for name in guide.FIRST}))
+
+
+for _part in (
+    predict, explain, plot, report, crossover, profile, compare, transfer, advise, sweep, search, parallel, fit_into,
+    collective, serve, measure, calibrate, campaign, fit, devices, clusters, specs, check,
+):  # fmt: skip
+    _part.register(app)
+
+
+def main() -> None:
+    """Runs the command line.
+
+    Exit status 0; 2 for wrong use or bad input; 1 for a specification that `check` fails, or a fault of rooflinekit.
+    """
+    try:
+        # Without standalone mode typer.Exit becomes the status that the call returns.
+        status = app(args=sys.argv[1:], standalone_mode=False)
+        sys.stdout.flush()
+    except RooflinekitError as error:
+        _fail(str(error))
+    except (typer.Abort, KeyboardInterrupt):
+        print("rooflinekit: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output has gone, as `head` does; Python would complain once more on exit.
+        sys.stdout = None
+        sys.exit(0)
+    except OSError as error:
+        # What is printed goes to a file of the shell's, and its disk is full.
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO) or error.filename is not None:
+            raise
+        sys.stdout = None
+        _fail(f"the output cannot be written: {error.strerror}")
+    except Exception as error:
+        # Wrong options: click's own errors, which typer 0.20 and later raises from a copy of click.
+        if not hasattr(error, "format_message"):
+            raise
+        _fail(error.format_message())
+    else:
+        if isinstance(status, int) and status:
+            sys.exit(status)
+
+
+def _fail(message: str) -> None:
+    print(f"rooflinekit: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,130 @@
+"""The subcommand that measures the hardware at hand and fits the time model to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rooflinekit.cli.guide import Command
+from rooflinekit.cli.options import DraftOption
+from rooflinekit.cli.parse import seconds_of
+from rooflinekit.cli.stopping import stopped_in_time
+from rooflinekit.files import check_kind
+from rooflinekit.present.text.progress import bar
+
+if TYPE_CHECKING:
+    from rooflinekit.calibrate.session import Calibrated
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommand to the program's."""
+    app.command(cls=Command)(calibrate)
+
+
+def calibrate(
+    device: Annotated[str, typer.Option(metavar="cuda[:N]|cpu", help="what to measure")] = "cuda",
+    plan: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="quick, standard, full, or a plan of your own")
+    ] = "quick",
+    only: Annotated[str | None, typer.Option(metavar="OP,...", help="only these ops or families of ops")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="10m", help="time to spend on all families: s, m or h")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="file for the samples; gone on with if there")] = None,
+    spec: Annotated[str | None, typer.Option(help="of the hardware: name or file; by default by its name")] = None,
+    allow_draft: DraftOption = False,
+    campaign: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.csv", help="measure nothing: fit on these measured ops; repeatable"),
+    ] = None,
+) -> None:
+    """Measure the hardware at hand and fit the constants to it.
+
+    Samples are on the disk as they come: after an interrupt the same command goes on.
+    Example: rooflinekit calibrate --device cpu --plan quick --budget 10m
+    """
+    seconds = seconds_of(budget)
+    if campaign:
+        _fit_campaigns(campaign, spec, out, allow_draft=allow_draft)
+        return
+    from rooflinekit.calibrate import record_file
+
+    with stopped_in_time(record_file.WRITING) as stop:
+        from rooflinekit.api import calibrate as calibration_workflows
+        from rooflinekit.calibrate import at_hand
+        from rooflinekit.calibrate import plan as plans
+
+        kind, index = at_hand.parse_device(device)
+        made: Path | None = None
+        if kind == "cpu" and spec is None:
+            found, made = at_hand.cpu_specification(out and out.with_name(f"{out.stem}-cpu.yaml"))
+        else:
+            found = at_hand.specification(kind, index, spec, allow_draft=allow_draft)
+        at_hand.check_here(found, kind, index)
+        chosen = plans.load_plan(plan, kind, threads=found.sm_count if kind == "cpu" else 1)
+        words = tuple(filter(None, (only or "").split(",")))
+        chosen.units(words)  # before torch is loaded
+        file = out or Path(f"{found.name}-{chosen.name}.jsonl")
+        check_kind(file)
+        from rooflinekit.calibrate import timers
+        from rooflinekit.present.text import calibration as calibration_text
+
+        timer = timers.timer_of(kind, index, max(found.l2_capacity, found.last_level_cache or 0.0))
+        stop.says = f"what was measured is in {file}; the same command goes on"
+        with bar(chosen.name) as advance:
+            result = calibration_workflows.calibrate(
+                chosen, found, timer, file, only=words, budget_s=seconds, progress=advance or (lambda *_: None)
+            )
+        calibration_text.print_calibration(result)
+        print(_written(result, found.name, file))
+        if made is not None:
+            fit = file.with_suffix(".fit.yaml")
+            constants = f" --constants {fit}" if result.fit is not None else ""
+            print(f"this CPU is described in {made}: rooflinekit predict TARGET --input … --gpu {made}{constants}")
+        if result.outcome.left:
+            print(f"{result.outcome.left} measurements are left: the same command goes on")
+
+
+def _fit_campaigns(files: list[Path], spec: str | None, out: Path | None, *, allow_draft: bool) -> None:
+    """Constants from measured ops alone, such as those of traces, beside the first file or as --out."""
+    from rooflinekit.api.calibrate import fit_campaigns
+    from rooflinekit.calibrate.fits import write_fit
+    from rooflinekit.present.text.calibration import print_own_fit
+
+    found = fit_campaigns(files, spec, allow_draft=allow_draft)
+    file = out or files[0].with_suffix(".fit.yaml")
+    name = found.calibration.name
+    print_own_fit(found)
+    write_fit(found.calibration, file, f"Constants of {name}. Made by `rooflinekit calibrate` from campaigns.")
+    print(f"constants in {file}")
+
+
+def _written(result: Calibrated, name: str, file: Path) -> str:
+    """Writes tables, constants and the host beside the samples, and says where they are."""
+    from rooflinekit.calibrate import fits, link_fits, link_own, session
+    from rooflinekit.files import write_text
+    from rooflinekit.hardware.spec_text import host_text
+
+    found = [f"samples in {file}"]
+    tables = session.write_medians(result.campaigns, result.recorded, file)
+    if tables:
+        found.append(f"medians in {', '.join(map(str, tables))}")
+    if result.fit is not None:
+        fit = file.with_suffix(".fit.yaml")
+        fits.write_fit(
+            result.fit.calibration, fit, f"Constants of {name}. Made by `rooflinekit calibrate` from {file}."
+        )
+        found.append(f"constants in {fit}")
+    if result.links is not None:
+        links = file.with_suffix(".links.yaml")
+        heading = f"Link constants of {name}. Made by `rooflinekit calibrate` from {file}."
+        link_fits.write_links(link_own.own_constants(result.links), links, name, heading)
+        found.append(f"links in {links}")
+    if result.host is not None:
+        host = file.with_name(f"{file.stem}-host.yaml")
+        heading = (
+            f"The host of {name}. Made by `rooflinekit calibrate` from {file}; see `sources` for what was measured."
+        )
+        write_text(host_text(result.host, heading), host)
+        found.append(f"host in {host}")
+    return ", ".join(found)

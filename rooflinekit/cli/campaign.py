@@ -1,0 +1,113 @@
+"""The subcommands for files of measurements: whether they hold, what they hold, several as one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rooflinekit.cli.guide import Command, Group
+from rooflinekit.cli.options import ForceOption, gpu_names
+from rooflinekit.present.text.progress import bar
+
+campaign_app = typer.Typer(
+    cls=Group,
+    rich_markup_mode=None,
+    invoke_without_command=True,
+)
+
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="records (.jsonl) or campaigns (.csv)")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommands to the program's."""
+    app.add_typer(campaign_app, name="campaign")
+
+
+@campaign_app.callback()
+def explain_campaign(context: typer.Context) -> None:
+    """Check, summarize and merge what `calibrate` has measured.
+
+    Example: rooflinekit campaign validate calibration/campaigns/nvidia-t4/*.csv
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@campaign_app.command(cls=Command)
+def validate(files: Files) -> None:
+    """Whether files are sound: whole, unchanged, well-formed; exit status 1 where one is not.
+
+    Example: rooflinekit campaign validate calibration/campaigns/nvidia-t4/*.csv
+    """
+    from rooflinekit.calibrate import campaign_files
+
+    found = campaign_files.validate(files)
+    for file, wrong in found.items():
+        print(f"{file}: {wrong or 'sound'}")
+    if any(found.values()):
+        raise typer.Exit(1)
+
+
+@campaign_app.command(cls=Command)
+def summarize(files: Files) -> None:
+    """What files hold: device, environment, ops by number formats, noisy cases, failures.
+
+    Example: rooflinekit campaign summarize calibration/campaigns/nvidia-t4/*.csv
+    """
+    from rooflinekit.calibrate import campaign_files
+    from rooflinekit.present.text import campaigns as campaign_text
+
+    for summary in [campaign_files.summarize_file(file) for file in files]:
+        campaign_text.print_summary(summary)
+
+
+@campaign_app.command(cls=Command, name="from-trace")
+def from_trace(
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="of export_chrome_trace; also .json.gz")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="file for the rows, .csv")],
+    gpu: Annotated[
+        str | None,
+        typer.Option(autocompletion=gpu_names, help="by default the device that the trace names"),
+    ] = None,
+    licence: Annotated[str, typer.Option(help="of the measurements, for whoever gets the file")] = "own measurements",
+    force: ForceOption = False,
+) -> None:
+    """Measured ops out of traces that were recorded with shapes.
+
+    Products, convolutions, attention, softmax, layer norms and element-wise ops become rows; `rooflinekit calibrate
+    --campaign` fits constants on them. Several traces, such as those of all ranks, are one campaign.
+    Example: rooflinekit campaign from-trace shapes.json.gz --gpu nvidia-l4 --out l4.csv
+    """
+    from rooflinekit.calibrate.campaign import campaign_text
+    from rooflinekit.files import check_free, write_text
+    from rooflinekit.present.text import campaigns as campaign_text_of
+    from rooflinekit.study.profile.drawn import draw_all
+
+    check_free(out, force=force)
+    with bar(f"reading {len(traces)} traces", share=True) as advance:
+        found = draw_all(traces, gpu, licence, advance)
+    write_text(campaign_text(found.campaign), out, force=force)
+    campaign_text_of.print_drawn(found)
+    print(f"written to {out}")
+
+
+@campaign_app.command(cls=Command)
+def merge(
+    files: Files,
+    out: Annotated[Path, typer.Option("--out", "-o", help="file for all measurements")],
+    force: ForceOption = False,
+) -> None:
+    """Several records, or several campaigns, of one device in one environment, as one file.
+
+    Example: rooflinekit campaign merge monday.jsonl tuesday.jsonl --out both.jsonl
+    """
+    from rooflinekit.calibrate import campaign_files, campaign_merge
+    from rooflinekit.files import check_free
+    from rooflinekit.present.text import campaigns as campaign_text
+
+    check_free(out, force=force)
+    campaign_merge.merge_files(files, out, force=force)
+    campaign_text.print_summary(campaign_files.summarize_file(out))
+    print(f"written to {out}")

@@ -1,0 +1,72 @@
+"""The subcommand that puts one workload on many GPUs."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from rooflinekit.cli.guide import Command
+from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
+from rooflinekit.cli.transfer import MEASURED, MeasuredOnOption, read_evidence
+from rooflinekit.cli.workload import OPEN, Workload, describes_workload
+from rooflinekit.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommand to the program's."""
+    app.command(cls=Command, context_settings=OPEN)(compare)
+
+
+@functools.partial(describes_workload, needs_gpu=False)
+def compare(
+    workload: Workload,
+    target: TargetArgument,
+    sort: Annotated[str, typer.Option(help="time, per-dollar, per-watt, share-of-peak or price")] = "time",
+    vendor: Annotated[str | None, typer.Option(help="without --gpu: only GPUs of this vendor")] = None,
+    architecture: Annotated[
+        str | None, typer.Option(help="without --gpu: only of this architecture or compute capability")
+    ] = None,
+    memory_min: Annotated[
+        str | None, typer.Option(metavar="SIZE", help='without --gpu: only with so much memory, "40 GB"')
+    ] = None,
+    measured: Annotated[str | None, typer.Option(metavar="TIME|FILE", help=MEASURED)] = None,
+    measured_on: MeasuredOnOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One workload on many GPUs, and why they stand in this order.
+
+    Time, throughput, memory, per dollar and watt. Without --gpu, on every shipped GPU. Prices are those at launch.
+    With --measured, a step that was timed on one GPU, all rest on it, as in `rooflinekit transfer`.
+    Example: rooflinekit compare timm:resnet50 --input batch,3,224,224 --batch 32 --memory-min "40 GB"
+    """
+    filters = {"vendor": vendor, "architecture": architecture, "memory_min": memory_min}
+    if workload.gpus and any(filters.values()):
+        given = ", ".join(f"--{name.replace('_', '-')}" for name, value in filters.items() if value)
+        raise InputError(f"{given}: these choose among all GPUs; leave them or --gpu out")
+    from rooflinekit.hardware.catalog import list_rows
+    from rooflinekit.study.compare.gpus import check_gpus, check_sort, compare_machines
+
+    check_sort(sort)
+    rows = list_rows(kind="gpu", vendor=vendor, architecture=architecture, memory_min=memory_min)
+    gpus = workload.gpus or tuple(row.device.name for row in rows if not row.device.draft)
+    machines, host, execution = replace(workload, gpus=gpus).setting()
+    check_gpus(machines)
+    evidence, place = (None, "") if measured is None else read_evidence(measured, measured_on)
+    here = replace(workload, gpus=(place,)).setting()[0][0] if place else None
+    (graph,) = workload.trace(target)
+    corrected = None
+    if evidence is not None and here is not None:
+        from rooflinekit.step.prediction import predict_graph
+        from rooflinekit.study.transfer.transferred import correcting
+
+        corrected = correcting(evidence, predict_graph(graph, here, host, execution))
+    comparison = compare_machines(graph, machines, host, execution, sort, corrected)
+    if as_json:
+        print_json("compare", comparison.to_dict())
+        return
+    from rooflinekit.present.text.gpu_comparison import print_gpu_comparison
+
+    print_gpu_comparison(comparison)

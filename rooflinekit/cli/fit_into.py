@@ -1,0 +1,51 @@
+"""The subcommand that says what makes a training step fit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from rooflinekit.cli.guide import Command
+from rooflinekit.cli.options import CLUSTERS, JsonOption, TargetArgument, cluster_names, print_json, progress_line
+from rooflinekit.cli.parallel import TRAINING
+from rooflinekit.cli.workload import OPEN, Workload
+from rooflinekit.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommand to the program's."""
+    app.command(cls=Command, context_settings=OPEN)(fit_into)
+
+
+@TRAINING
+def fit_into(
+    workload: Workload,
+    target: TargetArgument,
+    cluster: Annotated[
+        str | None,
+        typer.Option(autocompletion=cluster_names, metavar="NAME|FILE.yaml", help="in the place of --gpu; " + CLUSTERS),
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="of the cluster, from the first; by default all")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What makes a training step fit, and the fastest way to it.
+
+    Combinations of memory savers, each predicted.
+    Example: rooflinekit fit-into timm:resnet18 --input batch,3,224,224 --batch 512 --optimizer Adam --gpu rtx-3070
+    """
+    if (cluster is None) == (not workload.gpus) or len(workload.gpus) > 1:
+        raise InputError("fit-into: expected one --gpu, or --cluster")
+    from rooflinekit.api import parallel as parallel_workflows
+    from rooflinekit.step.execution import Execution
+
+    (graph,) = workload.trace(target, sizes_open=True)
+    place: dict[str, Any] = {"gpu": workload.gpus[0]} if cluster is None else {"cluster": cluster, "gpus": gpus}
+    with progress_line("trying") as say:
+        found = parallel_workflows.fit_into(
+            graph, **place, host=workload.named_host, execution=Execution(**workload.execution), progress=say
+        )
+    if as_json:
+        print_json("fit-into", found.to_dict())
+        return
+    print(found)

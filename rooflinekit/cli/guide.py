@@ -1,0 +1,88 @@
+"""What `--help` says: commands by the question that they answer, and examples in lines that can be copied."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+#: Every command, under its question. A test holds the first lines of their docstrings to what fits beside the names.
+GROUPS = {
+    "Predict and explain": ("predict", "explain", "plot", "report", "crossover", "profile"),
+    "Choose": ("compare", "transfer", "advise", "sweep", "search"),
+    "Many GPUs and serving": ("parallel", "fit-into", "collective", "serve"),
+    "Measure and calibrate": ("measure", "calibrate", "campaign", "fit"),
+    "Hardware": ("devices", "clusters", "specs", "check"),
+}
+
+#: What a newcomer needs, each with a call to begin with.
+FIRST = {
+    "predict": "timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4",
+    "explain": "examples/bottlenecks.py:A examples/bottlenecks.py:A_prime --input 1,64,160,120 --gpu nvidia-l4",
+    "compare": 'timm:resnet50 --input batch,3,224,224 --batch 32 --memory-min "40 GB"',
+    "report": "timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --out review.html",
+    "devices": "--sort bandwidth",
+}
+
+_EXAMPLE = re.compile(r"\s*Examples?: (rooflinekit\b.*)", re.DOTALL)
+
+
+def welcome(app_help: str, summaries: dict[str, str]) -> str:
+    """What `rooflinekit` says without arguments: five commands to begin with.
+
+    summaries: a line for each command.
+    """
+    calls = [f"  {summaries[name]}\n    rooflinekit {name} {rest}" for name, rest in FIRST.items()]
+    return "\n".join([app_help, "", *calls, "", "rooflinekit --help lists all commands, COMMAND --help its options."])
+
+
+def split_example(text: str) -> tuple[str, str | None]:
+    """A docstring without the example at its end, and the example as one line.
+
+    >>> split_example("How long.\\n\\nExample: rooflinekit predict net.py:Net\\n    --gpu l4")
+    ('How long.', 'rooflinekit predict net.py:Net --gpu l4')
+    """
+    found = _EXAMPLE.search(text)
+    return (text, None) if found is None else (text[: found.start()], " ".join(found[1].split()))
+
+
+class _WithExample:
+    """A command whose example is a line of its own, never broken, so that it can be copied."""
+
+    help: str | None
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """The text, then the example as it is typed."""
+        whole = self.help
+        text, example = split_example(whole or "")
+        self.help = text
+        try:
+            super().format_help_text(ctx, formatter)  # type: ignore[misc]
+        finally:
+            self.help = whole
+        if example is not None:
+            formatter.write(f"\n  Example:\n    {example}\n")
+
+
+class Command(_WithExample, TyperCommand):
+    """A subcommand."""
+
+
+class Group(_WithExample, TyperGroup):
+    """A subcommand with subcommands of its own."""
+
+
+class Program(TyperGroup):
+    """The program: its commands by question."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """A section for each question, a line for each command."""
+        for question, names in GROUPS.items():
+            with formatter.section(question):
+                formatter.write_dl([(name, summary(self.commands[name])) for name in names])
+
+
+def summary(command: Any) -> str:
+    """The first line of a command's text."""
+    return str(command.help).strip().partition("\n")[0]

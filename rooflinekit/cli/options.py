@@ -1,0 +1,80 @@
+"""What several subcommands take and print alike, and the names that a shell completes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from rooflinekit.present.text.progress import following
+
+
+def gpu_names(incomplete: str) -> list[str]:
+    """Shipped devices whose name begins so."""
+    from rooflinekit.hardware.specs import device_names
+
+    return [name for name in device_names() if name.startswith(incomplete)]
+
+
+def host_names(incomplete: str) -> list[str]:
+    """Shipped hosts whose name begins so."""
+    from rooflinekit.hardware import specs
+
+    return [name for name in specs.host_names() if name.startswith(incomplete)]
+
+
+def cluster_names(incomplete: str) -> list[str]:
+    """Shipped clusters whose name begins so."""
+    from rooflinekit.hardware import specs
+
+    return [name for name in specs.cluster_names() if name.startswith(incomplete)]
+
+
+CLUSTERS = "`rooflinekit clusters` lists them"
+TARGET_HELP = "timm:NAME, transformers:NAME or transformers:config.json, FILE.py:NAME, or package.module:name"
+
+TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP)]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON and nothing else")]
+DraftOption = Annotated[bool, typer.Option("--allow-draft", help="take a draft, whose numbers are not confirmed")]
+ClusterOption = Annotated[str, typer.Option(metavar="NAME|FILE.yaml", autocompletion=cluster_names, help=CLUSTERS)]
+ForceOption = Annotated[bool, typer.Option("--force", help="replace the file")]
+
+
+#: The documents that `--json` prints, and their versions, which rise when a field goes or changes its meaning, and not
+#: when one is added. Their schemas are in docs/schemas, made by docs/make_schemas.py.
+DOCUMENTS = {
+    "advise": 1,
+    "check": 1,
+    "cluster": 1,
+    "clusters": 1,
+    "collective": 1,
+    "compare": 1,
+    "crossover": 1,
+    "device": 1,
+    "devices": 1,
+    "explain": 1,
+    "fit-into": 1,
+    "parallel": 1,
+    "predict": 1,
+    "profile": 1,
+    "search": 1,
+    "serve": 1,
+    "sweep": 1,
+    "transfer": 1,
+}
+
+
+def print_json(name: str, document: Mapping[str, object]) -> None:
+    """The one document that `--json` asks for, with the name and version of its schema."""
+    whole = {"schema": f"rooflinekit/{name}/{DOCUMENTS[name]}", **document}
+    print(json.dumps(whole, indent=2, ensure_ascii=False))
+
+
+@contextmanager
+def progress_line(first: str) -> Iterator[Callable[[str], None] | None]:
+    """A line on standard error, with the time passed, that says what is being done; None where it is no terminal."""
+    with following("SpinnerColumn", "text", "TimeElapsedColumn", description=first) as update:
+        yield update and (lambda doing: update(description=doing))

@@ -1,0 +1,112 @@
+"""The subcommand that says how long one training step takes on several devices."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rooflinekit.cli.guide import Command
+from rooflinekit.cli.options import ClusterOption, JsonOption, TargetArgument, print_json
+from rooflinekit.cli.parse import check_word
+from rooflinekit.cli.workload import OPEN, Workload, describes_workload
+from rooflinekit.errors import InputError
+
+if TYPE_CHECKING:
+    from rooflinekit.strategies.records import Savers, Strategy
+
+TRAINING = functools.partial(describes_workload, needs_gpu=False, mode="training")
+_NO_OPTIONS = {"sequence": False, "imbalance": 1.0, "microbatches": None, "schedule": "1f1b"}
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommand to the program's."""
+    app.command(cls=Command, context_settings=OPEN)(parallel)
+
+
+@TRAINING
+def parallel(
+    workload: Workload,
+    target: TargetArgument,
+    cluster: ClusterOption,
+    gpus: Annotated[int | None, typer.Option(min=1, help="how many, from the first; by default all")] = None,
+    strategy: Annotated[
+        str,
+        typer.Option(help="dp, ddp, zero-1, zero-2, fsdp, tensor, expert, pipeline; or mesh, with its own options"),
+    ] = "ddp",
+    split: Annotated[str, typer.Option(help="the batch in even parts, or proportional to each device's rate")] = "even",
+    tensor: Annotated[int | None, typer.Option(min=1, help="mesh: devices of a tensor group")] = None,
+    sequence: Annotated[bool, typer.Option("--sequence", help="mesh: tokens cut between pairs of layers")] = False,
+    expert: Annotated[int | None, typer.Option(min=1, help="mesh: copies that share out experts")] = None,
+    imbalance: Annotated[float, typer.Option(help="of experts: tokens of the fullest device, over the mean")] = 1.0,
+    pipeline: Annotated[int | None, typer.Option(min=1, help="mesh: stages")] = None,
+    microbatches: Annotated[int | None, typer.Option(min=1, help="of a pipeline; by default four a stage")] = None,
+    schedule: Annotated[str, typer.Option(help="of a pipeline: gpipe, 1f1b or interleaved")] = "1f1b",
+    accumulate: Annotated[int, typer.Option(min=1, help="parts of the batch, one after another")] = 1,
+    checkpoint: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE|all", help="blocks that backward computes again; repeatable")
+    ] = None,
+    eight_bit: Annotated[bool, typer.Option("--eight-bit", help="the optimizer's state in 8 bits")] = False,
+    offload: Annotated[bool, typer.Option("--offload", help="the optimizer on the CPU")] = False,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="also write the time line, to open in Perfetto")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """How long one training step takes on several devices.
+
+    With communication hidden and exposed. --batch is that of all devices together. The host is the cluster's,
+    unless --host names another.
+    Example: rooflinekit parallel timm:resnet50 --input batch,3,224,224 --batch 256 --cluster dgx-a100 --gpus 4
+    """
+    check_word("--split", split, ("even", "proportional"))
+    _no_gpu(workload)
+    from rooflinekit.api import parallel as parallel_workflows
+    from rooflinekit.hardware.specs import load_cluster
+    from rooflinekit.step.execution import Execution
+    from rooflinekit.strategies.records import Savers
+
+    found = load_cluster(cluster)
+    count = found.size if gpus is None else gpus
+    chosen = _strategy(
+        strategy, count, {"tensor": tensor, "expert": expert, "pipeline": pipeline},
+        {"sequence": sequence, "imbalance": imbalance, "microbatches": microbatches, "schedule": schedule},
+    )  # fmt: skip
+    paths = tuple(checkpoint or ())
+    savers: Savers = Savers(
+        accumulate=accumulate, checkpoint=True if paths == ("all",) else paths or False, eight_bit=eight_bit,
+        offload=offload,
+    )  # fmt: skip
+    (graph,) = workload.trace(target, sizes_open=True)
+    prediction = parallel_workflows.parallel(
+        graph, cluster=found, gpus=count, strategy=chosen, savers=savers, host=workload.named_host,
+        split="proportional" if split == "proportional" else "even",
+        execution=Execution(**workload.execution),
+    )  # fmt: skip
+    if trace is not None:
+        from rooflinekit.present.traces.chrome import save_trace
+
+        save_trace(prediction, trace)
+    if as_json:
+        print_json("parallel", prediction.to_dict())
+        return
+    print(prediction)
+
+
+def _no_gpu(workload: Workload) -> None:
+    if workload.gpus:
+        raise InputError("--gpu: a cluster has its devices; leave it out, or take `rooflinekit predict`")
+
+
+def _strategy(word: str, count: int, sizes: dict[str, int | None], options: dict[str, Any]) -> Strategy:
+    """A mesh with sizes of its groups, all of them 1 but the one that the word names; or another strategy."""
+    from rooflinekit.strategies.records import Mesh, strategy_of
+
+    if word not in ("mesh", *sizes):
+        if any(sizes.values()) or options != _NO_OPTIONS:
+            raise InputError(f"options of a mesh, such as --tensor, belong to --strategy mesh; got {word!r}")
+        return strategy_of(word, count)
+    groups = {name: size or (count if name == word else 1) for name, size in sizes.items()}
+    return Mesh(**{**groups, **options})

@@ -1,0 +1,197 @@
+"""What the words of options mean: inputs, sizes, optimizers, losses, ways of execution to compare."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.errors import InputError, SizeError, nearest
+
+if TYPE_CHECKING:
+    from rooflinekit.ir.inputs import Input
+
+
+def check_word(option: str, value: str | None, known: tuple[str, ...]) -> None:
+    """Raises InputError for a word that is not in `known`; None is no word and passes."""
+    if value is not None and value not in known:
+        raise InputError(f"{option} {value!r}: expected {' or '.join(map(repr, known))}{nearest(value, known)}")
+
+
+def inputs_of(texts: list[str]) -> tuple[tuple[Input, ...], dict[str, Input]]:
+    """What `--input` describes: in order, and by name."""
+    from rooflinekit.ir.inputs import Input
+
+    args: list[Input] = []
+    kwargs: dict[str, Input] = {}
+    for text in texts:
+        name, equals, described = text.partition("=")
+        if equals:
+            kwargs[name.strip()] = Input.parse(described)
+        else:
+            args.append(Input.parse(text))
+    return tuple(args), kwargs
+
+
+def assumed_of(assigned: Sequence[str]) -> dict[str, float | bool]:
+    """What `--assume` says of numbers that data decide.
+
+    >>> assumed_of(["nonzero=0.25", "nms=1000", "any=true"])
+    {'nonzero': 0.25, 'nms': 1000, 'any': True}
+    """
+    found: dict[str, float | bool] = {}
+    for text in assigned:
+        name, equals, value = (word.strip() for word in text.partition("="))
+        try:
+            known = {"true": True, "false": False}.get(value.lower())
+            found[name] = known if known is not None else float(value) if "." in value else int(value)
+        except ValueError:
+            equals = ""
+        if not (name and equals):
+            raise InputError(
+                f"--assume {text!r}: expected a name and a number, a share or an answer, such as nonzero=0.25, "
+                "nms=1000 or any=true"
+            )
+    return found
+
+
+def sizes_of(
+    assigned: list[str], rest: list[str], names: tuple[str, ...], options: Sequence[str] = ()
+) -> dict[str, int]:
+    """Values from `--size NAME=VALUE`, and from `--NAME VALUE` or `--NAME=VALUE` among the unknown options.
+
+    options: those of the command, one of which an unknown word may have been meant for.
+    """
+    words = _size_words(assigned, rest, names, options)
+    return {name: _integer(option, value) for name, (option, value) in words.items()}
+
+
+def size_lists_of(
+    assigned: list[str], rest: list[str], names: tuple[str, ...], options: Sequence[str] = ()
+) -> dict[str, Sequence[int]]:
+    """As `sizes_of`, where a size may be a list of numbers (1,2,4) or of ranges (1:64, or 8:4096:8)."""
+    words = _size_words(assigned, rest, names, options)
+    return {name: integers(option, value) for name, (option, value) in words.items()}
+
+
+def integers(option: str, text: str) -> Sequence[int]:
+    """The numbers of a list; a range includes its end.
+
+    >>> list(integers("--batch", "1,2,8:24:8"))
+    [1, 2, 8, 16, 24]
+    """
+    found: list[int] = []
+    for word in text.split(","):
+        bounds = [_integer(option, part) for part in word.split(":")]
+        if len(bounds) > 3 or (len(bounds) == 3 and bounds[2] < 1):
+            raise SizeError(f"{option}: expected a number, FIRST:LAST or FIRST:LAST:STEP; got {word!r}")
+        first, last, step = (*bounds, 1)[:3] if len(bounds) > 1 else (bounds[0], bounds[0], 1)
+        if last < first:
+            raise SizeError(f"{option}: {word!r} has no numbers: the last is below the first")
+        found += range(first, last + 1, step)
+    return found
+
+
+def _size_words(
+    assigned: list[str], rest: list[str], names: tuple[str, ...], options: Sequence[str]
+) -> dict[str, tuple[str, str]]:
+    """For each size the option and the word that say it."""
+    found: dict[str, tuple[str, str]] = {}
+    words = iter(rest)
+    for word in words:
+        option, equals, value = word.partition("=")
+        name = option.removeprefix("--").replace("-", "_")
+        if not word.startswith("--") or name not in names:
+            known = [f"--{one}" for one in names]
+            sized = f"; the sizes of --input are {', '.join(known)}" if known else ""
+            hint = nearest(option, [*known, *options], 1)
+            raise InputError(f"unknown option or argument {option!r}{hint}{sized}")
+        if name in found:
+            raise InputError(f"{option} is given twice; to compare two values, --compare {name}=… takes the other")
+        found[name] = option, value if equals else next(words, "")
+    for text in assigned:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--size {text!r}: expected NAME=VALUE, such as batch=32")
+        found[name.strip()] = f"--size {name}", value
+    return found
+
+
+def _integer(option: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise SizeError(f"{option}: expected a positive integer; got {value!r}") from None
+
+
+def optimizer_of(name: str | None) -> Callable[..., Any] | None:
+    """The optimizer of torch.optim with this name, in any case."""
+    if name is None:
+        return None
+    import torch
+
+    classes = [value for value in vars(torch.optim).values() if isinstance(value, type)]
+    known = {
+        c.__name__.lower(): c for c in classes if issubclass(c, torch.optim.Optimizer) and c.__mro__[1] is not object
+    }
+    if name.lower() not in known:
+        names = [c.__name__ for c in known.values()]
+        raise InputError(f"torch.optim has no optimizer {name!r}{nearest(name, names)}")
+    return known[name.lower()]
+
+
+def loss_of(name: str | None) -> Callable[..., Any] | None:
+    """The function of torch.nn.functional with this name."""
+    if name is None:
+        return None
+    from torch.nn import functional
+
+    if not callable(getattr(functional, name, None)):
+        known = [word for word in vars(functional) if word.endswith(("loss", "entropy")) or "entropy" in word]
+        raise InputError(f"torch.nn.functional has no loss {name!r}{nearest(name, known)}")
+    return getattr(functional, name)  # type: ignore[no-any-return]
+
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds_of(text: str | None) -> float:
+    """What --budget says, in seconds; without end for None. Raises InputError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text or "")
+    if text is not None and match is None:
+        raise InputError(f"--budget {text!r}: expected a number of seconds, minutes or hours, such as 90s, 10m or 1h")
+    return float(match[1]) * _SECONDS[match[2]] if match else float("inf")
+
+
+_YES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+
+
+def variants_of(texts: list[str]) -> dict[str, list[Any]]:
+    """What `--compare` names: `execution=eager,compiled`, `autocast=none,fp16`, `channels-last=no,yes`, `batch=1,8`.
+
+    >>> variants_of(["autocast=none,fp16", "batch=1,8"])
+    {'autocast': [None, 'fp16'], 'batch': [1, 8]}
+    """
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        name = name.strip().replace("-", "_")
+        words = [word.strip() for word in values.split(",")]
+        if not equals or not name or not all(words):
+            raise InputError(f"--compare {text!r}: expected NAME=VALUE,…, such as execution=eager,compiled")
+        if name in found:
+            raise InputError(f"--compare {name!r} is given twice; put its values into one, separated by commas")
+        found[name] = [_variant(name, word) for word in words]
+    return found
+
+
+def _variant(name: str, word: str) -> Any:
+    if name == "execution":
+        return word
+    if name == "autocast":
+        return None if word == "none" else word
+    if name == "channels_last":
+        if word not in _YES:
+            raise InputError(f"--compare channels-last: expected yes or no; got {word!r}")
+        return _YES[word]
+    return _integer(f"--compare {name}", word)

@@ -1,0 +1,97 @@
+"""The subcommand that says how long one step takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rooflinekit.cli.guide import Command
+from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
+from rooflinekit.cli.parse import check_word, variants_of
+from rooflinekit.cli.workload import OPEN, Workload, describes_workload
+from rooflinekit.errors import InputError
+
+if TYPE_CHECKING:
+    from rooflinekit.step.prediction import Prediction
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommand to the program's."""
+    app.command(cls=Command, context_settings=OPEN)(predict)
+
+
+@describes_workload
+def predict(
+    workload: Workload,
+    target: TargetArgument,
+    by: Annotated[str | None, typer.Option(help="also a table by module, kind, phase or kernel")] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help="parts of the module path, with --by module")] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="also a table of other ways: execution=eager,compiled, autocast=none,fp16, channels-last=no,yes, or "
+            "sizes, batch=1,8; repeatable, for every combination"
+        ),
+    ] = None,
+    largest_batch: Annotated[
+        bool, typer.Option("--largest-batch", help="also the largest size named batch that fits the memory")
+    ] = False,
+    plot: Annotated[Path | None, typer.Option(help="also write a roofline figure: .pdf, .svg or .png")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="also write the step's time line, to open in Perfetto")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """How long one step takes on each GPU.
+
+    Example: rooflinekit predict timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4
+    """
+    check_word("--by", by, ("module", "kind", "phase", "kernel"))
+    variants = variants_of(compare or [])
+    resizing = largest_batch or bool(variants.keys() & workload.sizes.keys())
+    if largest_batch and "batch" not in workload.sizes:
+        raise InputError("--largest-batch: no size of --input is named batch, as in --input batch,3,224,224 --batch 32")
+    (predictions,) = workload.predict(target, sizes_open=resizing)
+    compared = [p.compare(**variants) for p in predictions] if variants else []
+    largest = [p.largest_batch() for p in predictions] if largest_batch else []
+    if plot is not None:
+        _save_roofline(predictions, plot)
+    if trace is not None:
+        from rooflinekit.present.traces.chrome import save_trace
+
+        save_trace(predictions, trace)
+    if as_json:
+        rows = [] if by is None else [_table(p, by, depth).reset_index().to_dict("records") for p in predictions]
+        documents = [p.to_dict() for p in predictions]
+        for document, table in zip(documents, rows, strict=False):
+            document["by"] = table
+        for document, frame in zip(documents, compared, strict=False):
+            document["compare"] = frame.drop(columns="prediction").to_dict("records")
+        for document, most in zip(documents, largest, strict=False):
+            document["largest_batch"] = most
+        print_json("predict", {"predictions": documents})
+        return
+    from rooflinekit.present.text import predictions as text
+    from rooflinekit.present.text.variants import print_variants
+
+    text.print_predictions(predictions, largest)
+    for prediction, frame in zip(predictions, compared, strict=False):
+        print_variants(prediction, frame)
+    for prediction in predictions if by is not None else ():
+        text.print_breakdown(prediction, _table(prediction, by, depth))
+    if plot is not None:
+        print(f"figure written to {plot}")
+    if trace is not None:
+        print(f"time line written to {trace}; ui.perfetto.dev opens it")
+
+
+def _table(prediction: Prediction, by: str | None, depth: int | None) -> Any:
+    return prediction.by_module(depth) if by == "module" else getattr(prediction, f"by_{by}")()
+
+
+def _save_roofline(predictions: list[Prediction], path: Path) -> None:
+    from rooflinekit.present.figures import plot as figures
+
+    figures.save(figures.roofline(predictions if len(predictions) > 1 else predictions[0]), path)

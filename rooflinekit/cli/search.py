@@ -1,0 +1,87 @@
+"""The subcommand that looks for the best configuration."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rooflinekit.cli.guide import Command
+from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
+from rooflinekit.cli.sweep import ClusterOption, GpusOption, StrategyOption, ZipOption, plan_of
+from rooflinekit.cli.workload import OPEN, Workload, describes_workload
+from rooflinekit.errors import InputError
+
+if TYPE_CHECKING:
+    from rooflinekit.hardware.device import Device
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the subcommand to the program's."""
+    app.command(cls=Command, context_settings=OPEN)(search)
+
+
+@functools.partial(describes_workload, many_sizes=True, needs_gpu=False)
+def search(
+    workload: Workload,
+    target: TargetArgument,
+    cluster: ClusterOption = None,
+    gpus: GpusOption = None,
+    strategy: StrategyOption = None,
+    zip: ZipOption = None,
+    minimize: Annotated[
+        str | None, typer.Option(help="time of a step, dollars (launch price by throughput), memory or price")
+    ] = None,
+    maximize: Annotated[str | None, typer.Option(help="throughput, which is the default")] = None,
+    require: Annotated[
+        list[str] | None, typer.Option(metavar="BOUND", help="'time<0.1 s', 'throughput>=1000', 'batch>=8'; repeatable")
+    ] = None,
+    price: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=DOLLARS", help="of one device, for its launch price; repeatable")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The fastest, cheapest or smallest configuration that fits.
+
+    It meets every requirement, and gives the most samples a second where nothing else is asked for. Sizes to choose
+    from are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution may be a list too.
+    Example: rooflinekit search timm:resnet50 --input batch,3,224,224 --batch 1:256 --gpu rtx-3090 --gpu rtx-4090
+    --minimize dollars --require 'time<0.1 s'
+    """
+    from rooflinekit.study.sweep.requirements import requirements_of
+    from rooflinekit.study.sweep.search import goal_of, named_prices, search_plan
+
+    # what can be wrong is looked at before the slow part
+    goal = goal_of(minimize, maximize)
+    requirements_of(require or (), tuple(workload.lists))
+    prices = named_prices(dict(map(_price, price or ())), _devices(workload, cluster)) if price else {}
+    plan = plan_of(workload, target, cluster, gpus, strategy, zip)
+    found = search_plan(plan, goal, require or (), prices)
+    if as_json:
+        print_json("search", found.to_dict())
+        return
+    from rooflinekit.present.text.sweeps import print_found
+
+    print_found(found)
+
+
+def _devices(workload: Workload, clusters: Sequence[str] | None) -> Iterator[Device]:
+    """All that may take part."""
+    from rooflinekit.hardware.specs import load_cluster, load_device, members_of
+
+    for gpu in workload.gpus:
+        yield load_device(gpu, allow_draft=workload.allow_draft)
+    for cluster in clusters or ():
+        yield from members_of(load_cluster(cluster))
+
+
+def _price(text: str) -> tuple[str, float]:
+    name, equals, dollars = text.partition("=")
+    try:
+        if name and equals:
+            return name, float(dollars)
+    except ValueError:
+        pass
+    raise InputError(f"--price {text!r}: expected a device and its dollars, such as nvidia-l4=2500")

@@ -1,0 +1,308 @@
+"""The options that describe a workload, shared by the subcommands, and what they say."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rooflinekit.cli.options import DraftOption, gpu_names, host_names, progress_line
+from rooflinekit.cli.parse import assumed_of, check_word, inputs_of, loss_of, optimizer_of, size_lists_of, sizes_of
+from rooflinekit.errors import InputError
+
+if TYPE_CHECKING:
+    from rooflinekit.hardware.host import Host
+    from rooflinekit.ir.graph import Graph
+    from rooflinekit.ir.inputs import Input
+    from rooflinekit.model.machine import Machine
+    from rooflinekit.step.execution import Execution
+    from rooflinekit.step.prediction import Prediction
+
+#: Sizes named in --input become options, which typer cannot know beforehand.
+OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+NO_GPU = "--gpu is missing: name one or more, such as --gpu nvidia-l4 (see `rooflinekit devices`)"
+_INPUT_HELP = "sizes and format, 'batch,3,224,224' or 'batch,seq:int64', 'name=…' for a keyword; repeatable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What the options say: how targets are called and traced, and on what they are predicted."""
+
+    args: tuple[Input, ...]
+    called: bool  # whether any input is given, by place or by name
+    sizes: dict[str, int]
+    gpus: tuple[str, ...]
+    host: str
+    execution: dict[str, Any]  # of Execution
+    optimizer: str | None
+    loss: str | None
+    burst: bool
+    constants: Path | None
+    allow_draft: bool
+    options: dict[str, Any]  # of workflows.trace, keyword inputs among them
+    cache: bool = True  # whether traces are kept between commands
+    lists: dict[str, Sequence[int]] = field(default_factory=dict)  # in the place of `sizes`, where each may have many
+
+    @property
+    def named_host(self) -> str | None:
+        """The host that is named; None for a cluster's own."""
+        from rooflinekit.hardware.specs import DEFAULT_HOST
+
+        return None if self.host == DEFAULT_HOST else self.host
+
+    def predict(self, *targets: str, sizes_open: bool = False) -> list[list[Prediction]]:
+        """For each target its predictions, one a GPU; each target is traced once, with `sizes_open` for all sizes."""
+        from rooflinekit.step.prediction import predict_graph
+
+        # Everything that can be wrong is looked at before the slow part.
+        machines, host, execution = self.setting()
+        return [
+            [predict_graph(graph, machine, host, execution) for machine in machines]
+            for graph in self.trace(*targets, sizes_open=sizes_open)
+        ]
+
+    def setting(self) -> tuple[list[Machine], Host, Execution]:
+        """The GPUs with their constants, the host, and how it runs."""
+        from rooflinekit.calibrate.fits import fits_for
+        from rooflinekit.hardware.specs import load_device, load_host
+        from rooflinekit.model.machine import Machine
+        from rooflinekit.step.execution import Execution, check_release
+
+        execution = Execution(**self.execution)
+        check_release(self.options["like"], execution)
+        devices, host = [load_device(gpu, allow_draft=self.allow_draft) for gpu in self.gpus], load_host(self.host)
+        fits = fits_for(devices, self.constants)
+        machines = [Machine.of(device, fit, burst=self.burst) for device, fit in zip(devices, fits, strict=True)]
+        return machines, host, execution
+
+    def trace(self, *targets: str, sizes_open: bool = False) -> list[Graph]:
+        """Each target's graph at the sizes given, traced once; with `sizes_open` for all sizes."""
+        from rooflinekit.api.targets import TargetTrace
+
+        found = []
+        for target in targets:
+            traced = TargetTrace(
+                target=target,
+                args=self.args,
+                options={"sizes": self.sizes, "fixed": not sizes_open, **self.options},
+                optimizer=self.optimizer,
+                loss=self.loss,
+                named=(optimizer_of, loss_of),
+                following=_progress,
+                kept=self.cache,
+            )
+            graph = traced()
+            found.append(graph.at(**{name: value for name, value in self.sizes.items() if name in graph.dims}))
+        return found
+
+
+def _workload(
+    context: typer.Context,
+    input: Annotated[list[str] | None, typer.Option("--input", "-i", help=_INPUT_HELP)] = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gpu", "-g", autocompletion=gpu_names, help="name, alias or path of a specification; repeatable"
+        ),
+    ] = None,
+    size: Annotated[
+        list[str] | None, typer.Option("--size", help="NAME=VALUE of a size named in --input, the same as --NAME VALUE")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="inference, training, or forward: training mode without gradients")
+    ] = "inference",
+    optimizer: Annotated[str | None, typer.Option(help="of torch.optim, such as SGD or AdamW (training)")] = None,
+    dtype: Annotated[str | None, typer.Option(help="convert weights and inputs: float16, bfloat16, …")] = None,
+    tf32: Annotated[
+        bool | None, typer.Option("--tf32/--no-tf32", help="tf32 everywhere or nowhere; by default in convolutions")
+    ] = None,
+    autocast: Annotated[
+        str | None, typer.Option(help="within torch.autocast: fp16 or bf16; weights stay as they are")
+    ] = None,
+    channels_last: Annotated[
+        bool, typer.Option("--channels-last", help="model and inputs with channels last in memory")
+    ] = False,
+    like: Annotated[
+        str | None, typer.Option(help="as another release of PyTorch runs it, such as 1.12 (docs/execution.md)")
+    ] = None,
+    inference_mode: Annotated[
+        bool, typer.Option("--inference-mode", help="within torch.inference_mode, not torch.no_grad")
+    ] = False,
+    loss: Annotated[
+        str | None, typer.Option(help="of torch.nn.functional, such as cross_entropy, of the output (training)")
+    ] = None,
+    loss_target: Annotated[
+        list[str] | None, typer.Option("--target", help="what the loss gets beside the output, as --input; repeatable")
+    ] = None,
+    execution: Annotated[
+        str, typer.Option(help="how PyTorch runs it: eager, compiled, cuda-graph or reduce-overhead")
+    ] = "eager",
+    sync: Annotated[str, typer.Option(help="synchronize after each 'step', each 'op', or 'none'")] = "step",
+    copy: Annotated[
+        str, typer.Option(help="inputs are on the GPU ('none'), or copied from 'pageable' or 'pinned' memory")
+    ] = "none",
+    non_blocking: Annotated[
+        bool, typer.Option("--non-blocking", help="the CPU does not wait for copies (from pinned memory)")
+    ] = False,
+    loader_rate: Annotated[
+        float | None, typer.Option(help="samples a second that the data loader hands over; by default enough")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(autocompletion=host_names, help="the CPU that issues the work: a name or a path")
+    ] = "unnamed",
+    burst: Annotated[
+        bool, typer.Option("--burst", help="one step on a cool GPU, before the board's power lowers the clock")
+    ] = False,
+    constants: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="a fit of the GPU, such as `calibrate` writes")
+    ] = None,
+    assume: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="what data decide: a number, a share up to 1.0, true or false; repeatable"
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="refuse ops without a cost rule, and sizes that data decide")
+    ] = False,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="keep traces, so that the next command need not make them")
+    ] = True,
+    allow_draft: DraftOption = False,
+    *,
+    needs_gpu: bool = True,
+    needs_input: bool = True,
+    many_sizes: bool = False,
+) -> Workload:
+    check_word("--mode", mode, ("inference", "training", "forward"))
+    for option, given in (("--optimizer", optimizer), ("--loss", loss), ("--target", loss_target)):
+        if given and mode != "training":
+            raise InputError(f"{option} belongs to --mode training")
+    if loss_target and loss is None:
+        raise InputError("--target is handed to the loss: name one, such as --loss cross_entropy")
+    from rooflinekit.ir.inputs import open_names
+    from rooflinekit.ir.origin import autocast_format
+    from rooflinekit.ir.release import Release
+    from rooflinekit.ir.sizes import check_dims, check_names
+
+    args, kwargs = inputs_of(input or [])
+    targets, named = inputs_of(loss_target or [])
+    if named:
+        raise InputError(f"--target {next(iter(named))}=…: targets have no names; they are handed over in their order")
+    names = open_names((args, kwargs, targets))
+    sizes: dict[str, int] = {}
+    lists: dict[str, Sequence[int]] = {}
+    # A misspelled option first: --gup l4 is no missing --gpu.
+    options = [word for parameter in context.command.params for word in parameter.opts if word.startswith("--")]
+    if many_sizes:
+        lists = size_lists_of(size or [], context.args, names, options)
+    else:
+        sizes = sizes_of(size or [], context.args, names, options)
+    if not input and needs_input:
+        raise InputError("--input is missing: the sizes that the model is called with, such as --input batch,3,224,224")
+    if not gpu and needs_gpu:
+        raise InputError(NO_GPU)
+    if many_sizes:
+        check_names(lists, names)
+    else:
+        sizes = check_dims(sizes, names, complete=True)
+    return Workload(
+        args=args,
+        called=bool(input),
+        sizes=sizes,
+        lists=lists,
+        gpus=tuple(gpu or ()),
+        host=host,
+        execution={
+            "backend": execution,
+            "sync": sync,
+            "copy": copy,
+            "non_blocking": non_blocking,
+            "loader_rate": loader_rate,
+        },
+        optimizer=optimizer,
+        loss=loss,
+        burst=burst,
+        constants=constants,
+        allow_draft=allow_draft,
+        cache=cache,
+        options={
+            "mode": mode,
+            "dtype": dtype,
+            "tf32": tf32,
+            "strict": strict,
+            "channels_last": channels_last,
+            "autocast": autocast_format(autocast),
+            "inference_mode": inference_mode,
+            "like": None if like is None else Release.parse(like),
+            "targets": targets,
+            **({"assume": assumed_of(assume)} if assume else {}),
+            **_keywords(kwargs),
+        },
+    )
+
+
+def _keywords(given: dict[str, Input]) -> dict[str, Any]:
+    """Inputs by name as arguments of `trace`, those that it has itself among its `keywords`."""
+    own = {name: value for name, value in given.items() if name in _OWN}
+    return {name: value for name, value in given.items() if name not in own} | ({"keywords": own} if own else {})
+
+
+#: Arguments of `rooflinekit.trace`, which a model's may be called too.
+_OWN = (
+    "model", "mode", "loss", "targets", "optimizer", "dtype", "autocast", "channels_last", "tf32", "like", "sizes",
+    "fixed", "assume", "name", "rules", "strict", "progress", "keywords",
+)  # fmt: skip
+
+
+def describes_workload(
+    command: Callable[..., None],
+    *,
+    needs_gpu: bool = True,
+    needs_input: bool = True,
+    many_sizes: bool = False,
+    mode: str = "inference",
+) -> Callable[..., None]:
+    """Decorator: adds the options of a workload to a subcommand, which gets them as the argument `workload`.
+
+    needs_gpu, needs_input: whether --gpu and --input have to be given. many_sizes: whether a size may be a list.
+    mode: what --mode is without being given.
+    """
+    needs = ("needs_gpu", "needs_input", "many_sizes")
+    shared = {n: p for n, p in inspect.signature(_workload, eval_str=True).parameters.items() if n not in needs}
+    shared["mode"] = shared["mode"].replace(default=mode)
+    own = {n: p for n, p in inspect.signature(command, eval_str=True).parameters.items() if n != "workload"}
+
+    @functools.wraps(command)
+    def with_workload(**values: Any) -> None:
+        workload = _workload(
+            **{name: values.pop(name) for name in shared},
+            needs_gpu=needs_gpu,
+            needs_input=needs_input,
+            many_sizes=many_sizes,
+        )
+        command(workload=workload, **values)
+
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own.values(), *shared.values())]
+    with_workload.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_workload.__annotations__ = {p.name: p.annotation for p in parameters}
+    return with_workload
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Callable[[int, str], None] | None]:
+    """A line on standard error that follows a long trace; only on a terminal."""
+    with progress_line(f"tracing {name}") as say:
+
+        def advance(entered: int, path: str) -> None:
+            if say and entered % 16 == 1:  # drawing costs more than tracing a module
+                say(f"tracing {name}: {entered} modules, now in {path or 'the root'}")
+
+        yield advance if say else None

@@ -1,0 +1,250 @@
+"""A graph as bytes and back, without its model: a table of plain nodes, never code.
+
+Each node names what it is (a record of `_RECORDS`, a word of `_WORDS`, a tuple, a formula) and refers to nodes before
+it, so that shared parts stay shared and nothing nests. What is read is checked node by node against the annotations of
+the records: a damaged or hostile file is refused, with ValueError, and cannot do more than that.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import types
+import typing
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+import sympy
+
+from rooflinekit.ir.assumption import Assumption, Ground
+from rooflinekit.ir.cost import Cost, Gemm
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Basis, Op, Phase, PricedOp
+from rooflinekit.ir.release import Release
+from rooflinekit.ir.sizes import symbol
+from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.ir.validity import Condition, ForcedSize
+
+_HEAD = b"rooflinekit graph 1\n"
+_DIGEST = 32  # bytes
+_MOST_BYTES = 1 << 28  # of the table, unpacked
+_DIGITS = 60  # of an integer in a formula
+_POWER = 64  # of an exponent in a formula
+
+_RECORDS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Graph, PricedOp, Op, Cost, Gemm, TensorSpec, Condition, ForcedSize, Assumption)
+}
+_WORDS: dict[str, type[StrEnum]] = {kind.__name__: kind for kind in (DType, Role, Phase, Basis, Ground)}
+_FORMULAS: dict[str, Callable[..., Any]] = {
+    name: getattr(sympy, name)
+    for name in (
+        "Add", "Mul", "Pow", "Mod", "floor", "ceiling", "Min", "Max", "Abs", "Piecewise", "ITE", "Eq", "Ne", "Lt", "Le",
+        "Gt", "Ge", "And", "Or", "Not", "Tuple", "sqrt", "log",
+    )
+}  # fmt: skip
+#: sympy's own names of relations.
+_FORMULAS |= {
+    kind.__name__: kind
+    for kind in (
+        sympy.Eq, sympy.Ne, sympy.StrictLessThan, sympy.LessThan, sympy.StrictGreaterThan, sympy.GreaterThan,
+        sympy.functions.elementary.piecewise.ExprCondPair,
+    )
+}  # fmt: skip
+_CONSTANTS = {"true": sympy.true, "false": sympy.false, "oo": sympy.oo, "NegativeOne": sympy.S.NegativeOne}
+_LEFT_OUT = {"fx", "origin", "traced"}  # of a Graph: what stands for the model behind it
+
+_Scalar = (str, int, float, bool, type(None))
+
+
+def packed(graph: Graph) -> bytes:
+    """The graph as bytes. Raises ValueError for one that holds what is not plain, as a model's own objects."""
+    writer = _Writer()
+    root = writer.place(graph)
+    table = json.dumps([writer.nodes, root], separators=(",", ":"), ensure_ascii=True).encode()
+    body = zlib.compress(table, 1)
+    return _HEAD + hashlib.sha256(body).digest() + body
+
+
+def opened(data: bytes) -> Graph:
+    """The graph that `packed` packed. Raises ValueError for anything else."""
+    start = len(_HEAD) + _DIGEST
+    body = data[start:]
+    if not data.startswith(_HEAD) or hashlib.sha256(body).digest() != data[len(_HEAD) : start]:
+        raise ValueError("not a packed graph, or a damaged one")
+    try:
+        unpacker = zlib.decompressobj()
+        table = unpacker.decompress(body, _MOST_BYTES)
+        if unpacker.unconsumed_tail:
+            raise ValueError("too large")
+        nodes, root = json.loads(table)
+        found = _Reader().read(nodes, root)
+    except (zlib.error, KeyError, IndexError, TypeError, AttributeError, RecursionError, ArithmeticError) as error:
+        raise ValueError(f"not a packed graph: {type(error).__name__}") from error
+    if not isinstance(found, Graph):
+        raise ValueError("not a packed graph")
+    return found
+
+
+class _Writer:
+    """Nodes in the order in which they refer to each other."""
+
+    def __init__(self) -> None:
+        self.nodes: list[list[Any]] = []
+        self._by_id: dict[int, tuple[Any, list[int]]] = {}  # with the object, so that its id stays its own
+        self._formulas: dict[sympy.Basic, list[int]] = {}
+
+    def place(self, value: Any) -> Any:
+        """A scalar as it is; of all else where its node is."""
+        if isinstance(value, StrEnum):
+            return self._added(["word", type(value).__name__, value.value], value)
+        if type(value) in _Scalar:
+            return value
+        if isinstance(value, sympy.Basic):
+            return self._formula(value)
+        known = self._by_id.get(id(value))
+        return known[1] if known is not None else self._added(self._node(value), value)
+
+    def _added(self, node: list[Any], value: Any) -> list[int]:
+        known = self._by_id.get(id(value))
+        if known is None:
+            self.nodes.append(node)
+            known = self._by_id[id(value)] = value, [len(self.nodes) - 1]
+        return known[1]
+
+    def _node(self, value: Any) -> list[Any]:
+        if type(value).__name__ in _RECORDS and isinstance(value, _RECORDS[type(value).__name__]):
+            names = _stored(type(value).__name__)
+            return ["record", type(value).__name__, *(self.place(getattr(value, name)) for name in names)]
+        if isinstance(value, Release):
+            return ["release", value.major, value.minor]
+        if type(value) in (tuple, list):
+            return [type(value).__name__, *map(self.place, value)]
+        if isinstance(value, MappingProxyType | dict):
+            return ["mapping", *(self.place(part) for item in value.items() for part in item)]
+        raise ValueError(f"{type(value).__name__} cannot be packed")
+
+    def _formula(self, value: sympy.Basic) -> list[int]:
+        if value not in self._formulas:
+            node: list[Any]
+            if isinstance(value, sympy.Symbol):
+                if value != symbol(value.name):
+                    raise ValueError(f"{value!r} is no named size")
+                node = ["size", value.name]
+            elif isinstance(value, sympy.Integer | sympy.Rational) and not value.is_infinite:
+                node = ["number", str(value.p), str(value.q)]
+            elif isinstance(value, sympy.Float):
+                node = ["float", float(value)]
+            elif constant := next((name for name, known in _CONSTANTS.items() if value is known), ""):
+                node = ["constant", constant]
+            elif type(value).__name__ in _FORMULAS:
+                node = ["formula", type(value).__name__, *map(self._formula, value.args)]
+            else:
+                raise ValueError(f"{type(value).__name__} cannot be packed")
+            self.nodes.append(node)
+            self._formulas[value] = [len(self.nodes) - 1]
+        return self._formulas[value]
+
+
+class _Reader:
+    """Values of nodes, each checked."""
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+
+    def read(self, nodes: list[list[Any]], root: Any) -> Any:
+        """The value of the node at `root`."""
+        for kind, *parts in nodes:
+            self._values.append(self._made(kind, parts))
+        return self._at(root)
+
+    def _at(self, part: Any) -> Any:
+        if not isinstance(part, list):
+            return part
+        (place,) = part
+        if not 0 <= place < len(self._values):
+            raise ValueError("a node refers to none before it")
+        return self._values[place]
+
+    def _made(self, kind: str, parts: list[Any]) -> Any:
+        if kind == "record":
+            return _record(parts[0], [self._at(part) for part in parts[1:]])
+        if kind == "word":
+            return _WORDS[parts[0]](parts[1])
+        if kind == "tuple":
+            return tuple(map(self._at, parts))
+        if kind == "list":
+            return list(map(self._at, parts))
+        if kind == "mapping":
+            values = list(map(self._at, parts))
+            return MappingProxyType(dict(zip(values[::2], values[1::2], strict=True)))
+        if kind == "release":
+            return Release(*(_typed(part, int) for part in parts))
+        return self._read_formula(kind, parts)
+
+    def _read_formula(self, kind: str, parts: list[Any]) -> Any:
+        if kind == "size":
+            return symbol(_typed(parts[0], str))
+        if kind == "number":
+            p, q = (sympy.Integer(int(text)) for text in parts if len(_typed(text, str)) <= _DIGITS)
+            return p / q
+        if kind == "float":
+            return sympy.Float(_typed(parts[0], float))
+        if kind == "constant":
+            return _CONSTANTS[parts[0]]
+        if kind != "formula":
+            raise ValueError(f"no such node: {kind!r:.20}")
+        args = [_typed(self._at(part), sympy.Basic) for part in parts[1:]]
+        if parts[0] == "Pow" and not (args[1].is_number and abs(args[1]) <= _POWER):
+            raise ValueError("a power without bound")
+        return _FORMULAS[parts[0]](*args)
+
+
+@functools.cache
+def _stored(kind: str) -> tuple[str, ...]:
+    """The names of a record's fields that are in the file."""
+    return tuple(f.name for f in fields(_RECORDS[kind]) if f.init and not (kind == "Graph" and f.name in _LEFT_OUT))
+
+
+def _record(kind: str, values: list[Any]) -> Any:
+    given = dict(zip(_stored(kind), values, strict=True))
+    for name, holds in _checks(kind).items():
+        if not holds(given[name]):
+            raise ValueError(f"{kind}.{name} is no such thing: {given[name]!r:.40}")
+    return _RECORDS[kind](**given)
+
+
+@functools.cache
+def _checks(kind: str) -> dict[str, Callable[[Any], bool]]:
+    """For each field of a record whether a value is what its annotation says."""
+    names = {"Size": int | sympy.Expr, "Numbers": tuple, "Origin": object}
+    hints = typing.get_type_hints(_RECORDS[kind], localns=names)
+    return {name: _check_of(hints[name]) for name in _stored(kind)}
+
+
+def _check_of(hint: Any) -> Callable[[Any], bool]:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return lambda value: True
+    if origin in (typing.Union, types.UnionType):
+        checks = [_check_of(arg) for arg in args]
+        return lambda value: any(check(value) for check in checks)
+    if origin is tuple:
+        item = _check_of(args[0])
+        return lambda value: isinstance(value, tuple) and all(map(item, value))
+    if origin is not None and issubclass(origin, Mapping):
+        key, item = map(_check_of, args)
+        return lambda value: isinstance(value, Mapping) and all(map(key, value)) and all(map(item, value.values()))
+    if hint is int:
+        return lambda value: type(value) is int
+    return lambda value: isinstance(value, hint)
+
+
+def _typed(value: Any, kind: type[Any]) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"expected {kind.__name__}; got {value!r:.40}")
+    return value

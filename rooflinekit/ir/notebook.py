@@ -1,0 +1,52 @@
+"""Small tables in HTML, for notebooks: everything is escaped, and there are no scripts and no outside styles."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+_LEFT, _RIGHT = "text-align:left", "text-align:right"
+
+
+def block(title: str, *parts: str) -> str:
+    """A heading and what `table` and `paragraphs` made.
+
+    >>> block("a < b")
+    '<div><strong>a &lt; b</strong></div>'
+    """
+    return f"<div><strong>{html.escape(title)}</strong>{''.join(parts)}</div>"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts, its first column for names and the others for numbers.
+
+    >>> table(["module", "time"], [["<b>", "1 s"]]).count("&lt;b&gt;")
+    1
+    """
+    body = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{_cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def paragraphs(texts: Iterable[str]) -> str:
+    """Each text on lines of its own.
+
+    >>> paragraphs(["note: x > y"])
+    '<p>note: x &gt; y</p>'
+    """
+    return "".join(f"<p>{html.escape(text)}</p>" for text in texts)
+
+
+def folded(title: str, *parts: str) -> str:
+    """What opens at a click.
+
+    >>> folded("details", "<p>x</p>")
+    '<details><summary>details</summary><p>x</p></details>'
+    """
+    return f"<details><summary>{html.escape(title)}</summary>{''.join(parts)}</details>"
+
+
+def _cells(tag: str, texts: Sequence[str]) -> str:
+    styles = [_LEFT, *[_RIGHT] * (len(texts) - 1)]
+    return "".join(
+        f'<{tag} style="{style}">{html.escape(text)}</{tag}>' for style, text in zip(styles, texts, strict=True)
+    )

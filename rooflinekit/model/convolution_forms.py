@@ -1,0 +1,288 @@
+"""The algorithms that libraries have for a convolution, as matrix products with the traffic beside them.
+
+Sizes may be numbers, numbers at points, or arrays of measured cases; what is made of them is of the same kind.
+
+    implicit    windows are gathered as a product goes along                                      every library
+    Winograd    blocks of e×e results of 3×3 windows take (e+2)² products instead of 9·e²         every library
+    FFT         tiles of 32×32, 32·17 complex products instead of one for each tap                cuDNN
+    batched     one pixel sees one pixel: a product for each image, by the library of products    MIOpen
+    unfolded    the windows of an image are written out, and the library of products is called    MIOpen
+    naive       a thread a result, nothing shared                                                 MIOpen
+
+Which exist where is read from cuDNN's developer guide (its table of algorithms and what each supports) and from the
+names of MIOpen's solvers with what their `IsApplicable` asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from rooflinekit.hardware.device import Device
+from rooflinekit.ir.cost import Gemm
+from rooflinekit.ir.points import Number, larger
+from rooflinekit.ir.tensor import Math
+from rooflinekit.model.kernel import MIOPEN
+from rooflinekit.model.machine import has_dot_products, on_engine
+
+Direction = Literal["forward", "data", "weight"]
+CUDNN = "cuDNN"
+WINOGRAD, FFT, UNFOLDED, NAIVE = "Winograd", "FFT", "unfolded", "naive"
+
+FEWER_FLOP = (WINOGRAD, FFT)  # than the plain product has
+
+WINOGRAD_EDGES = (2, 4)  # of a block of outputs
+WINOGRAD_UNFUSED = 4  # the edge whose transformed tensors go through memory
+_WINOGRAD_WEIGHT = 6  # MIOpen's largest of a weight's gradient (ConvWinograd3x3MultipassWrW<3-6>)
+_LANES = (Math.FP32, Math.TF32, Math.FP16)
+
+_FFT_TILE = 32  # cuDNN's FFT_TILING
+_FFT_LEAST = 5  # window below which it is not taken (DeepBench: 5×5 and larger alone)
+_REAL = 4  # real multiplications in a complex one
+
+VECTOR_BYTES = 16  # of channels, that kernels of a matrix engine load at once
+FEW = 4  # channels below which they are no vector that kernels of a matrix engine could load
+WIDE = 7  # window above which kernels have no unrolled form
+
+
+def library_of(device: Device) -> str:
+    """The library that runs a device's convolutions."""
+    return MIOPEN if device.vendor == "AMD" else CUDNN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A convolution, or one of its gradients. A transposed one is the data gradient of the plain one."""
+
+    direction: Direction
+    images: Number
+    groups: Number
+    inner: Number  # channels a group of the plain convolution's image
+    outer: Number  # and of its result
+    image: tuple[Number, ...]  # depth, height and width; 1 where it has none
+    result: tuple[Number, ...]
+    window: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    dilation: tuple[Any, ...]
+    itemsize: Number
+    volume: Any = False  # whether tensors have a depth, even if it is 1
+
+    @property
+    def taps(self) -> Number:
+        """Pixels of the window."""
+        return _product(self.window)
+
+    @property
+    def pixels(self) -> Number:
+        """Of the result, of one image."""
+        return _product(self.result)
+
+    @property
+    def gathered(self) -> Number:
+        """Channels a group that lie behind each other in what is gathered."""
+        return self.outer if self.direction == "data" else self.inner
+
+    @property
+    def pointwise(self) -> Any:
+        """Whether each output pixel sees one input pixel."""
+        return (self.taps == 1) & _all(s == 1 for s in self.stride)
+
+    @property
+    def wide(self) -> Any:
+        """Whether libraries have no kernels that are unrolled for its window: volumes, and windows above 7."""
+        return (self.window[0] > 1) | (self.window[1] > WIDE) | (self.window[2] > WIDE)
+
+    @property
+    def written(self) -> tuple[Number, ...]:
+        """Sizes of what is written, of a weight's gradient of what is read with the windows."""
+        return self.image if self.direction == "data" else self.result
+
+    def product(self) -> Gemm:
+        """All of it as one implicit product."""
+        return self._product(self.images, 1)
+
+    def by_image(self) -> Gemm:
+        """A product for each image."""
+        return self._product(1, self.images)
+
+    def _product(self, images: Number, batch: Number) -> Gemm:
+        pixels, of_window = images * self.pixels, self.taps * self.inner
+        if self.direction == "weight":
+            return Gemm(batch=self.groups * batch, m=self.outer, n=of_window, k=pixels)
+        if self.direction == "data":
+            return Gemm(batch=self.groups * batch, m=pixels, n=self.inner, k=self.outer * self.taps)
+        return Gemm(batch=self.groups * batch, m=pixels, n=self.outer, k=of_window)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """One algorithm: its products, in as many equal parts as `repeats`, and its traffic beside the tensors' own."""
+
+    algorithm: str
+    library: str  # that has it
+    gemm: Gemm
+    possible: Any = True
+    lanes: bool = False  # whether it is for the vector lanes alone
+    formats: tuple[Math, ...] = (Math.FP32, Math.TF32)
+    moved: Number = 0  # bytes written, and read again
+    repeats: Number = 1  # launches, one after the other
+    calls: Number = 0  # of the library of products
+
+
+class Algorithm(Protocol):
+    """What tells where an algorithm exists."""
+
+    @property
+    def library(self) -> str:
+        """That has it; "" for every one."""
+
+    @property
+    def formats(self) -> tuple[Math, ...]:
+        """It exists in; none for all."""
+
+    @property
+    def lanes(self) -> bool:
+        """Whether it is for the vector lanes alone."""
+
+    @property
+    def algorithm(self) -> str:
+        """Its name; "" for products as they are."""
+
+
+def runs(algorithm: Algorithm, math: Math, device: Device) -> bool:
+    """Whether a device's library has an algorithm in this arithmetic.
+
+    cuDNN takes the lanes where no matrix engine has the format. Sums of 16 bits on lanes need dot products.
+    """
+    if algorithm.library not in ("", library_of(device)):
+        return False
+    if algorithm.formats and math not in algorithm.formats:
+        return False
+    if not algorithm.lanes or not algorithm.formats:
+        return True
+    if algorithm.library == CUDNN:
+        return not on_engine(device, math)
+    return math is not Math.FP16 or algorithm.algorithm == NAIVE or has_dot_products(device)
+
+
+def forms(p: Problem) -> Iterator[Form]:
+    """All algorithms beside the implicit product."""
+    plain = _all(d == 1 for d in (*p.stride, *p.dilation))
+    flat = (p.window[0] == 1) & (p.volume == False)  # noqa: E712 (arrays)
+    square = flat & (p.window[1] == 3) & (p.window[2] == 3)
+    larger = flat & (p.window[1] == 5) & (p.window[2] == 5)
+    yield from _winograd(p, plain & (square | larger) & (p.groups == 1))
+    if p.direction != "weight":
+        yield _fourier(p, plain & (p.groups == 1))
+    yield from _winograd_of_miopen(p, plain, square)
+    yield from _by_products(p)
+
+
+def _winograd(p: Problem, possible: Any) -> Iterator[Form]:
+    """F(2×2, 3×3) and F(4×4, 3×3), and those of 5×5 (Lavin and Gray, 2016).
+
+    The larger keeps its transformed tensors in memory.
+    So do both of a weight's gradient, whose blocks of e×e pixels come as products with those of the image.
+    """
+    k, n = _summed(p)
+    weight = p.direction == "weight"
+    for edge in WINOGRAD_EDGES:
+        batch, blocks = (edge + p.window[1] - 1) ** 2, p.images * _blocks(p.written, edge)
+        moved = p.itemsize * batch * blocks * (n + k) if edge == WINOGRAD_UNFUSED or weight else 0
+        gemm = Gemm(batch=batch, m=n, n=k, k=blocks) if weight else Gemm(batch=batch, m=blocks, n=n, k=k)
+        yield Form(algorithm=WINOGRAD, library=CUDNN, gemm=gemm, possible=possible, lanes=True, moved=moved)
+
+
+def _winograd_of_miopen(p: Problem, plain: Any, square: Any) -> Iterator[Form]:
+    """On the lanes, in fp16 too: F(2×2, 3×3) with windows in pieces of 3×3 (ConvBinWinogradRxS); of weights F(3, 6)."""
+    flat = (p.volume == False) & _all(d == 1 for d in p.dilation)  # noqa: E712 (arrays)
+    if p.direction == "weight":
+        for edge in (WINOGRAD_EDGES[0], _WINOGRAD_WEIGHT):
+            batch, blocks = (edge + 2) ** 2, p.images * _blocks(p.written, edge)
+            moved = p.itemsize * batch * blocks * (p.inner + p.outer) * p.groups if edge == _WINOGRAD_WEIGHT else 0
+            gemm = Gemm(batch=batch * p.groups, m=p.outer, n=p.inner, k=blocks)
+            yield Form(
+                algorithm=WINOGRAD, library=MIOPEN, gemm=gemm, possible=plain & square, lanes=True, formats=_LANES,
+                moved=moved,
+            )  # fmt: skip
+        return
+    k, n = _summed(p)
+    pieces = _product([s * _ceil(_ceil(w, s), 3) for w, s in zip(p.window, p.stride, strict=True)][1:])
+    gemm = Gemm(batch=16 * p.groups, m=p.images * _blocks(p.written, 2), n=n, k=k * pieces)
+    possible = flat & plain if p.direction == "data" else flat
+    yield Form(algorithm=WINOGRAD, library=MIOPEN, gemm=gemm, possible=possible, lanes=True, formats=_LANES)
+
+
+def _fourier(p: Problem, possible: Any) -> Form:
+    """Tiles of 32×32 as products of their spectra: a tile holds 33 - r results along a window of r.
+
+    Taps along a depth stay as they are.
+    """
+    (depth, rows, columns), (taps, r, s) = p.written, p.window
+    tiles = (
+        p.images
+        * depth
+        * _ceil(rows, _at_least_one(_FFT_TILE + 1 - r))
+        * _ceil(columns, _at_least_one(_FFT_TILE + 1 - s))
+    )
+    k, n = _summed(p)
+    batch = _FFT_TILE * (_FFT_TILE // 2 + 1)
+    fits = (r >= _FFT_LEAST) & (s >= _FFT_LEAST) & (r <= _FFT_TILE) & (s <= _FFT_TILE)
+    moved = 2 * p.itemsize * batch * (tiles * (k + n) + k * n * taps)
+    gemm = Gemm(batch=batch * _REAL, m=tiles, n=n, k=k * taps)
+    return Form(algorithm=FFT, library=CUDNN, gemm=gemm, possible=possible & fits, lanes=True, moved=moved)
+
+
+def _by_products(p: Problem) -> Iterator[Form]:
+    """MIOpen's ways through the library of products (its gemm.cpp), and its last resort."""
+    weight = p.direction == "weight"  # of which the images' parts are added up, one call after the other
+    every = (Math.FP32, Math.TF32, Math.FP16, Math.BF16)
+    windows = p.itemsize * p.groups * p.images * p.inner * p.taps * p.pixels
+    yield Form(
+        algorithm="", library=MIOPEN, gemm=p.by_image(), possible=p.pointwise, formats=every,
+        repeats=p.images if weight else 1, calls=0 if weight else 1,
+    )  # fmt: skip
+    yield Form(
+        algorithm=UNFOLDED, library=MIOPEN, gemm=p.by_image(), possible=p.pointwise == False, formats=every,  # noqa: E712
+        moved=windows, repeats=p.images, calls=p.images,
+    )  # fmt: skip
+    yield Form(algorithm=NAIVE, library=MIOPEN, gemm=p.product(), lanes=True, formats=every)
+
+
+def result_sizes(image: Any, window: Any, pad: Any, stride: Any, dilation: Any) -> Any:
+    """Pixels of a result along one side."""
+    return (image + 2 * pad - dilation * (window - 1) - 1) // stride + 1
+
+
+def _summed(p: Problem) -> tuple[Number, Number]:
+    """Channels a group that are summed over, and those that come out."""
+    return (p.outer, p.inner) if p.direction == "data" else (p.inner, p.outer)
+
+
+def _blocks(sizes: tuple[Number, ...], edge: int) -> Number:
+    return sizes[0] * _ceil(sizes[1], edge) * _ceil(sizes[2], edge)
+
+
+def _ceil(size: Any, piece: Any) -> Any:
+    return -(-size // piece)
+
+
+def _at_least_one(size: Any) -> Any:
+    return np.maximum(1, size) if isinstance(size, np.ndarray) else larger(1, size)
+
+
+def _product(sizes: Sequence[Any]) -> Any:
+    found: Any = 1
+    for size in sizes:
+        found = found * size
+    return found
+
+
+def _all(conditions: Iterable[Any]) -> Any:
+    found: Any = True
+    for condition in conditions:
+        found = found & condition
+    return found

@@ -1,0 +1,108 @@
+"""Under which name the residuals of a kernel are kept: a GPU counts as measured for what was measured on it.
+
+Products, convolutions and attention are told apart by the format that they run in, for each has units of its own: the
+matrix engine by format, or the vector lanes. `product` alone is in 16 bits, `fp32 product` on the lanes, or on an
+engine for whole fp32 numbers. Everything else computes on the lanes, whatever is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from rooflinekit.ir.tensor import Math
+from rooflinekit.model.kernel import MIOPEN, Family, Kernel
+from rooflinekit.model.machine import Machine
+
+#: Families that are told apart by format.
+MULTIPLYING = (
+    "product", "batched product", "convolution", "convolution gradient", "unusual convolution", "attention", "decoding",
+)  # fmt: skip
+#: Convolutions in three dimensions or with dilation, forward and backward: few were measured, and libraries choose
+#: erratically for them; the others must not have their spread.
+UNUSUAL = "unusual convolution"
+MIOPEN_FAMILY = "convolution by MIOpen"
+OTHERS = (MIOPEN_FAMILY, "elementwise", "movement", "normalization", "reduction", "serving", "softmax", "stream")
+
+_FORMATS = {
+    Math.FP16: "", Math.BF16: "", Math.FP32: "fp32 ", Math.FP64: "fp64 ", Math.TF32: "tf32 ", Math.FP8: "quantized ",
+    Math.INT8: "quantized ", Math.FP4: "quantized ",
+}  # fmt: skip
+#: Where a family was measured on no GPU, how far others are off: the first of these that was.
+_NEAREST = {
+    MIOPEN_FAMILY: "convolution",
+    UNUSUAL: "convolution",
+    "batched product": "product", "convolution gradient": "convolution", "decoding": "attention",
+    "attention": "product", "convolution": "product",
+}  # fmt: skip
+
+ALL = (*(prefix + name for prefix in dict.fromkeys(_FORMATS.values()) for name in MULTIPLYING), *OTHERS)
+
+_ON_ENGINES = (Math.FP16, Math.BF16, Math.TF32)  # what runs as fp32 where there is no unit for it
+_FEW = 64  # queries up to which attention has no tile of its own: model.utilization
+_BATCHED = ("aten.bmm", "aten.baddbmm", "aten.addbmm")
+
+
+def in_format(family: str, math: Math) -> str:
+    """The family of a kernel that multiplies in this format; of products of 8 bits there is one, batched or not."""
+    if family not in MULTIPLYING:
+        return family
+    prefix = _FORMATS[math]
+    return f"{prefix}product" if prefix == "quantized " and family == "batched product" else prefix + family
+
+
+def residuals_of(kernel: Kernel, machine: Machine) -> str:
+    """The family of a kernel on a machine, which runs formats that it has no unit for as fp32."""
+    base, math = base_of(kernel), kernel.math
+    if base not in MULTIPLYING:
+        return base
+    if math in _ON_ENGINES and not machine.matrix_rate(math, engine=kernel.engine).on_engine:
+        math = Math.FP32
+    return in_format(base, math)
+
+
+def stated_family(kernel: Kernel) -> str:
+    """The family of a kernel in the format that it is stated in, on whatever machine; beside the engine in fp32."""
+    beside = not kernel.engine and kernel.math in _ON_ENGINES
+    return in_format(base_of(kernel), Math.FP32 if beside else kernel.math)
+
+
+def base_of(kernel: Kernel) -> str:
+    """The family of a kernel in any format."""
+    if kernel.family in (Family.MATMUL, Family.RECURRENCE):
+        return "batched product" if kernel.kind in _BATCHED else "product"
+    if kernel.family is Family.CONVOLUTION:
+        if kernel.library == MIOPEN:
+            return MIOPEN_FAMILY
+        if kernel.unusual:
+            return UNUSUAL
+        return "convolution gradient" if kernel.kind == "aten.convolution_backward" else "convolution"
+    if kernel.family is Family.ATTENTION:
+        return "decoding" if kernel.cost.gemms and kernel.cost.gemms[0].m <= _FEW else "attention"
+    if kernel.kind.startswith("serving."):
+        return "serving"
+    return {Family.NORMALIZATION: "normalization", Family.REDUCTION: "softmax"}.get(kernel.family, "elementwise")
+
+
+_T = TypeVar("_T")
+
+
+def complete(known: Mapping[str, _T]) -> dict[str, _T]:
+    """One for every family, where it was measured on no GPU that of the nearest that was.
+
+    Of formats that is 16 bits, or fp32; of families as _NEAREST says; at last the first that is known.
+    """
+    found = dict(known)
+    for name in ALL:
+        found.setdefault(name, next((known[n] for n in nearest(name) if n in known), next(iter(known.values()))))
+    return found
+
+
+def nearest(name: str) -> list[str]:
+    """The family itself, and those that are nearer to it than others, the nearest first."""
+    prefix = next((p for p in _FORMATS.values() if p and name.startswith(p)), "")
+    chain = [name.removeprefix(prefix)]
+    while chain[-1] in _NEAREST:
+        chain.append(_NEAREST[chain[-1]])
+    prefixes = dict.fromkeys((prefix, "fp32 " if prefix == "fp64 " else "", "", "fp32 "))
+    return [p + one for one in chain for p in prefixes]

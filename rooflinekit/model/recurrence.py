@@ -1,0 +1,256 @@
+"""Recurrent layers: what runs for all steps at once, and the chain of steps of which each waits for the one before.
+
+    inputs   the products of all steps with the inputs' weights are one product a layer and direction
+    chain    state after state: the product with the state's weights, then the gates, two kernels a step
+
+How libraries run the chain, as far as it is published:
+
+* cuDNN's standard algorithm launches the two kernels of every step, layer and direction from the CPU. Step t of a layer
+  runs beside step t + 1 of the layer below (a wavefront), the two directions beside each other, each in a stream of its
+  own, with an event between two streams (Appleyard, Kočiský, Blunsom: Optimizing Performance of Recurrent Neural
+  Networks on GPUs, 2016, arXiv:1604.01946; NVIDIA, Optimizing Recurrent Neural Networks in cuDNN 5). A layer of two
+  directions needs all of the layer below, so such layers follow each other.
+* Its persistent algorithms keep the weights on the SMs: one kernel a layer, whose SMs wait for each other between two
+  steps (Diamos et al.: Persistent RNNs, 2016). PyTorch asks for them where `persists` says so; for the dynamic one,
+  which is compiled at run time, it never asks.
+* MIOpen runs layers and directions one after another.
+* On a CPU oneDNN runs an LSTM's layer as one primitive; other cells are a loop of operators in C++
+  (aten/src/ATen/native/RNN.cpp).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rooflinekit.cost.rules.recurrent import CHAIN, INPUTS
+from rooflinekit.hardware.device import Device
+from rooflinekit.ir.cost import Gemm
+from rooflinekit.ir.op import Op
+from rooflinekit.ir.points import Number, integer
+from rooflinekit.ir.tensor import DType
+from rooflinekit.model.kernel import Chain, Kernel
+from rooflinekit.model.reuse import Reuse
+
+RECURRENT = ("aten._cudnn_rnn", "aten.miopen_rnn", "aten._cudnn_rnn_backward", "aten.miopen_rnn_backward")
+PERSISTENT = "persistent"  # the weights stay on the SMs
+
+#: Attribute of an op whose steps are taken to run all at once: a layer of the same products without recurrence.
+AT_ONCE = "at_once"
+
+_RELU, _TANH, _LSTM, _GRU = range(4)  # modes of cuDNN
+_GATES = {_RELU: 1, _TANH: 1, _LSTM: 4, _GRU: 3}
+
+_KERNELS = 2  # of a step: the product, the gates
+#: Of the CPU for each step of chains side by side, in launches: an event is recorded in one stream and waited for in
+#: another. KernelBench's stacks of six layers tell it (docs/model.md).
+HANDOVER = 0.4
+#: Operators that a CPU dispatches for each step: a product and the gates one by one (aten/src/ATen/native/RNN.cpp).
+#: Backward, autograd takes each apart: two products and a gradient for every operator.
+_CPU_OPS = {_RELU: 3, _TANH: 3, _LSTM: 0, _GRU: 11}
+_CPU_BACKWARD = 2
+#: Of a cell in a loop of Python, LSTM and GRU alike, beside its products: sums, sigmoids, tanh, products.
+_CPU_CELL_OPS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layers:
+    """A recurrent operator's sizes."""
+
+    mode: int
+    steps: Number
+    batch: Number
+    inputs: Number  # numbers that the first layer is given
+    hidden: Number
+    projection: Number  # 0 for none
+    layers: int
+    directions: int
+    itemsize: int
+
+    @classmethod
+    def of(cls, op: Op) -> _Layers:
+        """Of a forward or backward operator."""
+        x, attrs = op.inputs[0], op.attrs
+        if sizes := attrs.get("batch_sizes"):
+            batch = integer(sizes[0]) if len(sizes) == 1 else -(-integer(x.shape[0]) // len(sizes))
+            steps = integer(x.shape[0]) // batch if len(sizes) == 1 else len(sizes)
+        else:
+            batch, steps = map(integer, x.shape[:2] if attrs["batch_first"] else (x.shape[1], x.shape[0]))
+        return cls(
+            mode=attrs["mode"], steps=steps, batch=batch, inputs=integer(x.shape[-1]),
+            hidden=integer(attrs["hidden_size"]), projection=integer(attrs.get("proj_size", 0)),
+            layers=int(attrs["num_layers"]), directions=2 if attrs["bidirectional"] else 1,
+            itemsize=x.dtype.itemsize,
+        )  # fmt: skip
+
+    @property
+    def gates(self) -> int:
+        """Of a cell."""
+        return _GATES[self.mode]
+
+    @property
+    def state(self) -> Number:
+        """Numbers that a step hands to the next, beside an LSTM's cell."""
+        return self.projection or self.hidden
+
+    @property
+    def cells(self) -> Number:
+        """Steps of all layers and directions."""
+        return self.steps * self.layers * self.directions
+
+    @property
+    def weights(self) -> Number:
+        """Numbers in the state's weights of a layer and direction."""
+        return self.gates * self.hidden * self.state + self.projection * self.hidden
+
+    @property
+    def moved(self) -> Number:
+        """Numbers that a sequence's step moves beside weights and gates: the state, an LSTM's cell, in and out."""
+        return 2 * self.state + (2 * self.hidden if self.mode == _LSTM else 0)
+
+
+def is_recurrent(op: Op) -> bool:
+    """Whether its kernels are another device's otherwise: see `persists`."""
+    return "_rnn" in op.kind or "_thnn_fused" in op.kind
+
+
+def recurrent_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Kernel:
+    """The kernel for one part of a recurrent layer, given as plain products, as it runs on a device.
+
+    Parts hand each other what no tensor of the graph holds: the gates of all steps, and the states between layers.
+    Without a device as on an NVIDIA GPU of which nothing is known.
+    """
+    layers = _Layers.of(op)
+    if kernel.cost.label == CHAIN:
+        return _at_once(kernel, layers) if op.attrs.get(AT_ONCE) else _chained(kernel, op, layers, device)
+    if kernel.cost.label != INPUTS:
+        return kernel
+    cost, width = kernel.cost, layers.itemsize * layers.steps * layers.batch
+    between = width * (layers.layers - 1) * layers.directions * layers.state
+    gates = width * layers.layers * layers.directions * layers.gates * layers.hidden
+    moved = replace(cost, read_bytes=integer(cost.read_bytes) + between, write_bytes=integer(cost.write_bytes) + gates)
+    return replace(kernel, cost=moved)
+
+
+def _at_once(kernel: Kernel, layers: _Layers) -> Kernel:
+    """The chain's arithmetic where no step waits for another: one product a layer and direction."""
+    rows = layers.steps * layers.batch
+    gemms = tuple(
+        replace(g, batch=layers.layers * layers.directions, m=rows) for g in _merged(kernel.cost.gemms, layers)
+    )
+    return replace(kernel, name=f"{kernel.name}, all steps at once", cost=replace(kernel.cost, gemms=gemms))
+
+
+def cell_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Kernel:
+    """A cell without its products, which a GPU has one kernel for: on a CPU operators one after another."""
+    if device is None or device.kind != "cpu":
+        return kernel
+    ops = _CPU_CELL_OPS * (_CPU_BACKWARD if "backward" in op.kind else 1)
+    return replace(kernel, chain=Chain(links=1, kernels=ops, starts=ops, calls=ops - 1))
+
+
+# --- the chain -------------------------------------------------------------------------------------------------------
+
+
+def _chained(kernel: Kernel, op: Op, layers: _Layers, device: Device | None) -> Kernel:
+    backward = op.kind.endswith("_backward")
+    stays = persists(op, device)
+    chain = _chain(layers, device, backward=backward, stays=stays)
+    gates = layers.batch * layers.gates * layers.hidden
+    # forward the inputs' part is read, the product written and read, and for backward all gates are kept; backward
+    # those are read, and the gates' gradients written, read by the product, and kept for the weights'
+    cold = gates * (1 if backward or not op.attrs.get("train") else 2)
+    warm = 2 * gates + layers.batch * layers.moved
+    times = layers.layers * layers.directions if stays else layers.cells
+    weight_bytes = layers.itemsize * times * layers.weights
+    state_bytes = layers.itemsize * layers.cells * warm
+    kept_bytes = layers.itemsize * layers.cells * cold
+    recent = state_bytes // 2 + (0 if stays else weight_bytes)
+    read = weight_bytes + state_bytes // 2 + kept_bytes // 2
+    written = state_bytes - state_bytes // 2 + kept_bytes - kept_bytes // 2
+    passing = read + written - recent
+    cost = replace(kernel.cost, gemms=_merged(kernel.cost.gemms, layers), read_bytes=read, write_bytes=written)
+    return replace(
+        kernel,
+        name=f"{op.name}: chain of {chain.links} steps",
+        cost=cost,
+        chain=chain,
+        algorithm=PERSISTENT if stays else "",
+        recent=(Reuse(bytes=recent / chain.links, distance=passing / chain.links),),
+    )
+
+
+def _chain(layers: _Layers, device: Device | None, *, backward: bool, stays: bool) -> Chain:
+    """How the steps of all layers and directions follow each other, and what they are launched by."""
+    stack = layers.layers * layers.directions
+    kind, vendor = (device.kind, device.vendor) if device else ("gpu", "NVIDIA")
+    if stays:
+        links = layers.steps * layers.layers
+        return Chain(links=links, kernels=stack, starts=stack, barriers=links, launches=stack)
+    if kind == "cpu":
+        calls = layers.cells * _CPU_OPS[layers.mode] * (_CPU_BACKWARD if backward else 1)
+        kernels = calls or _KERNELS * layers.cells
+        return Chain(links=layers.cells, kernels=kernels, starts=kernels, calls=calls)
+    launches = _KERNELS * layers.cells
+    if vendor != "NVIDIA":
+        return Chain(links=layers.cells, kernels=launches, starts=launches, launches=launches)
+    links = layers.steps * layers.layers if layers.directions > 1 else layers.steps + layers.layers - 1
+    handovers = layers.cells if stack > 1 else 0
+    return Chain(
+        links=links, kernels=launches, starts=_KERNELS * links, launches=launches + HANDOVER * handovers
+    )  # fmt: skip
+
+
+def _merged(gemms: tuple[Gemm, ...], layers: _Layers) -> tuple[Gemm, ...]:
+    """The products of one layer and direction, for all of them: their states are of one size."""
+    stack = layers.layers * layers.directions
+    first = gemms[: len(gemms) // stack]
+    return tuple(replace(gemm, batch=stack * integer(gemm.batch)) for gemm in first)
+
+
+# --- which algorithm -------------------------------------------------------------------------------------------------
+
+_SMALL = {False: {_RELU: 384, _TANH: 384, _LSTM: 192, _GRU: 192}, True: {_RELU: 256, _TANH: 256, _LSTM: 128, _GRU: 128}}
+
+
+def persists(op: Op, device: Device | None) -> bool:
+    """Whether PyTorch asks cuDNN to keep the weights on the SMs (aten/src/ATen/native/cudnn/RNN.cpp, get_algo).
+
+    For small states (use_rnn_persist_small_h) in all formats but fp64; else for one layer of one direction in fp16 with
+    sizes that are multiples of 128 (use_persist_common_heuristics), on GPUs that it is known to be faster on
+    (use_persist_device_heuristics). Never for packed sequences and projections.
+    """
+    layers, capability = _Layers.of(op), _capability(device)
+    dtype = op.inputs[0].dtype
+    if capability is None or op.attrs.get("batch_sizes") or layers.projection or dtype is DType.FLOAT64:
+        return False
+    if capability >= (6, 0) and bool(layers.hidden <= _SMALL[op.kind.endswith("_backward")][layers.mode]):
+        return True
+    alone = dtype is DType.FLOAT16 and layers.layers == 1 and layers.directions == 1
+    if not alone or layers.hidden > 1024 or layers.hidden % 128 != 0 or layers.inputs % 128 != 0:
+        return False
+    assert device is not None
+    return _is_faster(layers, capability, device.sm_count)
+
+
+def _capability(device: Device | None) -> tuple[int, int] | None:
+    """CUDA's compute capability; None where there is none."""
+    if device is None or device.vendor != "NVIDIA" or not device.compute_capability:
+        return None
+    major, _, minor = device.compute_capability.partition(".")
+    return int(major), int(minor or 0)
+
+
+_EVERY_SIXTEENTH_BUT = (80, 112)  # batches that Volta is slow with
+_SMS = 98  # from which on Ampere and later keep the weights
+
+
+def _is_faster(layers: _Layers, capability: tuple[int, int], sm_count: int) -> bool:
+    b, t = layers.batch, layers.steps
+    if capability == (7, 0):
+        even = b == 8 or (b % 16 == 0 and not any(b == slow for slow in _EVERY_SIXTEENTH_BUT))
+        return bool(even and ((t >= 40 and b <= 128) or (t >= 20 and b <= 96) or (t >= 10 and b <= 32)))
+    if capability < (8, 0) or capability == (8, 6) or sm_count < _SMS or layers.mode == _GRU:
+        return False
+    if b % 8 != 0 or b > 128:
+        return False
+    return bool(layers.mode == _LSTM or b < 96 or layers.hidden < 896)

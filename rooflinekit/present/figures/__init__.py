@@ -1,0 +1,1 @@
+"""Figures with matplotlib: a file a figure, and what they share."""

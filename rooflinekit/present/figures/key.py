@@ -1,0 +1,155 @@
+"""Draws the key: what colours, shapes, areas and lines mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, get_args
+
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+
+from rooflinekit.present.figures.extras import path_colours
+from rooflinekit.present.figures.frame import Frame
+from rooflinekit.present.figures.labels import Box
+from rooflinekit.present.figures.points import colours_of
+from rooflinekit.present.figures.records.figure import Figure, Point
+from rooflinekit.present.figures.roofs import Line
+from rooflinekit.present.figures.style import (
+    BOUND_COLOURS,
+    BOUND_MARKERS,
+    DASHES,
+    FAINT,
+    INK,
+    VERMILLION,
+    area_scale,
+    marker_square,
+)
+
+_CORNERS = 4
+_Place: TypeAlias = Literal[
+    "lower right",
+    "upper left",
+    "lower left",
+    "upper right",
+    "center right",
+    "lower center",
+    "upper center",
+    "center left",
+]  # in the order of preference; those of the edges only where the corners hold text
+
+
+def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequence[Point]) -> bool:
+    """What colours, shapes and areas mean, where it covers least. Returns whether it covers text that was there."""
+    handles = [*_handles(frame, figure, named), *_line_handles(lines)]
+    best: tuple[float, _Place, Box, bool] | None = None
+    for i, place in enumerate(get_args(_Place)):
+        if i >= _CORNERS and best is not None and not best[3]:
+            break
+        legend = _legend(frame, handles, place)
+        extent = legend.get_window_extent()
+        points = frame.ruler.points
+        box = Box(
+            x=(extent.x0 + extent.x1) / 2 * points,
+            y=(extent.y0 + extent.y1) / 2 * points,
+            width=extent.width * points,
+            height=extent.height * points,
+        )
+        texts = sum(box.overlaps(other) for other in frame.room.boxes)
+        # Labels can move, marks cannot.
+        cost = 100.0 * texts + 10 * frame.room.discs_hit(box) + frame.room.lines_hit(box)
+        if best is None or cost < best[0]:
+            best = cost, place, box, texts > 0
+        legend.remove()
+    assert best is not None, "a key has places to choose from"
+    _legend(frame, handles, best[1])
+    if best[3]:
+        frame.clear()
+    frame.room.boxes.append(best[2])
+    return best[3]
+
+
+def _legend(frame: Frame, handles: Sequence[Line2D], place: _Place) -> Legend:
+    legend = Legend(
+        frame.ax,
+        handles,
+        [str(handle.get_label()) for handle in handles],
+        loc=place,
+        fontsize=frame.style.label_font,
+        handletextpad=0.3,
+        labelspacing=0.3,
+        borderpad=0.3,
+        borderaxespad=0.4,
+        handlelength=1.4,
+        framealpha=0.9,
+        edgecolor="none",
+        fancybox=False,
+    )
+    frame.ax.add_artist(legend)
+    legend.set_in_layout(False)
+    legend.set_zorder(5.5)
+    return legend
+
+
+def _handles(frame: Frame, figure: Figure, named: Sequence[Point]) -> list[Line2D]:
+    points = (*figure.points, *figure.rail)
+    seen = {point.bound for point in points} | {stop.bound for path in figure.trajectories for stop in path.stops}
+    bounds = [bound for bound in BOUND_MARKERS if bound in seen]
+    several = len(figure.series) > 1 or bool(figure.trajectories)
+    colours = colours_of(figure)
+    found = []
+    if len(figure.trajectories) > 1 and any(len(path.stops) > 1 for path in figure.trajectories):
+        found += [_handle(name, "s", colour, 20.0) for name, colour in path_colours(figure).items()]
+    if len(figure.series) > 1:
+        found += [
+            _handle(series.name.removeprefix("NVIDIA "), "s", colours[series.name, "compute"], 20.0)
+            for series in figure.series
+        ]
+    for bound in bounds:
+        colour = FAINT if several else BOUND_COLOURS[bound]
+        found.append(_handle(f"{bound}-bound", BOUND_MARKERS[bound], colour, 20.0))
+    if any(series.measured_s for series in figure.series):
+        found += [_hollow("predicted"), _handle("measured", "o", FAINT, 20.0)]
+    if figure.by_level and points:
+        found += [_handle("level that takes longer", "o", FAINT, 20.0), _hollow("the other level")]
+    if figure.above:
+        ring = _handle("above its roof", "o", "none", 40.0)
+        ring.set_markeredgecolor(VERMILLION)
+        found.append(ring)
+    if points:
+        scale = area_scale(points, frame.style)
+        share = max((s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if s * scale <= 45), default=0.01)
+        handle = _handle(f"{share:.0%} of GPU time".replace("%", " %"), "o", "none", share * scale)
+        handle.set_markeredgecolor(INK)
+        found.append(handle)
+    if not several and len(points) > len(named):
+        rest = sum(point.share for point in points) - sum(point.share for point in named)
+        found.append(_handle(f"{len(points) - len(named)} more: {rest:.1%}".replace("%", " %"), "o", "none", 0.0))
+    return found
+
+
+def _hollow(label: str) -> Line2D:
+    handle = _handle(label, "o", "white", 20.0)
+    handle.set_markeredgecolor(INK)
+    return handle
+
+
+def _line_handles(lines: Sequence[Line]) -> list[Line2D]:
+    origins = dict.fromkeys((line.first.provenance, line.dashed) for line in lines)
+    return [
+        Line2D([], [], label=origin, color=INK, linewidth=0.6 if dashed else 1.0, linestyle=DASHES if dashed else "-")
+        for origin, dashed in origins
+    ]
+
+
+def _handle(label: str, marker: str, colour: str, area: float) -> Line2D:
+    return Line2D(
+        [],
+        [],
+        label=label,
+        linestyle="none",
+        marker=marker if area else "none",
+        markersize=math.sqrt(marker_square(marker, area)),
+        color=colour,
+        markeredgewidth=0.5,
+    )

@@ -1,0 +1,96 @@
+"""Figures with matplotlib. Each function draws on the Axes that it is given, or a new one, and returns it.
+
+Nothing is shown, and no setting of matplotlib is changed for figures drawn elsewhere.
+
+>>> import rooflinekit as rk
+>>> ax = rk.plot.roofline(rk.load_device("nvidia-l4"))
+>>> ax.get_xscale(), ax.get_title()
+('log', '')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+
+from rooflinekit.present.figures.errors import errors
+from rooflinekit.present.figures.extras import draw_crossings, draw_floors, draw_paths, label_floors, name_paths
+from rooflinekit.present.figures.files import save
+from rooflinekit.present.figures.frame import Frame
+from rooflinekit.present.figures.key import draw_key
+from rooflinekit.present.figures.memory import memory
+from rooflinekit.present.figures.points import draw_points, draw_rail_scale, name_points, named_points
+from rooflinekit.present.figures.records.build import Figure, Subject, caption, roofline_figure
+from rooflinekit.present.figures.records.normalized import normalized_view
+from rooflinekit.present.figures.roofs import Line, draw_roofs, label_ridges, label_roofs
+from rooflinekit.present.figures.style import Venue, Width, drawing, new_axes, style_of
+from rooflinekit.present.figures.sweep import sweep
+from rooflinekit.present.figures.timeline import timeline
+from rooflinekit.present.figures.waterfall import waterfall
+
+__all__ = ["caption", "errors", "memory", "roofline", "save", "sweep", "timeline", "waterfall"]
+
+
+def roofline(
+    subject: Figure | Subject,
+    ax: Axes | None = None,
+    *,
+    width: Width = "column",
+    venue: Venue | None = None,
+    names: int | None = None,
+    by_kind: bool | None = None,
+    path: bool | Sequence[str] = False,
+    by_level: bool = False,
+    normalized: bool = False,
+    launch: bool = False,
+) -> Axes:
+    """Draws a roofline figure: performance in FLOP/s against arithmetic intensity in FLOP per byte of DRAM traffic.
+
+    subject: a Prediction, Machine or Device, or several, or a `Figure` made from them; or a ProfileComparison or a
+        Validation, whose marks are joined pairs, hollow as predicted and filled as measured; or ParallelPredictions,
+        whose steps stand over FLOP per byte sent, under the roofs of their links, and hollow over those of DRAM.
+    ax: where to draw; its scales and limits are set. By default a new figure.
+    width: the preset of sizes, "column" (3.5 in wide) or "page" (7.1 in).
+    venue: "ieee", "acm", "lncs", "neurips" or "slides": widths and sizes of text of its template instead.
+    names: the most marks that are named; by default as many as fit the width. 0 names none.
+    by_kind: one mark for each kind of op and bound; see `roofline_figure`.
+    path: each prediction is one mark, its whole step, joined by arrows in their order; True, or a name for each.
+    by_level: two joined marks a kernel, at its traffic to DRAM and to the L2; the level that takes longer is filled.
+    normalized: shares of each kernel's own roof, so that all GPUs and formats have one.
+    launch: also what a kernel of the median size reaches with its start, as a dotted curve.
+
+    `caption` states the facts that a reader needs beside it. Raises InputError for another subject, width or venue.
+    """
+    style = style_of(width, venue)
+    figure = subject
+    if not isinstance(figure, Figure):
+        figure = roofline_figure(figure, by_kind=by_kind, path=path, by_level=by_level, normalized=normalized)
+    if figure.normalized:
+        figure = normalized_view(figure)
+    with drawing():
+        frame = Frame(new_axes(style) if ax is None else ax, figure, style)
+        lines = draw_roofs(frame, figure)
+        draw_paths(frame, figure)
+        if launch:
+            draw_floors(frame, figure)
+        named = named_points(figure, style.names if names is None else names)
+        draw_points(frame, figure, named)
+        draw_rail_scale(frame, normalized=figure.normalized)
+        _label_slopes(frame, figure, lines)
+        if draw_key(frame, figure, lines, named):
+            draw_rail_scale(frame, normalized=figure.normalized)
+            _label_slopes(frame, figure, lines)
+        label_roofs(frame, figure, lines, "compute")
+        label_ridges(frame, figure)
+        if launch:
+            label_floors(frame, figure)
+        draw_crossings(frame, figure)
+        name_paths(frame, figure)
+        name_points(frame, figure, named)
+    return frame.ax
+
+
+def _label_slopes(frame: Frame, figure: Figure, lines: Sequence[Line]) -> None:
+    label_roofs(frame, figure, lines, "memory")
+    label_roofs(frame, figure, lines, "link")

@@ -1,0 +1,288 @@
+"""What a roofline figure shows, as records that survive JSON: no drawing library, no network.
+
+All rates are byte/s and FLOP/s, all times seconds. FLOP are those of the algorithm that runs, a multiply-add counts 2;
+bytes are compulsory DRAM traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rooflinekit.errors import InputError
+from rooflinekit.present.figures.records.as_json import decode, encode
+from rooflinekit.present.figures.records.steps import PointBound, Trajectory
+from rooflinekit.units import format_quantity
+
+SCHEMA_VERSION = 1
+
+L2 = "L2"  # what its roof is called
+_ABOVE = 1.02  # from here on a point is above its roof, and not at it
+
+RoofKind = Literal["memory", "compute", "link"]
+Provenance = Literal[
+    "datasheet", "default", "fitted", "default share", "fitted share", "measured burst", "measured sustained"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roof:
+    """A ceiling of one device: a slope for memory traffic and for links, a level for one kind of arithmetic."""
+
+    device: str
+    kind: RoofKind
+    name: str  # "HBM2e", "tf32 matrix", "fp32 vector"
+    value: float
+    unit: Literal["byte/s", "flop/s", "share"]
+    provenance: Provenance
+    share: float = 1.0  # of the datasheet's value
+
+    @property
+    def rate(self) -> str:
+        """The value with its unit, three digits: "2.04 TB/s"."""
+        if self.unit == "share":
+            return f"{self.value:.0%}".replace("%", " %")
+        text = format_quantity(self.value, self.unit)
+        return text.replace("FLOP/s", "OP/s") if self.name.startswith("int") else text
+
+    @property
+    def text(self) -> str:
+        """Name, value and where the value comes from: "HBM2e 2.04 TB/s (datasheet)"."""
+        return f"{self.name} {self.rate} ({self.origin})"
+
+    @property
+    def origin(self) -> str:
+        """Where the value comes from, with the share of the datasheet's: "default share 80 %"."""
+        return f"{self.provenance} {self.share:.0%}".replace("%", " %") if self.share != 1 else self.provenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One mark: a kernel, or kernels of one kind that fall on the same place, with their time added up."""
+
+    series: str
+    device: str
+    label: str  # short, for the figure
+    kind: str  # of op: "aten.convolution"
+    modules: tuple[str, ...]  # paths, each once, in the order of execution
+    kernels: int
+    math: str  # arithmetic of the products, or of the vector work
+    roof: str  # name of the roof that it is judged against: memory's on the rail, else one of arithmetic
+    algorithm: str  # "Winograd", where it is not the plain one; "" otherwise
+    flop: float
+    bytes: float
+    time_s: float
+    share: float  # of the GPU's busy time in its series
+    bound: PointBound
+    word: str = ""  # the op in short: "conv weight gradient"
+    phase: str = ""  # "forward", "backward", "optimizer"; "" where its kernels are of several
+    measured_s: float = 0.0  # what a profiler saw of the same ops; 0 where it did not
+    dram_bytes: float = 0.0  # traffic that the model expects at DRAM; 0 where it is not known
+    l2_bytes: float = 0.0  # and at the L2, that to DRAM included
+
+    @property
+    def intensity(self) -> float:
+        """FLOP/byte."""
+        return self.flop / self.bytes
+
+    @property
+    def performance(self) -> float:
+        """FLOP/s achieved."""
+        return self.flop / self.time_s
+
+    @property
+    def bandwidth(self) -> float:
+        """byte/s achieved."""
+        return self.bytes / self.time_s
+
+    @property
+    def error(self) -> float:
+        """predicted / measured − 1 of a point that was measured: above 0 where the prediction is too slow."""
+        return self.time_s / self.measured_s - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """What a caption says of a device."""
+
+    name: str
+    display_name: str
+    clock_hz: float  # behind the vector peaks
+    matrix_clock_hz: float  # behind the matrix peaks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One predicted step."""
+
+    name: str  # what tells it from the other series
+    model: str
+    mode: str
+    sizes: tuple[tuple[str, int], ...]
+    device: str
+    total_s: float  # wall time
+    gpu_s: float  # time in which the GPU executes kernels
+    kernels: int
+    omitted: int  # kernels without traffic, which have no place on either axis
+    omitted_s: float
+    measured_s: float = 0.0  # wall time of the same step as measured; 0 where it was not
+    needed_bytes: float = 0.0  # of the device's memory; 0 where it is not known
+    capacity_bytes: float = 0.0
+    fits: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """What starting a kernel costs on a device, beside the kernels of a step."""
+
+    series: str
+    device: str
+    start_s: float  # of each kernel, work or not
+    median_bytes: float  # half of the kernels move less
+    kernels: int  # that wait longer for their start than they work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A roofline figure: the roofs of its devices, the marks of its series, and the facts that a caption states.
+
+    `points` have FLOP and lie on the axes; `rail` holds the kernels that only move bytes (copies, embeddings), shown
+    by byte/s. In each series the shares of points, rail and omitted kernels add up to one.
+    """
+
+    devices: tuple[DeviceFacts, ...]
+    series: tuple[Series, ...]
+    roofs: tuple[Roof, ...]
+    points: tuple[Point, ...]
+    rail: tuple[Point, ...]
+    notes: tuple[str, ...] = ()  # assumptions, such as emulated formats
+    trajectories: tuple[Trajectory, ...] = ()
+    floors: tuple[Floor, ...] = ()
+    by_level: bool = False  # whether points stand at the traffic of L2 and DRAM, not at the compulsory one
+    normalized: bool = False  # whether it is drawn as shares of each roof
+
+    def __post_init__(self) -> None:
+        known = {(roof.device, roof.name) for roof in self.roofs}
+        for point in (*self.points, *self.rail):
+            if (point.device, point.roof) not in known:
+                raise InputError(
+                    f"figure: point {point.label!r} names the roof {point.roof!r}, which is not in the figure"
+                )
+            if point.bytes <= 0 or point.time_s <= 0:
+                raise InputError(f"figure: point {point.label!r}: expected positive bytes and time_s")
+            if min(point.measured_s, point.dram_bytes, point.l2_bytes) < 0:
+                raise InputError(f"figure: point {point.label!r}: expected measured_s, dram_bytes, l2_bytes from 0 on")
+        wrong = {"points": [p for p in self.points if p.flop <= 0], "rail": [p for p in self.rail if p.flop]}
+        for where, points in wrong.items():
+            if points:
+                raise InputError(f"figure: {where}: {points[0].label!r} has flop {points[0].flop:g}")
+        for stop in (stop for path in self.trajectories for stop in path.stops):
+            if min(stop.flop, stop.time_s, stop.bytes, *(sent for _, sent in stop.link_bytes)) <= 0:
+                raise InputError(f"figure: stop {stop.label!r}: expected positive flop, bytes and time_s")
+            if lost := [name for name, _ in stop.link_bytes if (stop.device, name) not in known]:
+                raise InputError(f"figure: stop {stop.label!r} names the link {lost[0]!r}, which is not in the figure")
+        for roof in self.roofs:
+            if roof.value <= 0:
+                raise InputError(f"figure: roof {roof.name!r}: expected a positive value; got {roof.value:g}")
+
+    @property
+    def omitted(self) -> int:
+        """How many kernels have no mark."""
+        return sum(series.omitted for series in self.series)
+
+    @property
+    def kernels(self) -> int:
+        """How many kernels the series have, omitted ones included."""
+        return sum(series.kernels for series in self.series)
+
+    def memory_roof(self, device: str, provenance: Provenance = "datasheet") -> Roof:
+        """The memory roof of a device. Raises InputError where the figure has none of this provenance."""
+        for roof in self.roofs:
+            if (roof.device, roof.kind, roof.provenance) == (device, "memory", provenance):
+                return roof
+        raise InputError(f"figure: no memory roof ({provenance}) of {device!r}")
+
+    def ridge(self, roof: Roof) -> float:
+        """FLOP/byte at which a compute roof meets the memory roof of its device and provenance. Raises InputError."""
+        return roof.value / self.memory_roof(roof.device, roof.provenance).value
+
+    @property
+    def links(self) -> tuple[Roof, ...]:
+        """The roofs of links between devices."""
+        return tuple(roof for roof in self.roofs if roof.kind == "link")
+
+    def link_ridge(self, link: Roof) -> float:
+        """FLOP per byte sent from which a link does not limit: where its roof meets the highest one of arithmetic.
+
+        Datasheets meet datasheets, sustained shares meet those. Raises InputError where there is no arithmetic.
+        """
+        stated = link.provenance == "datasheet"
+        own = [r for r in self.roofs if r.kind == "compute" and (r.provenance == "datasheet") == stated]
+        levels = [roof.value for roof in own if roof.device == link.device]
+        if not levels:
+            raise InputError(f"figure: no compute roof of {link.device!r} that the roof {link.name!r} could meet")
+        return max(levels) / link.value
+
+    def excess(self, point: Point) -> float:
+        """By how much a point, measured where it was, exceeds its datasheet roof: 1.2 is 20 % above it.
+
+        Where the DRAM traffic is known, the memory roof is asked to carry that alone.
+        """
+        seconds = point.measured_s or point.time_s
+        least = (point.dram_bytes if point.l2_bytes else point.bytes) / self.memory_roof(point.device).value
+        for roof in self.roofs:
+            if (roof.device, roof.name, roof.provenance, roof.kind) == (
+                point.device, point.roof, "datasheet", "compute",
+            ):  # fmt: skip
+                least = max(least, point.flop / roof.value)
+        return least / seconds
+
+    def level_bytes(self, point: Point) -> dict[str, float]:
+        """Traffic of a point at each level of memory, by the name of the level's roof, the slowest level first."""
+        dram = self.memory_roof(point.device)
+        found = {dram.name: point.dram_bytes, L2: point.l2_bytes}
+        rates = {roof.name: roof.value for roof in self.roofs if roof.device == point.device and roof.kind == "memory"}
+        return dict(sorted(found.items(), key=lambda level: -level[1] / rates.get(level[0], dram.value)))
+
+    @property
+    def above(self) -> tuple[Point, ...]:
+        """Points above their datasheet roof by more than 2 %: errors until explained."""
+        return tuple(point for point in (*self.points, *self.rail) if self.excess(point) > _ABOVE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON; `from_dict` reads it back."""
+        return {"schema": SCHEMA_VERSION, **encode(self)}
+
+    @classmethod
+    def from_dict(cls, data: object) -> Figure:
+        """The figure that `to_dict` wrote. Raises InputError for another schema, a missing, unknown or wrong field."""
+        if not isinstance(data, dict):
+            raise InputError(f"figure: expected a mapping; got {type(data).__name__}")
+        schema = data.get("schema")
+        if type(schema) is not int or schema != SCHEMA_VERSION:
+            got = "no such key" if "schema" not in data else repr(schema)[:40]
+            raise InputError(f"figure: schema: expected {SCHEMA_VERSION}; got {got}")
+        return decode(cls, {key: value for key, value in data.items() if key != "schema"}, "figure")
+
+
+def leading(points: Iterable[Point], *, cover: float = 0.9, limit: int = 10) -> tuple[Point, ...]:
+    """The points with the most time, until they cover this share of the time of their series or are `limit` many.
+
+    Raises InputError for a share outside [0, 1] or a negative limit.
+    """
+    if not 0 <= cover <= 1 or limit < 0:
+        raise InputError(f"expected 0 ≤ cover ≤ 1 and limit ≥ 0; got cover={cover!r}, limit={limit!r}")
+    found: list[Point] = []
+    covered = 0.0
+    for point in by_time(points):
+        if covered >= cover or len(found) == limit:
+            break
+        found.append(point)
+        covered += point.share
+    return tuple(found)
+
+
+def by_time(points: Iterable[Point]) -> Sequence[Point]:
+    """The points, longest first; those of equal time in their order."""
+    return sorted(points, key=lambda point: -point.time_s)

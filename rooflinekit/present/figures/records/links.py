@@ -1,0 +1,123 @@
+"""Steps on several devices as marks under the roofs of memory and of links.
+
+An interconnect's roof is that of memory with other bytes: FLOP/s are at most FLOP per byte sent times byte/s, as in
+communication-aware rooflines (Cardwell and Song, HPC Asia 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rooflinekit.errors import InputError
+from rooflinekit.model.links import Link
+from rooflinekit.present.figures.records.figure import Figure, Roof
+from rooflinekit.present.figures.records.roofs import facts_of, highest, roofs_of
+from rooflinekit.present.figures.records.steps import Stop, Trajectory
+from rooflinekit.strategies.prediction import ParallelPrediction
+from rooflinekit.study.compare.scaling import family_of, limited_by, names_of, strategy_name
+from rooflinekit.study.compare.sending import Sent, dram_bytes_of_a_device, flop_of_a_device, sent_over_links
+
+_LinkNames = Mapping[tuple[str, Link], str]
+
+
+def link_figure(given: Sequence[object], words: Sequence[str] = (), *, other: bool = False) -> Figure:
+    """The roofline figure of steps on several devices: a mark for each by the bytes that a device sends, one by DRAM.
+
+    words: a name for each step, on one path through all. Otherwise steps that differ in their number of devices alone
+    are a path, and names say what differs. other: whether traffic of the L2 or shares of roofs are asked for.
+    Raises InputError for that, for other subjects beside steps on several devices, and for steps that send nothing.
+    """
+    steps = [p for p in given if isinstance(p, ParallelPrediction)]
+    if len(steps) < len(given):
+        beside = next(type(part).__name__ for part in given if not isinstance(part, ParallelPrediction))
+        raise InputError(f"roofline: steps on several devices stand alone in a figure; got {beside} beside them")
+    if other:
+        raise InputError("roofline: steps on several devices have no by_level and no normalized: leave them out")
+    if words and (isinstance(words, str) or len(words) != len(steps)):
+        raise InputError(f"path: expected a name for each of {len(steps)} predictions; got {words!r}")
+    sent = [sent_over_links(p) for p in steps]
+    for p, found in zip(steps, sent, strict=True):
+        if not found:
+            name = strategy_name(p.strategy, p.gpus)
+            raise InputError(f"roofline: {name} on {p.gpus} of {p.cluster.name} sends nothing: it meets no link's roof")
+    names = _link_names(steps, sent)
+    roofs = [roof for p in steps for roof in roofs_of(p.slowest.prediction)]
+    roofs += [roof for p, found in zip(steps, sent, strict=True) for one in found for roof in _roofs(p, one, names)]
+    return Figure(
+        devices=tuple(dict.fromkeys(facts_of(p.slowest.prediction) for p in steps)),
+        series=(), roofs=highest(roofs), points=(), rail=(), by_level=True,
+        trajectories=_paths(steps, [_sends(p, found, names) for p, found in zip(steps, sent, strict=True)], words),
+        notes=tuple(dict.fromkeys(note for p in steps for note in p.notes)),
+    )  # fmt: skip
+
+
+def _link_names(steps: Sequence[ParallelPrediction], sent: Sequence[Sequence[Sent]]) -> _LinkNames:
+    """What each link is called: numbered, where a device has several of one name and other rates."""
+    found: dict[tuple[str, Link], str] = {}
+    for p, uses in zip(steps, sent, strict=True):
+        for use in uses:
+            device = p.slowest.prediction.machine.name
+            rates = dict.fromkeys(
+                link.bandwidth for (d, link) in (*found, (device, use.link))
+                if d == device and link.name == use.link.name
+            )  # fmt: skip
+            number = list(rates).index(use.link.bandwidth) + 1
+            found[device, use.link] = f"{use.link.name} #{number}" if number > 1 else use.link.name
+    return found
+
+
+def _roofs(p: ParallelPrediction, sent: Sent, names: _LinkNames) -> tuple[Roof, Roof]:
+    """A link by its datasheet, and as fast as collectives with many bytes are."""
+    device, link = p.slowest.prediction.machine.name, sent.link
+    stated = Roof(
+        device=device, kind="link", name=names[device, link], value=link.bandwidth, unit="byte/s",
+        provenance="datasheet",
+    )  # fmt: skip
+    fitted = Roof(
+        device=device, kind="link", name=stated.name, value=sent.rate, unit="byte/s", provenance="fitted share",
+        share=sent.rate / link.bandwidth,
+    )  # fmt: skip
+    return stated, fitted
+
+
+def _sends(p: ParallelPrediction, sent: Sequence[Sent], names: _LinkNames) -> dict[str, float]:
+    device = p.slowest.prediction.machine.name
+    found: dict[str, float] = {}
+    for one in sent:
+        name = names[device, one.link]
+        found[name] = found.get(name, 0.0) + one.bytes
+    return found
+
+
+def _paths(
+    steps: Sequence[ParallelPrediction], sends: Sequence[Mapping[str, float]], words: Sequence[str]
+) -> tuple[Trajectory, ...]:
+    if words:
+        stops = tuple(_stop(p, sent, str(word)) for p, sent, word in zip(steps, sends, words, strict=True))
+        return (Trajectory(name="", over="", stops=stops),)
+    groups: dict[str, list[int]] = {}
+    for i, p in enumerate(steps):
+        groups.setdefault(family_of(p), []).append(i)
+    found = []
+    for name, members in zip(_group_names(steps, list(groups.values())), groups.values(), strict=True):
+        counts = [f"{name}{', ' * bool(name)}{steps[i].gpus} GPUs" for i in members]
+        labels = counts if len(set(counts)) == len(counts) else names_of([steps[i] for i in members])
+        labels = labels if len(members) > 1 or not name else [name]
+        stops = tuple(_stop(steps[i], sends[i], label) for i, label in zip(members, labels, strict=True))
+        found.append(Trajectory(name=name, over="devices", stops=stops))
+    return tuple(found)
+
+
+def _group_names(steps: Sequence[ParallelPrediction], groups: Sequence[Sequence[int]]) -> Sequence[str]:
+    """What tells the paths apart; "" for the only one, with several steps."""
+    if len(groups) == 1 and len(groups[0]) > 1:
+        return [""]
+    grows = any(len({steps[i].gpus for i in members}) > 1 for members in groups)
+    return names_of([steps[members[0]] for members in groups], counted=not grows)
+
+
+def _stop(p: ParallelPrediction, sent: Mapping[str, float], label: str) -> Stop:
+    return Stop(
+        label=label, device=p.slowest.prediction.machine.name, flop=flop_of_a_device(p),
+        bytes=dram_bytes_of_a_device(p), time_s=p.total_s, bound=limited_by(p), link_bytes=tuple(sent.items()),
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""The roofs of devices, and the one that each kernel is judged against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rooflinekit.hardware.device import FORMATS, Device
+from rooflinekit.ir.tensor import Math
+from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.machine import Machine
+from rooflinekit.present.figures.records.figure import DeviceFacts, Provenance, Roof
+from rooflinekit.step.prediction import Prediction
+
+
+def roofs_of(part: Prediction | Machine | Device) -> tuple[Roof, ...]:
+    """The roofs that one part of a figure brings: memory, and arithmetic, each by datasheet and by sustained share.
+
+    A prediction brings the arithmetic that its kernels use, a machine and a device all of theirs. A device has no
+    shares.
+    """
+    if isinstance(part, Device):
+        return (_memory(part), *_compute(part))
+    machine = part.machine if isinstance(part, Prediction) else part
+    if isinstance(part, Prediction):
+        used = [ceiling(timing.kernel, machine) for timing in part.timings if timing.kernel.cost.flop]
+        # Products and other arithmetic on the same lanes sustain different shares: the roof is the higher one.
+        ceilings = [(roof, max(share for other, share in used if other == roof)) for roof, _ in dict.fromkeys(used)]
+    else:
+        share = {name: machine.constants.value(f"{name}_share") for name in ("matrix", "vector")}
+        ceilings = [(roof, share[roof.name.split()[-1]]) for roof in _compute(machine.device)]
+    memory = _memory(machine.device)
+    found = [memory, _shared(memory, machine.bandwidth_share, machine)]
+    for roof, share_of_peak in sorted(ceilings, key=lambda pair: pair[0].value):
+        found += [roof, _shared(roof, share_of_peak, machine)]
+    return tuple(dict.fromkeys(found))
+
+
+def ceiling(kernel: Kernel, machine: Machine) -> tuple[Roof, float]:
+    """The compute roof that a kernel is judged against, by the datasheet, and the share of it that its kind sustains.
+
+    Products are judged by the unit that runs them, everything else by the vector lanes. Raises FormatError for
+    arithmetic that the device does not have.
+    """
+    device = machine.device
+    name = f"{Math.FP64 if kernel.math is Math.FP64 else Math.FP32} vector"
+    rate = machine.vector_rate(kernel.math)
+    if kernel.cost.gemms:
+        rate = machine.matrix_rate(kernel.math, engine=kernel.engine)
+        if kernel.engine and kernel.math.value in device.matrix_peak:
+            name = f"{kernel.math} matrix"
+    return _roof(device, name, rate.peak), rate.share
+
+
+def facts_of(part: Prediction | Machine | Device) -> DeviceFacts:
+    """What a caption says of the device."""
+    device = part if isinstance(part, Device) else part.device if isinstance(part, Machine) else part.machine.device
+    return DeviceFacts(
+        name=device.name,
+        display_name=device.display_name or device.name,
+        clock_hz=device.clock.boost,
+        matrix_clock_hz=device.tensor_clock if device.matrix_peak else device.clock.boost,
+    )
+
+
+def highest(roofs: Iterable[Roof]) -> tuple[Roof, ...]:
+    """Each roof once: of several that differ in their share alone, the highest."""
+    best: dict[tuple[str, str, Provenance], Roof] = {}
+    for roof in roofs:
+        key = (roof.device, roof.name, roof.provenance)
+        if key not in best or roof.value > best[key].value:
+            best[key] = roof
+    return tuple(best.values())
+
+
+def _memory(device: Device) -> Roof:
+    return Roof(
+        device=device.name,
+        kind="memory",
+        name=device.dram.type or "DRAM",
+        value=device.dram.bandwidth,
+        unit="byte/s",
+        provenance="datasheet",
+    )
+
+
+def _compute(device: Device) -> list[Roof]:
+    """Every arithmetic of the device, the lowest first."""
+    tables = {"vector": device.vector_peak, "matrix": device.matrix_peak}
+    found = [
+        _roof(device, f"{math} {unit}", table[math])
+        for unit, table in tables.items()
+        for math in FORMATS
+        if math in table
+    ]
+    return sorted(found, key=lambda roof: roof.value)
+
+
+def _roof(device: Device, name: str, value: float) -> Roof:
+    return Roof(device=device.name, kind="compute", name=name, value=value, unit="flop/s", provenance="datasheet")
+
+
+def _shared(roof: Roof, share: float, machine: Machine) -> Roof:
+    # Constants of a GPU that was not measured are those of others.
+    origin: Provenance = "fitted share" if machine.constants.measured else "default share"
+    return Roof(
+        device=roof.device,
+        kind=roof.kind,
+        name=roof.name,
+        value=roof.value * share,
+        unit=roof.unit,
+        provenance=origin,
+        share=share,
+    )

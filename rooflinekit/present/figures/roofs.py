@@ -1,0 +1,225 @@
+"""Draws roofs: lines, the band between datasheet and sustained share, ridges, and the labels along them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rooflinekit.present.figures.frame import Frame
+from rooflinekit.present.figures.labels import Box, Candidate
+from rooflinekit.present.figures.records.figure import Figure, Roof, RoofKind
+from rooflinekit.present.figures.records.sentences import three_digits
+from rooflinekit.present.figures.style import DASHES, INK, SERIES_COLOURS
+
+_OVERHANG = 0.6  # share of a level's label that may stand before its ridge
+_LINK = "#8f3d6d"  # darker than the purple of series, and dark enough for text
+_SAME = 0.01  # roofs of one device that differ by less are one line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Roofs of one value, drawn once, from where the line begins to where it ends, in FLOP/byte and FLOP/s."""
+
+    roofs: tuple[Roof, ...]
+    start: tuple[float, float]
+    end: tuple[float, float]
+
+    @property
+    def first(self) -> Roof:
+        """The roof that speaks for all."""
+        return self.roofs[0]
+
+    @property
+    def dashed(self) -> bool:
+        """Datasheet and other origins differ in line style everywhere."""
+        return self.first.provenance != "datasheet"
+
+    def texts(self, prefix: str) -> list[tuple[float, str]]:
+        """What may stand on the line, the fullest first, and what it costs to leave the rest out."""
+        name, origin = _joined(self.roofs), self.first.origin
+        # Where integers share the line, the unit is that of the others.
+        rate = max((roof.rate for roof in self.roofs), key=lambda text: "FLOP" in text)
+        if self.dashed and self.first.provenance in ("fitted", "default"):  # no datasheet states it
+            return [(0, f"{name} {rate} ({origin})"), (14, f"{name} {rate}")]
+        if self.dashed:  # the solid line beside it says the name
+            return [(0, f"{name} {rate} ({origin})"), (14, f"{rate} ({origin})"), (24, rate)]
+        found = [(0, f"{prefix}{name} {rate} ({origin})"), (14, f"{prefix}{name} {rate}")]
+        return [*found, *([(40, f"{name} {rate}")] if prefix else []), (70, rate)]
+
+
+def roof_colours(figure: Figure) -> dict[str, str]:
+    """The colour of each device's roofs: ink for one device, a colour each for several."""
+    names = [device.name for device in figure.devices]
+    if len(names) == 1:
+        return {names[0]: INK}
+    return {name: SERIES_COLOURS[i % len(SERIES_COLOURS)] for i, name in enumerate(names)}
+
+
+def _colour(line: Line, colours: Mapping[str, str]) -> str:
+    """That of the device; of one device alone links have their own."""
+    return _LINK if line.first.kind == "link" and len(colours) == 1 else colours[line.first.device]
+
+
+def draw_roofs(frame: Frame, figure: Figure) -> tuple[Line, ...]:
+    """Lines, band and ridges. The labels come later, when the marks have their places."""
+    colours = roof_colours(figure)
+    lines = tuple(_lines(frame, figure))
+    for line in lines:
+        highest = line.end[1] == max(other.end[1] for other in lines)
+        frame.ax.plot(
+            *zip(line.start, line.end, strict=True),
+            color=_colour(line, colours),
+            linewidth=frame.style.roof_width * (0.5 if line.dashed else 1.0 if highest else 0.75),
+            linestyle=DASHES if line.dashed else "-",
+            solid_capstyle="round",
+            zorder=2,
+        )
+        frame.room.add_line(frame.place(*line.start), frame.place(*line.end))
+    if len(figure.devices) == 1:
+        _band(frame, lines)
+    _ridges(frame, figure, colours)
+    return lines
+
+
+def _lines(frame: Frame, figure: Figure) -> Iterator[Line]:
+    """What is drawn of each device and provenance: slopes up to their highest ridge, the levels from the memory's.
+
+    Several devices show their datasheets alone.
+    """
+    left, right = 10**frame.limits.left, 10**frame.limits.right
+    for device in figure.devices:
+        for dashed in (False, True) if len(figure.devices) == 1 else (False,):
+            mine = [r for r in figure.roofs if r.device == device.name and (r.provenance != "datasheet") == dashed]
+            memory = [roof for roof in mine if roof.kind == "memory"]
+            links = [roof for roof in mine if roof.kind == "link"]
+            compute = sorted((roof for roof in mine if roof.kind == "compute"), key=lambda roof: -roof.value)
+            for roof in (*memory, *links):
+                ridge = compute[0].value / roof.value if compute else right
+                # A slow link's roof comes in from below.
+                start = left if roof.kind == "memory" else max(left, 10**frame.limits.bottom / roof.value)
+                yield Line(roofs=(roof,), start=(start, start * roof.value), end=(ridge, ridge * roof.value))
+            for roofs in _levels(compute):
+                level = roofs[0].value
+                ridge = level / memory[0].value if memory else left
+                yield Line(roofs=roofs, start=(max(ridge, left), level), end=(right, level))
+
+
+def _levels(compute: Sequence[Roof]) -> list[tuple[Roof, ...]]:
+    """Roofs that would be drawn on one another, together; `compute` is sorted by value."""
+    found: list[list[Roof]] = []
+    for roof in compute:
+        if found and abs(roof.value / found[-1][0].value - 1) < _SAME:
+            found[-1].append(roof)
+        else:
+            found.append([roof])
+    return [tuple(roofs) for roofs in found]
+
+
+def _joined(roofs: Sequence[Roof]) -> str:
+    """Names with what they share written once: "bf16/fp16 matrix, fp32 vector"."""
+    units: dict[str, list[str]] = {}
+    for roof in roofs:
+        math_name, _, unit = roof.name.partition(" ")
+        units.setdefault(unit, []).append(math_name)
+    return ", ".join("/".join(names) + (f" {unit}" if unit else "") for unit, names in units.items())
+
+
+def _band(frame: Frame, lines: Sequence[Line]) -> None:
+    """Between the datasheet's outermost roof and the sustained one: where a point is predicted to end."""
+
+    def outline(dashed: bool) -> list[tuple[float, float]]:
+        chosen = [line for line in lines if line.dashed == dashed]
+        slopes = [line for line in chosen if line.first.kind == "memory"]
+        levels = [line for line in chosen if line.first.kind == "compute"]
+        if not slopes or not levels:
+            return []
+        return [slopes[0].start, slopes[0].end, levels[0].end]
+
+    upper, lower = outline(False), outline(True)
+    if upper and lower:
+        xs, ys = zip(*upper, *reversed(lower), strict=True)
+        frame.ax.fill(xs, ys, facecolor=INK, alpha=0.07, linewidth=0, zorder=1)
+
+
+def _ridges(frame: Frame, figure: Figure, colours: Mapping[str, str]) -> None:
+    """A mark at each ridge and a drop line to the axis."""
+    for ridge, level, line in _ridges_of(frame, figure):
+        colour = _colour(line, colours)
+        frame.ax.plot(
+            [ridge] * 2, [10**frame.limits.bottom, level], color=colour, linewidth=0.4, linestyle=":", zorder=1
+        )
+        frame.ax.plot([ridge], [level], marker="D", markersize=2.6, markerfacecolor="white",
+                      markeredgecolor=colour, markeredgewidth=0.7, zorder=3)  # fmt: skip
+
+
+def _ridges_of(frame: Frame, figure: Figure) -> list[tuple[float, float, Line]]:
+    """The ridges that the axes hold, in FLOP/byte and FLOP/s: the datasheets' of memory, and those of all links."""
+    found: list[tuple[float, float, Line]] = []
+    for line in _lines(frame, figure):
+        if line.first.kind == "compute" and not line.dashed:
+            found.append((figure.ridge(line.first), line.start[1], line))
+        elif line.first.kind == "link":
+            found.append((figure.link_ridge(line.first), line.end[1], line))
+    return [each for each in found if frame.limits.left < math.log10(each[0]) < frame.limits.right]
+
+
+def label_ridges(frame: Frame, figure: Figure) -> None:
+    """Writes each ridge's intensity along its drop line, as near to the axis as there is room."""
+    bottom, font = 10**frame.limits.bottom, frame.style.label_font - 0.5
+    for ridge, level, line in _ridges_of(frame, figure):
+        x, foot = frame.place(ridge, bottom)
+        _, head = frame.place(ridge, level)
+        candidates = []
+        for penalty, text in ((0.0, f"ridge {three_digits(ridge)}"), (10.0, three_digits(ridge))):
+            width, height = frame.ruler.size(text, font)
+            for step in range(0, int(head - foot - width - 4), 3):
+                for side in (-height / 2, height / 2):
+                    box = Box(x=x + side, y=foot + 2 + width / 2 + step, width=width, height=height, angle=math.pi / 2)
+                    candidates.append((penalty + 0.2 * step + (side > 0), box, text))
+        link = line.first.kind == "link"
+        colour = "#555555" if len(figure.devices) == 1 and not link else _colour(line, roof_colours(figure))
+        frame.label(candidates, (ridge, bottom), font=font, colour=colour)
+
+
+def label_roofs(frame: Frame, figure: Figure, lines: Sequence[Line], kind: RoofKind) -> None:
+    """Writes name, value and origin along the lines of one kind; where there is no room, less of it."""
+    colours = roof_colours(figure)
+    shown = {device.name: device.display_name.removeprefix("NVIDIA ") for device in figure.devices}
+    chosen = [line for line in lines if line.first.kind == kind]
+    # The solid ones first: they say what the dashed ones are a share of.
+    for line in sorted(chosen, key=lambda line: (line.dashed, -line.first.value)):
+        prefix = f"{shown[line.first.device]} " if len(figure.devices) > 1 else ""
+        candidates = [place for cost, text in line.texts(prefix) for place in _along(frame, line, text, cost)]
+        anchor = line.end if kind == "compute" else line.start
+        frame.label(candidates, anchor, font=frame.style.label_font, colour=_colour(line, colours))
+
+
+def _along(frame: Frame, line: Line, text: str, penalty: float) -> Iterator[Candidate]:
+    """Places along a line: above solid ones and below dashed ones, if possible close to it.
+
+    A label of a level may begin before its ridge: over the memory roof there is nothing else.
+    """
+    (x0, y0), (x1, y1) = frame.place(*line.start), frame.place(*line.end)
+    angle = math.atan2(y1 - y0, x1 - x0)
+    length = math.dist((x0, y0), (x1, y1))
+    width, height = frame.ruler.size(text, frame.style.label_font)
+    level = line.first.kind == "compute"
+    steps = int((length + (_OVERHANG * width if level else 0) - width - 4) / 3) + 1
+    gaps = (0.8, 3.0, 6.0, 10.0) if level else (0.8,)
+    right_side = -1 if line.dashed else 1
+    # On the wrong side a label touches its line, or it would seem to be another's.
+    for side, gap, dislike in [(right_side, gap, 3 * gap) for gap in gaps] + [(-right_side, 0.8, 45.0)]:
+        away = side * (height / 2 + gap)
+        for step in range(steps):
+            # Levels are read from the right end, slopes from the middle of the line.
+            middle = length - 2 - width / 2 - 3 * step if level else 2 + width / 2 + 3 * step
+            off = 3 * step if level else abs(middle - length * 0.45)
+            box = Box(
+                x=x0 + middle * math.cos(angle) - away * math.sin(angle),
+                y=y0 + middle * math.sin(angle) + away * math.cos(angle),
+                width=width,
+                height=height,
+                angle=angle,
+            )
+            yield penalty + dislike + 0.06 * off, box, text

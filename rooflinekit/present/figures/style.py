@@ -1,0 +1,211 @@
+"""How figures look: sizes, colours and marks. Each meaning has a colour and a shape, so that grey print keeps it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, get_args
+
+import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
+
+from rooflinekit.errors import InputError, nearest
+from rooflinekit.present.figures.records.figure import Point
+from rooflinekit.present.figures.records.steps import PointBound
+
+Width = Literal["column", "page"]
+Venue = Literal["ieee", "acm", "lncs", "neurips", "slides"]
+
+# Okabe and Ito (2008): told apart with any colour vision.
+BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
+SERIES_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
+BOUND_COLOURS: dict[PointBound, str] = {
+    "compute": BLUE,
+    "memory": ORANGE,
+    "latency": GREEN,
+    "overhead": PURPLE,
+    "communication": VERMILLION,
+}
+BOUND_HATCHES: dict[PointBound, str] = {
+    "compute": "", "memory": "....", "latency": "////", "overhead": "\\\\\\\\", "communication": "xxxx",
+}  # fmt: skip
+BOUND_MARKERS: dict[PointBound, str] = {
+    "compute": "s", "memory": "o", "latency": "^", "overhead": "v", "communication": "D",
+}  # fmt: skip
+DASHES = (0, (5, 2.5))
+INK, FAINT = "#222222", "#888888"
+
+# A marker's `s` is the square around it: what makes the areas of shapes equal, and their reach in half sides.
+_SQUARE_PER_AREA = {"s": 1.0, "o": 4 / math.pi, "^": 2.0, "v": 2.0, "D": 1.0}
+_REACH = {"s": 1.2, "o": 1.0, "^": 1.1, "v": 1.1, "D": 1.4}
+
+_RC: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # ships with matplotlib: the same figure on every machine
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "xtick.major.size": 3.0,
+    "ytick.major.size": 3.0,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "text.usetex": False,
+    "axes.unicode_minus": True,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """Sizes in points, those of the page in inches."""
+
+    size: tuple[float, float]
+    axis_font: float = 8.0
+    tick_font: float = 7.0
+    label_font: float = 6.5
+    roof_width: float = 1.2
+    largest_area: float  # pt², of the mark with the largest share
+    names: int  # marks that are named
+
+
+_STYLES: dict[Width, Style] = {
+    "column": Style(size=(3.5, 2.8), largest_area=200.0, names=8),
+    "page": Style(size=(7.1, 4.8), label_font=7.0, largest_area=400.0, names=10),
+}
+
+# Widths are those of the templates, whose points are TeX's (72.27 an inch); text is 1 to 2 pt smaller than captions.
+# Where the text has one column, both presets are as wide as it.
+_VENUES: dict[Venue, dict[Width, Style]] = {
+    # IEEEtran.cls: \columnwidth 252 pt, \textwidth 516 pt, captions 8 pt.
+    "ieee": {
+        "column": Style(size=(3.487, 2.8), largest_area=200.0, names=8),
+        "page": Style(size=(7.14, 4.8), label_font=7.0, largest_area=400.0, names=10),
+    },
+    # acmart.cls, sigconf: \columnwidth 241.15 pt, \textwidth 506.3 pt, captions 9 pt.
+    "acm": {
+        "column": Style(size=(3.337, 2.75), largest_area=190.0, names=7),
+        "page": Style(size=(7.006, 4.7), label_font=7.0, largest_area=400.0, names=10),
+    },
+    # llncs.cls: \textwidth 122 mm, captions 9 pt.
+    "lncs": {
+        "column": Style(size=(4.803, 3.3), tick_font=7.5, label_font=7.0, largest_area=260.0, names=9),
+        "page": Style(size=(4.803, 4.0), tick_font=7.5, label_font=7.0, largest_area=280.0, names=10),
+    },
+    # neurips style file: \textwidth 5.5 in, captions 10 pt.
+    "neurips": {
+        "column": Style(size=(5.5, 3.5), axis_font=9.0, tick_font=8.0, label_font=7.5, largest_area=300.0, names=9),
+        "page": Style(size=(5.5, 4.2), axis_font=9.0, tick_font=8.0, label_font=7.5, largest_area=320.0, names=10),
+    },
+    # beamer at 16:9: 160 mm by 90 mm of slide, text 11 pt; scaled up on other slides, lines and text grow alike.
+    "slides": {
+        "column": Style(size=(2.75, 2.6), axis_font=8.5, tick_font=7.5, label_font=7.0, largest_area=180.0, names=4),
+        "page": Style(size=(5.51, 3.1), axis_font=10.0, tick_font=9.0, label_font=8.5, largest_area=260.0, names=5),
+    },
+}
+
+LEAST_AREA = 4.0  # pt²: a mark of a smaller share would not be seen
+_AREA_OF_WHOLE = 1200.0  # pt² for all of the time, where no mark has so much that it would cover the figure
+
+
+def style_of(width: str, venue: str | None = None) -> Style:
+    """The preset of this name: "column" (3.5 in) or "page" (7.1 in), or those widths of a venue's template.
+
+    Raises InputError for another width or venue.
+    """
+    if venue is not None and venue not in get_args(Venue):
+        known = get_args(Venue)
+        raise InputError(f"venue: expected {', '.join(known)} or None; got {venue!r}{nearest(str(venue), known)}")
+    for name, style in chain(*(styles.items() for key, styles in _VENUES.items() if key == venue), _STYLES.items()):
+        if name == width:
+            return style
+    raise InputError(f"width: expected {' or '.join(map(repr, _STYLES))}; got {width!r}{nearest(str(width), _STYLES)}")
+
+
+def new_axes(style: Style, *, below: float = 0.42, above: float = 0.07) -> Axes:
+    """An Axes that fills a new figure of the preset's size, but for `below` and `above` it, in inches."""
+    return new_panels(style, 1, below=below, above=above)[0]
+
+
+def new_panels(style: Style, count: int, *, below: float = 0.42, above: float = 0.07, gap: float = 0.08) -> list[Axes]:
+    """Axes one over the other with a common x; `below` and `above` in inches, `gap` in heights of one."""
+    import matplotlib.pyplot as plt  # here: it looks for a display, which figures drawn on a given Axes do not need
+
+    width, height = style.size
+    larger = style.tick_font / 7.0
+    figure, axes = plt.subplots(count, 1, figsize=style.size, sharex=True, squeeze=False)
+    figure.subplots_adjust(
+        left=0.56 * larger / width, right=1 - (0.10 + 0.4 * (larger - 1)) / width, bottom=below * larger / height,
+        top=1 - above * larger / height, hspace=gap,
+    )  # fmt: skip
+    return list(axes[:, 0])
+
+
+def key_above(ax: Axes, handles: Sequence[Artist], style: Style) -> None:
+    """A key over the axes, in as few rows as their width allows."""
+    for columns in range(len(handles), 0, -1):
+        legend = ax.legend(
+            handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, fontsize=style.label_font,
+            frameon=False, borderaxespad=0.1, borderpad=0.2, handletextpad=0.4, columnspacing=1.0, handlelength=1.9,
+        )  # fmt: skip
+        if legend.get_window_extent().width <= ax.get_window_extent().width:
+            return
+
+
+def fit_page(ax: Axes, spare: float = 0.03) -> None:
+    """Moves the sides of a page's axes inwards until ticks, labels and keys lie on the page, `spare` inches inside.
+
+    Long texts are some points longer in a file than they are measured here, at the resolution of a screen.
+    """
+    page = ax.get_figure(root=True)
+    assert page is not None, "an Axes that was removed from its figure"
+    for _ in range(4):  # ticks may change with the room that they have, and turned ones move with it
+        page.draw_without_rendering()
+        seen = Bbox.union([box for axes in page.axes if (box := axes.get_tightbbox()) is not None])
+        sides, paper = page.subplotpars, page.bbox
+        over = [paper.x0 - seen.x0, seen.x1 - paper.x1, paper.y0 - seen.y0, seen.y1 - paper.y1]
+        left, right, bottom, top = (max(0.0, each + spare * page.dpi) for each in over)
+        if not any((left, right, bottom, top)):
+            return
+        page.subplots_adjust(
+            left=sides.left + left / page.bbox.width, right=sides.right - right / page.bbox.width,
+            bottom=sides.bottom + bottom / page.bbox.height, top=sides.top - top / page.bbox.height,
+        )  # fmt: skip
+
+
+def plain_frame(ax: Axes, style: Style, *, grid: Literal["x", "y", "both"] = "y") -> None:
+    """Ticks, grid and spines as all figures but the roofline have them."""
+    ax.tick_params(labelsize=style.tick_font, which="both")
+    ax.grid(axis=grid, color="#dddddd", linewidth=0.4, zorder=0)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """The settings that figures are drawn with; the user's own come back afterwards."""
+    with mpl.rc_context(_RC):
+        yield
+
+
+def area_scale(points: tuple[Point, ...], style: Style) -> float:
+    """Area of a mark in pt² per share of the time."""
+    largest = max((point.share for point in points), default=1.0)
+    return min(_AREA_OF_WHOLE, style.largest_area / largest)
+
+
+def marker_square(marker: str, area: float) -> float:
+    """matplotlib's `s` of a marker with this area in pt²."""
+    return _SQUARE_PER_AREA[marker] * max(area, LEAST_AREA)
+
+
+def marker_radius(marker: str, area: float) -> float:
+    """How far a marker reaches from its centre, in points."""
+    return _REACH[marker] * math.sqrt(marker_square(marker, area)) / 2

@@ -1,0 +1,225 @@
+"""Draws what lies between two predicted times, term by term."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
+
+from rooflinekit.errors import InputError
+from rooflinekit.present.figures.labels import Box, Ruler
+from rooflinekit.present.figures.style import (
+    BLUE,
+    FAINT,
+    INK,
+    VERMILLION,
+    Style,
+    Venue,
+    Width,
+    drawing,
+    fit_page,
+    new_axes,
+    plain_frame,
+    style_of,
+)
+from rooflinekit.present.scales import unit_of
+from rooflinekit.strategies.prediction import ParallelPrediction
+from rooflinekit.study.compare import scaling
+
+
+class Compared(Protocol):
+    """Two predictions and the seconds that each term of the second has more; `study.explanation.Explanation` is one."""
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """What the two are called."""
+
+    @property
+    def totals(self) -> tuple[float, float]:
+        """Their times, in seconds."""
+
+    @property
+    def per(self) -> str:
+        """What the times are of: "step" or "sample"."""
+
+    def terms(self) -> Mapping[str, float]:
+        """Seconds by term, b less a; they add up to the difference of the totals."""
+
+
+Told: TypeAlias = Compared | ParallelPrediction | Sequence[ParallelPrediction]
+
+
+def waterfall(told: Told, ax: Axes | None = None, *, width: Width = "column", venue: Venue | None = None) -> Axes:
+    """Draws the way from one time to another: a bar for each, and one step for each term.
+
+    told: an Explanation; a step on several devices, to be reached from that of one; or two such steps. Communication
+        that is hidden stands as an outline beside the exposed one, and is no part of the sum; terms too small to be
+        seen are one. Where one device takes more than three times as long, its part of the batch stands for it.
+    ax: where to draw; by default a new figure. width, venue: presets of sizes, as of `roofline`. Raises InputError for
+    others.
+    """
+    style = style_of(width, venue)
+    compared = _compared(told)
+    steps, totals = _steps(compared), compared.totals
+    with drawing():
+        axes = new_axes(style, below=0.72) if ax is None else ax
+        last = len(steps) + 1
+        for place, total in ((0, totals[0]), (last, totals[1])):
+            axes.bar(place, total, width=_BAR, color=FAINT, zorder=2)
+        for i, step in enumerate(steps, 1):
+            _draw(axes, i, step)
+        _connect(axes, [totals[0], *(step.end if step.counts else step.start for step in steps)])
+        _frame(axes, compared, [step.name for step in steps], max(*totals, *(s.top for s in steps)), style)
+        if ax is None:
+            fit_page(axes, spare=0.1)
+        _label(axes, steps, totals, style)
+    return axes
+
+
+_BAR = 0.66  # of the distance between bars
+_TURNS = (30.0, 45.0, 60.0)  # degrees
+_TALLER = 3.0  # times the total: a taller bar would leave no room for the others
+_SEEN = 0.005  # of the longer total: on several devices there are too many terms to show smaller ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """A bar between two levels, in seconds; one that does not count leaves the level where it was."""
+
+    name: str
+    start: float
+    seconds: float
+    counts: bool = True
+
+    @property
+    def end(self) -> float:
+        """Where it leads; upwards, where it would lead below nothing, if it does not count."""
+        below = not self.counts and self.start + self.seconds < 0
+        return self.start + (abs(self.seconds) if below else self.seconds)
+
+    @property
+    def top(self) -> float:
+        """The higher of both levels."""
+        return max(self.start, self.end)
+
+
+def _compared(told: object) -> Compared:
+    if isinstance(told, ParallelPrediction):
+        return scaling.from_one(told, whole=told.one_gpu.total_s < _TALLER * told.total_s)
+    if not isinstance(told, Sequence):
+        return told  # type: ignore[return-value]
+    if len(told) != 2 or not all(isinstance(p, ParallelPrediction) for p in told):
+        given = ", ".join(type(p).__name__ for p in told) or "none"
+        raise InputError(f"waterfall: expected two steps on several devices; got {given}")
+    return scaling.between(*told)
+
+
+def _steps(compared: Compared) -> list[_Step]:
+    """The terms one after another; what is told aside stands behind exposed communication."""
+    found: list[_Step] = []
+    level = compared.totals[0]
+    for name, seconds in _seen(compared).items():
+        found.append(_Step(name=name, start=level, seconds=seconds))
+        level = found[-1].end
+        if isinstance(compared, scaling.Scaling) and name == scaling.EXPOSED:
+            found += [_Step(name=other, start=level, seconds=s, counts=False) for other, s in compared.aside.items()]
+    return found
+
+
+def _seen(compared: Compared) -> dict[str, float]:
+    """The terms to show. They add up as all do."""
+    terms = {name: seconds for name, seconds in compared.terms().items() if seconds or name != "input"}
+    if not isinstance(compared, scaling.Scaling):
+        return terms
+    least = _SEEN * max(compared.totals)
+    always = (scaling.EXPOSED, scaling.PARTED)
+    small = [name for name, seconds in terms.items() if abs(seconds) < least and not name.startswith(always)]
+    if len(small) < 2:
+        return terms
+    rest = sum(terms[name] for name in small)
+    return {name: seconds for name, seconds in terms.items() if name not in small} | {"other terms": rest}
+
+
+def _draw(axes: Axes, place: int, step: _Step) -> None:
+    """Longer is red and hatched, shorter is blue: told apart in grey too. What does not count is an outline."""
+    height, bottom = abs(step.end - step.start), min(step.start, step.end)
+    if not step.counts:
+        axes.bar(place, height, bottom=bottom, width=_BAR, facecolor="white", edgecolor=VERMILLION, hatch="////",
+                 linestyle="--", linewidth=0.7, zorder=2)  # fmt: skip
+        return
+    longer = step.seconds > 0
+    axes.bar(
+        place,
+        height,
+        bottom=bottom,
+        width=_BAR,
+        color=VERMILLION if longer else BLUE,
+        hatch="////" if longer else None,
+        edgecolor="white" if longer else "none",
+        linewidth=0,
+        zorder=2,
+    )
+
+
+def _connect(axes: Axes, levels: list[float]) -> None:
+    for i, level in enumerate(levels):
+        axes.plot([i + _BAR / 2, i + 1 - _BAR / 2], [level, level], color=INK, linewidth=0.5, zorder=1)
+
+
+def _frame(axes: Axes, explanation: Compared, terms: list[str], highest: float, style: Style) -> None:
+    names = explanation.labels
+    axes.set_xticks(
+        range(len(terms) + 2), [names[0], *terms, names[1]], rotation=_turn(axes, len(terms) + 2, style), ha="right",
+        rotation_mode="anchor",
+    )  # fmt: skip
+    axes.set_ylim(0, highest * 1.12 or 1.0)
+    scale, unit = unit_of(highest)
+    axes.set_ylabel(f"Time of one {explanation.per} ({unit})", fontsize=style.axis_font)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / scale:g}"))
+    plain_frame(axes, style)
+    axes.tick_params(axis="x", length=0)
+
+
+def _turn(axes: Axes, bars: int, style: Style) -> float:
+    """Degrees by which names are turned: the more, the nearer they stand to each other."""
+    page = axes.get_figure(root=False)
+    assert page is not None, "an Axes that was removed from its figure"
+    across = 0.9 * axes.get_window_extent().width * Ruler(page).points / bars
+    return next((a for a in _TURNS if across * math.sin(math.radians(a)) > 1.2 * style.tick_font), 90.0)
+
+
+def _label(axes: Axes, steps: Sequence[_Step], totals: tuple[float, float], style: Style) -> None:
+    """The value of each bar above it: totals, changes with their sign, and in brackets what does not count."""
+    scale, _ = unit_of(max(*totals, *(step.top for step in steps)))
+    digits = 2 - math.floor(math.log10(max(*totals, *(step.top for step in steps), scale * 1e-3) / scale))
+    bars = [(step.top, step.seconds, step.counts, True) for step in steps]
+    page = axes.get_figure(root=False)
+    assert page is not None, "an Axes that was removed from its figure"
+    ruler, placed = Ruler(page), list[Box]()
+    for i, (top, value, counts, change) in enumerate(
+        [(totals[0], totals[0], True, False), *bars, (totals[1], totals[1], True, False)]
+    ):
+        number = f"{abs(value) / scale:.{max(0, digits)}f}"
+        # What rounds to nothing has no sign.
+        signed = f"{('+' if value > 0 else '−') if change and float(number) else ''}{number}"
+        text = signed if counts else f"({number if value >= 0 else signed})"
+        width, height = ruler.size(text, style.label_font)
+        x, y = (float(place) * ruler.points for place in axes.transData.transform((i, top)))
+        # Over its bar, or so far above as labels of neighbours reach.
+        boxes = (Box(x=x, y=y + 1.5 + height * (up + 0.5), width=width, height=height) for up in range(len(steps) + 2))
+        box = next(box for box in boxes if not any(box.overlaps(other) for other in placed))
+        placed.append(box)
+        axes.annotate(
+            text,
+            xy=(i, top),
+            xytext=(0, box.y - y - height / 2),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=style.label_font,
+            color=INK,
+        )

@@ -1,0 +1,1 @@
+"""Answers as lines and tables in a terminal."""

@@ -1,0 +1,87 @@
+"""Predictions and explanations in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rooflinekit.present.text.tables import console, table
+from rooflinekit.step.breakdown import KERNEL_TERMS
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.report import table_rows
+from rooflinekit.step.words import MEANING
+from rooflinekit.study.explain.explanation import Explanation
+from rooflinekit.study.explain.story import sentences, signed
+from rooflinekit.units import format_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROWS = 25  # of a breakdown; the rest is one line
+
+
+def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] = ()) -> None:
+    """Predictions of one workload, a column each, and where it is given the largest batch that fits."""
+    first = predictions[0]
+    sizes = ", ".join(f"{name} {value}" for name, value in first.sizes.items())
+    out = console()
+    out.print(f"{first.graph_name}, {first.mode}{f', {sizes}' if sizes else ''}, {first.execution.backend}")
+    rows = table("", *(p.machine.name for p in predictions))
+    for label, values in table_rows(predictions):
+        rows.add_row(label, *values)
+    if largest:
+        rows.add_row("largest batch", *map(str, largest))
+    console(wide=True).print(rows)
+    out.print(f"counts: {first.coverage}")
+    for prediction in predictions:
+        for note in prediction.notes:
+            out.print(f"note: {note}")
+
+
+def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
+    """A table of `by_module`, `by_kind`, … with the longest first."""
+    out = console()
+    terms = [MEANING[term] for term in KERNEL_TERMS]
+    rows = table(str(frame.index.name), "time", "share", "kernels", "FLOP", "traffic", *terms)
+    for name, row in frame.head(_ROWS).iterrows():
+        rows.add_row(
+            str(name) or "(root)",
+            format_quantity(row["total_s"], "s"),
+            f"{row['share']:.1%}",
+            str(int(row["kernels"])),
+            format_quantity(row["flop"], "flop"),
+            format_quantity(row["bytes"], "byte"),
+            *(format_quantity(row[f"{term}_s"], "s") for term in KERNEL_TERMS),
+        )
+    out.print(f"{prediction.machine.name}, by {frame.index.name}")
+    console(wide=True).print(rows)
+    rest = frame.iloc[_ROWS:]
+    if len(rest):
+        out.print(f"{len(rest)} more take {format_quantity(rest['total_s'].sum(), 's')} ({rest['share'].sum():.1%})")
+
+
+def print_explanation(explanation: Explanation, *, details: bool = False) -> None:
+    """The sentences, then both steps side by side; with `details` what is behind them, too."""
+    out = console()
+    for sentence in sentences(explanation):
+        out.print(sentence)
+    rows = table("", *explanation.labels)
+    for label, values in table_rows((explanation.a, explanation.b)):
+        rows.add_row(label, *values)
+    console(wide=True).print(rows)
+    if details:
+        for sentence in explanation.details:
+            out.print(sentence)
+        _print_drivers(explanation)
+
+
+def _print_drivers(explanation: Explanation) -> None:
+    """The groups of kernels with the largest differences."""
+    rows = table("module, kind of op", *explanation.labels, "difference")
+    shown = [driver for driver in explanation.drivers if driver.delta_s]
+    for driver in shown[:_ROWS]:
+        times = (format_quantity(driver.a_s, "s"), format_quantity(driver.b_s, "s"), signed(driver.delta_s))
+        rows.add_row(driver.words, *times)
+    console(wide=True).print(rows)
+    if len(shown) > _ROWS:
+        console().print(f"{len(shown) - _ROWS} more differ by less")

@@ -1,0 +1,40 @@
+"""Sweeps and searches in a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from rooflinekit.errors import printable
+from rooflinekit.present.text.tables import console, table
+from rooflinekit.study.sweep.cells import cells_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from rooflinekit.study.sweep.search import Found
+
+_SHOWN = 100  # rows
+
+
+def print_rows(frame: pd.DataFrame) -> None:
+    """The first rows of a sweep."""
+    _print(frame.head(_SHOWN))
+    if len(frame) > _SHOWN:
+        console().print(f"… {len(frame)} rows in all; --out writes them")
+
+
+def print_found(found: Found) -> None:
+    """What a search found: the best configuration of each GPU and way, or those that come closest."""
+    for line in found.head:
+        console().print(line, markup=False)
+    _print(found.table if found.best is not None else found.closest)
+
+
+def _print(frame: pd.DataFrame) -> None:
+    heads, body = cells_of(frame)
+    rows = table(*heads)
+    for cells in body:
+        rows.add_row(*(Text(printable(cell)) for cell in cells))
+    console(wide=True).print(rows)

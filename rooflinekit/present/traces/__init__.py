@@ -1,0 +1,1 @@
+"""Predicted steps as traces, for Perfetto."""

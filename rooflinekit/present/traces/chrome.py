@@ -1,0 +1,120 @@
+"""A predicted step as a Chrome trace: JSON that Perfetto (ui.perfetto.dev) and chrome://tracing open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import rooflinekit
+from rooflinekit.errors import OutputError
+from rooflinekit.files import write_text
+from rooflinekit.ir.op import Op
+from rooflinekit.present.traces.parallel import parallel_events
+from rooflinekit.step.feed import feed_of
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.timeline import CpuSpan, Span
+from rooflinekit.strategies.prediction import ParallelPrediction
+
+_CPU, _KERNELS, _WAITS, _COPIES, _LOADER = range(1, 6)
+_Event = dict[str, Any]
+
+
+def save_trace(prediction: Prediction | ParallelPrediction | Sequence[Prediction], path: str | Path) -> Path:
+    """Writes predicted steps as a Chrome trace, one process each: the CPU, kernels, waits, copies and the loader.
+
+    Kernels, waits and copies follow each other without overlap, and their durations add up to `total_s`, those of
+    kernels to `gpu_s`; events of the CPU that are no waits add up to `cpu_s`. With `sync="none"` kernels stand as in a
+    loop, where the CPU issues them during earlier steps. A step on several devices has a process for each kind of them,
+    and one for the links. The same predictions give the same bytes. Returns the path.
+    Raises OutputError for a name that does not end in .json, and for a place that cannot be written.
+    """
+    target = Path(path)
+    if target.suffix.lower() != ".json":
+        raise OutputError(f"{target}: expected a file name that ends in .json")
+    if isinstance(prediction, ParallelPrediction):
+        events = list(parallel_events(prediction, 1))
+    else:
+        steps = [prediction] if isinstance(prediction, Prediction) else list(prediction)
+        events = [event for i, step in enumerate(steps, 1) for event in _events(step, i)]
+    head = {"displayTimeUnit": "ms", "otherData": {"rooflinekit": rooflinekit.__version__, "events": "predicted"}}
+    lines = ",\n".join(json.dumps(event, allow_nan=False) for event in events)
+    text = f'{json.dumps(head)[:-1]}, "traceEvents": [\n{lines}\n]}}\n'
+    # Valid JSON either way, and harmless in a page that holds it.
+    write_text(text.replace("<", "\\u003c"), target)
+    return target
+
+
+def _events(p: Prediction, process: int) -> Iterator[_Event]:
+    yield from _names(p, process)
+    for work in p.timeline.cpu:
+        name, args = _cpu_work(work)
+        yield _event(process, _CPU, "cpu", name, work.start_s, work.end_s, args)
+    at = 0.0
+    for copy in p.timeline.copies:
+        yield from _wait(process, at, copy.start_s, "waits for the CPU")
+        args = {"bytes": copy.transfer.bytes}
+        yield _event(process, _COPIES, "copy", f"copy {copy.transfer.name}", copy.start_s, copy.end_s, args)
+        at = copy.end_s
+    for span in p.spans:
+        yield from _wait(process, at, span.start_s, "waits for the CPU")
+        kernel = span.timing.kernel
+        yield _event(process, _KERNELS, str(kernel.family), kernel.name, span.start_s, span.end_s, _facts(span))
+        at = span.end_s
+    yield from _wait(process, at, at + p.timeline.tail_s, "end of the step")
+    at += p.timeline.tail_s
+    yield from _wait(process, at, at + p.timeline.starved_s, "waits for the loader")
+    supply_s = feed_of(p.graph, p.machine.device, p.host, p.execution).supply_s
+    if supply_s:
+        args = {"samples_per_s": p.execution.loader_rate}
+        yield _event(process, _LOADER, "loader", "samples of a step", 0.0, supply_s, args)
+
+
+def _names(p: Prediction, process: int) -> Iterator[_Event]:
+    sizes = ", ".join(f"{name}={value}" for name, value in p.sizes.items())
+    title = f"{p.graph_name} {p.mode}{f' ({sizes})' if sizes else ''} on {p.machine.name}, predicted"
+    yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": title}}
+    facts = {"total_s": p.total_s, "gpu_s": p.gpu_s, "cpu_s": p.cpu_s, "regime": p.regime, "terms": p.terms()}
+    yield {"ph": "M", "name": "process_labels", "pid": process, "args": {"labels": f"{p.regime}-bound", **facts}}
+    tracks = {_CPU: f"CPU issues ({p.host.name})", _KERNELS: "kernels", _WAITS: "waits", _COPIES: "copies of inputs"}
+    for track, name in {**tracks, _LOADER: "data loader"}.items():
+        yield {"ph": "M", "name": "thread_name", "pid": process, "tid": track, "args": {"name": name}}
+        yield {"ph": "M", "name": "thread_sort_index", "pid": process, "tid": track, "args": {"sort_index": track}}
+
+
+def _cpu_work(work: CpuSpan) -> tuple[str, _Event]:
+    if isinstance(work.what, Op):
+        return work.what.name, {"kind": work.what.kind, "module": work.what.module, "phase": str(work.what.phase)}
+    return work.what, {"waits": True} if work.waits else {}
+
+
+def _facts(span: Span) -> _Event:
+    timing, kernel = span.timing, span.timing.kernel
+    return {
+        "kind": kernel.kind,
+        "module": kernel.module,
+        "phase": str(kernel.phase),
+        "bound": timing.bound,
+        "math": str(kernel.math),
+        "flop": int(kernel.cost.flop),
+        "bytes": int(kernel.cost.bytes),
+        "flop_per_byte": kernel.intensity,
+        "waited_s": span.waited_s,
+        "terms_s": timing.terms(),
+        **({"algorithm": kernel.algorithm} if kernel.algorithm else {}),
+        **({"note": timing.note} if timing.note else {}),
+    }
+
+
+def _wait(process: int, start_s: float, end_s: float, why: str) -> Iterator[_Event]:
+    event = _event(process, _WAITS, "wait", why, start_s, end_s, {})
+    if event["dur"] > 0:
+        yield event
+
+
+def _event(process: int, track: int, category: str, name: str, start_s: float, end_s: float, args: _Event) -> _Event:
+    """A complete event. Both ends are rounded to picoseconds, so that durations of neighbours add up."""
+    start, end = round(start_s * 1e6, 6), round(end_s * 1e6, 6)
+    place = {"pid": process, "tid": track, "ts": start, "dur": round(end - start, 6)}
+    return {"ph": "X", "cat": category, "name": name, **place, "args": args}

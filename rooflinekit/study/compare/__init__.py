@@ -1,0 +1,1 @@
+"""GPUs, sizes and numbers of devices beside each other."""

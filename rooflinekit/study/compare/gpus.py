@@ -1,0 +1,276 @@
+"""One workload on many GPUs: how fast, whether it fits, for how much money and power, and why in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, pairwise, permutations
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.errors import FormatError, InputError, nearest
+from rooflinekit.hardware.host import Host
+from rooflinekit.ir import notebook
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.plain import aligned
+from rooflinekit.ir.tensor import Math
+from rooflinekit.model.machine import Machine
+from rooflinekit.step.execution import Execution
+from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.variants import BATCH
+from rooflinekit.study.compare import story as gpu_story
+from rooflinekit.study.explain.peaks import computed_in, main_format, stated_peak
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: What rows are sorted by: the column, and whether the largest comes first.
+SORTS = {
+    "time": ("total_s", False),
+    "per-dollar": ("per_dollar", True),
+    "per-watt": ("per_watt", True),
+    "share-of-peak": ("share_of_peak", True),
+    "price": ("price_usd", False),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two GPUs, the first faster, and what the second loses to it."""
+
+    faster: Prediction
+    slower: Prediction
+    faster_peak: float  # FLOP/s stated for the format that the workload mostly computes in
+    slower_peak: float
+    faster_math: Math  # that each does it in
+    slower_math: Math
+    certain: bool  # whether the 90 % intervals of their times are apart
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long the slower one takes."""
+        return self.slower.total_s / self.faster.total_s
+
+    def terms(self) -> dict[str, float]:
+        """Seconds by which each term of the slower one is above the faster one's; the largest difference first."""
+        fast, slow = self.faster.terms(), self.slower.terms()
+        return dict(sorted(((name, slow[name] - fast[name]) for name in slow), key=lambda item: -abs(item[1])))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached properties need a place
+class GpuComparison:
+    """One workload on several GPUs.
+
+    `predictions` stand in the order of `sort`, those that do not fit the memory last. `refused` holds the GPUs that
+    cannot run it, and why.
+    """
+
+    predictions: tuple[Prediction, ...]
+    rows: tuple[Mapping[str, Any], ...]  # of each, None where its specification does not say; see `table`
+    refused: Mapping[str, str]
+    math: Math  # that most of its FLOP are done in
+    engine: bool  # whether a matrix engine may do them
+    sort: str
+
+    @property
+    def counted(self) -> str:
+        """What throughput is counted in: "samples", where a size is named batch, else "steps"."""
+        return "samples" if BATCH in self.predictions[0].sizes else "steps"
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each GPU, indexed by its name.
+
+        total_s, low_s, high_s: of a step, with its 90 % interval. throughput: samples (or steps, see `counted`) a
+        second. fits, peak_bytes, memory_bytes. share_of_peak: the share of the step that its FLOP take at the
+        datasheet's peak. regime. peak_flop_per_s: stated, of the format that it mostly computes in. per_dollar:
+        throughput by the launch price; per_watt: by the board's power, so samples a joule; NaN where the
+        specification does not say, and both for a device's part where several share a board.
+        """
+        import pandas as pd
+
+        found = pd.DataFrame(list(self.rows)).set_index("gpu")
+        numbers = ["price_usd", "power_w", "per_dollar", "per_watt"]
+        return found.astype(dict.fromkeys(numbers, float))
+
+    @cached_property
+    def neighbours(self) -> tuple[Pair, ...]:
+        """Each GPU on which it fits with the next slower one, by time."""
+        order = sorted(self._fitting(), key=lambda place: self.rows[place]["total_s"])
+        return tuple(self._pair(a, b) for a, b in pairwise(order))
+
+    @cached_property
+    def surprises(self) -> tuple[Pair, ...]:
+        """Pairs in which the slower GPU has the higher stated peak, for certain; the most striking first."""
+        found = []
+        for a, b in permutations(self._fitting(), 2):
+            more = self.rows[b]["peak_flop_per_s"] / self.rows[a]["peak_flop_per_s"]
+            # More by the last digits of a datasheet is as much.
+            if more > 1.01 and self.rows[a]["high_s"] < self.rows[b]["low_s"]:
+                pair = self._pair(a, b)
+                found.append((more * pair.ratio, pair))
+        return tuple(pair for _, pair in sorted(found, key=lambda item: -item[0]))
+
+    @property
+    def by_time(self) -> tuple[Mapping[str, Any], ...]:
+        """The rows of those on which it fits, the fastest first."""
+        return tuple(sorted((self.rows[place] for place in self._fitting()), key=lambda row: row["total_s"]))
+
+    @property
+    def claims(self) -> tuple[tuple[str, str], ...]:
+        """Every pair of GPUs of which the first is faster for certain: the 90 % intervals are apart."""
+        pairs = combinations(self.by_time, 2)
+        return tuple((a["gpu"], b["gpu"]) for a, b in pairs if a["high_s"] < b["low_s"])
+
+    def _fitting(self) -> list[int]:
+        return [place for place, row in enumerate(self.rows) if row["fits"]]
+
+    def _pair(self, a: int, b: int) -> Pair:
+        return Pair(
+            faster=self.predictions[a],
+            slower=self.predictions[b],
+            faster_peak=self.rows[a]["peak_flop_per_s"],
+            slower_peak=self.rows[b]["peak_flop_per_s"],
+            faster_math=self._computed_in(a),
+            slower_math=self._computed_in(b),
+            certain=self.rows[a]["high_s"] < self.rows[b]["low_s"],
+        )
+
+    def _computed_in(self, place: int) -> Math:
+        return computed_in(self.predictions[place].machine, self.math, engine=self.engine)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the kernels, ready for JSON."""
+        first = self.predictions[0]
+        return {
+            "model": first.graph_name,
+            "mode": first.mode,
+            "sizes": dict(first.sizes),
+            "execution": first.execution.backend,
+            "host": first.host.name,
+            "format": str(self.math),
+            "counted": self.counted,
+            "sort": self.sort,
+            "gpus": [dict(row) for row in self.rows],
+            "refused": dict(self.refused),
+            "certainly_faster": [list(pair) for pair in self.claims],
+            "neighbours": [_pair_document(pair) for pair in self.neighbours],
+            "more_peak_yet_slower": [_pair_document(pair) for pair in self.surprises],
+            "sentences": list(gpu_story.sentences(self)),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join((*aligned(*gpu_story.table_of(self)), *gpu_story.sentences(self)))
+
+    def _repr_html_(self) -> str:
+        first = self.predictions[0]
+        sizes = ", ".join(f"{name} {value}" for name, value in first.sizes.items())
+        return notebook.block(
+            f"{first.graph_name}, {first.mode}{f', {sizes}' if sizes else ''}, {first.execution.backend}",
+            notebook.table(*gpu_story.table_of(self)),
+            notebook.paragraphs(gpu_story.sentences(self)),
+            notebook.paragraphs(f"left out: {name}: {why}" for name, why in self.refused.items()),
+        )
+
+    def __repr__(self) -> str:
+        best = self.predictions[0]
+        return f"<GpuComparison {best.graph_name} on {len(self.predictions)} GPUs, first {best.machine.name}>"
+
+
+def compare_machines(
+    graph: Graph,
+    machines: Sequence[Machine],
+    host: Host,
+    execution: Execution,
+    sort: str = "time",
+    corrected: Callable[[Prediction], Prediction] | None = None,
+) -> GpuComparison:
+    """The workload on each machine.
+
+    sort: one of SORTS. corrected: makes of each prediction the one that counts, such as a measured step's transfer.
+    Raises InputError for another word, for no machine or one twice, SizeError while a size is open, and FormatError
+    where no machine has its arithmetic.
+    """
+    check_sort(sort)
+    check_gpus(machines)
+    found, refused = [], {}
+    for machine in machines:
+        try:
+            plain = predict_graph(graph, machine, host, execution)
+            found.append(plain if corrected is None else corrected(plain))
+        except FormatError as error:
+            refused[machine.name] = str(error)
+    if not found:
+        raise FormatError(f"none of the GPUs can run it: {next(iter(refused.values()))}")
+    math, engine = main_format(found[0])
+    rows = [_row(p, stated_peak(p.machine, math, engine=engine)) for p in found]
+    column, largest_first = SORTS[sort]
+
+    def rank(place: int) -> tuple[bool, bool, float]:
+        row = rows[place]
+        value = row[column]
+        return not row["fits"], value is None, 0.0 if value is None else -value if largest_first else value
+
+    order = sorted(range(len(found)), key=rank)
+    return GpuComparison(
+        predictions=tuple(found[place] for place in order),
+        rows=tuple(rows[place] for place in order),
+        refused=refused,
+        math=math,
+        engine=engine,
+        sort=sort,
+    )
+
+
+def check_sort(word: str) -> None:
+    """Raises InputError for a word that rows cannot be sorted by."""
+    if word not in SORTS:
+        raise InputError(f"sort {word!r}: expected one of {', '.join(SORTS)}{nearest(word, SORTS, 1)}")
+
+
+def check_gpus(machines: Sequence[Machine]) -> None:
+    """Raises InputError for no machine, and for one that is given twice."""
+    names = [machine.name for machine in machines]
+    if not names:
+        raise InputError("gpus: none is left to compare; give other names or filters")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"gpus: {twice[0]!r} is given twice")
+
+
+def _row(p: Prediction, peak: float) -> dict[str, Any]:
+    low, high = p.interval(0.9)
+    device = p.machine.device
+    throughput = p.sizes.get(BATCH, 1) / p.total_s if p.total_s else float("inf")
+    price, power = (
+        None if whole is None else whole / device.devices_per_board
+        for whole in (device.launch_price_usd, device.board_power)
+    )
+    return {
+        "gpu": p.machine.name,
+        "total_s": p.total_s,
+        "low_s": low,
+        "high_s": high,
+        "throughput": throughput,
+        "fits": p.memory.fits,
+        "peak_bytes": p.memory.peak_bytes,
+        "memory_bytes": p.memory.capacity,
+        "share_of_peak": sum(t.ideal_s for t in p.timings) / p.total_s if p.total_s else 0.0,
+        "regime": p.regime,
+        "peak_flop_per_s": peak,
+        "bandwidth_bytes_per_s": p.machine.bandwidth,
+        "price_usd": price,
+        "power_w": power,
+        "per_dollar": None if price is None else throughput / price,
+        "per_watt": None if power is None else throughput / power,
+    }
+
+
+def _pair_document(pair: Pair) -> dict[str, Any]:
+    return {
+        "faster": pair.faster.machine.name,
+        "slower": pair.slower.machine.name,
+        "ratio": pair.ratio,
+        "certain": pair.certain,
+        "terms": pair.terms(),
+    }

@@ -1,0 +1,1 @@
+"""Why two steps take what they take, and what would change it."""

@@ -1,0 +1,245 @@
+"""What would make a step faster: each candidate predicted again, ranked by the time that it saves."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rooflinekit.calibrate.fits import constants_for
+from rooflinekit.errors import ComparisonError, RooflinekitError
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.specs import load_device
+from rooflinekit.ir import notebook
+from rooflinekit.ir.origin import origin_of, resized, traced_with
+from rooflinekit.ir.tensor import DType
+from rooflinekit.model.kernel import Family
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.recurrence import RECURRENT
+from rooflinekit.step.chains import chains_of, without_recurrence
+from rooflinekit.step.execution import Backend
+from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.variants import BATCH
+from rooflinekit.study.explain import advice_story
+from rooflinekit.units import format_quantity
+
+_BACKENDS: dict[Backend, str] = {
+    "compiled": "torch.compile",
+    "cuda-graph": "a CUDA graph",
+    "reduce-overhead": "torch.compile with CUDA graphs (mode 'reduce-overhead')",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """One change, and the step with it."""
+
+    what: str
+    base: Prediction
+    prediction: Prediction
+    steps: float  # of it, for as many samples as one step of the base has
+
+    @property
+    def saved_s(self) -> float:
+        """Seconds that it saves of a step, for as many samples; below 0 where it takes longer."""
+        return self.base.total_s - self.steps * self.prediction.total_s
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster, for as many samples."""
+        return self.base.total_s / (self.steps * self.prediction.total_s)
+
+    def saved_terms(self) -> dict[str, float]:
+        """The saving by term; they add up to `saved_s`, the largest first."""
+        after = self.prediction.terms()
+        saved = {name: value - self.steps * after[name] for name, value in self.base.terms().items()}
+        return dict(sorted(saved.items(), key=lambda item: -abs(item[1])))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The change and its effect, ready for JSON."""
+        low, high = self.prediction.interval(0.9)
+        return {
+            "what": self.what,
+            "saved_s": self.saved_s,
+            "speedup": self.speedup,
+            "saved_terms": self.saved_terms(),
+            "total_s": self.prediction.total_s,
+            "low_s": low,
+            "high_s": high,
+            "steps": self.steps,
+            "regime": self.prediction.regime,
+            "peak_bytes": self.prediction.memory.peak_bytes,
+            "notes": [note for note in self.prediction.notes if note not in self.base.notes],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Advice:
+    """What would change a step: predicted candidates, the largest saving first, and those left out, with the reason."""
+
+    base: Prediction
+    suggestions: tuple[Suggestion, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the kernels, ready for JSON."""
+        return {
+            "base": self.base.to_dict(),
+            "suggestions": [suggestion.to_dict() for suggestion in self.suggestions],
+            "left_out": [{"what": what, "why": why} for what, why in self.left_out],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(advice_story.sentences(self))
+
+    def __repr__(self) -> str:
+        return f"<Advice {next(advice_story.sentences(self))}>"
+
+    def _repr_html_(self) -> str:
+        first, *rest = advice_story.sentences(self)
+        rows = [
+            (s.what, format_quantity(s.prediction.total_s, "s"), f"{s.speedup:.2f}×", s.prediction.regime)
+            for s in self.suggestions
+        ]
+        return notebook.block(
+            first, notebook.table(["change", "step", "speed-up", "regime"], rows), notebook.paragraphs(rest)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A change, and how to predict it; or why there is nothing to predict."""
+
+    what: str
+    predict: Callable[[], Prediction] | None = None
+    why_not: str = ""
+
+
+def advise(p: Prediction, gpus: Sequence[str | Path | Device] = ()) -> Advice:
+    """What would make this step faster, each candidate predicted again, ranked by the time that it saves.
+
+    Tried: twice the batch, channels last, autocast in both formats, torch.compile and CUDA graphs, copies from pinned
+    memory, layers without recurrence in the place of those with it, the optimizer's fused form, and the other GPUs
+    given. What cannot be predicted, or does not fit the memory, is left out, and said with the reason. The model is
+    traced again where a candidate asks for it. Raises DeviceNotFoundError or SpecError for the GPUs.
+
+    >>> print(advise(p, gpus=["nvidia-l40s"]))  # doctest: +SKIP
+    """
+    devices = [gpu if isinstance(gpu, Device) else load_device(gpu) for gpu in gpus]
+    found: list[Suggestion] = []
+    left_out: list[tuple[str, str]] = []
+    for candidate in (*_sizes(p), *_formats(p), *_executions(p), *_recurrence(p), *_optimizers(p), *_gpus(p, devices)):
+        try:
+            if candidate.predict is None:
+                raise ComparisonError(candidate.why_not)
+            after = candidate.predict()
+            if not after.memory.fits:
+                raise ComparisonError(_too_large(after))
+        except RooflinekitError as error:
+            left_out.append((candidate.what, str(error)))
+            continue
+        steps = p.sizes[BATCH] / after.sizes[BATCH] if BATCH in p.sizes else 1.0
+        found.append(Suggestion(what=candidate.what, base=p, prediction=after, steps=steps))
+    ranked = tuple(sorted(found, key=lambda suggestion: -suggestion.saved_s))
+    return Advice(base=p, suggestions=ranked, left_out=tuple(left_out))
+
+
+def _too_large(p: Prediction) -> str:
+    need = format_quantity(p.memory.reserved_bytes + p.memory.context_bytes, "byte", binary=True)
+    return f"needs {need} of {format_quantity(p.memory.capacity, 'byte', binary=True)}: does not fit"
+
+
+def _again(p: Prediction, **options: Any) -> Prediction:
+    """The step with other options of its trace, at the same sizes."""
+    graph = resized(traced_with(p.graph, **options), **p.sizes)
+    return predict_graph(graph, p.machine, p.host, p.execution)
+
+
+def _sizes(p: Prediction) -> Iterator[_Candidate]:
+    if BATCH not in p.sizes:
+        yield _Candidate(what="a larger batch", why_not="no size of the inputs is named batch")
+        return
+    batch = 2 * p.sizes[BATCH]
+
+    def predict() -> Prediction:
+        return predict_graph(resized(p.graph, **{BATCH: batch}), p.machine, p.host, p.execution)
+
+    yield _Candidate(what=f"batch {batch} in the place of {p.sizes[BATCH]}", predict=predict)
+
+
+def _formats(p: Prediction) -> Iterator[_Candidate]:
+    what = "channels last"
+    if p.graph.channels_last:
+        yield _Candidate(what=what, why_not="it is used already")
+    elif not any(timing.kernel.family is Family.CONVOLUTION for timing in p.timings):
+        yield _Candidate(what=what, why_not="there is no convolution")
+    else:
+        yield _Candidate(what=what, predict=functools.partial(_again, p, channels_last=True))
+    for wanted in (DType.BFLOAT16, DType.FLOAT16):
+        what = f"autocast in {wanted}"
+        if p.graph.autocast == wanted:
+            yield _Candidate(what=what, why_not="it is used already")
+        else:
+            yield _Candidate(what=what, predict=functools.partial(_again, p, autocast=wanted))
+
+
+def _executions(p: Prediction) -> Iterator[_Candidate]:
+    for backend, what in _BACKENDS.items():
+        if p.execution.backend == backend:
+            yield _Candidate(what=what, why_not="it is used already")
+        elif p.machine.device.kind == "cpu" and backend != "compiled":
+            yield _Candidate(what=what, why_not=f"{p.machine.name} is a CPU")
+        else:
+            yield _Candidate(what=what, predict=functools.partial(_executed, p, backend=backend))
+    if p.execution.copy == "pageable":
+        pinned = functools.partial(_executed, p, copy="pinned", non_blocking=True)
+        yield _Candidate(what="inputs from pinned memory, copied without blocking", predict=pinned)
+
+
+def _executed(p: Prediction, **changes: Any) -> Prediction:
+    return predict_graph(p.graph, p.machine, p.host, replace(p.execution, **changes))
+
+
+def _recurrence(p: Prediction) -> Iterator[_Candidate]:
+    """Where layers are chains of steps: the same products with all steps at once, as other layers have them."""
+    if not any(chain.kind in RECURRENT for chain in chains_of(p)):
+        return
+
+    def predict() -> Prediction:
+        return predict_graph(without_recurrence(p.graph), p.machine, p.host, p.execution)
+
+    yield _Candidate(what="another network: layers of the same products without recurrence", predict=predict)
+
+
+def _optimizers(p: Prediction) -> Iterator[_Candidate]:
+    if p.mode != "training":
+        return
+    what, origin = "the optimizer's fused form", origin_of(p.graph)
+    kinds = [timing.kernel.kind for timing in p.timings if timing.kernel.phase == "optimizer"]
+    if not kinds:
+        yield _Candidate(what=what, why_not="no optimizer is in the step")
+    elif any("_fused_" in kind for kind in kinds):
+        yield _Candidate(what=what, why_not="it is used already")
+    elif origin.trace is None or origin.optimizer is None:
+        yield _Candidate(what=what, why_not="the graph does not know its optimizer; trace the model with fused=True")
+    else:
+        trace, factory = origin.trace, functools.partial(origin.optimizer, fused=True)
+
+        def predict() -> Prediction:
+            graph = resized(trace(optimizer=factory), **p.sizes)
+            return predict_graph(graph, p.machine, p.host, p.execution)
+
+        yield _Candidate(what=what, predict=predict)
+
+
+def _gpus(p: Prediction, devices: Sequence[Device]) -> Iterator[_Candidate]:
+    for device in devices:
+        machine = Machine.of(device, constants_for(device), burst=p.machine.burst)
+        if device == p.machine.device:
+            yield _Candidate(what=device.name, why_not="it is the one used")
+        else:
+            yield _Candidate(
+                what=device.name, predict=functools.partial(predict_graph, p.graph, machine, p.host, p.execution)
+            )

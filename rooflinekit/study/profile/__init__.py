@@ -1,0 +1,1 @@
+"""What was measured of a step, beside its prediction."""

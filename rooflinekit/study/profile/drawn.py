@@ -1,0 +1,247 @@
+"""Campaigns out of traces: kernels of operators whose shapes were recorded, as measured ops."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflinekit.calibrate.campaign import Campaign
+from rooflinekit.calibrate.measured_ops import OPS
+from rooflinekit.errors import CampaignError
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.specs import load_device
+from rooflinekit.study.profile.calls import Forest, launches_of
+from rooflinekit.study.profile.file import Progress, Trace, read_trace
+
+_FORMATS = {"float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
+_TF32 = ("tf32", "s1688", "tensorop_s")  # in the names of kernels that multiply fp32 as tf32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """What a trace says of ops: rows of a campaign, and calls that say nothing, by the reason."""
+
+    campaign: Campaign
+    refused: Mapping[str, int]
+    refused_s: float  # of kernels whose calls became no row
+    seconds: float  # of all kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What was recorded of a call's arguments."""
+
+    dims: Sequence[Any]
+    types: Sequence[Any]
+    strides: Sequence[Any]
+    values: Sequence[Any]
+
+    @classmethod
+    def read(cls, text: str) -> Inputs:
+        """From a trace's JSON; lists of another form are empty."""
+        given = json.loads(text)
+        return cls(*(one if isinstance(one, list) else [] for one in given))
+
+    def shape(self, place: int) -> tuple[int, ...]:
+        """Sizes of an argument. Raises _RefusedError where it is no tensor."""
+        found = self.dims[place] if place < len(self.dims) else None
+        if not isinstance(found, list) or not found or not all(isinstance(n, int) and n > 0 for n in found):
+            raise _RefusedError("sizes are not recorded, or 0")
+        return tuple(found)
+
+    def value(self, place: int) -> Any:
+        """A number, list or truth value among the arguments. Raises _RefusedError."""
+        text = self.values[place] if place < len(self.values) else ""
+        try:
+            return json.loads(str(text).lower().replace("none", "null"))
+        except ValueError:
+            raise _RefusedError("values of arguments are not recorded") from None
+
+
+class _RefusedError(Exception):
+    """A call from which no row can be made, with the reason."""
+
+
+def draw_all(files: Sequence[Path], gpu: str | None, licence: str, progress: Progress | None = None) -> Drawn:
+    """Rows for all operators of the traces that a campaign can hold, with the median of equal ones and their count.
+
+    gpu: name, alias or file of the device; by default as the traces' own name for it. Raises CampaignError for a
+    trace without kernels or without recorded shapes, of several devices, or where no operator can be held.
+    """
+    found = _Rows()
+    devices: dict[str, None] = {}
+    for place, file in enumerate(files):
+        share = None if progress is None else _part(progress, place, len(files))
+        trace = read_trace(file, share)
+        devices |= dict.fromkeys(trace.devices)
+        found.take(trace)
+    if gpu is None and len(devices) != 1:
+        named = ", ".join(devices) or "none"
+        raise CampaignError(f"{files[0]}: the traces name {named} as their device; name one as --gpu")
+    device = load_device(gpu if gpu is not None else next(iter(devices)))
+    return found.drawn(device, " ".join(file.name for file in files), licence)
+
+
+def _part(progress: Progress, place: int, count: int) -> Progress:
+    return lambda share: progress((place + share) / count)
+
+
+class _Rows:
+    """Rows as they come, trace by trace."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[tuple[str, Any], ...], list[float]] = defaultdict(list)
+        self.refused: Counter[str] = Counter()
+        self.refused_s = self.seconds = 0.0
+
+    def take(self, trace: Trace) -> None:
+        """Those of one trace."""
+        if not len(trace.kernels):
+            raise CampaignError(f"{trace.file}: holds no kernels; record it with ProfilerActivity.CUDA")
+        if not trace.inputs:
+            raise CampaignError(
+                f"{trace.file}: holds no shapes; record it with torch.profiler.profile(record_shapes=True)"
+            )
+        calls = trace.calls.at(np.lexsort((-trace.calls.end, trace.calls.start, trace.calls.thread)))
+        launched = Forest(calls).launched_by(trace.kernels, launches_of(trace.launches))
+        length = (trace.kernels.end - trace.kernels.start) * 1e-6
+        self.seconds += float(length.sum())
+        self.refused_s += float(length.sum()) - sum(float(length[kernels].sum()) for kernels in launched.values())
+        for i, kernels in launched.items():
+            name, seconds = trace.names[calls.name[i]], float(length[kernels].sum())
+            names = " ".join(trace.names[trace.kernels.name[k]] for k in kernels)
+            try:
+                if calls.inputs[i] < 0:
+                    raise _RefusedError("sizes are not recorded")
+                self.rows[_row(name, Inputs.read(trace.inputs[calls.inputs[i]]), names)].append(seconds)
+            except _RefusedError as reason:
+                self.refused[f"{name}: {reason}"] += 1
+                self.refused_s += seconds
+
+    def drawn(self, device: Device, source: str, licence: str) -> Drawn:
+        """All of them as a campaign."""
+        if not self.rows:
+            most = ", ".join(reason for reason, _ in self.refused.most_common(3))
+            raise CampaignError(f"{source}: no operator of it can be a row of a campaign ({most})")
+        table = pd.DataFrame(
+            [{**dict(key), "seconds": float(np.median(s)), "count": len(s)} for key, s in self.rows.items()]
+        )
+        campaign = Campaign(
+            gpu=device.name, source=f"traces {source}", licence=licence, timing="profiler",
+            rows=table.sort_values(["op", "seconds"], ignore_index=True),
+        )  # fmt: skip
+        return Drawn(
+            campaign=campaign, refused=dict(self.refused.most_common()), refused_s=self.refused_s, seconds=self.seconds
+        )
+
+
+def _row(name: str, inputs: Inputs, kernels: str) -> tuple[tuple[str, Any], ...]:
+    make = _ROWS.get(name.removeprefix("aten::").removesuffix("_"))
+    if make is None:
+        raise _RefusedError("campaigns hold no such operator")
+    made = make(inputs)
+    dtype = _FORMATS.get(str(inputs.types[0]) if inputs.types else "")
+    if dtype is None:
+        raise _RefusedError("campaigns hold no such format")
+    if OPS[made["op"]].family in ("product", "convolution") and dtype == "fp32":
+        dtype = "tf32" if any(word in kernels.lower() for word in _TF32) else dtype
+    return tuple({**made, "dtype": dtype}.items())
+
+
+def _matrices(place: int) -> Callable[[Inputs], dict[str, Any]]:
+    def make(inputs: Inputs) -> dict[str, Any]:
+        (m, k), (other, n) = inputs.shape(place), inputs.shape(place + 1)
+        if k != other:
+            raise _RefusedError("its sizes are no product's")
+        return {"op": "mm", "m": m, "n": n, "k": k}
+
+    return make
+
+
+def _batches(place: int) -> Callable[[Inputs], dict[str, Any]]:
+    def make(inputs: Inputs) -> dict[str, Any]:
+        (b, m, k), (_, other, n) = inputs.shape(place), inputs.shape(place + 1)
+        if k != other:
+            raise _RefusedError("its sizes are no product's")
+        return {"op": "bmm", "b": b, "m": m, "n": n, "k": k}
+
+    return make
+
+
+def _rows_of(shape: tuple[int, ...]) -> dict[str, int]:
+    return {"rows": prod(shape[:-1]), "cols": shape[-1]}
+
+
+def _elementwise(op: str, *, tensors: int) -> Callable[[Inputs], dict[str, Any]]:
+    def make(inputs: Inputs) -> dict[str, Any]:
+        first = inputs.shape(0)
+        if tensors == 2 and inputs.shape(1) != first:
+            raise _RefusedError("broadcasts")
+        return {"op": op, **_rows_of(first)}
+
+    return make
+
+
+def _softmax(inputs: Inputs) -> dict[str, Any]:
+    shape, dim = inputs.shape(0), inputs.value(1)
+    if dim not in (-1, len(shape) - 1):
+        raise _RefusedError("not over the last dimension")
+    return {"op": "softmax", **_rows_of(shape)}
+
+
+def _layer_norm(inputs: Inputs) -> dict[str, Any]:
+    shape, normalized = inputs.shape(0), inputs.value(1)
+    cols = prod(normalized) if isinstance(normalized, list) and normalized else 0
+    if not cols or prod(shape) % cols:
+        raise _RefusedError("its sizes are no layer norm's")
+    return {"op": "layernorm", "rows": prod(shape) // cols, "cols": cols}
+
+
+def _convolution(inputs: Inputs) -> dict[str, Any]:
+    image, weight = inputs.shape(0), inputs.shape(1)
+    padding, stride, dilation, groups = (inputs.value(place) for place in (2, 3, 4, 5))
+    if len(image) != 4 or dilation not in ([1, 1], [1]):
+        raise _RefusedError("campaigns hold 2-D convolutions without dilation")
+    (b, c_in, h, w), (c_out, _, r, s) = image, weight
+    pads, strides = (one * 2 if len(one) == 1 else one for one in (padding, stride))
+    steps = inputs.strides[0] if inputs.strides else None
+    last = isinstance(steps, list) and len(steps) == 4 and steps[1] == 1 and c_in > 1
+    return {
+        "op": "conv_fwd", "b": b, "c_in": c_in, "c_out": c_out, "h": h, "w": w, "r": r, "s": s, "pad_h": pads[0],
+        "pad_w": pads[1], "stride_h": strides[0], "stride_w": strides[1], "groups": groups,
+        "channels_last": int(last),
+    }  # fmt: skip
+
+
+def _flash(inputs: Inputs) -> dict[str, Any]:
+    (b, s, heads, d), (_, t, kv_heads, _) = inputs.shape(0), inputs.shape(1)
+    if inputs.value(7):
+        raise _RefusedError("attention with dropout")
+    return {
+        "op": "attention", "b": b, "s": s, "t": t, "heads": heads, "kv_heads": kv_heads, "d": d,
+        "causal": int(bool(inputs.value(8))),
+    }  # fmt: skip
+
+
+#: By operator, without "aten::" and the underscore of what works in place: the row that its sizes make.
+_ROWS: Mapping[str, Callable[[Inputs], dict[str, Any]]] = {
+    "mm": _matrices(0),
+    "addmm": _matrices(1),
+    "bmm": _batches(0),
+    "baddbmm": _batches(1),
+    "_softmax": _softmax,
+    "native_layer_norm": _layer_norm,
+    "cudnn_convolution": _convolution,
+    "miopen_convolution": _convolution,
+    "_flash_attention_forward": _flash,
+    **{name: _elementwise(name, tensors=2) for name in ("add", "mul", "div")},
+    **{name: _elementwise(name, tensors=1) for name in ("relu", "gelu", "tanh")},
+}

@@ -1,0 +1,225 @@
+"""Reads what torch.profiler's `export_chrome_trace` writes, event by event: a file of any size in little memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import IO, Any
+
+import ijson
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflinekit.errors import CampaignError
+from rooflinekit.files import read_bytes
+
+Progress = Callable[[float], None]  # gets the share of the file that is read
+
+#: What is kept, by the category of an event; stacks of Python functions, most of a large file, are not.
+_CATEGORIES = {
+    "kernel": "kernels",
+    "gpu_memcpy": "kernels",
+    "gpu_memset": "kernels",
+    "cpu_op": "calls",
+    "user_annotation": "marks",
+    "cuda_runtime": "launches",
+    "cuda_driver": "launches",
+}
+#: What `record_shapes=True` notes of a call.
+INPUTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+_LATEST = 1e18  # µs: no clock shows as much
+_GZIP = b"\x1f\x8b"
+_EXPECTED = "expected JSON of torch.profiler's export_chrome_trace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """Events of one sort as columns, in the order of the file. Times are microseconds."""
+
+    name: NDArray[np.int64]  # index into `Trace.names`
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    thread: NDArray[np.int64]  # index of process and thread; of a kernel, its device
+    correlation: NDArray[np.int64]  # equal for a kernel and its launch; 0 or below where the file has none
+    inputs: NDArray[np.int64]  # of a call, index into `Trace.inputs`; -1 where its shapes were not recorded
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def at(self, rows: Any) -> Events:
+        """Some of them, or in another order."""
+        return Events(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+
+_MOST_DEEPER = 1000  # at the end of a piece that is read at once, than at its beginning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A profiler's trace."""
+
+    file: str
+    devices: tuple[str, ...]  # names of the GPUs, by number
+    names: tuple[str, ...]
+    kernels: Events  # and copies and fills on the GPU
+    calls: Events  # of operators, on the CPU
+    launches: Events  # of kernels, by the CPU
+    marks: Events  # of the profiler's steps, and of record_function
+    inputs: tuple[str, ...] = ()  # of calls, each once, as JSON: sizes, types, strides, values; see `Inputs.read`
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """When the first event begins and the last one ends, in microseconds."""
+        kept = [events for events in (self.kernels, self.calls, self.launches, self.marks) if len(events)]
+        return min(float(events.start.min()) for events in kept), max(float(events.end.max()) for events in kept)
+
+
+def read_trace(file: str | Path, progress: Progress | None = None) -> Trace:
+    """The events of a trace, also of a compressed one (.json.gz).
+
+    Raises CampaignError for a file that cannot be read, ends early, is no JSON or no trace of torch.profiler.
+    """
+    path = Path(file)
+    if not path.is_file():  # a device or a pipe might never end
+        read_bytes(path, CampaignError)
+    try:
+        with path.open("rb") as raw:
+            size = path.stat().st_size
+            devices, events = _head(_Watched(_stream(raw), raw, size, None))
+            raw.seek(0)
+            columns = _columns(_read(_Watched(_stream(raw), raw, size, progress), events))
+    except (ijson.JSONError, ValueError) as error:  # ValueError: letters or numbers that Python cannot hold
+        raise CampaignError(f"{path}: {_EXPECTED}; {_reason(error)}") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CampaignError(f"{path}: the compressed file is damaged or ends early; copy or export it again") from error
+    except OSError as error:
+        raise CampaignError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if not any(len(columns[sort]) for sort in ("kernels", "calls")):
+        raise CampaignError(f"{path}: {_EXPECTED}; got no kernel and no operator in it")
+    return Trace(
+        file=path.name,
+        devices=devices,
+        names=tuple(columns.names),
+        inputs=tuple(columns.inputs),
+        **{sort: columns[sort].events() for sort in ("kernels", "calls", "launches", "marks")},
+    )
+
+
+def _stream(raw: IO[bytes]) -> IO[bytes]:
+    compressed = raw.read(2) == _GZIP
+    raw.seek(0)
+    return gzip.GzipFile(fileobj=raw) if compressed else raw  # type: ignore[return-value]
+
+
+class _Watched:
+    """A stream that says how far it has been read."""
+
+    def __init__(self, stream: IO[bytes], raw: IO[bytes], size: int, progress: Progress | None) -> None:
+        self.stream, self.raw, self.size, self.progress = stream, raw, size, progress
+
+    def read(self, count: int = -1) -> bytes:
+        if self.progress is not None:
+            self.progress(self.raw.tell() / self.size if self.size else 1.0)
+        chunk = self.stream.read(count)
+        # The parser's time grows with the square of the depth. An event has many texts for each bracket of its own.
+        deeper = chunk.count(b"[") + chunk.count(b"{") - chunk.count(b"]") - chunk.count(b"}")
+        if deeper > _MOST_DEEPER and chunk.count(b'"') <= 4 * deeper:
+            raise ValueError("it nests too deep")
+        return chunk
+
+
+def _head(stream: _Watched) -> tuple[tuple[str, ...], str]:
+    """What stands before the events: names of GPUs; and where the events are."""
+    devices: list[str] = []
+    for prefix, event, value in ijson.parse(stream):
+        if (prefix, event) == ("", "start_array"):
+            return (), "item"
+        if (prefix, event) == ("traceEvents", "start_array"):
+            return tuple(devices), "traceEvents.item"
+        if prefix == "deviceProperties.item.name":
+            devices.append(str(value))
+    return (), "traceEvents.item"
+
+
+def _read(stream: _Watched, prefix: str) -> Iterator[dict[str, Any]]:
+    for event in ijson.items(stream, prefix, use_float=True, buf_size=1 << 18):
+        if isinstance(event, dict) and event.get("ph") == "X":
+            yield event
+
+
+class _Column:
+    """Events of one sort while they are read."""
+
+    def __init__(self) -> None:
+        self.name, self.thread, self.correlation, self.inputs = array("q"), array("q"), array("q"), array("q")
+        self.start, self.end = array("d"), array("d")
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def events(self) -> Events:
+        return Events(
+            name=np.array(self.name, dtype=np.int64),
+            start=np.array(self.start, dtype=np.float64),
+            end=np.array(self.end, dtype=np.float64),
+            thread=np.array(self.thread, dtype=np.int64),
+            correlation=np.array(self.correlation, dtype=np.int64),
+            inputs=np.array(self.inputs, dtype=np.int64),
+        )
+
+
+class _Columns(dict[str, _Column]):
+    """All sorts, and each name once."""
+
+    def __init__(self) -> None:
+        super().__init__({sort: _Column() for sort in _CATEGORIES.values()})
+        self.names: dict[str, int] = {}
+        self.inputs: dict[str, int] = {}
+
+
+def _columns(events: Iterator[dict[str, Any]]) -> _Columns:
+    found = _Columns()
+    threads: dict[tuple[str, str], int] = {}
+    for event in events:
+        sort = _CATEGORIES.get(str(event.get("cat", "")).lower())
+        start, length = _time(event.get("ts")), _time(event.get("dur"))
+        if sort is None or start is None or length is None or length < 0:
+            continue
+        given = event.get("args")
+        args = given if isinstance(given, dict) else {}
+        column = found[sort]
+        column.name.append(found.names.setdefault(str(event.get("name")), len(found.names)))
+        column.start.append(start)
+        column.end.append(start + length)
+        if sort == "kernels":
+            column.thread.append(_integer(args.get("device"), 0))
+        else:
+            place = (str(event.get("pid")), str(event.get("tid")))
+            column.thread.append(threads.setdefault(place, len(threads)))
+        column.correlation.append(_integer(args.get("correlation"), -1))
+        described = json.dumps([args.get(key) for key in INPUTS]) if sort == "calls" and INPUTS[0] in args else None
+        column.inputs.append(-1 if described is None else found.inputs.setdefault(described, len(found.inputs)))
+    return found
+
+
+def _time(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) < _LATEST else None
+
+
+def _integer(value: object, otherwise: int) -> int:
+    return value if isinstance(value, int) and abs(value) < 1 << 63 else otherwise
+
+
+def _reason(error: Exception) -> str:
+    """ijson has one class for files that end early and for letters that no JSON has, and other words a back end."""
+    text = str(error).lower()
+    if "too deep" in text:
+        return "it nests too deep"
+    if "premature" in text or "incomplete" in text:
+        return "the file ends early: export it again, or copy it whole"
+    return "got no JSON"

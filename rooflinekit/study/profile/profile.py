@@ -1,0 +1,136 @@
+"""A step as torch.profiler saw it: what the GPU did, what it waited for, and which regime that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rooflinekit.calibrate.run_record import KernelTime, ProfiledOp
+from rooflinekit.study.profile.matching import match, table_by_kind
+from rooflinekit.units import format_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from rooflinekit.step.prediction import Prediction
+    from rooflinekit.study.profile.comparison import ProfileComparison
+    from rooflinekit.study.profile.file import Progress
+
+Regime = Literal["GPU-bound", "CPU-bound", "waiting", "CPU only"]
+
+BUSY_SHARE = 0.8  # of the time: from here on the GPU sets the pace, and what lies between its kernels matters little
+SMALL_S = 5e-6  # of a median kernel: about what its launch costs the CPU, so that the CPU can hardly keep ahead
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Profile:
+    """One step of a profiled run, in the mean over the steps of the trace. All times are seconds.
+
+    A gap is a time in which the GPU executes nothing. It is late where the kernel after it was launched only after the
+    gap had begun, or none follows: the GPU waited for the CPU.
+    """
+
+    file: str
+    mark: str  # what marks steps in the trace; "" where nothing does, and the whole trace counts as one
+    steps: int
+    device: str  # the GPU, as its driver calls it; "" where the trace does not say
+    devices: int  # GPUs with kernels in the trace; the busiest is read
+    wall_s: float
+    busy_s: float  # in which the GPU executes kernels, copies or fills, at least one
+    gaps: float
+    late_s: float  # of gaps: the GPU waits for the CPU
+    unknown_s: float  # of gaps before a kernel whose launch is not in the trace
+    launched: float  # kernels, copies and fills
+    median_s: float  # of a kernel, copy or fill
+    kernels: tuple[KernelTime, ...]  # by name, the longest together first
+    ops: tuple[ProfiledOp, ...]  # of one step in order, with medians over steps that made the same calls
+
+    @property
+    def idle_s(self) -> float:
+        """In which the GPU executes nothing; 0 where there is none."""
+        return self.wall_s - self.busy_s if self.on_gpu else 0.0
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the trace holds kernels."""
+        return bool(self.kernels)
+
+    @property
+    def busy_share(self) -> float:
+        """Of the step, that the GPU executes something."""
+        return self.busy_s / self.wall_s if self.wall_s else 0.0
+
+    @property
+    def regime(self) -> Regime:
+        """What sets the pace.
+
+        "GPU-bound": the GPU is busy for 80 % of the time or more. "CPU-bound": half of what it idles, or more, it
+        waits for the CPU. "waiting": it idles with work in its queue, or for reasons that the trace does not show.
+        "CPU only": the trace has no kernels.
+        """
+        if not self.on_gpu:
+            return "CPU only"
+        if self.busy_share >= BUSY_SHARE:
+            return "GPU-bound"
+        return "CPU-bound" if self.late_s >= self.idle_s / 2 else "waiting"
+
+    @property
+    def small_kernels(self) -> bool:
+        """Whether the step is a sea of small kernels: half of them take less than 5 µs."""
+        return self.on_gpu and self.median_s < SMALL_S
+
+    def by_kernel(self) -> pd.DataFrame:
+        """A row a kernel, the longest together first: count, seconds of a step and of one, share of the busy time."""
+        import pandas as pd
+
+        total = sum(kernel.seconds for kernel in self.kernels)
+        rows = [(k.name, k.count, k.seconds, k.seconds / max(k.count, 1), k.seconds / total) for k in self.kernels]
+        return pd.DataFrame(rows, columns=["kernel", "count", "total_s", "each_s", "share"]).set_index("kernel")
+
+    def by_call(self) -> pd.DataFrame:
+        """A row a kind of call, the longest first: count, and the seconds that it spends itself, not its callees."""
+        frame = table_by_kind(match(self.ops, ()))[["count", "measured_s"]]
+        return frame.rename(columns={"measured_s": "total_s"})
+
+    def to_dict(self) -> Mapping[str, object]:
+        """Everything but the calls, ready for JSON."""
+        plain = ("file", "mark", "steps", "device", "devices", "wall_s", "busy_s", "idle_s", "gaps", "late_s")
+        named = (*plain, "unknown_s", "launched", "median_s", "busy_share", "regime", "small_kernels")
+        kernels = [{"name": k.name, "count": k.count, "seconds": k.seconds} for k in self.kernels]
+        return {**{name: getattr(self, name) for name in named}, "kernels": kernels}
+
+    @classmethod
+    def read(cls, file: str | Path, *, mark: str | None = None, progress: Progress | None = None) -> Profile:
+        """The steps of a file that `export_chrome_trace` wrote, also of a .json.gz.
+
+        mark: the `record_function` that marks a step; by default the profiler's own `ProfilerStep#`, else the mark
+        that takes the most time, else the whole trace is one step. progress: called with the share of
+        the file that is read. Raises CampaignError for another file, InputError for a mark that is not in it.
+        """
+        from rooflinekit.study.profile.file import read_trace
+        from rooflinekit.study.profile.steps import profile_of
+
+        return profile_of(read_trace(file, progress), mark)
+
+    def beside(self, prediction: Prediction) -> ProfileComparison:
+        """The measured step beside a predicted one, op by op. Raises ComparisonError for a GPU beside a CPU."""
+        from rooflinekit.study.profile.comparison import compare_profile
+
+        return compare_profile(self, prediction)
+
+    def __str__(self) -> str:
+        def text(seconds: float) -> str:
+            return format_quantity(seconds, "s")
+
+        first = f"{self.file}: {text(self.wall_s)} a step, {self.regime}"
+        if not self.on_gpu:
+            return first
+        return (
+            f"{first}: the GPU is busy {self.busy_share:.0%} of the time with {self.launched:.0f} kernels, half of "
+            f"them under {text(self.median_s)}; {self.gaps:.0f} gaps, {text(self.late_s)} of them for the CPU"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Profile {self}>"

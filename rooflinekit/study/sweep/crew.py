@@ -1,0 +1,284 @@
+"""Processes that predict pieces, each one at a time: so it is known over which piece one was killed.
+
+An executor of the standard library breaks as a whole when the system ends one of its processes, as it does when memory
+is out, and cannot say which piece that was. Here another process takes the place of that one, and the piece is tried
+again, at the end. After two tries its parts are asked for by themselves, down to the points that cannot be predicted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rooflinekit.errors import SweepError
+from rooflinekit.study.sweep.plan import Piece
+from rooflinekit.study.sweep.points import Table
+
+_TRIES = 2  # of a piece, and of a point
+_STARTS = 3  # of processes in a row that end before they are asked for anything
+_MEMORY = "memory ran out"
+
+#: What is said of a piece that was not predicted: the piece, what happened, and what is done about it.
+Say: TypeAlias = Callable[[Piece, str, str], None]
+#: Predicts, or says how it ended.
+Attempt: TypeAlias = Callable[[Piece], list[Table] | str]
+
+
+def in_crew(pieces: Sequence[Piece], count: int, say: Say) -> Iterator[tuple[Piece, list[Table]]]:
+    """Each piece with its tables, as they come, from so many processes.
+
+    Raises what predicting raises, and SweepError where no process can be started.
+    """
+    waiting, deaths = deque(pieces), Counter[int]()
+    with contextlib.closing(_Crew(min(count, len(pieces)))) as crew:
+        while True:
+            crew.hand_out(waiting)
+            if not crew.busy:
+                return
+            for piece, tables in crew.answers():
+                crew.hand_out(waiting)  # before what is found is written: so nobody waits for that
+                if isinstance(tables, str):
+                    deaths[piece.number] += 1
+                    if deaths[piece.number] < _TRIES:
+                        say(piece, tables, "it is tried again")
+                        waiting.append(piece)
+                        continue
+                    tables = salvaged(piece, tables, crew.attempt, say)
+                yield piece, tables
+
+
+def here(pieces: Sequence[Piece], say: Say) -> Iterator[tuple[Piece, list[Table]]]:
+    """Each piece with its tables, from this process."""
+
+    def attempt(piece: Piece) -> list[Table] | str:
+        try:
+            return piece.predict()
+        except MemoryError:
+            return _MEMORY
+
+    for piece in pieces:
+        tables = attempt(piece)
+        yield piece, salvaged(piece, tables, attempt, say) if isinstance(tables, str) else tables
+
+
+def salvaged(piece: Piece, how: str, attempt: Attempt, say: Say) -> list[Table]:
+    """What of a piece can be predicted by parts; numbers of the rest are missing, with a `problem` that says why.
+
+    how: what ended it. A few points that end their process are found one by one; where more and more do, what is left
+    of the piece is given up.
+    """
+    ends = 2 * math.ceil(math.log2(piece.rows + 1)) + 8
+
+    def given_up(part: Piece, how: str, why: str) -> list[Table]:
+        say(part, how, f"given up {why}; `problem` in its rows says so")
+        return part.unknown(f"given up {why}: {how}")
+
+    def parted(part: Piece, how: str) -> list[Table]:
+        if part.rows == 1:
+            return given_up(part, how, "after two tries")
+        first, last = (known(half, how) for half in part.halves())
+        if part.points > 1:
+            return [_joined(a, b) for a, b in zip(first, last, strict=True)]
+        return first + last
+
+    def known(part: Piece, how: str) -> list[Table]:
+        nonlocal ends
+        if ends <= 0:
+            return given_up(part, how, "with points beside it")
+        for _ in range(_TRIES if part.rows == 1 else 1):
+            found = attempt(part)
+            if not isinstance(found, str):
+                return found
+            ends, how = ends - 1, found
+        return parted(part, how)
+
+    return parted(piece, how)
+
+
+def _joined(first: Table, last: Table) -> Table:
+    """A table below another; `problem` may be in one of them alone."""
+    tables = [first, last]
+    if any("problem" in table for table in tables):
+        tables = [{**table, "problem": table.get("problem", np.full(len(table["total_s"]), ""))} for table in tables]
+    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+
+class _Worker:
+    """A process that is asked for pieces, and the one it is at work on."""
+
+    def __init__(self, context: Any) -> None:
+        self.ours, theirs = context.Pipe()
+        self.piece: Piece | None = None
+        self.ready = False
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        try:
+            self.process.start()
+        except OSError:
+            self.ours.close()
+            raise
+        finally:
+            theirs.close()
+
+    def ask(self, piece: Piece) -> None:
+        self.piece = piece
+        with contextlib.suppress(OSError):  # it has ended: the answer says so
+            self.ours.send(piece)
+
+    def answer(self) -> list[Table] | str | None:
+        """Tables, or how it ended; None where it was only ready. Raises what it has raised."""
+        try:
+            kind, content = self.ours.recv()
+        except (EOFError, OSError):
+            self.process.join(5)
+            self.process.kill()
+            self.process.join()
+            return _how(self.process.exitcode)
+        self.ready = True
+        if kind == "raised":
+            raise content
+        found: list[Table] | str | None = content
+        return found
+
+    @property
+    def ended(self) -> bool:
+        return self.process.exitcode is not None
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.join(5)
+        self.ours.close()
+
+
+class _Crew:
+    """Processes, of which one that was ended is replaced."""
+
+    def __init__(self, count: int) -> None:
+        # Where processes can be forked they need not import the caller's program again, which may not be made for that.
+        self.context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+        self.workers: list[_Worker] = []
+        self.count = count
+        self.failed = 0  # in a row
+
+    @property
+    def busy(self) -> bool:
+        return any(worker.piece for worker in self.workers)
+
+    def hand_out(self, waiting: deque[Piece]) -> None:
+        """A piece to each that has none, until there are no more."""
+        while waiting and (worker := self._free()):
+            worker.ask(waiting.popleft())
+
+    def answers(self) -> Iterator[tuple[Piece, list[Table] | str]]:
+        """Of those that have one, once it is there; what it has not been asked for is handed back as ended."""
+        by_pipe = {worker.ours: worker for worker in self.workers if worker.piece}
+        for ready in wait(list(by_pipe)):
+            found = self._answer(by_pipe[ready])
+            if found is not None:
+                yield found
+
+    def attempt(self, piece: Piece) -> list[Table] | str:
+        """One piece, waited for."""
+        worker = next((worker for worker in self.workers if worker.piece is None), None) or self._started()
+        worker.ask(piece)
+        found = None
+        while found is None:
+            found = self._answer(next(worker for worker in self.workers if worker.piece is piece))
+        for worker in [worker for worker in self.workers if worker.piece is None][: len(self.workers) - self.count]:
+            self._end(worker)
+        return found[1]
+
+    def close(self) -> None:
+        """Ends all, whatever they are at."""
+        for worker in self.workers:
+            worker.close()
+
+    def _answer(self, worker: _Worker) -> tuple[Piece, list[Table] | str] | None:
+        content = worker.answer()
+        if content is None:
+            self.failed = 0
+            return None
+        piece, worker.piece = worker.piece, None
+        assert piece is not None
+        if worker.ended:
+            self._end(worker)
+            if not worker.ready:  # it is not the piece
+                self.failed += 1
+                if self.failed >= _STARTS:
+                    raise SweepError(f"no process can be started here ({content}); workers=1 works in this one")
+                self._started().ask(piece)
+                return None
+        return piece, content
+
+    def _end(self, worker: _Worker) -> None:
+        self.workers.remove(worker)
+        worker.close()
+
+    def _free(self) -> _Worker | None:
+        free = next((worker for worker in self.workers if worker.piece is None), None)
+        return free or (self._started() if len(self.workers) < self.count else None)
+
+    def _started(self) -> _Worker:
+        try:
+            worker = _Worker(self.context)
+        except OSError as error:
+            raise SweepError(
+                f"no process can be started: {error.strerror or error}; workers=1 works in this one"
+            ) from error
+        self.workers.append(worker)
+        return worker
+
+
+def _how(status: int | None) -> str:
+    if status is None or status >= 0:
+        return f"its process ended with status {status}"
+    name = signal.Signals(-status).name
+    return f"its process was ended by {name}{', as by the system when memory is out' if name == 'SIGKILL' else ''}"
+
+
+def _serve(pipe: Connection) -> None:
+    """What a process does: it answers each piece."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the keyboard's is for the process that hands out, which ends this one
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _end_with_parent()
+    try:
+        pipe.send(("ready", None))
+        while True:
+            pipe.send(_predicted(pipe.recv()))
+    except (EOFError, OSError):
+        return  # nobody asks any more
+
+
+def _predicted(piece: Piece) -> tuple[str, Any]:
+    try:
+        return "known", piece.predict()
+    except MemoryError:
+        return "known", _MEMORY
+    except Exception as error:
+        error.add_note(f"In a process of the sweep:\n{traceback.format_exc()}")
+        return "raised", error
+
+
+def _end_with_parent() -> None:
+    """Where the process that hands out is killed, its workers would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

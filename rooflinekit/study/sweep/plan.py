@@ -1,0 +1,224 @@
+"""What a sweep is: axes, each with its choices, times sizes; and how it is cut into pieces of work."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import sympy
+from numpy.typing import NDArray
+
+from rooflinekit import __version__
+from rooflinekit.errors import InputError
+from rooflinekit.ir.graph import Graph
+from rooflinekit.study.sweep.clusters import Team, predict_settings, unknown_settings
+from rooflinekit.study.sweep.points import Memory, Setting, Table
+from rooflinekit.study.sweep.sizes import Grid, Together, grid_of
+
+BLOCK = 8192  # points of one piece: arrays of as many numbers stay in a core's cache
+_ROWS = 65536  # of one piece: as many settings as this leaves room for share the points' kernels
+_EACH = 4  # points of one piece where each is predicted by itself, which takes tenths of a second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """What varies beside the sizes: for each choice, by its name, the fields of a `Case` that it sets."""
+
+    name: str
+    choices: Mapping[Any, Mapping[str, Any]]
+    shown: bool = True  # whether results have a column of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One choice on every axis."""
+
+    labels: Mapping[str, Any]  # axis → choice
+    graph: Graph
+    setting: Setting | Team
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Cases that share a graph, at some of the sizes: what one process works on at a time."""
+
+    number: int
+    first: int  # of its cases
+    cases: int  # how many
+    start: int  # the first of its combinations of sizes
+    payload: bytes  # graph and settings
+    sizes: Mapping[str, NDArray[np.int64]]
+    memory: Memory
+    each: bool  # whether points are predicted one by one
+
+    @property
+    def points(self) -> int:
+        """Combinations of sizes."""
+        return len(next(iter(self.sizes.values()))) if self.sizes else 1
+
+    @property
+    def rows(self) -> int:
+        """Predictions."""
+        return self.cases * self.points
+
+    def predict(self) -> list[Table]:
+        """A table for each case."""
+        graph, settings = opened(self.payload)
+        return predict_settings(graph, settings, self.sizes, memory=self.memory)
+
+    def unknown(self, problem: str) -> list[Table]:
+        """The same where they cannot be predicted, which `problem` tells."""
+        graph, settings = opened(self.payload)
+        return unknown_settings(graph, settings, self.sizes, problem, memory=self.memory)
+
+    def halves(self) -> tuple[Piece, Piece]:
+        """Its first sizes and its last; at one combination of sizes its first cases and its last."""
+        if self.points > 1:
+            middle = self.points // 2
+            first, last = ({name: column[part] for name, column in self.sizes.items()}
+                           for part in (slice(middle), slice(middle, None)))  # fmt: skip
+            return replace(self, sizes=first), replace(self, sizes=last, start=self.start + middle)
+        graph, settings = opened(self.payload)
+        middle = self.cases // 2
+        return (
+            replace(self, cases=middle, payload=packed(graph, settings[:middle])),
+            replace(
+                self, cases=self.cases - middle, first=self.first + middle, payload=packed(graph, settings[middle:])
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A sweep: every case at every combination of sizes."""
+
+    axes: tuple[Axis, ...]
+    cases: tuple[Case, ...]
+    grid: Grid
+    memory: Memory = True
+
+    @property
+    def points(self) -> int:
+        """Combinations of sizes."""
+        return self.grid.points
+
+    @property
+    def rows(self) -> int:
+        """Predictions."""
+        return self.points * len(self.cases)
+
+    @property
+    def each(self) -> bool:
+        """Whether points are predicted one by one, as steps on several devices are."""
+        return isinstance(self.cases[0].setting, Team)
+
+    def pieces(self) -> Iterator[Piece]:
+        """The work, in the order of the cases and sizes; many cases together where sizes are few."""
+        number = 0
+        block = _EACH if self.each else BLOCK
+        together = 1 if self.each else max(1, _ROWS // max(1, min(block, self.points)))
+        for first, cases in self._batches(together):
+            payload = packed(cases[0].graph, [case.setting for case in cases])
+            for start in range(0, self.points, block):
+                index = np.arange(start, min(start + block, self.points))
+                yield Piece(
+                    number=number, first=first, cases=len(cases), start=start, payload=payload,
+                    sizes=self.grid.at(index), memory=self.memory, each=self.each,
+                )  # fmt: skip
+                number += 1
+
+    def _batches(self, together: int) -> Iterator[tuple[int, tuple[Case, ...]]]:
+        first = 0
+        while first < len(self.cases):
+            end = first + 1
+            while end < min(first + together, len(self.cases)) and self.cases[end].graph is self.cases[first].graph:
+                end += 1
+            yield first, self.cases[first:end]
+            first = end
+
+    @cached_property
+    def parts(self) -> dict[str, str]:
+        """What tells this sweep from others: a digest of each axis and of the sizes."""
+        found = {axis.name: _digest(axis.choices) for axis in self.axes}
+        return {
+            **found,
+            "sizes": _digest([self.grid.lists, self.grid.together] if self.grid.together else self.grid.lists),
+            "columns": _digest(self.memory),
+            "version": f"{__version__}, pieces of {BLOCK}, {_ROWS}, {_EACH}",  # rows of two do not mix
+        }
+
+
+def _setting(given: Mapping[str, Any]) -> Setting:
+    return Setting(**{f.name: given[f.name] for f in fields(Setting)})
+
+
+def plan_of(
+    axes: Sequence[Axis], common: Mapping[str, Any], sizes: Mapping[str, Any], *, memory: Memory = True,
+    together: Together = None, made: Callable[[Mapping[str, Any]], Setting | Team] = _setting,
+) -> Plan:  # fmt: skip
+    """The sweep over these axes and sizes.
+
+    common: what no axis sets. made: makes a setting of what the axes have chosen and what is common. sizes, together:
+    see `grid_of`, which says what is raised.
+    """
+    cases = []
+    for chosen in product(*(axis.choices.items() for axis in axes)):
+        set_by = {name: value for _, changes in chosen for name, value in changes.items()}
+        given = {**common, **set_by}
+        setting = made(given)
+        labels = {axis.name: label for axis, (label, _) in zip(axes, chosen, strict=True)}
+        cases.append(Case(labels=labels, graph=given["graph"], setting=setting))
+    graphs = {id(case.graph): case.graph for case in cases}.values()
+    return Plan(axes=tuple(axes), cases=tuple(cases), grid=grid_of(graphs, sizes, together), memory=memory)
+
+
+# --- to other processes ----------------------------------------------------------------------------------------------
+
+
+def packed(graph: Graph, settings: Sequence[Setting | Team]) -> bytes:
+    """A graph and settings for another process. Raises InputError for a graph that holds what cannot go there."""
+    try:
+        return pickle.dumps((graph, tuple(settings)))
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise InputError(f"{graph.name}: cannot be handed to another process: {error}") from error
+
+
+@lru_cache(maxsize=4)
+def opened(payload: bytes) -> tuple[Graph, tuple[Setting | Team, ...]]:
+    """What `packed` has packed."""
+    return pickle.loads(payload)  # type: ignore[no-any-return]
+
+
+# --- which sweep it is -----------------------------------------------------------------------------------------------
+
+
+def _digest(value: Any) -> str:
+    """Equal for equal records, in any process."""
+    memory: dict[int, tuple[Any, str]] = {}
+
+    def text(value: Any) -> str:
+        if isinstance(value, str | int | float | bool | None):
+            return repr(value)
+        if id(value) not in memory:
+            memory[id(value)] = (value, hashlib.sha256(plain(value).encode()).hexdigest())
+        return memory[id(value)][1]
+
+    def plain(value: Any) -> str:
+        if is_dataclass(value) and not isinstance(value, type):
+            kept = [f.name for f in fields(value) if f.compare and f.name != "fx"]
+            return f"{type(value).__name__}({', '.join(f'{name}={text(getattr(value, name))}' for name in kept)})"
+        if isinstance(value, Mapping):
+            return f"{{{', '.join(f'{text(k)}: {text(v)}' for k, v in value.items())}}}"
+        if isinstance(value, frozenset | set):
+            return f"{{{', '.join(sorted(map(text, value)))}}}"
+        if isinstance(value, list | tuple):
+            return f"[{', '.join(map(text, value))}]"
+        return f"{type(value).__name__} {sympy.srepr(value) if isinstance(value, sympy.Basic) else value}"
+
+    return hashlib.sha256(text(value).encode()).hexdigest()

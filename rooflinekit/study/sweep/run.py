@@ -1,0 +1,193 @@
+"""A sweep on the way: its pieces handed to an executor, results as they come."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rooflinekit.errors import InputError, SweepError, SweepWarning
+from rooflinekit.study.sweep.crew import Say, here, in_crew
+from rooflinekit.study.sweep.file import check_out, write_table
+from rooflinekit.study.sweep.folder import opened
+from rooflinekit.study.sweep.plan import Piece, Plan
+from rooflinekit.study.sweep.points import REGIMES, Table
+
+_PAYS_FROM = 100_000  # predictions: below, processes take longer to start than they save
+_EACH_PAYS_FROM = 25  # the same where each is made by itself
+_AHEAD = 2  # pieces a process that wait for it
+
+Progress = Callable[[int], None]  # called with the number of rows that have become known
+
+
+def run(plan: Plan, *, executor: Executor | None, workers: int | None, progress: Progress | None) -> pd.DataFrame:
+    """All rows, in the order of cases and sizes."""
+    pieces = list(plan.pieces())
+    with _found(plan, pieces, (), executor, workers, progress) as new:
+        return _ordered(plan, pieces, {piece.number: tables for piece, tables in new})
+
+
+def run_to_file(
+    plan: Plan, out: Path, *, executor: Executor | None, workers: int | None, progress: Progress | None
+) -> Path:
+    """The rows in a file, on which the same call goes on where another was interrupted.
+
+    A folder of parquet files holds each piece as soon as it is there. Beside a csv or json file such a folder is kept
+    until that is written. Raises OutputError for a folder that holds another sweep, is in use or cannot be written,
+    InputError for another ending than .parquet, .csv, .json.
+    """
+    check_out(out)
+    pieces = list(plan.pieces())
+    if out.suffix == ".parquet":
+        with (
+            opened(out, "parquet", plan) as folder,
+            _found(plan, pieces, folder.done, executor, workers, progress) as new,
+        ):
+            for piece, tables in new:
+                folder.write(piece.number, _frame(plan, piece, tables))
+        return out
+    with opened(out.with_name(f"{out.name}.parts"), "npz", plan) as folder:
+        with _found(plan, pieces, folder.done, executor, workers, progress) as new:
+            for piece, tables in new:
+                folder.write_tables(piece.number, tables)
+        write_table(_ordered(plan, pieces, {piece.number: folder.read_tables(piece.number) for piece in pieces}), out)
+        folder.remove()
+    return out
+
+
+def _ordered(plan: Plan, pieces: Sequence[Piece], found: Mapping[int, list[Table]]) -> pd.DataFrame:
+    """A piece holds several cases at some of the sizes: back to the order of the cases."""
+    rows = pd.concat([_frame(plan, piece, found[piece.number]) for piece in pieces], ignore_index=True)
+    order = np.concatenate([_row_numbers(plan, piece) for piece in pieces])
+    if (np.diff(order) > 0).all():
+        return rows
+    return rows.iloc[np.argsort(order)].reset_index(drop=True)
+
+
+@contextlib.contextmanager
+def _found(
+    plan: Plan,
+    every: Sequence[Piece],
+    done: Iterable[int],
+    executor: Executor | None,
+    workers: int | None,
+    progress: Progress | None,
+) -> Iterator[Iterator[tuple[Piece, list[Table]]]]:
+    """Each piece that is not done yet, with a table for each of its cases, in any order.
+
+    At the end of the block, however it ends, nobody works on them any more.
+    """
+    finished = set(done)
+    pieces = [piece for piece in every if piece.number not in finished]
+    left = sum(piece.rows for piece in pieces)
+    if progress and finished:
+        progress(sum(piece.rows for piece in every) - left)
+
+    def told(found: Iterator[tuple[Piece, list[Table]]]) -> Iterator[tuple[Piece, list[Table]]]:
+        for piece, tables in found:
+            yield piece, tables
+            if progress:
+                progress(piece.rows)
+
+    def say(piece: Piece, how: str, then: str) -> None:
+        warnings.warn(SweepWarning(f"{_name(plan, piece)}: {how}; {then}"), stacklevel=2)
+
+    with contextlib.closing(_results(pieces, left, executor, workers, say)) as found:
+        yield told(found)
+
+
+def _results(
+    pieces: list[Piece], rows: int, executor: Executor | None, workers: int | None, say: Say
+) -> Generator[tuple[Piece, list[Table]]]:
+    if executor is not None:
+        yield from _handed_out(pieces, executor, getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
+        return
+    pays_from = _EACH_PAYS_FROM if any(piece.each for piece in pieces) else _PAYS_FROM
+    wanted = workers or (os.cpu_count() or 1 if rows >= pays_from else 1)
+    yield from in_crew(pieces, wanted, say) if min(wanted, len(pieces)) > 1 else here(pieces, say)
+
+
+def _handed_out(pieces: list[Piece], executor: Executor, workers: int) -> Iterator[tuple[Piece, list[Table]]]:
+    """A few pieces ahead of the workers, so that results do not pile up."""
+    waiting = iter(pieces)
+    running: dict[Future[Any], Piece] = {}
+    try:
+        while True:
+            for piece in waiting:
+                running[executor.submit(Piece.predict, piece)] = piece
+                if len(running) >= (1 + _AHEAD) * workers:
+                    break
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
+    except BrokenExecutor as error:
+        raise SweepError(
+            f"executor: {error}; pieces that are in a file are kept: the same call with another executor goes on"
+        ) from error
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def _name(plan: Plan, piece: Piece) -> str:
+    """What its rows are of.
+
+    A point is "gpu=nvidia-l4, batch=8"; of several what is first and last is said.
+    """
+    cases = plan.cases[piece.first : piece.first + piece.cases]
+    parts = {axis.name: [case.labels[axis.name] for case in cases] for axis in plan.axes if axis.shown}
+    parts |= {name: column.tolist() for name, column in piece.sizes.items()}
+    words = (
+        f"{name}={values[0]}{'' if min(values) == max(values) else f'…{values[-1]}'}" for name, values in parts.items()
+    )
+    return ", ".join(words)
+
+
+def _row_numbers(plan: Plan, piece: Piece) -> Any:
+    """The places of its rows among all."""
+    points = piece.start + np.arange(piece.points)
+    return (np.arange(piece.first, piece.first + piece.cases)[:, None] * plan.points + points).ravel()
+
+
+def _frame(plan: Plan, piece: Piece, tables: list[Table]) -> pd.DataFrame:
+    """The rows of a piece, with what they are rows of."""
+    cases, points = plan.cases[piece.first : piece.first + piece.cases], piece.points
+    shown = [axis.name for axis in plan.axes if axis.shown]
+    columns: dict[str, Any] = {
+        name: np.repeat(_labels([case.labels[name] for case in cases]), points) for name in shown
+    }
+    given = cases[0].graph.sizes
+    columns |= {name: np.full(points * len(cases), value) for name, value in given.items()}
+    columns |= {name: np.tile(values, len(cases)) for name, values in piece.sizes.items()}
+    for name in (name for name in tables[0] if name != "problem"):
+        columns[name] = np.concatenate([table[name] for table in tables])
+    if "regime" in columns:
+        columns["regime"] = np.array([*REGIMES, ""], dtype=object)[columns["regime"]]  # NO_REGIME takes the last
+    if (
+        not plan.each and "peak_bytes" in columns and columns["peak_bytes"].dtype.kind == "f"
+    ):  # whole bytes, some missing
+        columns["peak_bytes"] = pd.array(columns["peak_bytes"], dtype="Int64")
+    problems = [table.get("problem", np.full(points, "")) for table in tables]
+    return pd.DataFrame({**columns, "problem": np.concatenate(problems).astype(object)})
+
+
+def _labels(names: Sequence[Any]) -> Any:
+    return np.array(names) if all(isinstance(name, int) for name in names) else np.array(names, dtype=object)
+
+
+def check_workers(executor: object, workers: object) -> None:
+    """Raises InputError for anything else than an executor, or a number of processes, or neither."""
+    if executor is not None and workers is not None:
+        raise InputError("executor and workers: an executor has its own workers; give one of the two")
+    if executor is not None and not hasattr(executor, "submit"):
+        raise InputError(f"executor: expected a concurrent.futures.Executor; got {executor!r:.60}")
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+        raise InputError(f"workers: expected a number of processes, 1 or more; got {workers!r}")

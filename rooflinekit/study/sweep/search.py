@@ -1,0 +1,300 @@
+"""The fastest, cheapest or smallest configuration that meets what is asked of it.
+
+Models, GPUs and executions are enumerated, and so are sizes while there are few. Where there are many, scipy's
+differential evolution chooses whole numbers among them, for each of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from rooflinekit.errors import InputError, nearest
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.names import resolve
+from rooflinekit.ir import notebook
+from rooflinekit.ir.plain import aligned
+from rooflinekit.study.sweep.cells import cells_of
+from rooflinekit.study.sweep.clusters import Team, predict_settings
+from rooflinekit.study.sweep.plan import BLOCK, Case, Plan
+from rooflinekit.study.sweep.points import REGIMES
+from rooflinekit.study.sweep.requirements import Requirement, requirements_of
+
+#: What can be had least of, and what most of, with its column.
+LEAST = {"time": "total_s", "dollars": "dollars", "memory": "peak_bytes", "price": "price"}
+MOST = {"throughput": "throughput"}
+GOALS = LEAST | MOST
+ENUMERATED = 200_000  # predictions, up to which all are made
+ENUMERATED_EACH = 2_000  # the same of steps on several devices, which take tenths of a second each
+
+_POPULATION, _GENERATIONS = 64, 24
+_TRIED = 32  # configurations at a time whose blocks are followed through the allocator
+_FAR = 1e6  # of the goal, for what meets nothing: far from all that does
+
+_Columns = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Found:
+    """What a search found.
+
+    `table` has the best configuration of each model, GPU and execution that has one, the best first; where none meets
+    the requirements, `closest` has those that come nearest, with what they miss.
+    """
+
+    goal: str  # of LEAST or MOST
+    requirements: tuple[str, ...]
+    table: pd.DataFrame
+    closest: pd.DataFrame
+    unpriced: tuple[str, ...]  # GPUs without a launch price, where one is asked for: they are left out
+    predicted: int  # how many configurations
+    exhaustive: bool  # whether these are all
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The best configuration; None where none meets the requirements."""
+        return None if self.table.empty else {str(k): v for k, v in self.table.iloc[0].to_dict().items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {
+            "minimize": self.goal if self.goal in LEAST else None,
+            "maximize": self.goal if self.goal in MOST else None,
+            "require": list(self.requirements),
+            "predicted": self.predicted,
+            "exhaustive": self.exhaustive,
+            "unpriced": list(self.unpriced),
+            "best": None if self.best is None else _records(self.table)[0],
+            "runners_up": _records(self.table)[1:],
+            "closest": _records(self.closest),
+        }
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        """What was looked for, how, and whether something meets it."""
+        asked = f" with {', '.join(self.requirements)}" if self.requirements else ""
+        how = "all there are" if self.exhaustive else "of which differential evolution chose the sizes"
+        most = "most" if self.goal in MOST else "least"
+        return (
+            f"{most} {self.goal}{asked}: {self.predicted} configurations predicted, {how}",
+            *((f"no launch price is known of {', '.join(self.unpriced)}",) if self.unpriced else ()),
+            *(("none meets it; closest come:",) if self.best is None else ()),
+        )
+
+    def __str__(self) -> str:
+        table = self.closest if self.best is None else self.table
+        return "\n".join((*self.head, *aligned(*cells_of(table))))
+
+    def __repr__(self) -> str:
+        return f"<Found {self.head[0]}>"
+
+    def _repr_html_(self) -> str:
+        first, *rest = self.head
+        table = self.closest if self.best is None else self.table
+        return notebook.block(first, notebook.paragraphs(rest), notebook.table(*cells_of(table)))
+
+
+def search_plan(plan: Plan, goal: str, require: Iterable[str], prices: Mapping[str, float] | None = None) -> Found:
+    """The configuration of a sweep that is best by a goal, among those that fit and meet the requirements.
+
+    goal: the least "time", "dollars" (launch price by throughput), "memory" or "price", or the most "throughput".
+    prices: dollars of one device, by any of its names, in the place of its launch price. Raises InputError for another
+    goal, for a requirement that cannot be read, for the price of a device that is not there, and for a goal in dollars
+    where no price is known.
+    """
+    if goal not in GOALS:
+        raise InputError(f"goal {goal!r}: expected {' or '.join(map(repr, GOALS))}{nearest(goal, GOALS)}")
+    asked = requirements_of(require, tuple(plan.grid.lists))
+    priced = goal in ("dollars", "price") or any(r.column in ("dollars", "price") for r in asked)
+    each = _prices(plan, prices or {})
+    unpriced = [name for name, price in each.items() if priced and price is None]
+    cases = [case for case in plan.cases if not {device.name for device in case.setting.devices} & {*unpriced}]
+    if not cases:
+        raise InputError(
+            f"minimize {goal!r}: no launch price is known of {', '.join(unpriced)}; give prices={{{unpriced[0]!r}: …}} "
+            f"(--price {unpriced[0]}=… on the command line)"
+        )
+    exhaustive = plan.rows <= (ENUMERATED_EACH if plan.each else ENUMERATED)
+    look = _every if exhaustive else _chosen
+    best, closest, predicted = [], [], 0
+    for case in cases:
+        price = sum((each[device.name] or float("nan") for device in case.setting.devices), 0.0)
+        columns = look(plan, case, price, goal, asked)
+        predicted += len(columns["total_s"])
+        winner, nearest_one = _best(case, columns, goal, asked)
+        if winner is not None:
+            best.append(winner)
+        else:
+            closest.append(nearest_one)
+    return Found(
+        goal=goal,
+        requirements=tuple(r.text for r in asked),
+        table=_table(plan, best, GOALS[goal], largest_first=goal in MOST),
+        closest=_table(plan, closest, "misses by") if not best else pd.DataFrame(),
+        unpriced=tuple(unpriced),
+        predicted=predicted,
+        exhaustive=exhaustive,
+    )
+
+
+def goal_of(minimize: str | None, maximize: str | None) -> str:
+    """What is looked for: by default the most throughput, as the shortest step is that of the smallest batch.
+
+    Raises InputError for a word that is not known, and for both.
+    """
+    if minimize is not None and maximize is not None:
+        raise InputError(f"minimize {minimize!r} and maximize {maximize!r}: expected one of the two")
+    for option, word, known, others in (("minimize", minimize, LEAST, MOST), ("maximize", maximize, MOST, LEAST)):
+        if word is not None and word not in known:
+            other = {"minimize": "maximize", "maximize": "minimize"}[option]
+            hint = f"; {other} {word!r}" if word in others else nearest(word, known)
+            raise InputError(f"{option} {word!r}: expected {' or '.join(map(repr, known))}{hint}")
+    return minimize or maximize or "throughput"
+
+
+def named_prices(given: Mapping[str, float], devices: Iterable[Device]) -> dict[str, float]:
+    """Prices by the devices' names, where they are given by any name that a device answers to.
+
+    Raises InputError for a device that is not looked at, for one that is named twice, and for no positive number.
+    """
+    known = {device.name: device for device in devices}
+    found: dict[str, float] = {}
+    for name, price in given.items():
+        try:
+            device = resolve(name, known.values()).name
+        except LookupError:
+            listed = ", ".join(known)
+            raise InputError(f"prices: no device {name!r} is looked at: {listed}{nearest(name, known)}") from None
+        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < float("inf"):
+            raise InputError(f"prices: {name!r}: expected dollars, a positive number; got {price!r:.60}")
+        if device in found:
+            raise InputError(f"prices: {device} is given twice")
+        found[device] = price
+    return found
+
+
+def _prices(plan: Plan, given: Mapping[str, float]) -> dict[str, float | None]:
+    """Dollars of each device that occurs; of a board with several, of one of them."""
+    devices = {device.name: device for case in plan.cases for device in case.setting.devices}
+    given = named_prices(given, devices.values())
+    launch = {
+        name: None if device.launch_price_usd is None else device.launch_price_usd / device.devices_per_board
+        for name, device in devices.items()
+    }
+    return {**launch, **given}
+
+
+def _every(plan: Plan, case: Case, price: float, goal: str, asked: tuple[Requirement, ...]) -> _Columns:
+    """All combinations of sizes."""
+    parts = []
+    for start in range(0, plan.points, BLOCK):
+        parts.append(_predicted(case, price, plan.grid.at(np.arange(start, min(start + BLOCK, plan.points)))))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _chosen(plan: Plan, case: Case, price: float, goal: str, asked: tuple[Requirement, ...]) -> _Columns:
+    """Those that scipy's differential evolution looks at."""
+    from scipy.optimize import differential_evolution
+
+    lengths = plan.grid.lengths
+    seen: list[_Columns] = []
+
+    def cost(places: NDArray[np.float64]) -> NDArray[np.float64]:
+        index = np.rint(places).astype(np.int64).reshape(len(lengths), -1)
+        columns = _predicted(case, price, plan.grid.at_places(list(index)))
+        seen.append(columns)
+        excess = _excess(case, columns, asked)
+        value = np.log(np.maximum(columns[GOALS[goal]].astype(float), 1e-300)) * (-1 if goal in MOST else 1)
+        return np.where(excess > 0, _FAR + np.minimum(excess, _FAR), value)
+
+    differential_evolution(
+        cost, [(0, length - 1) for length in lengths], integrality=[True] * len(lengths), rng=0,
+        popsize=_POPULATION // len(lengths), maxiter=_GENERATIONS, polish=False, vectorized=True, updating="deferred",
+    )  # fmt: skip
+    return {name: np.concatenate([part[name] for part in seen]) for name in seen[0]}
+
+
+def _predicted(case: Case, price: float, sizes: Mapping[str, NDArray[np.int64]]) -> _Columns:
+    # where the allocator is followed anyhow, `fits` costs nothing more
+    (table,) = predict_settings(
+        case.graph, [case.setting], sizes, memory=True if isinstance(case.setting, Team) else "peak"
+    )
+    count = len(table["total_s"])
+    table.setdefault("throughput", 1 / table["total_s"])
+    table["price"] = np.full(count, price)
+    table["dollars"] = table["price"] / table["throughput"]
+    return {**{name: np.asarray(values) for name, values in sizes.items()}, **table}
+
+
+def _excess(case: Case, columns: _Columns, asked: tuple[Requirement, ...]) -> NDArray[np.float64]:
+    """How far each configuration is from meeting everything, as a sum of logarithms; 0 where it does."""
+    over = np.log(np.maximum(columns["peak_bytes"] / case.setting.capacity, 1.0))
+    if "fits" in columns:
+        over = np.where(columns["fits"], 0.0, np.maximum(over, 1e-12))
+    found: NDArray[np.float64] = sum((r.excess(columns[r.column]) for r in asked), over)
+    return np.where(np.isfinite(columns["total_s"]), found, np.inf)  # what cannot be cut that way is furthest
+
+
+def _best(
+    case: Case, columns: _Columns, goal: str, asked: tuple[Requirement, ...]
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """The best configuration of a case, if there is one, and the one that comes nearest to meeting everything."""
+    values, excess = columns[GOALS[goal]].astype(float) * (-1 if goal in MOST else 1), _excess(case, columns, asked)
+    order = np.argsort(np.where(excess > 0, np.inf, values), kind="stable")
+    order = order[(excess[order] == 0) & np.isfinite(values[order])]
+    for start in range(0, len(order), _TRIED):
+        some = order[start : start + _TRIED]
+        fitting = some[_fits(case, columns, some)]
+        if fitting.size:
+            return _row(case, columns, int(fitting[0])), {}
+    near = int(np.argmin(np.where(excess > 0, excess, np.inf))) if (excess > 0).any() else 0
+    missed = [
+        f"{r.text} by a factor of {np.exp(r.excess(columns[r.column][[near]])[0]):.3g}"
+        for r in asked
+        if r.excess(columns[r.column][[near]])[0] > 0
+    ]
+    over = not columns["fits"][near] if "fits" in columns else columns["peak_bytes"][near] > case.setting.capacity
+    if over or not missed:
+        missed.append("memory")
+    if "problem" in columns and columns["problem"][near]:
+        missed = [str(columns["problem"][near])]
+    found = {**_row(case, columns, near), "misses": ", ".join(missed)}
+    return None, {**found, "misses by": float(excess[near])}
+
+
+def _fits(case: Case, columns: _Columns, some: NDArray[np.int64]) -> NDArray[np.bool_]:
+    if "fits" in columns:
+        return np.asarray(columns["fits"][some])
+    sizes = {name: columns[name][some] for name in case.graph.dims}
+    (table,) = predict_settings(case.graph, [case.setting], sizes, memory=True)
+    return table["fits"] if sizes else np.repeat(table["fits"], len(some))
+
+
+_SHOWN = ("total_s", "low_s", "high_s", "throughput", "peak_bytes", "price", "dollars")
+
+
+def _row(case: Case, columns: _Columns, i: int) -> dict[str, Any]:
+    sizes = {name: int(columns[name][i]) for name in case.graph.dims}
+    numbers = {name: columns[name][i].item() for name in _SHOWN}
+    regime = {"regime": REGIMES[int(columns["regime"][i])]} if "regime" in columns else {}
+    return {**case.labels, **case.graph.sizes, **sizes, **numbers, **regime}
+
+
+def _table(plan: Plan, rows: list[dict[str, Any]], column: str, *, largest_first: bool = False) -> pd.DataFrame:
+    hidden = [axis.name for axis in plan.axes if not axis.shown]
+    frame = pd.DataFrame(rows)
+    if frame.empty:
+        return frame
+    return frame.sort_values(column, ascending=not largest_first, kind="stable", ignore_index=True).drop(columns=hidden)
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    def clean(value: Any) -> Any:
+        return None if isinstance(value, float) and not np.isfinite(value) else value
+
+    return [{str(name): clean(value) for name, value in row.items()} for row in frame.to_dict("records")]

@@ -1,0 +1,84 @@
+"""How much of what a prediction is off by on one device it is off by on another: correlations, each with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+_OPS = (
+    "median over pairs of GPUs of the correlation of ln(measured / predicted) of equal shapes about each GPU's mean, "
+    "benchmarks/transfer_components.py"
+)
+_STEPS = "whole steps of one half of timm's families, benchmarks/transfer_accuracy.py --estimate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """A number of the transfer's statistics."""
+
+    value: float
+    meaning: str
+    source: str
+
+
+def _kernel(value: float, family: str) -> Component:
+    return Component(value=value, meaning=f"correlation of the errors of one {family} kernel on two GPUs", source=_OPS)
+
+
+#: Correlation between two GPUs of a kernel's own error, by family. Library kernels that are told by their shape alone
+#: (convolutions, rows) are as wrong on both; products are not, for the library chooses tiles anew on each GPU.
+KERNEL: Mapping[str, Component] = MappingProxyType(
+    {
+        "attention": _kernel(0.66, "attention"),
+        "convolution": _kernel(0.83, "convolution"),
+        "elementwise": _kernel(0.78, "element-wise"),
+        "normalization": _kernel(0.69, "normalization"),
+        "product": _kernel(0.27, "product"),
+        "serving": _kernel(0.21, "serving library's"),
+        "softmax": _kernel(0.68, "softmax"),
+    }
+)
+OTHER_KERNEL = Component(
+    value=0.66, meaning="the same of other families", source="median of the families that were measured"
+)
+
+_LIKE = {
+    "batched product": "product",
+    "convolution gradient": "convolution",
+    "unusual convolution": "convolution",
+    "decoding": "attention",
+}
+
+
+def of_kernels(family: str) -> float:
+    """The correlation for kernels of a family in any format, one of `model.families`."""
+    return KERNEL.get(family, KERNEL.get(_LIKE.get(family, ""), OTHER_KERNEL)).value
+
+
+#: Correlation of the error that all kernels of a family share on a GPU.
+SHARED_NEAR = Component(value=0.95, meaning="of two GPUs of one architecture", source=_STEPS)
+SHARED_FAR = Component(value=0.9, meaning="of two GPUs of different architectures", source=_STEPS)
+
+#: Correlation of one kernel's error with that of the same operator at another size or in another format.
+OTHER_UNIT = Component(
+    value=0.5, meaning="of kernels that run on another unit or in another format there", source="stated, likewise"
+)
+OTHER_SIZE = Component(
+    value=0.5, meaning="of an operator at other sizes or in another format", source="stated; no measurement tells it"
+)
+
+#: Of the host's times, in ln: how far a host of the same description is from it carries over with the host itself.
+OTHER_HOST = Component(
+    value=0.5, meaning="correlation of the errors of two hosts' CPU times",
+    source="stated: what PyTorch's own code costs is common, the CPU is not; no measurement tells it",
+)  # fmt: skip
+
+#: What a whole network is off by beyond its kernels, the same on every device, in ln.
+NETWORK = Component(value=0.05, meaning="spread of a network's own error, in ln", source=_STEPS)
+
+#: How well two measurements of one step on one device agree, in ln: clocks, drivers, releases.
+MEASURED = Component(
+    value=0.02, meaning="spread of a measured step, in ln",
+    source="timm's steps measured again with a later release of PyTorch; repeats of benchmark scripts 0.1 to 2 %",
+)  # fmt: skip

@@ -1,0 +1,108 @@
+"""Of what a prediction's error consists: independent parts, each with its weight in the step and its spread.
+
+A predicted step is off by ln(measured / predicted) = Σ weight · part. The parts are those of `Prediction.interval`:
+what the kernels of a family share on a device, each kernel's own, and the host's; and one of the network as a whole.
+The step's time is proportional to the times of kernels and host together, so their weights are two shares of one, and
+inputs that are copied the rest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rooflinekit.hardware.host import Host
+from rooflinekit.ir.cost import Cost
+from rooflinekit.model.families import base_of, residuals_of
+from rooflinekit.model.roofline import Timing
+from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.study.transfer.components import NETWORK
+
+_STEP = 1.02  # of the host's times, to see by how much the step follows them
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an error: of a family, of an operator, of the host, of the network."""
+
+    level: str  # "family", "kernel", "host", "network"
+    family: str = ""  # in any format
+    unit: str = ""  # the family in the format that it runs in on this device, by which spreads are kept
+    name: str = ""  # of the first op whose kernel it is; equal shapes count as one
+    cost: Cost | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A part's weight in what is measured, times its spread, in ln."""
+
+    weight: float
+    spread: float
+
+    @property
+    def size(self) -> float:
+        """By how much this part moves the time, one standard deviation, in ln."""
+        return self.weight * self.spread
+
+
+def parts_of(p: Prediction, names: Mapping[str, str] | None = None) -> dict[Part, Loaded]:
+    """The parts of a whole step's error. names: of ops, the op whose kernel counts as theirs (see `leaders`)."""
+    host = host_weight(p)
+    kernels = max(0.0, 1.0 - host - p.terms()["input"] / p.total_s) if p.total_s else 0.0
+    found = {part: replace(one, weight=one.weight * kernels) for part, one in kernel_parts(p, names).items()}
+    if host:
+        found[Part("host")] = Loaded(weight=host, spread=p.host.spread)
+    found[Part("network")] = Loaded(weight=1.0, spread=NETWORK.value)
+    return found
+
+
+def kernel_parts(
+    p: Prediction, names: Mapping[str, str] | None = None, timings: Sequence[Timing] | None = None
+) -> dict[Part, Loaded]:
+    """The parts of the kernels' error, or of some kernels' of the step, by their shares of these kernels' time."""
+    names = leaders(p) if names is None else names
+    timings = p.timings if timings is None else timings
+    total = sum(timing.total_s for timing in timings)
+    weights: dict[Part, float] = defaultdict(float)
+    for timing in timings:
+        kernel = timing.kernel
+        share = timing.total_s / total
+        family, unit = base_of(kernel), residuals_of(kernel, p.machine)
+        weights[Part("family", family, unit)] += share
+        weights[Part("kernel", family, unit, names.get(kernel.name, kernel.name), kernel.cost)] += share
+    spreads = p.machine.constants.spreads
+    return {
+        part: Loaded(
+            weight=weight, spread=spreads[part.unit].shared if part.level == "family" else spreads[part.unit].kernel
+        )
+        for part, weight in weights.items()
+    }
+
+
+def leaders(p: Prediction) -> dict[str, str]:
+    """For each kernel's name that of the first with the same work, which is as wrong."""
+    first: dict[tuple[str, str, Cost], str] = {}
+    return {
+        timing.kernel.name: first.setdefault(
+            (residuals_of(timing.kernel, p.machine), timing.kernel.kind, timing.kernel.cost), timing.kernel.name
+        )
+        for timing in p.timings
+    }
+
+
+def host_weight(p: Prediction) -> float:
+    """By what share of 1 % the step grows when the host's times grow by 1 %."""
+    if p.machine.device.kind == "cpu" or not p.timeline.idle_s:
+        return 0.0
+    slower = predict_graph(p.graph, p.machine, scaled(p.host, _STEP), p.execution)
+    return min(1.0, max(0.0, (slower.total_s / p.total_s - 1) / (_STEP - 1)))
+
+
+def scaled(host: Host, factor: float) -> Host:
+    """A host all of whose times are so many times as long; its bandwidths stay."""
+    times = ("launch", "launch_latency", "sync", "step", "compiled_launch", "guards", "graph_launch")
+    changed = {name: getattr(host, name) * factor for name in times}
+    return host.model_copy(
+        update={**changed, "dispatch": {name: seconds * factor for name, seconds in host.dispatch.items()}}
+    )

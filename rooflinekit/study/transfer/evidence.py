@@ -1,0 +1,123 @@
+"""What was measured of a step on the device at hand, as far as it says something of the same step elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rooflinekit.calibrate.run_record import ProfiledOp
+from rooflinekit.errors import InputError
+from rooflinekit.model.roofline import Timing
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.study.profile.matching import OpTime, kind_of, match, op_name
+from rooflinekit.study.profile.profile import Profile
+from rooflinekit.study.profile.validation import Validation
+from rooflinekit.study.transfer.errors_of import Loaded, Part, kernel_parts, parts_of
+from rooflinekit.study.transfer.posterior import Seen
+from rooflinekit.units import format_quantity
+
+_MOST = 400  # measured ops that are looked at one by one, the longest
+_OP_NOISE = 0.05  # in ln, of one op's time in a trace: the profiler, clocks; stated
+_BEYOND = math.log(1e4)  # a measured time so far from its prediction is of something else
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """A measured step: its wall time, its ops where they were seen, and where all that comes from."""
+
+    source: str  # in words
+    seconds: float | None = None  # of a step; None where only kernels were measured
+    ops: tuple[ProfiledOp, ...] = ()
+    matched: tuple[OpTime, ...] = ()  # by somebody else already
+    device: str = ""  # the specification's name, or how the driver calls it; "" where it does not say
+
+    @classmethod
+    def of(cls, measured: object) -> Evidence:
+        """A number of seconds, a Profile, a Validation, or a mapping from kinds of op to seconds on the device.
+
+        Raises InputError for something else.
+        """
+        if isinstance(measured, Evidence):
+            return measured
+        if isinstance(measured, Profile):
+            if not measured.on_gpu:
+                raise InputError(f"{measured.file}: the trace holds no kernels; record it with ProfilerActivity.CUDA")
+            return cls(
+                source=f"the trace {measured.file}", seconds=measured.wall_s, ops=measured.ops, device=measured.device
+            )
+        if isinstance(measured, Validation):
+            return cls(
+                source=f"a measurement on {measured.device}", seconds=measured.measured_s, matched=measured.ops,
+                device=measured.device,
+            )  # fmt: skip
+        if isinstance(measured, Mapping):
+            return cls(source=f"times of {len(measured)} kinds of op", ops=tuple(_calls(measured)))
+        if isinstance(measured, bool) or not isinstance(measured, int | float):
+            raise InputError(
+                f"measured: expected seconds, a Profile, a Validation or seconds by kind of op; got {measured!r:.80}"
+            )
+        if not (math.isfinite(measured) and measured > 0):
+            raise InputError(f"measured: expected a time above 0 seconds; got {measured!r}")
+        return cls(source=f"a measured step of {format_quantity(float(measured), 's')}", seconds=float(measured))
+
+    def seen(self, p: Prediction, names: Mapping[str, str]) -> list[Seen]:
+        """What this says of the prediction's parts. Raises InputError where it cannot be of the predicted step."""
+        found: list[Seen] = []
+        if self.seconds is not None:
+            found.append(Seen(ln=self._ln(self.seconds, p), parts=parts_of(p, names)))
+        ops = self.matched or (match(self.ops, p.timings) if self.ops else ())
+        found += _by_op(ops, p, names)
+        if not found:
+            raise InputError(
+                f"{self.source}: none of its ops is one of {p.graph_name}; name the network, batch and execution that "
+                "were measured, or give the time of a step"
+            )
+        return found
+
+    def _ln(self, seconds: float, p: Prediction) -> float:
+        ln = math.log(seconds / p.total_s)
+        if abs(ln) > _BEYOND:
+            times = max(seconds / p.total_s, p.total_s / seconds)
+            raise InputError(
+                f"{self.source}: {format_quantity(seconds, 's')} is {times:.0e} "
+                f"times off the {format_quantity(p.total_s, 's')} predicted for {p.graph_name} on {p.machine.name}: it "
+                "is of another network, batch or unit"
+            )
+        return ln
+
+
+def _calls(measured: Mapping[object, object]) -> Iterator[ProfiledOp]:
+    for name, seconds in measured.items():
+        if not isinstance(name, str) or isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise InputError(
+                f"measured: expected seconds by kind of op, such as {{'aten::addmm': 1e-3}}; got {name!r:.80}"
+            )
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise InputError(f"measured: {name}: expected a time above 0 seconds; got {seconds!r}")
+        yield ProfiledOp(name=name, depth=0, seconds=float(seconds))
+
+
+def _by_op(ops: Sequence[OpTime], p: Prediction, names: Mapping[str, str]) -> list[Seen]:
+    """Each matched op, or kind of op: equal work counts as one measurement, in the mean."""
+    by_name: dict[str, list[Timing]] = defaultdict(list)
+    by_kind: dict[str, list[Timing]] = defaultdict(list)
+    for timing in p.timings:
+        by_name[op_name(timing.kernel.name)].append(timing)
+        by_kind[kind_of(timing.kernel.kind)].append(timing)
+    alike: dict[frozenset[Part], list[tuple[float, float, Mapping[Part, Loaded]]]] = defaultdict(list)
+    for op in sorted((op for op in ops if op.measured_s > 0 and op.predicted_s > 0), key=lambda op: -op.measured_s):
+        timings = by_name[op.name] if op.name in by_name else by_kind.get(op.kind, [])
+        ln = math.log(op.measured_s / op.predicted_s)
+        if timings and abs(ln) < _BEYOND:
+            parts = kernel_parts(p, names, timings)
+            alike[frozenset(parts)].append((ln, op.measured_s, parts))
+    found = [
+        Seen(
+            ln=sum(ln * s for ln, s, _ in group) / sum(s for _, s, _ in group), parts=group[0][2],
+            noise=_OP_NOISE / math.sqrt(len(group)),
+        )
+        for group in alike.values()
+    ]  # fmt: skip
+    return found[:_MOST]

@@ -1,0 +1,105 @@
+"""What measurements on one device say of a step on another: parts of errors, jointly normal, given what was seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rooflinekit.calibrate.fits import architecture_of
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.study.transfer.components import (
+    MEASURED,
+    OTHER_HOST,
+    OTHER_SIZE,
+    OTHER_UNIT,
+    SHARED_FAR,
+    SHARED_NEAR,
+    of_kernels,
+)
+from rooflinekit.study.transfer.errors_of import Loaded, Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One measurement on the source: what it was off by, and of which parts that consists."""
+
+    ln: float  # ln(measured / predicted)
+    parts: Mapping[Part, Loaded]
+    noise: float = MEASURED.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """What the prediction on the target is off by, in ln: where it is expected, how wide, and how wide it was."""
+
+    mean: float
+    spread: float
+    before: float
+    by_part: Mapping[str, float]  # of the mean, by family, "host" and "network"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kinship:
+    """How alike two settings are, part by part."""
+
+    same_device: bool
+    near: bool  # of one architecture
+    same_host: bool
+
+    @classmethod
+    def of(cls, source: Prediction, target: Prediction) -> Kinship:
+        """Of two predictions."""
+        a, b = source.machine.device, target.machine.device
+        return cls(
+            same_device=a == b,
+            near=architecture_of(a) == architecture_of(b),
+            same_host=source.host == target.host,
+        )
+
+    def correlation(self, source: Part, target: Part) -> float:
+        """Of a part on the source with one on the target; 0 where they have nothing in common."""
+        if (source.level, source.family, source.name) != (target.level, target.family, target.name):
+            return 0.0
+        if source.level == "host":
+            return 1.0 if self.same_host else OTHER_HOST.value
+        unit = 1.0 if source.unit == target.unit else OTHER_UNIT.value
+        if source.level == "family":
+            return unit if self.same_device else unit * (SHARED_NEAR if self.near else SHARED_FAR).value
+        if source.level == "kernel":
+            alike = 1.0 if self.same_device else of_kernels(source.family)
+            return unit * alike * (1.0 if source.cost == target.cost else OTHER_SIZE.value)
+        return 1.0
+
+
+def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> Posterior:
+    """The target's error given what was seen: the mean and the spread of a normal distribution under a condition."""
+    total = sum(one.size**2 for one in target.values())
+    # A plain prediction's interval has no part of the network's; what was seen never widens it.
+    before = math.sqrt(sum(one.size**2 for part, one in target.items() if part.level != "network"))
+    parts = list(dict.fromkeys(part for one in seen for part in one.parts))
+    place = {part: i for i, part in enumerate(parts)}
+    loads = np.zeros((len(seen), len(parts)))
+    for row, one in enumerate(seen):
+        for part, loaded in one.parts.items():
+            loads[row, place[part]] = loaded.size
+    covariance = loads @ loads.T + np.diag([one.noise**2 for one in seen])
+    crossed = np.zeros(len(parts))
+    kindred: dict[tuple[str, str, str], list[tuple[Part, Loaded]]] = {}
+    for part, loaded in target.items():
+        kindred.setdefault((part.level, part.family, part.name), []).append((part, loaded))
+    for part, column in place.items():
+        for other, loaded in kindred.get((part.level, part.family, part.name), ()):
+            crossed[column] += kin.correlation(part, other) * loaded.size
+    weights = np.linalg.solve(covariance, np.array([one.ln for one in seen]))
+    moved = crossed * (loads.T @ weights)
+    known = loads @ crossed
+    removed = float(known @ np.linalg.solve(covariance, known))
+    by_part: dict[str, float] = {}
+    for part, column in place.items():
+        name = part.family or part.level
+        by_part[name] = by_part.get(name, 0.0) + float(moved[column])
+    left = math.sqrt(max(total - removed, 0.0))
+    return Posterior(mean=float(moved.sum()), spread=min(left, before), before=before, by_part=by_part)

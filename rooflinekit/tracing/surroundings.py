@@ -1,0 +1,134 @@
+"""The process as a trace needs it, and afterwards as it was: torch's defaults, modes and flags, its patched functions.
+
+A model may change any of them in its forward pass, and fail before it puts them back.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.nn import functional
+from torch.nn.modules import module as torch_modules
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode
+
+_lock = [threading.RLock()]
+
+
+def _fresh_lock() -> None:
+    """A child process has none of the threads that may hold the lock."""
+    _lock[0] = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_fresh_lock)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Traces of other threads wait until this one is over: each replaces functions of torch for the whole process."""
+    with _lock[0]:
+        yield
+
+
+overrides: Any = torch.overrides
+
+#: Functions of torch that models replace: put back where they are others afterwards.
+_PATCHED: tuple[Any, ...] = (nn.Module, torch.Tensor, functional, torch.autograd)
+_HOOKS = [name for name in vars(torch_modules) if name.startswith("_global_") and name.endswith("_hooks")]
+
+
+def _attribute(place: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    return (lambda: getattr(place, name)), (lambda value: setattr(place, name, value))
+
+
+_Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
+
+
+def _settings() -> tuple[_Setting, ...]:
+    """How each setting of the process is read, and set."""
+    cuda: Any = torch.backends.cuda
+    deterministic = torch.are_deterministic_algorithms_enabled, torch.is_deterministic_algorithms_warn_only_enabled
+    return (
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (torch.is_grad_enabled, torch.set_grad_enabled),
+        (
+            lambda: tuple(read() for read in deterministic),
+            lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
+        ),
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        (torch.get_num_threads, torch.set_num_threads),
+        (cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
+        (cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
+        (cuda.math_sdp_enabled, cuda.enable_math_sdp),
+        (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
+        *(_attribute(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "enabled")),
+    )
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Outer modes that a trace cannot run in are switched off; settings, hooks and functions of torch are kept.
+
+    Anomaly mode looks at gradients' numbers, inference mode has tensors of its own kind, another fake mode takes the
+    fakes for its own, and a default device elsewhere would place new tensors beside the fake ones.
+    """
+    settings = [(read, write, read()) for read, write in _settings()]
+    hooks = [(getattr(torch_modules, name), dict(getattr(torch_modules, name))) for name in _HOOKS]
+    functions = [(place, dict(vars(place))) for place in _PATCHED]
+    anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    device = _default_device()
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(unset_fake_temporarily())
+            stack.enter_context(torch.inference_mode(False))
+            if any(isinstance(mode, DeviceContext) for mode in overrides._get_current_function_mode_stack()):
+                stack.enter_context(torch.device("cpu"))
+            torch.autograd.set_detect_anomaly(False)
+            depth = _depth()
+            try:
+                yield
+            finally:
+                while _depth()[0] > depth[0]:
+                    overrides._pop_mode()
+                while _depth()[1] > depth[1]:
+                    _pop_mode()
+                if _default_device() is not device:
+                    torch.set_default_device(None if device is None else device.device)
+    finally:
+        for place, before in functions:
+            _put_back(place, before)
+        for registered, content in hooks:
+            if registered != content:
+                registered.clear()
+                registered.update(content)
+        for read, write, was in settings:
+            if read() != was:
+                write(was)
+        torch.autograd.set_detect_anomaly(*anomaly)
+
+
+def _depth() -> tuple[int, int]:
+    """How many modes there are: of functions, and of dispatch."""
+    return len(overrides._get_current_function_mode_stack()), len(_get_current_dispatch_mode_stack())
+
+
+def _put_back(place: Any, before: dict[str, Any]) -> None:
+    """The attributes as they were; what was added stays, for a library may have been imported, if it hides nothing."""
+    for name in [name for name in vars(place) if name not in before]:
+        if any(name in vars(base) for base in getattr(place, "__mro__", ())[1:]):
+            delattr(place, name)
+    for name, value in before.items():
+        if vars(place).get(name) is not value:
+            setattr(place, name, value)
+
+
+def _default_device() -> DeviceContext | None:
+    """What `torch.set_default_device` keeps."""
+    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)

@@ -1,0 +1,421 @@
+"""The command line, as a user meets it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(7200, 2))
+
+def make():
+    return Net()
+
+number = 3
+
+def broken():
+    raise KeyError("lost")
+"""
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    (tmp_path / "net.py").write_text(NET)
+    return f"{tmp_path}/net.py"
+
+
+COMMON = ("--input", "batch,3,32,32", "--gpu", "nvidia-l4")
+
+
+def test_predict_prints_a_column_a_gpu(run, net) -> None:
+    result = run("predict", f"{net}:Net", *COMMON, "--gpu", "A100-SXM4-80GB", "--batch", 8, "--by", "kind")
+    assert (result.status, result.err) == (0, "")
+    assert "Net, inference, batch 8, eager" in result.out
+    assert "nvidia-l4" in result.out
+    assert "nvidia-a100-sxm4-80gb, by kind" in result.out
+    assert "aten.convolution" in result.out
+    assert "0 by default" in result.out
+
+
+def test_predict_json_is_only_json(run, net) -> None:
+    result = run(
+        "predict",
+        f"{net}:make",
+        *COMMON,
+        "--batch=8",
+        "--json",
+        "--by",
+        "module",
+        "--mode",
+        "training",
+        "--optimizer",
+        "sgd",
+    )
+    (document,) = json.loads(result.out)["predictions"]
+    assert document["device"] == "nvidia-l4"
+    assert document["mode"] == "training"
+    assert {row["module"] for row in document["by"]} == {"0", "1", "3", ""}
+    assert sum(document["terms"].values()) == pytest.approx(document["total_s"])
+
+
+def test_sizes_may_be_given_in_three_ways(run, net) -> None:
+    ways = [("--batch", 8), ("--batch=8",), ("--size", "batch=8")]
+    results = [run("predict", f"{net}:Net", *COMMON, *way, "--json").out for way in ways]
+    assert results[0] == results[1] == results[2]
+
+
+def test_explain_and_plot(run, net, tmp_path) -> None:
+    result = run("explain", f"{net}:Net", f"{net}:make", *COMMON, "--batch", 8, "--plot", tmp_path / "w.svg")
+    assert result.status == 0
+    assert "as many FLOP as" in result.out
+    assert (tmp_path / "w.svg").read_text().startswith("<?xml")
+    for name in ("figure.pdf", "figure.svg", "figure.png"):
+        result = run("plot", f"{net}:Net", *COMMON, "--batch", 8, "--out", tmp_path / name)
+        assert (result.status, result.err) == (0, "")
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--gup", "l4", "--batch", "8"), "unknown option or argument '--gup'; did you mean '--gpu'?"),
+        (
+            ("--gpu", "l4", "--batch", "8", "--autocst", "fp16"),
+            "unknown option or argument '--autocst'; did you mean '--autocast'?",
+        ),
+        (("--gpu", "l4", "--bacth", "8"), "unknown option or argument '--bacth'; did you mean '--batch'?"),
+    ],
+)
+def test_a_misspelled_option_is_named_first(run, net, options, message) -> None:
+    result = run("predict", f"{net}:Net", "-i", "batch,3,32,32", *options)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(f"rooflinekit: {message}")
+
+
+def test_explain_one_network_on_two_gpus_or_in_two_ways(run, net, tmp_path) -> None:
+    common = ("explain", f"{net}:Net", "-i", "batch,3,32,32", "--gpu", "l4")
+    gpus = run(*common, "--batch", 8, "--gpu", "t4", "--plot", tmp_path / "w.svg")
+    assert (gpus.status, gpus.err) == (0, "")
+    assert "differ in device" not in gpus.out
+    behind = run(*common, "--batch", 8, "--gpu", "t4", "--details")
+    assert "differ in device (nvidia-l4 against nvidia-t4)" in behind.out
+    for change, labels in (("batch=64", ["batch 8", "batch 64"]), ("execution=eager,compiled", ["eager", "compiled"])):
+        (found,) = json.loads(run(*common, "--batch", 8, "--compare", change, "--json").out)["explanations"]
+        assert found["labels"] == labels
+        assert sum(found["terms"].values()) == pytest.approx(found["b_s"] - found["a_s"])
+        assert sum(found["underuse"].values()) == pytest.approx(found["terms"]["underuse"])
+        assert sum(found["a"]["underuse"].values()) == pytest.approx(found["a"]["terms"]["underuse"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "nothing to compare: give a second TARGET, a second --gpu, or --compare, such as batch=64"),
+        (("--compare", "batch=1,2"), "--compare batch=1,2: expected one other way to run it, such as batch=64; got 2"),
+        (("--batch", "4"), "--batch is given twice; to compare two values, --compare batch=… takes the other"),
+        (("--compare", "batch=1", "x.py:B"), "--compare changes one network: leave it or TARGET_B out"),
+        (("--bacth", "4"), "unknown option or argument '--bacth'; did you mean '--batch'?; the sizes of --input are "),
+        (("--gpu", "t4", "--gpu", "p4", "--plot", "w.svg"), "--plot draws one waterfall; got 2 pairs of GPUs"),
+    ],
+)
+def test_explain_says_what_is_missing_or_too_much(run, net, options, message) -> None:
+    result = run("explain", f"{net}:Net", "-i", "batch,3,32,32", "--gpu", "l4", "--batch", "8", *options)
+    assert result.status == 2
+    assert result.err.startswith(f"rooflinekit: {message}")
+
+
+def test_devices(run) -> None:
+    assert "nvidia-h200-sxm-141gb" in run("devices").out
+    one = run("devices", "L4").out
+    assert "nvidia-l4: NVIDIA L4" in one
+    assert "passed: vector_peak.fp32" in one
+    names = {device["name"] for device in json.loads(run("devices", "--json").out)["devices"]}
+    assert {"nvidia-t4", "amd-mi300x"} <= names
+    assert json.loads(run("devices", "l4", "--json").out)["checks"][0]["status"] == "passed"
+
+
+L4 = (ROOT / "gpu_specs" / "nvidia-l4.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            L4.replace("bandwidth: 300 GB/s", "bandwidth: 300 GB/s\n  bandwidth: 300 GB/s", 1),
+            "key 'bandwidth' is written twice",
+        ),
+        (L4.replace("bandwidth: 300 GB/s", "bandwidth: 300", 1), "dram: bandwidth: expected a quantity in B/s"),
+        (L4.replace("fp16: 121.2 TFLOP/s", "fp16: 242.4 TFLOP/s", 1), "sparsity"),
+        (L4.replace("sm_count", "sm_cuont", 1), "sm_cuont: unknown key; did you mean 'sm_count'?"),
+    ],
+)
+def test_a_bad_specification_is_one_line(run, net, tmp_path, text, message) -> None:
+    assert text != L4
+    path = tmp_path / "bad.yaml"
+    path.write_text(text, encoding="utf-8")
+    for args in (("devices", path), ("predict", f"{net}:Net", "-i", "8,3,32,32", "--gpu", path)):
+        result = run(*args)
+        assert (result.status, result.out) == (2, "")
+        assert result.err.count("\n") == 1
+        assert message in result.err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--gpu", "nvidia-a10x", "-i", "8,3,32,32"), "unknown device 'nvidia-a10x'; did you mean 'nvidia-a10'"),
+        (("--gpu", "a100", "-i", "8,3,32,32"), "'a100' may be nvidia-a100-pcie-40gb, "),
+        (("--gpu", "{tmp}", "-i", "8,3,32,32"), "is a directory; expected a YAML file"),
+        (("--gpu", "{tmp}/no.yaml", "-i", "8,3,32,32"), "no such file"),
+        (("--gpu", "l4"), "--input is missing"),
+        (("-i", "8,3,32,32"), "--gpu is missing"),
+        (("--gpu", "l4", "-i", "batch,3,32,32"), "no number is given for size 'batch': add batch=… (--batch … on the command"),
+        (("--gpu", "l4", "-i", "batch,3,32,32", "--batch", "0"), "size 'batch': expected a positive integer; got 0"),
+        (("--gpu", "l4", "-i", "batch,3,32,32", "--batch", "-4"), "size 'batch': expected a positive integer; got -4"),
+        (("--gpu", "l4", "-i", "batch,3,32,32", "--batch", "many"), "--batch: expected a positive integer; got 'many'"),
+        (("--gpu", "l4", "-i", "batch,3,32,32", "--batch"), "--batch: expected a positive integer; got ''"),
+        (("--gpu", "l4", "-i", "batch,3,32,32", "--bach", "4"), "unknown option or argument '--bach'; did you mean '--batch'?"),
+        (("--gpu", "l4", "-i", "batch,3,32,32", "--size", "batch"), "--size 'batch': expected NAME=VALUE"),
+        (("--gpu", "l4", "-i", "8,,32"), "input '8,,32': expected sizes separated by commas"),
+        (("--gpu", "l4", "-i", "8,3,32,32:float31"), "unknown number format 'float31'; did you mean 'float"),
+        (("--gpu", "l4", "-i", "8,3.5,32"), "size '3.5' is no name"),
+        (("--gpu", "l4", "-i", "8,0,32"), "expected a positive size; got 0"),
+        (("--gpu", "l4", "-i", "8,4,32,32"), "to have 3 channels, but got 4 channels"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--mode", "train"), "--mode 'train': expected 'inference' or 'training'"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--optimizer", "sgd"), "--optimizer belongs to --mode training"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--mode", "training", "--optimizer", "adamx"), "torch.optim has no optimizer 'adamx'; did you mean 'Adam"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--sync", "all"), "execution sync 'all': expected 'none' or 'step' or 'op'"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--by", "layer"), "--by 'layer': expected 'module' or 'kind'"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--dtype", "float8_e4m3fn"), "products in 8 bits are ops of their own"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--host", "generic-servr"), "unknown host 'generic-servr'; the hosts are desktop-2020, generic-cloud, generic-desktop, generic-server, unnamed, xeon-server-2018"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--plot", "{tmp}/figure.bmp"), ".bmp"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--plot", "{tmp}/no/figure.pdf"), "figure.pdf"),
+    ],
+)  # fmt: skip
+def test_wrong_use_is_one_line_and_status_2(run, net, tmp_path, args, message) -> None:
+    result = run("predict", f"{net}:Net", *(arg.format(tmp=tmp_path) for arg in args))
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("rooflinekit: ")
+    assert result.err.count("\n") == 1
+    assert message in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("{net}:Nett", "has no 'Nett'; did you mean 'Net'?"),
+        ("{net}:number", "expected a module, a class of modules or a factory without arguments; got int"),
+        ("{net}:broken", "cannot be built (net.py:14): KeyError: 'lost'"),
+        ("{tmp}:Net", "is a directory; expected a Python file"),
+        ("{tmp}/no.py:Net", "no such file"),
+        ("no_such_package.models:Net", "cannot be imported: No module named 'no_such_package'"),
+        ("resnet50", "target 'resnet50': expected 'timm:resnet50'"),
+        ("timm:resnet5O", "timm has no model 'resnet5O'; did you mean 'resnet50'"),
+        ("transformers:GPT3LMHeadModel", "transformers has no model 'GPT3LMHeadModel'; did you mean 'GPT2LMHeadModel'"),
+        ("transformers:{tmp}/no.json", "no.json: cannot be read: No such file or directory"),
+    ],
+)
+def test_a_wrong_target_is_one_line_and_status_2(run, net, tmp_path, target, message) -> None:
+    result = run("predict", target.format(net=net, tmp=tmp_path), "-i", "8,3,32,32", "--gpu", "l4")
+    assert (result.status, result.out) == (2, "")
+    assert result.err.count("\n") == 1
+    assert message in result.err
+
+
+def test_unknown_commands_and_options(run) -> None:
+    assert run("predikt").err.startswith("rooflinekit: No such command 'predikt'")
+    assert run("devices", "--jsn").status == 2
+    assert run("predict").err == "rooflinekit: Missing argument 'TARGET'.\n"
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m rooflinekit devices --json | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("command", ["devices --json", "devices", "--version"])
+def test_output_that_cannot_be_written_is_one_line(command: str) -> None:
+    command = f"{sys.executable} -m rooflinekit {command} > /dev/full"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=ROOT, check=False)
+    message = "rooflinekit: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, message)
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/full"])
+def test_a_device_is_no_output_file(run, net, tmp_path, device) -> None:
+    calls = {
+        "x.svg": ("plot", f"{net}:Net", "-i", "8,3,32,32", "--gpu", "l4"),
+        "x.html": ("report", f"{net}:Net", "-i", "8,3,32,32", "--gpu", "l4"),
+        "x.csv": ("sweep", f"{net}:Net", "-i", "batch,3,32,32", "--batch", "1,2", "--gpu", "l4"),
+        "x.yaml": ("specs", "new", "--from", "nvidia-l4", "--name", "mine", "--force"),
+    }
+    for name, arguments in calls.items():
+        place = tmp_path / name
+        place.symlink_to(device)
+        found = run(*arguments, "--out", place)
+        message = f"rooflinekit: {place}: is no file but a device or pipe; choose another name\n"
+        assert (found.status, found.out, found.err) == (2, "", message)
+        assert place.is_symlink()
+
+
+def test_progress_goes_to_a_terminal_alone(net) -> None:
+    command = [sys.executable, "-m", "rooflinekit", "predict", f"{net}:Net", "-i", "8,3,32,32", "--gpu", "l4", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "TERM": "xterm"})
+    assert done.stderr == ""
+    json.loads(done.stdout)
+
+
+def test_execution_decides_which_kernels_run(run, tmp_path) -> None:
+    # Without a convolution, around which torch.compile adds copies to another layout.
+    (tmp_path / "plain.py").write_text(
+        "from torch import nn\nnet = nn.Sequential(nn.Linear(32, 8), nn.Tanh(), nn.ReLU())\n"
+    )
+    arguments = ("predict", f"{tmp_path}/plain.py:net", "-i", "8,32", "--gpu", "l4", "--json")
+    found = {
+        backend: json.loads(run(*arguments, "--execution", backend).out)["predictions"][0]
+        for backend in ("eager", "compiled", "cuda-graph", "reduce-overhead")
+    }
+    counts = {backend: one["kernels"] for backend, one in found.items()}
+    assert counts["compiled"] < counts["cuda-graph"] == counts["eager"]
+    assert counts["reduce-overhead"] == counts["compiled"] + 1  # the input is copied to where the graph reads it
+    assert found["reduce-overhead"]["execution"]["backend"] == "reduce-overhead"
+    assert found["reduce-overhead"]["execution"]["sync"] == "step"
+    assert found["cuda-graph"]["cpu_s"] < found["eager"]["cpu_s"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--execution", "compile"),
+            "execution backend 'compile': expected 'eager' or 'compiled' or 'cuda-graph' or 'reduce-overhead' or "
+            "'max-autotune' or 'max-autotune-no-cudagraphs' or 'cudagraphs' or 'aot-eager'; did you mean 'compiled'?",
+        ),
+        (
+            ("--compare", "execution"),
+            "--compare 'execution': expected NAME=VALUE,…, such as execution=eager,compiled",
+        ),
+        (("--compare", "batch=1,x"), "--compare batch: expected a positive integer; got 'x'"),
+        (
+            ("--compare", "batch=1", "--compare", "batch=2"),
+            "--compare 'batch' is given twice; put its values into one, separated by commas",
+        ),
+        (("--compare", "channels-last=maybe"), "--compare channels-last: expected yes or no; got 'maybe'"),
+        (
+            ("--compare", "bach=1"),
+            "compare: expected execution, autocast, channels_last; got 'bach'",
+        ),
+        (
+            ("--largest-batch",),
+            "--largest-batch: no size of --input is named batch, as in --input batch,3,224,224 --batch 32",
+        ),
+        (("--autocast", "int8"), "autocast: expected 'float16' ('fp16'), 'bfloat16' ('bf16') or None; got 'int8'"),
+        (("--like", "new"), "like: expected a release of PyTorch from 1.0 on, such as '1.12' or '2.4'; got 'new'"),
+        (
+            ("--like", "1.12", "--execution", "compiled"),
+            "execution 'compiled': PyTorch 1.12 has no torch.compile, which came with 2.0; choose 'eager' or "
+            "'cuda-graph', or a later release",
+        ),
+        (
+            ("--copy", "pageable", "--non-blocking"),
+            "execution non_blocking with copy 'pageable': only copies from 'pinned' memory run beside the CPU",
+        ),
+        (("--loader-rate", "-1"), "execution loader_rate: expected samples a second above 0; got -1.0"),
+        (("--loss", "cross_entropy"), "--loss belongs to --mode training"),
+        (
+            ("--mode", "training", "--target", "8"),
+            "--target is handed to the loss: name one, such as --loss cross_entropy",
+        ),
+        (
+            ("--mode", "training", "--loss", "mse_los"),
+            "torch.nn.functional has no loss 'mse_los'; did you mean 'mse_loss' or 'huber_loss' or 'l1_loss'?",
+        ),
+        (
+            ("--mode", "training", "--loss", "mse_loss", "--target", "y=8"),
+            "--target y=…: targets have no names; they are handed over in their order",
+        ),
+        (
+            ("--execution", "cuda-graph", "--sync", "op"),
+            "execution sync 'op': a CUDA graph ('cuda-graph') runs as a whole; choose 'step' or 'none', or execution "
+            "'eager' or 'compiled'",
+        ),
+    ],
+)
+def test_wrong_executions_are_one_line(run, net, options, message) -> None:
+    result = run("predict", f"{net}:Net", "-i", "8,3,32,32", "--gpu", "l4", *options)
+    assert (result.status, result.out, result.err) == (2, "", f"rooflinekit: {message}\n")
+
+
+# --- constants of one's own -------------------------------------------------------------------------------------------
+
+
+def test_a_fit_by_file(run, net, tmp_path) -> None:
+    fit = tmp_path / "mine.fit.yaml"
+    fit.write_text(
+        "schema: 2\nname: nvidia-l4\nconstants:\n  memory_share: {value: 0.5, stderr: 0.01, source: me}\nspreads: {}\n"
+    )
+    shipped, mine, both = (
+        json.loads(run("predict", f"{net}:Net", *COMMON, "--batch", 8192, "--json", *more).out)["predictions"]
+        for more in ((), ("--constants", fit), ("--constants", fit, "--gpu", "nvidia-a100-sxm4-80gb"))
+    )
+    assert mine[0]["total_s"] > shipped[0]["total_s"]  # half of the bandwidth
+    assert (mine[0]["constants"], both[0]["total_s"]) == ("nvidia-l4", mine[0]["total_s"])
+    assert both[1]["constants"] == "nvidia-a100-sxm4-80gb"  # the file is of one of the two
+    refused = run("predict", f"{net}:Net", "--input", "2,3,32,32", "--gpu", "nvidia-t4", "--constants", fit)
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err == (
+        f"rooflinekit: {fit}: holds constants of 'nvidia-l4', not of 'nvidia-t4'; name a fit of that device, or none for "
+        "the constants that are shipped\n"
+    )
+    fit.write_text("constants: [")
+    broken = run("predict", f"{net}:Net", *COMMON, "--batch", 2, "--constants", fit)
+    assert broken.err.startswith(f"rooflinekit: {fit}: line 2: not valid YAML: ")
+    assert broken.err.count("\n") == 1
+
+
+def test_a_training_step_in_all_its_words(run, net) -> None:
+    words = ("--mode", "training", "--optimizer", "SGD", "--loss", "cross_entropy", "--target", "batch:int64")
+    options = ("--autocast", "bf16", "--channels-last", "--like", "1.13", "--copy", "pinned", "--loader-rate", 100)
+    result = run("predict", f"{net}:Net", *COMMON, "--batch", 8, *words, *options, "--json")
+    (found,) = json.loads(result.out)["predictions"]
+    assert (found["autocast"], found["channels_last"], found["like"]) == ("bfloat16", True, "1.13")
+    assert found["execution"]["copy"] == "pinned"
+    assert found["total_s"] == pytest.approx(8 / 100)  # the loader's pace
+    assert sum(found["terms"].values()) == pytest.approx(found["total_s"])
+
+
+def test_compare_and_largest_batch(run, net) -> None:
+    ways = ("--compare", "execution=eager,compiled", "--compare", "autocast=none,fp16", "--compare", "batch=8,16")
+    result = run("predict", f"{net}:Net", *COMMON, "--batch", 8, *ways, "--largest-batch", "--json")
+    (found,) = json.loads(result.out)["predictions"]
+    assert len(found["compare"]) == 8
+    assert found["compare"][0]["speedup"] == 1
+    assert found["compare"][0]["total_s"] == found["total_s"]
+    assert found["largest_batch"] > 16
+    printed = run("predict", f"{net}:Net", *COMMON, "--batch", 8, *ways, "--largest-batch").out
+    assert "in other ways, for as many samples" in printed
+    assert f"largest batch{found['largest_batch']:>26}".split() == next(
+        line.split() for line in printed.splitlines() if "largest batch" in line
+    )
+
+
+def test_predict_writes_a_time_line_of_every_gpu(run, net, tmp_path) -> None:
+    file = tmp_path / "step.json"
+    result = run("predict", f"{net}:Net", *COMMON, "--gpu", "A100-SXM4-80GB", "--batch", 8, "--trace", file)
+    assert (result.status, result.err) == (0, "")
+    assert result.out.endswith(f"time line written to {file}; ui.perfetto.dev opens it\n")
+    assert {event["pid"] for event in json.loads(file.read_text())["traceEvents"]} == {1, 2}
+    wrong = run("predict", f"{net}:Net", *COMMON, "--batch", 8, "--trace", tmp_path / "step.txt")
+    assert wrong.status == 2
+    assert wrong.err == f"rooflinekit: {tmp_path}/step.txt: expected a file name that ends in .json\n"

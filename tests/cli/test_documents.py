@@ -1,0 +1,110 @@
+"""Each document that `--json` prints is what its published schema says."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Run
+from traces import two_steps, write
+
+from rooflinekit.cli.options import DOCUMENTS
+
+ROOT = Path(__file__).parents[2]
+SCHEMAS = ROOT / "docs" / "schemas"
+LLAMA = str(ROOT / "examples/decoders/llama-3.1-8b.json")
+#: See the fixture `net`.
+NET = "from torch import nn\n\ndef Net():\n    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(inplace=True))\n"
+
+IN = ("-i", "batch,64")
+ONE = (*IN, "--batch", "32", "--gpu", "l4")
+DDP = (*IN, "--batch", "64", "--cluster", "dgx-a100")
+TRAIN = ("--mode", "training")
+#: A document, the command that prints it, and its arguments; NET and TRACE stand for the files of the test.
+CALLS: list[tuple[str, tuple[str, ...]]] = [
+    ("predict", ("predict", "NET", *ONE)),
+    ("predict", ("predict", "NET", *ONE, "--gpu", "t4", *TRAIN, "--execution", "compiled", "--by", "module")),
+    ("predict", ("predict", "NET", *ONE, "--compare", "execution=eager,compiled", "--largest-batch")),
+    ("predict", ("predict", "NET", *IN, "--batch", "32", "--gpu", "generic-cloud-cpu-avx512", "--autocast", "bf16")),
+    ("explain", ("explain", "NET", "NET", *ONE)),
+    ("explain", ("explain", "NET", *ONE, "--compare", "execution=eager,compiled")),
+    ("crossover", ("crossover", "NET", *ONE)),
+    ("crossover", ("crossover", "NET", *ONE, "--other-gpu", "t4")),
+    ("compare", ("compare", "NET", *IN, "--batch", "32", "--architecture", "Turing")),
+    ("advise", ("advise", "NET", *ONE, "--other-gpu", "l40s")),
+    ("sweep", ("sweep", "NET", *IN, "--batch", "1,2", "--gpu", "l4", "--no-memory")),
+    ("sweep", ("sweep", "NET", *DDP[:2], "--batch", "3,64", "--cluster", "dgx-a100", *TRAIN, "--gpus", "1,8")),
+    ("search", ("search", "NET", *IN, "--batch", "1:16", "--gpu", "l4", "--gpu", "t4", "--minimize", "memory")),
+    ("search", ("search", "NET", *IN, "--batch", "1:16", "--gpu", "l4", "--require", "time<1 ns")),
+    ("parallel", ("parallel", "NET", *DDP)),
+    ("parallel", ("parallel", "NET", *DDP, "--strategy", "fsdp", "--gpus", "2")),
+    ("fit-into", ("fit-into", "NET", *DDP)),
+    ("collective", ("collective", "all-reduce", "--bytes", "1 GB", "--cluster", "dgx-a100")),
+    ("collective", ("collective", "broadcast", "--bytes", "1 kB", "--cluster", "two-nodes-25gbe")),
+    ("serve", ("serve", LLAMA, "--gpu", "l40s", "--batch", "1,4", "-i", "64", "--output", "8")),
+    ("serve", ("serve", LLAMA, "--gpu", "l40s", "--batch", "1", "-i", "64", "--output", "1")),
+    ("profile", ("profile", "TRACE")),
+    ("profile", ("profile", "TRACE", "NET", "-i", "32,64")),
+    ("transfer", ("transfer", "NET", *ONE, "--measured", "1 ms", "--measured-on", "t4")),
+    ("devices", ("devices",)),
+    ("device", ("devices", "l4")),
+    ("device", ("devices", "generic-cloud-cpu-avx512")),
+    ("clusters", ("clusters",)),
+    ("cluster", ("clusters", "two-nodes-25gbe")),
+    ("check", ("check",)),
+]
+
+
+def schema(name: str) -> Any:
+    return json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), CALLS, ids=lambda value: " ".join(value[:3]) if type(value) is tuple else value
+)
+def test_documents_are_as_published(run: Run, net: str, tmp_path: Path, name: str, arguments: tuple[str, ...]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    files = {"NET": net, "TRACE": str(write(two_steps(), tmp_path / "trace.json"))}
+    result = run(*(files.get(word, word) for word in arguments), "--json")
+    assert (result.status, result.err) == (0, "")
+    document = json.loads(result.out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert next(iter(document)) == "schema"
+    jsonschema.Draft202012Validator(schema(name)).validate(document)
+
+
+def test_every_document_is_tried_and_published() -> None:
+    assert {name for name, _ in CALLS} == DOCUMENTS.keys() == {file.stem for file in SCHEMAS.glob("*.json")}
+
+
+def test_every_command_with_json_has_a_document() -> None:
+    printed = set()
+    for file in (ROOT / "rooflinekit" / "cli").glob("*.py"):
+        printed |= set(re.findall(r'print_json\(\s*"([^"]+)"', file.read_text(encoding="utf-8")))
+    assert printed == DOCUMENTS.keys()
+
+
+def test_a_schema_refuses_what_it_should() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    for name in DOCUMENTS:
+        jsonschema.Draft202012Validator.check_schema(schema(name))
+        checked = jsonschema.Draft202012Validator(schema(name))
+        assert not checked.is_valid({})
+        assert not checked.is_valid({"schema": f"rooflinekit/{name}/{DOCUMENTS[name] + 1}"})
+    timing = jsonschema.Draft202012Validator(schema("collective"))
+    good = {
+        "schema": "rooflinekit/collective/1", "collective": "broadcast", "cluster": "c", "gpus": 2, "bytes": 1.0,
+        "total_s": 1e-3, "interval_s": [1e-3, 2e-3], "algorithm": "ring", "bus_bandwidth": 1e9,
+        "algorithm_bandwidth": 1e9, "terms": {"start_s": 1e-3}, "links": [], "more": math.pi,
+    }  # fmt: skip
+    assert timing.is_valid(good)
+    for change in (
+        {"total_s": None},
+        {"total_s": -1.0},
+        {"gpus": "2"},
+        {"interval_s": [1.0]},
+        {"terms": {"start_s": "1 s"}},
+    ):
+        assert not timing.is_valid({**good, **change})
+    assert not timing.is_valid({name: value for name, value in good.items() if name != "algorithm"})

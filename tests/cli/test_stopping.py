@@ -1,0 +1,186 @@
+"""`rooflinekit calibrate` told to stop: in time, with a whole record, and nothing but the last case measured again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from rooflinekit.calibrate.record_file import read_record
+
+#: Forks the program for each line of its input: where it hangs, after how many cases, what SIGINT and SIGTERM were set
+#: to when it was started, where its output goes; and its arguments. Answers with its number, and how it ended.
+DRIVER = """
+import hashlib, os, signal, sys, time
+from rooflinekit.api import calibrate
+from rooflinekit.calibrate import fits, host_draft, link_own, own_fit, timers
+from rooflinekit.calibrate.record_file import Measurement
+from rooflinekit.cli.app import main
+from rooflinekit.present.text import calibration
+
+class Timer:
+    def __init__(self, where, after):
+        self.where, self.left = where, after
+
+    def environment(self):
+        return {"torch": "1"}
+
+    def time(self, case, *, turn, warmup, samples, precision):
+        print(case.key, turn, flush=True)
+        self.left -= 1
+        if self.left < 0:
+            HANGS[self.where]()
+        # 131 GFLOP/s
+        seconds = tuple(case.sizes["m"] * (100 + i) * 1e-8 for i in range(samples))
+        return Measurement(case=case, round=turn, status="ok", timing="backend", inner=1, seconds=seconds)
+
+def in_python():
+    while True:
+        time.sleep(0.01)
+
+def in_one_step():  # as a large product: others may run, but this thread is not back in Python for minutes
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)
+
+def heedless():
+    while True:
+        try:
+            in_python()
+        except BaseException:
+            pass
+
+HANGS = {"python": in_python, "step": in_one_step, "heedless": heedless}
+while line := sys.stdin.readline():
+    where, after, ignored, out, *arguments = line.split()
+    number = os.fork()
+    if not number:
+        signal.signal(signal.SIGINT, signal.SIG_IGN if ignored == "ignored" else signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if ignored == "ignored" else signal.SIG_DFL)
+        for stream, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{out}.{name}", os.O_CREAT | os.O_TRUNC | os.O_WRONLY), stream)
+        timers.timer_of = lambda *_: Timer(where, int(after))
+        sys.argv = ["rooflinekit", "calibrate", *arguments]
+        main()
+        sys.stdout.flush()
+        os._exit(0)
+    print(number, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]), flush=True)
+"""
+PLAN = """
+schema: 1
+name: tiny
+cpu:
+  warmup: 1
+  samples: 5
+  precision: 0.5
+  rounds: 2
+  threads: [1]
+  cases:
+    - {op: mm, dtypes: [fp32], sizes: {m: [64, 128, 256], n: 256, k: 256}}
+"""
+
+
+class Ended(NamedTuple):
+    status: int
+    seconds: float  # after the signal
+    cases: list[str]  # that were begun
+    err: str
+
+
+class Program:
+    """The program, started again and again."""
+
+    def __init__(self, driver: subprocess.Popen[str], folder: Path) -> None:
+        self.driver, self.folder = driver, folder
+
+    def run(self, where: str, after: int, ignored: bool, stop: signal.Signals | None) -> Ended:
+        out = self.folder / "run"
+        arguments = f"--device cpu --spec {self.folder}/core.yaml --plan {self.folder}/tiny.yaml --out run.jsonl"
+        word = "ignored" if ignored else "plain"
+        print(where, after, word, out, arguments, file=self.driver.stdin, flush=True)
+        assert self.driver.stdout is not None
+        number = int(self.driver.stdout.readline())
+        seconds = 0.0
+        if stop is not None:
+            printed = Path(f"{out}.out")
+            while not printed.exists() or printed.read_text().count("\n") <= after:
+                time.sleep(0.01)
+            time.sleep(0.1)  # in the midst of it
+            os.kill(number, stop)
+            seconds = time.monotonic()
+        status = int(self.driver.stdout.readline())
+        seconds = time.monotonic() - seconds
+        cases = [line for line in Path(f"{out}.out").read_text().splitlines() if line.startswith("mm ")]
+        return Ended(status, seconds, cases, Path(f"{out}.err").read_text())
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "tiny.yaml").write_text(PLAN)
+    # One core of 8 GHz, which is faster than what is measured.
+    core = ["new", "--from", "generic-cloud-cpu-avx512", "--set", "sm_count=1", "--set", "clock.boost=8 GHz"]
+    new = [
+        sys.executable,
+        "-m",
+        "rooflinekit",
+        "specs",
+        *core,
+        "--name",
+        "one-core",
+        "--out",
+        str(folder / "core.yaml"),
+    ]
+    subprocess.run(new, check=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder
+    ) as process:
+        yield Program(process, folder)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture
+def program(driver: Program) -> Program:
+    for file in driver.folder.glob("run*"):
+        file.unlink()
+    return driver
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("where", ["python", "step"])
+def test_it_ends_in_time_and_goes_on_with_the_last_case(
+    program: Program, where: str, stop: signal.Signals, ignored: bool
+) -> None:
+    found = program.run(where, 2, ignored, stop)
+    assert found.seconds < 5
+    assert found.status == 128 + stop
+    assert "what was measured is in run.jsonl; the same command goes on\n" in found.err
+    assert "Traceback" not in found.err
+    record = read_record(program.folder / "run.jsonl")  # raises where it is cut off or changed
+    assert len(record.measurements) == 2
+    assert len(found.cases) == 3
+    again = program.run(where, 1000, ignored, None)
+    assert (again.status, again.err) == (0, "")
+    # 3 cases in 2 rounds: the one that was interrupted, and the 3 after it
+    assert again.cases[0] == found.cases[-1]
+    assert len(set(again.cases)) == len(again.cases) == 4
+    whole = read_record(program.folder / "run.jsonl")
+    assert whole.finished
+    assert len(whole.measurements) == 6
+    assert {file.name for file in program.folder.glob("run*")} == {
+        "run.jsonl", "run-backend.csv", "run.fit.yaml", "run.out", "run.err"
+    }  # fmt: skip
+    assert list(program.folder.glob(".*")) == []
+
+
+def test_what_does_not_heed_is_ended(program: Program) -> None:
+    found = program.run("heedless", 3, False, signal.SIGINT)
+    assert found.seconds < 5
+    assert (found.status, found.err) == (130, "\nwhat was measured is in run.jsonl; the same command goes on\n")
+    assert len(read_record(program.folder / "run.jsonl").measurements) == 3

@@ -1,0 +1,115 @@
+"""`rooflinekit sweep` and `search`, and what is said of wrong use."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from command_line import Run
+
+#: See the fixture `net`.
+NET = "from torch import nn\nNet = nn.Sequential(nn.Linear(64, 128, bias=False))\n"
+
+INPUT = ("-i", "batch,64")
+
+
+def test_lists_and_ranges(run: Run, net: str, tmp_path: Path) -> None:
+    options = (net, *INPUT, "--batch", "1,4:8:2", "--gpu", "l4", "--execution", "eager,compiled")
+    result = run("sweep", *options, "--json")
+    assert (result.status, result.err) == (0, "")
+    rows = json.loads(result.out)["rows"]
+    assert [(row["execution"], row["batch"]) for row in rows] == [
+        (way, batch) for way in ("eager", "compiled") for batch in (1, 4, 6, 8)
+    ]
+    head, _, first, *_ = (" ".join(line.split()) for line in run("sweep", *options).out.strip().splitlines())
+    assert head == "gpu execution batch step 90 % interval GPU busy CPU issuing regime samples/s memory"
+    assert first.startswith("nvidia-l4 eager 1 ")
+    assert " µs " in first
+    out = tmp_path / "s.csv"
+    assert run("sweep", *options, "--out", out).out == f"8 rows written to {out}\n"
+    assert pd.read_csv(out)["total_s"].tolist() == pytest.approx([row["total_s"] for row in rows])
+
+
+def test_sizes_that_go_together(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    options = (f"{tmp_path / 'net.py'}:Net", "-i", "batch,seq,64", "--batch", "1,2", "--seq", "8,4", "--gpu", "l4")
+    rows = json.loads(run("sweep", *options, "--zip", "batch,seq", "--json").out)["rows"]
+    assert [(row["batch"], row["seq"]) for row in rows] == [(1, 8), (2, 4)]
+
+
+def test_clusters(run: Run, net: str) -> None:
+    options = (net, *INPUT, "--batch", "64", "--mode", "training", "--cluster", "dgx-a100", "--gpus", "1,2")
+    rows = json.loads(run("sweep", *options, "--strategy", "ddp,fsdp", "--json").out)["rows"]
+    assert [(row["gpus"], row["strategy"]) for row in rows] == [(1, "ddp"), (1, "fsdp"), (2, "ddp"), (2, "fsdp")]
+    price = ("--minimize", "price", "--price", "nvidia-a100-sxm4-80gb=12000")
+    found = json.loads(run("search", *options, *price, "--require", "price>12000", "--json").out)
+    assert (found["best"]["gpus"], found["best"]["price"]) == (2, 24_000)
+
+
+def test_a_search(run: Run, net: str) -> None:
+    # of the same GPU more rows take no less memory
+    options = (net, *INPUT, "--batch", "1:64", "--gpu", "rtx-3090", "--minimize", "memory", "--require", "batch>=8")
+    found = json.loads(run("search", *options, "--json").out)
+    assert (found["best"]["batch"], found["predicted"], found["exhaustive"]) == (8, 64, True)
+    assert run("search", *options).out.startswith("least memory with batch>=8: 64 configurations predicted, all there")
+
+
+def test_a_search_without_an_objective_is_for_throughput(run: Run, net: str) -> None:
+    # The shortest step is that of the smallest batch, which nobody looks for.
+    options = (net, *INPUT, "--batch", "1,64,4096", "--gpu", "rtx-3090")
+    found = json.loads(run("search", *options, "--json").out)
+    assert (found["maximize"], found["minimize"], found["best"]["batch"]) == ("throughput", None, 4096)
+    assert found["runners_up"] == []
+    words = run("search", *options).out
+    assert words.startswith("most throughput: 3 configurations predicted")
+    assert json.loads(run("search", *options, "--minimize", "time", "--json").out)["best"]["batch"] == 1
+
+
+def test_prices_go_by_any_name_of_a_device(run: Run, net: str) -> None:
+    options = (net, *INPUT, "--batch", "8", "--gpu", "l40s", "--minimize", "price", "--json")
+    found = json.loads(run("search", *options, "--price", "l40s=8000").out)
+    assert found["best"]["price"] == 8000
+
+
+def test_everything_is_looked_at_before_the_model(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("raise SystemError('was imported')")
+    options = (f"{tmp_path / 'net.py'}:Net", *INPUT, "--batch", "8,16", "--gpu", "l40s")
+    for wrong, message in (
+        (("--price", "a100=1"), "prices: no device 'a100' is looked at: nvidia-l40s"),
+        (("--price", "l40s=1", "--price", "nvidia-l40s=2"), "prices: nvidia-l40s is given twice"),
+        (("--maximize", "time"), "maximize 'time': expected 'throughput'; minimize 'time'"),
+        (("--maximize", "throughput", "--minimize", "time"), "minimize 'time' and maximize 'throughput': expected one"),
+        (("--zip", "batch,sqe"), "zip: "),
+    ):
+        result = run("search", *options, *wrong)
+        assert (result.status, result.out) == (2, "")
+        assert result.err.startswith(f"rooflinekit: {message}"), result.err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("sweep", "--batch", "1:"), "--batch: expected a positive integer; got ''"),
+        (("sweep", "--batch", "8:4"), "--batch: '8:4' has no numbers: the last is below the first"),
+        (("sweep", "--batch", "1:9:0"), "--batch: expected a number, FIRST:LAST or FIRST:LAST:STEP; got '1:9:0'"),
+        (("sweep",), "no number is given for size 'batch': add batch=… (--batch … on the command line)"),
+        (("sweep", "--batch", "1", "--out", "s.xls"), "out: 's.xls': expected a name that ends in .parquet, .csv or"),
+        (("sweep", "--batch", "1", "--json", "--out", "s.csv"), "--json prints, and --out writes: give one of the two"),
+        (("sweep", "--batch", "1", "--zip", "batch"), "zip: expected two or more sizes that vary together; got batch"),
+        (("sweep", "--batch", "1", "--gpus", "2"), "--gpus: belongs to --cluster, which is missing"),
+        (("sweep", "--batch", "1", "--strategy", "ddp"), "--strategy: belongs to --cluster, which is missing"),
+        (
+            ("sweep", "--batch", "1", "--cluster", "dgx-a100"),
+            "--gpu: a cluster has its devices; leave it out, or --clu",
+        ),
+        (("sweep", "--batch", "1", "--out", "/none/s.csv"), "/none/s.csv: cannot be written: there is no folder /none"),
+        (("search", "--batch", "1", "--price", "l4"), "--price 'l4': expected a device and its dollars, such as nvid"),
+        (("search", "--batch", "1", "--minimize", "cost"), "minimize 'cost': expected 'time' or 'dollars' or"),
+        (("search", "--batch", "1", "--require", "x<1"), "require 'x<1': 'x' is not known: time, low, high"),
+    ],
+)
+def test_wrong_use(run: Run, net: str, args: tuple[str, ...], message: str) -> None:
+    result = run(args[0], net, *INPUT, "--gpu", "l4", *args[1:])
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(f"rooflinekit: {message}")
+    assert result.err.count("\n") == 1

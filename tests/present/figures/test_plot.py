@@ -1,0 +1,530 @@
+"""The drawn figure: what it shows, that no text covers other text, and the files."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure as Page
+from matplotlib.legend import Legend
+from matplotlib.text import Annotation
+from matplotlib.transforms import Affine2D, Bbox
+from overlaps import cover
+
+import rooflinekit as rk
+from rooflinekit.errors import InputError, OutputError
+from rooflinekit.present.figures import plot
+from rooflinekit.present.figures.labels import Box, Room
+from rooflinekit.present.figures.records.build import Figure, roofline_figure
+from rooflinekit.step.prediction import Prediction
+
+A100, P100, V100, H100 = (
+    "nvidia-a100-sxm4-80gb",
+    "nvidia-p100-pcie-16gb",
+    "nvidia-v100-sxm2-16gb",
+    "nvidia-h100-sxm5-80gb",
+)
+
+
+@pytest.fixture(autouse=True)
+def _close() -> Iterator[None]:
+    yield
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+
+
+class Stage(torch.nn.Sequential):
+    def __init__(self, inner: int, outer: int) -> None:
+        super().__init__()
+        for i in range(2):
+            self.add_module(f"conv{i}", torch.nn.Conv2d(inner if i == 0 else outer, outer, 3, padding=1, bias=False))
+            self.add_module(f"bn{i}", torch.nn.BatchNorm2d(outer))
+            self.add_module(f"act{i}", torch.nn.ReLU())
+        self.add_module("pool", torch.nn.MaxPool2d(2))
+
+
+def convolutions(gpu: str = A100, batch: int = 32, **options: Any) -> Prediction:
+    stages = [Stage(a, b) for a, b in itertools.pairwise((16, 64, 128, 256))]
+    model = torch.nn.Sequential(*stages, torch.nn.Flatten(), torch.nn.Linear(256 * 49, 1000))
+    return rk.predict(model, rk.Input("batch", 16, 56, 56), gpu=gpu, batch=batch, **options)
+
+
+def transformer(gpu: str = A100, **options: Any) -> Prediction:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = torch.nn.Embedding(1000, 512)
+            layer = torch.nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
+            self.encoder = torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.encoder(self.embedding(tokens))
+
+    return rk.predict(Model(), rk.Input(16, 256, dtype="int64"), gpu=gpu, **options)
+
+
+def product() -> Prediction:
+    return rk.predict(torch.nn.Linear(4096, 4096, bias=False), rk.Input(4096, 4096), gpu=A100)
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, Figure]:
+    return {
+        "convolutions": roofline_figure(convolutions()),
+        "P100": roofline_figure(convolutions(P100)),
+        "training": roofline_figure(convolutions(mode="training")),
+        "small": roofline_figure(convolutions(batch=1)),
+        "transformer": roofline_figure(transformer(dtype="float16")),
+        "product": roofline_figure(product()),
+        "device": roofline_figure(rk.load_device(A100)),
+        "many formats": roofline_figure(rk.load_device("nvidia-b200-sxm-180gb")),
+        "machine": roofline_figure(product().machine),
+        "three GPUs": roofline_figure([convolutions(gpu) for gpu in (V100, A100, H100)]),
+        "three devices": roofline_figure([rk.load_device(gpu) for gpu in (V100, A100, H100)]),
+        "two models": roofline_figure([convolutions(), transformer()]),
+    }
+
+
+Draw: TypeAlias = Callable[..., Axes]
+
+
+@pytest.fixture(scope="module")
+def drawn(figures: dict[str, Figure]) -> Draw:
+    """Draws a figure once for all tests that only look at it."""
+
+    @cache
+    def draw(case: str, width: Any) -> Axes:
+        ax = plot.roofline(figures[case], width=width)
+        ax.get_figure(root=True).draw_without_rendering()  # type: ignore[union-attr]
+        return ax
+
+    return lambda case, width="column": draw(case, width)
+
+
+CASES = [
+    "convolutions", "P100", "training", "small", "transformer", "product", "device", "many formats", "machine",
+    "three GPUs", "three devices", "two models",
+]  # fmt: skip
+
+
+# --- the text of a drawn figure ------------------------------------------------------------------------------------
+
+
+def texts_of(ax: Axes) -> list[Annotation]:
+    return [text for text in ax.texts if isinstance(text, Annotation) and text.get_text()]
+
+
+def corners(text: Annotation) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The text's rectangle on the page in pixels, its rotation included: measured upright, then turned."""
+    angle = text.get_rotation()
+    text.set_rotation(0)
+    extent = Bbox(super(Annotation, text).get_window_extent().get_points())
+    text.set_rotation(angle)
+    middle = np.array([(extent.x0 + extent.x1) / 2, (extent.y0 + extent.y1) / 2])
+    half = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * (extent.width / 2, extent.height / 2)
+    cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    return half @ np.array([[cos, sin], [-sin, cos]]) + middle  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("width", "case"),
+    [("column", case) for case in CASES] + [("page", case) for case in ("training", "transformer", "three GPUs")],
+)
+def test_no_text_covers_other_text_or_leaves_the_axes(drawn: Draw, case: str, width: Any) -> None:
+    ax = drawn(case, width)
+    texts = [(text.get_text(), corners(text)) for text in texts_of(ax)]
+    (legend,) = [child for child in ax.get_children() if isinstance(child, Legend)]
+    extent = legend.get_window_extent()
+    texts.append(("key", np.array([[extent.x0, extent.y0], [extent.x1, extent.y0], [extent.x1, extent.y1],
+                                   [extent.x0, extent.y1]])))  # fmt: skip
+    assert len(texts) > 3
+    for (one, a), (two, b) in itertools.combinations(texts, 2):
+        assert not cover(a, b), f"{one!r} covers {two!r}"
+    inside = ax.get_window_extent()
+    for name, box in texts:
+        assert box.min(axis=0)[0] >= inside.x0 - 0.5, name
+        assert box.min(axis=0)[1] >= inside.y0 - 0.5, name
+        assert box.max(axis=0)[0] <= inside.x1 + 0.5, name
+        assert box.max(axis=0)[1] <= inside.y1 + 0.5, name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_decades_are_equal_and_roof_labels_lie_along_their_roofs(
+    figures: dict[str, Figure], drawn: Draw, case: str
+) -> None:
+    ax = drawn(case)
+    origin, right, up = ax.transData.transform([(10, 1e12), (100, 1e12), (10, 1e13)])
+    assert right[0] - origin[0] == pytest.approx(up[1] - origin[1], rel=1e-3)
+    rates = {roof.rate: roof.kind for roof in figures[case].roofs}
+    labels = [
+        (text, next(kind for rate, kind in rates.items() if rate in text.get_text()))
+        for text in texts_of(ax)
+        if any(rate in text.get_text() for rate in rates)
+    ]
+    assert {kind for _, kind in labels} == {"memory", "compute"}
+    for text, kind in labels:
+        assert text.get_rotation() == pytest.approx(45 if kind == "memory" else 0, abs=0.1), text.get_text()
+
+
+def test_every_roof_is_labelled_with_name_value_and_origin(drawn: Draw) -> None:
+    shown = {text.get_text() for text in texts_of(drawn("convolutions", "page"))}
+    assert {
+        "HBM2e 2.04 TB/s (datasheet)",
+        "tf32 matrix 156 TFLOP/s (datasheet)",
+        "fp32 vector 19.5 TFLOP/s (datasheet)",
+        "ridge 9.56",
+        "ridge 76.5",
+    } <= shown
+
+
+def test_roofs_of_equal_value_share_a_line(drawn: Draw) -> None:
+    shown = " ".join(text.get_text() for text in texts_of(drawn("device", "page")))
+    assert "bf16/fp16 matrix 312 TFLOP/s" in shown
+    assert "int8 matrix 624 TOP/s" in shown
+
+
+def marks_of(ax: Axes) -> list[tuple[float, float, float]]:
+    """Place and area in pt² of every mark, in the order of drawing."""
+    found = []
+    for mark in (child for child in ax.collections if isinstance(child, PathCollection)):
+        ((x, y),) = np.asarray(mark.get_offsets())
+        # Curves become polygons in steps of pixels: measured large, so that the steps are small.
+        ((*outline,),) = mark.get_paths()[0].transformed(Affine2D().scale(1000)).to_polygons()
+        xs, ys = np.array(outline).T
+        area = abs(float(np.sum(xs * np.roll(ys, -1) - ys * np.roll(xs, -1)))) / 2 / 1000**2
+        found.append((float(x), float(y), area * float(np.asarray(mark.get_sizes())[0])))
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_mark_stands_at_its_point_with_its_share_as_area(
+    figures: dict[str, Figure], drawn: Draw, case: str
+) -> None:
+    figure, ax = figures[case], drawn(case)
+    points = sorted((*figure.points, *figure.rail), key=lambda point: -point.time_s)
+    marks = marks_of(ax)
+    assert len(marks) == len(points)
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    for (x, y, area), point in zip(marks, points, strict=True):
+        assert left < x < right
+        assert bottom < y < top
+        scale = marks[0][2] / max(p.share for p in points if p.time_s == points[0].time_s)
+        assert area == pytest.approx(max(point.share * scale, 4.0), rel=0.01)  # 4 pt² so that it is seen
+        if point.share >= 0.01 and point.flop:
+            assert (x, y) == pytest.approx((point.intensity, point.performance))
+
+
+def test_the_rail_keeps_the_distance_to_the_memory_roof(figures: dict[str, Figure], drawn: Draw) -> None:
+    (embedding,) = [point for point in figures["transformer"].rail if "embedding" in point.kind]
+    ax = drawn("transformer")
+    rail = min(x for x, _, _ in marks_of(ax))
+    assert math.log10(rail) == pytest.approx(round(math.log10(rail)))  # a decade: its scale has the ticks of the axis
+    assert any(y / rail == pytest.approx(embedding.bandwidth) for x, y, _ in marks_of(ax) if x == rail)
+    assert "0" in [label.get_text() for label in ax.get_xticklabels()]
+
+
+def test_names_can_be_left_out(figures: dict[str, Figure], drawn: Draw) -> None:
+    figure = figures["convolutions"]
+    labels = {point.label for point in figure.points}
+    assert labels & {text.get_text() for text in texts_of(drawn("convolutions"))}
+    assert not labels & {text.get_text() for text in texts_of(plot.roofline(figure, names=0))}
+
+
+def test_axes_are_labelled_and_have_no_title(drawn: Draw) -> None:
+    ax = drawn("convolutions")
+    assert ax.get_xlabel() == "Arithmetic intensity (FLOP/byte, DRAM)"
+    assert ax.get_ylabel() == "Performance (FLOP/s)"
+    assert ax.get_title() == ""
+    assert {"1 T", "10 T", "100 T"} <= {label.get_text() for label in ax.get_yticklabels()}
+    page = ax.get_figure(root=True)
+    assert page is not None
+    assert tuple(page.get_size_inches()) == (3.5, 2.8)
+
+
+# --- manners -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [None, "constrained", "tight"])
+def test_draws_on_the_given_axes_alone(figures: dict[str, Figure], layout: Any) -> None:
+    page = Page(figsize=(8, 3), layout=layout)
+    left, right = page.subplots(1, 2)
+    assert plot.roofline(figures["transformer"], left) is left
+    assert not right.lines
+    assert not right.texts
+    page.draw_without_rendering()
+    boxes = [corners(text) for text in texts_of(left)]
+    assert not any(cover(a, b) for a, b in itertools.combinations(boxes, 2))
+
+
+def test_shared_axes(figures: dict[str, Figure]) -> None:
+    page = Page(figsize=(8, 3))
+    for ax, case in zip(page.subplots(1, 2, sharex=True, sharey=True), ("convolutions", "P100"), strict=True):
+        plot.roofline(figures[case], ax)
+    page.draw_without_rendering()
+
+
+def test_no_setting_is_changed(figures: dict[str, Figure]) -> None:
+    before = dict(mpl.rcParams)
+    plot.roofline(figures["convolutions"])
+    assert dict(mpl.rcParams) == before
+
+
+def test_draws_predictions_and_what_came_through_json(tmp_path: Path) -> None:
+    prediction = product()
+    figure = roofline_figure(prediction)
+    drawn = [prediction, figure, Figure.from_dict(figure.to_dict())]
+    files = [plot.save(plot.roofline(each), tmp_path / f"{i}.svg").read_bytes() for i, each in enumerate(drawn)]
+    assert files[0] == files[1] == files[2]
+    assert rk.plot is plot
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "count"),
+    [
+        (torch.nn.Identity(), (8, 8), 0),
+        (torch.nn.Upsample(scale_factor=2), (8, 8, 8), 1),  # copies: no FLOP, so no roof of arithmetic either
+        (torch.nn.ReLU(), (1,), 1),
+    ],
+)
+def test_hardly_any_kernels(model: torch.nn.Module, shape: tuple[int, ...], count: int, tmp_path: Path) -> None:
+    figure = roofline_figure(rk.predict(model, rk.Input(*shape), gpu=A100))
+    assert len(figure.points) + len(figure.rail) == count
+    assert Figure.from_dict(figure.to_dict()) == figure
+    plot.save(plot.roofline(figure), tmp_path / "a.png")
+
+
+def test_unknown_width(figures: dict[str, Figure]) -> None:
+    with pytest.raises(InputError, match="width: expected 'column' or 'page'; got 'colum'; did you mean 'column'"):
+        plot.roofline(figures["product"], width="colum")  # type: ignore[arg-type]
+
+
+#: Widths of text and column in the templates' own words, in inches: TeX has 72.27 points an inch.
+VENUES = {
+    ("ieee", "column"): 252 / 72.27,
+    ("ieee", "page"): 516 / 72.27,
+    ("acm", "column"): 241.14749 / 72.27,
+    ("acm", "page"): 506.295 / 72.27,
+    ("lncs", "column"): 122 / 25.4,
+    ("lncs", "page"): 122 / 25.4,
+    ("neurips", "page"): 5.5,
+    ("slides", "page"): 140 / 25.4,  # of 160 mm, less beamer's margins of 10 mm
+}
+
+
+@pytest.mark.parametrize(("venue", "width"), VENUES)
+def test_figures_are_as_wide_as_the_text_of_a_venue(figures: dict[str, Figure], venue: Any, width: Any) -> None:
+    ax = plot.roofline(figures["transformer"], width=width, venue=venue)
+    page = ax.get_figure(root=True)
+    assert page is not None
+    assert page.get_size_inches()[0] == pytest.approx(VENUES[venue, width], abs=0.012)
+    page.draw_without_rendering()
+    boxes = [corners(text) for text in texts_of(ax)]
+    assert not any(cover(a, b) for a, b in itertools.combinations(boxes, 2))
+    inside = page.bbox
+    for label in (ax.xaxis.label, ax.yaxis.label):
+        extent = label.get_window_extent()
+        assert extent.x0 >= inside.x0
+        assert extent.y0 >= inside.y0
+    assert min(text.get_fontsize() for text in texts_of(ax)) >= 5.5
+
+
+def test_unknown_venue(figures: dict[str, Figure]) -> None:
+    with pytest.raises(InputError) as caught:
+        plot.roofline(figures["product"], venue="iee")  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "venue: expected ieee, acm, lncs, neurips, slides or None; got 'iee'; did you mean 'ieee'?"
+    )
+
+
+def test_needs_no_torch() -> None:
+    code = "import sys, rooflinekit.present.figures.plot; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- room for labels -----------------------------------------------------------------------------------------------
+
+
+def test_boxes_overlap_by_their_own_directions() -> None:
+    flat = Box(x=0, y=0, width=10, height=2)
+    turned = Box(x=0, y=0, width=10, height=2, angle=math.pi / 4)
+    assert flat.overlaps(turned)
+    assert flat.overlaps(Box(x=9.9, y=0, width=10, height=2))
+    assert not flat.overlaps(Box(x=10.1, y=0, width=10, height=2))
+    # Upright rectangles around these two overlap; they themselves lie side by side along 45°.
+    assert not turned.overlaps(Box(x=2, y=-2, width=10, height=2, angle=math.pi / 4))
+    assert turned.overlaps(Box(x=0.5, y=-0.5, width=10, height=2, angle=math.pi / 4))
+
+
+def test_room_prefers_what_covers_least() -> None:
+    room = Room(bounds=(0, 0, 100, 100))
+    room.discs.append((20, 50, 5))
+    on_mark, aside = Box(x=20, y=50, width=10, height=10), Box(x=60, y=50, width=10, height=10)
+    assert room.best([(0.0, on_mark, "a"), (5.0, aside, "b")]) == (5.0, aside, "b")
+    room.boxes.append(aside)
+    assert room.best([(0.0, on_mark, "a"), (5.0, aside, "b")]) == (0.0, on_mark, "a")
+    assert room.best([(0.0, Box(x=98, y=50, width=10, height=10), "outside")]) is None
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["svg", "pdf", "png", "pgf"])
+def test_same_figure_same_bytes(figures: dict[str, Figure], tmp_path: Path, suffix: str) -> None:
+    one = plot.save(plot.roofline(figures["product"]), tmp_path / f"one.{suffix}")
+    two = plot.save(plot.roofline(figures["product"]), tmp_path / f"two.{suffix}")
+    assert one.read_bytes() == two.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"one.{suffix}", f"two.{suffix}"]
+
+
+def test_text_stays_text_in_svg(drawn: Draw, tmp_path: Path) -> None:
+    content = plot.save(drawn("convolutions"), tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert "tf32 matrix 156 TFLOP/s" in content
+    assert "Arithmetic intensity (FLOP/byte, DRAM)" in content
+    assert "<dc:date>" not in content
+
+
+def test_pdf_embeds_type_42_fonts(drawn: Draw, tmp_path: Path) -> None:
+    content = plot.save(drawn("convolutions"), tmp_path / "a.pdf").read_bytes()
+    for stream in re.findall(rb"stream\r?\n(.*?)endstream", content, re.DOTALL):
+        try:
+            content += zlib.decompress(stream)
+        except zlib.error:
+            continue
+    assert b"/CIDFontType2" in content or b"/Subtype /TrueType" in content  # Type 42: TrueType as it is
+    assert b"/Type3" not in content
+    assert b"/CreationDate" not in content
+
+
+def test_pgf_is_text_that_latex_draws(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PATH", "")  # no TeX to ask for the sizes of texts
+    ax = plot.roofline(rk.load_device(A100))
+    ax.annotate("a_b & 50 % #1 {x} ×2 µs", (100, 1e13))
+    content = plot.save(ax, tmp_path / "a.pgf").read_text(encoding="utf-8")
+    assert content.count("{pgfpicture}") == 2
+    assert content.count(r"\begin{pgfscope}") == content.count(r"\end{pgfscope}") > 50
+    assert r"\pgfqpoint{3.500000in}{2.800000in}" in content
+    assert r"a\_b \& 50 \% \#1 \{x\} \ensuremath{\times}2 \ensuremath{\mu}s" in content
+    assert "HBM2e 2.04 TB/s (datasheet)" in content
+    assert content.isascii()
+
+
+def test_save_takes_a_figure_and_any_case(figures: dict[str, Figure], tmp_path: Path) -> None:
+    page = Page(figsize=(3.5, 2.8))
+    plot.roofline(figures["product"], page.subplots())
+    assert plot.save(page, str(tmp_path / "a.PNG")) == tmp_path / "a.PNG"
+    assert (tmp_path / "a.PNG").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a.jpg", "expected a file name that ends in .pdf, .pgf, .png, .svg"),
+        ("a", "expected a file name that ends in .pdf, .pgf, .png, .svg"),
+        ("a.pfd", "expected a file name that ends in .pdf, .pgf, .png, .svg"),
+        ("missing/a.pdf", "cannot be written: No such file or directory"),
+    ],
+)
+def test_refused_files(drawn: Draw, tmp_path: Path, name: str, message: str) -> None:
+    ax = drawn("product")
+    with pytest.raises(OutputError) as caught:
+        plot.save(ax, tmp_path / name)
+    assert str(caught.value) == f"{tmp_path / name}: {message}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_the_old_file(drawn: Draw, tmp_path: Path, monkeypatch: Any) -> None:
+    target = plot.save(drawn("product"), tmp_path / "a.svg")
+    before = target.read_bytes()
+
+    def full(self: Page, path: Path, **_: Any) -> None:
+        path.write_text("half a figure")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Page, "savefig", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        plot.save(drawn("product"), target)
+    assert target.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["a.svg"]
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_without_permission(drawn: Draw, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(OutputError, match="cannot be written: Permission denied"):
+        plot.save(drawn("product"), tmp_path / "a.svg")
+
+
+# --- waterfall -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What `waterfall` asks of an explanation."""
+
+    a: Prediction
+    b: Prediction
+    per: str = "step"
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        return self.a.machine.name, self.b.machine.name
+
+    @property
+    def totals(self) -> tuple[float, float]:
+        return self.a.total_s, self.b.total_s
+
+    def terms(self) -> MappingProxyType[str, float]:
+        a, b = self.a.terms(), self.b.terms()
+        return MappingProxyType({name: b[name] - a[name] for name in a})
+
+
+def test_waterfall_leads_from_one_total_to_the_other() -> None:
+    pair = Pair(convolutions(), convolutions(H100))
+    ax = plot.waterfall(pair)
+    bars = [bar for container in ax.containers for bar in container]
+    by_place = sorted(bars, key=lambda bar: bar.get_x())
+    assert len(by_place) == 2 + 5
+    assert by_place[0].get_height() == pytest.approx(pair.a.total_s)
+    assert by_place[-1].get_height() == pytest.approx(pair.b.total_s)
+    level = pair.a.total_s
+    changes = [change for name, change in pair.terms().items() if name != "input"]  # nothing is copied
+    for bar, change in zip(by_place[1:-1], changes, strict=True):
+        ends = sorted((level, level + change))
+        assert (bar.get_y(), bar.get_y() + bar.get_height()) == pytest.approx(tuple(ends))
+        level += change
+    assert level == pytest.approx(pair.b.total_s)
+    names = [label.get_text() for label in ax.get_xticklabels()]
+    assert names == [A100, "ideal", "underuse", "memory", "launch", "overhead", H100]
+
+
+def test_waterfall_labels_every_bar_and_covers_none(tmp_path: Path) -> None:
+    pair = Pair(convolutions(), transformer())
+    ax = plot.waterfall(pair)
+    ax.figure.draw_without_rendering()  # type: ignore[union-attr]
+    labels = texts_of(ax)
+    assert len(labels) == 7
+    assert float(labels[0].get_text()) == pytest.approx(pair.a.total_s * 1e3, abs=0.05)
+    changes = [float(label.get_text().replace("−", "-")) for label in labels[1:-1]]
+    assert sum(changes) == pytest.approx((pair.b.total_s - pair.a.total_s) * 1e3, abs=0.05)
+    boxes = [corners(label) for label in labels]
+    assert not any(cover(a, b) for a, b in itertools.combinations(boxes, 2))
+    assert ax.get_ylabel() == "Time of one step (ms)"
+    assert plot.save(ax, tmp_path / "w.pdf").stat().st_size > 1000

@@ -1,0 +1,313 @@
+"""Sweeps by other processes, in files, and after an interruption."""
+
+import json
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from torch import nn
+
+import rooflinekit as rk
+from rooflinekit.api import predict as workflows
+from rooflinekit.errors import InputError, OutputError, RooflinekitError
+from rooflinekit.hardware.specs import DEFAULT_HOST
+from rooflinekit.study.sweep import plan as sweep_plan
+from rooflinekit.study.sweep.points import Setting
+
+GPUS = ["nvidia-l4", "nvidia-a100-sxm4-80gb"]
+
+
+@pytest.fixture(scope="module")
+def graph() -> rk.Graph:
+    return rk.trace(nn.Sequential(nn.Linear(64, 128), nn.ReLU()), rk.Input("batch", 64), name="net")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of 10 sizes and two cases, so that there are many."""
+    monkeypatch.setattr(sweep_plan, "BLOCK", 10)
+    monkeypatch.setattr(sweep_plan, "_ROWS", 20)
+
+
+def swept(graph: rk.Graph, **options: Any) -> Any:
+    return rk.sweep(graph, gpus=GPUS, execution=["eager", "compiled"], batch=range(1, 26), **options)
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """Of a column that is empty pandas would say that it is missing numbers."""
+    return pd.read_csv(path, keep_default_na=False)
+
+
+def same(a: pd.DataFrame, b: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(a, b, rtol=1e-9)
+
+
+@pytest.mark.usefixtures("small")
+def test_any_executor_gives_the_same_rows(graph: rk.Graph) -> None:
+    alone = swept(graph, workers=1)
+    assert alone[["gpu", "execution", "batch"]].to_numpy().tolist() == [
+        [gpu, way, batch] for gpu in GPUS for way in ("eager", "compiled") for batch in range(1, 26)
+    ]
+    same(swept(graph, workers=2), alone)
+    with ThreadPoolExecutor(3) as threads:
+        same(swept(graph, executor=threads), alone)
+    with ProcessPoolExecutor(1) as processes:
+        same(swept(graph, executor=processes), alone)
+
+
+class Messages(Executor):
+    """As mpi4py.futures.MPIPoolExecutor: a worker gets a message of bytes and answers with one; it is given late."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = Future[Any]()
+        future.set_running_or_notify_cancel()
+        done, given, options = pickle.loads(pickle.dumps((fn, args, kwargs)))
+        answer = pickle.dumps(done(*given, **options))
+        threading.Timer(0.01, lambda: future.set_result(pickle.loads(answer))).start()
+        return future
+
+
+@pytest.mark.usefixtures("small")
+def test_an_executor_that_sends_messages(graph: rk.Graph) -> None:
+    assert not hasattr(Messages(), "_max_workers")
+    same(swept(graph, executor=Messages()), swept(graph, workers=1))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+@pytest.mark.filterwarnings("ignore")  # of the cluster's own start and end
+def test_a_dask_cluster_gives_the_same_rows(graph: rk.Graph, tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "local_directory": str(tmp_path)}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        same(swept(graph, executor=client.get_executor()), swept(graph, workers=1))
+
+
+def test_several_models_have_a_column(graph: rk.Graph) -> None:
+    other = rk.trace(nn.Linear(64, 8), rk.Input("batch", 64))
+    found = rk.sweep({"a": graph, "b": other}, gpus=GPUS[:1], batch=[1, 2])
+    assert found["model"].tolist() == ["a", "a", "b", "b"]
+    alone = rk.sweep(other, gpus=GPUS[:1], batch=[1, 2])
+    assert found["total_s"].tolist()[2:] == alone["total_s"].tolist()
+    models = rk.sweep({"b": nn.Linear(64, 8)}, rk.Input("batch", 64), gpus=GPUS[:1], batch=[1, 2])
+    same(models.drop(columns="model"), alone)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small")
+def test_parquet_csv_and_json_hold_the_rows(graph: rk.Graph, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    rows, keys = swept(graph), ["gpu", "execution", "batch"]
+    folder = swept(graph, out=tmp_path / "s.parquet")
+    assert folder == tmp_path / "s.parquet"
+    back = pd.read_parquet(folder)
+    same(back.sort_values(keys, ignore_index=True), rows.sort_values(keys, ignore_index=True))
+    same(read_csv(swept(graph, out=tmp_path / "s.csv")), rows)
+    records = json.loads(Path(swept(graph, out=str(tmp_path / "s.json"))).read_text())
+    assert [record["batch"] for record in records] == rows["batch"].tolist()
+
+
+@pytest.mark.usefixtures("small")
+def test_finished_pieces_are_not_worked_out_again(
+    graph: rk.Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    out = tmp_path / "s.parquet"
+    swept(graph, out=out)
+    parts = sorted(out.glob("part-*"))
+    assert len(parts) == 6  # 4 cases by two, 25 sizes by ten
+    written = {part: part.stat().st_mtime_ns for part in parts[1:]}
+    whole = pd.read_parquet(out)
+    parts[0].unlink()
+    calls: list[int] = []
+    predict = sweep_plan.Piece.predict
+    monkeypatch.setattr(sweep_plan.Piece, "predict", lambda piece: calls.append(piece.number) or predict(piece))
+    swept(graph, out=out)
+    assert calls == [0]
+    assert {part: part.stat().st_mtime_ns for part in parts[1:]} == written
+    same(pd.read_parquet(out), whole)
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from rooflinekit.hardware.specs import DEFAULT_HOST
+from rooflinekit.study.sweep import plan as sweep_plan
+from rooflinekit.study.sweep.run import run_to_file
+sweep_plan.BLOCK = 10
+slow = float(sys.argv[3])
+predict = sweep_plan.Piece.predict
+def predicted(piece):
+    print(piece.number, flush=True)
+    time.sleep(slow)
+    return predict(piece)
+sweep_plan.Piece.predict = predicted
+graph, (setting,) = sweep_plan.opened(Path(sys.argv[2]).read_bytes())
+axis = sweep_plan.Axis(name="gpu", choices={setting.machine.name: {"machine": setting.machine}})
+common = {"graph": graph, "host": setting.host, "execution": setting.execution}
+plan = sweep_plan.plan_of([axis], common, {"batch": range(1, 101)})
+run_to_file(plan, Path(sys.argv[1]), executor=None, workers=1, progress=None)
+"""
+
+
+def test_after_a_kill_the_rest_is_worked_out_and_no_more(graph: rk.Graph, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    out, given = tmp_path / "s.parquet", tmp_path / "given"
+    (machine,) = workflows.machines_of(["nvidia-l4"])
+    setting = Setting(machine=machine, host=rk.load_host(DEFAULT_HOST), execution=rk.Execution())
+    given.write_bytes(sweep_plan.packed(graph, [setting]))
+    call = [sys.executable, "-c", KILLED, str(out), str(given)]
+    with subprocess.Popen([*call, "0.3"], stdout=subprocess.PIPE, text=True) as run:
+        deadline = time.monotonic() + 60
+        while len(list(out.glob("part-*.parquet"))) < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        run.send_signal(signal.SIGKILL)
+    done = {int(part.stem[5:12]) for part in out.glob("part-*.parquet")}
+    assert 3 <= len(done) < 10
+    again = subprocess.run([*call, "0"], capture_output=True, text=True, check=True)
+    assert {int(line) for line in again.stdout.split()} == set(range(10)) - done
+    alone = rk.sweep(graph, gpus=["nvidia-l4"], batch=range(1, 101))
+    same(pd.read_parquet(out), alone)
+
+
+class Stopped(BaseException):
+    """As an interruption from the keyboard."""
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", ["s.csv", "s.json"])
+def test_csv_and_json_go_on_where_they_stopped(
+    graph: rk.Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    out, calls, predict = tmp_path / name, list[int](), sweep_plan.Piece.predict
+
+    def stops(piece: sweep_plan.Piece) -> Any:
+        if len(calls) == 2:
+            raise Stopped
+        calls.append(piece.number)
+        return predict(piece)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_plan.Piece, "predict", stops)
+        with pytest.raises(Stopped):
+            swept(graph, out=out)
+    assert [file.name for file in tmp_path.iterdir()] == [f"{name}.parts"]  # no half of a file
+    with pytest.raises(OutputError, match=rf"{name}\.parts: holds another sweep, which differs in columns: it is not"):
+        swept(graph, out=out, memory=False)
+    monkeypatch.setattr(sweep_plan.Piece, "predict", lambda piece: calls.append(piece.number) or predict(piece))
+    swept(graph, out=out)
+    assert calls == [0, 1, 2, 3, 4, 5]  # none twice
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    back = read_csv(out) if name.endswith("csv") else pd.DataFrame(json.loads(out.read_text()))
+    same(back, swept(graph))
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_work(graph: rk.Graph, tmp_path: Path) -> None:
+    for out, message in (
+        (tmp_path / "none" / "s.csv", f"cannot be written: there is no folder {tmp_path / 'none'}"),
+        (tmp_path, "is a folder; choose another name"),
+    ):
+        place = out if out.suffix else out / "folder.csv"
+        place.mkdir() if out == tmp_path else None
+        with pytest.raises(OutputError) as caught:
+            rk.sweep(graph, gpus=GPUS, batch=1, out=place)
+        assert str(caught.value) == f"{place}: {message}"
+
+
+def test_sizes_that_vary_together(graph: rk.Graph) -> None:
+    two = rk.trace(nn.Linear(64, 128), rk.Input("batch", "seq", 64))
+    found = rk.sweep(two, gpus=GPUS, batch=[1, 2, 4], seq=[512, 256, 128], zip=("batch", "seq"))
+    assert found[["batch", "seq"]].to_numpy().tolist() == [[1, 512], [2, 256], [4, 128]] * 2
+    every = rk.sweep(two, gpus=GPUS, batch=[1, 2, 4], seq=[512, 256, 128])
+    same(found, every.merge(found[["gpu", "batch", "seq"]]))
+    best = rk.search(two, gpus=GPUS, minimize="memory", batch=[1, 2, 4], seq=[512, 256, 1], zip=[("batch", "seq")]).best
+    assert best is not None
+    assert (best["batch"], best["seq"]) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("together", "message"),
+    [
+        ("batch,seq", "zip: expected names of sizes, such as ('batch', 'seq'); got 'batch,seq'"),
+        (("batch", "sec"), "zip: no size 'sec' is given; given are batch, seq; did you mean 'seq'?"),
+        (("batch",), "zip: expected two or more sizes that vary together; got batch"),
+        ([("batch", "seq"), ("seq", "batch")], "zip: 'batch' is there more than once"),
+        (("batch", "seq"), "zip: sizes that vary together have as many values each; got batch 2, seq 3"),
+    ],
+)
+def test_sizes_that_cannot_vary_together(together: Any, message: str) -> None:
+    two = rk.trace(nn.Linear(64, 128), rk.Input("batch", "seq", 64))
+    with pytest.raises(InputError) as caught:
+        rk.sweep(two, gpus=GPUS, batch=[1, 2], seq=[1, 2, 3], zip=together)
+    assert str(caught.value) == message
+
+
+def test_another_sweep_is_not_continued(graph: rk.Graph, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    out = tmp_path / "s.parquet"
+    rk.sweep(graph, gpus=GPUS, batch=[1, 2], out=out)
+    rk.sweep(graph, gpus=GPUS, batch=[1, 2], out=out)
+    other = rk.trace(nn.Linear(64, 129), rk.Input("batch", 64), name="net")
+    for call, differs in (
+        (lambda: rk.sweep(graph, gpus=GPUS, batch=[1, 3], out=out), "sizes"),
+        (lambda: rk.sweep(graph, gpus=GPUS[:1], batch=[1, 2], out=out), "gpu"),
+        (lambda: rk.sweep(other, gpus=GPUS, batch=[1, 2], execution="compiled", out=out), "model, execution"),
+    ):
+        with pytest.raises(OutputError) as caught:
+            call()
+        assert str(caught.value) == (
+            f"{out}: holds another sweep, which differs in {differs}: it is not continued; remove {out} to start anew, "
+            "or choose another name"
+        )
+
+
+def test_what_is_no_sweep_is_left_alone(graph: rk.Graph, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "s.parquet").mkdir()
+    (tmp_path / "s.parquet" / "mine").write_text("x")
+    (tmp_path / "f.parquet").write_text("x")
+    for name in ("s.parquet", "f.parquet"):
+        with pytest.raises(OutputError, match=f"{name}: is there already and is no sweep; choose another folder$"):
+            rk.sweep(graph, gpus=GPUS, batch=1, out=tmp_path / name)
+
+
+def test_without_pyarrow(graph: rk.Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError) as caught:
+        rk.sweep(graph, gpus=GPUS, batch=1, out=tmp_path / "s.parquet")
+    assert str(caught.value) == (
+        "parquet files need pyarrow, which is not installed: pip install 'rooflinekit[sweeps]', or write csv or json "
+        "instead"
+    )
+    assert not (tmp_path / "s.parquet").exists()
+    text = rk.sweep(graph, gpus=GPUS, batch=1, out=tmp_path / "s.csv").read_text()
+    assert [line.split(",")[0] for line in text.splitlines()] == ["gpu", *GPUS]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": 0}, "workers: expected a number of processes, 1 or more; got 0"),
+        ({"workers": True}, "workers: expected a number of processes, 1 or more; got True"),
+        ({"executor": 4}, "executor: expected a concurrent.futures.Executor; got 4"),
+        ({"executor": 4, "workers": 2},
+         "executor and workers: an executor has its own workers; give one of the two"),
+        ({"out": "sweep.xlsx"}, "out: 'sweep.xlsx': expected a name that ends in .parquet, .csv or .json"),
+        ({"execution": []}, "execution: expected one or more; got none"),
+    ],
+)  # fmt: skip
+def test_wrong_use(graph: rk.Graph, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RooflinekitError) as caught:
+        rk.sweep(graph, gpus=GPUS, batch=1, **options)
+    assert str(caught.value) == message

@@ -1,0 +1,113 @@
+"""Searches find what enumeration finds."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+import rooflinekit as rk
+from rooflinekit.errors import InputError
+from rooflinekit.study.sweep import search as study
+
+GPUS = ["nvidia-rtx-3060", "nvidia-rtx-4090", "nvidia-l4"]  # launch prices: 329, 1599, none
+
+
+@pytest.fixture(scope="module")
+def graph() -> rk.Graph:
+    return rk.trace(nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512)), rk.Input("batch", "seq", 512))
+
+
+SIZES: dict[str, Any] = {"batch": range(1, 41), "seq": [64, 256]}
+
+
+def test_the_least_time_under_bounds(graph: rk.Graph) -> None:
+    rows = rk.sweep(graph, gpus=GPUS, **SIZES)
+    rows = rows[(rows["throughput"] >= 5000) & (rows["seq"] >= 200) & rows["fits"]]
+    expected = rows.loc[rows["total_s"].idxmin()]
+    found = rk.search(graph, gpus=GPUS, minimize="time", require=["throughput>=5000", "seq>=200"], **SIZES)
+    assert found.best is not None
+    assert [found.best[name] for name in ("gpu", "batch", "seq")] == [expected[n] for n in ("gpu", "batch", "seq")]
+    assert found.best["total_s"] == pytest.approx(expected["total_s"], rel=1e-9)
+    assert (found.predicted, found.exhaustive) == (240, True)
+    assert found.table["gpu"].is_unique  # then the best of each other GPU
+    assert found.table["total_s"].is_monotonic_increasing
+
+
+def test_dollars_are_the_launch_price_by_throughput(graph: rk.Graph) -> None:
+    found = rk.search(graph, gpus=GPUS, minimize="dollars", require=["high<=5 ms"], **SIZES)
+    rows = rk.sweep(graph, gpus=GPUS[:2], **SIZES)
+    rows = rows[rows["high_s"] <= 0.005]
+    dollars = rows["gpu"].map({"nvidia-rtx-3060": 329, "nvidia-rtx-4090": 1599}) / rows["throughput"]
+    assert found.best is not None
+    assert found.best["dollars"] == pytest.approx(dollars.min(), rel=1e-9)
+    assert found.unpriced == ("nvidia-l4",)
+    assert "no launch price is known of nvidia-l4" in str(found)
+    price = rk.search(graph, gpus=GPUS, minimize="price", **SIZES).best
+    assert price is not None
+    assert price["price"] == 329
+
+
+def test_what_does_not_fit_is_not_chosen(graph: rk.Graph) -> None:
+    # the largest batch has the highest throughput, but 24 GB hold no 5·10⁷ rows of 512 + 2048 numbers
+    batches = [1000, 2000, 50_000_000]
+    found = rk.search(graph, gpus=["nvidia-l4"], minimize="memory", require=["batch>1000"], batch=batches, seq=1)
+    assert found.best is not None
+    assert found.best["batch"] == 2000
+    none = rk.search(graph, gpus=["nvidia-l4"], require=["batch>2000"], batch=batches, seq=1)
+    assert none.best is None
+    assert none.closest["batch"].tolist() == [50_000_000] or none.closest["misses"].notna().all()
+
+
+def test_where_nothing_meets_it_the_closest_are_named(graph: rk.Graph) -> None:
+    found = rk.search(graph, gpus=GPUS, require=["time<1 ns"], **SIZES)
+    assert found.best is None
+    fastest = rk.sweep(graph, gpus=GPUS, **SIZES)["total_s"].min()
+    assert found.closest["total_s"][0] == pytest.approx(fastest, rel=1e-9)
+    factor = fastest / 1e-9
+    assert found.closest["misses"][0] == f"time<1 ns by a factor of {factor:.3g}"
+    assert "none meets it; closest come:" in str(found)
+    assert found.to_dict()["best"] is None
+
+
+def test_differential_evolution_finds_the_optimum_too(graph: rk.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"gpus": ["nvidia-rtx-4090"], "minimize": "dollars", "require": ["time<1 ms"]}
+    sizes = {"batch": range(1, 61), "seq": range(1, 61)}
+    all_of_them = rk.search(graph, **options, **sizes)
+    monkeypatch.setattr(study, "ENUMERATED", 100)
+    found = rk.search(graph, **options, **sizes)
+    assert not found.exhaustive
+    assert found.predicted < all_of_them.predicted == 3600
+    assert found.best is not None
+    assert all_of_them.best is not None
+    assert found.best["dollars"] <= 1.01 * all_of_them.best["dollars"]
+
+
+def test_an_excess_is_0_where_a_bound_is_met() -> None:
+    (below,) = study.requirements_of(["time<100 ms"], ())
+    assert below.limit == 0.1
+    assert below.excess(np.array([0.05, 0.2]))[0] == 0
+    assert below.excess(np.array([0.05, 0.2]))[1] == pytest.approx(np.log(2))
+    assert below.excess(np.array([0.1]))[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"minimize": "tme"},
+         "minimize 'tme': expected 'time' or 'dollars' or 'memory' or 'price'; did you mean 'time'?"),
+        ({"require": ["time"]}, "require 'time': expected a quantity and its bound, such as 'time<0.1 s'"),
+        ({"require": ["bacth<4"]},
+         "require 'bacth<4': 'bacth' is not known: time, low, high, gpu-time, throughput, memory, price, dollars, "
+         "batch, seq; did you mean 'batch'?"),
+        ({"require": ["time<3 GB"]}, "require 'time<3 GB': expected a quantity in s, such as '5 µs'; got '3 GB'"),
+        ({"require": ["time<-1"]}, "require 'time<-1': expected a positive number; got '-1'"),
+        ({"minimize": "price", "gpus": ["nvidia-l4"]},
+         "minimize 'price': no launch price is known of nvidia-l4; give prices={'nvidia-l4': …} (--price nvidia-l4=… "
+         "on the command line)"),
+    ],
+)  # fmt: skip
+def test_wrong_use(graph: rk.Graph, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        rk.search(graph, **{"gpus": GPUS, "batch": 1, "seq": 1, **options})
+    assert str(caught.value) == message

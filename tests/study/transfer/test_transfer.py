@@ -1,0 +1,199 @@
+"""From a measured step to another device: the condition of a normal distribution by hand, and laws."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given as given_by
+from hypothesis import settings
+from hypothesis import strategies as st
+from torch import nn
+
+import rooflinekit as rk
+from rooflinekit.calibrate.run_record import ProfiledOp
+from rooflinekit.errors import CampaignError, InputError
+from rooflinekit.study.transfer.components import NETWORK, OTHER_HOST, SHARED_FAR
+from rooflinekit.study.transfer.errors_of import Loaded, Part, host_weight, parts_of, scaled
+from rooflinekit.study.transfer.evidence import Evidence
+from rooflinekit.study.transfer.posterior import Kinship, Seen, given
+from rooflinekit.study.transfer.reading import read_measured
+from rooflinekit.study.transfer.transferred import transferred
+
+HERE, THERE = "nvidia-t4", "nvidia-a100-sxm4-80gb"
+FAR = Kinship(same_device=False, near=False, same_host=True)
+Net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.Flatten(), nn.LazyLinear(10))
+
+
+@cache
+def graph() -> rk.Graph:
+    torch.manual_seed(0)
+    Net(torch.zeros(1, 3, 16, 16))
+    return rk.trace(Net, rk.Input("batch", 3, 16, 16))
+
+
+@cache
+def step(gpu: str, batch: int = 512) -> rk.Prediction:
+    return rk.predict(graph(), gpu, batch=batch)
+
+
+def test_one_part_by_hand() -> None:
+    # One part of spread 0.3 seen with noise 0.1: 0.09 / (0.09 + 0.01) = 0.9 of 0.2 is the part's.
+    part = Part("host")
+    loaded = {part: Loaded(weight=1.0, spread=0.3)}
+    found = given([Seen(ln=0.2, parts=loaded, noise=0.1)], loaded, FAR)
+    assert found.mean == pytest.approx(0.18)
+    assert found.spread == pytest.approx(math.sqrt(0.09 - 0.09 * 0.9))
+    assert found.before == pytest.approx(0.3)
+
+
+def test_what_is_not_common_stays_unknown() -> None:
+    # A family's error is correlated by r: of 0.2 seen without noise, r is expected, and 1 - r² of the variance is left.
+    r = SHARED_FAR.value
+    part = Part("family", "product")
+    loaded = {part: Loaded(weight=1.0, spread=0.1)}
+    found = given([Seen(ln=0.2, parts=loaded, noise=1e-9)], loaded, FAR)
+    assert found.mean == pytest.approx(0.2 * r)
+    assert found.spread == pytest.approx(0.1 * math.sqrt(1 - r * r))
+
+
+def test_another_host_is_half_known() -> None:
+    part = Part("host")
+    loaded = {part: Loaded(weight=1.0, spread=0.5)}
+    other = Kinship(same_device=True, near=True, same_host=False)
+    assert given([Seen(ln=0.4, parts=loaded, noise=1e-9)], loaded, other).mean == pytest.approx(0.4 * OTHER_HOST.value)
+
+
+def test_weights_of_kernels_and_host_share_the_step() -> None:
+    p = step(HERE)
+    weights = [loaded.weight for part, loaded in parts_of(p).items() if part.level in ("kernel", "host")]
+    assert sum(weights) == pytest.approx(1.0)
+    small = step(THERE, 1)
+    assert small.regime == "overhead"
+    assert host_weight(small) > 0.5 > host_weight(p)
+    assert scaled(p.host, 2).dispatch_s("matmul") == 2 * p.host.dispatch_s("matmul")
+
+
+def test_a_step_as_predicted_changes_nothing_but_the_width() -> None:
+    found = rk.transfer(step(HERE).total_s, graph(), measured_on=HERE, to=THERE, batch=512)
+    plain = step(THERE)
+    assert found.total_s == pytest.approx(plain.total_s)
+    assert found.interval()[1] / found.interval()[0] < plain.interval()[1] / plain.interval()[0]
+    # a faster host shortens it less than a slower one prolongs it: neither side is wider than plainly predicted
+    assert plain.interval()[0] * (1 - 1e-9) <= found.interval()[0]
+    assert found.interval()[1] < plain.interval()[1]
+    assert sum(found.terms().values()) == pytest.approx(found.total_s)
+    assert found.by_kind()["gpu_s"].sum() == pytest.approx(plain.gpu_s)
+
+
+@settings(max_examples=20, deadline=None)
+@given_by(st.floats(0.3, 3.0), st.floats(1.01, 1.5))
+def test_slower_here_is_slower_there(factor: float, more: float) -> None:
+    source, target = step(HERE), step(THERE)
+    one, two = (transferred(Evidence.of(source.total_s * f), source, target).total_s for f in (factor, factor * more))
+    assert one < two < one * more
+
+
+def test_the_same_device_is_believed_most() -> None:
+    source = step(HERE)
+    same = transferred(Evidence.of(1.5 * source.total_s), source, source)
+    other = transferred(Evidence.of(1.5 * source.total_s), source, step(THERE))
+    assert 1.4 * source.total_s < same.total_s <= 1.5 * source.total_s
+    assert other.total_s / other.plain.total_s < same.total_s / same.plain.total_s
+    assert same.posterior.spread < other.posterior.spread
+
+
+def test_operators_move_the_steps_that_have_them() -> None:
+    # Convolutions twice as slow as predicted, all else as predicted.
+    source = step(HERE)
+    ops = tuple(
+        ProfiledOp(name=t.kernel.kind, depth=0, seconds=t.total_s * (2 if "convolution" in t.kernel.kind else 1))
+        for t in source.timings
+    )
+    # On vector lanes as here; on another unit half of it would count.
+    found = transferred(Evidence(source="ops", ops=ops), source, step("nvidia-v100-sxm2-16gb"))
+    parts = found.posterior.by_part
+    moved = sum(ln for part, ln in parts.items() if "convolution" in part)  # by format, gradients apart
+    assert moved > 0.05
+    assert abs(parts.get("elementwise", 0.0)) < 0.3 * moved
+    assert found.correction_s > 0
+
+
+def test_other_sizes_executions_and_hosts() -> None:
+    found = rk.transfer(
+        1.3 * step(HERE).total_s, graph(), measured_on=HERE, to=THERE, batch=512,
+        there={"batch": 64, "execution": "cuda-graph"}, to_host="xeon-server-2018",
+    )  # fmt: skip
+    assert (found.sizes["batch"], found.execution.backend, found.host.name) == (64, "cuda-graph", "xeon-server-2018")
+    plain = rk.predict(graph(), THERE, batch=64, execution="cuda-graph", host="xeon-server-2018")
+    assert found.plain.total_s == pytest.approx(plain.total_s)
+    assert found.total_s > plain.total_s
+
+
+def test_json_text_and_explanation_hold_the_correction() -> None:
+    found = rk.transfer(1.3 * step(HERE).total_s, graph(), measured_on=HERE, to=THERE, batch=512)
+    document = json.loads(json.dumps(found.to_dict()))
+    assert document["transfer"]["measured_on"] == HERE
+    assert document["terms"]["correction"] == pytest.approx(found.correction_s)
+    assert "rests on a measured step of " in str(found)
+    told = rk.explain(found.plain, found)
+    assert told.terms()["correction"] == pytest.approx(found.correction_s)
+    assert sum(told.terms().values()) == pytest.approx(told.delta_s)
+
+
+@pytest.mark.parametrize(
+    ("measured", "message"),
+    [
+        (0.0, "expected a time above 0 seconds"),
+        (float("nan"), "expected a time above 0 seconds"),
+        (True, "expected seconds, a Profile"),
+        ("31 ms", "expected seconds, a Profile"),
+        (1e6, "it is of another network, batch or unit"),
+        ({"aten::nothing": 1.0}, "none of its ops is one of"),
+        ({3: 1.0}, "expected seconds by kind of op"),
+    ],
+)
+def test_bad_measurements(measured: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        rk.transfer(measured, graph(), measured_on=HERE, to=THERE, batch=512)
+
+
+def test_the_measured_device_must_be_named() -> None:
+    with pytest.raises(InputError, match="measured_on: name the device"):
+        rk.transfer(1e-3, graph(), to=THERE, batch=512)
+
+
+def test_files(tmp_path: Path) -> None:
+    table = tmp_path / "kernels.csv"
+    table.write_text("name,seconds\naten::convolution,0.001\naten::convolution,0.002\n")
+    (op,) = read_measured(str(table)).ops
+    assert (op.name, op.seconds) == ("aten::convolution", pytest.approx(0.003))
+    assert read_measured("31.2 ms").seconds == pytest.approx(0.0312)
+    table.write_text("name,time\na,1\n")
+    with pytest.raises(CampaignError, match="expected the columns name and seconds; got name, time"):
+        read_measured(str(table))
+    table.write_text("name,seconds\na,-1\n")
+    with pytest.raises(CampaignError, match="line 2: seconds: expected a number above 0"):
+        read_measured(str(table))
+    with pytest.raises(InputError, match=r"expected a time, such as '31\.2 ms', or a file"):
+        read_measured(str(tmp_path / "missing.json"))
+
+
+def test_the_networks_own_spread_is_stated() -> None:
+    assert parts_of(step(HERE))[Part("network")] == Loaded(weight=1.0, spread=NETWORK.value)
+
+
+def test_a_comparison_rests_on_it() -> None:
+    measured = 1.5 * step(HERE).total_s
+    found = rk.compare_gpus(graph(), gpus=[HERE, THERE], batch=512, measured=measured, measured_on=HERE)
+    by_name = {p.machine.name: p for p in found.predictions}
+    alone = rk.transfer(measured, graph(), measured_on=HERE, to=THERE, batch=512)
+    assert by_name[THERE].total_s == pytest.approx(alone.total_s)
+    assert found.table.loc[HERE, "total_s"] == pytest.approx(by_name[HERE].total_s)
+    assert by_name[HERE].total_s > 1.4 * step(HERE).total_s
+    with pytest.raises(InputError, match="gpu: expected a name"):
+        rk.compare_gpus(graph(), gpus=[HERE, THERE], batch=512, measured=measured)

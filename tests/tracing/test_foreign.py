@@ -1,0 +1,214 @@
+"""What real PyTorch runs is traced: in whatever way a model, a library or an optimizer asks for it."""
+
+import functools
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import rooflinekit as rk
+from rooflinekit.errors import InputError, SizeError, TraceError
+
+X = rk.Input("n", 8)
+
+
+def kinds(graph: rk.Graph) -> list[str]:
+    return [p.op.kind for p in graph.priced if p.costs]
+
+
+# --- sizes ----------------------------------------------------------------------------------------------------------
+
+
+def test_examples_are_such_as_the_model_accepts() -> None:
+    graph = rk.trace(nn.Conv1d(16, 16, 11), rk.Input("n", 16, "t"))
+    # t - 10 outputs of 16·16·11
+    assert graph.at(n=2, t=50).matrix_flop == 2 * 2 * 40 * 16 * 16 * 11
+
+
+def test_a_trace_of_images_is_not_one_of_tiny_ones() -> None:
+    # five halvings, of which the last leave a single pixel at small sizes
+    layers = [nn.Conv2d(3 if i == 0 else 4, 4, 3, stride=2, padding=1) for i in range(5)]
+    graph = rk.trace(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1)), rk.Input("n", 3, "h", "w"))
+    for edge in (224, 256, 97):
+        fixed = rk.trace(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1)), rk.Input(2, 3, edge, edge))
+        assert graph.at(n=2, h=edge, w=edge).flop == fixed.flop
+
+
+@pytest.mark.parametrize("length", [16, 17])
+def test_fourier_transforms_keep_sizes_open(length: int) -> None:
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.fft.rfft2(x)
+        return y, torch.fft.irfft2(y), torch.fft.fft(x)
+
+    graph = rk.trace(model, rk.Input("n", 3, "h", "w"), strict=True)
+    assert graph.dims == ("n", "h", "w")
+    real = model(torch.zeros(2, 3, 5, length))
+    assert [spec.shape for spec in graph.at(n=2, h=5, w=length).outputs] == [tuple(t.shape) for t in real]
+
+
+@pytest.mark.parametrize("window", [True, False])
+@pytest.mark.parametrize("complex_result", [True, False])
+@pytest.mark.filterwarnings("ignore:A window was not provided")
+def test_short_time_transforms_keep_the_length_open(window: bool, complex_result: bool) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        weights = torch.hann_window(24) if window else None
+        found = torch.stft(x, 32, 8, win_length=24, window=weights, return_complex=True)
+        return found if complex_result else torch.view_as_real(found)
+
+    graph = rk.trace(model, rk.Input("n", "t"), strict=True, sizes={"t": 400})
+    assert graph.dims == ("n", "t")
+    for length in (400, 407, 1000):
+        real = model(torch.rand(2, length))
+        assert graph.at(n=2, t=length).outputs[0].shape == tuple(real.shape)
+
+
+def test_grids_keep_sizes_open() -> None:
+    def model(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        grid = functional.affine_grid(a, list(x.shape), align_corners=False)
+        return functional.grid_sample(x, grid, align_corners=False)
+
+    graph = rk.trace(model, rk.Input("n", 2, 3), rk.Input("n", 3, "h", "w"))
+    assert graph.dims == ("n", "h", "w")
+    assert graph.at(n=4, h=6, w=7).outputs[0].shape == (4, 3, 6, 7)
+
+
+def test_bilinear_layers_keep_the_batch_open() -> None:
+    graph = rk.trace(nn.Bilinear(3, 5, 7, bias=False), rk.Input("n", 3), rk.Input("n", 5), mode="training")
+    assert graph.dims == ("n",)
+    forward = [p for p in graph.priced if p.op.phase == "forward"]
+    assert sum(cost.matrix_flop for p in forward for cost in p.costs).subs({graph.outputs[0].shape[0]: 4}) == (
+        2 * 4 * 7 * (3 * 5 + 5)
+    )
+
+
+# --- products in groups, flexible attention ---------------------------------------------------------------------------
+
+
+class Groups(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(4, 8, 16))
+
+    def forward(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return functional.grouped_mm(x, self.weight, offs=ends)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_products_in_groups_of_any_format(dtype: str) -> None:
+    graph = rk.trace(Groups(), X, rk.Input(4, dtype="int32"), dtype=dtype, mode="training", strict=True)
+    # n rows of 8·16, and again for the weights; nothing asks for the input's gradient
+    assert graph.at(n=6).matrix_flop == 2 * 2 * 6 * 8 * 16
+
+
+# --- optimizers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["Adafactor", "ASGD", "NAdam", "RAdam", "Adamax", "Rprop", "Adagrad"])
+def test_optimizers_that_look_at_their_numbers(name: str) -> None:
+    optimizer = getattr(torch.optim, name)
+    graph = rk.trace(nn.Linear(8, 4), X, mode="training", optimizer=optimizer)
+    assert "optimizer" in {op.phase for op in graph.ops}
+    assert graph.dims == ("n",)
+    assert graph.assumptions == ()
+
+
+# --- what models ask for ----------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_asks_for_a_gpu() -> None:
+    class Moves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            one = torch.ones(x.shape[0], 1, device="cuda:0") + torch.zeros(1, device=torch.device("cuda"))
+            return self.layer(x.cuda()) * one.to("cuda", torch.float32).to(device="cuda")
+
+    graph = rk.trace(Moves(), X)
+    assert graph.dims == ("n",)
+    assert graph.matrix_flop.subs({graph.outputs[0].shape[0]: 3}) == 2 * 3 * 64
+
+
+def test_keywords_that_the_tracer_has_itself() -> None:
+    def model(x: torch.Tensor, *, mode: str, targets: torch.Tensor, name: str = "") -> torch.Tensor:
+        return x @ targets.T if mode == "both" else x
+
+    graph = rk.trace(model, X, keywords={"mode": "both", "targets": rk.Input(5, 8), "name": "a"})
+    assert graph.at(n=3).matrix_flop == 2 * 3 * 5 * 8
+    assert graph.name == "model"
+    found = rk.predict(model, X, gpu="nvidia-l4", n=3, keywords={"mode": "both", "targets": rk.Input(5, 8)})
+    assert found.graph.matrix_flop == 2 * 3 * 5 * 8
+    with pytest.raises(InputError, match="keywords: expected inputs by name"):
+        rk.trace(model, X, keywords=["mode"])
+
+
+def test_gradients_in_inference_are_told_what_works() -> None:
+    def force(x: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(functional.silu(x.requires_grad_()).sum(), x)[0]
+
+    with pytest.raises(TraceError, match=re.escape("put torch.enable_grad() around")):
+        rk.trace(force, X)
+
+    def forced(x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            return force(x)
+
+    assert "aten.silu_backward" in kinds(rk.trace(forced, X))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per")
+def test_layers_quantized_for_cpus_may_be_traced_again() -> None:
+    model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 6), nn.ReLU()), {nn.Linear})
+    first, second = (rk.trace(model, X) for _ in range(2))
+    assert first.dims == second.dims == ("n",)
+    assert second.at(n=3).outputs[0].shape == (3, 6)
+
+
+# --- libraries that look whether somebody traces ----------------------------------------------------------------------
+
+
+def test_libraries_see_eager_mode() -> None:
+    seen = []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        fake = getattr(torch, "_subclasses").FakeTensor  # noqa: B009  as libraries write it
+        seen.append(isinstance(x, fake) or torch.compiler.is_compiling() or torch.jit.is_tracing())
+        return x + 1
+
+    before = torch._subclasses.FakeTensor
+    rk.trace(model, X)
+    assert seen == [False]
+    assert torch._subclasses.FakeTensor is before
+
+
+# --- operators of torchvision -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_operators_of_torchvision() -> None:
+    from rooflinekit.tracing.targets import declare_torchvision_operators
+
+    declare_torchvision_operators()
+    ops = pytest.importorskip("torchvision.ops")
+    layer = ops.DeformConv2d(4, 6, 3, padding=1, bias=False)
+    graph = rk.trace(layer, rk.Input("n", 4, 8, 8), rk.Input("n", 18, 8, 8), strict=True)
+    # as a convolution: 64 places of 6·4·9
+    assert graph.at(n=2).matrix_flop == 2 * 2 * 64 * 6 * 4 * 9
+    pooled = rk.trace(lambda x, r: ops.roi_align(x, r, 7), rk.Input(2, 4, 8, 8), rk.Input("k", 5), strict=True)
+    assert pooled.at(k=3).outputs[0].shape == (3, 4, 7, 7)
+    kept = rk.trace(lambda b, s: ops.nms(b, s, 0.5), rk.Input("k", 4), rk.Input("k"), assume={"nms": 100}, strict=True)
+    assert kept.outputs[0].shape == (100,)
+
+
+# --- partly fixed sizes -----------------------------------------------------------------------------------------------
+
+
+def test_some_sizes_may_be_traced_as_numbers() -> None:
+    graph = rk.trace(functools.partial(torch.sum, dim=1), rk.Input("n", "s"), sizes={"n": 6, "s": 4}, fixed=["s"])
+    assert (graph.dims, dict(graph.sizes)) == (("n",), {"s": 4})
+    assert graph.at(n=3).outputs[0].shape == (3,)
+    with pytest.raises(SizeError):
+        graph.at(m=3)
