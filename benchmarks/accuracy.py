@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +83,7 @@ def held_back(campaigns: Iterable[Campaign]) -> list[Campaign]:
         parts = [part.sample(min(len(part), ROWS), random_state=0) for _, part in rows.groupby("op", sort=True)]
         if parts:
             rest = pd.concat(parts).drop(columns="split", errors="ignore")
-            found.append(Campaign(gpu=c.gpu, source=c.source, licence=c.licence, timing=c.timing, rows=rest))
+            found.append(replace(c, rows=rest))
     return found
 
 
@@ -105,10 +105,10 @@ def judge(campaigns: Sequence[Campaign], fits: Refit) -> list[Judged]:
             o = without_faults(raw, machines[raw.gpu])
             if not len(o):
                 continue
-            own = fits.gpus[o.gpu].spreads.get(o.family, fits.priors.spreads[o.family])
+            own = fits.gpus[o.gpu].spreads.get(o.residuals, fits.priors.spreads[o.residuals])
             modes = {
                 "calibrated": (fits.solution.values(o.gpu, fits.relatives[o.gpu]), own),
-                "unseen": (fits.without[o.gpu].values(o.gpu, fits.relatives[o.gpu]), fits.priors.spreads[o.family]),
+                "unseen": (fits.without[o.gpu].values(o.gpu, fits.relatives[o.gpu]), fits.priors.spreads[o.residuals]),
             }
             for mode, (values, spread) in modes.items():
                 predicted = o.predict(machines[o.gpu].with_values(values), fits.solution.harness(o.host))

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 import rooflinekit as rk
-from rooflinekit import calibration_workflows
+from rooflinekit.api import calibrate as calibration_workflows
 from rooflinekit.calibrate import fits, session
 from rooflinekit.calibrate.plan import load_plan
 from rooflinekit.calibrate.timers import timer_of
@@ -32,7 +32,7 @@ from rooflinekit.files import write_text
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.spec_text import host_text
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.study.validation import Validation
+from rooflinekit.study.profile.validation import Validation
 from rooflinekit.tracing.targets import load_target
 
 

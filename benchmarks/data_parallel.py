@@ -117,7 +117,7 @@ def judge(rows: pd.DataFrame, *, peers: bool | None = None) -> Iterator[dict[str
 
 def best_hosts(rows: pd.DataFrame) -> Iterator[str]:
     """For each GPU the points of the grid with the least median error on rows of one GPU; kernels are timed once."""
-    from rooflinekit.step.execution import issues_for
+    from rooflinekit.step.entry import issues_for
     from rooflinekit.step.feed import feed_of
     from rooflinekit.step.timeline import schedule
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import rooflinekit as rk
 from rooflinekit.files import replacing, write_text
-from rooflinekit.study.sweep_plan import opened, packed
+from rooflinekit.study.sweep.plan import opened, packed
 
 FOLDER = Path(__file__).parent / ".traces"
-_MAKERS = ("errors.py", "ir", "tracing", "cost", "workflows.py")  # of the package, what a graph depends on
+_MAKERS = ("errors.py", "ir", "tracing", "cost", "api/predict.py")  # of the package, what a graph depends on
 _LIBRARIES = ("torch", "timm", "transformers", "sympy")
 
 

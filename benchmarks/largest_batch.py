@@ -20,7 +20,7 @@ from network_accuracy import traced
 from networks import Step, timm_steps
 
 import rooflinekit as rk
-from rooflinekit.step.execution import issues_for
+from rooflinekit.step.entry import issues_for
 from rooflinekit.step.memory import memory_of
 
 _FAR = 3  # steps that are looked at to either side

@@ -1,14 +1,17 @@
 """Readers of published measurements: a folder of their tables → campaigns in rooflinekit's form.
 
-The folder holds `neusight/`, `aiconfigurator/`, `vidur/` and `cnn/` as tidied from their sources; each is optional, and
-any GPU that rooflinekit knows may occur.
+The folder holds `neusight/`, `aiconfigurator/`, `vidur/`, `cnn/`, `miopen/` and `kernelbench/` as tidied from their
+sources; each is optional, and any GPU that rooflinekit knows may occur.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +27,30 @@ AICONFIGURATOR = (
 )
 VIDUR = ("github.com/microsoft/vidur 7d47513", "MIT, (c) Microsoft Corporation")
 VIDUR_FORK = ("github.com/AKafakA/vidur_opt_scheduler 20bdc49", "MIT, (c) Microsoft Corporation")
+AITER = (
+    "github.com/ROCm/aiter e404860",
+    "MIT, (c) Advanced Micro Devices, Inc.; changed: columns renamed; the best of many tuned kernels, a lower bound",
+)
+APEX_PLUS = ("github.com/microsoft/apex_plus 8769096", "MIT, (c) Microsoft Corporation; changed: columns renamed")
+INFERSIM = ("github.com/alibaba/InferSim f2293da", "Apache-2.0, (c) Alibaba Group; changed: columns renamed")
+LLMSERVINGSIM = (
+    "github.com/casys-kaist/LLMServingSim 5daddb2",
+    "MIT, (c) CASYS, KAIST; changed: layers named by their sizes, repeated ones reduced to their median",
+)
 DEEPBENCH = ("github.com/baidu-research/DeepBench", "Apache-2.0, Baidu; changed: rows of its sheets as one table")
+
+#: Sets of weights that aiconfigurator's graphs go through in turn; inputs and outputs stay the same.
+WEIGHTS = 6.0
+#: Calls in a row of its harness: 3 + 6 replays of as many layers.
+CALLS = "54"
+MIOPEN = (
+    "github.com/ROCm/MIOpen 2d1fd99",
+    "MIT, (c) Advanced Micro Devices, Inc.; changed: keys and times of src/kernels/*.HIP.fdb.txt as one table",
+)
+KERNELBENCH = (
+    "github.com/ScalingIntelligence/KernelBench 423217d",
+    "MIT, (c) Anne Ouyang, Simon Guo, Azalia Mirhoseini; changed: single convolutions of results/timing as one table",
+)
 
 #: What these sources call a GPU, where no alias of its specification says so.
 _NICKNAMES = {
@@ -37,6 +63,14 @@ _NICKNAMES = {
     "b200_sxm": "nvidia-b200-sxm-180gb",
     "v100": "nvidia-v100-sxm2-16gb",
     "p100": "nvidia-p100-pcie-16gb",
+    "gfx90878": "amd-mi100",
+    "gfx906_60": "amd-mi50",
+    "gfx906_64": "amd-mi60",
+    "gfx900_56": "amd-vega-56",
+    "gfx900_64": "amd-vega-64",
+    "gfx1030_36": "amd-rx-6800-xt",  # HIP counts pairs of its 72 compute units
+    "nvidia h100 pcie": "nvidia-h100-pcie-80gb",
+    "nvidia b200": "nvidia-b200-sxm-180gb",
 }
 
 
@@ -55,18 +89,22 @@ def gpu_name(name: str) -> str | None:
 
 def read_ops(data: Path) -> list[Campaign]:
     """Every op-level table of the folder."""
-    readers = (_neusight, _gemm_consensus, _gemm_fp8, _attention, _quantize, _vidur, _deepbench)
+    readers = (
+        _neusight, _gemm_consensus, _gemm_fp8, _attention, _quantize, _vidur, _deepbench, _aiter, _apex_plus, _infersim,
+        _llmservingsim, _miopen, _kernelbench,
+    )  # fmt: skip
     return [campaign for reader in readers for campaign in reader(data)]
 
 
-def _by_gpu(rows: pd.DataFrame, source: tuple[str, str], table: str, timing: str) -> Iterator[Campaign]:
+def _by_gpu(rows: pd.DataFrame, source: tuple[str, str], table: str, timing: str, **notes: str) -> Iterator[Campaign]:
     for name, part in rows.groupby("gpu", sort=True):
         gpu = gpu_name(str(name))
         if gpu is None:
             print(f"{table}: no specification of {name!r}: {len(part)} rows left out")
             continue
         columns = part.drop(columns="gpu").reset_index(drop=True)
-        yield Campaign(gpu=gpu, source=f"{source[0]}, {table}", licence=source[1], timing=timing, rows=columns)
+        named = f"{source[0]}, {table}"
+        yield Campaign(gpu=gpu, source=named, licence=source[1], timing=timing, rows=columns, notes=notes)
 
 
 def _numbers(table: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
@@ -88,7 +126,7 @@ _NEUSIGHT_SIZES: dict[str, dict[str, str]] = {
 
 def _neusight(data: Path) -> Iterator[Campaign]:
     for family, sizes in _NEUSIGHT_SIZES.items():
-        for file in data.glob(f"neusight/ops_{family}.parquet"):
+        for file in (*data.glob(f"neusight/ops_{family}.parquet"), *data.glob(f"neusight/more/ops_{family}.parquet")):
             table = pd.read_parquet(file)
             rows = _numbers(table, sizes).assign(
                 gpu=table["gpu"],
@@ -97,6 +135,8 @@ def _neusight(data: Path) -> Iterator[Campaign]:
                 split=table["split"],
                 seconds=table["time_us"] * 1e-6,
             )
+            if family != "conv":
+                rows["copies"] = 1.0
             yield from _by_gpu(rows, NEUSIGHT, file.stem, "event")
 
 
@@ -105,21 +145,23 @@ def _gemm_consensus(data: Path) -> Iterator[Campaign]:
         table = pd.read_parquet(file)
         table = table[table["n_collections"] >= 2]
         rows = _numbers(table, {"m": "m", "n": "n", "k": "k"}).assign(
-            gpu=table["gpu"], op="mm", dtype="bf16", seconds=table["median_us"] * 1e-6
+            gpu=table["gpu"], op="mm", dtype="bf16", copies=WEIGHTS, seconds=table["median_us"] * 1e-6
         )
-        yield from _by_gpu(rows, AICONFIGURATOR, file.stem, "graph")
+        yield from _by_gpu(rows, AICONFIGURATOR, file.stem, "graph", calls=CALLS)
 
 
 def _gemm_fp8(data: Path) -> Iterator[Campaign]:
-    for file in sorted(data.glob("aiconfigurator/gemm_[!b]*.parquet")):
+    for file in sorted(data.glob("aiconfigurator/gemm_*.parquet")):
+        if "consensus" in file.stem:
+            continue
         table = pd.read_parquet(file)
         table = table[table["dtype"] == "fp8"]
         pooled = table.groupby(["gpu", "m", "n", "k"], as_index=False)["latency_us"].agg(["median", "count"])
         pooled = pooled[pooled["count"] >= 2]
         rows = _numbers(pooled, {"m": "m", "n": "n", "k": "k"}).assign(
-            gpu=pooled["gpu"], op="mm_quantized", dtype="fp8", seconds=pooled["median"] * 1e-6
+            gpu=pooled["gpu"], op="mm_quantized", dtype="fp8", copies=WEIGHTS, seconds=pooled["median"] * 1e-6
         )
-        yield from _by_gpu(rows, AICONFIGURATOR, file.stem, "graph")
+        yield from _by_gpu(rows, AICONFIGURATOR, file.stem, "graph", calls=CALLS)
 
 
 _ATTENTION_FORMATS = {"bfloat16": "bf16", "fp8": "fp8"}
@@ -144,6 +186,7 @@ def _attention(data: Path) -> Iterator[Campaign]:
                 "kv_heads": table.get("num_key_value_heads", table["num_heads"]).astype(float),
                 "d": table["head_dim"].astype(float),
                 "causal": 0.0 if encoder else 1.0,
+                "copies": 1.0,
                 "seconds": table["latency_us"] * 1e-6,
             }
         )
@@ -151,7 +194,7 @@ def _attention(data: Path) -> Iterator[Campaign]:
         pooled = rows.groupby(keys, as_index=False)["seconds"].agg(["median", "count"])
         pooled = pooled[pooled["count"] >= 2].rename(columns={"median": "seconds"}).drop(columns="count")
         pooled = pooled.assign(op="attention" if encoder else "attention_call", dtype="bf16")
-        yield from _by_gpu(pooled, AICONFIGURATOR, file.stem, "backend")
+        yield from _by_gpu(pooled, AICONFIGURATOR, file.stem, "backend", calls=CALLS)
 
 
 def _quantize(data: Path) -> Iterator[Campaign]:
@@ -160,9 +203,9 @@ def _quantize(data: Path) -> Iterator[Campaign]:
         table = table[table["framework"] != "sglang"]  # unfused: four kernels
         pooled = table.groupby(["gpu", "m", "k"], as_index=False)["latency_us"].median()
         rows = _numbers(pooled, {"rows": "m", "cols": "k"}).assign(
-            gpu=pooled["gpu"], op="quantize", dtype="bf16", seconds=pooled["latency_us"] * 1e-6
+            gpu=pooled["gpu"], op="quantize", dtype="bf16", copies=1.0, seconds=pooled["latency_us"] * 1e-6
         )
-        yield from _by_gpu(rows, AICONFIGURATOR, file.stem, "graph")
+        yield from _by_gpu(rows, AICONFIGURATOR, file.stem, "graph", calls=CALLS)
 
 
 _VIDUR_PRODUCTS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")
@@ -211,7 +254,7 @@ _DEEPBENCH_FORMATS = {"fp32": "fp32", "fp16_mixed": "fp16"}
 
 
 def _deepbench(data: Path) -> Iterator[Campaign]:
-    for file in sorted(data.glob("cnn/deepbench_conv.parquet")):
+    for file in sorted(data.glob("cnn/deepbench_conv*.parquet")):
         table = pd.read_parquet(file)
         table = table[table["dtype"].isin(_DEEPBENCH_FORMATS)].copy()
         sizes = {
@@ -230,8 +273,195 @@ def _deepbench(data: Path) -> Iterator[Campaign]:
             yield from _by_gpu(rows[rows["seconds"] > 0], DEEPBENCH, file.stem, "profiler")
 
 
+_AITER_FORMATS = {"a8w8_blockscale": "fp8", "bf16": "bf16"}
+
+
+def _aiter(data: Path) -> Iterator[Campaign]:
+    for file in sorted(data.glob("aiter/gemm.parquet")):
+        table = pd.read_parquet(file)
+        table = table[table["kind"].isin(_AITER_FORMATS) & table["cu_num"].eq(304)]
+        for kind, part in table.groupby("kind", sort=True):
+            rows = _numbers(part, {"m": "M", "n": "N", "k": "K"}).assign(
+                gpu="MI300X", op="mm", dtype=_AITER_FORMATS[kind], seconds=part["us"] * 1e-6
+            )
+            if part["B"].notna().any():
+                rows = rows.assign(op="bmm", b=part["B"].astype(float))
+            yield from _by_gpu(rows, AITER, f"gemm_{kind}", "profiler")
+
+
+def _apex_plus(data: Path) -> Iterator[Campaign]:
+    for file in sorted(data.glob("apex_plus/gemm_*.parquet")):
+        table = pd.read_parquet(file)
+        whole = (table[["n", "k"]] % 8 == 0).all(axis=1) & (table["k"] >= 64)  # others have no tensor cores on a V100
+        table = table[whole & (table["time(us)"] >= 20)]  # whole microseconds
+        rows = _numbers(table, {"m": "m", "n": "n", "k": "k"}).assign(
+            gpu=table["gpu"], op="mm", dtype="fp16", seconds=table["time(us)"] * 1e-6
+        )
+        yield from _by_gpu(rows, APEX_PLUS, file.stem, "backend")
+
+
+def _infersim(data: Path) -> Iterator[Campaign]:
+    for file in sorted(data.glob("infersim/*.csv")):
+        table = pd.read_csv(file)
+        products = table[table["op"].eq("gemm")]
+        rows = _numbers(products, {"m": "m", "n": "n", "k": "k"}).assign(
+            gpu=products["gpu"], op="mm", dtype="fp8", seconds=products["latency_us"] * 1e-6
+        )
+        yield from _by_gpu(rows, INFERSIM, "gemm", "profiler")
+        whole = table["op"].eq("mha/decode") & table["heads_config"].str.fullmatch(r"\d+-\d+-\d+")
+        decode = table[whole & table["dtype"].eq("bf16") & table["kv_dtype"].eq("bf16")]
+        heads = decode["heads_config"].str.split("-", expand=True).astype(float)
+        rows = pd.DataFrame(
+            {
+                "gpu": decode["gpu"], "op": "attention", "dtype": "bf16", "b": decode["batch_size"], "s": 1.0,
+                "t": decode["kv_len"], "heads": heads[0], "kv_heads": heads[1], "d": heads[2], "causal": 0.0,
+                "seconds": decode["latency_us"] * 1e-6,
+            }
+        )  # fmt: skip
+        yield from _by_gpu(rows, INFERSIM, "decode", "profiler")
+
+
+#: Of a layer: [outputs, inputs], of which those with True are cut by a tensor group.
+_LAYERS = {
+    "meta-llama/Llama-3.1-8B": {
+        "q_proj": (4096, 4096), "o_proj": (4096, 4096), "k_proj": (1024, 4096), "gate_proj": (14336, 4096),
+        "down_proj": (4096, 14336), "lm_head": (128256, 4096), "qkv_proj": (6144, 4096), "gate_up_proj": (28672, 4096),
+    },
+    "microsoft/Phi-mini-MoE-instruct": {
+        "q_proj": (4096, 4096), "k_proj": (1024, 4096), "lm_head": (32064, 4096),
+    },
+}  # fmt: skip
+_CUT_INPUTS = ("o_proj", "down_proj")  # the others have their outputs cut
+_WIDTHS = {"act_fn": ("llm_act", 14336), "layernorm": ("llm_norm", 4096), "final_layernorm": ("llm_norm", 4096)}
+
+
+def _llmservingsim(data: Path) -> Iterator[Campaign]:
+    for file in sorted(data.glob("llmservingsim/layers_v*.parquet")):
+        table = pd.read_parquet(file).rename(
+            columns={"layer_name": "layer", "input": "tokens", "latency_us": "time_us", "tp_size": "tp"}
+        )
+        table = table.dropna(subset=["tokens"])
+        table["tp"] = table["tp"].astype(str).str.removeprefix("tp").astype(int)
+        found = []
+        for (gpu, model, layer, tp), part in table.groupby(["gpu", "model", "layer", "tp"], sort=True):
+            rows = pd.DataFrame({"gpu": gpu, "dtype": "bf16", "seconds": part["time_us"] * 1e-6})
+            if layer in _LAYERS[model]:
+                n, k = _LAYERS[model][layer]
+                n, k = (n, k // tp) if layer in _CUT_INPUTS else (n // tp, k)
+                found.append(rows.assign(op="mm", m=part["tokens"].astype(float), n=float(n), k=float(k)))
+            elif file.stem == "layers_v1" and layer in _WIDTHS:  # the older layers are chains of PyTorch's operators
+                op, width = _WIDTHS[layer]
+                found.append(rows.assign(op=op, rows=part["tokens"].astype(float), cols=float(width)))
+        rows = pd.concat(found, ignore_index=True)
+        keys = [name for name in rows if name != "seconds"]  # layers of one size, and of both models
+        pooled = rows.groupby(keys, dropna=False, as_index=False)["seconds"].median()
+        yield from _by_gpu(pooled, LLMSERVINGSIM, file.stem, "profiler")
+
+
+_MIOPEN_FORMATS = {"FP32": "fp32", "FP16": "fp16", "BF16": "bf16"}
+_DIRECTIONS = {"F": "conv_fwd", "B": "conv_bwd_data", "W": "conv_bwd_weight"}
+_SIDES = {"depth": "_depth", "height": "_h", "width": "_w"}
+
+
+def _miopen(data: Path) -> Iterator[Campaign]:
+    """The time of the best solver of each problem; columns say what the forward convolution looks like."""
+    for file in sorted(data.glob("miopen/find_db.parquet")):
+        table = pd.read_parquet(file)
+        table = table[table["dtype"].isin(_MIOPEN_FORMATS)]
+        sizes = {"b": "batch", "c_in": "in_channels", "c_out": "out_channels", "h": "in_h", "w": "in_w"}
+        rows = _numbers(table, sizes).assign(
+            gpu=table["arch"].astype(str),
+            op=table["direction"].astype(str).map(_DIRECTIONS),
+            dtype=table["dtype"].astype(str).map(_MIOPEN_FORMATS),
+            seconds=table["best_us"] * 1e-6,
+            groups=table["groups"].astype(float),
+            depth=table["in_d"].astype(float),
+            **_by_side(table["kernel"], ("kernel_depth", "r", "s"), 1),
+            **{k: v for name, least in (("pad", 0), ("stride", 1), ("dilation", 1))
+               for k, v in _by_side(table[name], [name + end for end in _SIDES.values()], least).items()},
+        )  # fmt: skip
+        rows = rows[_agrees(table, rows) & (rows["seconds"] > 0)]
+        for dtype, part in rows.groupby("dtype", sort=True):
+            yield from _by_gpu(part, MIOPEN, f"{file.stem}_{dtype}", "profiler")
+
+
+def _agrees(table: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
+    """Whether a key's result is that of its image: one in 600 contradicts itself."""
+    agrees = pd.Series(True, index=rows.index)
+    for image, window, end, result in (("h", "r", "_h", "out_h"), ("w", "s", "_w", "out_w")):
+        seen = rows["dilation" + end] * (rows[window] - 1) + 1
+        agrees &= (rows[image] + 2 * rows["pad" + end] - seen) // rows["stride" + end] + 1 == table[result]
+    return agrees
+
+
+def _by_side(column: pd.Series, names: Sequence[str], least: int) -> dict[str, pd.Series]:
+    """ "1x3x3" as three columns, the first of them `least` where there is no depth."""
+    words = column.astype(str)
+    parts = {word: [int(n) for n in word.split("x")] for word in words.unique()}
+    full = {word: [least] * (3 - len(numbers)) + numbers for word, numbers in parts.items()}
+    return {name: words.map({word: float(n[i]) for word, n in full.items()}) for i, name in enumerate(names)}
+
+
+#: Below this the CPU's work before a call is a part that no one knows.
+_ALONE_MS = 0.3
+
+
+def _kernelbench(data: Path) -> Iterator[Campaign]:
+    """Problems that are one convolution: the least of the collections of a GPU, whose hosts differ."""
+    files = [data / "kernelbench" / name for name in ("ops.jsonl.gz", "times.parquet")]
+    if not all(file.exists() for file in files):
+        return
+    with gzip.open(files[0], "rt") as stream:
+        problems = {problem["blob"]: problem for problem in map(json.loads, stream) if _is_convolution(problem)}
+    times = pd.read_parquet(files[1])
+    times = times[(times["config"] == "torch") & times["problem_blob"].isin(problems)]
+    times = times[times["hardware"] != "NVIDIA GeForce RTX 3090 Ti"]  # a shared machine
+    least = times.groupby(["hardware", "problem_blob"], observed=True)["mean_ms"].min().reset_index()
+    least = least[least["mean_ms"] >= _ALONE_MS]
+    rows = pd.DataFrame([_convolution_of(problems[blob]) for blob in least["problem_blob"]])
+    engines = {name: _multiplies_tf32(str(name)) for name in least["hardware"].unique()}
+    formats = {name: "tf32" if engine else "fp32" for name, engine in engines.items()}
+    rows = rows.assign(
+        gpu=least["hardware"].to_numpy(),
+        seconds=least["mean_ms"].to_numpy() * 1e-3,
+        dtype=least["hardware"].map(formats).to_numpy(),
+    )
+    sizes = [name for name in rows if name != "seconds"]  # problems of several versions may be one convolution
+    rows = rows.groupby(sizes, dropna=False, as_index=False)["seconds"].min()
+    for dtype, part in rows.groupby("dtype", sort=True):
+        yield from _by_gpu(part, KERNELBENCH, f"convolutions_{dtype}", "profiler")
+
+
+def _multiplies_tf32(name: str) -> bool:
+    gpu = gpu_name(name)
+    return gpu is not None and "tf32" in load_device(gpu).matrix_peak
+
+
+def _is_convolution(problem: dict[str, Any]) -> bool:
+    ops = problem["ops"]
+    return len(ops) == 1 and ops[0]["kind"] == "aten.convolution" and ops[0]["attrs"]["bias"] is None
+
+
+def _convolution_of(problem: dict[str, Any]) -> dict[str, Any]:
+    """Its sizes, as those of a plain convolution: a transposed one is the gradient of the image."""
+    op = problem["ops"][0]
+    image, weight, result = (problem["tensors"][name][0] for name in (*op["in"][:2], op["out"][0]))
+    attrs, transposed = op["attrs"], op["attrs"]["transposed"]
+    if transposed:
+        image, result = result, image
+    sides = list(_SIDES.values())[-(len(image) - 2) :]
+    named = {"_depth": ("depth", "kernel_depth"), "_h": ("h", "r"), "_w": ("w", "s")}
+    found = {"op": "conv_bwd_data" if transposed else "conv_fwd", "b": image[0], "c_in": image[1], "c_out": result[1]}
+    found |= {"h": 1, "r": 1, "groups": attrs["groups"]}
+    for i, side in enumerate(sides):
+        found |= {named[side][0]: image[2 + i], named[side][1]: weight[2 + i]}
+        given = {"stride": attrs["stride"], "pad": attrs["padding"], "dilation": attrs["dilation"]}
+        found |= {name + side: values[i] for name, values in given.items()}
+    return found
+
+
 def split_hash(rows: pd.DataFrame) -> np.ndarray:
     """A number in [0, 1) for each shape, the same for equal shapes: to hold some back."""
-    sizes = [name for name in rows if name not in ("seconds", "gpu", "split")]
+    sizes = [name for name in rows if name not in ("seconds", "gpu", "split", "copies")]
     keys = rows[sizes].reindex(columns=sorted(sizes))
     return pd.util.hash_pandas_object(keys, index=False).to_numpy() / 2.0**64

@@ -28,6 +28,7 @@ from rooflinekit.calibrate.fits import architecture_of, of_stranger
 from rooflinekit.calibrate.refit import Refit, unmeasured
 from rooflinekit.hardware.specs import load_host
 from rooflinekit.ir.op import Phase
+from rooflinekit.model.families import complete
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import predict_graph
 
@@ -77,10 +78,11 @@ def _machines(fits: Refit, gpu: str) -> dict[str, Machine]:
     family = tuple(g for g in fits.gpus if architecture_of(rk.load_device(g)) == architecture_of(device))
     relatives = tuple(other for other in family if other != gpu)
     others = fits.without.get(gpu, fits.solution)
-    constants = of_stranger(unmeasured(others, fits.unseen_errors), device)
+    constants = unmeasured(others, fits.unseen_errors)
+    constants = of_stranger(replace(constants, spreads=complete(constants.spreads)), device)
     found = {}
     if gpu in fits.gpus:
-        own = replace(constants, spreads={**fits.priors.spreads, **fits.gpus[gpu].spreads})
+        own = replace(constants, spreads={**complete(fits.priors.spreads), **fits.gpus[gpu].spreads})
         found["calibrated"] = Machine.of(device, own).with_values(fits.solution.values(gpu, relatives))
     return found | {"unseen": Machine.of(device, constants).with_values(others.values("", relatives))}
 

@@ -35,6 +35,7 @@ import numpy as np
 import pandas as pd
 
 import rooflinekit as rk
+from rooflinekit.api.predict import machines_of
 from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
 from rooflinekit.ir.tensor import DType, TensorSpec
@@ -47,7 +48,6 @@ from rooflinekit.serving.serve import serve_on
 from rooflinekit.serving.settings import HOST_SEQUENCE_S, HOST_STEP_S, TRTLLM_LAYER_S
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.tape import Tape
-from rooflinekit.workflows import machines_of
 
 GPU = "nvidia-h100-sxm5-80gb"
 FOLDER = Path(__file__).parent.parent / "examples" / "decoders"

@@ -1,0 +1,225 @@
+"""Writes the JSON Schemas of what `--json` prints, docs/schemas/NAME.json.
+
+    python docs/make_schemas.py [--check]
+
+With --check nothing is written, and the exit status is 1 where a file is behind. A document may have more fields than
+its schema: one that is added does not raise its version, one that goes or changes its meaning does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rooflinekit.cli.options import DOCUMENTS
+from rooflinekit.files import write_text
+
+FOLDER = Path(__file__).parent / "schemas"
+Schema = dict[str, Any]
+
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "number"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+FLAG: Schema = {"type": "boolean"}
+ANY: Schema = {}
+
+
+def of(unit: str, *, least: float | None = 0) -> Schema:
+    """A number in a unit, never below `least`."""
+    return {"type": "number", "description": unit} | ({} if least is None else {"minimum": least})
+
+
+SECONDS, CHANGE, BYTES, FLOP = of("s"), of("s", least=None), of("byte"), of("FLOP")
+
+
+def many(item: Schema, least: int = 0) -> Schema:
+    """A list."""
+    return {"type": "array", "items": item} | ({"minItems": least} if least else {})
+
+
+def named(value: Schema) -> Schema:
+    """Names that depend on the workload, each with such a value."""
+    return {"type": "object", "additionalProperties": value}
+
+
+def perhaps(schema: Schema) -> Schema:
+    """It, or null where there is none."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def record(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
+    """Fields that are always there, and fields that are there where they were asked for."""
+    return {
+        "type": "object", "properties": {**required, **(optional or {})}, "required": list(required),
+    }  # fmt: skip
+
+
+REGIME: Schema = {"enum": ["compute", "memory", "overhead"]}
+SPAN = {"total_s": SECONDS, "low_s": SECONDS, "high_s": SECONDS}  # the interval is that of 90 %
+TERMS = {"ideal": SECONDS, "underuse": SECONDS, "memory": SECONDS, "launch": SECONDS, "overhead": SECONDS}
+PREDICTION = record(
+    {
+        "model": TEXT, "mode": TEXT, "device": TEXT, "host": TEXT,
+        "execution": record({"backend": TEXT, "sync": TEXT, "copy": TEXT}),
+        "autocast": perhaps(TEXT), "channels_last": FLAG, "like": perhaps(TEXT), "sizes": named(COUNT),
+        **SPAN, "gpu_s": SECONDS, "cpu_s": SECONDS, "regime": REGIME, "shares": named(NUMBER),
+        "terms": record({**TERMS, "input": SECONDS}), "underuse": named(CHANGE),
+        "flop": FLOP, "bytes": BYTES, "kernels": COUNT, "constants": TEXT, "burst": FLAG,
+        "memory": record({
+            **dict.fromkeys((
+                "peak_bytes", "weight_bytes", "gradient_bytes", "state_bytes", "workspace_bytes", "reserved_bytes",
+                "context_bytes", "capacity_bytes",
+            ), BYTES),
+            "peak_op": TEXT, "fits": FLAG,
+        }),
+        "coverage": record({
+            "ops": named(COUNT), "default_kinds": named(COUNT), "flop_share": NUMBER, "bytes_share": NUMBER,
+        }),
+        "notes": many(TEXT),
+    },
+    {"by": many(record({})), "compare": many(record({})), "largest_batch": ANY},
+)  # fmt: skip
+CHECK = record({
+    "name": TEXT, "expected": perhaps(NUMBER), "actual": perhaps(NUMBER), "unit": TEXT, "status": TEXT, "note": TEXT,
+})  # fmt: skip
+DEVICE = record({
+    "schema": COUNT, "name": TEXT, "kind": {"enum": ["gpu", "cpu"]}, "vendor": TEXT, "architecture": TEXT,
+    "sm_count": COUNT, "lanes_per_sm": NUMBER, "clock": record({"boost": TEXT}),
+    "dram": record({"capacity": TEXT, "bandwidth": TEXT}), "l2_capacity": TEXT, "matrix_peak": named(TEXT),
+    "vector_peak": named(TEXT), "sources": named(TEXT),
+    "table": record({"name": TEXT, "memory_bytes": BYTES, "bandwidth_bytes_per_s": of("byte/s")}),
+})  # fmt: skip
+CLUSTER = record({
+    "schema": COUNT, "name": TEXT, "devices": many(record({"name": TEXT, "count": COUNT}), 1), "host": TEXT,
+})  # fmt: skip
+SHARED = record({
+    "model": TEXT, "cluster": TEXT, "gpus": COUNT, "strategy": record({"name": TEXT}),
+    "savers": record({"accumulate": COUNT, "checkpoint": FLAG, "eight_bit": FLAG, "offload": FLAG}), "batch": COUNT,
+    **SPAN, "terms": record({**TERMS, "input": SECONDS, "communication": CHANGE}),
+    "communication_s": SECONDS, "exposed_s": SECONDS, "hidden_s": SECONDS, "collectives_s": named(SECONDS),
+    "throughput": of("samples/s"), "one_gpu_s": perhaps(SECONDS), "speedup": perhaps(NUMBER),
+    "efficiency": perhaps(NUMBER), "fits": FLAG,
+    "devices": many(record({
+        "device": TEXT, "numbers": many(COUNT, 1), "batch": COUNT, "total_s": SECONDS, "terms": record(TERMS),
+        **dict.fromkeys(("peak_bytes", "weight_bytes", "gradient_bytes", "state_bytes", "reserved_bytes"), BYTES),
+        "fits": FLAG,
+    }), 1),
+    "notes": many(TEXT),
+})  # fmt: skip
+#: A combination of sizes, with the time; on clusters other columns than on GPUs, and missing numbers are null.
+ROW = record({"total_s": perhaps(SECONDS), "low_s": perhaps(SECONDS), "high_s": perhaps(SECONDS)})
+PROFILE = record({
+    "file": TEXT, "mark": TEXT, "steps": COUNT, "device": TEXT, "wall_s": SECONDS, "busy_s": SECONDS, "idle_s": SECONDS,
+    "launched": NUMBER, "busy_share": NUMBER, "regime": TEXT,
+    "kernels": many(record({"name": TEXT, "count": NUMBER, "seconds": SECONDS})),
+})  # fmt: skip
+
+SCHEMAS: dict[str, Schema] = {
+    "advise": record({
+        "base": PREDICTION,
+        "suggestions": many(record({
+            "what": TEXT, "saved_s": CHANGE, "speedup": NUMBER, "saved_terms": named(CHANGE), **SPAN, "steps": NUMBER,
+            "regime": REGIME, "peak_bytes": BYTES, "notes": many(TEXT),
+        })),
+        "left_out": many(record({"what": TEXT, "why": TEXT})),
+    }),
+    "check": record({"specifications": many(record({"name": TEXT, "checks": many(CHECK)}))}),
+    "cluster": record({"cluster": CLUSTER}),
+    "clusters": record({"clusters": many(CLUSTER)}),
+    "collective": record({
+        "collective": TEXT, "cluster": TEXT, "gpus": COUNT, "bytes": BYTES, "total_s": SECONDS,
+        "interval_s": {**many(SECONDS, 2), "maxItems": 2}, "algorithm": TEXT, "bus_bandwidth": of("byte/s"),
+        "algorithm_bandwidth": of("byte/s"), "terms": named(SECONDS),
+        "links": many(record({"technology": TEXT, "bandwidth_per_direction": of("byte/s"), "latency_s": SECONDS})),
+    }),
+    "compare": record({
+        "model": TEXT, "mode": TEXT, "sizes": named(COUNT), "execution": TEXT, "host": TEXT, "sort": TEXT,
+        "gpus": many(record({
+            "gpu": TEXT, **SPAN, "fits": FLAG, "peak_bytes": BYTES, "memory_bytes": BYTES, "regime": REGIME,
+            "bandwidth_bytes_per_s": of("byte/s"), "price_usd": perhaps(NUMBER), "power_w": perhaps(NUMBER),
+        })),
+        "refused": named(TEXT),
+        "neighbours": many(record({"faster": TEXT, "slower": TEXT, "ratio": NUMBER, "certain": FLAG})),
+        "sentences": many(TEXT),
+    }),
+    "crossover": record({
+        "intensity": record({"of": TEXT, "formula": TEXT, "latex": TEXT}),
+        "sizes": many(record({"what": TEXT, "size": TEXT, "from": perhaps(COUNT)})),
+        "bandwidths": many(record({
+            "first": TEXT, "second": TEXT, "stated_bytes_per_s": of("byte/s"), "bytes_per_s": perhaps(of("byte/s")),
+        })),
+    }),
+    "device": record({"device": DEVICE, "checks": many(CHECK)}),
+    "devices": record({"devices": many(DEVICE)}),
+    "explain": record({"explanations": many(record({
+        "a": PREDICTION, "b": PREDICTION, "labels": many(TEXT, 2),
+        "differences": many(record({"what": TEXT, "a": ANY, "b": ANY})),
+        "a_s": SECONDS, "b_s": SECONDS, "delta_s": CHANGE, "terms": named(CHANGE), "underuse": named(CHANGE),
+        **dict.fromkeys(("flop_ratio", "promised_ratio", "time_ratio", "gpu_ratio"), perhaps(NUMBER)),
+        "intervals_overlap": FLAG,
+        "drivers": many(record({"module": TEXT, "kind": TEXT, "a_s": SECONDS, "b_s": SECONDS, "delta_s": CHANGE})),
+        "story": many(TEXT, 1), "details": many(TEXT),
+    }))}),
+    "fit-into": record({
+        "best": perhaps(SHARED),
+        "tried": many(record({"combination": TEXT, "total_s": perhaps(SECONDS), "fits": FLAG}), 1),
+    }),
+    "parallel": SHARED,
+    "predict": record({"predictions": many(PREDICTION, 1)}),
+    "profile": record({"profile": PROFILE}, {
+        "prediction": PREDICTION, "error": NUMBER, "ops": many(record({})),
+    }),
+    "search": record({
+        "minimize": perhaps(TEXT), "maximize": perhaps(TEXT), "require": many(TEXT), "predicted": COUNT,
+        "exhaustive": FLAG, "unpriced": many(TEXT), "best": perhaps(ROW), "runners_up": many(ROW), "closest": many(ROW),
+    }),
+    "serve": record({"servings": many(record({
+        "decoder": TEXT, "gpu": TEXT, "tp": COUNT, "ep": COUNT, "weights": TEXT, "kv": TEXT, "batch": COUNT,
+        "engine": record({"host": TEXT, "policy": TEXT}),
+        "ttft_s": SECONDS, "tpot_s": perhaps(SECONDS), "prefill_s": SECONDS, "decode_s": SECONDS,
+        "tokens_per_s": of("token/s"), "tokens_per_s_per_gpu": of("token/s"), "running": NUMBER, "largest_batch": COUNT,
+        "prefill_regime": REGIME, "decode_regime": REGIME, "weight_bytes": BYTES, "kv_bytes_per_token": BYTES,
+        "notes": many(TEXT),
+    }), 1)}),
+    "sweep": record({"rows": many(ROW)}),
+    "transfer": record({"predictions": many(PREDICTION, 1)}),
+}  # fmt: skip
+
+
+def schema(name: str) -> Schema:
+    """The whole schema of a document, whose field `schema` says its name and version."""
+    content, version = SCHEMAS[name], f"rooflinekit/{name}/{DOCUMENTS[name]}"
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": version,
+        "title": f"what `rooflinekit {name} --json` prints" if name not in ("cluster", "device") else (
+            f"what `rooflinekit {name}s NAME --json` prints"
+        ),
+        "type": "object",
+        "properties": {"schema": {"const": version}, **content["properties"]},
+        "required": ["schema", *content["required"]],
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Writes them, or says which are behind."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only say whether the files are current")
+    check = parser.parse_args().check
+    FOLDER.mkdir(exist_ok=True)
+    wanted = {FOLDER / f"{name}.json": json.dumps(schema(name), indent=1) + "\n" for name in DOCUMENTS}
+    there = {file: file.read_text(encoding="utf-8") for file in FOLDER.glob("*.json")}
+    if check:
+        sys.exit(0 if there == wanted else "docs/schemas is behind: run python docs/make_schemas.py")
+    for file in there.keys() - wanted.keys():
+        file.unlink()
+    for file, text in wanted.items():
+        write_text(text, file)
+
+
+if __name__ == "__main__":
+    main()
