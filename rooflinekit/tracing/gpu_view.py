@@ -136,7 +136,8 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """As CUDA's dispatcher chooses: flash for half precision without a mask, else memory-efficient, else unfused.
+    """As CUDA's dispatcher chooses: flash for half precision without a mask where all heads are equally wide, else
+    memory-efficient, else unfused.
 
     Which of the fused two a given GPU really has (flash needs compute capability 8.0) changes neither FLOP nor bytes.
     """
@@ -160,7 +161,8 @@ def _fused_or_not(
     backends: Any = torch.backends.cuda  # as torch.nn.attention.sdpa_kernel left them
     half = query.dtype in (torch.float16, torch.bfloat16)
     fusible = _alike(query, key, value, grouped=enable_gqa)
-    if fusible and attn_mask is None and half and backends.flash_sdp_enabled():
+    flash = half and attn_mask is None and expression(query.shape[3]) == expression(value.shape[3])
+    if fusible and flash and backends.flash_sdp_enabled():
         return _first(
             torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)
         )

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from rooflinekit.errors import TraceError, printable
 from rooflinekit.tracing.memory import fake_like
@@ -171,6 +172,9 @@ def put_fakes_in(
             fake.requires_grad_(tensor.requires_grad)
         fakes[id(tensor)] = fake
         named[name] = fake
+        if type(tensor) not in (torch.Tensor, nn.Parameter) and not is_traceable_wrapper_subclass(tensor):
+            for more, value in vars(tensor).items():  # what a parameter of another kind keeps beside its numbers
+                setattr(fake, more, fake_of(value, f"{name}.{more}") if isinstance(value, torch.Tensor) else value)
         return fake
 
     for path, module in modules_below(roots):

@@ -237,3 +237,15 @@ def test_a_sound_is_put_together_again_as_pytorch_does_it() -> None:
     ]
     (output,) = rk.trace(sound, rk.Input("n", 33, "t")).at(n=2, t=26).ops[-1].outputs
     assert output.shape == tuple(real.shape) == (2, 64 + 16 * 25 - 64)
+
+
+def test_values_wider_than_queries_are_not_for_flash_attention() -> None:
+    """CUDA's flash kernels want heads of one width; differential attention has values twice as wide."""
+
+    def attention(width: int) -> rk.Graph:
+        q, v = (rk.Input("n", 4, 16, w, dtype="bfloat16") for w in (32, width))
+        return rk.trace(functional.scaled_dot_product_attention, q, q, v)
+
+    assert kinds(attention(32)) == ["aten._scaled_dot_product_flash_attention"]
+    assert kinds(attention(64)) == ["aten._scaled_dot_product_efficient_attention"]
+    assert attention(64).ops[-1].outputs[0].shape[-1] == 64
