@@ -146,7 +146,7 @@ def _tried(found: Outcome, what: str, do: Callable[[], bool]) -> bool:
 def _counted_right(case: Case, model: Any, trace: Callable[..., rk.Graph], found: Outcome) -> bool:
     """Products of a real forward pass, by torch's own counter, beside ours."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.utils.flop_counter import FlopCounterMode, sdpa_flop
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
     sizes = _sizes(case, _names(case))
     graph = trace(sizes=sizes, fixed=True)
@@ -156,6 +156,8 @@ def _counted_right(case: Case, model: Any, trace: Callable[..., rk.Graph], found
     for priced in graph.priced:
         kind = priced.op.kind.rpartition(".")[2]
         flop = sum(int(cost.dense_matrix_flop) for cost in priced.costs)
+        if any(spec.dtype.is_complex for spec in priced.op.inputs):
+            flop //= 4  # torch counts a complex multiplication and addition as if of real numbers: 2, not 8
         if any(kind == known or known == "attention" in kind for known in COUNTED):
             ours += flop
         elif flop:
@@ -170,7 +172,9 @@ def _counted_right(case: Case, model: Any, trace: Callable[..., rk.Graph], found
     if isinstance(model, nn.Module):
         model.eval()
         model.requires_grad_(False)  # the counter's hooks want a gradient's function, and there is none without one
-    of_attention = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop}  # a model may ask for it
+    of_attention = {  # a model may ask for it
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)
+    }
     counter = FlopCounterMode(display=False, custom_mapping=of_attention)
     torch.backends.mha.set_fastpath_enabled(False)  # kernels that the counter does not know
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
