@@ -52,7 +52,7 @@ def plot(
     ] = None,
     gpus: Annotated[list[int] | None, typer.Option(min=1, help="how many of the cluster; by default all")] = None,
     strategy: Annotated[
-        list[str] | None, typer.Option(help="dp, ddp (default), zero-1, zero-2, fsdp, tensor or pipeline")
+        list[str] | None, typer.Option(help="dp, ddp (default), ddp-gloo, zero-1, zero-2, fsdp, tensor or pipeline")
     ] = None,
 ) -> None:
     """A figure: roofline, time line, memory, sweep or waterfall.
