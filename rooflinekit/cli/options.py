@@ -47,6 +47,10 @@ ForceOption = Annotated[bool, typer.Option("--force", help="replace the file")]
 #: when one is added. Their schemas are in docs/schemas, made by docs/make_schemas.py.
 DOCUMENTS = {
     "advise": 1,
+    "calibrate": 1,
+    "campaign-from-trace": 1,
+    "campaign-summarize": 1,
+    "campaign-validate": 1,
     "check": 1,
     "cluster": 1,
     "clusters": 1,
@@ -56,12 +60,17 @@ DOCUMENTS = {
     "device": 1,
     "devices": 1,
     "explain": 1,
+    "fit": 1,
     "fit-into": 1,
+    "host": 1,
+    "measure": 1,
+    "own-fit": 1,
     "parallel": 1,
     "predict": 1,
     "profile": 1,
     "search": 1,
     "serve": 1,
+    "specs": 1,
     "sweep": 1,
     "transfer": 1,
 }
