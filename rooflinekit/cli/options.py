@@ -62,6 +62,8 @@ DOCUMENTS = {
     "profile": 1,
     "search": 1,
     "serve": 1,
+    "serve-capacity": 1,
+    "serve-rates": 1,
     "sweep": 1,
     "transfer": 1,
 }
