@@ -19,6 +19,7 @@ from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.tracing.assumed import Assumed, note_decided
 from rooflinekit.tracing.calls import ModuleCalls, Progress
 from rooflinekit.tracing.control import CONTROL
+from rooflinekit.tracing.flexible import masked_pairs
 from rooflinekit.tracing.memory import OpMemory, fake_like
 from rooflinekit.tracing.shares import note
 from rooflinekit.tracing.sparse import held, is_sparse, note_result
@@ -147,7 +148,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     return CONTROL[function.name()](self.assumed, function, args)
             output: Any = function(*args, **kwargs)
             flat = pytree.tree_leaves((args, kwargs))
-            self._record_whole(function, [leaf for leaf in flat if isinstance(leaf, torch.Tensor)], output)
+            attrs = masked_pairs(function.name(), args, self.assumed, self._symbols.size)
+            self._record_whole(function, [leaf for leaf in flat if isinstance(leaf, torch.Tensor)], output, attrs)
             return output
         _, arguments, _ = _schema(function)
         tensors: list[TensorSpec] = []
@@ -224,7 +226,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         )
 
-    def _record_whole(self, function: Any, tensors: Sequence[torch.Tensor], output: Any) -> None:
+    def _record_whole(self, function: Any, tensors: Sequence[torch.Tensor], output: Any, attrs: dict[str, Any]) -> None:
         """A higher-order operator as one op of the tensors that it is called with."""
         specs = tuple(map(self.spec, tensors))
         name = function.name()
@@ -239,6 +241,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 phase=self.phase,
                 inputs=specs,
                 outputs=tuple(self._outputs(output, node, tensors)),
+                attrs=MappingProxyType(attrs),
             )
         )
 
