@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rooflinekit.api.parallel import fit_into, parallel
     from rooflinekit.api.predict import compare_gpus, predict, trace
     from rooflinekit.api.report import save_report
-    from rooflinekit.api.serve import serve
+    from rooflinekit.api.serve import highest_rate, serve, serve_traffic
     from rooflinekit.api.sweep import search, sweep
     from rooflinekit.api.transfer import transfer
     from rooflinekit.cost.table import rule, traffic
@@ -31,9 +31,13 @@ if TYPE_CHECKING:
     from rooflinekit.ir.op import Op
     from rooflinekit.present.figures import plot
     from rooflinekit.present.traces.chrome import save_trace
+    from rooflinekit.serving.capacity import Capacity
     from rooflinekit.serving.decoder import Decoder
+    from rooflinekit.serving.levels import ServiceLevel
     from rooflinekit.serving.serve import Serving
+    from rooflinekit.serving.served_traffic import ServedTraffic
     from rooflinekit.serving.settings import Engine
+    from rooflinekit.serving.traffic import Request, Traffic
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.strategies.prediction import ParallelPrediction
@@ -52,6 +56,7 @@ __version__ = "0.1.0"
 # Loaded when first used (PEP 562): torch alone takes two seconds, and `rooflinekit devices` needs none of it.
 _HOME = {
     "Advice": "study.explain.advice",
+    "Capacity": "serving.capacity",
     "Cluster": "hardware.cluster",
     "Cost": "ir.cost",
     "Decoder": "serving.decoder",
@@ -73,7 +78,11 @@ _HOME = {
     "ParallelPrediction": "strategies.prediction",
     "Prediction": "step.prediction",
     "Profile": "study.profile.profile",
+    "Request": "serving.traffic",
+    "ServedTraffic": "serving.served_traffic",
+    "ServiceLevel": "serving.levels",
     "Serving": "serving.serve",
+    "Traffic": "serving.traffic",
     "Savers": "strategies.records",
     "Transferred": "study.transfer.transferred",
     "Validation": "study.profile.validation",
@@ -87,6 +96,7 @@ _HOME = {
     "explain": "study.explain.explanation",
     "fit_into": "api.parallel",
     "gpu_bound_from": "study.compare.crossover",
+    "highest_rate": "api.serve",
     "intensity": "study.compare.intensity",
     "load_cluster": "hardware.specs",
     "load_device": "hardware.specs",
@@ -100,6 +110,7 @@ _HOME = {
     "save_trace": "present.traces.chrome",
     "search": "api.sweep",
     "serve": "api.serve",
+    "serve_traffic": "api.serve",
     "sweep": "api.sweep",
     "trace": "api.predict",
     "transfer": "api.transfer",
@@ -110,6 +121,7 @@ __all__ = [
     "DDP",
     "FSDP",
     "Advice",
+    "Capacity",
     "Cluster",
     "Cost",
     "DataParallel",
@@ -129,8 +141,12 @@ __all__ = [
     "ParallelPrediction",
     "Prediction",
     "Profile",
+    "Request",
     "Savers",
+    "ServedTraffic",
+    "ServiceLevel",
     "Serving",
+    "Traffic",
     "Transferred",
     "Validation",
     "advise",
@@ -143,6 +159,7 @@ __all__ = [
     "explain",
     "fit_into",
     "gpu_bound_from",
+    "highest_rate",
     "intensity",
     "load_cluster",
     "load_device",
@@ -156,6 +173,7 @@ __all__ = [
     "save_trace",
     "search",
     "serve",
+    "serve_traffic",
     "sweep",
     "trace",
     "traffic",
