@@ -34,7 +34,9 @@ class Attention(Products):
         found = []
         for i, width in enumerate(widths):
             tape.view(qkv, b, seq, width, calls=2)
-            found.append(TensorSpec(name=f"{qkv.name}.{i}", shape=(b, width // dim, seq, dim), dtype=qkv.dtype))
+            shape = (b, width // dim, seq, dim)
+            found.append(TensorSpec(name=f"{qkv.name}.{i}", shape=shape, dtype=qkv.dtype, storage=qkv.memory))
+            tape.parts.add(found[-1].name)
         tape.view(qkv, *map(int, qkv.shape), calls=1)
 
         def back() -> None:

@@ -28,8 +28,11 @@ class Experts(Products):
         here, rows = d.experts // part.expert, tokens * chosen * part.expert_tensor
         sent = tape.run("aten.index_select", (x, index), tape.new(tokens * chosen, d.hidden), dim=0)
         each = -(-rows // here)
+        come = sent
+        if part.expert > 1 or part.expert_tensor > 1:  # in the order of the experts here
+            come = tape.run("aten.index_select", (sent, index), tape.new(rows, d.hidden), dim=0)
         grouped = TensorSpec(
-            name=f"{sent.name}.e", shape=(here, each, d.hidden), dtype=sent.dtype, storage=sent.memory
+            name=f"{come.name}.e", shape=(here, each, d.hidden), dtype=come.dtype, storage=come.memory
         )  # fmt: skip
         width = d.ffn // part.expert_tensor
         h = self._grouped(grouped, "experts.up", (2 if d.gated else 1) * width, rows)
@@ -41,10 +44,11 @@ class Experts(Products):
 
         def back() -> None:
             g = tape.gradient(out)
-            tape.give(y, tape.run("aten.index_select", (g, index), tape.new(*map(int, y.shape)), dim=0))
+            # each token's weights get the product of its gradient with what its experts gave
+            tape.give(y, tape.pointwise((g, y), tape.new(*map(int, y.shape)), vector=4))
 
         tape.later(back)
-        self._sent_back(x, sent)
+        self._sent_back(x, come)
         if not d.shared_ffn:
             return out
         shared = self.network(x, d.shared_ffn // part.tensor, "shared.")

@@ -105,5 +105,7 @@ def _working(held: Held, last: bool) -> float:
     logits = held.tokens * -(-held.decoder.vocab // held.layout.tensor)
     # the logits' gradient in fp32 or 16 bits beside the softmax that is kept
     loss = logits * (4 if held.recipe.autocast else 2)
+    if not held.recipe.gradient_fusion:
+        loss += 2 * max(held.pieces.weights.get(name, 0) for name in ("head", "embedding"))
     layer = held.pieces.again_bytes or 8 * held.tokens * held.decoder.hidden
     return float(max(loss * last, layer))

@@ -276,13 +276,13 @@ class Planner:
             gpus=self.place.gpus, batch=self.batch, seq=self.seq, pieces=self.count,
             terms=MappingProxyType(dict(terms)),
             peak_flops=_peak(self.place.machine, self.recipe), deviation=math.hypot(self.pieces.deviation, 0.0),
-            link_deviation=spread, host_deviation=self.place.host.spread, memory=self.accounts(run.under_way),
+            link_deviation=spread, host_deviation=self.place.host.spread, stages=self.accounts(run.under_way),
             executed_flop=self.decoder.layers * self.batch / self.layout.micro_batch * self.pieces.matrix_flop
             * self.layout.tensor * self.layout.context,
         )  # fmt: skip
 
-    def accounts(self, under_way: Sequence[int] = ()) -> Accounts:
-        """Peak memory of the GPU that needs most. under_way: micro-batches that each stage keeps, by its chunks."""
+    def accounts(self, under_way: Sequence[int] = ()) -> tuple[Accounts, ...]:
+        """Peak memory of a GPU of each stage. under_way: micro-batches that it keeps, by its chunks."""
         lay, counts = self.layout, self.layers_of()
         if not under_way:
             under_way = [min(self.count, lay.pipeline - k) * lay.chunks for k in range(lay.pipeline)]
@@ -291,11 +291,10 @@ class Planner:
             shards=len(self.groups.members("node")) if lay.sharding == "hybrid" else self.replicas,
             tokens=lay.micro_batch * self.seq // lay.context, capacity=self.place.machine.device.dram.capacity,
         )  # fmt: skip
-        stages = [
+        return tuple(
             accounts_of(held, k, sum(counts[k :: lay.pipeline]), under_way[k] if k < len(under_way) else 1)
             for k in range(lay.pipeline)
-        ]
-        return max(stages, key=lambda accounts: accounts.allocated)
+        )
 
 
 def _peak(machine: Machine, recipe: Recipe) -> float:

@@ -77,8 +77,12 @@ class Products:
         turned = tape.view(g, n, tokens, calls=calls)
         if self.recipe.fp8:
             turned, x = self.eight_bit(turned), self.eight_bit(x)
-        if self.recipe.fused and self.recipe.main_gradients:
+        if self.recipe.fused and self.recipe.main_gradients and self.recipe.gradient_fusion:
             tape.run("training.accumulated_mm", (turned, x, target), target)
+            return
+        if self.recipe.main_gradients:
+            made = TensorSpec(name=f"w{len(tape.ops)}", shape=target.shape, dtype=self.recipe.dtype)
+            tape.run("aten.add_", (target, tape.run("aten.mm", (turned, x), made)), target, alpha=1)
             return
         tape.run("aten.mm", (turned, x), target)
         self.handed(target)

@@ -30,7 +30,8 @@ class Recipe:
     `issue`: CPU time of a layer's ops, the framework's own Python between them included, over that of the ops alone.
     `progress`: how fast kernels go beside the collectives of copies, over what they do alone; None for what the SMs and
     bandwidth that these take leave (model/contention.py). `tensor_overlap`: a tensor group sends in pieces beside the
-    products before and behind (Transformer Engine's user buffers).
+    products before and behind (Transformer Engine's user buffers). `gradient_fusion`: the product that gives a weight's
+    gradient adds it to the main gradient, where kernels are fused.
 
     Raises InputError for other words.
     """
@@ -49,6 +50,7 @@ class Recipe:
     issue: float = 1.0
     progress: float | None = None
     tensor_overlap: bool = False
+    gradient_fusion: bool = True
 
     def __post_init__(self) -> None:
         for field, words in (
@@ -82,12 +84,13 @@ class Recipe:
 
 
 #: How many times as long attention took before FlashAttention 2. Dao (2023), "FlashAttention-2", states 1.7 to 3.0 for
-#: FlashAttention 1 and 1.3 to 2.5 for its Triton form. Within that: fitted on whole steps of half of the MPT models
-#: (llm_foundry, by hash), 1.85 ± 0.05; the other half gives 1.9 (benchmarks/clusters_accuracy.py --fit).
+#: FlashAttention 1 and 1.3 to 2.5 for its Triton form. Within that: fitted on whole steps of half of the MPT models of
+#: llm_foundry by hash; the other half gives 1.8 to 1.95 (benchmarks/clusters_accuracy.py --fit).
 FIRST_FLASH = 1.85
 #: CPU time of Megatron's layers over that of their ops alone: Python of autograd functions, TorchScript, generators'
-#: states around what is computed again. Fitted on whole steps of half of the models (benchmarks/clusters_accuracy.py).
-MEGATRON_ISSUE_2023, MEGATRON_ISSUE = 5.4, 2.0
+#: states around what is computed again. Fitted on whole steps of half of vtrain's models by hash, 5.9; the other half
+#: gives 5.9 too (the same command). Releases since are taken to be alike.
+MEGATRON_ISSUE = 5.9
 
 #: How fast kernels go beside the collectives of FSDP 1 as llm-foundry set it in 2023 (the next block's weights asked
 #: for after a block's backward, at most two gathered): whole steps on A100 take as long as their kernels and 0.9 to
@@ -112,7 +115,7 @@ RECIPES = {
     ),
     "megatron-2023": Recipe(
         name="megatron-2023", kernels="fused", attention="unfused", dtype=DType.FLOAT16, main_gradients=True,
-        master=True, dropout=True, recompute="full", optimizer="fused", issue=MEGATRON_ISSUE_2023,
+        master=True, dropout=True, recompute="full", optimizer="fused", issue=MEGATRON_ISSUE,
     ),
 }  # fmt: skip
 

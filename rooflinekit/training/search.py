@@ -88,7 +88,7 @@ def search_layouts(
         considered += 1
         if progress is not None:
             progress(considered)
-        memory = planner.accounts()
+        memory = max(planner.accounts(), key=lambda accounts: accounts.allocated)
         if memory.fits:
             plans.append((planner.bound_s(), memory.allocated, planner))
         else:

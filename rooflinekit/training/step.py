@@ -32,12 +32,17 @@ class TrainingStep:
     seq: int
     pieces: int  # micro-batches of a copy
     terms: Mapping[str, float]  # they add up to `total_s`
-    memory: Accounts  # of the GPU that needs most
+    stages: tuple[Accounts, ...]  # memory of a GPU of each stage
     peak_flops: float  # FLOP/s of a GPU's dense products, by the datasheet
     executed_flop: float  # of matrix products in layers, what is computed again included
     deviation: float  # standard deviation of the logarithm of kernels' time
     link_deviation: float
     host_deviation: float
+
+    @property
+    def memory(self) -> Accounts:
+        """Of the GPU that needs most."""
+        return max(self.stages, key=lambda accounts: accounts.allocated)
 
     @property
     def total_s(self) -> float:

@@ -22,6 +22,7 @@ class Tape:
     module: str = ""
     phase: Phase = Phase.FORWARD
     _back: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
+    parts: set[str] = field(default_factory=set)  # names of views with gradients of their own
     _gradients: dict[str, TensorSpec] = field(default_factory=dict)  # of activations, by their memory
 
     def run(self, kind: str, inputs: tuple[TensorSpec, ...], *outputs: TensorSpec, **attrs: Any) -> TensorSpec:
@@ -72,18 +73,21 @@ class Tape:
 
     def gradient(self, x: TensorSpec) -> TensorSpec:
         """The gradient of an activation, as what follows it has left it; in the shape of x."""
-        found = self._gradients[x.memory]
+        found = self._gradients[self._key(x)]
         return TensorSpec(name=f"{found.name}.g", shape=x.shape, dtype=found.dtype, storage=found.memory)
 
     def give(self, x: TensorSpec, gradient: TensorSpec) -> None:
         """A gradient of x; a second one is added to the first, as autograd does."""
-        before = self._gradients.get(x.memory)
+        before = self._gradients.get(self._key(x))
         if before is None:
-            self._gradients[x.memory] = gradient
+            self._gradients[self._key(x)] = gradient
             return
         shape = gradient.shape
         old = TensorSpec(name=before.name, shape=shape, dtype=before.dtype, storage=before.memory)
-        self._gradients[x.memory] = self.run("aten.add", (old, gradient), self.new(*map(int, shape)), alpha=1)
+        self._gradients[self._key(x)] = self.run("aten.add", (old, gradient), self.new(*map(int, shape)), alpha=1)
+
+    def _key(self, x: TensorSpec) -> str:
+        return x.name if x.name in self.parts else x.memory
 
     def backward(self) -> None:
         """All of backward."""
