@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rooflinekit.api.report import save_report
     from rooflinekit.api.serve import highest_rate, serve, serve_traffic
     from rooflinekit.api.sweep import search, sweep
+    from rooflinekit.api.train import search_layouts, train
     from rooflinekit.api.transfer import transfer
     from rooflinekit.cost.table import rule, traffic
     from rooflinekit.hardware.catalog import devices
@@ -50,6 +51,11 @@ if TYPE_CHECKING:
     from rooflinekit.study.profile.profile import Profile
     from rooflinekit.study.profile.validation import Validation
     from rooflinekit.study.transfer.transferred import Transferred
+    from rooflinekit.training.graph import training_graph
+    from rooflinekit.training.layout import Layout
+    from rooflinekit.training.recipe import Recipe
+    from rooflinekit.training.search import LayoutSearch
+    from rooflinekit.training.step import TrainingStep
 
 __version__ = "0.1.0"
 
@@ -73,6 +79,8 @@ _HOME = {
     "Host": "hardware.host",
     "Input": "ir.inputs",
     "Intensity": "study.compare.intensity",
+    "Layout": "training.layout",
+    "LayoutSearch": "training.search",
     "Mesh": "strategies.records",
     "Op": "ir.op",
     "ParallelPrediction": "strategies.prediction",
@@ -81,9 +89,11 @@ _HOME = {
     "Request": "serving.traffic",
     "ServedTraffic": "serving.served_traffic",
     "ServiceLevel": "serving.levels",
+    "Recipe": "training.recipe",
     "Serving": "serving.serve",
     "Traffic": "serving.traffic",
     "Savers": "strategies.records",
+    "TrainingStep": "training.step",
     "Transferred": "study.transfer.transferred",
     "Validation": "study.profile.validation",
     "advise": "study.explain.advice",
@@ -109,10 +119,13 @@ _HOME = {
     "save_report": "api.report",
     "save_trace": "present.traces.chrome",
     "search": "api.sweep",
+    "search_layouts": "api.train",
     "serve": "api.serve",
     "serve_traffic": "api.serve",
     "sweep": "api.sweep",
     "trace": "api.predict",
+    "train": "api.train",
+    "training_graph": "training.graph",
     "transfer": "api.transfer",
     "traffic": "cost.table",
 }
@@ -136,17 +149,21 @@ __all__ = [
     "Host",
     "Input",
     "Intensity",
+    "Layout",
+    "LayoutSearch",
     "Mesh",
     "Op",
     "ParallelPrediction",
     "Prediction",
     "Profile",
+    "Recipe",
     "Request",
     "Savers",
     "ServedTraffic",
     "ServiceLevel",
     "Serving",
     "Traffic",
+    "TrainingStep",
     "Transferred",
     "Validation",
     "advise",
@@ -172,11 +189,14 @@ __all__ = [
     "save_report",
     "save_trace",
     "search",
+    "search_layouts",
     "serve",
     "serve_traffic",
     "sweep",
     "trace",
     "traffic",
+    "train",
+    "training_graph",
     "transfer",
 ]
 
