@@ -22,7 +22,7 @@ ROWS = [
     {"strategies"},
     {"study", "present"},  # empty but for a docstring
     {"study/explain", "study/profile", "study/sweep", "serving"},
-    {"study/compare", "study/transfer"},
+    {"study/compare", "study/transfer", "training"},
     {"present/scales"},
     {"present/text", "present/figures", "present/traces"},
     {"present/page"},
@@ -42,6 +42,7 @@ OUTSIDE = {
     "step": {"pandas", "numpy"},
     "strategies": {"pandas"},  # for the table of what fits, when it is asked for
     "serving": {"sympy"},
+    "training": set(),
     "study": set(),
     "present": set(),
     "study/explain": set(),

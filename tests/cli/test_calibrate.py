@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from command_line import Run, caller
+from documents import checked
 
 from rooflinekit.calibrate import at_hand
 from rooflinekit.calibrate.campaign import read_campaign
@@ -101,6 +102,9 @@ def test_the_host_alone(run: Run, call: Run, tmp_path: Path) -> None:
     before = (tmp_path / "run-host.yaml").read_text()
     assert run(*SPEC, "--plan", "host.yaml", "--out", "run.jsonl").out == found.out
     assert (tmp_path / "run-host.yaml").read_text() == before
+    document = checked("calibrate", run(*SPEC, "--plan", "host.yaml", "--out", "run.jsonl", "--json").out)
+    assert document["files"] == {"samples": ["run.jsonl"], "host": ["run-host.yaml"]}
+    assert (document["measurements"], document["left"], document["fit"]) == (3, 0, None)
 
 
 def test_a_budget(run: Run, tmp_path: Path) -> None:
