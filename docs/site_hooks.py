@@ -1,4 +1,4 @@
-"""What the documentation site adds to the pages while it is built: notebooks as pages, and the gallery.
+"""What the documentation site adds to the pages while it is built: notebooks as pages, the gallery, what nobody listed.
 
 mkdocs.yml names this file. The pages themselves stay readable where they lie.
 """
@@ -12,6 +12,8 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+import rooflinekit as rk
 
 DOCS = Path(__file__).parent
 #: Pages whose figures the gallery shows, and a figure with the last block of code before it.
@@ -32,9 +34,25 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Pages that mkdocs.yml does not list stand at the end of those that it does."""
+    listed = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
+    more = [file.name for file in sorted(DOCS.glob("*.md")) if not re.search(rf"\b{file.name}$", listed, re.MULTILINE)]
+    config.nav = [*(config.nav or ()), *([{"More": more}] if more else [])]
+    return config
+
+
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """The gallery's figures."""
+    """The gallery's figures, and public names that no page of the reference has."""
+    if page.file.src_uri == "reference/index.md" and (names := missing()):
+        markdown += "\n".join(["", "## More", "", *(f"::: rooflinekit.{name}\n" for name in names)])
     return markdown.replace("<!-- gallery -->", gallery()) if page.file.src_uri == "gallery.md" else markdown
+
+
+def missing() -> list[str]:
+    """Public names that stand on no page of the reference."""
+    pages = "\n".join(file.read_text(encoding="utf-8") for file in (DOCS / "reference").glob("*.md"))
+    return [name for name in rk.__all__ if not re.search(rf"^::: rooflinekit\.{name}$", pages, re.MULTILINE)]
 
 
 def gallery() -> str:
