@@ -156,7 +156,7 @@ class Frozen:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """The JSON schema of a file: that of the checked mapping."""
-        _, checked, _ = schema["steps"]  # type: ignore[typeddict-item]
+        _, checked, _ = schema["steps"]
         return handler(checked)
 
 
