@@ -251,7 +251,7 @@ SCHEMAS: dict[str, Schema] = {
             "saved": NUMBER, "energy_delay": of("J·s"),
         }), 1),
         "least_energy_w": WATTS, "least_energy_delay_w": WATTS,
-    }), 1)}),
+    }, {"rack": many(record({"limit_w": WATTS, "gpus": COUNT, "samples_a_day": NUMBER}))}), 1)}),
     "predict": record({"predictions": many(PREDICTION, 1)}),
     "profile": record({"profile": PROFILE}, {
         "prediction": PREDICTION, "error": NUMBER, "ops": many(record({})),

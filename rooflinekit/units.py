@@ -45,15 +45,13 @@ _UNITS = {
     "Hz": _Unit(symbols=("Hz",), example="1.5 GHz"),
     "W": _Unit(symbols=("W",), example="300 W", small=True),
     "J": _Unit(symbols=("J",), example="40 J", small=True),
-    "flop/J": _Unit(symbols=("FLOP/J", "OP/J"), example="500 GFLOP/J"),
 }
 
 
 def parse_quantity(text: str, unit: str) -> float:
     """The number that `text` states, in base units.
 
-    `unit` is one of "byte", "byte/s", "bit", "bit/s", "flop", "flop/s", "flop/byte", "s", "Hz", "W", "J",
-    "flop/J".
+    `unit` is one of "byte", "byte/s", "bit", "bit/s", "flop", "flop/s", "flop/byte", "s", "Hz", "W", "J".
     Raises UnitError for a number without a unit, another or an unknown unit, and a negative or infinite number.
 
     >>> parse_quantity("4.8 TB/s", "byte/s")

@@ -232,7 +232,7 @@ def compare_gpus(
 
     workload: a traced Graph; or a model, followed by its inputs.
     gpus: names, aliases, paths of specifications, or Devices; by default every shipped GPU that is no draft.
-    sort: "time", "per-dollar" (launch price), "per-watt", "share-of-peak" or "price".
+    sort: "time", "per-dollar" (launch price), "per-watt" (the board's limit), "share-of-peak", "price" or "energy".
     measured, measured_on: a step that was timed on one GPU, on which all predictions then rest; see `transfer`.
     options: a number for each named size; with a model also the options of `trace`.
 

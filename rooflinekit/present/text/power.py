@@ -10,16 +10,19 @@ from rooflinekit.present.text.tables import console, table
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from rooflinekit.study.compare.cost import Costs
     from rooflinekit.study.compare.limits import PowerLimits
 
 
-def print_limits(found: PowerLimits) -> None:
-    """A line a limit, and which take least."""
+def print_limits(found: PowerLimits, rack: pd.DataFrame | None = None) -> None:
+    """A line a limit, and which take least; `rack`: what a rack does in a day under each."""
     own = found.predictions[-1]
     sizes = ", ".join(f"{name}={value}" for name, value in own.sizes.items())
-    rows = table("power limit", "time of a step", "slower", "mean power", "energy", "saved", "energy × time")
-    for row in found.table.to_dict("records"):
+    rows = table("power limit", "time of a step", "slower", "mean power", "energy", "saved", "energy × time",
+                 *(() if rack is None else ("GPUs of a rack", "in a day")))  # fmt: skip
+    for i, row in enumerate(found.table.to_dict("records")):
         rows.add_row(
             format_quantity(row["limit_w"], "W"),
             format_quantity(row["total_s"], "s"),
@@ -28,6 +31,7 @@ def print_limits(found: PowerLimits) -> None:
             format_quantity(row["energy_j"], "J"),
             f"{row['saved']:.1%}",
             f"{row['energy_delay']:.3g} J·s",
+            *(() if rack is None else (f"{rack['gpus'][i]:,}", f"{rack['samples_a_day'][i]:,.4g}")),
         )
     out = console()
     out.print(f"{own.graph_name} {own.mode}{f' ({sizes})' if sizes else ''} on {own.machine.name}", markup=False)

@@ -16,6 +16,7 @@ from rooflinekit.units import format_quantity
 if TYPE_CHECKING:
     import pandas as pd
 
+_DAY_S = 86_400.0
 _LEAST = 1.1  # of what the idling board draws: the lowest limit that is looked at
 
 
@@ -55,6 +56,20 @@ class PowerLimits:
     def least_energy_delay(self) -> Prediction:
         """The step at the limit at which energy × time is least; of equals the highest limit."""
         return min(reversed(self.predictions), key=lambda p: (p.energy_j or math.inf) * p.total_s)
+
+    def rack(self, watts: float, pue: float = 1.0) -> pd.DataFrame:
+        """What a rack does in a day under each limit: limit_w, gpus, samples_a_day (steps, without a size named batch).
+
+        watts: that the rack may draw; each GPU has its limit in them, times `pue` for host, fans and supply. Raises
+        InputError for numbers that make no rack.
+        """
+        if not (math.isfinite(watts) and watts > 0) or not 1 <= pue <= 10:
+            raise InputError(f"rack: expected positive watts and a PUE of 1 to 10; got {watts!r} and {pue!r}")
+        table = self.table[["limit_w"]].copy()
+        table["gpus"] = (watts / (pue * table["limit_w"])).astype(int)
+        batch = self.predictions[-1].sizes.get("batch", 1)
+        table["samples_a_day"] = table["gpus"] * batch * _DAY_S / self.table["total_s"]
+        return table
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""

@@ -28,6 +28,15 @@ def test_the_table_and_what_is_least(prediction: rk.Prediction) -> None:
     assert str(found).startswith(f"least energy at {least:.0f} W: ")
 
 
+def test_a_rack_in_a_day(prediction: rk.Prediction) -> None:
+    found = power_limits(prediction, 100.0)
+    rack = found.rack(6000.0, pue=1.5).set_index("limit_w")
+    assert rack["gpus"].to_dict() == {100: 40, 200: 20, 300: 13}  # 4000 W of limits
+    assert rack["samples_a_day"][300] == pytest.approx(13 * 4096 * 86400 / prediction.total_s)
+    with pytest.raises(InputError, match="rack: expected positive watts"):
+        found.rack(-1.0)
+
+
 @pytest.mark.parametrize("step", [0.0, -5.0, 1000.0, float("nan")])
 def test_steps_that_make_no_table(prediction: rk.Prediction, step: float) -> None:
     with pytest.raises(InputError, match="step: expected 300 mW to "):
