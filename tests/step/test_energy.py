@@ -93,3 +93,13 @@ def test_sweeps_say_what_predictions_say(graph: rk.Graph) -> None:
     for row in table.itertuples():
         p = rk.predict(graph, "nvidia-l4", batch=row.batch)
         assert (row.energy_j, row.power_w) == pytest.approx((p.energy_j, p.power_w), rel=1e-6)
+
+
+def test_a_sweep_over_limits_of_power(graph: rk.Graph) -> None:
+    table = rk.sweep(graph, gpus=["nvidia-l4"], power_limits=["40 W", 72], batch=64, memory=False)
+    assert table["gpu"].tolist() == ["nvidia-l4 at 40.0 W", "nvidia-l4 at 72.0 W"]
+    p = rk.predict(graph, "nvidia-l4", batch=64, power_limit="40 W")
+    assert table["total_s"][0] == pytest.approx(p.total_s)
+    assert table["power_w"][0] == pytest.approx(p.power_w)
+    with pytest.raises(InputError, match=r"power_limits: expected a list, such as \['200 W', '250 W'\]; got '40 W'"):
+        rk.sweep(graph, gpus=["nvidia-l4"], power_limits="40 W", batch=64)

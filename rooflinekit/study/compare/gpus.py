@@ -86,8 +86,8 @@ class GpuComparison:
         second. fits, peak_bytes, memory_bytes. share_of_peak: the share of the step that its FLOP take at the
         datasheet's peak. regime. peak_flop_per_s: stated, of the format that it mostly computes in. per_dollar:
         throughput by the launch price; per_watt: by the board's power; per_joule: by drawn_w, the mean watts that the
-        step is predicted to draw. NaN where the specification does not say, and the former two for a device's part where
-        several share a board.
+        step is predicted to draw. NaN where the specification does not say, and the former two for a device's part
+        where several share a board.
         """
         import pandas as pd
 
