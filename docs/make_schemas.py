@@ -61,6 +61,11 @@ def record(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None
 REGIME: Schema = {"enum": ["compute", "memory", "latency", "overhead"]}
 SPAN = {"total_s": SECONDS, "low_s": SECONDS, "high_s": SECONDS}  # the interval is that of 90 %
 TERMS = {"ideal": SECONDS, "underuse": SECONDS, "memory": SECONDS, "launch": SECONDS, "overhead": SECONDS}
+WATTS, JOULES = of("W"), of("J")
+ENERGY = record({
+    "joules": JOULES, "low_j": JOULES, "high_j": JOULES, "mean_w": WATTS, "low_w": WATTS, "high_w": WATTS,
+    "peak_w": WATTS, "idle_w": WATTS, "parts_j": named(JOULES),
+})  # fmt: skip
 PREDICTION = record(
     {
         "model": TEXT, "mode": TEXT, "device": TEXT, "host": TEXT,
@@ -69,6 +74,7 @@ PREDICTION = record(
         **SPAN, "gpu_s": SECONDS, "cpu_s": SECONDS, "regime": REGIME, "shares": named(NUMBER),
         "terms": record({**TERMS, "input": SECONDS}), "underuse": named(CHANGE),
         "flop": FLOP, "bytes": BYTES, "kernels": COUNT, "constants": TEXT, "burst": FLAG,
+        "energy": perhaps(ENERGY), "power_limit_w": perhaps(WATTS), "clock_limit_hz": perhaps(of("Hz")),
         "memory": record({
             **dict.fromkeys((
                 "peak_bytes", "weight_bytes", "gradient_bytes", "state_bytes", "workspace_bytes", "reserved_bytes",
@@ -188,6 +194,14 @@ SCHEMAS: dict[str, Schema] = {
         "neighbours": many(record({"faster": TEXT, "slower": TEXT, "ratio": NUMBER, "certain": FLAG})),
         "sentences": many(TEXT),
     }),
+    "cost": record({
+        "currency": TEXT, "samples": perhaps(NUMBER), "carbon_kg_per_kwh": perhaps(NUMBER),
+        "rows": many(record({
+            "gpu": TEXT, "total_s": SECONDS, "power_w": perhaps(WATTS), "energy_j": perhaps(JOULES), "cost": NUMBER,
+            "per_million": NUMBER, "rented": perhaps(NUMBER), "owned": perhaps(NUMBER),
+            "break_even_h": perhaps(of("h")),
+        }, {"run_s": SECONDS, "run_cost": NUMBER, "run_kwh": perhaps(of("kWh")), "kg": perhaps(of("kg"))}), 1),
+    }),
     "crossover": record({
         "intensity": record({"of": TEXT, "formula": TEXT, "latex": TEXT}),
         "sizes": many(record({"what": TEXT, "size": TEXT, "from": perhaps(COUNT)})),
@@ -230,6 +244,14 @@ SCHEMAS: dict[str, Schema] = {
     }),
     "own-fit": record({"device": TEXT, "file": TEXT, **OWN_FIT}),
     "parallel": SHARED,
+    "power": record({"studies": many(record({
+        "model": TEXT, "mode": TEXT, "device": TEXT, "sizes": named(COUNT),
+        "limits": many(record({
+            "limit_w": WATTS, "total_s": SECONDS, "slower": NUMBER, "power_w": WATTS, "energy_j": JOULES,
+            "saved": NUMBER, "energy_delay": of("J·s"),
+        }), 1),
+        "least_energy_w": WATTS, "least_energy_delay_w": WATTS,
+    }, {"rack": many(record({"limit_w": WATTS, "gpus": COUNT, "samples_a_day": NUMBER}))}), 1)}),
     "predict": record({"predictions": many(PREDICTION, 1)}),
     "profile": record({"profile": PROFILE}, {
         "prediction": PREDICTION, "error": NUMBER, "ops": many(record({})),
