@@ -80,7 +80,7 @@ def _step(
     for i in range(decoder.layers):
         windowed = decoder.window if i >= decoder.full_layers else None
         layer = _Layer(decoder=decoder, tape=tape, parts=parts, cached=cached, tp=tp, ep=ep, window=windowed)
-        x, residual = layer.run(f"layers.{i}", x, residual)
+        x, residual = layer.run(f"layers.{i}", x, residual, dense=i < decoder.dense_layers)
     answer = _output(decoder, tape, x, residual, total(part.sequences for part in parts), tp)
     return Graph(
         name=f"{decoder.name} {step}",
@@ -141,8 +141,10 @@ class _Layer:
     ep: int  # of the GPUs among which the experts are divided; tp / ep share each
     window: int | None
 
-    def run(self, module: str, x: TensorSpec, residual: TensorSpec | None) -> tuple[TensorSpec, TensorSpec]:
-        """[tokens, hidden] and its residual → the same behind the layer."""
+    def run(
+        self, module: str, x: TensorSpec, residual: TensorSpec | None, *, dense: bool
+    ) -> tuple[TensorSpec, TensorSpec]:
+        """[tokens, hidden] and its residual → the same behind the layer; `dense`: one without experts before others."""
         d, tape = self.decoder, self.tape
         tape.module = f"{module}.attention"
         x, residual = _normalized(d, tape, x, residual)
@@ -152,7 +154,8 @@ class _Layer:
         x = self._summed(tape.linear(attended, "output", d.hidden))
         tape.module = f"{module}.network"
         x, residual = _normalized(d, tape, x, residual)
-        x = self._experts(x) if d.experts else self._network(x, d.ffn, "")
+        plain = dense or not d.experts
+        x = self._network(x, d.dense_ffn if dense else d.ffn, "") if plain else self._experts(x)
         return self._summed(x), residual
 
     def _attention(self, qkv: TensorSpec, heads: int, kv_heads: int) -> TensorSpec:

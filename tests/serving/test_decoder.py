@@ -110,7 +110,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ({"layers": 0}, "decoder: layers: expected an integer of 1 or more; got 0"),
         ({"kv_heads": 3}, "decoder: heads 4 is no multiple of kv_heads 3"),
         ({"experts": 4}, "decoder: experts_per_token: expected 1 to experts (4)"),
-        ({"layer": 3}, "decoder: no number is called 'layer'; did you mean 'layers'?"),
+        ({"layer": 3}, "decoder: no number is called 'layer'; did you mean 'layers' or 'dense_layers'?"),
     ],
 )
 def test_numbers_that_make_no_decoder(changed: dict[str, int], message: str) -> None:
