@@ -25,7 +25,6 @@ _CALLED = {
 }
 #: Keys of parts that a Decoder does not have, whatever the family.
 _OTHER = {
-    "kv_lora_rank": "latent attention",
     "linear_num_key_heads": "linear attention",
     "ssm_cfg": "state-space layers",
     "state_size": "state-space layers",
@@ -41,12 +40,13 @@ _ALIKE = {"decoder_sparse_step": 1, "interleave_moe_layer_step": 1, "moe_layer_f
 #: `model_type` of families whose layers a Decoder is: networks of three matrices, and of two. Held against the numbers
 #: of parameters of transformers' own models (tests/serving/test_config.py).
 _GATED = frozenset((
-    "baichuan", "cohere", "cohere2", "cwm", "dots1", "ernie4_5", "exaone4", "exaone_moe", "flex_olmo", "gemma",
-    "gemma2", "gemma3", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe",
-    "granitemoeshared", "helium", "hyperclovax", "internlm2", "internlm3", "llama", "llava", "minimax_m2",
-    "ministral3", "mistral", "mistral3", "mixtral", "olmo", "olmo2", "olmo3", "olmoe", "phi3", "phimoe", "qwen2",
-    "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen3", "qwen3_moe", "qwen3_vl",
-    "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_text", "seed_oss", "smollm3", "stablelm", "vaultgemma",
+    "baichuan", "cohere", "cohere2", "cwm", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "exaone4",
+    "exaone_moe", "flex_olmo", "gemma", "gemma2", "gemma3", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_oss",
+    "granite", "granitemoe", "granitemoeshared", "helium", "hyperclovax", "internlm2", "internlm3", "kimi_k2",
+    "llama", "llava", "minimax_m2", "ministral3", "mistral", "mistral3", "mixtral", "olmo", "olmo2", "olmo3",
+    "olmoe", "phi3", "phimoe", "qwen2", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl", "qwen2_vl_text",
+    "qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_text", "seed_oss", "smollm3",
+    "stablelm", "vaultgemma",
 ))  # fmt: skip
 _UNGATED = frozenset((
     "apertus", "arcee", "biogpt", "bloom", "codegen", "falcon", "gpt-sw3", "gpt2", "gpt_bigcode", "gpt_neox",
@@ -99,6 +99,7 @@ def fields_of(config: Mapping[str, Any]) -> dict[str, Any]:
     two = any(key in config for key in _TWO_MATRICES) if family is None else family in _UNGATED
     return {
         **found,
+        **_latent_of(config),
         **_dense_of(config, found),
         **_window_of(config, family, found["layers"]),
         "gated": not two,
@@ -159,6 +160,19 @@ def _times_hidden(config: Mapping[str, Any], hidden: int) -> int | None:
             return int(config[key]) * hidden
     oldest = config.get("model_type") in ("bloom", "falcon", "mpt", "gpt_neox_japanese") or "n_embd" in config
     return 4 * hidden if oldest else None
+
+
+def _latent_of(config: Mapping[str, Any]) -> dict[str, int]:
+    """Latent attention, as DeepSeek's families call its numbers."""
+    if not config.get("kv_lora_rank"):
+        return {}
+    found = {key: config.get(key) for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")}
+    for key, value in found.items():
+        check_number(key, value, 1)
+    latent, plain, rope, values = (int(value) for value in found.values() if value is not None)
+    query = config.get("q_lora_rank") or 0
+    check_number("q_lora_rank", query, 0)
+    return {"latent": latent, "query_latent": query, "rope_dim": rope, "value_dim": values, "head_dim": plain + rope}
 
 
 def _dense_of(config: Mapping[str, Any], found: Mapping[str, int]) -> dict[str, int]:

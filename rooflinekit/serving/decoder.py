@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph
 
 
+#: Numbers that are 0 where a decoder has no such part.
+_MAYBE_NONE = (
+    "experts", "experts_per_token", "shared_ffn", "dense_layers", "dense_ffn", "latent", "query_latent", "rope_dim",
+    "value_dim",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
     """A stack of equal layers: attention and a feed-forward network, each behind a normalization.
@@ -25,7 +32,8 @@ class Decoder:
     `experts` each token passes `experts_per_token` of them, each of width `ffn`, and a shared one of width
     `shared_ffn` where there is one; the first `dense_layers` have a network of width `dense_ffn` in their place.
     `window` limits attention to so many tokens in `windowed_layers` of the layers (None for all). `tied`: the
-    embedding is also the matrix of the output. `qk_norm`: queries and keys are normalized.
+    embedding is also the matrix of the output. `qk_norm`: queries and keys are normalized. `latent`: multi-head latent
+    attention (DeepSeek), whose cache holds `latent` + `rope_dim` numbers a token, on each of several GPUs.
 
     Raises InputError for numbers that make no decoder.
     """
@@ -48,6 +56,10 @@ class Decoder:
     windowed_layers: int | None = None
     tied: bool = False
     qk_norm: bool = False
+    latent: int = 0  # numbers of which keys and values of all heads are made
+    query_latent: int = 0  # numbers of which queries are made; 0: of the layer's input
+    rope_dim: int = 0  # of head_dim those that are rotated, for keys shared by all heads
+    value_dim: int = 0  # of a head's values, where these differ from head_dim
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isprintable():
@@ -57,7 +69,7 @@ class Decoder:
                 raise InputError(f"decoder: {name}: expected True or False; got {shown(getattr(self, name))}")
         for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"):
             check_number(name, getattr(self, name), 1)
-        for name in ("experts", "experts_per_token", "shared_ffn", "dense_layers", "dense_ffn"):
+        for name in _MAYBE_NONE:
             check_number(name, getattr(self, name), 0)
         for name, least in (("window", 1), ("windowed_layers", 0)):
             if getattr(self, name) is not None:
@@ -70,6 +82,11 @@ class Decoder:
                 f"got {self.experts_per_token}"
             )
 
+        if self.latent and (not 0 < self.rope_dim < self.head_dim or not self.value_dim or self.window):
+            raise InputError(
+                "decoder: latent: expected rope_dim below head_dim, value_dim, and no window; got rope_dim "
+                f"{self.rope_dim}, head_dim {self.head_dim}, value_dim {self.value_dim}, window {self.window}"
+            )
         if self.dense_layers > (self.full_layers if self.experts else 0) or (self.dense_layers > 0) != (
             self.dense_ffn > 0
         ):
@@ -106,6 +123,11 @@ class Decoder:
     def layer_parameters(self) -> int:
         """Numbers in the matrices of a layer, all experts included; of one with experts where there are others."""
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        if self.latent:
+            made = self.latent * (self.head_dim - self.rope_dim + self.value_dim) + self.value_dim * self.hidden
+            queries = (self.query_latent or self.hidden) * self.head_dim
+            low = self.hidden * (self.latent + self.rope_dim + self.query_latent)
+            attention = low + self.heads * (queries + made)
         matrices = 3 if self.gated else 2
         network = matrices * self.hidden * (self.ffn * max(self.experts, 1) + self.shared_ffn)
         return attention + network + self.hidden * self.experts
@@ -119,11 +141,14 @@ class Decoder:
         return self.layers * self.layer_parameters + other + self.vocab * self.hidden * (1 if self.tied else 2)
 
     def kv_bytes_per_token(self, kv: str = "bf16", tp: int = 1) -> int:
-        """Bytes that a token adds to the cache of one GPU: 2 · layers · kv_heads · head_dim · bytes of a number.
+        """Bytes that a token adds to the cache of one GPU: 2 · layers · kv_heads · head_dim · bytes of a number, with
+        a latent layers · (latent + rope_dim) · bytes.
 
         Layers with a window hold no more than its tokens: that is counted where a number of tokens is given.
         """
         itemsize = check_format("kv", kv, KV_FORMATS).itemsize
+        if self.latent:
+            return self.layers * (self.latent + self.rope_dim) * itemsize
         return 2 * self.layers * self.kv_heads_on(tp) * self.head_dim * itemsize
 
     def kv_bytes(self, tokens: int, kv: str = "bf16", tp: int = 1) -> int:

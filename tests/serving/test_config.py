@@ -16,8 +16,8 @@ LLAMA = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "v
 
 @pytest.mark.parametrize(
     "family",
-    ["bloom", "falcon", "gemma2", "glm4_moe", "gpt_bigcode", "gpt_neox", "granitemoeshared", "mpt", "phi", "qwen2_moe",
-     "starcoder2", "xglm"],
+    ["bloom", "deepseek_v3", "falcon", "gemma2", "glm4_moe", "gpt_bigcode", "gpt_neox", "granitemoeshared", "mpt",
+     "phi", "qwen2_moe", "starcoder2", "xglm"],
 )  # fmt: skip
 def test_parameters_are_those_of_the_model(family: str) -> None:
     declare_torchvision_operators()
@@ -41,6 +41,7 @@ def test_parameters_are_those_of_the_model(family: str) -> None:
         ({"layer_types": ["conv", "full_attention"]}, "config: layer_types: the model has layers of 'conv'"),
         ({"mamba_d_state": 16}, "config: mamba_d_state: the model has state-space layers"),
         ({"interleave_moe_layer_step": 2}, "config: interleave_moe_layer_step: 2: the model has layers with experts"),
+        ({"kv_lora_rank": 16}, "decoder: qk_nope_head_dim: expected an integer of 1 or more; got None"),
         ({"word_embed_proj_dim": 32}, "config: word_embed_proj_dim: the embedding is of another width"),
     ],
 )
@@ -68,3 +69,45 @@ def test_layers_without_experts_before_those_with_them() -> None:
     assert decoder.parameters == by_hand - 9 * 64
     with pytest.raises(InputError, match="dense_layers: expected some of the layers that see everything"):
         decoder.with_changes(dense_layers=5)
+
+
+LATENT = rk.Decoder(
+    name="latent", layers=2, hidden=256, heads=8, kv_heads=8, head_dim=48, ffn=512, vocab=1000, latent=64,
+    query_latent=96, rope_dim=16, value_dim=32,
+)  # fmt: skip
+
+
+def test_a_latent_is_all_that_the_cache_holds() -> None:
+    assert LATENT.kv_bytes_per_token() == LATENT.kv_bytes_per_token(tp=4) == 2 * (64 + 16) * 2
+    # a layer: down to 96 + 64 + 16, queries 96 · 8 · 48, keys of 32 and values of 32 a head from 64, back 8 · 32 · 256
+    attention = 256 * 176 + 96 * 8 * 48 + 64 * 8 * (32 + 32) + 8 * 32 * 256
+    assert LATENT.layer_parameters == attention + 3 * 256 * 512
+    for graph in (LATENT.decode(), LATENT.prefill()):
+        gains = 2 * (2 * 256 + 96 + 64) + 256
+        assert graph.parameters == 2 * (attention + 3 * 256 * 512) + 2 * 1000 * 256 + gains
+
+
+def test_what_decoding_over_a_latent_costs() -> None:
+    graph = LATENT.decode().at(batch=4, context=100)
+    (one, _) = [priced for priced in graph.priced if priced.op.kind == "serving.paged_attention"]
+    # scores over 80 numbers, sums over 64, for 4 sequences of 100 tokens and 8 heads
+    assert one.costs[0].matrix_flop == 2 * 4 * 8 * 100 * (80 + 64)
+    # the latent is read once for all heads; queries of 80 and results of 64 a head
+    assert one.costs[0].read_bytes == 2 * (4 * 100 * 80 + 4 * 8 * 80)
+    halves = LATENT.decode(tp=2).at(batch=4, context=100)
+    (half, _) = [priced for priced in halves.priced if priced.op.kind == "serving.paged_attention"]
+    assert half.costs[0].read_bytes == 2 * (4 * 100 * 80 + 4 * 4 * 80)
+
+
+def test_a_prompt_makes_keys_and_values_of_the_latent() -> None:
+    graph = LATENT.prefill().at(batch=1, seq=64)
+    made = [priced for priced in graph.priced if priced.op.kind == "aten.mm" and priced.op.inputs[1].shape == (64, 512)]
+    assert len(made) == 2
+    (one, _) = [priced for priced in graph.priced if priced.op.kind == "serving.paged_attention"]
+    # pairs of 64 causal tokens, 8 heads
+    assert one.costs[0].matrix_flop == 2 * 8 * (64 * 65 // 2) * (48 + 32)
+
+
+def test_numbers_that_make_no_latent() -> None:
+    with pytest.raises(InputError, match="decoder: latent: expected rope_dim below head_dim, value_dim, and no window"):
+        LATENT.with_changes(rope_dim=0)

@@ -84,7 +84,7 @@ def test_families_that_name_numbers_otherwise() -> None:
     ("config", "message"),
     [
         ({"hidden_size": 64}, "config: num_hidden_layers or n_layer or num_layers or n_layers is missing"),
-        ({"kv_lora_rank": 512}, "config: kv_lora_rank: the model has latent attention, which a Decoder does not"),
+        ({"state_size": 16}, "config: state_size: the model has state-space layers, which a Decoder does not"),
     ],
 )
 def test_configs_of_something_else(config: dict[str, object], message: str) -> None:
