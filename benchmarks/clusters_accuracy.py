@@ -207,8 +207,8 @@ def report(source: str, rows: pd.DataFrame) -> list[str]:
     if len(peaks):
         off = (peaks - 1).abs()
         lines += [
-            f"Peak allocated, n = {len(peaks)}: median error {off.median():.1%}, bias {peaks.median() - 1:+.1%}, within "
-            f"12 %: {(off <= 0.12).mean():.0%}.",
+            f"Peak allocated, n = {len(peaks)}: median error {off.median():.1%}, bias {peaks.median() - 1:+.1%}, "
+            f"within 12 %: {(off <= 0.12).mean():.0%}.",
             "",
         ]
     worst = timed.sort_values("error", ascending=False).drop_duplicates(["model", "layout"]).head(6)

@@ -33,6 +33,7 @@ from rooflinekit.cli import (
     serve,
     specs,
     sweep,
+    train,
     transfer,
 )
 from rooflinekit.errors import RooflinekitError
@@ -66,7 +67,7 @@ def program(
 
 for _part in (
     predict, explain, plot, report, crossover, profile, compare, transfer, advise, sweep, search, parallel, fit_into,
-    collective, serve, measure, calibrate, campaign, fit, devices, clusters, specs, check,
+    train, collective, serve, measure, calibrate, campaign, fit, devices, clusters, specs, check,
 ):  # fmt: skip
     _part.register(app)
 

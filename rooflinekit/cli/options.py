@@ -63,6 +63,7 @@ DOCUMENTS = {
     "search": 1,
     "serve": 1,
     "sweep": 1,
+    "train": 1,
     "transfer": 1,
 }
 

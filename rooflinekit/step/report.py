@@ -39,6 +39,8 @@ def document(p: Prediction) -> dict[str, Any]:
         "shares": dict(p.shares),
         "terms": p.terms(),
         "underuse": p.underuse(),
+        "mfu": p.mfu,
+        "hfu": p.hfu,
         "flop": p.flop,
         "bytes": p.bytes,
         "kernels": p.launched,
@@ -116,6 +118,8 @@ def table_rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]
         ("traffic", [format_quantity(p.bytes, "byte") for p in predictions]),
         ("peak memory", [_memory(p) for p in predictions]),
     ]
+    if any(p.mode == "training" for p in predictions):
+        rows.append(("MFU = matrix FLOP / (time · peak)", [f"{p.mfu:.1%}" for p in predictions]))
     return rows
 
 

@@ -45,6 +45,7 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("collective", ("collective", "broadcast", "--bytes", "1 kB", "--cluster", "two-nodes-25gbe")),
     ("serve", ("serve", LLAMA, "--gpu", "l40s", "--batch", "1,4", "-i", "64", "--output", "8")),
     ("serve", ("serve", LLAMA, "--gpu", "l40s", "--batch", "1", "-i", "64", "--output", "1")),
+    ("train", ("train", LLAMA, "--cluster", "dgx-h100", "--batch", "16", "--seq", "2048", "--tp", "2")),
     ("profile", ("profile", "TRACE")),
     ("profile", ("profile", "TRACE", "NET", "-i", "32,64")),
     ("transfer", ("transfer", "NET", *ONE, "--measured", "1 ms", "--measured-on", "t4")),

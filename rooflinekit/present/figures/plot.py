@@ -19,6 +19,7 @@ from rooflinekit.present.figures.extras import draw_crossings, draw_floors, draw
 from rooflinekit.present.figures.files import save
 from rooflinekit.present.figures.frame import Frame
 from rooflinekit.present.figures.key import draw_key
+from rooflinekit.present.figures.layouts import layouts
 from rooflinekit.present.figures.memory import memory
 from rooflinekit.present.figures.points import draw_points, draw_rail_scale, name_points, named_points
 from rooflinekit.present.figures.records.build import Figure, Subject, caption, roofline_figure
@@ -29,7 +30,7 @@ from rooflinekit.present.figures.sweep import sweep
 from rooflinekit.present.figures.timeline import timeline
 from rooflinekit.present.figures.waterfall import waterfall
 
-__all__ = ["caption", "errors", "memory", "roofline", "save", "sweep", "timeline", "waterfall"]
+__all__ = ["caption", "errors", "layouts", "memory", "roofline", "save", "sweep", "timeline", "waterfall"]
 
 
 def roofline(
