@@ -58,7 +58,7 @@ def record(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None
     }  # fmt: skip
 
 
-REGIME: Schema = {"enum": ["compute", "memory", "overhead"]}
+REGIME: Schema = {"enum": ["compute", "memory", "latency", "overhead"]}
 SPAN = {"total_s": SECONDS, "low_s": SECONDS, "high_s": SECONDS}  # the interval is that of 90 %
 TERMS = {"ideal": SECONDS, "underuse": SECONDS, "memory": SECONDS, "launch": SECONDS, "overhead": SECONDS}
 PREDICTION = record(
@@ -112,11 +112,36 @@ SHARED = record({
 })  # fmt: skip
 #: A combination of sizes, with the time; on clusters other columns than on GPUs, and missing numbers are null.
 ROW = record({"total_s": perhaps(SECONDS), "low_s": perhaps(SECONDS), "high_s": perhaps(SECONDS)})
+_OVER_REQUESTS = record({
+    **dict.fromkeys(("mean", "p50", "p90", "p99"), perhaps(SECONDS)), "mean_interval": many(perhaps(SECONDS), 2),
+})  # fmt: skip
+SERVED = record({
+    "decoder": TEXT, "gpu": TEXT, "tp": COUNT, "ep": COUNT, "weights": TEXT, "kv": TEXT, "rate": of("request/s"),
+    "cv": NUMBER, "input": COUNT, "output": COUNT, "length_cv": NUMBER, "cached": NUMBER, "requests": COUNT,
+    "warm_up": NUMBER, "drain": NUMBER, "seed": NUMBER, "log": FLAG, "engine": record({"host": TEXT, "policy": TEXT}),
+    **dict.fromkeys(("queue_s", "ttft_s", "tpot_s", "e2e_s"), _OVER_REQUESTS),
+    "gap_s": record(dict.fromkeys(("p50", "p90", "p99"), perhaps(SECONDS))),
+    "alone": record({"ttft_s": SECONDS, "tpot_s": perhaps(SECONDS), "e2e_s": SECONDS}),
+    "requests_per_s": of("request/s"), "tokens_per_s": of("token/s"), "tokens_per_s_per_gpu": of("token/s"),
+    "overloaded": FLAG, "busy": NUMBER, "reading": NUMBER, "running": NUMBER, "preemptions": NUMBER,
+    "peak_cache": NUMBER, "weight_bytes": BYTES, "cache_bytes": BYTES, "kv_bytes_per_token": BYTES,
+    "notes": many(TEXT),
+})  # fmt: skip
 PROFILE = record({
     "file": TEXT, "mark": TEXT, "steps": COUNT, "device": TEXT, "wall_s": SECONDS, "busy_s": SECONDS, "idle_s": SECONDS,
     "launched": NUMBER, "busy_share": NUMBER, "regime": TEXT,
     "kernels": many(record({"name": TEXT, "count": NUMBER, "seconds": SECONDS})),
 })  # fmt: skip
+CONSTANTS = named(record({"value": NUMBER, "error": NUMBER, "unit": TEXT, "source": TEXT}))
+CALIBRATION = record({"constants": CONSTANTS, "spreads": named(record({"kernel": NUMBER, "shared": NUMBER}))})
+OWN_FIT = {
+    "constants": CONSTANTS,
+    "families": named(record({
+        "cases": COUNT, "typical_error": NUMBER, "typical_error_before": NUMBER, "bias": NUMBER,
+    })),
+    "worst": many(record({"case": TEXT, "measured_s": SECONDS, "predicted_s": SECONDS})),
+    "left_out": COUNT,
+}  # fmt: skip
 
 TRAINING = record({
     "model": TEXT, "parameters": COUNT, "cluster": TEXT, "gpus": COUNT, "layout": TEXT, "recipe": TEXT,
@@ -141,6 +166,23 @@ SCHEMAS: dict[str, Schema] = {
         })),
         "left_out": many(record({"what": TEXT, "why": TEXT})),
     }),
+    "calibrate": record({
+        "device": TEXT, "plan": TEXT, "measurements": COUNT, "units": COUNT, "left": COUNT, "samples": COUNT,
+        "outliers": COUNT,
+        "host_ops": many(record({"case": TEXT, "what": TEXT, "median_s": SECONDS, "error": NUMBER})),
+        "fit": perhaps(record(OWN_FIT)), "warnings": many(TEXT), "files": named(many(TEXT, 1)),
+    }),
+    "campaign-from-trace": record({
+        "file": TEXT, "device": TEXT, "source": TEXT,
+        "ops": many(record({"op": TEXT, "shapes": COUNT, "calls": COUNT})), "kernels_s": SECONDS,
+        "refused_s": SECONDS, "refused": named(COUNT),
+    }),
+    "campaign-summarize": record({"files": many(record({
+        "file": TEXT, "device": TEXT, "origin": TEXT, "environment": named(TEXT), "cases": COUNT,
+        "counts": many(record({"op": TEXT, "format": TEXT, "cases": COUNT})), "noisy": many(TEXT),
+        "failures": many(record({"status": TEXT, "cases": many(TEXT, 1), "note": TEXT})),
+    }), 1)}),
+    "campaign-validate": record({"sound": FLAG, "files": many(record({"file": TEXT, "problem": perhaps(TEXT)}), 1)}),
     "check": record({"specifications": many(record({"name": TEXT, "checks": many(CHECK)}))}),
     "cluster": record({"cluster": CLUSTER}),
     "clusters": record({"clusters": many(CLUSTER)}),
@@ -178,10 +220,29 @@ SCHEMAS: dict[str, Schema] = {
         "drivers": many(record({"module": TEXT, "kind": TEXT, "a_s": SECONDS, "b_s": SECONDS, "delta_s": CHANGE})),
         "story": many(TEXT, 1), "details": many(TEXT),
     }))}),
+    "fit": record({
+        "folder": TEXT, "written": FLAG, "difference": perhaps(TEXT), "removed": many(TEXT), "measurements": COUNT,
+        "priors": CALIBRATION, "architectures": named(CALIBRATION), "gpus": named(CALIBRATION),
+    }),
     "fit-into": record({
         "best": perhaps(SHARED),
         "tried": many(record({"combination": TEXT, "total_s": perhaps(SECONDS), "fits": FLAG}), 1),
     }),
+    "host": record({
+        "file": TEXT, "measured_on": {"enum": ["cuda", "cpu"]}, "op_s": SECONDS, "slowness": perhaps(NUMBER),
+        "against": TEXT,
+    }),
+    "measure": record({
+        "measured_s": SECONDS, "predicted_s": SECONDS, "error": NUMBER, "inside": FLAG, "noisy": FLAG,
+        "validation": record({
+            "model": TEXT, "mode": TEXT, "sizes": named(COUNT), "device": TEXT, "host": TEXT,
+            "seconds": many(SECONDS, 1), "steps": COUNT,
+            "predicted": record({**SPAN, "regime": REGIME, "terms": named(SECONDS)}),
+            "ops": many(record({})), "environment": named(TEXT),
+        }),
+        "file": perhaps(TEXT),
+    }),
+    "own-fit": record({"device": TEXT, "file": TEXT, **OWN_FIT}),
     "parallel": SHARED,
     "predict": record({"predictions": many(PREDICTION, 1)}),
     "profile": record({"profile": PROFILE}, {
@@ -199,6 +260,24 @@ SCHEMAS: dict[str, Schema] = {
         "prefill_regime": REGIME, "decode_regime": REGIME, "weight_bytes": BYTES, "kv_bytes_per_token": BYTES,
         "notes": many(TEXT),
     }), 1)}),
+    "specs": record({"specification": record({"schema": COUNT}), "left_empty": many(TEXT), "file": perhaps(TEXT)}),
+    "serve-capacity": record({
+        "capacities": many(record({
+            "level": record(dict.fromkeys(("ttft_s", "tpot_s", "e2e_s"), perhaps(SECONDS)) | {"share": NUMBER}),
+            "rate": of("request/s"), "tokens_per_s": of("token/s"), "price_usd_per_hour": perhaps(NUMBER),
+            "usd_per_million_tokens": perhaps(NUMBER), "load": perhaps(of("request/s")), "copies": perhaps(COUNT),
+            "gpus": perhaps(COUNT),
+            "points": many(record({
+                "rate": of("request/s"), "kept": NUMBER, "goodput": of("request/s"), "requests_per_s": of("request/s"),
+                "tokens_per_s": of("token/s"), "ttft_s": many(SECONDS, 3), "tpot_s": many(perhaps(SECONDS), 3),
+                "e2e_s": many(SECONDS, 3),
+                "overloaded": FLAG,
+            }), 1),
+            "at": SERVED,
+        }), 1),
+        "refused": many(record({"gpu": TEXT, "why": TEXT})),
+    }),
+    "serve-rates": record({"served": many(SERVED, 1), "refused": many(record({"gpu": TEXT, "why": TEXT}))}),
     "sweep": record({"rows": many(ROW)}),
     "train": record({
         "step": TRAINING,
@@ -210,15 +289,23 @@ SCHEMAS: dict[str, Schema] = {
 }  # fmt: skip
 
 
+#: What prints a document that is not called as its command.
+_COMMANDS = {
+    "campaign-from-trace": "campaign from-trace", "campaign-summarize": "campaign summarize",
+    "campaign-validate": "campaign validate", "cluster": "clusters NAME", "device": "devices NAME",
+    "host": "measure --host-only", "own-fit": "calibrate --campaign FILE", "specs": "specs new",
+    "serve-capacity": "serve --slo", "serve-rates": "serve --rate",
+}  # fmt: skip
+
+
 def schema(name: str) -> Schema:
     """The whole schema of a document, whose field `schema` says its name and version."""
     content, version = SCHEMAS[name], f"rooflinekit/{name}/{DOCUMENTS[name]}"
+    command = _COMMANDS.get(name, name)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": version,
-        "title": f"what `rooflinekit {name} --json` prints" if name not in ("cluster", "device") else (
-            f"what `rooflinekit {name}s NAME --json` prints"
-        ),
+        "title": f"what `rooflinekit {command} --json` prints",
         "type": "object",
         "properties": {"schema": {"const": version}, **content["properties"]},
         "required": ["schema", *content["required"]],

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rooflinekit.api.parallel import fit_into, parallel
     from rooflinekit.api.predict import compare_gpus, predict, trace
     from rooflinekit.api.report import save_report
-    from rooflinekit.api.serve import serve
+    from rooflinekit.api.serve import highest_rate, serve, serve_traffic
     from rooflinekit.api.sweep import search, sweep
     from rooflinekit.api.train import search_layouts, train
     from rooflinekit.api.transfer import transfer
@@ -32,9 +32,13 @@ if TYPE_CHECKING:
     from rooflinekit.ir.op import Op
     from rooflinekit.present.figures import plot
     from rooflinekit.present.traces.chrome import save_trace
+    from rooflinekit.serving.capacity import Capacity
     from rooflinekit.serving.decoder import Decoder
+    from rooflinekit.serving.levels import ServiceLevel
     from rooflinekit.serving.serve import Serving
+    from rooflinekit.serving.served_traffic import ServedTraffic
     from rooflinekit.serving.settings import Engine
+    from rooflinekit.serving.traffic import Request, Traffic
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.strategies.prediction import ParallelPrediction
@@ -58,6 +62,7 @@ __version__ = "0.1.0"
 # Loaded when first used (PEP 562): torch alone takes two seconds, and `rooflinekit devices` needs none of it.
 _HOME = {
     "Advice": "study.explain.advice",
+    "Capacity": "serving.capacity",
     "Cluster": "hardware.cluster",
     "Cost": "ir.cost",
     "Decoder": "serving.decoder",
@@ -81,8 +86,12 @@ _HOME = {
     "ParallelPrediction": "strategies.prediction",
     "Prediction": "step.prediction",
     "Profile": "study.profile.profile",
+    "Request": "serving.traffic",
+    "ServedTraffic": "serving.served_traffic",
+    "ServiceLevel": "serving.levels",
     "Recipe": "training.recipe",
     "Serving": "serving.serve",
+    "Traffic": "serving.traffic",
     "Savers": "strategies.records",
     "TrainingStep": "training.step",
     "Transferred": "study.transfer.transferred",
@@ -97,6 +106,7 @@ _HOME = {
     "explain": "study.explain.explanation",
     "fit_into": "api.parallel",
     "gpu_bound_from": "study.compare.crossover",
+    "highest_rate": "api.serve",
     "intensity": "study.compare.intensity",
     "load_cluster": "hardware.specs",
     "load_device": "hardware.specs",
@@ -111,6 +121,7 @@ _HOME = {
     "search": "api.sweep",
     "search_layouts": "api.train",
     "serve": "api.serve",
+    "serve_traffic": "api.serve",
     "sweep": "api.sweep",
     "trace": "api.predict",
     "train": "api.train",
@@ -123,6 +134,7 @@ __all__ = [
     "DDP",
     "FSDP",
     "Advice",
+    "Capacity",
     "Cluster",
     "Cost",
     "DataParallel",
@@ -145,8 +157,12 @@ __all__ = [
     "Prediction",
     "Profile",
     "Recipe",
+    "Request",
     "Savers",
+    "ServedTraffic",
+    "ServiceLevel",
     "Serving",
+    "Traffic",
     "TrainingStep",
     "Transferred",
     "Validation",
@@ -160,6 +176,7 @@ __all__ = [
     "explain",
     "fit_into",
     "gpu_bound_from",
+    "highest_rate",
     "intensity",
     "load_cluster",
     "load_device",
@@ -174,6 +191,7 @@ __all__ = [
     "search",
     "search_layouts",
     "serve",
+    "serve_traffic",
     "sweep",
     "trace",
     "traffic",

@@ -1,6 +1,7 @@
 """Imports point down: the picture in docs/architecture.md, held against the code."""
 
 import ast
+import functools
 import sys
 from pathlib import Path
 
@@ -91,7 +92,8 @@ def room(parts: tuple[str, ...]) -> str:
     return "/".join(parts[: 1 + large])
 
 
-def imports(file: Path) -> set[str]:
+@functools.cache
+def imports(file: Path) -> frozenset[str]:
     found = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -99,7 +101,7 @@ def imports(file: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{file}: relative import"
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    return frozenset(found)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
@@ -137,7 +139,7 @@ def test_files_in_a_circle_are_the_ones_with_a_reason() -> None:
     assert not silent, "docs/architecture.md gives no reason for the circle"
 
 
-def _modules(file: Path) -> set[str]:
+def _modules(file: Path) -> frozenset[str]:
     """What a file imports, the modules of `from module import name` among them."""
     return imports(file) | {name.rpartition(".")[0] for name in imports(file)}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.api.keywords import check_keywords, further_inputs
 from rooflinekit.calibrate.fits import constants_for, load_fit
 from rooflinekit.cost.table import Rule, price_all
 from rooflinekit.errors import InputError, TraceError
@@ -102,11 +103,12 @@ def trace(
         raise InputError("loss, targets and optimizer belong to mode='training'")
     if not isinstance(channels_last, bool):
         raise InputError(f"channels_last: expected True or False; got {channels_last!r}")
+    check_keywords(model, keyword_inputs, trace)
     release = like if like is None or isinstance(like, Release) else Release.parse(like)
     step = Step(
         model=model,
         args=inputs,
-        kwargs={**keyword_inputs, **_keywords(keywords)},
+        kwargs={**keyword_inputs, **further_inputs(keywords)},
         mode=mode,
         loss=loss,
         targets=tuple(targets),
@@ -153,12 +155,6 @@ def trace(
     return replace(graph.with_forced(found.forced), origin=Origin(trace=again, optimizer=optimizer))
 
 
-def _keywords(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    if given is not None and not (isinstance(given, Mapping) and all(isinstance(name, str) for name in given)):
-        raise InputError(f"keywords: expected inputs by name, such as {{'mode': 'fan_in'}}; got {given!r:.60}")
-    return dict(given or {})
-
-
 def _check_founded(assumptions: Sequence[Assumption]) -> None:
     """Raises TraceError where a number was taken for no reason but that one had to be."""
     for assumption in assumptions:
@@ -193,6 +189,8 @@ def predict(
     Raises what `trace` and `load_device` raise, FormatError for arithmetic that the GPU does not have, and SpecError
     for a fit that cannot be read, or is of another device.
     """
+    if not isinstance(workload, Graph):
+        check_keywords(workload, options, predict, trace, sizes=open_names((inputs, options)))
     if gpu is None and inputs:
         *inputs, gpu = inputs  # type: ignore[assignment]
     device = device_of(gpu)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rooflinekit.cli import documents
 from rooflinekit.cli.guide import Command
-from rooflinekit.cli.options import DraftOption
+from rooflinekit.cli.options import DraftOption, JsonOption, print_json
 from rooflinekit.cli.parse import seconds_of
 from rooflinekit.cli.stopping import stopped_in_time
 from rooflinekit.files import check_kind
@@ -37,6 +38,7 @@ def calibrate(
         list[Path] | None,
         typer.Option(metavar="FILE.csv", help="measure nothing: fit on these measured ops; repeatable"),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure the hardware at hand and fit the constants to it.
 
@@ -45,7 +47,7 @@ def calibrate(
     """
     seconds = seconds_of(budget)
     if campaign:
-        _fit_campaigns(campaign, spec, out, allow_draft=allow_draft)
+        _fit_campaigns(campaign, spec, out, allow_draft=allow_draft, as_json=as_json)
         return
     from rooflinekit.calibrate import record_file
 
@@ -75,8 +77,14 @@ def calibrate(
             result = calibration_workflows.calibrate(
                 chosen, found, timer, file, only=words, budget_s=seconds, progress=advance or (lambda *_: None)
             )
+        written = _write(result, found.name, file)
+        if as_json:
+            if made is not None:
+                written["specification"] = [made]
+            print_json("calibrate", documents.calibrated(result, written))
+            return
         calibration_text.print_calibration(result)
-        print(_written(result, found.name, file))
+        print(", ".join(f"{what} in {', '.join(map(str, files))}" for what, files in written.items()))
         if made is not None:
             fit = file.with_suffix(".fit.yaml")
             constants = f" --constants {fit}" if result.fit is not None else ""
@@ -85,7 +93,7 @@ def calibrate(
             print(f"{result.outcome.left} measurements are left: the same command goes on")
 
 
-def _fit_campaigns(files: list[Path], spec: str | None, out: Path | None, *, allow_draft: bool) -> None:
+def _fit_campaigns(files: list[Path], spec: str | None, out: Path | None, *, allow_draft: bool, as_json: bool) -> None:
     """Constants from measured ops alone, such as those of traces, beside the first file or as --out."""
     from rooflinekit.api.calibrate import fit_campaigns
     from rooflinekit.calibrate.fits import write_fit
@@ -94,37 +102,40 @@ def _fit_campaigns(files: list[Path], spec: str | None, out: Path | None, *, all
     found = fit_campaigns(files, spec, allow_draft=allow_draft)
     file = out or files[0].with_suffix(".fit.yaml")
     name = found.calibration.name
-    print_own_fit(found)
     write_fit(found.calibration, file, f"Constants of {name}. Made by `rooflinekit calibrate` from campaigns.")
+    if as_json:
+        print_json("own-fit", {"device": name, "file": str(file), **documents.own_fit(found)})
+        return
+    print_own_fit(found)
     print(f"constants in {file}")
 
 
-def _written(result: Calibrated, name: str, file: Path) -> str:
-    """Writes tables, constants and the host beside the samples, and says where they are."""
+def _write(result: Calibrated, name: str, file: Path) -> dict[str, list[Path]]:
+    """Writes tables, constants and the host beside the samples; the files by what they hold."""
     from rooflinekit.calibrate import fits, link_fits, link_own, session
     from rooflinekit.files import write_text
     from rooflinekit.hardware.spec_text import host_text
 
-    found = [f"samples in {file}"]
+    found = {"samples": [file]}
     tables = session.write_medians(result.campaigns, result.recorded, file)
     if tables:
-        found.append(f"medians in {', '.join(map(str, tables))}")
+        found["medians"] = [*tables]
     if result.fit is not None:
         fit = file.with_suffix(".fit.yaml")
         fits.write_fit(
             result.fit.calibration, fit, f"Constants of {name}. Made by `rooflinekit calibrate` from {file}."
         )
-        found.append(f"constants in {fit}")
+        found["constants"] = [fit]
     if result.links is not None:
         links = file.with_suffix(".links.yaml")
         heading = f"Link constants of {name}. Made by `rooflinekit calibrate` from {file}."
         link_fits.write_links(link_own.own_constants(result.links), links, name, heading)
-        found.append(f"links in {links}")
+        found["links"] = [links]
     if result.host is not None:
         host = file.with_name(f"{file.stem}-host.yaml")
         heading = (
             f"The host of {name}. Made by `rooflinekit calibrate` from {file}; see `sources` for what was measured."
         )
         write_text(host_text(result.host, heading), host)
-        found.append(f"host in {host}")
-    return ", ".join(found)
+        found["host"] = [host]
+    return found

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from rooflinekit.cli import documents
 from rooflinekit.cli.guide import Command, Group
-from rooflinekit.cli.options import ForceOption, gpu_names
+from rooflinekit.cli.options import ForceOption, JsonOption, gpu_names, print_json
 from rooflinekit.present.text.progress import bar
 
 campaign_app = typer.Typer(
@@ -36,7 +37,7 @@ def explain_campaign(context: typer.Context) -> None:
 
 
 @campaign_app.command(cls=Command)
-def validate(files: Files) -> None:
+def validate(files: Files, as_json: JsonOption = False) -> None:
     """Whether files are sound: whole, unchanged, well-formed; exit status 1 where one is not.
 
     Example: rooflinekit campaign validate calibration/campaigns/nvidia-t4/*.csv
@@ -44,14 +45,17 @@ def validate(files: Files) -> None:
     from rooflinekit.calibrate import campaign_files
 
     found = campaign_files.validate(files)
-    for file, wrong in found.items():
+    if as_json:
+        rows = [{"file": str(file), "problem": wrong or None} for file, wrong in found.items()]
+        print_json("campaign-validate", {"sound": not any(found.values()), "files": rows})
+    for file, wrong in found.items() if not as_json else ():
         print(f"{file}: {wrong or 'sound'}")
     if any(found.values()):
         raise typer.Exit(1)
 
 
 @campaign_app.command(cls=Command)
-def summarize(files: Files) -> None:
+def summarize(files: Files, as_json: JsonOption = False) -> None:
     """What files hold: device, environment, ops by number formats, noisy cases, failures.
 
     Example: rooflinekit campaign summarize calibration/campaigns/nvidia-t4/*.csv
@@ -59,7 +63,11 @@ def summarize(files: Files) -> None:
     from rooflinekit.calibrate import campaign_files
     from rooflinekit.present.text import campaigns as campaign_text
 
-    for summary in [campaign_files.summarize_file(file) for file in files]:
+    summaries = [campaign_files.summarize_file(file) for file in files]
+    if as_json:
+        print_json("campaign-summarize", {"files": [documents.summarized(summary) for summary in summaries]})
+        return
+    for summary in summaries:
         campaign_text.print_summary(summary)
 
 
@@ -73,6 +81,7 @@ def from_trace(
     ] = None,
     licence: Annotated[str, typer.Option(help="of the measurements, for whoever gets the file")] = "own measurements",
     force: ForceOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Measured ops out of traces that were recorded with shapes.
 
@@ -89,6 +98,9 @@ def from_trace(
     with bar(f"reading {len(traces)} traces", share=True) as advance:
         found = draw_all(traces, gpu, licence, advance)
     write_text(campaign_text(found.campaign), out, force=force)
+    if as_json:
+        print_json("campaign-from-trace", documents.drawn(found, out))
+        return
     campaign_text_of.print_drawn(found)
     print(f"written to {out}")
 
@@ -98,6 +110,7 @@ def merge(
     files: Files,
     out: Annotated[Path, typer.Option("--out", "-o", help="file for all measurements")],
     force: ForceOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Several records, or several campaigns, of one device in one environment, as one file.
 
@@ -109,5 +122,9 @@ def merge(
 
     check_free(out, force=force)
     campaign_merge.merge_files(files, out, force=force)
-    campaign_text.print_summary(campaign_files.summarize_file(out))
+    summary = campaign_files.summarize_file(out)
+    if as_json:
+        print_json("campaign-summarize", {"files": [documents.summarized(summary)]})
+        return
+    campaign_text.print_summary(summary)
     print(f"written to {out}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ def register(app: typer.Typer) -> None:
     app.command(cls=Command, context_settings=OPEN)(crossover)
 
 
-@describes_workload
+@functools.partial(describes_workload, solves="along")
 def crossover(
     workload: Workload,
     target: TargetArgument,
@@ -34,12 +35,15 @@ def crossover(
 ) -> None:
     """From which size on arithmetic, not the CPU or memory, limits.
 
-    Also the intensity as a formula.
-    Example: rooflinekit crossover timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --other-gpu l40s
+    Also the intensity as a formula. The size that is looked for need not be given; with --other-gpu it must, for the
+    bandwidth is that of a step.
+    Example: rooflinekit crossover timm:resnet50 --input batch,3,224,224 --gpu nvidia-l4
     """
     if along not in workload.sizes:
         has = ", ".join(workload.sizes) or "none"
         raise InputError(f"--along {along!r}: no size of --input has this name; it has {has}")
+    if other_gpu and along in workload.sought:
+        raise InputError(f"--other-gpu compares one step: say its size, such as --{along} 32")
     from rooflinekit.hardware.specs import load_device
     from rooflinekit.study.compare.crossover import bandwidth_to_match, compute_bound_from, gpu_bound_from
     from rooflinekit.study.compare.intensity import intensity

@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
+from rooflinekit.cli import documents
 from rooflinekit.cli.guide import Command
-from rooflinekit.cli.options import progress_line
+from rooflinekit.cli.options import JsonOption, print_json, progress_line
 from rooflinekit.errors import InputError
 
 
@@ -30,6 +31,7 @@ def fit(
     check: Annotated[
         bool, typer.Option("--check", help="only compare with the fits there, status 1 if they differ")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Fit the constants on all measurements: takes minutes.
 
@@ -60,26 +62,26 @@ def fit(
         difference = fit_folder.first_difference(found, folder)
         if links is not None and not difference:
             difference = link_fits.links_difference(links.constants, file)
-        _compare(difference, folder)
+        if as_json:
+            print_json("fit", documents.refitted(found, folder, difference=difference, removed=()))
+        else:
+            print(difference or f"{folder}: as the campaigns give them")
+        if difference:
+            raise typer.Exit(1)
         return
     removed = fit_folder.write_folder(found, folder, _command(campaigns))
     if links is not None:
         head = f"Link constants: collectives of any cluster.\nMade by `{_command(campaigns)}`."
         link_fits.write_links(links.constants, file, link_fits.LINKS, head)
+    if as_json:
+        print_json("fit", documents.refitted(found, folder, difference=None, removed=removed))
+        return
     from rooflinekit.present.text import fits as fit_text
 
     fit_text.print_refit(found)
     print(f"fits written to {folder}")
     if removed:
         print(f"removed, as no campaign is of them: {', '.join(removed)}")
-
-
-def _compare(difference: str, folder: Path) -> None:
-    if not difference:
-        print(f"{folder}: as the campaigns give them")
-        return
-    print(difference)
-    raise typer.Exit(1)
 
 
 def _command(campaigns: Path | None) -> str:

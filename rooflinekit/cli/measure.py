@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
+from rooflinekit.cli import documents
 from rooflinekit.cli.guide import Command
-from rooflinekit.cli.options import ForceOption, TargetArgument, progress_line
+from rooflinekit.cli.options import ForceOption, JsonOption, TargetArgument, print_json, progress_line
 from rooflinekit.cli.parse import loss_of, optimizer_of, seconds_of
 from rooflinekit.cli.workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError, OutputError
@@ -39,17 +40,17 @@ def measure(
     host_only: Annotated[
         bool, typer.Option("--host-only", help="no model: what the CPU spends on ops, as a host's specification")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Is the prediction right? Time a model on hardware at hand.
 
     The model is built with random weights, and called with random numbers. --gpu is the specification of the
-    hardware, by default that of its name.
+    hardware, by default that of its name. With --host-only it takes a minute and no model, and writes a file for
+    --host: rooflinekit measure --host-only --out my-host.yaml
     Example: rooflinekit measure timm:resnet18 --input batch,3,224,224 --batch 8 --device cpu --mode training
-    With --host-only it takes a minute and no model, and writes a file for --host.
-    Example: rooflinekit measure --host-only --out my-host.yaml
     """
     if host_only:
-        _measure_host(target, device, budget, out or Path("my-host.yaml"), force)
+        _measure_host(target, device, budget, out or Path("my-host.yaml"), force, as_json)
         return
     if not target:
         raise InputError("TARGET is missing: the model to time, such as timm:resnet18; or --host-only for none")
@@ -102,16 +103,19 @@ def measure(
             progress=advance,
             **{**options, **workload.sizes},
         )
-    from rooflinekit.present.text import validation as validation_text
-
     if out is not None:
         result.save(out, force=force)
+    if as_json:
+        print_json("measure", documents.measured(result, out))
+        return
+    from rooflinekit.present.text import validation as validation_text
+
     validation_text.print_validation(result)
     if out is not None:
         print(f"both written to {out}")
 
 
-def _measure_host(target: str, device: str | None, budget: str, out: Path, force: bool) -> None:
+def _measure_host(target: str, device: str | None, budget: str, out: Path, force: bool, as_json: bool) -> None:
     if target:
         raise InputError(f"--host-only: no model is run; leave out {target!r}")
     seconds = seconds_of(budget)
@@ -131,6 +135,12 @@ def _measure_host(target: str, device: str | None, budget: str, out: Path, force
     heading = "The host at hand. Made by `rooflinekit measure --host-only`; see `sources` for what was measured."
     write_text(host_text(found, heading), out)
     base = load_host(own_host.BASE)
+    if as_json:
+        print_json("host", {
+            "file": str(out), "measured_on": kind, "op_s": found.dispatch_s("default"),
+            "slowness": own_host.slowness(found, base) if kind == "cuda" else None, "against": base.name,
+        })  # fmt: skip
+        return
     against = f", {own_host.slowness(found, base):.2g} times {base.name}" if kind == "cuda" else ""
     print(f"an op {found.dispatch_s('default') * 1e6:.1f} µs{against}; written to {out}: name it with --host {out}")
     if kind == "cpu":

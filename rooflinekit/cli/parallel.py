@@ -34,7 +34,9 @@ def parallel(
     gpus: Annotated[int | None, typer.Option(min=1, help="how many, from the first; by default all")] = None,
     strategy: Annotated[
         str,
-        typer.Option(help="dp, ddp, zero-1, zero-2, fsdp, tensor, expert, pipeline; or mesh, with its own options"),
+        typer.Option(
+            help="dp, ddp, ddp-gloo, zero-1, zero-2, fsdp, tensor, expert, pipeline; or mesh, with its own options"
+        ),
     ] = "ddp",
     split: Annotated[str, typer.Option(help="the batch in even parts, or proportional to each device's rate")] = "even",
     tensor: Annotated[int | None, typer.Option(min=1, help="mesh: devices of a tensor group")] = None,

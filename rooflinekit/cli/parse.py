@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -141,7 +142,11 @@ def optimizer_of(name: str | None) -> Callable[..., Any] | None:
 
 
 def loss_of(name: str | None) -> Callable[..., Any] | None:
-    """The function of torch.nn.functional with this name."""
+    """The function of torch.nn.functional with this name, of a model's output or of the `logits` in it.
+
+    Logits [batch, tokens, classes] beside targets [batch, tokens] count as batch · tokens rows, as of language models:
+    cross_entropy itself looks for classes in the second dimension.
+    """
     if name is None:
         return None
     from torch.nn import functional
@@ -149,7 +154,14 @@ def loss_of(name: str | None) -> Callable[..., Any] | None:
     if not callable(getattr(functional, name, None)):
         known = [word for word in vars(functional) if word.endswith(("loss", "entropy")) or "entropy" in word]
         raise InputError(f"torch.nn.functional has no loss {name!r}{nearest(name, known)}")
-    return getattr(functional, name)  # type: ignore[no-any-return]
+    return functools.partial(_loss, getattr(functional, name), rows=name in ("cross_entropy", "nll_loss"))
+
+
+def _loss(function: Callable[..., Any], output: Any, *targets: Any, rows: bool) -> Any:
+    output = getattr(output, "logits", output)
+    if rows and len(targets) == 1 and (output.ndim, targets[0].ndim) == (3, 2):
+        output, targets = output.flatten(0, 1), (targets[0].flatten(),)
+    return function(output, *targets)
 
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -36,6 +36,10 @@ def plot(
     workload: Workload,
     target: TargetArgument,
     out: Annotated[Path, typer.Option("--out", "-o", help="file to write: .pdf, .svg, .png or .pgf (for LaTeX)")],
+    others: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="TARGET", help="a further network, each of which is one mark; repeatable"),
+    ] = None,
     what: Annotated[str, typer.Option(help="roofline, timeline, memory, sweep or waterfall")] = "roofline",
     over: Annotated[str | None, typer.Option(metavar="NAME=VALUE,…", help=_SWEEP_HELP)] = None,
     venue: Annotated[str | None, typer.Option(help="sizes of its template: ieee, acm, lncs, neurips or slides")] = None,
@@ -52,7 +56,7 @@ def plot(
     ] = None,
     gpus: Annotated[list[int] | None, typer.Option(min=1, help="how many of the cluster; by default all")] = None,
     strategy: Annotated[
-        list[str] | None, typer.Option(help="dp, ddp (default), zero-1, zero-2, fsdp, tensor or pipeline")
+        list[str] | None, typer.Option(help="dp, ddp (default), ddp-gloo, zero-1, zero-2, fsdp, tensor or pipeline")
     ] = None,
 ) -> None:
     """A figure: roofline, time line, memory, sweep or waterfall.
@@ -62,7 +66,9 @@ def plot(
     Example: rooflinekit plot timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --out figure.pdf
     """
     check_word("--what", what, _WHATS)
-    marks = {"--trace": trace, "--by-level": by_level, "--normalized": normalized, "--launch": launch}
+    marks: dict[str, Any] = {
+        "--with": others, "--trace": trace, "--by-level": by_level, "--normalized": normalized, "--launch": launch,
+    }  # fmt: skip
     _check(workload, what, over, out, {**marks, "--caption": caption})
     counts: list[int | None] = [*gpus] if gpus else [None]
     asked = list(product(cluster or (), strategy or ["ddp"], counts))
@@ -81,9 +87,12 @@ def plot(
         from rooflinekit.present.figures.records.build import roofline_figure
 
         subject: Any = _several(workload, target, asked) if asked else (
-            _predictions(workload, target, over) if trace is None else _beside(workload, target, trace)
+            _predictions(workload, (target, *(others or ())), over) if trace is None
+            else _beside(workload, target, trace)
         )  # fmt: skip
-        figure = roofline_figure(subject, path=over is not None, by_level=by_level, normalized=normalized)
+        figure = roofline_figure(
+            subject, path=bool(over or others), joined=not others, by_level=by_level, normalized=normalized
+        )
         drawn = figures.roofline(figure, launch=launch, **sizes)
     else:
         draws: dict[str, Callable[..., Any]] = {
@@ -113,6 +122,8 @@ def _check(workload: Workload, what: str, over: str | None, out: Path, given: di
         raise InputError(f"--over {over}: no size of --input is named {_size(over)[0]}")
     if what in ("timeline", "memory") and len(workload.gpus) > 1:
         raise InputError(f"--what {what} draws one step; got {len(workload.gpus)} GPUs")
+    if given["--with"] and (over is not None or given["--trace"] is not None or given["--by-level"]):
+        raise InputError("--with: each network is one mark: without --over, --trace and --by-level")
     if given["--trace"] is not None and (len(workload.gpus) != 1 or over is not None or given["--by-level"]):
         raise InputError("--trace: one measured step beside its prediction: one --gpu, without --over and --by-level")
 
@@ -180,13 +191,13 @@ def _table(workload: Workload, target: str, name: str, values: list[int]) -> Any
     return sweep_run.run(plan, executor=None, workers=None, progress=None)
 
 
-def _predictions(workload: Workload, target: str, over: str | None) -> list[Prediction]:
+def _predictions(workload: Workload, targets: Sequence[str], over: str | None) -> list[Prediction]:
     if over is None:
-        (predictions,) = workload.predict(target)
-        return predictions
+        return [prediction for predictions in workload.predict(*targets) for prediction in predictions]
     from rooflinekit.step.prediction import predict_graph
 
     name, values = _size(over)
+    (target,) = targets
     whole, others = _opened(workload, target, name)
     machines, host, execution = workload.setting()
     graphs = [whole.at(**others, **{name: value}) for value in values]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rooflinekit.cli.guide import Command, Group
-from rooflinekit.cli.options import DraftOption, ForceOption
+from rooflinekit.cli.options import DraftOption, ForceOption, JsonOption, print_json
 from rooflinekit.errors import InputError, SpecError
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ def detect(
     cpu: Annotated[bool, typer.Option("--cpu", help="the CPU, also where there is a GPU")] = False,
     index: Annotated[int, typer.Option(min=0, help="which GPU, as PyTorch counts them")] = 0,
     force: ForceOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """A draft specification of the hardware at hand: what it reports, the rest left empty.
 
@@ -56,7 +59,11 @@ def detect(
 
     shown = found.mapping["display_name"] or "unnamed hardware"
     heading = f"{shown}, as it reports itself. What is empty is not reported."
-    _write(spec_text.mapping_text(found.mapping, found.comments, heading), out, force)
+    text = spec_text.mapping_text(found.mapping, found.comments, heading)
+    if as_json:
+        _print_document(text, out, force, found.unknown)
+        return
+    _write(text, out, force)
     _say_what_is_missing(found, out)
 
 
@@ -72,6 +79,7 @@ def new(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="file to write; by default standard output")] = None,
     force: ForceOption = False,
     allow_draft: DraftOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """A what-if GPU: another one with numbers changed. Peaks follow SMs and clocks, bandwidth follows bus and pins.
 
@@ -82,7 +90,11 @@ def new(
     device = specs.load_device(origin, allow_draft=allow_draft)
     varied = what_if.vary(device, name or f"{device.name}-what-if", assignments or [])
     heading = f"{device.name} with {', '.join(assignments or ['no change'])}. Peaks are dense."
-    _write(spec_text.device_text(varied, heading), out, force)
+    text = spec_text.device_text(varied, heading)
+    if as_json:
+        _print_document(text, out, force)
+        return
+    _write(text, out, force)
     for one in checks.run(varied):
         if one.status == "explained" and one.name not in device.explained:
             print(
@@ -126,6 +138,20 @@ def _say_what_is_missing(found: Found, out: Path | None) -> None:
         print(f"fill them in, delete draft and draft_reason, then `rooflinekit check {file}`", file=sys.stderr)
     else:
         print(f"a checked specification of it is shipped: {known.name}", file=sys.stderr)
+
+
+def _print_document(content: str, out: Path | None, force: bool, unknown: Sequence[str] = ()) -> None:
+    """The specification as its file has it, for a program."""
+    import yaml
+
+    from rooflinekit.files import write_text
+
+    if out is not None:
+        write_text(content, out, force=force)
+    plain = json.loads(json.dumps(yaml.safe_load(content), default=str))  # dates as text
+    print_json("specs", {
+        "specification": plain, "left_empty": list(unknown), "file": None if out is None else str(out),
+    })  # fmt: skip
 
 
 def _write(content: str, out: Path | None, force: bool) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
 
+_START = 32  # where the search for a size begins, unless the size is given; it ends at the same place from anywhere
+
 #: Sizes named in --input become options, which typer cannot know beforehand.
 OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -48,6 +50,7 @@ class Workload:
     allow_draft: bool
     options: dict[str, Any]  # of workflows.trace, keyword inputs among them
     cache: bool = True  # whether traces are kept between commands
+    sought: tuple[str, ...] = ()  # sizes that the command looks for, and that nobody gave
     lists: dict[str, Sequence[int]] = field(default_factory=dict)  # in the place of `sizes`, where each may have many
 
     @property
@@ -180,6 +183,7 @@ def _workload(
     needs_gpu: bool = True,
     needs_input: bool = True,
     many_sizes: bool = False,
+    solved: str | None = None,
 ) -> Workload:
     check_word("--mode", mode, ("inference", "training", "forward"))
     for option, given in (("--optimizer", optimizer), ("--loss", loss), ("--target", loss_target)):
@@ -198,6 +202,7 @@ def _workload(
         raise InputError(f"--target {next(iter(named))}=…: targets have no names; they are handed over in their order")
     names = open_names((args, kwargs, targets))
     sizes: dict[str, int] = {}
+    start: dict[str, int] = {}
     lists: dict[str, Sequence[int]] = {}
     # A misspelled option first: --gup l4 is no missing --gpu.
     options = [word for parameter in context.command.params for word in parameter.opts if word.startswith("--")]
@@ -212,11 +217,14 @@ def _workload(
     if many_sizes:
         check_names(lists, names)
     else:
-        sizes = check_dims(sizes, names, complete=True)
+        if solved is not None and solved in names and solved not in sizes:
+            start = {solved: _START}
+        sizes = check_dims({**start, **sizes}, names, complete=True)
     return Workload(
         args=args,
         called=bool(input),
         sizes=sizes,
+        sought=tuple(start),
         lists=lists,
         gpus=tuple(gpu or ()),
         host=host,
@@ -268,14 +276,16 @@ def describes_workload(
     needs_gpu: bool = True,
     needs_input: bool = True,
     many_sizes: bool = False,
+    solves: str | None = None,
     mode: str = "inference",
 ) -> Callable[..., None]:
     """Decorator: adds the options of a workload to a subcommand, which gets them as the argument `workload`.
 
     needs_gpu, needs_input: whether --gpu and --input have to be given. many_sizes: whether a size may be a list.
+    solves: the command's argument that names a size which is looked for, and need not be given.
     mode: what --mode is without being given.
     """
-    needs = ("needs_gpu", "needs_input", "many_sizes")
+    needs = ("needs_gpu", "needs_input", "many_sizes", "solved")
     shared = {n: p for n, p in inspect.signature(_workload, eval_str=True).parameters.items() if n not in needs}
     shared["mode"] = shared["mode"].replace(default=mode)
     own = {n: p for n, p in inspect.signature(command, eval_str=True).parameters.items() if n != "workload"}
@@ -287,6 +297,7 @@ def describes_workload(
             needs_gpu=needs_gpu,
             needs_input=needs_input,
             many_sizes=many_sizes,
+            solved=None if solves is None else values[solves],
         )
         command(workload=workload, **values)
 

@@ -15,6 +15,7 @@ class Ground(StrEnum):
     GIVEN = "given"  # by the user
     MOST = "its most"  # nothing is known: as many as there can be
     EVEN = "shared out evenly"  # of a choice of k among n: each as often as the others
+    ALIKE = "as at the sizes of the trace"  # of a mask, which was asked there
     USUAL = "as usual"  # a check that data pass
     ONCE = "once"  # of a loop nothing is known
 

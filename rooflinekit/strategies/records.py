@@ -148,7 +148,7 @@ class Savers:
 
 
 def strategy_of(word: str | Strategy, gpus: int) -> Strategy:
-    """The strategy of this name: dp, ddp, zero-1, zero-2, fsdp, tensor, expert, pipeline; or as it was given.
+    """The strategy of this name: dp, ddp, ddp-gloo, zero-1, zero-2, fsdp, tensor, expert, pipeline; or as it was given.
 
     Raises InputError for another name.
     """
@@ -157,6 +157,7 @@ def strategy_of(word: str | Strategy, gpus: int) -> Strategy:
     known: dict[str, Strategy] = {
         "dp": DataParallel(),
         "ddp": DDP(),
+        "ddp-gloo": DDP(backend="gloo"),
         "zero-1": FSDP(stage=1),
         "zero-2": FSDP(stage=2),
         "fsdp": FSDP(),

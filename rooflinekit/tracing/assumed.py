@@ -99,17 +99,19 @@ class Assumed:
         decide = _VISION.get(function._opname) if function.namespace == "torchvision" else _DECIDED.get(function)
         return None if decide is None else decide(self, *args, **kwargs)
 
-    def elements(self, kind: str, most: Any, mask: torch.Tensor | None = None) -> Any:
-        """So many of a number of elements, by the user, by what is known of the mask, or all."""
+    def elements(self, kind: str, most: Any, mask: torch.Tensor | None = None, *, share: Fraction | None = None) -> Any:
+        """So many of a number of elements, by the user, by what is known of the mask, by a share found, or all."""
         name = getattr(mask, _NAME, None) or self._name(kind)
-        share = None
+        even = None
         if mask is not None:
             setattr(mask, _NAME, name)  # wherever it is used again, in backward too
-            share = share_of(mask)
+            even = share_of(mask)
         if name in self._given:
             value, ground = _part(name, self._given[name], most), Ground.GIVEN
+        elif even is not None:
+            value, ground = even.count(most), Ground.EVEN
         elif share is not None:
-            value, ground = share.count(most), Ground.EVEN
+            value, ground = _part(name, share, most), Ground.ALIKE
         else:
             value, ground = most, Ground.MOST
         self._take(name, value, most, ground)

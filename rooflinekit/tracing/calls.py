@@ -23,7 +23,8 @@ class ModuleCalls:
         self, paths: dict[int, str], progress: Progress | None = None, returned: Callable[[Any], None] | None = None
     ) -> None:
         self._returned = returned  # called with the arguments of each call that is over
-        self.last = ""  # the newest path, for the report of a failure
+        self.last = ""  # the path of the module being called, or of the one that failed
+        self.around = ""  # what is being run where no module is: a loss
         self._paths = paths
         self._progress = progress
         self._entered = 0
@@ -49,7 +50,9 @@ class ModuleCalls:
             self._open.append(path)
             self.last = path
             try:
-                return original(module, *args, **kwargs)
+                output = original(module, *args, **kwargs)
+                self.last = "".join(self._open[-2:-1])
+                return output
             finally:
                 self._open.pop()
                 self._over(args, kwargs)

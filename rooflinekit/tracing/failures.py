@@ -38,7 +38,8 @@ class readable_errors:  # noqa: N801  a context manager; of a generator's StopIt
 
 def _told(model: Callable[..., Any], recorder: Recorder, error: BaseException) -> TraceError:
     where = place_of(error)
-    inside = f" in module {recorder.calls.last!r}" if recorder.calls.last else ""
+    calls = recorder.calls
+    inside = f" in module {calls.last!r}" if calls.last else f" in {calls.around}" if calls.around else ""
     advice = ""
     if isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode):
         advice = (
@@ -56,6 +57,11 @@ def _told(model: Callable[..., Any], recorder: Recorder, error: BaseException) -
         advice = (
             "; a step of inference runs without gradients, as within torch.no_grad(): "
             "put torch.enable_grad() around the part that asks for them"
+        )
+    if isinstance(error, RuntimeError) and str(error).startswith("Expected target size"):
+        advice = (
+            "; cross_entropy takes the classes from the second dimension: of logits [batch, tokens, classes] it is "
+            "lambda output, target: cross_entropy(output.flatten(0, -2), target.flatten())"
         )
     reason = NO_NUMBERS if isinstance(error, DataDependentOutputException) else _first_line(error)
     message = f"{name_of(model, 'the model')} could not be traced{inside} ({where}): {reason}{advice}"

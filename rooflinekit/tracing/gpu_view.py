@@ -8,7 +8,7 @@ the same choice.
 from __future__ import annotations
 
 import functools
-import math
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.nn.attention import flex_attention
 from torch.overrides import TorchFunctionMode
 
-from rooflinekit.tracing import autocast, recurrent
+from rooflinekit.tracing import autocast, recurrent, signals
 from rooflinekit.tracing.finite import note_answer
 from rooflinekit.tracing.shapes import RESAMPLING
 from rooflinekit.tracing.shares import note_one_hot
@@ -40,11 +40,16 @@ def gpu_view(*, fused_attention: bool = True) -> Iterator[None]:
     ]
     places += [
         (torch._VF, "stft"),
+        (torch, "istft"),
         (flex_attention, "_validate_device"),
         (torch, "ctc_loss"),
         *((torch._C._nn, name) for name in RESAMPLING),
     ]
     originals = [(place, name, getattr(place, name)) for place, name in places]
+    boxes = sys.modules.get("torchvision.ops.boxes")
+    if boxes is not None:  # on the CPU it goes through the classes one by one
+        originals.append((boxes, "_batched_nms_vanilla", boxes._batched_nms_vanilla))
+        replaced = replaced | {boxes._batched_nms_vanilla: boxes._batched_nms_coordinate_trick}
     try:
         for place, name, original in originals:
             setattr(place, name, _here(functools.partial(_called, replaced, original), original))
@@ -131,7 +136,8 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """As CUDA's dispatcher chooses: flash for half precision without a mask, else memory-efficient, else unfused.
+    """As CUDA's dispatcher chooses: flash for half precision without a mask where all heads are equally wide, else
+    memory-efficient, else unfused.
 
     Which of the fused two a given GPU really has (flash needs compute capability 8.0) changes neither FLOP nor bytes.
     """
@@ -155,7 +161,8 @@ def _fused_or_not(
     backends: Any = torch.backends.cuda  # as torch.nn.attention.sdpa_kernel left them
     half = query.dtype in (torch.float16, torch.bfloat16)
     fusible = _alike(query, key, value, grouped=enable_gqa)
-    if fusible and attn_mask is None and half and backends.flash_sdp_enabled():
+    flash = half and attn_mask is None and expression(query.shape[3]) == expression(value.shape[3])
+    if fusible and flash and backends.flash_sdp_enabled():
         return _first(
             torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)
         )
@@ -260,29 +267,6 @@ def _left_aligned(x: torch.Tensor, mask: torch.Tensor) -> bool:
     return False
 
 
-_NONE, _MEAN, _SUM = range(3)  # reductions of a loss
-
-
-def _ctc_loss(
-    scores: torch.Tensor,
-    targets: torch.Tensor,
-    lengths: Any,
-    target_lengths: Any,
-    blank: int = 0,
-    reduction: int = _MEAN,
-    zero_infinity: bool = False,
-) -> Any:
-    """With lengths as numbers PyTorch writes them into a tensor, which a fake one has no room for."""
-    if isinstance(target_lengths, torch.Tensor) or scores.dim() != 3:
-        return NotImplemented
-    loss = _first(torch.ops.aten._ctc_loss(scores, targets, lengths, target_lengths, blank, zero_infinity))
-    if zero_infinity:
-        loss = torch.where(loss == math.inf, torch.zeros((), dtype=loss.dtype), loss)
-    if reduction == _MEAN:
-        return (loss / torch.empty(loss.shape, dtype=loss.dtype).clamp_min(1)).mean()
-    return loss.sum() if reduction == _SUM else loss
-
-
 def _resample(name: str, x: torch.Tensor, size: Sequence[Any] | None, *options: Any) -> torch.Tensor:
     """As PyTorch, whose way from scale factors to sizes would force every open size to its example."""
     *corners, scales = options  # align_corners stands before the scale factors where there is such a thing
@@ -299,37 +283,6 @@ def _scaled(edge: Any, scale: float) -> Any:
         return edge * int(scale)
     inverse = 1 / scale
     return edge // int(inverse) if inverse == int(inverse) else torch.sym_int(edge * scale)  # type: ignore[no-untyped-call]
-
-
-def _stft(
-    x: torch.Tensor,
-    n_fft: int,
-    hop_length: int | None = None,
-    win_length: int | None = None,
-    window: torch.Tensor | None = None,
-    normalized: bool = False,
-    onesided: bool | None = None,
-    return_complex: bool | None = None,
-    align_to_window: bool | None = None,
-) -> torch.Tensor:
-    """As PyTorch, which takes the length as a number: overlapping frames as a view, times the window, transformed."""
-    hop, width = hop_length or n_fft // 4, win_length or n_fft
-    frames = x if x.dim() == 2 else x[None]
-    if width < n_fft:
-        whole = torch.zeros(n_fft, dtype=frames.dtype)
-        part = whole.narrow(0, (n_fft - width) // 2, width)
-        part.fill_(1) if window is None else part.copy_(window)
-        window = whole
-    count = (frames.shape[1] - n_fft) // hop + 1
-    row, step = frames.stride()
-    frames = frames.as_strided((frames.shape[0], count, n_fft), (row, hop * step, step))
-    if window is not None:
-        frames = frames * window
-    half = not (frames.is_complex() or (window is not None and window.is_complex())) if onesided is None else onesided
-    transform: Any = torch.ops.aten._fft_c2c if frames.is_complex() else torch.ops.aten._fft_r2c
-    found: torch.Tensor = transform(frames, [2], int(normalized), True if frames.is_complex() else half).transpose(1, 2)
-    found = found if x.dim() == 2 else found[0]
-    return found if return_complex else torch.view_as_real(found)
 
 
 def _any_device(*tensors: torch.Tensor) -> None:
@@ -356,9 +309,11 @@ _REPLACED: _Replaced = {
     },
     **{getattr(torch._C._nn, name): functools.partial(_resample, name) for name in RESAMPLING},
     torch.Tensor.cuda: _cuda,
-    torch.ctc_loss: _ctc_loss,
+    torch.ctc_loss: signals.ctc_loss,
     functional.one_hot: _one_hot,
-    torch._VF.stft: _stft,  # type: ignore[attr-defined]
+    torch._VF.stft: signals.stft,  # type: ignore[attr-defined]
+    torch._VF.istft: signals.istft,
+    torch.istft: signals.istft,
     flex_attention._validate_device: _any_device,
     torch._nested_tensor_from_mask_left_aligned: _left_aligned,
     torch.lstm: recurrent.lstm,

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from rooflinekit.errors import TraceError, printable
 from rooflinekit.tracing.memory import fake_like
@@ -145,6 +146,11 @@ def _stride(tensor: torch.Tensor, channels_last: bool) -> tuple[int, ...]:
     return torch.empty(tensor.shape, device="meta", memory_format=layout).stride()
 
 
+def _keeps_more(tensor: Any) -> bool:
+    """Whether it is of a kind that may keep attributes beside its numbers, as quantized weights keep their scales."""
+    return type(tensor) not in (torch.Tensor, nn.Parameter) and not is_traceable_wrapper_subclass(tensor)
+
+
 def put_fakes_in(
     roots: dict[str, nn.Module], dtype: torch.dtype | None, mode: FakeTensorMode, *, channels_last: bool = False
 ) -> dict[str, torch.Tensor]:
@@ -171,6 +177,9 @@ def put_fakes_in(
             fake.requires_grad_(tensor.requires_grad)
         fakes[id(tensor)] = fake
         named[name] = fake
+        if _keeps_more(tensor):
+            for more, value in vars(tensor).items():
+                setattr(fake, more, fake_of(value, f"{name}.{more}") if isinstance(value, torch.Tensor) else value)
         return fake
 
     for path, module in modules_below(roots):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +19,7 @@ from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.tracing.assumed import Assumed, note_decided
 from rooflinekit.tracing.calls import ModuleCalls, Progress
 from rooflinekit.tracing.control import CONTROL
+from rooflinekit.tracing.flexible import masked_pairs
 from rooflinekit.tracing.memory import OpMemory, fake_like
 from rooflinekit.tracing.shares import note
 from rooflinekit.tracing.sparse import held, is_sparse, note_result
@@ -34,6 +35,7 @@ from rooflinekit.tracing.tensors import (
 )
 
 _DEVICE_OF = torch.ops.prim.device.default
+_SLICE = torch.ops.aten.slice.Tensor
 _DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType if hasattr(torch, dtype.value)}
 
 
@@ -147,7 +149,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     return CONTROL[function.name()](self.assumed, function, args)
             output: Any = function(*args, **kwargs)
             flat = pytree.tree_leaves((args, kwargs))
-            self._record_whole(function, [leaf for leaf in flat if isinstance(leaf, torch.Tensor)], output)
+            attrs = masked_pairs(function.name(), args, self.assumed, self._symbols.size)
+            self._record_whole(function, [leaf for leaf in flat if isinstance(leaf, torch.Tensor)], output, attrs)
             return output
         _, arguments, _ = _schema(function)
         tensors: list[TensorSpec] = []
@@ -156,7 +159,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for i, (name, default) in enumerate(arguments)
         }
         sparse = self._sparse and any(map(is_sparse, args))
-        with self._symbols.inside_op():
+        # where a part ends short of the whole is the model's own doing, not an operator's choice
+        with nullcontext() if function is _SLICE else self._symbols.inside_op():
             output = self._decided(function, args, kwargs)
             if output is None:
                 output = function(*args, **kwargs) if sparse else self._memory.call(function, args, kwargs, attrs)
@@ -224,7 +228,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         )
 
-    def _record_whole(self, function: Any, tensors: Sequence[torch.Tensor], output: Any) -> None:
+    def _record_whole(self, function: Any, tensors: Sequence[torch.Tensor], output: Any, attrs: dict[str, Any]) -> None:
         """A higher-order operator as one op of the tensors that it is called with."""
         specs = tuple(map(self.spec, tensors))
         name = function.name()
@@ -239,6 +243,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 phase=self.phase,
                 inputs=specs,
                 outputs=tuple(self._outputs(output, node, tensors)),
+                attrs=MappingProxyType(attrs),
             )
         )
 

@@ -143,6 +143,12 @@ _COMPLEX = {torch.float16: torch.complex32, torch.float32: torch.complex64, torc
 _REAL = {of: real for real, of in _COMPLEX.items()}
 
 
+def _of_two(real: torch.Tensor, other: torch.Tensor) -> tuple[Made, ...]:
+    """A complex number of two real ones; torch's way forces every open size to its example."""
+    (whole,) = broadcast(real, other)
+    return (Made(whole.shape, whole.stride, _COMPLEX[whole.dtype]),)
+
+
 def _fft_r2c(x: torch.Tensor, dims: Sequence[int], normalization: int, onesided: bool) -> tuple[Made, ...]:
     """Of real numbers: along the last dimension named, the half that is not redundant; torch forces open sizes."""
     shape: list[Any] = list(x.shape)
@@ -240,6 +246,8 @@ OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...] | None]] = {
     _aten.native_batch_norm.default: _batch_norm,
     _aten.constant_pad_nd.default: _constant_pad,
     _aten.im2col.default: _im2col,
+    _aten.complex.default: _of_two,
+    _aten.polar.default: _of_two,
     _aten._fft_r2c.default: _fft_r2c,
     _aten._fft_c2c.default: _fft_c2c,
     _aten._fft_c2r.default: _fft_c2r,

@@ -5,6 +5,7 @@ A model may change any of them in its forward pass, and fail before it puts them
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -34,7 +35,19 @@ os.register_at_fork(after_in_child=_fresh_lock)
 def alone() -> Iterator[None]:
     """Traces of other threads wait until this one is over: each replaces functions of torch for the whole process."""
     with _lock[0]:
-        yield
+        _fakes.addFilter(_said_already)
+        try:
+            yield
+        finally:
+            _fakes.removeFilter(_said_already)
+
+
+#: Where torch writes the traceback of an operator that shapes do not fit, before it raises what we raise again.
+_fakes = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+def _said_already(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("failed while attempting to run meta")
 
 
 overrides: Any = torch.overrides

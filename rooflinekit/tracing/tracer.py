@@ -235,7 +235,9 @@ def _run(step: Step, args: Any, kwargs: Any, targets: Any, roots: dict[str, nn.M
     with torch.enable_grad():
         with _region(step):
             output = step.model(*args, **kwargs)
+            recorder.calls.around = "the loss"
             loss = loss_of(step, output, targets)
+        recorder.calls.around = ""
         recorder.phase = Phase.BACKWARD
         loss.backward()  # type: ignore[no-untyped-call]
     recorder.gradients = tuple(recorder.spec(p.grad) for p in parameters if p.grad is not None)

@@ -27,6 +27,14 @@ def test_crossovers(run: Run, net: str) -> None:
     assert document["bandwidths"][0]["stated_bytes_per_s"] == 300e9
 
 
+def test_the_size_that_is_looked_for_need_not_be_given(run: Run, net: str) -> None:
+    given, sought = (run("crossover", net, "-i", "batch,64", "--gpu", "t4", *size) for size in (("--batch", 3), ()))
+    assert (given.status, sought.status) == (0, 0)
+    assert given.out == sought.out
+    refused = run("crossover", net, "-i", "batch,64", "--gpu", "t4", "--other-gpu", "l4")
+    assert refused.err == "rooflinekit: --other-gpu compares one step: say its size, such as --batch 32\n"
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

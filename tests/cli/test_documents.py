@@ -1,19 +1,18 @@
 """Each document that `--json` prints is what its published schema says."""
 
-import json
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import Run
+from documents import SCHEMAS, checked, schema
+from records import record
 from traces import two_steps, write
 
 from rooflinekit.cli.options import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
-SCHEMAS = ROOT / "docs" / "schemas"
 LLAMA = str(ROOT / "examples/decoders/llama-3.1-8b.json")
 #: See the fixture `net`.
 NET = "from torch import nn\n\ndef Net():\n    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(inplace=True))\n"
@@ -21,6 +20,7 @@ NET = "from torch import nn\n\ndef Net():\n    return nn.Sequential(nn.Linear(64
 IN = ("-i", "batch,64")
 ONE = (*IN, "--batch", "32", "--gpu", "l4")
 DDP = (*IN, "--batch", "64", "--cluster", "dgx-a100")
+LOAD = ("--requests", "8", "-i", "64", "--output", "8")
 TRAIN = ("--mode", "training")
 #: A document, the command that prints it, and its arguments; NET and TRACE stand for the files of the test.
 CALLS: list[tuple[str, tuple[str, ...]]] = [
@@ -46,6 +46,9 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("serve", ("serve", LLAMA, "--gpu", "l40s", "--batch", "1,4", "-i", "64", "--output", "8")),
     ("serve", ("serve", LLAMA, "--gpu", "l40s", "--batch", "1", "-i", "64", "--output", "1")),
     ("train", ("train", LLAMA, "--cluster", "dgx-h100", "--batch", "16", "--seq", "2048", "--tp", "2")),
+    ("serve-rates", ("serve", LLAMA, "--gpu", "l40s", *LOAD, "--rate", "1,2/s")),
+    ("serve-rates", ("serve", LLAMA, "--gpu", "l40s", *LOAD[:-2], "--output", "1", "--rate", "1/s")),
+    ("serve-capacity", ("serve", LLAMA, "--gpu", "l40s", *LOAD, "--slo", "ttft=1s", "--load", "9/s")),
     ("profile", ("profile", "TRACE")),
     ("profile", ("profile", "TRACE", "NET", "-i", "32,64")),
     ("transfer", ("transfer", "NET", *ONE, "--measured", "1 ms", "--measured-on", "t4")),
@@ -55,28 +58,33 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("clusters", ("clusters",)),
     ("cluster", ("clusters", "two-nodes-25gbe")),
     ("check", ("check",)),
+    ("specs", ("specs", "detect", "--cpu")),
+    ("specs", ("specs", "new", "--from", "l4", "--set", "sm_count=29", "--out", "OUT")),
+    ("own-fit", ("calibrate", "--campaign", "ROWS", "--out", "OUT")),
+    ("campaign-validate", ("campaign", "validate", "ROWS", "RECORD")),
+    ("campaign-summarize", ("campaign", "summarize", "ROWS", "RECORD")),
+    ("campaign-summarize", ("campaign", "merge", "RECORD", "OTHER", "--out", "OUT")),
 ]
-
-
-def schema(name: str) -> Any:
-    return json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
+#: Documents of what takes long to measure or to fit: tried in the tests of their commands.
+LONG = {"calibrate", "fit", "host", "measure", "campaign-from-trace"}
 
 
 @pytest.mark.parametrize(
     ("name", "arguments"), CALLS, ids=lambda value: " ".join(value[:3]) if type(value) is tuple else value
 )
 def test_documents_are_as_published(run: Run, net: str, tmp_path: Path, name: str, arguments: tuple[str, ...]) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    files = {"NET": net, "TRACE": str(write(two_steps(), tmp_path / "trace.json"))}
+    record(str(tmp_path / "a.jsonl"), (1, 2))
+    record(str(tmp_path / "b.jsonl"), (3,))
+    files = {"NET": net, "TRACE": str(write(two_steps(), tmp_path / "trace.json")), "OUT": str(tmp_path / "out.yaml"),
+             "ROWS": str(ROOT / "calibration/campaigns/nvidia-t4/convolutions_fp32.csv"),
+             "RECORD": str(tmp_path / "a.jsonl"), "OTHER": str(tmp_path / "b.jsonl")}  # fmt: skip
     result = run(*(files.get(word, word) for word in arguments), "--json")
     assert (result.status, result.err) == (0, "")
-    document = json.loads(result.out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
-    assert next(iter(document)) == "schema"
-    jsonschema.Draft202012Validator(schema(name)).validate(document)
+    checked(name, result.out)
 
 
 def test_every_document_is_tried_and_published() -> None:
-    assert {name for name, _ in CALLS} == DOCUMENTS.keys() == {file.stem for file in SCHEMAS.glob("*.json")}
+    assert {name for name, _ in CALLS} | LONG == DOCUMENTS.keys() == {file.stem for file in SCHEMAS.glob("*.json")}
 
 
 def test_every_command_with_json_has_a_document() -> None:

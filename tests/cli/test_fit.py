@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from command_line import Run, caller
+from documents import checked
 
 from rooflinekit.api import calibrate as calibration_workflows
 from rooflinekit.calibrate import fit_folder
@@ -125,6 +126,18 @@ def test_check_passes_on_what_fit_wrote_and_names_what_was_changed(
     wanted = found.gpus["nvidia-l4"].value("memory_share")
     assert (result.status, result.err) == (1, "")
     assert result.out == f"fits/nvidia-l4.yaml: memory_share is 0.7; the campaigns give {wanted:.4g}\n"
+
+
+def test_fits_as_a_document(run: Run, found: Refit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration_workflows, "fit", lambda *_, **__: found)
+    (tmp_path / "campaigns").mkdir()
+    own = ("--campaigns", "campaigns", "--out", "fits", "--json")
+    document = checked("fit", run(*own).out)
+    assert (document["written"], document["measurements"]) == (True, 200)
+    wanted = found.gpus["nvidia-l4"].value("memory_share")
+    assert document["gpus"]["nvidia-l4"]["constants"]["memory_share"]["value"] == wanted
+    again = checked("fit", run(*own, "--check").out)
+    assert (again["written"], again["difference"]) == (False, None)
 
 
 def test_collectives_are_fitted_beside(run: Run, found: Refit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

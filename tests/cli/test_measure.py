@@ -8,9 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from documents import checked
 
 import rooflinekit as rk
+from rooflinekit.calibrate import own_host
 from rooflinekit.cli import app as cli
+from rooflinekit.hardware.specs import load_host
 
 Run = Callable[..., SimpleNamespace]
 
@@ -118,6 +121,15 @@ def test_random_numbers_are_such_as_the_model_can_take(run: Run, args: tuple[obj
 def test_wrong_arguments(run: Run, args: tuple[object, ...], message: str) -> None:
     found = run(*args)
     assert (found.status, found.out, found.err) == (2, "", f"rooflinekit: {message}\n")
+
+
+def test_the_comparison_as_a_document(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = checked("measure", run("net.py:Net", *IMAGE, *CPU, "--no-by-op", "--json").out)
+    assert found["error"] == pytest.approx(found["predicted_s"] / found["measured_s"] - 1)
+    assert (found["validation"]["model"], found["file"]) == ("Net", None)
+    monkeypatch.setattr(own_host, "measure_host", lambda *_, **__: load_host("generic-server"))
+    host = checked("host", run("--host-only", "--device", "cpu", "--json").out)
+    assert (host["file"], host["op_s"]) == ("my-host.yaml", load_host("generic-server").dispatch_s("default"))
 
 
 def test_a_model_that_traces_and_does_not_run(run: Run) -> None:

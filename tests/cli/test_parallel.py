@@ -80,3 +80,13 @@ def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[object, ...], mes
     assert (result.status, result.out) == (2, "")
     assert message in result.err.splitlines()[0]
     assert result.err.count("\n") == 1
+
+
+def test_gloo_is_a_strategy(run: Run, net: str) -> None:
+    """Through the host's memory: the same step as DDP(backend="gloo"), slower than NCCL's where links are."""
+    nccl, gloo = (
+        json.loads(run("parallel", net, *SIZE, "--cluster", "dgx-a100", "--strategy", word, "--json").out)
+        for word in ("ddp", "ddp-gloo")
+    )
+    assert (nccl["strategy"]["backend"], gloo["strategy"]["backend"]) == ("nccl", "gloo")
+    assert gloo["communication_s"] > nccl["communication_s"]

@@ -1,5 +1,7 @@
 """`rooflinekit plot`, as a user meets it."""
 
+import re
+
 import pytest
 from traces import two_steps, write
 
@@ -28,6 +30,17 @@ def test_each_figure(run, net, tmp_path, options, told) -> None:
     assert (result.status, result.err) == (0, "")
     assert result.out == f"figure written to {out}\n"
     assert told in out.read_text(encoding="utf-8")
+
+
+def test_several_networks_are_a_mark_each(run, net, tmp_path) -> None:
+    out, other = tmp_path / "figure.svg", tmp_path / "wide.py"
+    other.write_text("from torch import nn\nWide = nn.Linear(64, 4096)\n", encoding="utf-8")
+    result = run("plot", net, "--with", f"{other}:Wide", *COMMON, "--caption", "--out", out)
+    assert (result.status, result.err) == (0, "")
+    assert {"Net", "Wide"} <= {word.strip() for word in re.findall(r">([^<>]*)<", out.read_text(encoding="utf-8"))}
+    assert "path" not in result.out  # no arrows lead from one to the other
+    refused = run("plot", net, "--with", f"{other}:Wide", *COMMON, "--over", "batch=1,2", "--out", out)
+    assert refused.err.startswith("rooflinekit: --with: each network is one mark")
 
 
 def test_measured_beside_predicted_with_a_caption(run, net, tmp_path) -> None:

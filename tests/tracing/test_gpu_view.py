@@ -209,3 +209,43 @@ def test_plain_cells_keep_the_batch_open(nonlinearity: str) -> None:
     graph = rk.trace(nn.RNNCell(5, 7, nonlinearity=nonlinearity), rk.Input("n", 5), rk.Input("n", 7))
     assert kinds(graph) == ["aten.addmm", "aten.addmm", "aten.add_", f"aten.{nonlinearity}"]
     assert graph.at(n=6).matrix_flop == 2 * 6 * 7 * (5 + 7)
+
+
+def test_a_sound_is_put_together_again_as_pytorch_does_it() -> None:
+    """The operators of a real call, the look at the windows' sum among them; n frames 16 apart make 64 + 16·(n - 1)."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[str] = []
+
+    class Log(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            seen.append(function.name().replace("::", ".").split(".")[1])
+            return function(*args, **(kwargs or {}))
+
+    window = torch.hann_window(64)
+
+    def sound(x: torch.Tensor) -> torch.Tensor:
+        return torch.istft(torch.complex(x, x), 64, 16, window=window)
+
+    given = torch.rand(2, 33, 26)
+    with Log():
+        real = sound(given)
+    graph = rk.trace(sound, rk.Input(2, 33, 26))
+    views = {"view", "transpose", "view_as_real", "view_as_complex", "expand", "slice"}  # free
+    assert [kind.split(".")[1] for kind in kinds(graph) if kind.split(".")[1] not in views] == [
+        name for name in seen if name not in views
+    ]
+    (output,) = rk.trace(sound, rk.Input("n", 33, "t")).at(n=2, t=26).ops[-1].outputs
+    assert output.shape == tuple(real.shape) == (2, 64 + 16 * 25 - 64)
+
+
+def test_values_wider_than_queries_are_not_for_flash_attention() -> None:
+    """CUDA's flash kernels want heads of one width; differential attention has values twice as wide."""
+
+    def attention(width: int) -> rk.Graph:
+        q, v = (rk.Input("n", 4, 16, w, dtype="bfloat16") for w in (32, width))
+        return rk.trace(functional.scaled_dot_product_attention, q, q, v)
+
+    assert kinds(attention(32)) == ["aten._scaled_dot_product_flash_attention"]
+    assert kinds(attention(64)) == ["aten._scaled_dot_product_efficient_attention"]
+    assert attention(64).ops[-1].outputs[0].shape[-1] == 64

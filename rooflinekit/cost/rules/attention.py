@@ -27,15 +27,17 @@ def score_pairs(s: Size, t: Size, causal: bool) -> Size:
     return total((triangle, product((total((s, product((-1, r)))), t))))
 
 
-def _products(query: TensorSpec, key: TensorSpec, value: TensorSpec, causal: bool) -> tuple[Gemm, Gemm, Size]:
-    """Scores, weighted values, and the pairs of all heads together."""
+def _products(
+    query: TensorSpec, key: TensorSpec, value: TensorSpec, causal: bool, kept: Size | None = None
+) -> tuple[Gemm, Gemm, Size]:
+    """Scores, weighted values, and the pairs of all heads together; `kept`: what a mask leaves of one head's."""
     b, h, s, d = query.shape
     t, e = key.shape[2], value.shape[3]
     batch = product((b, h))
-    pairs = product((batch, score_pairs(s, t, causal)))
+    pairs = product((batch, score_pairs(s, t, causal) if kept is None else kept))
 
     def needed(width: Size) -> Size | None:
-        return product((pairs, width)) if causal else None
+        return product((pairs, width)) if causal or kept is not None else None
 
     return (
         Gemm(batch=batch, m=s, n=t, k=d, needed=needed(d)),
@@ -83,11 +85,11 @@ def attention_backward(op: Op) -> Cost:
     output two for the sum of gradient times output.
     """
     grad, query, key, value = op.inputs[:4]
-    causal = bool(op.attrs["is_causal"])
-    scores, weighted, pairs = _products(query, key, value, causal)
-    s, d = query.shape[2:]
-    t, e = key.shape[2], value.shape[3]
-    batch = scores.batch
+    return _gradient(op, *_products(query, key, value, bool(op.attrs["is_causal"])), grad)
+
+
+def _gradient(op: Op, scores: Gemm, weighted: Gemm, pairs: Size, grad: TensorSpec) -> Cost:
+    batch, s, t, d, e = scores.batch, scores.m, scores.n, scores.k, weighted.n
     gemms = (
         scores,
         Gemm(batch=batch, m=t, n=e, k=s, needed=weighted.needed),  # gradient of the value
@@ -101,12 +103,23 @@ def attention_backward(op: Op) -> Cost:
 
 @rule("higher_order.flex_attention")
 def flex_attention(op: Op) -> Cost:
-    """As attention without a mask, 2·b·h·s·t·(d + e): which blocks are left out is said by functions.
+    """As attention, 2·b·h·p·(d + e), p pairs of query and key: those that the mask's function keeps.
 
     Of the arguments query, key and value are read; further tensors are those of the mask.
     """
-    query, key, value = op.inputs[:3]
-    scores, weighted, pairs = _products(query, key, value, causal=False)
+    scores, weighted, pairs = _flexible(op)
     output = op.outputs[0]
     work = Cost(gemms=(scores, weighted), vector_flop=product((4, pairs)), special_flop=total((pairs, output.numel)))
     return work + traffic(op)
+
+
+@rule("higher_order.flex_attention_backward")
+def flex_attention_backward(op: Op) -> Cost:
+    """As attention's gradient, 2·b·h·p·(3d + 2e), p pairs of query and key: those that the mask's function keeps."""
+    grad = op.inputs[5]  # after query, key, value, output and its scores' logarithm
+    return _gradient(op, *_flexible(op), grad)
+
+
+def _flexible(op: Op) -> tuple[Gemm, Gemm, Size]:
+    query, key, value = op.inputs[:3]
+    return _products(query, key, value, bool(op.attrs.get("is_causal")), op.attrs.get("pairs"))

@@ -62,6 +62,14 @@ def scaled_before_the_product(op: Op) -> Cost:
     return Cost(gemms=(gemm,), vector_flop=product((_DEQUANTIZE, gemm.n, gemm.k))) + traffic(op)
 
 
+@rule("bitsandbytes.int8_scaled_mm", "bitsandbytes.int8_linear_matmul")
+def int8_product(op: Op) -> Cost:
+    """[m, k] × a weight of 8-bit integers [n, k]: 2·m·k·n; where rows and columns are scaled 2 an output, bias 1."""
+    (y,) = op.outputs[:1]
+    operations = 0 if op.kind.endswith("matmul") else 2 + (op.attrs.get("bias") is not None)
+    return Cost(gemms=(_linear(op.inputs[0], y),), vector_flop=product((operations, y.numel))) + traffic(op)
+
+
 @rule("quantized.linear_dynamic")
 def dynamic_linear(op: Op) -> Cost:
     """2·m·k·n; the range of the input 2 an element and its 8-bit form 5; back and the bias 3 an output element."""
@@ -93,6 +101,7 @@ _PER_ELEMENT = {
     "quantized_decomposed.choose_qparams_symmetric": 2,
     "quantized_decomposed.choose_qparams_per_token": 2,
     "quantized_decomposed.choose_qparams_per_token_asymmetric": 2,
+    "bitsandbytes.int8_vectorwise_quant": 2 + _QUANTIZE,  # the largest of a row first
     # there and back; the two comparisons, joined, are the mask
     "aten.fake_quantize_per_tensor_affine_cachemask": _QUANTIZE + _DEQUANTIZE + 1,
     "aten.fake_quantize_per_channel_affine_cachemask": _QUANTIZE + _DEQUANTIZE + 1,

@@ -49,9 +49,9 @@ def multiply_up(op: Op) -> Cost:
     return _per_input(op, 6 if is_complex(op) else 1)
 
 
-@rule("aten.nansum", "aten.count_nonzero", "aten.aminmax")
+@rule("aten.nansum", "aten.count_nonzero", "aten.aminmax", "aten.equal")
 def reduce_twice(op: Op) -> Cost:
-    """Is it a number, or not zero, and an addition; or two comparisons."""
+    """Is it a number, or not zero, and an addition; or two comparisons; or one, and whether all hold."""
     return _per_input(op, 2)
 
 

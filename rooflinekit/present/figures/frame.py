@@ -1,10 +1,10 @@
-"""The axes of a roofline figure: limits with equal decades, ticks, grid, and the rail for kernels without FLOP."""
+"""The axes of a roofline figure: limits of their decades, ticks, grid, and the rail for kernels without FLOP."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -15,7 +15,10 @@ from rooflinekit.present.figures.records.figure import Figure, Point
 from rooflinekit.present.figures.style import FAINT, INK, Style
 
 _RAIL_HALF = 0.22  # decades on either side of the rail's middle
+_WIDE = 300.0  # points: more than a column
+_MOST_SPARE = 0.08  # of the width of wide axes: beyond, decades of intensity are drawn wider than those of FLOP/s
 _MOST_DECADES = 7.0  # of either axis; what lies further out is drawn at the edge
+_APART = 3.0  # points that texts in a line are apart in all
 _SAME_LEVEL = 0.02  # decades between marks of two levels that would be one
 _PREFIXES = {0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 
@@ -30,6 +33,7 @@ class Limits:
     top: float
     rail: int | None
     fastest: int  # decade of byte/s of the highest memory roof
+    stretch: float = 1.0  # the width of a decade of intensity over the height of one of FLOP/s
 
     def clipped(self, x: float, y: float) -> tuple[float, float]:
         """The nearest place inside, a little off the edge. Intensity and FLOP/s in and out."""
@@ -68,7 +72,8 @@ class Frame:
         self.ruler = Ruler(page)
         root = page.get_figure(root=True)
         extent = ax.get_window_extent()
-        self.limits = limits_of(figure, extent.width / extent.height)
+        wide = extent.width * self.ruler.points > _WIDE
+        self.limits = limits_of(figure, extent.width / extent.height, wide=wide)
         _prepare(ax, self.limits, style, figure)
         self._label_across()  # before the layout settles, which makes room for it
         if root is not None:
@@ -112,8 +117,9 @@ class Frame:
         if found is None:
             return None
         _, box, text = found
-        self.room.boxes.append(box)
-        self.write(text, box, anchor, font=font, colour=colour)
+        apart = replace(box, width=box.width + _APART)
+        self.room.boxes.append(apart)
+        self.write(text, box, anchor, font=font, colour=colour, room=apart)
         return box
 
     def clear(self) -> None:
@@ -132,10 +138,12 @@ class Frame:
         font: float,
         colour: str = INK,
         leader: tuple[float, float] | None = None,
+        room: Box | None = None,
     ) -> None:
         """Writes text into its box, kept at its distance in points from a place of the data when the figure is resized.
 
-        leader: the point of the page at which a line from the text ends.
+        leader: the point of the page at which a line from the text ends. room: what is kept free of other text, where
+        that is more than the box.
         """
         x, y = self.place(*anchor)
         written = self.ax.annotate(
@@ -154,7 +162,7 @@ class Frame:
             annotation_clip=False,
         )
         written.set_in_layout(False)
-        self._written.append((box, written))
+        self._written.append((box if room is None else room, written))
         if leader is not None:
             start, end = box.nearest(*leader), leader
             self.ax.annotate(
@@ -203,8 +211,11 @@ def _measured(figure: Figure) -> bool:
     return any(series.measured_s for series in figure.series)
 
 
-def limits_of(figure: Figure, aspect: float) -> Limits:
-    """Limits that hold all roofs and ridges, and points that count, in equal decades; `aspect`: width over height."""
+def limits_of(figure: Figure, aspect: float, *, wide: bool = False) -> Limits:
+    """Limits that hold all roofs and ridges, and points that count; `aspect`: width over height of the axes.
+
+    Decades are equal, and memory roofs at 45°, but on wide axes, where much would hold nothing.
+    """
     compute = [roof.value for roof in figure.roofs if roof.kind == "compute"]
     memory = [roof.value for roof in figure.roofs if roof.kind == "memory"]
     ridges = [figure.ridge(r) for r in figure.roofs if r.kind == "compute" and r.provenance == "datasheet"] or [1.0]
@@ -226,14 +237,15 @@ def limits_of(figure: Figure, aspect: float) -> Limits:
         bottoms.append(fastest + rail - 0.2)  # one tick of its scale at least
         bottoms += [math.log10(point.bandwidth) + rail - 0.25 for point in _weighty(figure) if not point.flop]
     bottom = max(min(bottoms), top - _MOST_DECADES)
-    spare = (top - bottom) * aspect - (right - left)
+    stretch = max(1.0, (top - bottom) * aspect * (1 - _MOST_SPARE) / (right - left)) if wide else 1.0
+    spare = (top - bottom) * aspect / stretch - (right - left)
     if spare < 0:
         bottom += spare / aspect
     elif rail is None:
         left, right = left - 0.3 * spare, right + 0.7 * spare
     else:
         right += spare
-    return Limits(left=left, right=right, bottom=bottom, top=top, rail=rail, fastest=fastest)
+    return Limits(left=left, right=right, bottom=bottom, top=top, rail=rail, fastest=fastest, stretch=stretch)
 
 
 def _weighty(figure: Figure) -> list[Point]:
@@ -247,9 +259,10 @@ def _prepare(ax: Axes, limits: Limits, style: Style, figure: Figure) -> None:
     ax.set_yscale("log")
     ax.set_xlim(10**limits.left, 10**limits.right)
     ax.set_ylim(10**limits.bottom, 10**limits.top)
-    # Equal decades: memory roofs stand at 45°, after a resize too. Two shared axes leave the box alone to adjust.
+    # Memory roofs keep their angle, and what is written along them, after a resize too. Two shared axes leave the box
+    # alone to adjust.
     shared = len(ax.get_shared_x_axes().get_siblings(ax)) > 1 and len(ax.get_shared_y_axes().get_siblings(ax)) > 1
-    ax.set_aspect("equal", adjustable="box" if shared else "datalim")
+    ax.set_aspect(1 / limits.stretch, adjustable="box" if shared else "datalim")
     up = "Share of its own roof" if figure.normalized else "Performance (FLOP/s)"
     ax.set_ylabel(up, fontsize=style.axis_font)
     said = power if figure.normalized else si

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
+from matplotlib.axes import Axes
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
@@ -22,7 +23,9 @@ from rooflinekit.present.figures.style import (
     FAINT,
     INK,
     VERMILLION,
+    Style,
     area_scale,
+    key_above,
     marker_square,
 )
 
@@ -41,7 +44,7 @@ _Place: TypeAlias = Literal[
 
 def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequence[Point]) -> bool:
     """What colours, shapes and areas mean, where it covers least. Returns whether it covers text that was there."""
-    handles = [*_handles(frame, figure, named), *_line_handles(lines)]
+    handles = [*_handles(frame.style, figure, named), *_line_handles(lines)]
     best: tuple[float, _Place, Box, bool] | None = None
     for i, place in enumerate(get_args(_Place)):
         if i >= _CORNERS and best is not None and not best[3]:
@@ -91,7 +94,23 @@ def _legend(frame: Frame, handles: Sequence[Line2D], place: _Place) -> Legend:
     return legend
 
 
-def _handles(frame: Frame, figure: Figure, named: Sequence[Point]) -> list[Line2D]:
+def key_outside(ax: Axes, figure: Figure, style: Style, named: Sequence[Point]) -> None:
+    """The key over the axes of a figure with so many series that it would cover them; the page gets higher by it.
+
+    Of several devices only roofs of datasheets are drawn.
+    """
+    datasheet = Line2D([], [], label="datasheet", color=INK, linewidth=1.0)
+    key_above(ax, [*_handles(style, figure, named), datasheet], style)
+    page, legend = ax.get_figure(root=True), ax.get_legend()
+    assert page is not None, "an Axes that was removed from its figure"
+    assert legend is not None, "a key that was just drawn"
+    height, sides = page.get_figheight(), page.subplotpars
+    higher = height + max(0.0, (legend.get_window_extent().y1 - page.bbox.y1) / page.dpi + 0.03)
+    page.set_figheight(higher)
+    page.subplots_adjust(bottom=sides.bottom * height / higher, top=sides.top * height / higher)
+
+
+def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2D]:
     points = (*figure.points, *figure.rail)
     seen = {point.bound for point in points} | {stop.bound for path in figure.trajectories for stop in path.stops}
     bounds = [bound for bound in BOUND_MARKERS if bound in seen]
@@ -117,7 +136,7 @@ def _handles(frame: Frame, figure: Figure, named: Sequence[Point]) -> list[Line2
         ring.set_markeredgecolor(VERMILLION)
         found.append(ring)
     if points:
-        scale = area_scale(points, frame.style)
+        scale = area_scale(figure, style)
         share = max((s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if s * scale <= 45), default=0.01)
         handle = _handle(f"{share:.0%} of GPU time".replace("%", " %"), "o", "none", share * scale)
         handle.set_markeredgecolor(INK)

@@ -11,6 +11,7 @@ Nothing is shown, and no setting of matplotlib is changed for figures drawn else
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -18,11 +19,12 @@ from rooflinekit.present.figures.errors import errors
 from rooflinekit.present.figures.extras import draw_crossings, draw_floors, draw_paths, label_floors, name_paths
 from rooflinekit.present.figures.files import save
 from rooflinekit.present.figures.frame import Frame
-from rooflinekit.present.figures.key import draw_key
+from rooflinekit.present.figures.key import draw_key, key_outside
 from rooflinekit.present.figures.layouts import layouts
 from rooflinekit.present.figures.memory import memory
 from rooflinekit.present.figures.points import draw_points, draw_rail_scale, name_points, named_points
-from rooflinekit.present.figures.records.build import Figure, Subject, caption, roofline_figure
+from rooflinekit.present.figures.records.build import Figure, Subject, roofline_figure
+from rooflinekit.present.figures.records.caption import caption as caption_of
 from rooflinekit.present.figures.records.normalized import normalized_view
 from rooflinekit.present.figures.roofs import Line, draw_roofs, label_ridges, label_roofs
 from rooflinekit.present.figures.style import Venue, Width, drawing, new_axes, style_of
@@ -42,6 +44,7 @@ def roofline(
     names: int | None = None,
     by_kind: bool | None = None,
     path: bool | Sequence[str] = False,
+    joined: bool = True,
     by_level: bool = False,
     normalized: bool = False,
     launch: bool = False,
@@ -57,6 +60,7 @@ def roofline(
     names: the most marks that are named; by default as many as fit the width. 0 names none.
     by_kind: one mark for each kind of op and bound; see `roofline_figure`.
     path: each prediction is one mark, its whole step, joined by arrows in their order; True, or a name for each.
+    joined: False leaves the arrows out: several networks, each one mark.
     by_level: two joined marks a kernel, at its traffic to DRAM and to the L2; the level that takes longer is filled.
     normalized: shares of each kernel's own roof, so that all GPUs and formats have one.
     launch: also what a kernel of the median size reaches with its start, as a dotted curve.
@@ -66,20 +70,26 @@ def roofline(
     style = style_of(width, venue)
     figure = subject
     if not isinstance(figure, Figure):
-        figure = roofline_figure(figure, by_kind=by_kind, path=path, by_level=by_level, normalized=normalized)
+        figure = roofline_figure(
+            figure, by_kind=by_kind, path=path, joined=joined, by_level=by_level, normalized=normalized
+        )
     if figure.normalized:
         figure = normalized_view(figure)
+    outside = ax is None and len(figure.series) > _INSIDE and style.size[0] < _NARROW
     with drawing():
-        frame = Frame(new_axes(style) if ax is None else ax, figure, style)
+        axes = new_axes(style) if ax is None else ax
+        named = named_points(figure, style.names if names is None else names)
+        if outside:
+            key_outside(axes, figure, style, named)
+        frame = Frame(axes, figure, style)
         lines = draw_roofs(frame, figure)
         draw_paths(frame, figure)
         if launch:
             draw_floors(frame, figure)
-        named = named_points(figure, style.names if names is None else names)
         draw_points(frame, figure, named)
         draw_rail_scale(frame, normalized=figure.normalized)
         _label_slopes(frame, figure, lines)
-        if draw_key(frame, figure, lines, named):
+        if not outside and draw_key(frame, figure, lines, named):
             draw_rail_scale(frame, normalized=figure.normalized)
             _label_slopes(frame, figure, lines)
         label_roofs(frame, figure, lines, "compute")
@@ -90,6 +100,19 @@ def roofline(
         name_paths(frame, figure)
         name_points(frame, figure, named)
     return frame.ax
+
+
+def caption(subject: Figure | Subject, **options: Any) -> str:
+    """What a reader has to know beside a roofline figure, in plain sentences.
+
+    subject: what `roofline` draws, or the `Figure` made of it. options: those of `roofline` that say what is shown:
+    by_kind, path, joined, by_level, normalized. Raises InputError for another subject.
+    """
+    return caption_of(subject if isinstance(subject, Figure) else roofline_figure(subject, **options))
+
+
+_INSIDE = 2  # series whose key finds a place inside the axes of a column
+_NARROW = 4.0  # inches
 
 
 def _label_slopes(frame: Frame, figure: Figure, lines: Sequence[Line]) -> None:

@@ -58,7 +58,7 @@ def colours_of(figure: Figure) -> Mapping[tuple[str, str], str]:
 def draw_points(frame: Frame, figure: Figure, named: Sequence[Point]) -> None:
     """All marks, large ones behind small ones, the unnamed ones pale; those of one point joined."""
     points = (*figure.points, *figure.rail)
-    scale = area_scale(points, frame.style)
+    scale = area_scale(figure, frame.style)
     colours = colours_of(figure)
     above = figure.above
     for point in by_time(points):
@@ -113,7 +113,7 @@ def name_points(frame: Frame, figure: Figure, named: Sequence[Point]) -> tuple[P
 
     A measured point's name has the error of its prediction behind it.
     """
-    scale = area_scale((*figure.points, *figure.rail), frame.style)
+    scale = area_scale(figure, frame.style)
     names = []
     for point in by_time(named):
         # A name that stands for the marks of several series does not count the kernels of one.

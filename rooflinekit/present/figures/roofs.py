@@ -45,7 +45,9 @@ class Line:
         if self.dashed:  # the solid line beside it says the name
             return [(0, f"{name} {rate} ({origin})"), (14, f"{rate} ({origin})"), (24, rate)]
         found = [(0, f"{prefix}{name} {rate} ({origin})"), (14, f"{prefix}{name} {rate}")]
-        return [*found, *([(40, f"{name} {rate}")] if prefix else []), (70, rate)]
+        if prefix:
+            found += [(40, f"{name} {rate}"), (55, f"{name.partition(' ')[0]} {rate}")]
+        return [*found, (70, rate)]
 
 
 def roof_colours(figure: Figure) -> dict[str, str]:
@@ -173,7 +175,9 @@ def label_ridges(frame: Frame, figure: Figure) -> None:
         candidates = []
         for penalty, text in ((0.0, f"ridge {three_digits(ridge)}"), (10.0, three_digits(ridge))):
             width, height = frame.ruler.size(text, font)
-            for step in range(0, int(head - foot - width - 4), 3):
+            # Of several devices near the axis, or not at all: further up it would stand among the marks.
+            room = head - foot if len(figure.devices) == 1 else min(head - foot, 2.2 * width)
+            for step in range(0, int(room - width - 4), 3):
                 for side in (-height / 2, height / 2):
                     box = Box(x=x + side, y=foot + 2 + width / 2 + step, width=width, height=height, angle=math.pi / 2)
                     candidates.append((penalty + 0.2 * step + (side > 0), box, text))

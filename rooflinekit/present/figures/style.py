@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 
 from rooflinekit.errors import InputError, nearest
-from rooflinekit.present.figures.records.figure import Point
+from rooflinekit.present.figures.records.figure import Figure
 from rooflinekit.present.figures.records.steps import PointBound
 
 Width = Literal["column", "page"]
@@ -195,10 +195,11 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def area_scale(points: tuple[Point, ...], style: Style) -> float:
-    """Area of a mark in pt² per share of the time."""
-    largest = max((point.share for point in points), default=1.0)
-    return min(_AREA_OF_WHOLE, style.largest_area / largest)
+def area_scale(figure: Figure, style: Style) -> float:
+    """Area of a mark in pt² per share of the time; of several series smaller, for equal kernels stand close."""
+    largest = max((point.share for point in (*figure.points, *figure.rail)), default=1.0)
+    crowd = max(1, len(figure.series))
+    return min(_AREA_OF_WHOLE, style.largest_area * 2 / (crowd + 1) / largest)
 
 
 def marker_square(marker: str, area: float) -> float:

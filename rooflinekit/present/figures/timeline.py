@@ -39,6 +39,7 @@ from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.prediction import ParallelPrediction
 
 _CPU, _GPU, _MODULES = 2.0, 1.0, 0.25  # the lanes
+_PARENTS = -0.28  # below the modules: what numbers are of
 _MOST_BLOCKS = 36  # of modules
 
 
@@ -93,22 +94,49 @@ def _lanes(ax: Axes, p: Prediction) -> None:
 
 
 def _blocks(ax: Axes, p: Prediction, style: Style) -> None:
-    """The modules one after another, as deep as there are not too many; named where the name fits."""
+    """The modules one after another, as deep as there are not too many; named where the name fits.
+
+    Numbers alone would tell nobody what they are of: where they stand for paths, a line below says whose they are.
+    """
     runs = _module_runs(p)
+    paths = [str(what[1]) if isinstance(what, tuple) else "" for _, _, what in runs]
+    font = style.label_font - 0.5
     page = ax.get_figure(root=False)
     assert page is not None, "an Axes that was removed from its figure"
     ruler = Ruler(page)
     points = ax.get_window_extent().width * ruler.points / (ax.get_xlim()[1] - ax.get_xlim()[0])
-    for i, (start, end, what) in enumerate(runs):
+
+    def fits(text: str, start: float, end: float) -> bool:
+        return bool(text) and ruler.size(text, font)[0] <= (end - start) * points
+
+    numbered = [_numbered(path) and not fits(path, a, b) for path, (a, b, _) in zip(paths, runs, strict=True)]
+    for i, (path, (start, end, _)) in enumerate(zip(paths, runs, strict=True)):
         ax.broken_barh([(start, end - start)], (_MODULES - 0.28, 0.56), facecolor=("#e2e2e2", "#cfcfcf")[i % 2],
                        edgecolor="white", linewidth=0.4, zorder=2)  # fmt: skip
-        path = str(what[1]) if isinstance(what, tuple) else ""
-        for text in (path, path.rpartition(".")[2]):
-            if not text or ruler.size(text, style.label_font - 0.5)[0] > (end - start) * points:
-                continue
-            ax.text((start + end) / 2, _MODULES, text, ha="center", va="center", fontsize=style.label_font - 0.5,
-                    color=INK, zorder=3, clip_on=True)  # fmt: skip
-            break
+        last = path.rpartition(".")[2]
+        forms = (last,) if any(numbered) and _numbered(path) else (path,) if last.isdecimal() else (path, last)
+        text = next((text for text in forms if fits(text, start, end)), "")
+        if text:
+            ax.text((start + end) / 2, _MODULES, text, ha="center", va="center", fontsize=font, color=INK, zorder=3,
+                    clip_on=True)  # fmt: skip
+    if not any(numbered):
+        return
+    ax.set_ylim(_PARENTS - 0.2, ax.get_ylim()[1])
+    parents = [(a, b, path.rpartition(".")[0] if _numbered(path) else i)
+               for i, (path, (a, b, _)) in enumerate(zip(paths, runs, strict=True))]  # fmt: skip
+    for start, end, parent in merged(parents, float("inf")):
+        forms = (str(parent), str(parent).rpartition(".")[2])
+        text = next((t for t in forms if fits(t, start, end) and not t.isdecimal()), "")
+        if isinstance(parent, str):
+            ax.plot([start, end], [_PARENTS + 0.21] * 2, color=FAINT, linewidth=0.6, solid_capstyle="butt")
+            if text:
+                ax.text((start + end) / 2, _PARENTS, text, ha="center", va="center", fontsize=font, color=INK)
+
+
+def _numbered(path: str) -> bool:
+    """Whether a path ends in a number below a name: "layer1.0", and not "0" or "0.1"."""
+    parent, _, last = path.rpartition(".")
+    return last.isdecimal() and any(letter.isalpha() for letter in parent)
 
 
 def _module_runs(p: Prediction) -> list[Run]:

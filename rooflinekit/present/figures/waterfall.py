@@ -27,6 +27,7 @@ from rooflinekit.present.figures.style import (
     style_of,
 )
 from rooflinekit.present.scales import unit_of
+from rooflinekit.step.words import MEANING
 from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.study.compare import scaling
 
@@ -68,14 +69,17 @@ def waterfall(told: Told, ax: Axes | None = None, *, width: Width = "column", ve
     with drawing():
         axes = new_axes(style, below=0.72) if ax is None else ax
         last = len(steps) + 1
+        low, high = _span(steps, totals)
         for place, total in ((0, totals[0]), (last, totals[1])):
-            axes.bar(place, total, width=_BAR, color=FAINT, zorder=2)
+            axes.bar(place, total - low, bottom=low, width=_BAR, color=FAINT, zorder=2)
         for i, step in enumerate(steps, 1):
             _draw(axes, i, step)
         _connect(axes, [totals[0], *(step.end if step.counts else step.start for step in steps)])
-        _frame(axes, compared, [step.name for step in steps], max(*totals, *(s.top for s in steps)), style)
+        _frame(axes, compared, [step.name for step in steps], (low, high), style)
         if ax is None:
             fit_page(axes, spare=0.1)
+        if low:
+            _broken(axes, (0, last), (low, high))
         _label(axes, steps, totals, style)
     return axes
 
@@ -83,6 +87,7 @@ def waterfall(told: Told, ax: Axes | None = None, *, width: Width = "column", ve
 _BAR = 0.66  # of the distance between bars
 _TURNS = (30.0, 45.0, 60.0)  # degrees
 _TALLER = 3.0  # times the total: a taller bar would leave no room for the others
+_SMALL = 0.2  # of the shorter total: where all changes lie within so much, the axis begins near them
 _SEEN = 0.005  # of the longer total: on several devices there are too many terms to show smaller ones
 
 
@@ -118,12 +123,29 @@ def _compared(told: object) -> Compared:
     return scaling.between(*told)
 
 
+def _span(steps: Sequence[_Step], totals: tuple[float, float]) -> tuple[float, float]:
+    """Where the axis begins and what it must hold: from 0, unless bars of small differences would vanish."""
+    ends = [*totals, *(step.start for step in steps), *(step.end for step in steps)]
+    low, high = min(ends), max(ends)
+    reach = high - low
+    return (low - reach / 2 if 0 < reach < _SMALL * min(totals) else 0.0), high
+
+
+def _broken(axes: Axes, places: tuple[int, int], span: tuple[float, float]) -> None:
+    """Two slanted white lines through each bar of a total: it begins at 0, the axis does not."""
+    rise = 0.02 * (span[1] - span[0])
+    for place in places:
+        for level in (span[0] + 3 * rise, span[0] + 5 * rise):
+            axes.plot([place - 0.55 * _BAR, place + 0.55 * _BAR], [level - rise, level + rise], color="white",
+                      linewidth=1.6, zorder=3)  # fmt: skip
+
+
 def _steps(compared: Compared) -> list[_Step]:
     """The terms one after another; what is told aside stands behind exposed communication."""
     found: list[_Step] = []
     level = compared.totals[0]
     for name, seconds in _seen(compared).items():
-        found.append(_Step(name=name, start=level, seconds=seconds))
+        found.append(_Step(name=MEANING.get(name, name), start=level, seconds=seconds))
         level = found[-1].end
         if isinstance(compared, scaling.Scaling) and name == scaling.EXPOSED:
             found += [_Step(name=other, start=level, seconds=s, counts=False) for other, s in compared.aside.items()]
@@ -170,15 +192,17 @@ def _connect(axes: Axes, levels: list[float]) -> None:
         axes.plot([i + _BAR / 2, i + 1 - _BAR / 2], [level, level], color=INK, linewidth=0.5, zorder=1)
 
 
-def _frame(axes: Axes, explanation: Compared, terms: list[str], highest: float, style: Style) -> None:
+def _frame(axes: Axes, explanation: Compared, terms: list[str], span: tuple[float, float], style: Style) -> None:
     names = explanation.labels
     axes.set_xticks(
         range(len(terms) + 2), [names[0], *terms, names[1]], rotation=_turn(axes, len(terms) + 2, style), ha="right",
         rotation_mode="anchor",
     )  # fmt: skip
-    axes.set_ylim(0, highest * 1.12 or 1.0)
-    scale, unit = unit_of(highest)
-    axes.set_ylabel(f"Time of one {explanation.per} ({unit})", fontsize=style.axis_font)
+    low, high = span
+    axes.set_ylim(low, low + (high - low) * 1.12 or 1.0)
+    scale, unit = unit_of(high)
+    begins = f", from {low / scale:.3g}" if low else ""
+    axes.set_ylabel(f"Time of one {explanation.per} ({unit}{begins})", fontsize=style.axis_font)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / scale:g}"))
     plain_frame(axes, style)
     axes.tick_params(axis="x", length=0)
@@ -194,32 +218,51 @@ def _turn(axes: Axes, bars: int, style: Style) -> float:
 
 def _label(axes: Axes, steps: Sequence[_Step], totals: tuple[float, float], style: Style) -> None:
     """The value of each bar above it: totals, changes with their sign, and in brackets what does not count."""
-    scale, _ = unit_of(max(*totals, *(step.top for step in steps)))
-    digits = 2 - math.floor(math.log10(max(*totals, *(step.top for step in steps), scale * 1e-3) / scale))
-    bars = [(step.top, step.seconds, step.counts, True) for step in steps]
+    highest = max(*totals, *(step.top for step in steps))
+    scale, _ = unit_of(highest)
+    least = max((abs(step.seconds) for step in steps), default=highest) if axes.get_ylim()[0] else highest
+    digits = max(0, 2 - math.floor(math.log10(max(least, scale * 1e-3) / scale)))
+    texts = [
+        (totals[0], f"{totals[0] / scale:.{digits}f}"),
+        *((step.top, _signed(step, scale, digits)) for step in steps),
+        (totals[1], f"{totals[1] / scale:.{digits}f}"),
+    ]
     page = axes.get_figure(root=False)
     assert page is not None, "an Axes that was removed from its figure"
-    ruler, placed = Ruler(page), list[Box]()
-    for i, (top, value, counts, change) in enumerate(
-        [(totals[0], totals[0], True, False), *bars, (totals[1], totals[1], True, False)]
-    ):
-        number = f"{abs(value) / scale:.{max(0, digits)}f}"
-        # What rounds to nothing has no sign.
-        signed = f"{('+' if value > 0 else '−') if change and float(number) else ''}{number}"
-        text = signed if counts else f"({number if value >= 0 else signed})"
+    ruler = Ruler(page)
+    for _ in range(_TRIES):
+        placed = _places(axes, ruler, texts, style)
+        above = axes.get_window_extent().y1 * ruler.points
+        over = max(box.y + box.height / 2 for box in placed) + 1.5 - above
+        if over <= 0:
+            break
+        low, high = axes.get_ylim()  # more room above, for labels that stand over others
+        height = axes.get_window_extent().height * ruler.points
+        axes.set_ylim(low, low + (high - low) * height / max(height - over, height / 2))
+    for i, ((top, text), box) in enumerate(zip(texts, placed, strict=True)):
+        y = float(axes.transData.transform((i, top))[1]) * ruler.points
+        axes.annotate(
+            text, xy=(i, top), xytext=(0, box.y - y - box.height / 2), textcoords="offset points", ha="center",
+            va="bottom", fontsize=style.label_font, color=INK,
+        )  # fmt: skip
+
+
+_TRIES = 4  # of the axis' height: with it change the places of labels
+
+
+def _signed(step: _Step, scale: float, digits: int) -> str:
+    """A change as it stands over its bar. What rounds to nothing has no sign."""
+    number = f"{abs(step.seconds) / scale:.{digits}f}"
+    signed = f"{('+' if step.seconds > 0 else '−') if float(number) else ''}{number}"
+    return signed if step.counts else f"({number if step.seconds >= 0 else signed})"
+
+
+def _places(axes: Axes, ruler: Ruler, texts: Sequence[tuple[float, str]], style: Style) -> list[Box]:
+    """Each label over its bar, or so far above as labels of neighbours reach."""
+    placed: list[Box] = []
+    for i, (top, text) in enumerate(texts):
         width, height = ruler.size(text, style.label_font)
         x, y = (float(place) * ruler.points for place in axes.transData.transform((i, top)))
-        # Over its bar, or so far above as labels of neighbours reach.
-        boxes = (Box(x=x, y=y + 1.5 + height * (up + 0.5), width=width, height=height) for up in range(len(steps) + 2))
-        box = next(box for box in boxes if not any(box.overlaps(other) for other in placed))
-        placed.append(box)
-        axes.annotate(
-            text,
-            xy=(i, top),
-            xytext=(0, box.y - y - height / 2),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=style.label_font,
-            color=INK,
-        )
+        boxes = (Box(x=x, y=y + 1.5 + height * (up + 0.5), width=width, height=height) for up in range(len(texts) + 1))
+        placed.append(next(box for box in boxes if not any(box.overlaps(other) for other in placed)))
+    return placed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,8 +19,13 @@ _SCHEMA = 1
 
 def write_validation(validation: Validation, file: Path, *, force: bool = False) -> None:
     """Writes beside, then renames. Raises OutputError for a file that cannot be written, or exists without `force`."""
-    document = {"kind": _KIND, "schema": _SCHEMA, **_adapter().dump_python(validation, mode="json")}
+    document = {"kind": _KIND, "schema": _SCHEMA, **document_of(validation)}
     write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", file, force=force)
+
+
+def document_of(validation: Validation) -> dict[str, Any]:
+    """Its fields for JSON, without the prediction's kernels."""
+    return _adapter().dump_python(validation, mode="json")  # type: ignore[no-any-return]
 
 
 def read_validation(file: Path) -> Validation:

@@ -39,6 +39,19 @@ def test_int8_products(tensor, cost):
     assert (c.read_bytes, c.write_bytes) == (80, 96)  # 32 + 48; 4 · 24
 
 
+def test_int8_products_of_bitsandbytes(other, tensor):
+    """A row of the input has a scale, a row of the weight another: both, and a bias, come after the product."""
+    rows, columns = tensor(4), tensor(6)
+    inputs = [tensor(4, 8, dtype="int8"), tensor(6, 8, dtype="int8"), rows, columns]
+    (c,) = other("bitsandbytes.int8_scaled_mm", inputs, [tensor(4, 6, dtype="float16")], bias=None)
+    assert (c.matrix_flop, c.vector_flop) == (384, 48)  # 2 · 4·6·8; 2 · 4·6
+    assert (c.read_bytes, c.write_bytes) == (120, 48)  # 32 + 48 + 4·4 + 4·6; 2 · 24
+    (q,) = other(
+        "bitsandbytes.int8_vectorwise_quant", [tensor(4, 8)], [tensor(4, 8, dtype="int8"), tensor(4)], threshold=0.0
+    )
+    assert q.vector_flop == 7 * 32  # the largest of a row 2, then as any quantization 5
+
+
 def test_a_weight_of_eight_bits(tensor, cost):
     x, w, scales = tensor(4, 8, dtype="bfloat16"), tensor(6, 8, dtype="int8"), tensor(6, dtype="bfloat16")
     c = cost("_weight_int8pack_mm", [x, w, scales], [tensor(4, 6, dtype="bfloat16")])

@@ -163,7 +163,35 @@ def test_no_text_covers_other_text_or_leaves_the_axes(drawn: Draw, case: str, wi
         assert box.min(axis=0)[0] >= inside.x0 - 0.5, name
         assert box.min(axis=0)[1] >= inside.y0 - 0.5, name
         assert box.max(axis=0)[0] <= inside.x1 + 0.5, name
-        assert box.max(axis=0)[1] <= inside.y1 + 0.5, name
+        above = ax.figure.bbox.y1 if name == "key" and box.min(axis=0)[1] >= inside.y1 else inside.y1
+        assert box.max(axis=0)[1] <= above + 0.5, name
+
+
+def test_three_devices_in_a_column_have_their_key_above_and_ridges_below(drawn: Draw) -> None:
+    """Inside, the key would cover the foot of the ridges, whose labels would stand among the marks."""
+    ax = drawn("three GPUs")
+    (legend,) = [child for child in ax.get_children() if isinstance(child, Legend)]
+    inside = ax.get_window_extent()
+    assert legend.get_window_extent().y0 >= inside.y1
+    ridges = [corners(text) for text in texts_of(ax) if text.get_text().startswith("ridge")]
+    assert len(ridges) >= 3
+    assert all(box.max(axis=0)[1] < inside.y0 + 0.5 * inside.height for box in ridges)
+    assert ax.figure.get_figheight() > drawn("product").figure.get_figheight()  # the axes are as high as others
+
+
+def test_decades_of_a_page_are_wider_where_much_would_hold_nothing(drawn: Draw) -> None:
+    ax = drawn("convolutions", "page")
+    marks = [x for c in ax.collections if isinstance(c, PathCollection) for x, _ in np.asarray(c.get_offsets())]
+    left, right = np.log10(ax.get_xlim())
+    # Beyond the last mark and the ridges there is room for the names of roofs, and no more.
+    last = max(math.log10(max(marks)), math.log10(76.5))
+    assert right - last < 0.35 * (right - left)
+    origin, across, up = ax.transData.transform([(10, 1e12), (100, 1e12), (10, 1e13)])
+    stretch = (across[0] - origin[0]) / (up[1] - origin[1])
+    assert 1 < stretch < 2
+    # What is written along a memory roof lies along it.
+    (slope,) = [text for text in texts_of(ax) if text.get_text() == "HBM2e 2.04 TB/s (datasheet)"]
+    assert slope.get_rotation() == pytest.approx(math.degrees(math.atan(1 / stretch)), abs=0.2)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -512,7 +540,8 @@ def test_waterfall_leads_from_one_total_to_the_other() -> None:
         level += change
     assert level == pytest.approx(pair.b.total_s)
     names = [label.get_text() for label in ax.get_xticklabels()]
-    assert names == [A100, "ideal", "underuse", "memory", "launch", "overhead", H100]
+    words = ["FLOP at peak", "peak not reached", "memory traffic", "kernel starts", "GPU waits for CPU"]
+    assert names == [A100, *words, H100]
 
 
 def test_waterfall_labels_every_bar_and_covers_none(tmp_path: Path) -> None:
@@ -528,3 +557,90 @@ def test_waterfall_labels_every_bar_and_covers_none(tmp_path: Path) -> None:
     assert not any(cover(a, b) for a, b in itertools.combinations(boxes, 2))
     assert ax.get_ylabel() == "Time of one step (ms)"
     assert plot.save(ax, tmp_path / "w.pdf").stat().st_size > 1000
+
+
+def test_a_waterfall_of_small_differences_begins_near_them() -> None:
+    """1 % apart: from 0 on the bars would be thinner than their outline."""
+    first = convolutions()
+    pair = Pair(first, rk.predict(first.graph, first.machine.device.replace(dram={"bandwidth": 2.02e12})))
+    ax = plot.waterfall(pair)
+    bottom, top = ax.get_ylim()
+    ends = [
+        end for bar in (b for c in ax.containers for b in c) for end in (bar.get_y(), bar.get_y() + bar.get_height())
+    ]
+    assert bottom > 0.8 * min(pair.totals)
+    tallest = max(abs(change) for change in pair.terms().values())
+    assert tallest > 0.2 * (top - bottom)
+    assert max(ends) <= top
+    assert ", from " in ax.get_ylabel()  # and says so
+    assert plot.waterfall(Pair(convolutions(), convolutions(H100))).get_ylim()[0] == 0
+
+
+def test_numbers_of_modules_say_whose_they_are() -> None:
+    """Blocks too narrow for their paths have their number, and below it the path's rest."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a_long_name_of_an_encoder = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
+            self.decoder = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.decoder(self.a_long_name_of_an_encoder(x))
+
+    ax = plot.timeline(rk.predict(Net(), rk.Input(8192, 512), gpu="nvidia-l4"), width="column")
+    shown = [text.get_text() for text in ax.texts]
+    assert shown.count("0") == shown.count("7") == 2
+    assert {"a_long_name_of_an_encoder", "decoder"} <= {*shown}
+    flat = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU()), torch.nn.GELU())
+    shown = [text.get_text() for text in plot.timeline(rk.predict(flat, rk.Input(256, 512), gpu="nvidia-l4")).texts]
+    assert "0.0" in shown
+    assert "0" not in shown
+
+
+def test_a_caption_of_what_is_drawn() -> None:
+    prediction = convolutions()
+    assert plot.caption(prediction) == plot.caption(roofline_figure(prediction))
+    assert "Predicted, not measured." in plot.caption([prediction, convolutions(H100)], path=True)
+    with pytest.raises(InputError, match="expected predictions"):
+        plot.caption("nvidia-l4")  # type: ignore[arg-type]
+
+
+def test_networks_stand_each_for_itself() -> None:
+    steps = [convolutions(), transformer()]
+    figure = roofline_figure(steps, path=["one", "two"], joined=False)
+    assert [len(path.stops) for path in figure.trajectories] == [1, 1]
+    ax = plot.roofline(steps, path=["one", "two"], joined=False)
+    assert {"one", "two"} <= {text.get_text() for text in texts_of(ax)}
+
+    def arrows(drawn: Axes) -> int:
+        return sum(getattr(text, "arrow_patch", None) is not None and not text.get_text() for text in drawn.texts)
+
+    assert arrows(plot.roofline(steps, path=["one", "two"])) == arrows(ax) + 1
+    assert " One " in plot.caption(figure)
+
+
+def test_a_unit_sustains_one_rate_whatever_is_drawn_of_it() -> None:
+    """fp32 on vector lanes: products sustain more than other arithmetic, and one roof stands for both."""
+
+    def rate(*layers: torch.nn.Module) -> str:
+        p = rk.predict(torch.nn.Sequential(*layers), rk.Input(64, 512), gpu=H100)
+        (roof,) = [r for r in roofline_figure(p).roofs if r.name == "fp32 vector" and r.provenance != "datasheet"]
+        return roof.rate
+
+    assert rate(torch.nn.GELU()) == rate(torch.nn.Linear(512, 512), torch.nn.GELU()) == rate(torch.nn.Linear(512, 512))
+
+
+def test_the_backend_stays_as_it_was_chosen() -> None:
+    """A notebook's `%matplotlib inline` after a figure: what drawing puts back must not be the backend."""
+    import matplotlib.pyplot as plt
+
+    from rooflinekit.present.figures.style import drawing
+
+    before = mpl.rcParams["backend"]
+    try:
+        with drawing():
+            plt.switch_backend("svg")
+        assert (mpl.rcParams["backend"], plt.get_backend()) == ("svg", "svg")
+    finally:
+        plt.switch_backend(before)

@@ -84,6 +84,15 @@ def test_a_waterfall_between_two_steps() -> None:
         plot.waterfall([fast])
 
 
+def test_labels_that_stand_over_others_are_within_the_axes() -> None:
+    """A slow step from a fast one: narrow bars at the same height, whose labels are piled up."""
+    for p in (step("dp", cluster=slow_cluster(1e8)), [overlapped(), step(cluster=slow_cluster(1e8), batch=65536)]):
+        ax = plot.waterfall(p)
+        ax.figure.draw_without_rendering()
+        top = ax.get_window_extent().y1
+        assert max(text.get_window_extent().y1 for text in ax.texts) <= top + 1
+
+
 def test_less_hidden_communication_has_its_sign() -> None:
     beside, after = overlapped(), step(rk.DDP(overlap=False), cluster=slow_cluster(5e8), batch=65536)
     assert after.hidden_s < beside.hidden_s

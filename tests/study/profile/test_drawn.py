@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Run
+from documents import checked
 from traces import document, launched, one_block, shaped, two_steps, write
 
 from rooflinekit.calibrate.campaign import campaign_text, read_campaign
@@ -79,6 +80,8 @@ def test_from_a_trace_to_constants(run: Run, tmp_path: Path) -> None:
     made = run("campaign", "from-trace", trace, "--out", rows)
     assert (made.status, made.err) == (0, "")
     assert "76% of 34.0 µs of kernels became rows" in made.out  # 26 of 34
+    again = checked("campaign-from-trace", run("campaign", "from-trace", trace, "--out", rows, "--force", "--json").out)
+    assert (again["file"], again["device"]) == (str(rows), "nvidia-l4")
     assert run("campaign", "from-trace", trace, "--out", rows).err.startswith(f"rooflinekit: {rows}: exists; ")
     fitted = run("calibrate", "--campaign", rows, "--out", fit)
     assert (fitted.status, fitted.err) == (0, "")

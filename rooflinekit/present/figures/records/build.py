@@ -62,6 +62,7 @@ def roofline_figure(
     *,
     by_kind: bool | None = None,
     path: bool | Sequence[str] = False,
+    joined: bool = True,
     by_level: bool = False,
     normalized: bool = False,
 ) -> Figure:
@@ -75,6 +76,7 @@ def roofline_figure(
         there would be more than 60 marks. Otherwise one mark holds the kernels that fall on the same place.
     path: one mark for each prediction, its whole step, joined in their order; or the words that name them. Steps on
         several devices are marks always, and joined where they differ in the number of devices.
+    joined: whether arrows lead from mark to mark of a path. Without, several networks stand each for itself.
     by_level: points at the traffic that the model expects of DRAM and of the L2, with a roof for each.
     normalized: to be drawn as shares of each kernel's own roof, over intensities relative to its ridge.
 
@@ -89,7 +91,9 @@ def roofline_figure(
     if by_level and len(sources) > sum(isinstance(source, Prediction) for source in sources):
         raise InputError("by_level shows the traffic that is predicted; got a measured step: give its prediction")
     if path:
-        return _with_path(parts, predictions, path, normalized)
+        words = () if isinstance(path, bool) else path
+        trajectories = trajectories_of(predictions, words, joined=joined)
+        return replace(_roofs(parts), trajectories=trajectories, normalized=normalized)
     coarse = len(predictions) > 1 if by_kind is None else by_kind
     names = _series_names(predictions)
     points: list[Point] = []
@@ -121,13 +125,6 @@ def kernel_figure(prediction: Prediction) -> Figure:
         rail=tuple(point for point in points if not point.flop),
         notes=tuple(dict.fromkeys(timing.note for timing in prediction.timings if timing.note)),
     )
-
-
-def _with_path(
-    parts: Sequence[Part], predictions: Sequence[Prediction], path: bool | Sequence[str], normalized: bool
-) -> Figure:
-    trajectories = trajectories_of(predictions, () if isinstance(path, bool) else path)
-    return replace(_roofs(parts), trajectories=trajectories, normalized=normalized)
 
 
 def _roofs(parts: Sequence[Part], *, by_level: bool = False) -> Figure:

@@ -10,24 +10,31 @@ from rooflinekit.present.figures.records.steps import Stop, Trajectory
 from rooflinekit.step.prediction import Prediction
 
 
-def trajectories_of(predictions: Sequence[Prediction], words: Sequence[str] = ()) -> tuple[Trajectory, ...]:
+def trajectories_of(
+    predictions: Sequence[Prediction], words: Sequence[str] = (), *, joined: bool = True
+) -> tuple[Trajectory, ...]:
     """The paths through these steps, in their order.
 
     words: a name for each prediction, on one path through all. Otherwise names say what differs; where sizes differ
     and something else too, there is a path over the sizes for each of the rest.
+    joined: else each step is a path of its own, as of networks that do not come from one another.
     Raises InputError for fewer than two predictions, steps without FLOP or time, and another number of words.
     """
     if len(predictions) < 2:
         raise InputError(f"path: expected two predictions or more, in order; got {len(predictions)}")
     if words and (isinstance(words, str) or len(words) != len(predictions)):
         raise InputError(f"path: expected a name for each of {len(predictions)} predictions; got {words!r}")
+    if not joined:
+        names = words or _apart(predictions)
+        return tuple(
+            Trajectory(name=f"{i} {word}", over="", stops=(_stop(p, str(word)),))
+            for i, (p, word) in enumerate(zip(predictions, names, strict=True), 1)
+        )
     if words:
         stops = tuple(_stop(p, str(word)) for p, word in zip(predictions, words, strict=True))
         return (Trajectory(name="", over="", stops=stops),)
     facts = [_facts(prediction) for prediction in predictions]
-    differing = [
-        name for name in dict.fromkeys(key for f in facts for key in f) if len({f.get(name) for f in facts}) > 1
-    ]
+    differing = _differing(facts)
     sizes = [name for name in differing if any(name in p.sizes for p in predictions)]
     along = sizes or differing
     paths: dict[str, list[Stop]] = defaultdict(list)
@@ -36,6 +43,19 @@ def trajectories_of(predictions: Sequence[Prediction], words: Sequence[str] = ()
         short = _label(fact, along, sizes) or f"#{i}"
         paths[rest].append(_stop(prediction, short))
     return tuple(Trajectory(name=rest, over=", ".join(along), stops=tuple(stops)) for rest, stops in paths.items())
+
+
+def _differing(facts: Sequence[Mapping[str, str]]) -> list[str]:
+    """What is not the same in all."""
+    return [name for name in dict.fromkeys(key for f in facts for key in f) if len({f.get(name) for f in facts}) > 1]
+
+
+def _apart(predictions: Sequence[Prediction]) -> list[str]:
+    """For each step all that tells it from the others."""
+    facts = [_facts(prediction) for prediction in predictions]
+    differing = _differing(facts)
+    sizes = [name for name in differing if any(name in p.sizes for p in predictions)]
+    return [_label(fact, differing, sizes) or f"#{i}" for i, fact in enumerate(facts, 1)]
 
 
 def _label(fact: Mapping[str, str], along: Sequence[str], sizes: Sequence[str]) -> str:

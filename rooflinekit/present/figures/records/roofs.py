@@ -22,12 +22,10 @@ def roofs_of(part: Prediction | Machine | Device) -> tuple[Roof, ...]:
         return (_memory(part), *_compute(part))
     machine = part.machine if isinstance(part, Prediction) else part
     if isinstance(part, Prediction):
-        used = [ceiling(timing.kernel, machine) for timing in part.timings if timing.kernel.cost.flop]
-        # Products and other arithmetic on the same lanes sustain different shares: the roof is the higher one.
-        ceilings = [(roof, max(share for other, share in used if other == roof)) for roof, _ in dict.fromkeys(used)]
+        used = dict.fromkeys(ceiling(t.kernel, machine)[0] for t in part.timings if t.kernel.cost.flop)
     else:
-        share = {name: machine.constants.value(f"{name}_share") for name in ("matrix", "vector")}
-        ceilings = [(roof, share[roof.name.split()[-1]]) for roof in _compute(machine.device)]
+        used = dict.fromkeys(_compute(machine.device))
+    ceilings = [(roof, _sustained(machine, roof)) for roof in used]
     memory = _memory(machine.device)
     found = [memory, _shared(memory, machine.bandwidth_share, machine)]
     for roof, share_of_peak in sorted(ceilings, key=lambda pair: pair[0].value):
@@ -49,6 +47,17 @@ def ceiling(kernel: Kernel, machine: Machine) -> tuple[Roof, float]:
         if kernel.engine and kernel.math.value in device.matrix_peak:
             name = f"{kernel.math} matrix"
     return _roof(device, name, rate.peak), rate.share
+
+
+def _sustained(machine: Machine, roof: Roof) -> float:
+    """The share of a roof that kernels reach at best: one number for a unit, whatever a figure shows of it.
+
+    On vector lanes products and other arithmetic reach different shares: the roof is the higher one.
+    """
+    math, _, unit = roof.name.partition(" ")
+    if unit == "matrix":
+        return machine.matrix_rate(Math(math)).share
+    return max(machine.constants.value("vector_share"), machine.constants.value("lanes_share"))
 
 
 def facts_of(part: Prediction | Machine | Device) -> DeviceFacts:

@@ -72,7 +72,10 @@ def path_sentences(figure: Figure) -> list[str]:
     if figure.links:
         return link_sentences(figure)
     found = []
-    for path in figure.trajectories:
+    alone = [path.stops[0] for path in figure.trajectories if len(path.stops) == 1]
+    if alone:
+        found.append(", ".join(f"{stop.label} {format_quantity(stop.time_s, 's')}" for stop in alone) + ".")
+    for path in (path for path in figure.trajectories if len(path.stops) > 1):
         over = f" over {path.over}" if path.over else ""
         name = f"{path.name}, " if path.name else ""
         first, last = path.stops[0], path.stops[-1]

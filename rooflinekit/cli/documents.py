@@ -1,0 +1,122 @@
+"""What was measured and fitted as the fields of documents for `--json`: base units, and null for what there is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rooflinekit.calibrate.campaign_files import Summary
+    from rooflinekit.calibrate.own_fit import OwnFit
+    from rooflinekit.calibrate.refit import Refit
+    from rooflinekit.calibrate.session import Calibrated
+    from rooflinekit.model.machine import Calibration, Constant
+    from rooflinekit.study.profile.drawn import Drawn
+    from rooflinekit.study.profile.validation import Validation
+
+
+def measured(found: Validation, file: Path | None) -> dict[str, Any]:
+    """A step as it was measured beside its prediction."""
+    from rooflinekit.study.profile.validation_file import document_of
+
+    return {
+        "measured_s": found.measured_s, "predicted_s": found.predicted_s, "error": found.error, "inside": found.inside,
+        "noisy": found.summary.noisy, "validation": document_of(found), "file": _named(file),
+    }  # fmt: skip
+
+
+def calibrated(found: Calibrated, files: Mapping[str, Iterable[Path]]) -> dict[str, Any]:
+    """What a run of `calibrate` has measured and fitted, and which files hold it, by what they are."""
+    from rooflinekit.calibrate.host_ops import HOST_OPS
+    from rooflinekit.calibrate.session import outliers_of, warnings_of
+
+    head, (outliers, samples) = found.recorded.head, outliers_of(found.recorded)
+    return {
+        "device": head.device, "plan": head.plan, "measurements": len(found.recorded.measurements),
+        "units": head.units, "left": found.outcome.left, "samples": samples, "outliers": outliers,
+        "host_ops": [
+            {"case": cost.case.key, "what": HOST_OPS[cost.case.op].meaning, "median_s": cost.summary.median,
+             "error": cost.summary.error}
+            for cost in found.costs
+        ],
+        "fit": None if found.fit is None else own_fit(found.fit), "warnings": list(warnings_of(found.recorded)),
+        "files": {name: [str(file) for file in group] for name, group in files.items()},
+    }  # fmt: skip
+
+
+def own_fit(fit: OwnFit) -> dict[str, Any]:
+    """The constants that a device's own measurements tell, and how far predictions are off with and without them."""
+    import numpy as np
+
+    return {
+        "constants": _constants(fit.calibration.constants),
+        "families": {
+            family: {
+                "cases": len(errors),
+                "typical_error": float(np.expm1(np.median(np.abs(errors)))),
+                "typical_error_before": float(np.expm1(np.median(np.abs(fit.errors_before[family])))),
+                "bias": float(np.expm1(np.median(errors))),
+            }
+            for family, errors in fit.errors.items()
+        },
+        "worst": [
+            {"case": miss.name, "measured_s": miss.measured_s, "predicted_s": miss.predicted_s} for miss in fit.worst
+        ],
+        "left_out": fit.left_out,
+    }
+
+
+def refitted(found: Refit, folder: Path, *, difference: str | None, removed: Iterable[str]) -> dict[str, Any]:
+    """All fits. difference: what differs from the fits that are there, where only that was asked; "" for nothing."""
+    return {
+        "folder": str(folder),
+        "written": difference is None,
+        "difference": difference or None,
+        "removed": list(removed),
+        "measurements": sum(len(observations) for observations in found.observations),
+        "priors": _calibration(found.priors),
+        "architectures": {name: _calibration(one) for name, one in found.architectures.items()},
+        "gpus": {name: _calibration(one) for name, one in found.gpus.items()},
+    }
+
+
+def summarized(found: Summary) -> dict[str, Any]:
+    """What a file of measurements holds."""
+    return {
+        "file": str(found.file), "device": found.device, "origin": found.origin,
+        "environment": dict(found.environment), "cases": found.cases,
+        "counts": [{"op": op, "format": dtype, "cases": count} for (op, dtype), count in found.counts.items()],
+        "noisy": list(found.noisy),
+        "failures": [{"status": one.status, "cases": list(one.cases), "note": one.note} for one in found.failures],
+    }  # fmt: skip
+
+
+def drawn(found: Drawn, file: Path) -> dict[str, Any]:
+    """What of traces became measured ops, and what did not, by reason."""
+    rows = found.campaign.rows
+    return {
+        "file": str(file), "device": found.campaign.gpu, "source": found.campaign.source,
+        "ops": [
+            {"op": str(op), "shapes": len(part), "calls": int(part["count"].sum())} for op, part in rows.groupby("op")
+        ],
+        "kernels_s": found.seconds, "refused_s": found.refused_s, "refused": dict(found.refused),
+    }  # fmt: skip
+
+
+def _calibration(one: Calibration) -> dict[str, Any]:
+    return {
+        "constants": _constants(one.constants),
+        "spreads": {family: {"kernel": s.kernel, "shared": s.shared} for family, s in one.spreads.items()},
+    }
+
+
+def _constants(constants: Mapping[str, Constant]) -> dict[str, dict[str, Any]]:
+    """By name; `error` is a standard error as a share of the value."""
+    return {
+        name: {"value": c.value, "error": c.stderr, "unit": c.unit, "source": c.source} for name, c in constants.items()
+    }
+
+
+def _named(file: Path | None) -> str | None:
+    return None if file is None else str(file)
