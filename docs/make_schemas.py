@@ -73,7 +73,7 @@ PREDICTION = record(
         "autocast": perhaps(TEXT), "channels_last": FLAG, "like": perhaps(TEXT), "sizes": named(COUNT),
         **SPAN, "gpu_s": SECONDS, "cpu_s": SECONDS, "regime": REGIME, "shares": named(NUMBER),
         "terms": record({**TERMS, "input": SECONDS}), "underuse": named(CHANGE),
-        "flop": FLOP, "bytes": BYTES, "kernels": COUNT, "constants": TEXT, "burst": FLAG,
+        "mfu": NUMBER, "hfu": NUMBER, "flop": FLOP, "bytes": BYTES, "kernels": COUNT, "constants": TEXT, "burst": FLAG,
         "energy": perhaps(ENERGY), "power_limit_w": perhaps(WATTS), "clock_limit_hz": perhaps(of("Hz")),
         "memory": record({
             **dict.fromkeys((
@@ -108,7 +108,7 @@ SHARED = record({
     **SPAN, "terms": record({**TERMS, "input": SECONDS, "communication": CHANGE}),
     "communication_s": SECONDS, "exposed_s": SECONDS, "hidden_s": SECONDS, "collectives_s": named(SECONDS),
     "throughput": of("samples/s"), "one_gpu_s": perhaps(SECONDS), "speedup": perhaps(NUMBER),
-    "efficiency": perhaps(NUMBER), "fits": FLAG,
+    "efficiency": perhaps(NUMBER), "mfu": NUMBER, "hfu": NUMBER, "fits": FLAG,
     "devices": many(record({
         "device": TEXT, "numbers": many(COUNT, 1), "batch": COUNT, "total_s": SECONDS, "terms": record(TERMS),
         **dict.fromkeys(("peak_bytes", "weight_bytes", "gradient_bytes", "state_bytes", "reserved_bytes"), BYTES),
@@ -148,6 +148,20 @@ OWN_FIT = {
     "worst": many(record({"case": TEXT, "measured_s": SECONDS, "predicted_s": SECONDS})),
     "left_out": COUNT,
 }  # fmt: skip
+
+TRAINING = record({
+    "model": TEXT, "parameters": COUNT, "cluster": TEXT, "gpus": COUNT, "layout": TEXT, "recipe": TEXT,
+    "recompute": TEXT, "batch": COUNT, "seq": COUNT, "micro_batches": COUNT, "total_s": SECONDS,
+    "interval_s": {**many(SECONDS, 2), "maxItems": 2}, "terms": named(CHANGE), "tokens_per_s": of("token/s"),
+    "mfu": NUMBER, "hfu": NUMBER,
+    "memory": record({
+        **dict.fromkeys((
+            "weights", "gradients", "optimizer", "activations", "working", "buffers", "allocated", "reserved",
+            "context",
+        ), BYTES),
+        "fits": FLAG,
+    }),
+})  # fmt: skip
 
 SCHEMAS: dict[str, Schema] = {
     "advise": record({
@@ -287,6 +301,12 @@ SCHEMAS: dict[str, Schema] = {
     }),
     "serve-rates": record({"served": many(SERVED, 1), "refused": many(record({"gpu": TEXT, "why": TEXT}))}),
     "sweep": record({"rows": many(ROW)}),
+    "train": record({
+        "step": TRAINING,
+        "search": perhaps(record({
+            "considered": COUNT, "too_large": COUNT, "worked_out": COUNT, "front": many(TRAINING, 1),
+        })),
+    }),
     "transfer": record({"predictions": many(PREDICTION, 1)}),
 }  # fmt: skip
 

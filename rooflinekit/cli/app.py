@@ -35,6 +35,7 @@ from rooflinekit.cli import (
     serve,
     specs,
     sweep,
+    train,
     transfer,
 )
 from rooflinekit.errors import RooflinekitError
@@ -68,7 +69,7 @@ def program(
 
 for _part in (
     predict, explain, plot, report, crossover, profile, compare, transfer, advise, sweep, search, power, cost,
-    parallel, fit_into, collective, serve, measure, calibrate, campaign, fit, devices, clusters, specs, check,
+    parallel, fit_into, train, collective, serve, measure, calibrate, campaign, fit, devices, clusters, specs, check,
 ):  # fmt: skip
     _part.register(app)
 

@@ -31,6 +31,7 @@ from rooflinekit.step.feed import feed_of
 from rooflinekit.step.memory import MemoryUse, memory_of
 from rooflinekit.step.report import document, lines, notebook_table
 from rooflinekit.step.timeline import Span, Timeline, schedule
+from rooflinekit.step.utilization import utilization
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -122,6 +123,20 @@ class Prediction:
             for name, seconds in timing.underuse_parts().items():
                 found[name] += seconds
         return {name: found[name] for name in UNDERUSE}
+
+    @cached_property
+    def _utilization(self) -> tuple[float, float]:
+        return utilization(self.timings, self.machine.device, self.total_s)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP utilization: matrix FLOP that the model asks for / (time · peak of their format)."""
+        return self._utilization[0]
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOP utilization: the same with what is computed again."""
+        return self._utilization[1]
 
     @property
     def total_s(self) -> float:
