@@ -17,6 +17,7 @@ from rooflinekit.cli import (
     clusters,
     collective,
     compare,
+    cost,
     crossover,
     devices,
     explain,
@@ -26,6 +27,7 @@ from rooflinekit.cli import (
     measure,
     parallel,
     plot,
+    power,
     predict,
     profile,
     report,
@@ -33,6 +35,7 @@ from rooflinekit.cli import (
     serve,
     specs,
     sweep,
+    train,
     transfer,
 )
 from rooflinekit.errors import RooflinekitError
@@ -65,8 +68,8 @@ def program(
 
 
 for _part in (
-    predict, explain, plot, report, crossover, profile, compare, transfer, advise, sweep, search, parallel, fit_into,
-    collective, serve, measure, calibrate, campaign, fit, devices, clusters, specs, check,
+    predict, explain, plot, report, crossover, profile, compare, transfer, advise, sweep, search, power, cost,
+    parallel, fit_into, train, collective, serve, measure, calibrate, campaign, fit, devices, clusters, specs, check,
 ):  # fmt: skip
     _part.register(app)
 
