@@ -1,11 +1,16 @@
 """Runs the Python blocks of README.md and docs/, so that they stay true; tests/test_tutorials.py those of tutorials."""
 
 import gc
+import os
 import sys
 
 import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
+
+# Two processes on two cores: a library's own threads would spend their time waiting for each other.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
 
 # Collection loads thousands of modules and frees next to nothing of them: looking for garbage took a third of its time.
 gc.disable()

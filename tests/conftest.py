@@ -9,11 +9,15 @@ os.environ["ROOFLINEKIT_CACHE_DIR"] = ""  # no trace outlives a test, but where 
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # read once: whichever test profiles first must find it
 import torch  # noqa: F401  imported once here, so that no test pays for it in its own time
 from command_line import Run, caller
+from hypothesis import settings
 from round_numbers import constants
 
 from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.machine import Machine
+
+settings.register_profile("untimed", deadline=None)  # a busy machine breaks no law
+settings.load_profile("untimed")
 
 
 @pytest.fixture
