@@ -115,7 +115,8 @@ def judged(case: Case) -> Outcome:
 
     def at_one() -> bool:
         small = {**_sizes(case, graphs[0].dims), "n": 1}
-        at, fixed = graphs[0].at(**small), trace(sizes={**_sizes(case, names), "n": 1}, fixed=True)
+        forced = {one.name: one.value for one in graphs[0].forced}
+        at, fixed = graphs[0].at(**small), trace(sizes={**_sizes(case, names), **forced, "n": 1}, fixed=True)
         if (at.flop, at.bytes) != (fixed.flop, fixed.bytes):
             found.notes.append(
                 f"at 1: {at.flop} FLOP and {at.bytes} bytes, traced there {fixed.flop} and {fixed.bytes}"
@@ -145,7 +146,7 @@ def _tried(found: Outcome, what: str, do: Callable[[], bool]) -> bool:
 def _counted_right(case: Case, model: Any, trace: Callable[..., rk.Graph], found: Outcome) -> bool:
     """Products of a real forward pass, by torch's own counter, beside ours."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.utils.flop_counter import FlopCounterMode
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
     sizes = _sizes(case, _names(case))
     graph = trace(sizes=sizes, fixed=True)
@@ -155,6 +156,8 @@ def _counted_right(case: Case, model: Any, trace: Callable[..., rk.Graph], found
     for priced in graph.priced:
         kind = priced.op.kind.rpartition(".")[2]
         flop = sum(int(cost.dense_matrix_flop) for cost in priced.costs)
+        if any(spec.dtype.is_complex for spec in priced.op.inputs):
+            flop //= 4  # torch counts a complex multiplication and addition as if of real numbers: 2, not 8
         if any(kind == known or known == "attention" in kind for known in COUNTED):
             ours += flop
         elif flop:
@@ -168,7 +171,11 @@ def _counted_right(case: Case, model: Any, trace: Callable[..., rk.Graph], found
 
     if isinstance(model, nn.Module):
         model.eval()
-    counter = FlopCounterMode(display=False)
+        model.requires_grad_(False)  # the counter's hooks want a gradient's function, and there is none without one
+    of_attention = {  # a model may ask for it
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)
+    }
+    counter = FlopCounterMode(display=False, custom_mapping=of_attention)
     torch.backends.mha.set_fastpath_enabled(False)  # kernels that the counter does not know
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
         model(*map(real, args), **{name: real(given) for name, given in keywords.items()})

@@ -112,6 +112,21 @@ SHARED = record({
 })  # fmt: skip
 #: A combination of sizes, with the time; on clusters other columns than on GPUs, and missing numbers are null.
 ROW = record({"total_s": perhaps(SECONDS), "low_s": perhaps(SECONDS), "high_s": perhaps(SECONDS)})
+_OVER_REQUESTS = record({
+    **dict.fromkeys(("mean", "p50", "p90", "p99"), perhaps(SECONDS)), "mean_interval": many(perhaps(SECONDS), 2),
+})  # fmt: skip
+SERVED = record({
+    "decoder": TEXT, "gpu": TEXT, "tp": COUNT, "ep": COUNT, "weights": TEXT, "kv": TEXT, "rate": of("request/s"),
+    "cv": NUMBER, "input": COUNT, "output": COUNT, "length_cv": NUMBER, "cached": NUMBER, "requests": COUNT,
+    "warm_up": NUMBER, "drain": NUMBER, "seed": NUMBER, "log": FLAG, "engine": record({"host": TEXT, "policy": TEXT}),
+    **dict.fromkeys(("queue_s", "ttft_s", "tpot_s", "e2e_s"), _OVER_REQUESTS),
+    "gap_s": record(dict.fromkeys(("p50", "p90", "p99"), perhaps(SECONDS))),
+    "alone": record({"ttft_s": SECONDS, "tpot_s": perhaps(SECONDS), "e2e_s": SECONDS}),
+    "requests_per_s": of("request/s"), "tokens_per_s": of("token/s"), "tokens_per_s_per_gpu": of("token/s"),
+    "overloaded": FLAG, "busy": NUMBER, "reading": NUMBER, "running": NUMBER, "preemptions": NUMBER,
+    "peak_cache": NUMBER, "weight_bytes": BYTES, "cache_bytes": BYTES, "kv_bytes_per_token": BYTES,
+    "notes": many(TEXT),
+})  # fmt: skip
 PROFILE = record({
     "file": TEXT, "mark": TEXT, "steps": COUNT, "device": TEXT, "wall_s": SECONDS, "busy_s": SECONDS, "idle_s": SECONDS,
     "launched": NUMBER, "busy_share": NUMBER, "regime": TEXT,
@@ -232,6 +247,23 @@ SCHEMAS: dict[str, Schema] = {
         "notes": many(TEXT),
     }), 1)}),
     "specs": record({"specification": record({"schema": COUNT}), "left_empty": many(TEXT), "file": perhaps(TEXT)}),
+    "serve-capacity": record({
+        "capacities": many(record({
+            "level": record(dict.fromkeys(("ttft_s", "tpot_s", "e2e_s"), perhaps(SECONDS)) | {"share": NUMBER}),
+            "rate": of("request/s"), "tokens_per_s": of("token/s"), "price_usd_per_hour": perhaps(NUMBER),
+            "usd_per_million_tokens": perhaps(NUMBER), "load": perhaps(of("request/s")), "copies": perhaps(COUNT),
+            "gpus": perhaps(COUNT),
+            "points": many(record({
+                "rate": of("request/s"), "kept": NUMBER, "goodput": of("request/s"), "requests_per_s": of("request/s"),
+                "tokens_per_s": of("token/s"), "ttft_s": many(SECONDS, 3), "tpot_s": many(perhaps(SECONDS), 3),
+                "e2e_s": many(SECONDS, 3),
+                "overloaded": FLAG,
+            }), 1),
+            "at": SERVED,
+        }), 1),
+        "refused": many(record({"gpu": TEXT, "why": TEXT})),
+    }),
+    "serve-rates": record({"served": many(SERVED, 1), "refused": many(record({"gpu": TEXT, "why": TEXT}))}),
     "sweep": record({"rows": many(ROW)}),
     "transfer": record({"predictions": many(PREDICTION, 1)}),
 }  # fmt: skip
@@ -242,6 +274,7 @@ _COMMANDS = {
     "campaign-from-trace": "campaign from-trace", "campaign-summarize": "campaign summarize",
     "campaign-validate": "campaign validate", "cluster": "clusters NAME", "device": "devices NAME",
     "host": "measure --host-only", "own-fit": "calibrate --campaign FILE", "specs": "specs new",
+    "serve-capacity": "serve --slo", "serve-rates": "serve --rate",
 }  # fmt: skip
 
 

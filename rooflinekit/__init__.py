@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from rooflinekit.api.parallel import fit_into, parallel
     from rooflinekit.api.predict import compare_gpus, predict, trace
     from rooflinekit.api.report import save_report
-    from rooflinekit.api.serve import serve
+    from rooflinekit.api.serve import highest_rate, serve, serve_traffic
     from rooflinekit.api.sweep import search, sweep
+    from rooflinekit.api.train import search_layouts, train
     from rooflinekit.api.transfer import transfer
     from rooflinekit.cost.table import rule, traffic
     from rooflinekit.hardware.catalog import devices
@@ -31,9 +32,13 @@ if TYPE_CHECKING:
     from rooflinekit.ir.op import Op
     from rooflinekit.present.figures import plot
     from rooflinekit.present.traces.chrome import save_trace
+    from rooflinekit.serving.capacity import Capacity
     from rooflinekit.serving.decoder import Decoder
+    from rooflinekit.serving.levels import ServiceLevel
     from rooflinekit.serving.serve import Serving
+    from rooflinekit.serving.served_traffic import ServedTraffic
     from rooflinekit.serving.settings import Engine
+    from rooflinekit.serving.traffic import Request, Traffic
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.strategies.prediction import ParallelPrediction
@@ -46,12 +51,18 @@ if TYPE_CHECKING:
     from rooflinekit.study.profile.profile import Profile
     from rooflinekit.study.profile.validation import Validation
     from rooflinekit.study.transfer.transferred import Transferred
+    from rooflinekit.training.graph import training_graph
+    from rooflinekit.training.layout import Layout
+    from rooflinekit.training.recipe import Recipe
+    from rooflinekit.training.search import LayoutSearch
+    from rooflinekit.training.step import TrainingStep
 
 __version__ = "0.1.0"
 
 # Loaded when first used (PEP 562): torch alone takes two seconds, and `rooflinekit devices` needs none of it.
 _HOME = {
     "Advice": "study.explain.advice",
+    "Capacity": "serving.capacity",
     "Cluster": "hardware.cluster",
     "Cost": "ir.cost",
     "Decoder": "serving.decoder",
@@ -68,13 +79,21 @@ _HOME = {
     "Host": "hardware.host",
     "Input": "ir.inputs",
     "Intensity": "study.compare.intensity",
+    "Layout": "training.layout",
+    "LayoutSearch": "training.search",
     "Mesh": "strategies.records",
     "Op": "ir.op",
     "ParallelPrediction": "strategies.prediction",
     "Prediction": "step.prediction",
     "Profile": "study.profile.profile",
+    "Request": "serving.traffic",
+    "ServedTraffic": "serving.served_traffic",
+    "ServiceLevel": "serving.levels",
+    "Recipe": "training.recipe",
     "Serving": "serving.serve",
+    "Traffic": "serving.traffic",
     "Savers": "strategies.records",
+    "TrainingStep": "training.step",
     "Transferred": "study.transfer.transferred",
     "Validation": "study.profile.validation",
     "advise": "study.explain.advice",
@@ -87,6 +106,7 @@ _HOME = {
     "explain": "study.explain.explanation",
     "fit_into": "api.parallel",
     "gpu_bound_from": "study.compare.crossover",
+    "highest_rate": "api.serve",
     "intensity": "study.compare.intensity",
     "load_cluster": "hardware.specs",
     "load_device": "hardware.specs",
@@ -99,9 +119,13 @@ _HOME = {
     "save_report": "api.report",
     "save_trace": "present.traces.chrome",
     "search": "api.sweep",
+    "search_layouts": "api.train",
     "serve": "api.serve",
+    "serve_traffic": "api.serve",
     "sweep": "api.sweep",
     "trace": "api.predict",
+    "train": "api.train",
+    "training_graph": "training.graph",
     "transfer": "api.transfer",
     "traffic": "cost.table",
 }
@@ -110,6 +134,7 @@ __all__ = [
     "DDP",
     "FSDP",
     "Advice",
+    "Capacity",
     "Cluster",
     "Cost",
     "DataParallel",
@@ -124,13 +149,21 @@ __all__ = [
     "Host",
     "Input",
     "Intensity",
+    "Layout",
+    "LayoutSearch",
     "Mesh",
     "Op",
     "ParallelPrediction",
     "Prediction",
     "Profile",
+    "Recipe",
+    "Request",
     "Savers",
+    "ServedTraffic",
+    "ServiceLevel",
     "Serving",
+    "Traffic",
+    "TrainingStep",
     "Transferred",
     "Validation",
     "advise",
@@ -143,6 +176,7 @@ __all__ = [
     "explain",
     "fit_into",
     "gpu_bound_from",
+    "highest_rate",
     "intensity",
     "load_cluster",
     "load_device",
@@ -155,10 +189,14 @@ __all__ = [
     "save_report",
     "save_trace",
     "search",
+    "search_layouts",
     "serve",
+    "serve_traffic",
     "sweep",
     "trace",
     "traffic",
+    "train",
+    "training_graph",
     "transfer",
 ]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-os.environ["ROOFLINEKIT_CACHE_DIR"] = ""  # no trace outlives a test; tests/api/test_targets.py sets its own folder
+os.environ["ROOFLINEKIT_CACHE_DIR"] = ""  # no trace outlives a test, but where `kept_traces` or one of its own says so
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # read once: whichever test profiles first must find it
 import torch  # noqa: F401  imported once here, so that no test pays for it in its own time
 from command_line import Run, caller
@@ -20,6 +20,17 @@ from rooflinekit.model.machine import Machine
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """The program, called from where the tests run."""
     return caller(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="session")
+def _folder_of_traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("traces")
+
+
+@pytest.fixture
+def kept_traces(monkeypatch: pytest.MonkeyPatch, _folder_of_traces: Path) -> None:
+    """What the program has traced it keeps for the next test that asks for this: pages show few networks, often."""
+    monkeypatch.setenv("ROOFLINEKIT_CACHE_DIR", str(_folder_of_traces))
 
 
 @pytest.fixture

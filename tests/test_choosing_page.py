@@ -13,7 +13,7 @@ COMMANDS = re.findall(r"^\$ rooflinekit ([^\n]*)$", PAGE, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=[command.split()[0] for command in COMMANDS])
-def test_the_commands_run(command: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_run(command: str, run: Run, monkeypatch: pytest.MonkeyPatch, kept_traces: None) -> None:
     monkeypatch.chdir(ROOT)
     result = run(*shlex.split(command))
     assert (result.status, result.err) == (0, "")

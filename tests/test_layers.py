@@ -1,6 +1,7 @@
 """Imports point down: the picture in docs/architecture.md, held against the code."""
 
 import ast
+import functools
 import sys
 from pathlib import Path
 
@@ -21,7 +22,7 @@ ROWS = [
     {"strategies"},
     {"study", "present"},  # empty but for a docstring
     {"study/explain", "study/profile", "study/sweep", "serving"},
-    {"study/compare", "study/transfer"},
+    {"study/compare", "study/transfer", "training"},
     {"present/scales"},
     {"present/text", "present/figures", "present/traces"},
     {"present/page"},
@@ -41,6 +42,7 @@ OUTSIDE = {
     "step": {"pandas", "numpy"},
     "strategies": {"pandas"},  # for the table of what fits, when it is asked for
     "serving": {"sympy"},
+    "training": set(),
     "study": set(),
     "present": set(),
     "study/explain": set(),
@@ -90,7 +92,8 @@ def room(parts: tuple[str, ...]) -> str:
     return "/".join(parts[: 1 + large])
 
 
-def imports(file: Path) -> set[str]:
+@functools.cache
+def imports(file: Path) -> frozenset[str]:
     found = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -98,7 +101,7 @@ def imports(file: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{file}: relative import"
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    return frozenset(found)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
@@ -136,7 +139,7 @@ def test_files_in_a_circle_are_the_ones_with_a_reason() -> None:
     assert not silent, "docs/architecture.md gives no reason for the circle"
 
 
-def _modules(file: Path) -> set[str]:
+def _modules(file: Path) -> frozenset[str]:
     """What a file imports, the modules of `from module import name` among them."""
     return imports(file) | {name.rpartition(".")[0] for name in imports(file)}
 

@@ -20,7 +20,9 @@ def lines(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("command", "shown"), SHOWN, ids=[command.split()[1] for command, _ in SHOWN])
-def test_the_output_shown_is_the_output(command: str, shown: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_shown_is_the_output(
+    command: str, shown: str, run: Run, monkeypatch: pytest.MonkeyPatch, kept_traces: None
+) -> None:
     monkeypatch.chdir(ROOT)
     printed = run(*shlex.split(command)[1:]).out
     assert lines(shown) == lines(printed), "\n".join(difflib.unified_diff(lines(shown), lines(printed), lineterm=""))

@@ -16,10 +16,16 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_cluster
 
 if TYPE_CHECKING:
+    from rooflinekit.model.machine import Machine
+    from rooflinekit.serving.batch_times import BatchTimes
+    from rooflinekit.serving.capacity import Capacity
     from rooflinekit.serving.decoder import Decoder
+    from rooflinekit.serving.levels import ServiceLevel
     from rooflinekit.serving.serve import Serving
+    from rooflinekit.serving.served_traffic import ServedTraffic
     from rooflinekit.serving.settings import Engine
     from rooflinekit.serving.step_times import CollectiveTime
+    from rooflinekit.serving.traffic import Traffic
 
 
 def serve(
@@ -63,20 +69,128 @@ def serve(
     check_parts(tp, ep)
     tp, ep = index(tp), index(ep)
     check_price(price_usd)
-    if cluster is not None:
-        if gpu is not None:
-            raise InputError("serve: expected a GPU or a cluster of GPUs; got both: leave out one")
-        cluster = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-        gpu = _shared(cluster, tp)
-        collective_s = collective_s or partial(_all_reduce_s, cluster)
-    if gpu is None:
-        raise InputError("serve: expected a GPU, such as 'nvidia-l4', or cluster='dgx-h100'; got neither")
-    (machine,) = machines_of([gpu])
+    machine, collective_s = _placed("serve", gpu, cluster, tp, collective_s)
     stream = Stream(clients=index(batch), input=index(input), output=index(output), spread=spread)
     return serve_on(
         decoder, machine, host_of(host), stream, engine or Engine(),
         weights=weights, kv=kv, tp=tp, ep=ep, collective_s=collective_s, price_usd=price_usd,
     )  # fmt: skip
+
+
+def serve_traffic(
+    decoder: Decoder,
+    gpu: str | Path | Device | None = None,
+    *,
+    traffic: Traffic,
+    weights: str = "bf16",
+    kv: str = "bf16",
+    tp: int = 1,
+    ep: int = 1,
+    cluster: Cluster | str | Path | None = None,
+    collective_s: CollectiveTime | None = None,
+    engine: Engine | None = None,
+    host: str | Path | Host = DEFAULT_HOST,
+) -> ServedTraffic:
+    """A language model that answers requests that come at a rate, or as a log says, whoever waits (an open loop).
+
+    traffic: the requests. Other options as of `serve`, and what it raises; CapacityError for a request that the memory
+    does not hold.
+
+    >>> load = rk.Traffic(rate=4, input=1024, output=256)  # doctest: +SKIP
+    >>> found = serve_traffic(decoder, "nvidia-l4", traffic=load)  # doctest: +SKIP
+    >>> found.percentile("ttft_s", 99), found.mean("queue_s"), found.tokens_per_s  # doctest: +SKIP
+    """
+    from rooflinekit.serving.served_traffic import serve_traffic_on
+    from rooflinekit.serving.settings import Engine
+
+    machine, times = _times("serve_traffic", decoder, gpu, cluster, weights, kv, (tp, ep), collective_s)
+    return serve_traffic_on(machine, host_of(host), traffic, engine or Engine(), times)
+
+
+def highest_rate(
+    decoder: Decoder,
+    gpu: str | Path | Device | None = None,
+    *,
+    level: ServiceLevel,
+    traffic: Traffic,
+    weights: str = "bf16",
+    kv: str = "bf16",
+    tp: int = 1,
+    ep: int = 1,
+    cluster: Cluster | str | Path | None = None,
+    collective_s: CollectiveTime | None = None,
+    engine: Engine | None = None,
+    price_usd_per_hour: float | None = None,
+    host: str | Path | Host = DEFAULT_HOST,
+) -> Capacity:
+    """The most requests a second that one copy of the model answers within a service level, found to 2 %.
+
+    traffic: the requests, whose rate is varied; more of them are drawn where they do not last five times an answer's
+    time, so that as many answers run as will. price_usd_per_hour: of one GPU. Other options as of `serve`, and what
+    it raises.
+
+    >>> level = rk.ServiceLevel(ttft_s=0.5, tpot_s=0.04)  # doctest: +SKIP
+    >>> found = highest_rate(decoder, "nvidia-l4", level=level, traffic=rk.Traffic(rate=1))  # doctest: +SKIP
+    >>> found.rate, found.gpus(100)  # doctest: +SKIP
+    """
+    from rooflinekit.serving.capacity import find_capacity
+    from rooflinekit.serving.serve import check_price
+    from rooflinekit.serving.served_traffic import serve_traffic_on
+    from rooflinekit.serving.settings import Engine
+
+    check_price(price_usd_per_hour)
+    machine, times = _times("highest_rate", decoder, gpu, cluster, weights, kv, (tp, ep), collective_s)
+    used, beside = engine or Engine(), host_of(host)
+    return find_capacity(
+        lambda requests, intervals: serve_traffic_on(machine, beside, requests, used, times, intervals=intervals),
+        traffic,
+        level,
+        price_usd_per_hour=price_usd_per_hour,
+    )
+
+
+def _times(
+    walk: str,
+    decoder: Decoder,
+    gpu: str | Path | Device | None,
+    cluster: Cluster | str | Path | None,
+    weights: str,
+    kv: str,
+    over: tuple[int, int],
+    collective_s: CollectiveTime | None,
+) -> tuple[Machine, BatchTimes]:
+    """The machine, and the times of its steps."""
+    from rooflinekit.serving.batch_times import BatchTimes
+    from rooflinekit.serving.serve import check_parts
+    from rooflinekit.serving.step_times import StepTimes
+
+    check_parts(*over)
+    tp, ep = map(index, over)
+    machine, collective_s = _placed(walk, gpu, cluster, tp, collective_s)
+    steps = StepTimes(
+        decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, ep=ep, collective_s=collective_s
+    )  # fmt: skip
+    return machine, BatchTimes(times=steps)
+
+
+def _placed(
+    walk: str,
+    gpu: str | Path | Device | None,
+    cluster: Cluster | str | Path | None,
+    tp: int,
+    collective_s: CollectiveTime | None,
+) -> tuple[Machine, CollectiveTime | None]:
+    """The GPU, given or the cluster's, and the seconds of its all-reduces."""
+    if cluster is not None:
+        if gpu is not None:
+            raise InputError(f"{walk}: expected a GPU or a cluster of GPUs; got both: leave out one")
+        cluster = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+        gpu = _shared(cluster, tp)
+        collective_s = collective_s or partial(_all_reduce_s, cluster)
+    if gpu is None:
+        raise InputError(f"{walk}: expected a GPU, such as 'nvidia-l4', or cluster='dgx-h100'; got neither")
+    (machine,) = machines_of([gpu])
+    return machine, collective_s
 
 
 def _shared(cluster: Cluster, tp: int) -> str:

@@ -47,16 +47,17 @@ def calibrated(found: Calibrated, files: Mapping[str, Iterable[Path]]) -> dict[s
 
 def own_fit(fit: OwnFit) -> dict[str, Any]:
     """The constants that a device's own measurements tell, and how far predictions are off with and without them."""
-    import numpy as np
+    from math import expm1
+    from statistics import median
 
     return {
         "constants": _constants(fit.calibration.constants),
         "families": {
             family: {
                 "cases": len(errors),
-                "typical_error": float(np.expm1(np.median(np.abs(errors)))),
-                "typical_error_before": float(np.expm1(np.median(np.abs(fit.errors_before[family])))),
-                "bias": float(np.expm1(np.median(errors))),
+                "typical_error": expm1(median(map(abs, errors))),
+                "typical_error_before": expm1(median(map(abs, fit.errors_before[family]))),
+                "bias": expm1(median(errors)),
             }
             for family, errors in fit.errors.items()
         },

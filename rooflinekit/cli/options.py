@@ -70,6 +70,8 @@ DOCUMENTS = {
     "profile": 1,
     "search": 1,
     "serve": 1,
+    "serve-capacity": 1,
+    "serve-rates": 1,
     "specs": 1,
     "sweep": 1,
     "transfer": 1,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, print_json
+from rooflinekit.cli.serve_rates import Rates, serve_rates
 from rooflinekit.errors import CapacityError, FormatError, InputError
 
 if TYPE_CHECKING:
     from rooflinekit.present.text.serving import Refused
+    from rooflinekit.serving.decoder import Decoder
     from rooflinekit.serving.serve import Serving
 
 
@@ -32,12 +34,14 @@ def serve(
         str, typer.Option("--input", "-i", help="tokens of a prompt; several as 1024,4096")
     ] = "1024",
     output: Annotated[int, typer.Option(min=1, help="tokens of an answer")] = 256,
-    weights: Annotated[str, typer.Option(help="bf16, fp16, fp8, fp8-dynamic, int8 or int4")] = "bf16",
+    weights: Annotated[
+        str, typer.Option(help="bf16, fp16, fp8, fp8-dynamic, int8 or int4; several as bf16,fp8")
+    ] = "bf16",
     kv: Annotated[str, typer.Option(help="format of the cache: bf16, fp16 or fp8")] = "bf16",
     cluster: Annotated[
         list[str] | None, typer.Option(help="name or file of a cluster, whose first GPUs serve; repeatable")
     ] = None,
-    tp: Annotated[int, typer.Option(min=1, help="GPUs of the cluster that share each layer")] = 1,
+    tp: Annotated[str, typer.Option(help="GPUs of the cluster that share each layer; several as 1,2,4")] = "1",
     ep: Annotated[int, typer.Option(min=1, help="parts of the experts over these GPUs; 1: all share each")] = 1,
     host_work: Annotated[
         str, typer.Option("--host-work", help="overlapped with the GPU's, or serial: between its steps")
@@ -49,24 +53,53 @@ def serve(
     chunks: Annotated[
         bool, typer.Option(help="a prompt is cut where a step's tokens end; otherwise it waits until it fits")
     ] = True,
+    reserve: Annotated[
+        str, typer.Option(help="of the cache: grow, as an answer does, or whole, for all its tokens; with --rate")
+    ] = "grow",
     sequences: Annotated[int | None, typer.Option(min=1, help="most sequences at once; by default any number")] = None,
     memory_share: Annotated[float, typer.Option(help="of the GPU's memory that the engine takes")] = 0.9,
     price: Annotated[
         float | None, typer.Option(help="dollars for one GPU, bought or for an hour, in the place of its launch price")
     ] = None,
+    rate: Annotated[
+        str | None, typer.Option(help="requests come at this rate, whoever waits: 4/s, 120/min; several as 1,2,4/s")
+    ] = None,
+    requests: Annotated[
+        str, typer.Option(help="how many come at the rate, or a log: a CSV file with columns arrival,input,output")
+    ] = "1000",
+    arrivals: Annotated[
+        str, typer.Option(help="poisson, even, or gamma:CV with the gaps' coefficient of variation")
+    ] = "poisson",
+    length_cv: Annotated[
+        float, typer.Option(help="how much tokens in and out differ between requests: coefficient of variation")
+    ] = 0.0,
+    cached: Annotated[float, typer.Option(help="share of the prompts' tokens that the prefix cache holds")] = 0.0,
+    warm_up: Annotated[int, typer.Option(min=0, help="first requests that are not counted")] = 0,
+    drain: Annotated[int, typer.Option(min=0, help="last requests that are not counted")] = 0,
+    seed: Annotated[int, typer.Option(help="of arrivals and lengths")] = 0,
+    slo: Annotated[
+        str | None, typer.Option(help="find the highest rate that keeps it: ttft=500ms,tpot=40ms,e2e=10s")
+    ] = None,
+    keep: Annotated[float, typer.Option(help="share of the requests that must keep the --slo")] = 0.9,
+    load: Annotated[str | None, typer.Option(help="with --slo: also the GPUs that such a rate needs")] = None,
+    price_per_hour: Annotated[
+        float | None, typer.Option(help="with --slo: dollars for an hour of one GPU, for the cost of a million tokens")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="with --slo: draw latency over the rate, as .svg, .pdf, .png or .pgf")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Time to first token, time per token, tokens a second.
 
-    Of a served language model; also by GPU and dollar, and the largest batch.
+    Of a served language model; also by GPU and dollar, and the largest batch. Clients ask one request after the other
+    (--batch), or requests come at a rate (--rate); --slo finds the highest rate that keeps promised latencies.
     Example: rooflinekit serve examples/decoders/llama-3.1-8b.json --gpu h100-sxm5-80gb --batch 8,64 --input 1024
     """
     if not gpu and not cluster:
         raise InputError(
             "--gpu is missing: name one, such as --gpu nvidia-l4 (rooflinekit devices lists them), or a --cluster"
         )
-    from rooflinekit.api.serve import serve as served
-    from rooflinekit.present.text.serving import Refused
     from rooflinekit.serving.decoder import Decoder
     from rooflinekit.serving.settings import Engine
 
@@ -76,23 +109,46 @@ def serve(
         policy=policy,  # type: ignore[arg-type]
         step_tokens=step_tokens,
         chunks=chunks,
+        reserve=reserve,  # type: ignore[arg-type]
         sequences=sequences,
         memory_share=memory_share,
     )
+    places = [
+        {"gpu": one, "cluster": group, "tp": parts, "weights": form, "kv": kv, "ep": ep, "engine": engine}
+        for one, group in [*((name, None) for name in gpu or ()), *((None, name) for name in cluster or ())]
+        for parts, form in product(_numbers("--tp", tp), weights.split(","))
+    ]
+    rates = Rates(
+        rate=rate, requests=requests, arrivals=arrivals, length_cv=length_cv, cached=cached, warm_up=warm_up,
+        drain=drain, seed=seed, slo=slo, keep=keep, load=load, price_per_hour=price_per_hour, figure=figure,
+    )  # fmt: skip
+    if rates.asked:
+        serve_rates(decoder, places, rates, (_one("--input", input_tokens), output), as_json)
+        return
+    _closed(decoder, places, (_numbers("--input", input_tokens), _numbers("--batch", batch), output), price, as_json)
+
+
+def _closed(
+    decoder: Decoder,
+    places: list[dict[str, Any]],
+    asked: tuple[list[int], list[int], int],
+    price: float | None,
+    as_json: bool,
+) -> None:
+    """Clients that ask one request after the other."""
+    from rooflinekit.api.serve import serve as served
+    from rooflinekit.present.text.serving import Refused
+
+    inputs, batches, output = asked
     found: list[Serving] = []
     refused: list[Refused] = []
-    for one, group in [*((name, None) for name in gpu or ()), *((None, name) for name in cluster or ())]:
-        for tokens, clients in product(_numbers("--input", input_tokens), _numbers("--batch", batch)):
-            try:
-                found.append(
-                    served(
-                        decoder, one, cluster=group, batch=clients, input=tokens, output=output, weights=weights,
-                        kv=kv, tp=tp, ep=ep, engine=engine, price_usd=price,
-                    )
-                )  # fmt: skip
-            except (CapacityError, FormatError) as error:
-                # One that cannot is a row; the others are what was asked for.
-                refused.append(Refused(gpu=str(one or group), clients=clients, input=tokens, output=output, why=error))
+    for place, tokens, clients in product(places, inputs, batches):
+        try:
+            found.append(served(decoder, **place, batch=clients, input=tokens, output=output, price_usd=price))
+        except (CapacityError, FormatError) as error:
+            # One that cannot is a row; the others are what was asked for.
+            where = str(place["gpu"] or place["cluster"])
+            refused.append(Refused(gpu=where, clients=clients, input=tokens, output=output, why=error))
     if not found:
         raise refused[0].why
     if as_json:
@@ -112,6 +168,13 @@ def _numbers(option: str, text: str) -> list[int]:
     if min(numbers) < 1:
         raise InputError(f"{option} {text!r}: expected a positive integer, or several as 1,8,64")
     return numbers
+
+
+def _one(option: str, text: str) -> int:
+    numbers = _numbers(option, text)
+    if len(numbers) > 1:
+        raise InputError(f"{option} {text!r}: with --rate, --requests FILE or --slo, expected one number")
+    return numbers[0]
 
 
 def _print(found: list[Serving], refused: list[Refused]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -142,15 +141,13 @@ def _say_what_is_missing(found: Found, out: Path | None) -> None:
 
 def _print_document(content: str, out: Path | None, force: bool, unknown: Sequence[str] = ()) -> None:
     """The specification as its file has it, for a program."""
-    import yaml
-
     from rooflinekit.files import write_text
+    from rooflinekit.hardware.spec_text import mapping_of
 
     if out is not None:
         write_text(content, out, force=force)
-    plain = json.loads(json.dumps(yaml.safe_load(content), default=str))  # dates as text
     print_json("specs", {
-        "specification": plain, "left_empty": list(unknown), "file": None if out is None else str(out),
+        "specification": mapping_of(content), "left_empty": list(unknown), "file": None if out is None else str(out),
     })  # fmt: skip
 
 

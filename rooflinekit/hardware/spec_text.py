@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -33,6 +34,12 @@ def cluster_text(cluster: Cluster, heading: str) -> str:
     """The YAML of a cluster, which reads back as the same cluster; `heading` becomes a comment above it."""
     mapping = cluster.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
     return mapping_text({"schema": cluster.schema_version, **mapping}, {}, heading)
+
+
+def mapping_of(text: str) -> dict[str, Any]:
+    """What such a text says, its dates as text."""
+    found: dict[str, Any] = json.loads(json.dumps(yaml.safe_load(text), default=str))
+    return found
 
 
 def mapping_text(mapping: Mapping[str, Any], comments: Mapping[str, str], heading: str) -> str:

@@ -28,6 +28,9 @@ class Decoder:
     `shared_ffn` where there is one. `window` limits attention to so many tokens in `windowed_layers` of the layers
     (None for all). `tied`: the embedding is also the matrix of the output. `qk_norm`: queries and keys are normalized.
 
+    What training asks for besides: `norm` is "rms" or "layer"; `bias`: products have one; `positions` are "rotary",
+    "learned" (a table of `max_positions` rows), "alibi" (a bias of each head's scores) or "none".
+
     Raises InputError for numbers that make no decoder.
     """
 
@@ -47,16 +50,23 @@ class Decoder:
     windowed_layers: int | None = None
     tied: bool = False
     qk_norm: bool = False
+    norm: str = "rms"
+    bias: bool = False
+    positions: str = "rotary"
+    max_positions: int = 0  # 0 for as many as a sequence has
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isprintable():
             raise InputError(f"decoder: name: expected letters that can be printed; got {shown(self.name)}")
-        for name in ("gated", "tied", "qk_norm"):
+        for name, words in (("norm", ("rms", "layer")), ("positions", ("rotary", "learned", "alibi", "none"))):
+            if getattr(self, name) not in words:
+                raise InputError(f"decoder: {name}: expected {' or '.join(words)}; got {shown(getattr(self, name))}")
+        for name in ("gated", "tied", "qk_norm", "bias"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"decoder: {name}: expected True or False; got {shown(getattr(self, name))}")
         for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"):
             _check(name, getattr(self, name), 1)
-        for name in ("experts", "experts_per_token", "shared_ffn"):
+        for name in ("experts", "experts_per_token", "shared_ffn", "max_positions"):
             _check(name, getattr(self, name), 0)
         for name, least in (("window", 1), ("windowed_layers", 0)):
             if getattr(self, name) is not None:
@@ -250,7 +260,21 @@ def _fields_of(config: Mapping[str, Any]) -> dict[str, Any]:
         "gated": not any(key in config for key in _UNGATED),
         "tied": bool(config.get("tie_word_embeddings", "n_embd" in config)),
         "qk_norm": bool(config.get("use_qk_norm", False)),
+        **_style_of(config),
     }
+
+
+def _style_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Normalization, biases and positions: those of the GPT-2 family, of MPT, or of Llama's."""
+    attention = config.get("attn_config")
+    if isinstance(attention, Mapping):  # MPT
+        positions = "alibi" if attention.get("alibi") else "learned" if config.get("learned_pos_emb", True) else "none"
+        return {"norm": "layer", "bias": not config.get("no_bias", False), "positions": positions}
+    older = any(key in config for key in _UNGATED)
+    biased = bool(config.get("attention_bias") and config.get("mlp_bias"))
+    return {
+        "norm": "layer" if older else "rms", "bias": older or biased, "positions": "learned" if older else "rotary",
+    }  # fmt: skip
 
 
 def _window_of(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rooflinekit.errors import InputError, nearest
 from rooflinekit.serving.engine import Policy
 
 HostWork = Literal["overlapped", "serial"]
+Reserve = Literal["grow", "whole"]
 
 #: Seconds of the CPU in each step, and for each sequence in it: scheduling, inputs, sampling, handling of tokens. A
 #: least-squares line through the 26 rows on an A100 without tensor parallelism of vidur's `cpu_overheads` (vLLM of
@@ -32,11 +33,13 @@ class Engine:
     request misses one step more, or in between ("serial": vLLM up to 0.12). policy: prompts are read beside sequences
     that go on ("mixed": vLLM, TensorRT-LLM), or in steps of their own before these ("prefill-first": SGLang).
     step_tokens: most tokens of a step. chunks: a prompt is cut where these end, and goes on in the next step (vLLM,
-    SGLang); otherwise it waits until it fits (TensorRT-LLM unless `enable_chunked_prefill`). sequences: most of them
-    at once, beside what the cache holds (`max_num_seqs`, `max_batch_size`; None for any number). layer_s: seconds in
-    which the CPU launches a layer of a step that reads prompts: such steps are no CUDA graphs, and none is shorter than
-    its layers' launches (0: never in the way; `TRTLLM_LAYER_S`). memory_share: of the GPU's memory that the engine
-    takes for weights, work space and cache.
+    SGLang); otherwise it waits until it fits (TensorRT-LLM unless `enable_chunked_prefill`). reserve: what a
+    request that comes at a rate sets aside of the cache: room for what it has read and given, and where the cache is
+    full the last one is read anew ("grow": vLLM, SGLang), or for all its tokens ("whole": TensorRT-LLM). sequences:
+    most of them at once, beside what the cache holds (`max_num_seqs`, `max_batch_size`; None for any number). layer_s:
+    seconds in which the CPU launches a layer of a step that reads prompts: such steps are no CUDA graphs, and none is
+    shorter than its layers' launches (0: never in the way; `TRTLLM_LAYER_S`). memory_share: of the GPU's memory that
+    the engine takes for weights, work space and cache.
 
     Raises InputError for another word or number.
     """
@@ -45,12 +48,14 @@ class Engine:
     policy: Policy = "mixed"
     step_tokens: int = 8192
     chunks: bool = True
+    reserve: Reserve = "grow"
     sequences: int | None = None
     layer_s: float = 0.0
     memory_share: float = 0.9
 
     def __post_init__(self) -> None:
-        words = (("host", self.host, get_args(HostWork)), ("policy", self.policy, get_args(Policy)))
+        words = (("host", self.host, get_args(HostWork)), ("policy", self.policy, get_args(Policy)),
+                 ("reserve", self.reserve, get_args(Reserve)))  # fmt: skip
         for name, value, known in words:
             if value not in known:
                 raise InputError(f"engine {name} {value!r}: expected {' or '.join(known)}{nearest(str(value), known)}")

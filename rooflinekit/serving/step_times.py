@@ -126,14 +126,23 @@ class StepTimes:
             self._graphs[key] = getattr(decoder, step)(weights=self.weights, kv=self.kv, tp=self.tp, ep=self.ep)
         return self._graphs[key]
 
+    def parts_s(self, step: str, kind: str, **sizes: int) -> tuple[float, float]:
+        """Seconds of a whole step at these sizes, and of its kernels of one kind."""
+        timings = self._timings(self.graph(step, whole=False).at(**sizes))
+        of_kind = tuple(timing for timing in timings if timing.kernel.kind == kind)
+        return tuple(with_layers(self.decoder, self.seconds_by_part(part)) for part in (timings, of_kind))  # type: ignore[return-value]
+
     def _seconds(self, graph: Graph, kind: str | None = None) -> float:
-        gap = self.machine.values["kernel_gap_graph"]
-        launched = self.machine.with_values({**self.machine.values, "kernel_gap": gap})
-        issues = issues_of(graph, formats_channels_last(self.machine.device))
-        timings = time_kernels([kernel for issue in issues for kernel in issue.kernels], launched)
+        timings = self._timings(graph)
         if kind is not None:
             timings = tuple(timing for timing in timings if timing.kernel.kind == kind)
         return with_layers(self.decoder, self.seconds_by_part(timings))
+
+    def _timings(self, graph: Graph) -> tuple[Timing, ...]:
+        gap = self.machine.values["kernel_gap_graph"]
+        launched = self.machine.with_values({**self.machine.values, "kernel_gap": gap})
+        issues = issues_of(graph, formats_channels_last(self.machine.device))
+        return tuple(time_kernels([kernel for issue in issues for kernel in issue.kernels], launched))
 
     def seconds_by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
         """Seconds of each layer by its name, and of the rest under ""."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -35,6 +35,7 @@ from rooflinekit.tracing.tensors import (
 )
 
 _DEVICE_OF = torch.ops.prim.device.default
+_SLICE = torch.ops.aten.slice.Tensor
 _DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType if hasattr(torch, dtype.value)}
 
 
@@ -158,7 +159,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for i, (name, default) in enumerate(arguments)
         }
         sparse = self._sparse and any(map(is_sparse, args))
-        with self._symbols.inside_op():
+        # where a part ends short of the whole is the model's own doing, not an operator's choice
+        with nullcontext() if function is _SLICE else self._symbols.inside_op():
             output = self._decided(function, args, kwargs)
             if output is None:
                 output = function(*args, **kwargs) if sparse else self._memory.call(function, args, kwargs, attrs)

@@ -114,7 +114,8 @@ def _equal(args: Sequence[Any], output: Any) -> None:
     if number is not None and type(args[1]) is int and 0 <= args[1] < number:
         setattr(output, _SHARE, Share(1, number, None, args[1]))
     elif number is not None and isinstance(args[1], torch.Tensor):
-        if args[1].dim() and args[1].numel() == number and args[1].shape[-1] == number:  # beside 0, 1, 2 …
+        sizes = (args[1].numel(), *args[1].shape[-1:])
+        if args[1].dim() and all(expression(size) == number for size in sizes):  # beside 0, 1, 2 …
             setattr(output, _SHARE, Share(1, number, output.dim() - 1))
     elif type(args[1]) is int and args[1] == 1:
         _same(args, output)
@@ -129,7 +130,9 @@ def _scattered(args: Sequence[Any], output: Any) -> None:
     """Ones where indices of a choice name them, in zeros."""
     target, dim, index = args[:3]
     number = getattr(index, _CHOICE, None)
-    if number is not None and target.dim() and target.shape[dim] == number and isinstance(index.shape[dim], int):
+    if number is None or not target.dim() or expression(target.shape[dim]) != number:
+        return
+    if isinstance(index.shape[dim], int):
         setattr(output, _SHARE, Share(min(index.shape[dim], number), number, dim % target.dim()))
 
 
@@ -212,7 +215,7 @@ def _selected(args: Sequence[Any], output: Any) -> None:
 def _sliced(args: Sequence[Any], output: Any) -> None:
     """A part along one dimension: of the places themselves, not all are left."""
     source, dim = args[0], args[1] if len(args) > 1 else 0
-    share, whole = share_of(source), output.shape[dim] is source.shape[dim] or output.shape == source.shape
+    share, whole = share_of(source), expression(output.shape[dim]) == expression(source.shape[dim])
     if share is not None and dim % source.dim() == share.dim and not whole:
         setattr(output, _SHARE, replace(share, dim=None))
     else:

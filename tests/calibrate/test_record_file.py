@@ -274,36 +274,32 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-def limited(size: int, code: str, file: Path) -> str:
-    """What `code` says in a process whose files may have so many bytes: as on a disk that is full."""
-    script = f"import sys\nfrom pathlib import Path\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-    script += "from test_record_file import *\nfile = Path(sys.argv[1])\n" + code
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(file)],
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
-    )
-    return done.stdout + done.stderr
+@contextmanager
+def limited(size: int) -> Iterator[None]:
+    """Files may have so many bytes: as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_full_disk_is_found_before_measuring(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
-    code = "try:\n    with recording(file, HEAD, 5000): print('measuring')\nexcept OutputError as error: print(error)"
-    assert limited(4096, code, file) == f"{file}: cannot be written: File too large\n"
-    assert limited(8192, code, file) == "measuring\n"
+    told = f"{file}: cannot be written: File too large"
+    with refused(OutputError, told), limited(4096), recording(file, HEAD, 5000):
+        raise AssertionError("measuring")
+    with limited(8192), recording(file, HEAD, 5000):
+        pass
 
 
 def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
-    code = """
-try:
-    with recording(file, HEAD, 10) as recorder:
-        for rows in range(1, 100): recorder.append(measurement(rows))
-except OutputError as error: print(error)
-"""
-    assert limited(2000, code, file) == f"{file}: cannot be written: File too large\n"
+    told = f"{file}: cannot be written: File too large"
+    with refused(OutputError, told), limited(2000), recording(file, HEAD, 10) as recorder:
+        for rows in range(1, 100):
+            recorder.append(measurement(rows))
     found = read_record(file)  # whole lines alone
     assert found.measurements == tuple(measurement(rows) for rows in range(1, len(found.measurements) + 1))
     assert 2 < len(found.measurements) < 20

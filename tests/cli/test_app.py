@@ -1,7 +1,6 @@
 """The command line, as a user meets it."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -269,11 +268,11 @@ def test_a_device_is_no_output_file(run, net, tmp_path, device) -> None:
         assert place.is_symlink()
 
 
-def test_progress_goes_to_a_terminal_alone(net) -> None:
-    command = [sys.executable, "-m", "rooflinekit", "predict", f"{net}:Net", "-i", "8,3,32,32", "--gpu", "l4", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "TERM": "xterm"})
-    assert done.stderr == ""
-    json.loads(done.stdout)
+def test_progress_goes_to_a_terminal_alone(run, net, monkeypatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    done = run("predict", f"{net}:Net", "-i", "8,3,32,32", "--gpu", "l4", "--json")
+    assert (done.status, done.err) == (0, "")
+    json.loads(done.out)
 
 
 def test_execution_decides_which_kernels_run(run, tmp_path) -> None:

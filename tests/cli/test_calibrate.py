@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +15,13 @@ import torch
 from command_line import Run, caller
 from documents import checked
 
+from rooflinekit.calibrate import at_hand
 from rooflinekit.calibrate.campaign import read_campaign
+from rooflinekit.calibrate.cpu_at_hand import Rates
 from rooflinekit.calibrate.record_file import read_record
+from rooflinekit.errors import InputError
 from rooflinekit.hardware.cpu_detection import describe_cpu
-from rooflinekit.hardware.specs import load_host
+from rooflinekit.hardware.specs import load_device, load_host
 
 PLAN = """
 schema: 1
@@ -175,14 +179,25 @@ def test_a_limit_on_files_is_one_line(run: Run, tmp_path: Path, limit: int) -> N
         assert len(read_record(tmp_path / "run.jsonl").measurements) == 6
 
 
-def test_hardware_without_a_specification(run: Run) -> None:
-    name = describe_cpu().mapping["display_name"]
-    found = run("--device", "cpu")
-    if found.status == 2:  # on a CPU that is shipped it would begin
-        assert found.err == (
-            f"rooflinekit: no specification of {name!r} is known; write one with `rooflinekit specs detect --cpu --out "
-            "mine.yaml`, fill in what is left empty, and pass --spec mine.yaml\n"
-        )
+def test_a_cpu_without_a_specification(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = describe_cpu()
+    nobodys = replace(here, mapping={**here.mapping, "display_name": "Nobody's CPU", "name": "nobodys-cpu"})
+    monkeypatch.setattr("rooflinekit.calibrate.cpu_at_hand.describe_cpu", lambda *_: nobodys)
+    monkeypatch.setattr(at_hand.cpu_detection, "describe_cpu", lambda *_: nobodys)
+    monkeypatch.setattr(
+        "rooflinekit.calibrate.cpu_at_hand.measured_rates", lambda cores: Rates(flops=cores * 1e11, bandwidth=4e10)
+    )
+    with pytest.raises(InputError) as refused:
+        at_hand.specification("cpu", 0, None)
+    assert str(refused.value) == (
+        'no specification of "Nobody\'s CPU" is known; write one with `rooflinekit specs detect --cpu '
+        "--out mine.yaml`, fill in what is left empty, and pass --spec mine.yaml"
+    )
+    # `calibrate` itself describes it first: the file is kept beside the samples
+    found = run("--device", "cpu", "--plan", "tiny.yaml", "--budget", "0s", "--out", "run.jsonl")
+    message = "nobodys-cpu: no case is measured yet, so nothing can be fitted"
+    assert (found.status, found.err) == (2, f"rooflinekit: {message}\n")
+    assert load_device(str(tmp_path / "run-cpu.yaml")).display_name == "Nobody's CPU"
 
 
 def test_a_gpu_that_is_not_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

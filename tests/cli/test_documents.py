@@ -20,6 +20,7 @@ NET = "from torch import nn\n\ndef Net():\n    return nn.Sequential(nn.Linear(64
 IN = ("-i", "batch,64")
 ONE = (*IN, "--batch", "32", "--gpu", "l4")
 DDP = (*IN, "--batch", "64", "--cluster", "dgx-a100")
+LOAD = ("--requests", "8", "-i", "64", "--output", "8")
 TRAIN = ("--mode", "training")
 #: A document, the command that prints it, and its arguments; NET and TRACE stand for the files of the test.
 CALLS: list[tuple[str, tuple[str, ...]]] = [
@@ -44,6 +45,9 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("collective", ("collective", "broadcast", "--bytes", "1 kB", "--cluster", "two-nodes-25gbe")),
     ("serve", ("serve", LLAMA, "--gpu", "l40s", "--batch", "1,4", "-i", "64", "--output", "8")),
     ("serve", ("serve", LLAMA, "--gpu", "l40s", "--batch", "1", "-i", "64", "--output", "1")),
+    ("serve-rates", ("serve", LLAMA, "--gpu", "l40s", *LOAD, "--rate", "1,2/s")),
+    ("serve-rates", ("serve", LLAMA, "--gpu", "l40s", *LOAD[:-2], "--output", "1", "--rate", "1/s")),
+    ("serve-capacity", ("serve", LLAMA, "--gpu", "l40s", *LOAD, "--slo", "ttft=1s", "--load", "9/s")),
     ("profile", ("profile", "TRACE")),
     ("profile", ("profile", "TRACE", "NET", "-i", "32,64")),
     ("transfer", ("transfer", "NET", *ONE, "--measured", "1 ms", "--measured-on", "t4")),

@@ -61,7 +61,7 @@ def test_help_ends_with_an_example_in_one_line(run, path) -> None:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_traces: None) -> Path:
     """A folder with what the examples name."""
     for name in ("examples", "calibration"):
         (tmp_path / name).symlink_to(ROOT / name)

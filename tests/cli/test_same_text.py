@@ -5,24 +5,32 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 DECODERS = Path(__file__).parents[2] / "examples/decoders"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["serve", DECODERS / "llama-3.1-8b.json", "--gpu", "nvidia-h100-sxm5-80gb", "--weights", "fp8", "--json"],
-        ["serve", DECODERS / "minimax-m2.json", "--cluster", "dgx-h100", "--tp", "8", "--weights", "fp8"],
-    ],
+CALLS = (
+    f"serve {DECODERS}/llama-3.1-8b.json --gpu nvidia-h100-sxm5-80gb --weights fp8 --json",
+    f"serve {DECODERS}/minimax-m2.json --cluster dgx-h100 --tp 8 --weights fp8",
 )
-def test_the_same_under_every_hash_seed(words: list[object]) -> None:
+#: One process for all calls: an order is that of the whole process.
+PROGRAM = """
+import sys
+from rooflinekit.cli.app import main
+for call in sys.argv[1:]:
+    sys.argv = ["rooflinekit", *call.split()]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, call
+    print("end of", call)
+"""
+
+
+def test_the_same_under_every_hash_seed() -> None:
     said = {
         subprocess.run(
-            [sys.executable, "-m", "rooflinekit", *map(str, words)],
-            capture_output=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed},
+            [sys.executable, "-c", PROGRAM, *CALLS], capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
         ).stdout
         for seed in ("1", "7")
     }  # fmt: skip
     assert len(said) == 1
+    assert said.pop().count("end of serve") == len(CALLS)

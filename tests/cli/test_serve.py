@@ -62,9 +62,65 @@ def test_wrong_use_is_one_line(run: Run, args: tuple[str, ...], message: str) ->
 def test_the_commands_of_the_page_print_what_it_shows(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     shown = re.findall(r"```console\n\$ rooflinekit ([^\n]*)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(shown) == 2
+    assert len(shown) == 4
     for command, text in shown:
         printed = run(*shlex.split(command)).out
         assert [line.rstrip() for line in printed.splitlines() if line.strip()] == [
             line.rstrip() for line in text.splitlines() if line.strip()
         ]
+
+
+def test_requests_at_a_rate(run: Run) -> None:
+    args = ("serve", CONFIG, "--gpu", "l40s", "-i", 64, "--output", 8, "--requests", 20)
+    result = run(*args, "--rate", "2/s", "--arrivals", "gamma:2", "--seed", 3)
+    assert (result.status, result.err) == (0, "")
+    assert "20 requests with gaps that vary by 2, 64 tokens in, 8 out" in result.out.splitlines()[0]
+    assert re.search(r"^ first token +\S+ \S+ +\S+ \S+", result.out, re.MULTILINE)
+    assert result.out == run(*args, "--rate", "120/min", "--arrivals", "gamma:2", "--seed", 3).out
+    assert len(re.findall(r"^ nvidia-l40s", run(*args, "--rate", "2,4/s").out, re.MULTILINE)) == 2
+
+
+def test_requests_of_a_log(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("arrival,input,output\n0,64,8\n1.5,100,4\n", encoding="utf-8")
+    result = run("serve", CONFIG, "--gpu", "l40s", "--requests", log)
+    assert (result.status, result.err) == (0, "")
+    assert "2 requests as the log says, 82 tokens in, 6 out" in result.out
+
+
+def test_a_service_level(run: Run, tmp_path: Path) -> None:
+    args = (
+        "serve",
+        CONFIG,
+        "--gpu",
+        "l40s",
+        "-i",
+        64,
+        "--output",
+        8,
+        "--requests",
+        20,
+        "--slo",
+        "ttft=500ms,tpot=40ms",
+    )
+    figure = tmp_path / "rates.svg"
+    result = run(*args, "--load", "100/s", "--price-per-hour", 1, "--figure", figure)
+    assert (result.status, result.err) == (0, "")
+    assert "first token within 500 ms, each further token within 40.0 ms, for 90% of the requests:" in result.out
+    assert "requests a second" in figure.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--rate", "4"), "--rate '4': expected requests a time, such as 4/s, 120/min or 1,2,4/s\n"),
+        (("--rate", "1/s", "--arrivals", "x"), "--arrivals 'x': expected poisson, even, or gamma:CV"),
+        (("--slo", "ttft=5"), "--slo 'ttft=5': expected one or more of ttft, tpot, e2e with seconds"),
+        (("--rate", "1/s", "--load", "9/s"), "--load: needs a service level, such as --slo ttft=500ms,tpot=40ms\n"),
+        (("--rate", "1/s", "-i", "64,128"), "--input '64,128': with --rate, --requests FILE or --slo, expected one"),
+    ],
+)
+def test_wrong_rates_are_one_line(run: Run, args: tuple[str, ...], message: str) -> None:
+    result = run("serve", CONFIG, "--gpu", "l40s", *args)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(f"rooflinekit: {message}")

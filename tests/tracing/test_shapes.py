@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 import rooflinekit as rk
+from rooflinekit.errors import SizeError
 from rooflinekit.ir.sizes import symbol
 
 
@@ -156,3 +158,30 @@ def test_training_through_a_mask() -> None:
     graph = rk.trace(Masked(), rk.Input("n", 5, 4), mode="training", strict=True, assume={"mask": 1.0})
     assert graph.dims == ("n",)
     assert graph.gradients[0].shape == (4,)
+
+
+def test_a_part_of_a_table_may_be_the_whole() -> None:
+    """Positions 0 … s - 1 of a table of 64: up to 64 of them, 64 too."""
+
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(64, 8)
+            self.register_buffer("places", torch.arange(64)[None])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.table(self.places[:, : x.shape[1]])
+
+    graph = rk.trace(Positions(), rk.Input("n", "s", 8))
+    for s in (32, 64):
+        assert graph.at(n=2, s=s).flop == 2 * s * 8  # one addition an element
+    with pytest.raises(SizeError, match="s <= 64"):
+        graph.at(n=2, s=65)
+
+
+def test_a_part_that_ends_early_is_one_only_where_the_whole_is_longer() -> None:
+    """The first hundred of s numbers are a hundred from s = 100 on: of fewer, all."""
+    graph = rk.trace(lambda x: x[:, :100] * 2.0, rk.Input(3, "s"), sizes={"s": 128})
+    assert graph.at(s=4096).flop == 3 * 100
+    with pytest.raises(SizeError, match="s >= 100"):
+        graph.at(s=99)

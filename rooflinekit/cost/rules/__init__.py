@@ -21,5 +21,6 @@ from rooflinekit.cost.rules import (  # noqa: F401
     resampling,
     serving,
     sparse,
+    training,
     vision,
 )

@@ -1,0 +1,234 @@
+"""Training steps that others measured on clusters, as cases: a decoder, a recipe, a layout, a place and seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import rooflinekit as rk
+from rooflinekit.errors import RooflinekitError
+from rooflinekit.ir.tensor import DType
+from rooflinekit.training.layout import Layout
+from rooflinekit.training.recipe import Recipe, recipe_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A measured step."""
+
+    source: str
+    model: str  # the family, by which constants are fitted and judged
+    decoder: rk.Decoder
+    recipe: Recipe
+    layout: Layout
+    cluster: str
+    gpus: int
+    batch: int
+    seq: int
+    seconds: float
+    peak_bytes: float = 0.0
+    note: str = ""
+
+
+def mpt(data: Path) -> Iterator[Case]:
+    """llm_foundry: MPT under FSDP. Rows that let the program choose its micro-batch, or offload, are left out."""
+    for row in pd.read_csv(data / "llm_foundry" / "mpt_fsdp.csv").itertuples():
+        if row.micro_batch < 1 or row.cpu_offload:
+            continue
+        decoder = rk.Decoder(
+            name=f"MPT {row.model}", layers=row.n_layers, hidden=row.d_model, heads=row.n_heads, kv_heads=row.n_heads,
+            head_dim=row.d_model // row.n_heads, ffn=4 * row.d_model, vocab=row.vocab_size, gated=False, norm="layer",
+            positions="learned", tied=True,
+        )  # fmt: skip
+        recipe = recipe_of("mpt").with_changes(recompute="full" if row.activation_checkpointing else "none")
+        size = "80" if "80" in row.gpu else "40"
+        yield Case(
+            source="llm_foundry", model=decoder.name, decoder=decoder, recipe=recipe,
+            layout=Layout(micro_batch=int(row.micro_batch), sharding="fsdp"), cluster=f"a100-{size}gb-x8-1600g",
+            gpus=int(row.gpus), batch=int(row.global_batch), seq=int(row.seq), seconds=row.step_s,
+            note=Path(str(row.source)).name.split()[0],
+        )  # fmt: skip
+
+
+def vtrain(data: Path) -> Iterator[Case]:
+    """vtrain: GPT under Megatron-LM of 2023, gradients reduced after backward."""
+    for row in pd.read_csv(data / "vtrain" / "ground_truth.csv").itertuples():
+        name = f"GPT {row.hidden_size} × {row.layers}"
+        decoder = rk.Decoder(
+            name=name, layers=row.layers, hidden=row.hidden_size, heads=row.attention_heads,
+            kv_heads=row.attention_heads, head_dim=row.hidden_size // row.attention_heads, ffn=4 * row.hidden_size,
+            vocab=51200, gated=False, norm="layer", bias=True, positions="learned", tied=True,
+        )  # fmt: skip
+        layout = Layout(
+            tensor=row.tensor_parallelism, pipeline=row.pipeline_parallelism, micro_batch=row.micro_batch,
+            sharding="ddp", overlap=False,
+        )  # fmt: skip
+        yield Case(
+            source="vtrain", model=name, decoder=decoder, recipe=recipe_of("megatron-2023"), layout=layout,
+            cluster="a100-x8-hdr", gpus=row.gpus, batch=row.global_batch, seq=row.sequence_length,
+            seconds=row.iteration_time_ms / 1e3, note=row.set,
+        )  # fmt: skip
+
+
+# --- Megatron-LM's functional tests ----------------------------------------------------------------------------
+
+#: Arguments of what a Decoder does not describe, or of other programs.
+_OTHER = (
+    "multi-latent-attention", "mtp-num-layers", "encoder-num-layers", "hybrid-override-pattern", "is-hybrid-model",
+    "spec", "fp8-param-gather", "cuda-graph-impl", "enable-cuda-graph", "external-cuda-graph", "rl-prompts-per-eval",
+    "perform-rl-step", "num-experts-and-dense", "experimental-attention-variant", "optimizer-cpu-offload",
+    "use-torch-fsdp2", "use-megatron-fsdp", "use-custom-fsdp", "cpu-offloading", "fine-grained-activation-offloading",
+    "retro-num-neighbors", "heterogeneous-layers-config-path", "bert-no-binary-head", "img-h", "first-last-layers-bf16",
+)  # fmt: skip
+
+
+def megatron(data: Path) -> Iterator[Case]:
+    """megatron_lm: GPT and mixtures of experts; equal values of two platforms once, what cannot be described not. Time
+    is judged on release rows alone, whose number of GPUs is not told: 128 are assumed. The peak is that of the last
+    rank, which is the one that writes Megatron's log.
+    """
+    table = pd.read_parquet(data / "megatron_lm" / "golden.parquet")
+    table = table[table.model.isin(["gpt", "moe", "mixtral"])]
+    table = table.drop_duplicates(["case", "iteration_s", "peak_allocated_bytes"])
+    for row in table.itertuples():
+        args = json.loads(row.args)
+        if any(args.get(key) for key in _OTHER) or "--" in str(row.case) or args.get("num-layers") is None:
+            continue
+        try:
+            yield _megatron(row, args)
+        except (RooflinekitError, KeyError, TypeError):
+            continue
+
+
+def _megatron(row: Any, args: Mapping[str, Any]) -> Case:
+    tensor, pipeline = int(args.get("tensor-model-parallel-size", 1)), int(args.get("pipeline-model-parallel-size", 1))
+    context, expert = int(args.get("context-parallel-size", 1)), int(args.get("expert-model-parallel-size", 1))
+    virtual = args.get("num-layers-per-virtual-pipeline-stage")
+    layers = int(args["num-layers"])
+    chunks = layers // pipeline // int(virtual) if virtual else int(args.get("num-virtual-stages-per-pipeline-rank", 1))
+    release = row.test_type == "release"
+    batch, micro = int(args["global-batch-size"]), int(args["micro-batch-size"])
+    worlds = [int(one) for one in str(row.world_sizes_of_recipe or "").replace(",", " ").split()]
+    gpus = worlds[0] if worlds else 8
+    if release:  # not in the recipe: see `release_gpus`
+        gpus = release_gpus(tensor * pipeline * context, batch // micro)
+    decoder = _decoder(args, str(row.model))
+    layout = Layout(
+        tensor=tensor, sequence=bool(args.get("sequence-parallel")), context=context, pipeline=pipeline,
+        chunks=chunks, expert=expert, expert_tensor=int(args.get("expert-tensor-parallel-size", tensor if expert > 1 or
+        args.get("num-experts") else 1)), micro_batch=micro,
+        sharding="zero-1" if args.get("use-distributed-optimizer") else "ddp",
+        overlap=bool(args.get("overlap-grad-reduce")),
+    )  # fmt: skip
+    hopper = "h100" in str(row.platform)
+    return Case(
+        source="megatron_lm", model=f"{row.model} {layers} × {args['hidden-size']}", decoder=decoder,
+        recipe=_recipe(args), layout=layout, cluster="h100-x8-cluster" if hopper else "a100-x8-hdr", gpus=gpus,
+        batch=batch, seq=int(args["seq-length"]), seconds=row.iteration_s,
+        peak_bytes=float(row.peak_allocated_bytes or 0), note=("release: " if release else "") + str(row.case),
+    )  # fmt: skip
+
+
+def release_gpus(model: int, sequences: int) -> int:
+    """GPUs of a release run, which its recipe does not say: 128 are assumed, as far as there are sequences."""
+    return model * max(1, min(sequences, max(1, 128 // model)))
+
+
+def _decoder(args: Mapping[str, Any], name: str) -> rk.Decoder:
+    hidden, heads = int(args["hidden-size"]), int(args["num-attention-heads"])
+    grouped = int(args.get("num-query-groups", heads)) if args.get("group-query-attention") else heads
+    rotary = args.get("position-embedding-type") == "rope"
+    vocab = 50304  # GPT-2's, filled up to a multiple of 128
+    tokenizer = str(args.get("tokenizer-model", args.get("tokenizer-type", "")))
+    if "Llama2" in str(args.get("tokenizer-type", "")):
+        vocab = 32000
+    elif "256k" in tokenizer:
+        vocab = 256000
+    elif args.get("vocab-size"):
+        vocab = int(args["vocab-size"])
+    experts = int(args.get("num-experts") or 0)
+    ffn = int(args.get("ffn-hidden-size") or 4 * hidden)
+    return rk.Decoder(
+        name=name, layers=int(args["num-layers"]), hidden=hidden, heads=heads, kv_heads=grouped,
+        head_dim=int(args.get("kv-channels") or hidden // heads), vocab=vocab,
+        ffn=int(args.get("moe-ffn-hidden-size") or ffn) if experts else ffn, gated=bool(args.get("swiglu")),
+        experts=experts, experts_per_token=int(args.get("moe-router-topk", 2)) if experts else 0,
+        shared_ffn=int(args.get("moe-shared-expert-intermediate-size") or 0) if experts else 0,
+        tied=not args.get("untie-embeddings-and-output-weights"), bias=not args.get("disable-bias-linear"),
+        norm="rms" if args.get("normalization") == "RMSNorm" else "layer",
+        positions="rotary" if rotary else "none" if args.get("position-embedding-type") == "none" else "learned",
+        max_positions=int(args.get("max-position-embeddings") or 0),
+    )  # fmt: skip
+
+
+def _recipe(args: Mapping[str, Any]) -> Recipe:
+    recompute = {"selective": "selective", "full": "full"}.get(str(args.get("recompute-granularity")), "none")
+    if args.get("recompute-activations"):
+        recompute = "selective"
+    unfused = args.get("attention-backend") == "unfused" or args.get("transformer-impl") == "local"
+    half = args.get("fp16") or args.get("bf16")
+    return recipe_of("megatron").with_changes(
+        attention="unfused" if unfused else "flash", recompute=recompute, fp8=bool(args.get("fp8-format")),
+        dropout=float(args.get("hidden-dropout", 0.1)) > 0,
+        gradient_fusion=not args.get("no-gradient-accumulation-fusion"),
+        dtype=DType.FLOAT16 if args.get("fp16") else DType.BFLOAT16 if half else DType.FLOAT32,
+        main_gradients=bool(half), master=bool(half),
+    )  # fmt: skip
+
+
+# --- Megatron Bridge -------------------------------------------------------------------------------------------
+
+_LLAMA = {"head_dim": 128, "kv_heads": 8, "gated": True, "vocab": 128256}
+#: Sizes that the models' own config.json files state; those of other kinds of layers are left out.
+BRIDGE = {
+    "LLAMA3_8B": {**_LLAMA, "layers": 32, "hidden": 4096, "heads": 32, "ffn": 14336},
+    "LLAMA3_70B": {**_LLAMA, "layers": 80, "hidden": 8192, "heads": 64, "ffn": 28672},
+    "LLAMA3.1_405B": {**_LLAMA, "layers": 126, "hidden": 16384, "heads": 128, "ffn": 53248},
+    "Qwen3_30B_a3B": {
+        "layers": 48, "hidden": 2048, "heads": 32, "kv_heads": 4, "head_dim": 128, "ffn": 768, "experts": 128,
+        "experts_per_token": 8, "qk_norm": True, "vocab": 151936,
+    },
+    "Qwen3_235B_a22B": {
+        "layers": 94, "hidden": 4096, "heads": 64, "kv_heads": 4, "head_dim": 128, "ffn": 1536, "experts": 128,
+        "experts_per_token": 8, "qk_norm": True, "vocab": 151936,
+    },
+    "GPT OSS 120B": {
+        "layers": 36, "hidden": 2880, "heads": 64, "kv_heads": 8, "head_dim": 64, "ffn": 2880, "experts": 128,
+        "experts_per_token": 4, "window": 128, "windowed_layers": 18, "vocab": 201088,
+    },
+}  # fmt: skip
+
+
+def bridge(data: Path) -> Iterator[Case]:
+    """megatron_bridge: pre-training of models that a Decoder describes."""
+    table = pd.read_csv(data / "megatron_bridge" / "megatron_bridge.csv")
+    table = table[table.phase.str.startswith("Pre-Training")]
+    for row in table.itertuples():
+        name = str(row.model).partition(" (")[0]
+        if name not in BRIDGE:
+            continue
+        sizes = dict(BRIDGE[name])
+        decoder = rk.Decoder(name=name, **sizes)
+        pipeline = int(row.pp)
+        chunks = int(row.vp) if row.vp == row.vp and pipeline > 1 else 1
+        expert = int(row.ep) if row.ep == row.ep and decoder.experts else 1
+        word = str(row.precision)
+        recipe = recipe_of("nemo").with_changes(fp8="FP8" in word or "FP4" in word or word == "nan")
+        fsdp = row.fsdp == row.fsdp and row.fsdp > 1
+        layout = Layout(
+            tensor=int(row.tp), sequence=int(row.tp) > 1, context=int(row.cp), pipeline=pipeline, chunks=chunks,
+            expert=expert, micro_batch=int(row.micro_batch), sharding="fsdp" if fsdp else "zero-1",
+        )  # fmt: skip
+        yield Case(
+            source="megatron_bridge", model=name, decoder=decoder, recipe=recipe, layout=layout,
+            cluster="h100-x8-cluster" if "H100" in row.system else "b200-x8-cluster", gpus=int(row.gpus),
+            batch=int(row.global_batch), seq=int(row.seq), seconds=row.step_s, note=f"{row.system} {word}",
+        )  # fmt: skip
+
+
+SOURCES = {"llm_foundry": mpt, "vtrain": vtrain, "megatron_lm": megatron, "megatron_bridge": bridge}

@@ -1,0 +1,336 @@
+"""An open loop through an engine: requests that come whether or not those before are done, step by step.
+
+In each step the engine gives a token to every running sequence and reads waiting prompts, first come first served, as
+far as the step's tokens, its number of sequences and the cache go; the last prompt is cut where the step's tokens end
+and goes on in the next (`chunks`). The cache fills as answers grow; where it is full, the sequence that came last gives
+its room back and is read anew, prompt and answer so far (preemption by recomputation, as vLLM does it). With
+`reserve="whole"` a sequence is let in only with room for all its tokens, and never has to go (TensorRT-LLM).
+
+Steps in which nothing comes, ends or runs over are played together: thousands of requests take seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from rooflinekit.errors import CapacityError
+from rooflinekit.serving.batch_times import Chunk
+from rooflinekit.serving.settings import Engine
+from rooflinekit.serving.traffic import Request
+
+#: Seconds of a step: parts of prompts that it reads, sequences that go on, and their tokens on average.
+BatchTime = Callable[[Sequence[Chunk], int, float], float]
+
+#: Steps that are played together at most: contexts grow by one a step, and each has the time of the middle.
+_MOST_AT_ONCE = 64
+
+
+@dataclass(slots=True, kw_only=True)
+class Answered:
+    """What became of one request, in seconds from the start of the log."""
+
+    request: Request
+    scheduled_s: float = math.nan  # the step that first read of its prompt began
+    first_s: float = math.nan  # its first token came
+    last_s: float = math.nan
+    preempted: int = 0
+
+    @property
+    def queue_s(self) -> float:
+        """From its arrival to the step that first read of its prompt."""
+        return self.scheduled_s - self.request.arrival_s
+
+    @property
+    def ttft_s(self) -> float:
+        """From its arrival to its first token."""
+        return self.first_s - self.request.arrival_s
+
+    @property
+    def tpot_s(self) -> float:
+        """Between its tokens, on average; not a number where it has one."""
+        further = self.request.output - 1
+        return (self.last_s - self.first_s) / further if further else math.nan
+
+    @property
+    def e2e_s(self) -> float:
+        """From its arrival to its last token."""
+        return self.last_s - self.request.arrival_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """The requests, in order of arrival, and what the engine did."""
+
+    answers: tuple[Answered, ...]
+    gaps: tuple[tuple[float, int], ...]  # seconds between two tokens of a sequence, and how many such gaps
+    busy_s: float  # steps
+    reading_s: float  # of these, beyond what sequences that go on take alone: reading prompts
+    steps: int
+    preemptions: int
+    running: float  # sequences, on average over the steps' time
+    peak_cache: float  # most of the cache that was in use, as a share
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """A request in the engine. While it runs, its context is `read` and the decoding steps since `joined`."""
+
+    answer: Answered
+    number: int
+    to_read: int  # tokens of the prompt, and after preemption of the answer so far, that are not in the cache
+    read: int  # tokens in the cache when it joined those that run
+    given: int = 0  # tokens of the answer when it joined
+    joined: int = 0  # decoding steps before
+    ends: int = 0  # decoding steps when it has its last token
+
+    @property
+    def own(self) -> int:
+        """Tokens read into room of its own: all but those that requests share."""
+        return self.read - self.answer.request.cached
+
+    @property
+    def whole(self) -> int:
+        """Room of its own for all its tokens."""
+        request = self.answer.request
+        return request.input + request.output - request.cached
+
+
+def replay(requests: Sequence[Request], step_s: BatchTime, engine: Engine, cache_tokens: float) -> Played:
+    """Plays requests, in order of arrival, through the engine.
+
+    step_s: as `BatchTimes.step_s`, with the CPU's part. cache_tokens: what the cache holds. Raises CapacityError for a
+    request that the empty cache does not hold.
+    """
+    for request in requests:
+        if request.input + request.output > cache_tokens:
+            raise CapacityError(
+                f"a request of {request.input:,} tokens in and {request.output:,} out does not fit a cache of "
+                f"{max(0, int(cache_tokens)):,} tokens; choose a cache or weights of fewer bits, more GPUs, or shorter "
+                "requests"
+            )
+    play = _Replay(requests=requests, step_s=step_s, engine=engine, cache=cache_tokens)
+    while play.next_arrival < len(requests) or play.waiting or play.part or play.running:
+        play.step()
+    return play.result()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Replay:
+    requests: Sequence[Request]
+    step_s: BatchTime
+    engine: Engine
+    cache: float
+    now: float = 0.0
+    begun_s: float = 0.0  # when the step before began: what an engine that schedules ahead has seen
+    next_arrival: int = 0
+    waiting: deque[_Sequence] = field(default_factory=deque)
+    part: _Sequence | None = None  # read in part
+    running: dict[int, _Sequence] = field(default_factory=dict)  # by number, in the order in which they began
+    ends: list[tuple[int, int]] = field(default_factory=list)  # heap: when each has its last token, and its number
+    used: float = 0.0  # tokens of the cache that are set aside
+    context: int = 0  # tokens of the running sequences, those shared included, summed
+    decodes: int = 0  # steps that gave tokens to running sequences
+    last_decode_s: float = 0.0
+    joined_s: list[float] = field(default_factory=list)  # first tokens since then
+    answers: list[Answered] = field(default_factory=list)
+    gaps: dict[float, int] = field(default_factory=dict)
+    busy_s: float = 0.0
+    reading_s: float = 0.0
+    running_s: float = 0.0
+    steps: int = 0
+    preemptions: int = 0
+    peak: float = 0.0
+
+    def step(self) -> None:
+        """The next step, or several of one kind."""
+        self.arrive()
+        if not (self.waiting or self.part or self.running):
+            self.now = max(self.now, self.requests[self.next_arrival].arrival_s)
+            self.arrive()
+        read = self.choose()
+        while not read and self.full():
+            self.preempt()
+        alone = bool(read) and self.engine.policy == "prefill-first"
+        going_on = 0 if alone else len(self.running)
+        count, seconds = self.timed(read, going_on)
+        self.pass_by(count, seconds, going_on)
+        for sequence, chunk in read:
+            self.take(sequence, chunk.tokens)
+        self.end()
+
+    def timed(self, read: Sequence[tuple[_Sequence, Chunk]], going_on: int) -> tuple[int, float]:
+        """How many steps pass, and the seconds of each."""
+        chunks = [chunk for _, chunk in read]
+        if chunks:
+            context = self.context / going_on + 1 if going_on else 0.0
+            seconds = self.step_s(chunks, going_on, context)
+            plain_s = self.step_s([], going_on, context) if going_on else 0.0
+            self.reading_s += max(0.0, seconds - plain_s)
+            return 1, seconds
+        most = self.together()
+        seconds = self.step_s([], going_on, self.context / going_on + (most + 1) / 2)
+        count = self.until_arrival(most, seconds)
+        if count < most:
+            seconds = self.step_s([], going_on, self.context / going_on + (count + 1) / 2)
+        return count, seconds
+
+    def arrive(self) -> None:
+        """Requests that the scheduler has seen join the queue."""
+        ahead = self.engine.host == "overlapped" and (self.running or self.part)
+        seen_s = self.begun_s if ahead else self.now
+        while self.next_arrival < len(self.requests) and self.requests[self.next_arrival].arrival_s <= seen_s:
+            request = self.requests[self.next_arrival]
+            answer = Answered(request=request)
+            self.answers.append(answer)
+            self.waiting.append(_Sequence(
+                answer=answer, number=self.next_arrival, to_read=request.input - request.cached, read=request.cached
+            ))  # fmt: skip
+            self.next_arrival += 1
+
+    def grows(self) -> int:
+        """Tokens that the next step of the running sequences adds to what is set aside."""
+        return len(self.running) if self.engine.reserve == "grow" else 0
+
+    def full(self) -> bool:
+        return self.used + self.grows() > self.cache
+
+    def choose(self) -> list[tuple[_Sequence, Chunk]]:
+        """Prompts that the step reads, whole or in part."""
+        engine, found = self.engine, list[tuple[_Sequence, Chunk]]()
+        budget = engine.step_tokens - (len(self.running) if engine.policy == "mixed" else 0)
+        room = self.cache - self.used - self.grows()
+        most = (engine.sequences or math.inf) - len(self.running)
+        while len(found) < most and (self.part or self.waiting):
+            sequence = self.part or self.waiting[0]
+            fits = min(sequence.to_read, budget) if engine.chunks else sequence.to_read
+            too_long = fits > budget and (engine.chunks or bool(found))
+            empty = not (self.running or self.used or found)
+            if fits < 1 or too_long or not (empty or self.needs(sequence) <= room):
+                break
+            if sequence is not self.part:
+                self.waiting.popleft()
+                if math.isnan(sequence.answer.scheduled_s):
+                    sequence.answer.scheduled_s = self.now
+            found.append((sequence, Chunk(start=sequence.read, tokens=fits)))
+            budget, room = budget - fits, room - self.needs(sequence)
+            self.part = sequence if fits < sequence.to_read else None
+            if self.part:
+                break
+        return found
+
+    def needs(self, sequence: _Sequence) -> int:
+        """Room that is set aside until a prompt is read."""
+        if self.engine.reserve == "grow":
+            return sequence.to_read
+        return 0 if sequence.own else sequence.whole
+
+    def take(self, sequence: _Sequence, tokens: int) -> None:
+        """Tokens of a prompt are read; behind the last one comes the first token of its answer."""
+        self.used += tokens if self.engine.reserve == "grow" else self.needs(sequence)
+        sequence.read += tokens
+        sequence.to_read -= tokens
+        if sequence.to_read:
+            return
+        answer = sequence.answer
+        if sequence.given:  # read again after preemption: its next token comes late
+            self.count_gap(self.now - answer.last_s, 1)
+        else:
+            answer.first_s = self.now
+        sequence.given += 1
+        sequence.joined = self.decodes
+        sequence.ends = self.decodes + answer.request.output - sequence.given
+        self.running[sequence.number] = sequence
+        self.context += sequence.read
+        heapq.heappush(self.ends, (sequence.ends, sequence.number))
+        if sequence.ends > self.decodes:
+            self.joined_s.append(self.now)
+
+    def together(self) -> int:
+        """Steps until a sequence ends, the cache is full, or a waiting prompt could be read."""
+        if self.waiting or self.part:
+            return 1
+        until_end = self.ends[0][0] - self.decodes
+        until_full = math.floor((self.cache - self.used) / grown) if (grown := self.grows()) else _MOST_AT_ONCE
+        return max(1, min(until_end, until_full, _MOST_AT_ONCE))
+
+    def until_arrival(self, count: int, seconds: float) -> int:
+        """No more of these steps than until the next request is seen."""
+        if count == 1 or self.next_arrival == len(self.requests):
+            return count
+        until_s = self.requests[self.next_arrival].arrival_s - self.now
+        missed = self.engine.host == "overlapped"
+        return max(1, min(count, math.ceil(until_s / seconds) + missed))
+
+    def pass_by(self, count: int, seconds: float, going_on: int) -> None:
+        """So many steps of so many seconds each."""
+        self.begun_s = self.now + (count - 1) * seconds
+        first_end_s = self.now + seconds
+        self.now += count * seconds
+        self.busy_s += count * seconds
+        self.steps += count
+        self.running_s += len(self.running) * count * seconds
+        if not going_on:
+            return
+        for since_s in self.joined_s:
+            self.count_gap(first_end_s - since_s, 1)
+        self.count_gap(first_end_s - self.last_decode_s, going_on - len(self.joined_s))
+        self.count_gap(seconds, going_on * (count - 1))
+        self.joined_s.clear()
+        self.last_decode_s = self.now
+        self.decodes += count
+        self.context += going_on * count
+        self.used += self.grows() * count
+
+    def count_gap(self, seconds: float, times: int) -> None:
+        if times > 0:
+            self.gaps[seconds] = self.gaps.get(seconds, 0) + times
+
+    def end(self) -> None:
+        """Sequences that have their last token give their room back."""
+        self.peak = max(self.peak, self.used)
+        while self.ends and self.ends[0][0] <= self.decodes:
+            ends, number = heapq.heappop(self.ends)
+            sequence = self.running.get(number)
+            if sequence is not None and sequence.ends == ends:  # otherwise it was preempted since
+                self.leave(sequence)
+                sequence.answer.last_s = self.now
+
+    def leave(self, sequence: _Sequence) -> int:
+        """A sequence stops running; tokens that it was given meanwhile."""
+        del self.running[sequence.number]
+        grown = self.decodes - sequence.joined
+        self.context -= sequence.read + grown
+        self.used -= sequence.own + grown if self.engine.reserve == "grow" else sequence.whole
+        return grown
+
+    def preempt(self) -> None:
+        """What came last gives its room back, and waits in front."""
+        self.preemptions += 1
+        if self.part:
+            sequence, self.part = self.part, None
+            self.used -= sequence.own
+        else:
+            sequence = self.running[next(reversed(self.running))]
+            sequence.given += self.leave(sequence)
+            sequence.answer.last_s = self.last_decode_s
+            sequence.answer.preempted += 1
+        cached = sequence.answer.request.cached
+        sequence.to_read = sequence.answer.request.input + sequence.given - cached
+        sequence.read = cached
+        self.waiting.appendleft(sequence)
+
+    def result(self) -> Played:
+        return Played(
+            answers=tuple(self.answers),
+            gaps=tuple(sorted(self.gaps.items())),
+            busy_s=self.busy_s,
+            reading_s=self.reading_s,
+            steps=self.steps,
+            preemptions=self.preemptions,
+            running=self.running_s / self.busy_s,
+            peak_cache=self.peak / self.cache,
+        )

@@ -1,0 +1,165 @@
+"""Requests that come at a rate, whoever waits: when each arrives, and its tokens; drawn, or read from a log."""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rooflinekit.errors import InputError, printable
+from rooflinekit.ir.sizes import shown, whole
+
+#: Beyond these a log is not played: each request is followed by itself.
+MOST_REQUESTS, _MOST_TOKENS = 2**20, 2**24
+_COLUMNS = ("arrival", "input", "output")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """When it arrives, in seconds, its tokens in and out, and how many of those in are found in the prefix cache."""
+
+    arrival_s: float
+    input: int
+    output: int
+    cached: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """An open loop: requests come at `rate` a second, whatever becomes of those before.
+
+    cv: coefficient of variation of the gaps between arrivals: 1 for a Poisson process, 0 for even gaps, others gamma
+    distributed (2: bursts; vLLM's benchmark calls 1/cv² `burstiness`). input, output: tokens on average; `length_cv` is
+    how much both differ, log-normally (0: all alike). cached: share of a prompt's tokens that the prefix cache holds.
+    requests: how many; the first `warm_up` and the last `drain` of them are played and not counted. seed: of arrivals
+    and lengths; the same seed draws the same requests.
+
+    Raises InputError for a number out of its range.
+    """
+
+    rate: float
+    input: int = 1024
+    output: int = 256
+    requests: int = 1000
+    cv: float = 1.0
+    length_cv: float = 0.0
+    cached: float = 0.0
+    warm_up: int = 0
+    drain: int = 0
+    seed: int = 0
+    log: tuple[Request, ...] = ()  # in the place of what is drawn
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.rate) and self.rate > 0):
+            raise InputError(f"traffic rate: expected requests a second, above 0; got {self.rate!r}")
+        for name, most in (("input", _MOST_TOKENS), ("output", _MOST_TOKENS), ("requests", MOST_REQUESTS)):
+            number = whole(getattr(self, name))
+            if number is None or not 1 <= number <= most:
+                raise InputError(f"traffic {name}: expected 1 to {most:,}; got {shown(getattr(self, name))}")
+        for name in ("cv", "length_cv"):
+            if not 0 <= getattr(self, name) <= 10:
+                raise InputError(
+                    f"traffic {name}: expected a coefficient of variation, 0 to 10; got {getattr(self, name)!r}"
+                )
+        if not 0 <= self.cached < 1:
+            raise InputError(f"traffic cached: expected a share of the tokens in, 0 to below 1; got {self.cached!r}")
+        if min(self.warm_up, self.drain) < 0 or self.warm_up + self.drain >= self.requests:
+            raise InputError(
+                f"traffic warm_up and drain: expected 0 or more, together fewer than the {self.requests:,} requests; "
+                f"got {self.warm_up} and {self.drain}"
+            )
+
+    @classmethod
+    def of(cls, requests: Iterable[Request], **changed: int) -> Traffic:
+        """Of these requests, in order of arrival; `changed`: warm_up, drain. Raises InputError where there are none."""
+        log = tuple(sorted(requests, key=lambda request: request.arrival_s))
+        if not log:
+            raise InputError("traffic: expected a request or more; got none")
+        last_s, first_s = log[-1].arrival_s, log[0].arrival_s
+        rate = (len(log) - 1) / (last_s - first_s) if last_s > first_s else float(len(log))
+        mean_in, mean_out = (sum(r.input for r in log) / len(log), sum(r.output for r in log) / len(log))
+        cached = sum(r.cached for r in log) / sum(r.input for r in log)
+        return cls(rate=rate, input=round(mean_in), output=round(mean_out), requests=len(log), cached=cached, log=log,
+                   **changed)  # fmt: skip
+
+    @classmethod
+    def from_csv(cls, file: str | Path, **changed: int) -> Traffic:
+        """Of a log: columns arrival (seconds, from any moment), input and output (tokens), and, where known, cached.
+
+        Raises InputError for a file that cannot be read, a column that is missing, and a line that is no request.
+        """
+        path = Path(file)
+        try:
+            with path.open(newline="", encoding="utf-8-sig") as lines:
+                table = csv.DictReader(lines)
+                missing = [name for name in _COLUMNS if name not in (table.fieldnames or ())]
+                if missing:
+                    raise InputError(
+                        f"{printable(str(path))}: expected columns arrival, input, output (and perhaps cached); "
+                        f"{', '.join(missing)} missing"
+                    )
+                found = [_request(path, number, row) for number, row in enumerate(table, 2)]
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise InputError(f"{printable(str(path))}: cannot be read as a log of requests: {error}") from error
+        if len(found) > MOST_REQUESTS:
+            raise InputError(
+                f"{printable(str(path))}: expected {MOST_REQUESTS:,} requests or fewer; got {len(found):,}"
+            )
+        if not found:
+            raise InputError(f"{printable(str(path))}: expected a request or more; got none")
+        first_s = min(request.arrival_s for request in found)
+        return cls.of((replace(r, arrival_s=r.arrival_s - first_s) for r in found), **changed)
+
+    def at_rate(self, rate: float) -> Traffic:
+        """The same requests at another rate: those of a log come faster or slower in proportion."""
+        stretch = self.rate / rate
+        log = tuple(replace(request, arrival_s=request.arrival_s * stretch) for request in self.log)
+        return replace(self, rate=rate, log=log)
+
+    def draw(self) -> tuple[Request, ...]:
+        """The requests, in order of arrival; the first comes at 0."""
+        if self.log:
+            return self.log
+        # Arrivals and lengths have generators of their own, so that another rate meets the same lengths.
+        gaps, lengths = random.Random(self.seed), random.Random(self.seed + 1)
+        now, found = 0.0, list[Request]()
+        for _ in range(self.requests):
+            given, answer = _length(self.input, self.length_cv, lengths), _length(self.output, self.length_cv, lengths)
+            found.append(Request(
+                arrival_s=now, input=given, output=answer, cached=min(given - 1, round(self.cached * given))
+            ))  # fmt: skip
+            now += _gap(self.cv, gaps) / self.rate
+        return tuple(found)
+
+
+def _gap(cv: float, draw: random.Random) -> float:
+    """A gap between arrivals, 1 on average: gamma distributed with shape 1/cv², which is exponential at 1."""
+    return 1.0 if cv == 0 else draw.gammavariate(1 / cv**2, cv**2)
+
+
+def _length(mean: int, cv: float, draw: random.Random) -> int:
+    """Log-normal with this mean and coefficient of variation, 1 token or more."""
+    if cv == 0:
+        return mean
+    variance = math.log1p(cv**2)
+    drawn = draw.lognormvariate(math.log(mean) - variance / 2, math.sqrt(variance))
+    return min(_MOST_TOKENS, max(1, round(drawn)))
+
+
+def _request(path: Path, line: int, row: Mapping[str, str]) -> Request:
+    try:
+        arrival_s = float(row["arrival"])
+        given, answer, cached = (int(row.get(name) or 0) for name in ("input", "output", "cached"))
+    except (TypeError, ValueError):
+        arrival_s, given, answer, cached = math.nan, 0, 0, 0
+    ranges = 0 <= cached < given <= _MOST_TOKENS and 1 <= answer <= _MOST_TOKENS
+    if not (math.isfinite(arrival_s) and ranges):
+        got = ", ".join(f"{name}={row.get(name)!r}" for name in _COLUMNS)
+        raise InputError(
+            f"{printable(str(path))}, line {line}: expected seconds and whole numbers of tokens, 1 or more, fewer "
+            f"cached than input; got {printable(got)}"
+        )
+    return Request(arrival_s=arrival_s, input=given, output=answer, cached=cached)

@@ -1,0 +1,95 @@
+"""How a decoder's training is spread over GPUs: what a person chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rooflinekit.errors import InputError, nearest
+
+SHARDINGS = ("ddp", "zero-1", "grad-op", "fsdp", "hybrid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Groups of `tensor` GPUs share each layer, `context` a sequence, `pipeline` the layers; the rest are copies.
+
+    Numbers of GPUs go as Megatron's do: tensor, then context, then copies, then stages. `sequence`: norms, dropout and
+    residuals on 1/tensor of the tokens. `chunks`: virtual stages of a GPU (interleaved 1F1B). `expert`: GPUs, of the
+    copies, that share out the experts; `expert_tensor` that share each of them. `micro_batch`: sequences at once.
+
+    `sharding` of the copies: "ddp" has all on each; "zero-1" shares out the optimizer's state (Megatron's distributed
+    optimizer); "grad-op" gradients too, weights kept from forward to backward (FSDP's SHARD_GRAD_OP); "fsdp" weights
+    too, gathered layer by layer; "hybrid" as fsdp inside each node and copies across. `overlap`: whether what copies
+    send runs beside backward and forward.
+
+    Raises InputError for other words and numbers.
+    """
+
+    tensor: int = 1
+    sequence: bool = False
+    context: int = 1
+    pipeline: int = 1
+    chunks: int = 1
+    expert: int = 1
+    expert_tensor: int = 1
+    micro_batch: int = 1
+    sharding: str = "zero-1"
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("tensor", "context", "pipeline", "chunks", "expert", "expert_tensor", "micro_batch"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"layout {name}: expected an integer of 1 or more; got {value!r}")
+        if self.sharding not in SHARDINGS:
+            near = nearest(str(self.sharding), SHARDINGS)
+            raise InputError(f"layout sharding: expected {', '.join(SHARDINGS)}; got {self.sharding!r}{near}")
+        if self.gathers and self.pipeline > 1:
+            raise InputError(f"layout: {self.sharding} gathers weights layer by layer; expected pipeline=1")
+        if self.chunks > 1 and self.pipeline == 1:
+            raise InputError("layout chunks: virtual stages are of a pipeline; expected pipeline of 2 or more")
+        if self.sequence and self.tensor == 1:
+            object.__setattr__(self, "sequence", False)  # nothing to cut by
+
+    @property
+    def model(self) -> int:
+        """GPUs that hold one copy."""
+        return self.tensor * self.context * self.pipeline
+
+    @property
+    def gathers(self) -> bool:
+        """Whether weights are gathered layer by layer."""
+        return self.sharding in ("grad-op", "fsdp", "hybrid")
+
+    def copies(self, gpus: int) -> int:
+        """Copies on so many GPUs. Raises InputError where they do not come out even."""
+        if gpus % self.model:
+            raise InputError(
+                f"layout of tensor {self.tensor} × context {self.context} × pipeline {self.pipeline}: expected a "
+                f"multiple of {self.model} GPUs; got {gpus}"
+            )
+        return gpus // self.model
+
+    def pieces(self, gpus: int, batch: int) -> int:
+        """Micro-batches of a copy in a step, the last maybe not full. Raises InputError for a batch too small."""
+        copies = self.copies(gpus)
+        if batch < copies:
+            raise InputError(f"batch={batch} cannot be cut for {copies} copies: expected {copies} or more")
+        return -(-batch // (copies * self.micro_batch))
+
+    def with_changes(self, **changed: Any) -> Layout:
+        """The same with other numbers."""
+        return replace(self, **changed)
+
+    def __str__(self) -> str:
+        words = [
+            f"{name} {getattr(self, field)}"
+            for name, field in (
+                ("TP", "tensor"), ("CP", "context"), ("PP", "pipeline"), ("VP", "chunks"), ("EP", "expert"),
+                ("ETP", "expert_tensor"),
+            )
+            if getattr(self, field) > 1
+        ]  # fmt: skip
+        words += ["SP"] if self.sequence else []
+        return ", ".join([*words, self.sharding, f"micro-batch {self.micro_batch}"])

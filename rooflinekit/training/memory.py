@@ -1,0 +1,111 @@
+"""Where a GPU's memory goes in a training step, by account."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooflinekit.serving.decoder import Decoder
+from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE
+from rooflinekit.training.layout import Layout
+from rooflinekit.training.pieces import Pieces
+from rooflinekit.training.recipe import Recipe
+
+#: Of cuBLAS, kept from its first product on (see step/memory.py).
+_WORKSPACE = 2 * 4 * 2**20
+#: By how much the allocator's reserve lies above what is allocated at most: blocks of other sizes, of 2 MiB and more.
+#: Stated: 1.02 to 1.15 are commonly seen.
+_RESERVED = 1.06
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """Bytes of the GPU that needs most. `allocated` is what torch.cuda.max_memory_allocated gives."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float  # kept from forward to backward, of all micro-batches under way
+    working: float  # of what computes at the peak, beside what is kept
+    buffers: float  # of collectives, and of cuBLAS
+    capacity: float
+
+    @property
+    def allocated(self) -> float:
+        """At the peak."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.working + self.buffers
+
+    @property
+    def reserved(self) -> float:
+        """What PyTorch's allocator has taken from the driver."""
+        return self.allocated * _RESERVED
+
+    @property
+    def context(self) -> float:
+        """Of CUDA and its libraries."""
+        return float(CONTEXT_BYTES)
+
+    @property
+    def fits(self) -> bool:
+        """Whether a GPU has as much."""
+        return self.reserved + self.context <= self.capacity * USABLE_SHARE
+
+    def to_dict(self) -> dict[str, float | bool]:
+        """Every account, and the sums."""
+        names = ("weights", "gradients", "optimizer", "activations", "working", "buffers")
+        sums = {"allocated": self.allocated, "reserved": self.reserved, "context": self.context}
+        return {**{name: getattr(self, name) for name in names}, **sums, "fits": self.fits}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What accounts are made of."""
+
+    decoder: Decoder
+    layout: Layout
+    recipe: Recipe
+    pieces: Pieces
+    replicas: int  # GPUs with the same weights
+    shards: int  # that share them out, where they are gathered
+    tokens: int  # of a micro-batch on a GPU
+    capacity: float
+
+
+def accounts_of(held: Held, k: int, layers: int, under_way: int) -> Accounts:
+    """The accounts of stage k with so many layers; under_way: micro-batches that it keeps, by its chunks."""
+    lay, pieces, recipe = held.layout, held.pieces, held.recipe
+    first, last = k == 0, k == lay.pipeline - 1
+    ends = pieces.weights.get("embedding", 0) * (first or (last and pieces.tied))
+    dense = layers * pieces.weights["layer"] + ends + pieces.weights.get("head", 0) * last
+    experts = layers * pieces.expert_weights
+    whole, few = dense + experts, max(1, held.replicas // lay.expert)
+    stated = recipe.dtype.itemsize
+    state = 12 if recipe.master else 2 * stated  # fp32 weights, and two moments
+    gradient = 4 if recipe.main_gradients else stated
+    buffers = 0.0
+    if lay.gathers:
+        cut = dense / held.shards + experts / few
+        largest = max(pieces.weights["layer"] + pieces.expert_weights, ends + pieces.weights.get("head", 0))
+        weights = float(stated * (whole if lay.sharding == "grad-op" else 2 * largest))
+        gradients, optimizer, buffers = 4 * cut, state * cut, float(stated * largest)
+    else:
+        weights, gradients = float(stated * whole), float(gradient * whole)
+        shared = lay.sharding != "ddp"
+        optimizer = state * ((dense / held.replicas + experts / few) if shared else whole)
+    saved = pieces.saved_bytes
+    activations = saved["layer"] * layers / lay.chunks * max(under_way, lay.chunks)
+    activations += saved.get("embedding", 0) * first * -(-under_way // lay.chunks) + saved.get("head", 0) * last
+    return Accounts(
+        weights=weights, gradients=gradients, optimizer=optimizer, activations=activations,
+        working=_working(held, last), buffers=buffers + _WORKSPACE, capacity=held.capacity,
+    )  # fmt: skip
+
+
+def _working(held: Held, last: bool) -> float:
+    """The larger of what the loss needs beside its logits, and of a layer that is computed again."""
+    logits = held.tokens * -(-held.decoder.vocab // held.layout.tensor)
+    # the logits' gradient in fp32 or 16 bits beside the softmax that is kept
+    loss = logits * (4 if held.recipe.autocast else 2)
+    if not held.recipe.gradient_fusion:
+        loss += 2 * max(held.pieces.weights.get(name, 0) for name in ("head", "embedding"))
+    layer = held.pieces.again_bytes or 8 * held.tokens * held.decoder.hidden
+    return float(max(loss * last, layer))

@@ -1,0 +1,181 @@
+"""The parts of a step that repeat, each timed once: embedding, a layer, the loss, forward and backward."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from rooflinekit.hardware.host import Host
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Phase
+from rooflinekit.ir.tensor import Role
+from rooflinekit.model.kernels import issues_of
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.roofline import Timing, time_kernels
+from rooflinekit.step.timeline import issue_cost_s
+from rooflinekit.training.graph import graph_of
+from rooflinekit.training.recipe import Recipe
+from rooflinekit.training.sizes import Part
+
+#: Layers of the graph that stands for all: one that follows another finds in the cache what a further one would.
+_LAYERS = 2
+_GRADIENT_KINDS = ("training.accumulated_mm",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What a GPU and its CPU take for a part of a step."""
+
+    gpu_s: float = 0.0
+    cpu_s: float = 0.0
+    kernels: int = 0
+    weight_gradient_s: float = 0.0  # of products that give gradients of weights, beside which a group may reduce
+    attention_s: float = 0.0
+
+    def __add__(self, other: Piece) -> Piece:
+        return Piece(
+            gpu_s=self.gpu_s + other.gpu_s, cpu_s=self.cpu_s + other.cpu_s, kernels=self.kernels + other.kernels,
+            weight_gradient_s=self.weight_gradient_s + other.weight_gradient_s,
+            attention_s=self.attention_s + other.attention_s,
+        )  # fmt: skip
+
+    def times(self, count: int) -> Piece:
+        """So many of it."""
+        return Piece(
+            gpu_s=count * self.gpu_s, cpu_s=count * self.cpu_s, kernels=count * self.kernels,
+            weight_gradient_s=count * self.weight_gradient_s, attention_s=count * self.attention_s,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """Of one micro-batch on one GPU: parts by name and phase, and what each keeps."""
+
+    parts: Mapping[tuple[str, Phase], Piece]  # "embedding", "layer", "head"; backward with what is computed again
+    weights: Mapping[str, int]  # elements of each part on a GPU, experts apart
+    expert_weights: int  # of a layer
+    saved_bytes: Mapping[str, int]  # what forward keeps for backward, by part
+    again_bytes: int  # what one layer's recomputation holds beside what is kept
+    matrix_flop: float  # of one layer forward and backward, as executed
+    terms: Mapping[str, float]  # of a layer's time, by cause, forward and backward together: for the explanation
+    deviation: float  # standard deviation of the logarithm of a layer's time
+    tied: bool = False
+
+    def part(self, name: str, phase: Phase) -> Piece:
+        """One of them; nothing where there is none."""
+        return self.parts.get((name, phase), Piece())
+
+
+@dataclass(slots=True)
+class Workbench:
+    """Makes pieces of parts on one machine, each once."""
+
+    machine: Machine
+    host: Host
+    _known: dict[tuple[Part, Recipe], Pieces] = field(default_factory=dict)
+
+    def pieces(self, part: Part, recipe: Recipe) -> Pieces:
+        """Those of a part; layers of the decoder do not count, for all are alike."""
+        key = (replace(part, decoder=replace(part.decoder, layers=_LAYERS, name="")), recipe)
+        if key not in self._known:
+            self._known[key] = pieces_of(*key, self.machine, self.host)
+        return self._known[key]
+
+
+def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Pieces:
+    """The pieces of a decoder's part on a machine, from a graph of two layers."""
+    graph = graph_of(part, recipe, optimizer=False)
+    issues = issues_of(graph)
+    timings = iter(time_kernels([kernel for issue in issues for kernel in issue.kernels], machine))
+    found: dict[tuple[str, Phase], Piece] = defaultdict(Piece)
+    layer: list[Timing] = []
+    for issue in issues:
+        own = [next(timings) for _ in issue.kernels]
+        gradient = issue.op.kind in _GRADIENT_KINDS or any(s.role is Role.GRADIENT for s in issue.op.outputs)
+        core = issue.op.module.endswith(".core")
+        seconds = sum(timing.total_s for timing in own) * (recipe.attention_factor if core else 1.0)
+        products = any(kernel.cost.gemms for kernel in issue.kernels)
+        name = _part_of(issue.op.module)
+        found[name, issue.op.phase] += Piece(
+            gpu_s=seconds, cpu_s=recipe.issue * issue_cost_s(issue, host), kernels=len(own),
+            weight_gradient_s=seconds if gradient and products else 0.0,
+            attention_s=seconds if core else 0.0,
+        )  # fmt: skip
+        layer += own if name == "layer" else []
+    parts = {key: piece if key[0] != "layer" else _mean(piece) for key, piece in found.items()}
+    terms: dict[str, float] = defaultdict(float)
+    for timing in layer:
+        factor = recipe.attention_factor if timing.kernel.module.endswith(".core") else 1.0
+        for cause, seconds in timing.terms().items():
+            terms[cause] += factor * seconds / _LAYERS
+    weights, experts = _weights(graph)
+    saved, again = _saved(graph, recipe)
+    return Pieces(
+        parts=parts, weights=weights, expert_weights=experts, saved_bytes=saved, again_bytes=again,
+        matrix_flop=sum(float(t.kernel.cost.matrix_flop) for t in layer) / _LAYERS, terms=terms,
+        deviation=deviation_of(layer, machine), tied=part.decoder.tied,
+    )  # fmt: skip
+
+
+def _mean(piece: Piece) -> Piece:
+    return Piece(
+        gpu_s=piece.gpu_s / _LAYERS, cpu_s=piece.cpu_s / _LAYERS, kernels=piece.kernels // _LAYERS,
+        weight_gradient_s=piece.weight_gradient_s / _LAYERS, attention_s=piece.attention_s / _LAYERS,
+    )  # fmt: skip
+
+
+def _part_of(module: str) -> str:
+    first = module.partition(".")[0]
+    return "layer" if first == "layers" else "embedding" if first == "embedding" else "head"
+
+
+def deviation_of(timings: list[Timing], machine: Machine) -> float:
+    """The standard deviation of the logarithm of their sum: families are off together, kernels on their own."""
+    from rooflinekit.model.families import residuals_of
+
+    together: dict[str, float] = defaultdict(float)
+    alone, total = 0.0, 0.0
+    for timing in timings:
+        family = residuals_of(timing.kernel, machine)
+        together[family] += timing.total_s
+        alone += (timing.total_s * machine.constants.spreads[family].kernel) ** 2
+        total += timing.total_s
+    shared = sum((seconds * machine.constants.spreads[family].shared) ** 2 for family, seconds in together.items())
+    return float((alone + shared) ** 0.5 / total) if total else 0.0
+
+
+def _weights(graph: Graph) -> tuple[dict[str, int], int]:
+    found: dict[str, int] = defaultdict(int)
+    experts = 0
+    for spec in graph.weights:
+        name = spec.name
+        if ".experts." in name:
+            experts += int(spec.numel)
+        elif name.startswith("layers."):
+            found["layer"] += int(spec.numel)
+        else:
+            found[_part_of(name)] += int(spec.numel)
+    found["layer"] //= _LAYERS
+    return dict(found), experts // _LAYERS
+
+
+def _saved(graph: Graph, recipe: Recipe) -> tuple[dict[str, int], int]:
+    """Bytes that forward makes and backward reads, by part; and those of a layer's forward that is run again."""
+    made: dict[str, tuple[str, int]] = {}
+    again: dict[str, int] = {}
+    kept: dict[str, int] = defaultdict(int)
+    for op in graph.ops:
+        for spec in op.outputs:
+            if op.phase is Phase.FORWARD and spec.role is Role.ACTIVATION:
+                part, size = made.get(spec.memory, (_part_of(op.module), 0))
+                made[spec.memory] = part, max(size, int(spec.bytes))
+            elif " again in layers.0" in spec.memory:
+                again[spec.memory] = max(again.get(spec.memory, 0), int(spec.bytes))
+    standing = {spec.memory for spec in (*graph.weights, *graph.inputs)}
+    read = {spec.memory for op in graph.ops if op.phase is Phase.BACKWARD for spec in op.inputs}
+    for memory, (part, size) in made.items():
+        if memory in read and memory not in standing:
+            kept[part] += size
+    kept["layer"] //= _LAYERS
+    return dict(kept), sum(again.values())

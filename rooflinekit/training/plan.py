@@ -1,0 +1,304 @@
+"""A decoder, a cluster and a layout → how long one training step takes, why, and what memory it needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from rooflinekit.errors import InputError
+from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.hardware.host import Host
+from rooflinekit.ir.op import Phase
+from rooflinekit.model.collectives import LinkConstants
+from rooflinekit.model.machine import Machine
+from rooflinekit.serving.decoder import Decoder
+from rooflinekit.training.groups import Groups
+from rooflinekit.training.layout import Layout
+from rooflinekit.training.memory import Accounts, Held, accounts_of
+from rooflinekit.training.pieces import Piece, Pieces, Workbench
+from rooflinekit.training.recipe import Recipe
+from rooflinekit.training.schedule import Pipelined, Stage, gathered, least_s, pipelined
+from rooflinekit.training.sizes import Part
+from rooflinekit.training.step import TrainingStep
+from rooflinekit.training.updates import update_s
+from rooflinekit.training.waits import Waits
+
+#: Share of a bucket's worth of gradients that is still to be sent when backward ends, of all: Megatron's buckets hold
+#: max(40 M, 1 M · copies) numbers (megatron/core/distributed/distributed_data_parallel.py).
+_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY = 40_000_000, 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a step runs."""
+
+    cluster: Cluster
+    machine: Machine
+    host: Host
+    links: LinkConstants
+    gpus: int
+    bench: Workbench
+
+    @classmethod
+    def of(cls, cluster: Cluster, machine: Machine, host: Host, links: LinkConstants, gpus: int) -> Place:
+        """With a workbench of its own. Raises InputError for more GPUs than the cluster has."""
+        if not 1 <= gpus <= cluster.size:
+            raise InputError(f"{cluster.name} has {cluster.size} devices; got gpus={gpus}")
+        bench = Workbench(machine=machine, host=host)
+        return cls(cluster=cluster, machine=machine, host=host, links=links, gpus=gpus, bench=bench)
+
+
+@dataclass(slots=True, kw_only=True)
+class Planner:
+    """One step, worked out in parts."""
+
+    decoder: Decoder
+    layout: Layout
+    recipe: Recipe
+    batch: int
+    seq: int
+    place: Place
+    groups: Groups = field(init=False)
+    pieces: Pieces = field(init=False)
+    count: int = field(init=False)  # micro-batches of a copy
+    waits: Waits = field(init=False)
+
+    def __post_init__(self) -> None:
+        lay, place = self.layout, self.place
+        self.count = lay.pieces(place.gpus, self.batch)
+        part = Part(
+            decoder=self.decoder, micro_batch=lay.micro_batch, seq=self.seq, tensor=lay.tensor,
+            sequence=lay.sequence, context=lay.context, expert=lay.expert, expert_tensor=lay.expert_tensor,
+        )  # fmt: skip
+        if self.decoder.layers < lay.pipeline * lay.chunks:
+            raise InputError(
+                f"{self.decoder.name}: {self.decoder.layers} layers for {lay.pipeline} × {lay.chunks} stages"
+            )
+        self.pieces = place.bench.pieces(part, self.recipe)
+        self.groups = Groups(
+            cluster=place.cluster, machine=place.machine, links=place.links, layout=lay, gpus=place.gpus
+        )  # fmt: skip
+        self.waits = Waits(
+            decoder=self.decoder, layout=lay, recipe=self.recipe, seq=self.seq, groups=self.groups, pieces=self.pieces
+        )  # fmt: skip
+
+    # --- a layer ---------------------------------------------------------------------------------------------
+
+    @property
+    def boundary_bytes(self) -> float:
+        """Of an activation between layers, all tokens of a tensor group."""
+        return self.waits.boundary_bytes
+
+    def sent_s(self, phase: Phase) -> dict[str, float]:
+        """What a layer waits for in its groups, by group."""
+        return self.waits.of(phase)
+
+    def progress(self, group: str, what: str, size_bytes: float) -> float:
+        """How fast kernels go beside a collective, over what they do alone."""
+        return self.waits.progress(group, what, size_bytes)
+
+    def layer(self, phase: Phase) -> float:
+        """Seconds of a layer, with what its groups send."""
+        return self._seconds(self.pieces.part("layer", phase)) + sum(self.sent_s(phase).values())
+
+    def _seconds(self, piece: Piece) -> float:
+        return max(piece.gpu_s, piece.cpu_s)
+
+    def head(self, phase: Phase) -> float:
+        """The last norm, the output's product and the loss, with the group's reductions."""
+        own = self._seconds(self.pieces.part("head", phase))
+        if self.layout.tensor == 1:
+            return own
+        what = "all-gather" if self.layout.sequence else "all-reduce"
+        if phase is Phase.BACKWARD:
+            return own + self.groups.seconds("tensor", "all-reduce", self.boundary_bytes)
+        small = 3 * self.groups.seconds("tensor", "all-reduce", self.boundary_bytes / self.decoder.hidden * 2)
+        return own + small + (self.groups.seconds("tensor", what, self.boundary_bytes) if self.layout.sequence else 0)
+
+    def embedding(self, phase: Phase) -> float:
+        """The embedding, with the sum over its parts."""
+        own = self._seconds(self.pieces.part("embedding", phase))
+        if self.layout.tensor == 1 or phase is Phase.BACKWARD:
+            return own
+        what = "reduce-scatter" if self.layout.sequence else "all-reduce"
+        return own + self.groups.seconds("tensor", what, self.boundary_bytes)
+
+    # --- stages ----------------------------------------------------------------------------------------------
+
+    def layers_of(self) -> list[int]:
+        """Layers of each stage, the first ones the larger."""
+        parts = self.layout.pipeline * self.layout.chunks
+        whole, rest = divmod(self.decoder.layers, parts)
+        return [whole + (k < rest) for k in range(parts)]
+
+    def stages(self) -> list[Stage]:
+        """What each stage takes for a micro-batch."""
+        forward, backward = (self.layer(phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
+        found = []
+        counts = self.layers_of()
+        for k, count in enumerate(counts):
+            f, b = count * forward, count * backward
+            if k == 0:
+                f, b = f + self.embedding(Phase.FORWARD), b + self.embedding(Phase.BACKWARD)
+            if k == len(counts) - 1:
+                f, b = f + self.head(Phase.FORWARD), b + self.head(Phase.BACKWARD)
+            found.append(Stage(forward_s=f, backward_s=b))
+        return found
+
+    def hop_s(self) -> float:
+        """An activation to the next stage; tensor groups send a part each."""
+        if self.layout.pipeline == 1:
+            return 0.0
+        return self.groups.seconds("pipe", "send-recv", self.boundary_bytes / self.layout.tensor)
+
+    # --- weights ---------------------------------------------------------------------------------------------
+
+    def numbers(self) -> tuple[int, int]:
+        """Of weights on the GPU that has the most of them: those of all copies, and of experts."""
+        counts, w = self.layers_of(), self.pieces.weights
+        lay = self.layout
+        per_gpu = [sum(counts[k :: lay.pipeline]) for k in range(lay.pipeline)]
+        found = []
+        for k, count in enumerate(per_gpu):
+            dense = count * w["layer"]
+            first, last = k == 0, k == lay.pipeline - 1
+            dense += w.get("embedding", 0) * first + w.get("head", 0) * last
+            if self.pieces.tied and last and not first:
+                dense += w.get("embedding", 0)
+            found.append((dense, count * self.pieces.expert_weights))
+        return max(found, key=sum)
+
+    @property
+    def replicas(self) -> int:
+        """GPUs with the same weights: copies, and the parts of a sequence."""
+        return self.layout.copies(self.place.gpus) * self.layout.context
+
+    # --- the step --------------------------------------------------------------------------------------------
+
+    def bound_s(self) -> float:
+        """A time that the step is never below."""
+        return least_s(self.stages(), self.count, self.layout.chunks)
+
+    def step(self) -> TrainingStep:
+        """All of it."""
+        if self.layout.gathers:
+            return self._gathered()
+        stages = self.stages()
+        run = pipelined(stages, self.count, self.layout.chunks, self.hop_s())
+        exposed = self._copies_s(stages)
+        optimizer_s = self._update_s()
+        layers, pieces = self.decoder.layers / self.layout.pipeline, self.count
+        sums = self._sums(layers * pieces)
+        found = {**sums, "bubble": run.total_s - run.busy_s, "copies": exposed, "optimizer": optimizer_s}
+        found["overhead"] = run.busy_s - sum(sums.values())
+        return self._result(found, run)
+
+    def _sums(self, layers: float) -> dict[str, float]:
+        """Seconds by cause: kernels by their terms, then groups. The ends' time is kernels' too."""
+        forward, backward = (self.pieces.part("layer", phase).gpu_s for phase in (Phase.FORWARD, Phase.BACKWARD))
+        ends = self.count * sum(
+            self.pieces.part(name, phase).gpu_s for name in ("embedding", "head")
+            for phase in (Phase.FORWARD, Phase.BACKWARD)
+        ) / (1 if self.layout.pipeline == 1 else 2)  # fmt: skip
+        whole = forward + backward
+        scale = (layers * whole + ends) / whole if whole else 0.0
+        found = {name: scale * seconds for name, seconds in self.pieces.terms.items()}
+        for phase in (Phase.FORWARD, Phase.BACKWARD):
+            for group, seconds in self.sent_s(phase).items():
+                found[group] = found.get(group, 0.0) + layers * seconds
+        return found
+
+    def _copies_s(self, stages: Sequence[Stage]) -> float:
+        """What the copies' gradients and weights make a step wait for."""
+        dense, experts = self.numbers()
+        lay = self.layout
+        shared = lay.sharding != "ddp"
+        gradient = 4 if self.recipe.main_gradients else 2
+        last = stages[0].backward_s
+        reduce_s, gather_s = 0.0, 0.0
+        for group, numbers in (("data", dense), ("expert data", experts)):
+            if not numbers:
+                continue
+            what = "reduce-scatter" if shared else "all-reduce"
+            reduce_s += self.groups.seconds(group, what, float(gradient * numbers))
+            gather_s += self.groups.seconds(group, "all-gather", 2.0 * numbers) if shared else 0.0
+        if not lay.overlap:
+            return reduce_s + gather_s
+        bucket = max(_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY * self.replicas)
+        tail = min(1.0, bucket / max(1, dense + experts))
+        hidden = [min((1 - tail) * s, way) for s, way in ((reduce_s, last), (gather_s, stages[0].forward_s))]
+        what = "reduce-scatter" if shared else "all-reduce"
+        contention = sum(hidden) * (1 - self.progress("data", what, float(gradient * dense)))
+        return reduce_s + gather_s - sum(hidden) + contention
+
+    def _update_s(self) -> float:
+        """The gradients' norm, and the optimizer on what a GPU has of the weights."""
+        dense, experts = self.numbers()
+        parts = self.replicas if self.layout.sharding != "ddp" else 1
+        own = dense / parts + experts / max(1, parts // self.layout.expert)
+        return update_s(own, self.recipe, self.place.machine, self.place.host)
+
+    def _gathered(self) -> TrainingStep:
+        """Layers that gather their weights, one after another."""
+        lay, w = self.layout, self.pieces.weights
+        layer = Stage(forward_s=self.layer(Phase.FORWARD), backward_s=self.layer(Phase.BACKWARD))
+        ends = Stage(
+            forward_s=self.embedding(Phase.FORWARD) + self.head(Phase.FORWARD),
+            backward_s=self.embedding(Phase.BACKWARD) + self.head(Phase.BACKWARD),
+        )  # fmt: skip
+        inside = "node" if lay.sharding == "hybrid" else "data"
+        first = w.get("embedding", 0) + w.get("head", 0)
+        sizes = [2.0 * first, *[2.0 * (w["layer"] + self.pieces.expert_weights)] * self.decoder.layers]
+        gather = [self.groups.seconds(inside, "all-gather", size) for size in sizes]
+        reduce = [self.groups.seconds(inside, "reduce-scatter", size) for size in sizes]
+        across = [
+            self.groups.seconds("across", "all-reduce", size / max(1, len(self.groups.members("node"))))
+            for size in sizes
+        ] if lay.sharding == "hybrid" else []  # fmt: skip
+        run = gathered(
+            [ends, *[layer] * self.decoder.layers], gather, reduce, pieces=self.count,
+            progress=self.progress(inside, "all-gather", sizes[-1]),
+            again=lay.sharding != "grad-op", across_s=across,
+        )  # fmt: skip
+        optimizer_s = self._update_s()
+        sums = self._sums(self.decoder.layers * self.count)
+        found = {**sums, "copies": run.exposed_s, "contention": run.contention_s, "optimizer": optimizer_s}
+        busy = run.total_s - run.exposed_s - run.contention_s
+        found["overhead"] = busy - sum(sums.values())
+        return self._result(found, Pipelined(total_s=run.total_s, busy_s=busy, under_way=(1,)))
+
+    def _result(self, terms: Mapping[str, float], run: Pipelined) -> TrainingStep:
+        spread = max([0.0, *self.groups.spreads.values()])
+        return TrainingStep(
+            decoder=self.decoder, layout=self.layout, recipe=self.recipe, cluster=self.place.cluster,
+            gpus=self.place.gpus, batch=self.batch, seq=self.seq, pieces=self.count,
+            terms=MappingProxyType(dict(terms)),
+            peak_flops=_peak(self.place.machine, self.recipe), deviation=math.hypot(self.pieces.deviation, 0.0),
+            link_deviation=spread, host_deviation=self.place.host.spread, stages=self.accounts(run.under_way),
+            executed_flop=self.decoder.layers * self.batch / self.layout.micro_batch * self.pieces.matrix_flop
+            * self.layout.tensor * self.layout.context,
+        )  # fmt: skip
+
+    def accounts(self, under_way: Sequence[int] = ()) -> tuple[Accounts, ...]:
+        """Peak memory of a GPU of each stage. under_way: micro-batches that it keeps, by its chunks."""
+        lay, counts = self.layout, self.layers_of()
+        if not under_way:
+            under_way = [min(self.count, lay.pipeline - k) * lay.chunks for k in range(lay.pipeline)]
+        held = Held(
+            decoder=self.decoder, layout=lay, recipe=self.recipe, pieces=self.pieces, replicas=self.replicas,
+            shards=len(self.groups.members("node")) if lay.sharding == "hybrid" else self.replicas,
+            tokens=lay.micro_batch * self.seq // lay.context, capacity=self.place.machine.device.dram.capacity,
+        )  # fmt: skip
+        return tuple(
+            accounts_of(held, k, sum(counts[k :: lay.pipeline]), under_way[k] if k < len(under_way) else 1)
+            for k in range(lay.pipeline)
+        )
+
+
+def _peak(machine: Machine, recipe: Recipe) -> float:
+    """FLOP/s of dense products, by the datasheet, in the format that is multiplied."""
+    peaks = machine.device.matrix_peak
+    word = "fp8" if recipe.fp8 else {"bfloat16": "bf16", "float16": "fp16"}.get(recipe.dtype.value, "fp32")
+    return float(next(peak for name, peak in peaks.items() if str(name) == word)) if word in map(str, peaks) else 0.0

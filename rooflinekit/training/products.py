@@ -1,0 +1,149 @@
+"""Products, norms and their gradients, as a framework runs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rooflinekit.ir.tensor import DType, TensorSpec
+from rooflinekit.training.recipe import Recipe
+from rooflinekit.training.sizes import Part
+from rooflinekit.training.tape import Tape
+
+
+@dataclass(slots=True, kw_only=True)
+class Products:
+    """What every sublayer needs."""
+
+    part: Part
+    recipe: Recipe
+    tape: Tape
+    _eight: dict[str, TensorSpec] = field(default_factory=dict)  # what has been made 8 bits, by its memory
+
+    @property
+    def main(self) -> DType | None:
+        """The format in which gradients are summed up; None for that of the weights."""
+        return DType.FLOAT32 if self.recipe.main_gradients else None
+
+    def linear(
+        self, x: TensorSpec, name: str, n: int, *, bias_in_kernel: bool = True, after_reduce: bool = False
+    ) -> TensorSpec:
+        """[tokens, k] → [tokens, n]. A bias is added by the product, or left to the kernel behind it.
+
+        after_reduce: the bias belongs behind a tensor group's reduction, where Megatron adds it with the residual.
+        """
+        tape, k = self.tape, int(x.shape[-1])
+        tokens = self.part.tokens if int(x.shape[0]) == self.part.rows else int(x.shape[0])
+        fused = self.recipe.fused
+        weight = tape.weight(f"{name}.weight", n, k, main=self.main)
+        bias = (tape.weight(f"{name}.bias", n, main=self.main),) if self.part.decoder.bias else ()
+        inside = bool(bias) and bias_in_kernel and not (fused and after_reduce)
+        flat = TensorSpec(name=f"{x.name}.flat", shape=(tokens, k), dtype=x.dtype, storage=x.memory)
+        if not fused:
+            tape.view(flat, tokens, k, calls=1)
+        turned = tape.view(weight, k, n)
+        y = self._product(flat, turned, tape.new(tokens, n), bias if inside else ())
+        if not fused:
+            tape.view(y, tokens, n)
+        tape.later(lambda: self._linear_back(x, flat, y, weight, bias if inside or not fused else (), name))
+        return y
+
+    def _linear_back(
+        self,
+        x: TensorSpec,
+        flat: TensorSpec,
+        y: TensorSpec,
+        weight: TensorSpec,
+        bias: tuple[TensorSpec, ...],
+        name: str,
+    ) -> None:
+        """Gradients of what was read and of the weight, in the order of autograd."""
+        tape, (n, k) = self.tape, tuple(map(int, weight.shape))
+        tokens = int(y.shape[0])
+        g = tape.gradient(y)
+        if not self.recipe.fused:
+            tape.view(g, tokens, n)
+        made = self._product(g, weight, tape.new(tokens, k))
+        self.weight_gradient(g, flat, weight, calls=2 if not self.recipe.fused else 1)
+        if bias:
+            self.bias_gradient(g)
+        if not self.recipe.fused:
+            tape.view(made, tokens, k, calls=3)
+        tape.give(x, TensorSpec(name=made.name, shape=x.shape, dtype=made.dtype, storage=made.memory))
+
+    def weight_gradient(self, g: TensorSpec, x: TensorSpec, weight: TensorSpec, *, calls: int = 1) -> None:
+        """[n, tokens] × [tokens, k], into the main gradient where there is one."""
+        tape, (tokens, n) = self.tape, tuple(map(int, g.shape))
+        target = tape.main[weight.name]
+        turned = tape.view(g, n, tokens, calls=calls)
+        if self.recipe.fp8:
+            turned, x = self.eight_bit(turned), self.eight_bit(x)
+        if self.recipe.fused and self.recipe.main_gradients and self.recipe.gradient_fusion:
+            tape.run("training.accumulated_mm", (turned, x, target), target)
+            return
+        if self.recipe.main_gradients:
+            made = TensorSpec(name=f"w{len(tape.ops)}", shape=target.shape, dtype=self.recipe.dtype)
+            tape.run("aten.add_", (target, tape.run("aten.mm", (turned, x), made)), target, alpha=1)
+            return
+        tape.run("aten.mm", (turned, x), target)
+        self.handed(target)
+
+    def bias_gradient(self, g: TensorSpec) -> None:
+        """The sum over tokens."""
+        tape, n = self.tape, int(g.shape[-1])
+        self.handed(tape.run("aten.sum", (g,), tape.new(1, n), dim=[0], keepdim=True), calls=2)
+
+    def handed(self, gradient: TensorSpec, calls: int = 1) -> None:
+        """What autograd's accumulation calls on a parameter's gradient, and launches nothing."""
+        if not self.recipe.fused:
+            self.tape.view(gradient, *map(int, gradient.shape), calls=calls)
+
+    def _product(
+        self, a: TensorSpec, b: TensorSpec, y: TensorSpec, bias: tuple[TensorSpec, ...] = ()
+    ) -> TensorSpec:  # fmt: skip
+        tape = self.tape
+        if self.recipe.fp8:
+            return tape.run("serving.scaled_mm", (self.eight_bit(a), self.eight_bit(b)), y)
+        if bias:
+            return tape.run("aten.addmm", (bias[0], a, b), y, beta=1, alpha=1)
+        return tape.run("aten.mm", (a, b), y)
+
+    def eight_bit(self, x: TensorSpec) -> TensorSpec:
+        """The same in 8 bits, with its transpose: made once by a kernel (Transformer Engine, `cast_transpose`)."""
+        tape, shape = self.tape, tuple(map(int, x.shape))
+        found = self._eight.get(x.memory)
+        if found is None:
+            size = shape[0] * shape[1]
+            both = TensorSpec(name=f"e{len(tape.ops)}", shape=(2, size), dtype=DType.FLOAT8_E4M3FN)
+            tape.pointwise((x,), both, vector=2)
+            found = self._eight[x.memory] = both
+        return TensorSpec(name=f"{found.name}.{shape[0]}", shape=shape, dtype=found.dtype, storage=found.memory)
+
+    def norm(self, x: TensorSpec, width: int) -> TensorSpec:
+        """Each row normalized."""
+        tape, rows = self.tape, int(x.shape[0])
+        layer = self.part.decoder.norm == "layer"
+        gain = tape.weight("weight", width, main=self.main)
+        shift = (tape.weight("bias", width, main=self.main),) if layer and self.part.decoder.bias else ()
+        statistic = tuple(tape.new(rows, 1, dtype=DType.FLOAT32) for _ in range(1 + layer))
+        statistic = tuple(
+            TensorSpec(name=f"{spec.name}.{k}s", shape=spec.shape, dtype=spec.dtype) for k, spec in enumerate(statistic)
+        )
+        given = {"weight": gain, "bias": shift[0] if shift else None, "normalized_shape": [width]}
+        kind = "aten.native_layer_norm" if layer else "aten._fused_rms_norm"
+        y = tape.new(rows, width)
+        tape.run(kind, (x, gain, *shift), y, *statistic, **given)
+
+        def back() -> None:
+            g = tape.gradient(y)
+            made = tape.new(rows, width)
+            sums = [tape.main[spec.name] for spec in (gain, *shift)]
+            mask = [True, True, True][: 2 + layer] if layer else [True, True]
+            tape.run(
+                f"{kind}_backward", (g, x, *statistic, gain, *shift), made, *sums, output_mask=mask, **given
+            )  # fmt: skip
+            tape.give(x, made)
+            for one in sums:
+                self.handed(one)
+
+        tape.later(back)
+        return y

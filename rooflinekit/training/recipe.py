@@ -1,0 +1,129 @@
+"""How a framework runs a decoder's training step: which kernels, in which formats, what is computed again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rooflinekit.errors import InputError, nearest
+from rooflinekit.ir.tensor import DType
+
+ATTENTIONS = ("flash", "flash-1", "unfused")
+RECOMPUTES = ("none", "selective", "full")
+KERNELS = ("eager", "fused")
+OPTIMIZERS = ("foreach", "fused")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What a framework does with a decoder, in words that its users know.
+
+    `kernels`: "eager" are PyTorch's own, "fused" those of Megatron and Transformer Engine: bias and activation in one,
+    bias, dropout and residual in another, a product's gradient added to the main gradient by the product itself.
+    `attention`: "flash", "flash-1" that of before July 2023, or "unfused" with its scores in memory. `dtype` of
+    products and activations; `fp8`: products of 8 bits. `main_gradients`: gradients are summed up in fp32. `master`:
+    the optimizer has fp32 weights beside those that are multiplied; without it these are the only ones. `autocast`: the
+    loss is computed in fp32 as autocast does it. `dropout`: there is some. `recompute`: "full" computes each layer's
+    forward again in backward, "selective" its attention alone. `optimizer`: Adam as PyTorch's multi-tensor kernels, or
+    as one.
+
+    `issue`: CPU time of a layer's ops, the framework's own Python between them included, over that of the ops alone.
+    `progress`: how fast kernels go beside the collectives of copies, over what they do alone; None for what the SMs and
+    bandwidth that these take leave (model/contention.py). `tensor_overlap`: a tensor group sends in pieces beside the
+    products before and behind (Transformer Engine's user buffers). `gradient_fusion`: the product that gives a weight's
+    gradient adds it to the main gradient, where kernels are fused.
+
+    Raises InputError for other words.
+    """
+
+    name: str = "recipe"
+    kernels: str = "eager"
+    attention: str = "flash"
+    dtype: DType = DType.BFLOAT16
+    fp8: bool = False
+    main_gradients: bool = False
+    master: bool = False
+    autocast: bool = False
+    dropout: bool = False
+    recompute: str = "none"
+    optimizer: str = "foreach"
+    issue: float = 1.0
+    progress: float | None = None
+    tensor_overlap: bool = False
+    gradient_fusion: bool = True
+
+    def __post_init__(self) -> None:
+        for field, words in (
+            ("kernels", KERNELS), ("attention", ATTENTIONS), ("recompute", RECOMPUTES), ("optimizer", OPTIMIZERS),
+        ):  # fmt: skip
+            if getattr(self, field) not in words:
+                near = nearest(str(getattr(self, field)), words)
+                raise InputError(f"recipe {field}: expected {' or '.join(words)}; got {getattr(self, field)!r}{near}")
+        if not isinstance(self.issue, int | float) or not 0 < self.issue < 1000:
+            raise InputError(f"recipe issue: expected a factor above 0, below 1000; got {self.issue!r}")
+        if not self.dtype.is_floating:
+            raise InputError(f"recipe dtype: expected a floating-point format; got {self.dtype}")
+
+    @property
+    def attention_factor(self) -> float:
+        """How many times as long attention takes as the kernels that constants were fitted on."""
+        return FIRST_FLASH if self.attention == "flash-1" else 1.0
+
+    @property
+    def fused(self) -> bool:
+        """Whether the kernels are Megatron's and Transformer Engine's."""
+        return self.kernels == "fused"
+
+    def with_changes(self, **changed: Any) -> Recipe:
+        """The same recipe with other words. Raises InputError for a field that there is not."""
+        known = list(self.__dataclass_fields__)
+        for name in changed:
+            if name not in known:
+                raise InputError(f"recipe: no field {name!r}{nearest(name, known)} (known: {', '.join(known)})")
+        return replace(self, **changed)
+
+
+#: How many times as long attention took before FlashAttention 2. Dao (2023), "FlashAttention-2", states 1.7 to 3.0 for
+#: FlashAttention 1 and 1.3 to 2.5 for its Triton form. Within that: fitted on whole steps of half of the MPT models of
+#: llm_foundry by hash; the other half gives 1.8 to 1.95 (benchmarks/clusters_accuracy.py --fit).
+FIRST_FLASH = 1.85
+#: CPU time of Megatron's layers over that of their ops alone: Python of autograd functions, TorchScript, generators'
+#: states around what is computed again. Fitted on whole steps of half of vtrain's models by hash, 5.9; the other half
+#: gives 5.9 too (the same command). Releases since are taken to be alike.
+MEGATRON_ISSUE = 5.9
+
+#: How fast kernels go beside the collectives of FSDP 1 as llm-foundry set it in 2023 (the next block's weights asked
+#: for after a block's backward, at most two gathered): whole steps on A100 take as long as their kernels and 0.9 to
+#: 1.15 of their collectives together, for every model, with and without checkpoints. Fitted on half of the models
+#: (benchmarks/clusters_accuracy.py --fit).
+FSDP_PROGRESS = 0.05
+
+#: By name. "pytorch": a module whose weights are all bf16, and AdamW. "mpt": llm-foundry's models under FSDP (weights
+#: gathered in bf16, fp32 shards). "megatron": Megatron Core with Transformer Engine. "nemo": the same as NeMo and
+#: Megatron Bridge tune it, with tensor groups that send beside products. "megatron-2023": Megatron-LM before flash
+#: attention, in fp16, with dropout and full recomputation.
+RECIPES = {
+    "pytorch": Recipe(name="pytorch"),
+    "mpt": Recipe(name="mpt", attention="flash-1", autocast=True, master=True, progress=FSDP_PROGRESS),
+    "megatron": Recipe(
+        name="megatron", kernels="fused", main_gradients=True, master=True, optimizer="fused",
+        issue=MEGATRON_ISSUE,
+    ),
+    "nemo": Recipe(
+        name="nemo", kernels="fused", main_gradients=True, master=True, optimizer="fused", issue=MEGATRON_ISSUE,
+        tensor_overlap=True,
+    ),
+    "megatron-2023": Recipe(
+        name="megatron-2023", kernels="fused", attention="unfused", dtype=DType.FLOAT16, main_gradients=True,
+        master=True, dropout=True, recompute="full", optimizer="fused", issue=MEGATRON_ISSUE,
+    ),
+}  # fmt: skip
+
+
+def recipe_of(word: str | Recipe) -> Recipe:
+    """The recipe of this name; or as it was given. Raises InputError for another name."""
+    if isinstance(word, Recipe):
+        return word
+    if word not in RECIPES:
+        raise InputError(f"recipe: expected {', '.join(RECIPES)}; got {word!r}{nearest(word, RECIPES)}")
+    return RECIPES[word]

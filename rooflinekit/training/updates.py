@@ -1,0 +1,50 @@
+"""The optimizer's step on a GPU's share of the weights, with the norm of the gradients before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from rooflinekit.cost.table import price_all
+from rooflinekit.hardware.host import Host
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Op, Phase
+from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.model.kernels import issues_of
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.roofline import time_kernels
+from rooflinekit.step.timeline import issue_cost_s
+from rooflinekit.training.graph import optimizer_ops
+from rooflinekit.training.recipe import Recipe
+
+#: Numbers for which the step is timed: traffic of the memory grows in proportion from there on.
+_TIMED = 2**26
+
+
+def update_s(numbers: float, recipe: Recipe, machine: Machine, host: Host) -> float:
+    """Seconds for so many weights: the gradients' norm, their clipping, and Adam."""
+    gpu_s, cpu_s = _timed(recipe)(machine, host)
+    return max(gpu_s * numbers / _TIMED, cpu_s)
+
+
+@lru_cache(maxsize=64)
+def _timed(recipe: Recipe) -> Callable[[Machine, Host], tuple[float, float]]:
+    wide = DType.FLOAT32 if recipe.main_gradients or recipe.autocast else recipe.dtype
+    weight = TensorSpec(name="w", shape=(_TIMED,), dtype=recipe.dtype, role=Role.WEIGHT)
+    gradient = TensorSpec(name="g", shape=(_TIMED,), dtype=wide, role=Role.GRADIENT)
+    norm = TensorSpec(name="norm", shape=(), dtype=wide)
+    ops = [
+        Op(name="norm", kind="aten._foreach_norm", phase=Phase.OPTIMIZER, inputs=(gradient,), outputs=(norm,)),
+        Op(name="clip", kind="aten._foreach_mul_", phase=Phase.OPTIMIZER, inputs=(gradient,), outputs=(gradient,)),
+        *optimizer_ops((weight,), (gradient,), recipe),
+    ]
+    graph = Graph(
+        name="optimizer", mode="training", inputs=(), weights=(weight,), outputs=(), priced=price_all(ops)
+    )  # fmt: skip
+    issues = issues_of(graph)
+
+    def timed(machine: Machine, host: Host) -> tuple[float, float]:
+        timings = time_kernels([kernel for issue in issues for kernel in issue.kernels], machine)
+        return sum(t.total_s for t in timings), sum(issue_cost_s(issue, host) for issue in issues) + host.step
+
+    return timed

@@ -1,0 +1,121 @@
+"""Requests that come at a rate, played by hand."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflinekit.errors import CapacityError
+from rooflinekit.serving.batch_times import Chunk
+from rooflinekit.serving.replay import Played, replay
+from rooflinekit.serving.settings import Engine
+from rooflinekit.serving.traffic import Request
+
+SERIAL = Engine(host="serial", step_tokens=100)
+
+
+def step_s(chunks: Sequence[Chunk], sequences: int, context: float) -> float:
+    """A token of a prompt takes 2 s, going on 1 s, both at once their sum."""
+    del context
+    return 2 * sum(chunk.tokens for chunk in chunks) + (sequences > 0)
+
+
+def play(*requests: tuple[float, int, int], engine: Engine = SERIAL, cache: float = 1000, cached: int = 0) -> Played:
+    log = [Request(arrival_s=at, input=given, output=answer, cached=cached) for at, given, answer in requests]
+    return replay(log, step_s, engine, cache)
+
+
+def test_a_request_alone_never_waits() -> None:
+    # read from 3 to 13, then three tokens a second apart
+    (one,) = play((3, 5, 4)).answers
+    assert (one.queue_s, one.ttft_s, one.tpot_s, one.e2e_s) == (0, 10, 1, 13)
+
+
+def test_what_is_cached_is_not_read() -> None:
+    assert play((0, 5, 4), cached=3).answers[0].ttft_s == 4
+
+
+def test_a_second_request_waits_for_the_step_under_way() -> None:
+    # The first: 0 to 10, tokens at 10, 11, 12. The second comes at 11.5, is seen at 12, beside the first read until 23.
+    first, second = play((0, 5, 20), (11.5, 5, 2)).answers
+    assert second.scheduled_s == 12
+    assert second.queue_s == pytest.approx(0.5)
+    assert second.first_s == 23
+    assert second.last_s == 24
+    # 20 tokens: at 10, 11, 12, 23, and 16 more
+    assert first.last_s == 39
+
+
+def test_an_engine_that_schedules_ahead_sees_it_a_step_later() -> None:
+    engine = Engine(step_tokens=100)
+    late = replay([Request(arrival_s=0, input=5, output=20), Request(arrival_s=11.5, input=5, output=2)], step_s,
+                  engine, 1000)  # fmt: skip
+    # the step from 12 to 13 was scheduled at 11
+    assert late.answers[1].scheduled_s == 13
+
+
+def test_prompts_are_cut_where_the_tokens_of_a_step_end() -> None:
+    # 4 tokens a step: 4 of the first in 8 s, then its last and 3 of the second in 8 s, then the second's last 2 beside
+    # the first in 5 s
+    played = play((0, 5, 3), (0, 5, 1), engine=Engine(host="serial", step_tokens=4))
+    assert [answer.first_s for answer in played.answers] == [16, 21]
+    whole = play((0, 5, 3), (0, 5, 1), engine=Engine(host="serial", step_tokens=4, chunks=False))
+    assert [answer.first_s for answer in whole.answers] == [10, 21]
+
+
+def test_prompts_before_answers() -> None:
+    # at 10 the first has its token; the second came at 5 and is read alone from 10 to 20
+    played = play((0, 5, 3), (5, 5, 3), engine=Engine(host="serial", step_tokens=100, policy="prefill-first"))
+    assert [answer.first_s for answer in played.answers] == [10, 20]
+    assert [answer.last_s for answer in played.answers] == [22, 22]
+    # between tokens: 10 to 21 once, else a second
+    assert dict(played.gaps) == {1: 3, 11: 1}
+
+
+def test_sequences_beyond_the_most_wait() -> None:
+    played = play((0, 1, 3), (0, 1, 3), engine=Engine(host="serial", step_tokens=100, sequences=1))
+    # read from 0 to 2, tokens at 2, 3, 4; the second from 4 to 6
+    assert [answer.first_s for answer in played.answers] == [2, 6]
+
+
+def test_where_the_cache_is_full_the_last_one_is_read_again() -> None:
+    # 12 tokens of cache. Both prompts of 4 are read from 0 to 16, first tokens then; two more tokens each fill the
+    # cache: 2 · (4 + 2) = 12. The second goes and the first has its fourth and fifth token at 19 and 20. Then the
+    # second is read again, 4 + 3 tokens in 14 s, with its fourth token at 34, and its fifth at 35.
+    played = play((0, 4, 5), (0, 4, 5), cache=12)
+    first, second = played.answers
+    assert (first.first_s, first.last_s) == (16, 20)
+    assert (second.first_s, second.last_s, second.preempted) == (16, 35, 1)
+    assert (played.preemptions, played.peak_cache) == (1, 1.0)
+    # with room for all its tokens set aside, the second waits, and nothing is read twice
+    whole = play((0, 4, 5), (0, 4, 5), cache=12, engine=Engine(host="serial", step_tokens=100, reserve="whole"))
+    assert [answer.first_s for answer in whole.answers] == [8, 8 + 4 + 8]
+    assert whole.preemptions == 0
+
+
+def test_a_request_larger_than_the_cache() -> None:
+    with pytest.raises(CapacityError, match=r"^a request of 5 tokens in and 8 out does not fit a cache of 12 tokens"):
+        play((0, 5, 8), cache=12)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 300), st.integers(1, 9), st.integers(1, 20)), min_size=1, max_size=15),
+    st.sampled_from(["mixed", "prefill-first"]), st.sampled_from(["serial", "overlapped"]),
+    st.sampled_from(["grow", "whole"]), st.booleans(), st.integers(1, 30), st.integers(29, 90), st.integers(1, 5),
+)  # fmt: skip
+def test_every_token_is_given_once(requests, policy, host, reserve, chunks, step_tokens, cache, sequences) -> None:
+    engine = Engine(policy=policy, host=host, reserve=reserve, chunks=chunks, step_tokens=step_tokens,
+                    sequences=sequences)  # fmt: skip
+    log = [Request(arrival_s=at, input=given, output=answer) for at, given, answer in sorted(requests)]
+    played = replay(log, step_s, engine, cache)
+    assert len(played.answers) == len(log)
+    for answer in played.answers:
+        assert answer.request.arrival_s <= answer.scheduled_s < answer.first_s <= answer.last_s
+        # no faster than by itself: 2 s a token in, 1 s a further token
+        assert answer.ttft_s >= 2 * answer.request.input - 1e-9
+        assert answer.last_s - answer.first_s >= answer.request.output - 1 - 1e-9
+    assert sum(times for _, times in played.gaps) == sum(answer.request.output - 1 for answer in played.answers)
+    assert played.peak_cache <= 1
+    if reserve == "whole":
+        assert played.preemptions == 0

@@ -1,0 +1,102 @@
+"""A decoder's training step described by its dimensions, against the module that it describes."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import rooflinekit as rk
+from rooflinekit.errors import InputError
+from rooflinekit.training.recipe import recipe_of
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, s, h = x.shape
+        split = self.qkv(self.norm_1(x)).split(h, dim=2)
+        q, k, v = (one.view(b, s, self.heads, -1).transpose(1, 2) for one in split)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.output(y.transpose(1, 2).reshape(b, s, h))
+        return x + self.down(functional.gelu(self.up(self.norm_2(x))))
+
+
+class Gpt(nn.Module):
+    def __init__(self, layers: int, width: int, heads: int, vocab: int, seq: int) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocab, width), nn.Embedding(seq, width)
+        self.layers = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
+LAYERS, WIDTH, HEADS, VOCAB, SEQ, BATCH = 2, 1024, 16, 32000, 1024, 8
+GPT = rk.Decoder(
+    name="gpt", layers=LAYERS, hidden=WIDTH, heads=HEADS, kv_heads=HEADS, head_dim=WIDTH // HEADS, ffn=4 * WIDTH,
+    vocab=VOCAB, gated=False, norm="layer", bias=True, positions="learned", tied=True,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def traced() -> rk.Graph:
+    model = Gpt(LAYERS, WIDTH, HEADS, VOCAB, SEQ).to(torch.bfloat16)
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(logits.flatten(0, 1), torch.zeros(BATCH * SEQ, dtype=torch.long))
+
+    ids = rk.Input(BATCH, SEQ, dtype="int64")
+    return rk.trace(model, ids, mode="training", loss=loss, optimizer=torch.optim.AdamW)
+
+
+def test_traced_and_described_agree(traced: rk.Graph) -> None:
+    described = rk.training_graph(GPT, batch=BATCH, seq=SEQ)
+    assert described.parameters == traced.parameters
+    assert described.matrix_flop == traced.matrix_flop
+    for gpu in ("nvidia-a100-sxm4-80gb", "nvidia-h100-sxm5-80gb"):
+        a, b = rk.predict(traced, gpu=gpu), rk.predict(described, gpu=gpu)
+        assert b.total_s == pytest.approx(a.total_s, rel=0.02)
+        assert b.memory.peak_bytes == pytest.approx(a.memory.peak_bytes, rel=0.02)
+
+
+def test_matrix_flop_by_hand() -> None:
+    described = rk.training_graph(GPT, batch=BATCH, seq=SEQ)
+    tokens = BATCH * SEQ
+    products = LAYERS * 12 * WIDTH**2 + VOCAB * WIDTH  # numbers that multiply each token
+    # causal: s·(s+1)/2 pairs, of head_dim multiply-adds; 2 products forward, 5 backward
+    attention = LAYERS * 7 * 2 * BATCH * (SEQ * (SEQ + 1) // 2) * WIDTH
+    assert described.matrix_flop == 6 * products * tokens + attention
+
+
+def test_full_recomputation_adds_the_layers_forward() -> None:
+    plain = rk.training_graph(GPT, batch=BATCH, seq=SEQ)
+    full = rk.training_graph(GPT, batch=BATCH, seq=SEQ, recipe=recipe_of("pytorch").with_changes(recompute="full"))
+    forward = LAYERS * (2 * 12 * WIDTH**2 * BATCH * SEQ + 2 * 2 * BATCH * (SEQ * (SEQ + 1) // 2) * WIDTH)
+    assert full.matrix_flop - plain.matrix_flop == forward
+
+
+@pytest.mark.parametrize("recipe", ["mpt", "megatron", "megatron-2023", "nemo"])
+def test_every_recipe_has_the_same_products(recipe: str) -> None:
+    chosen = recipe_of(recipe).with_changes(recompute="none", attention="flash")
+    assert (
+        rk.training_graph(GPT, batch=1, seq=SEQ, recipe=chosen).matrix_flop
+        == rk.training_graph(GPT, batch=1, seq=SEQ).matrix_flop
+    )
+
+
+def test_words_that_are_no_recipe() -> None:
+    with pytest.raises(InputError, match="expected pytorch, mpt, megatron, nemo, megatron-2023; got 'megatorn'"):
+        rk.training_graph(GPT, batch=1, seq=64, recipe="megatorn")
+    with pytest.raises(InputError, match="recipe attention: expected flash or flash-1 or unfused; got 'flsh'"):
+        rk.Recipe(attention="flsh")
