@@ -315,8 +315,10 @@ class _Replay:
             self.used -= sequence.own
         else:
             sequence = self.running[next(reversed(self.running))]
-            sequence.given += self.leave(sequence)
-            sequence.answer.last_s = self.last_decode_s
+            grown = self.leave(sequence)
+            sequence.given += grown
+            # Without a decoding step since it began its last token is the one that its prompt gave: the last to join.
+            sequence.answer.last_s = self.last_decode_s if grown else self.joined_s.pop()
             sequence.answer.preempted += 1
         cached = sequence.answer.request.cached
         sequence.to_read = sequence.answer.request.input + sequence.given - cached
