@@ -95,8 +95,8 @@ def test_where_the_cache_is_full_the_last_one_is_read_again() -> None:
 
 
 def test_a_sequence_that_has_to_go_before_its_second_token() -> None:
-    # prompts of 1 and 4 fill 5 tokens: the first's second token has no room, so the second goes at 10, as soon as it has
-    # its first token, and is read anew when the first has all its three, 1 s apart: 5 tokens in 10 s
+    # prompts of 1 and 4 fill 5 tokens: the first's second token has no room, so the second goes at 10, as soon as it
+    # has its first token, and is read anew when the first has all its three, 1 s apart: 5 tokens in 10 s
     played = play((0, 1, 3), (0, 4, 2), cache=6)
     first, second = played.answers
     assert (first.first_s, second.first_s) == (10, 10)
