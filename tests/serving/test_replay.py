@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflinekit.errors import CapacityError
+from rooflinekit.serving.answers import Played
 from rooflinekit.serving.batch_times import Chunk
-from rooflinekit.serving.replay import Played, replay
+from rooflinekit.serving.replay import replay
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.traffic import Request
 
