@@ -95,6 +95,14 @@ def test_every_recipe_has_the_same_products(recipe: str) -> None:
     )
 
 
+def test_eight_bits_are_as_many_products_and_fewer_bytes() -> None:
+    plain = rk.training_graph(GPT, batch=1, seq=SEQ, recipe="megatron")
+    eight = rk.training_graph(GPT, batch=1, seq=SEQ, recipe=recipe_of("megatron").with_changes(fp8=True))
+    assert eight.matrix_flop == plain.matrix_flop
+    times = [rk.predict(graph, gpu="nvidia-h100-sxm5-80gb").total_s for graph in (plain, eight)]
+    assert times[1] < times[0]
+
+
 def test_words_that_are_no_recipe() -> None:
     with pytest.raises(InputError, match="expected pytorch, mpt, megatron, nemo, megatron-2023; got 'megatorn'"):
         rk.training_graph(GPT, batch=1, seq=64, recipe="megatorn")
