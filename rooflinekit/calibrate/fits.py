@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rooflinekit.calibrate.constants import CONSTANTS
+from rooflinekit.calibrate.energy_fits import load_power
 from rooflinekit.calibrate.fit_file import FitFile, check_ranges, read_fit, spreads_in, write_constants
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware.device import Device
@@ -87,6 +88,7 @@ def _over_priors(nearest: _File | None, own: _File | None) -> Calibration:
         spreads=spreads_in(spreads),
         measured=frozenset(own.spreads) if own else frozenset(),
         correlations=MappingProxyType(shared.correlations),
+        power=load_power(),
     )
 
 

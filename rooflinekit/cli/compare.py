@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 def compare(
     workload: Workload,
     target: TargetArgument,
-    sort: Annotated[str, typer.Option(help="time, per-dollar, per-watt, share-of-peak or price")] = "time",
+    sort: Annotated[str, typer.Option(help="time, per-dollar, per-watt, share-of-peak, price or energy")] = "time",
     vendor: Annotated[str | None, typer.Option(help="without --gpu: only GPUs of this vendor")] = None,
     architecture: Annotated[
         str | None, typer.Option(help="without --gpu: only of this architecture or compute capability")
@@ -51,7 +51,7 @@ def compare(
 
     check_sort(sort)
     rows = list_rows(kind="gpu", vendor=vendor, architecture=architecture, memory_min=memory_min)
-    gpus = workload.gpus or tuple(row.device.name for row in rows if not row.device.draft)
+    gpus = workload.gpus or tuple(row.device.name for row in rows if not (row.device.draft or row.device.caution))
     machines, host, execution = replace(workload, gpus=gpus).setting()
     check_gpus(machines)
     evidence, place = (None, "") if measured is None else read_evidence(measured, measured_on)

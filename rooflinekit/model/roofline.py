@@ -23,7 +23,8 @@ from rooflinekit.model.convolution_forms import runs
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine, Rate
 from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
-from rooflinekit.model.tiling import CAUSES, Rates
+from rooflinekit.model.tile_rates import Rates
+from rooflinekit.model.tiling import CAUSES
 from rooflinekit.model.utilization import fill
 from rooflinekit.model.work import WEIGHT, Floats, Work
 
@@ -145,6 +146,7 @@ class Timing:
     causes_s: tuple[float, ...] = ()  # what each of utilization.CAUSES adds to `compute_s`
     note: str = ""  # what was assumed, such as an emulated format
     overlap: float = math.inf  # exponent of the norm that joins arithmetic and traffic
+    unlimited: Timing | None = None  # the same at the clock that the board gives by itself, where a limit lowers it
 
     @property
     def total_s(self) -> float:
