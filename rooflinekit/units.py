@@ -1,6 +1,6 @@
 """Quantities as text, with their units: "4.8 TB/s" and 4.8e12.
 
-Inside the program every number is a float in base units (s, byte, flop, Hz, W and their quotients). Text with a unit
+Inside the program every number is a float in base units (s, byte, flop, Hz, W, J and their quotients). Text with a unit
 beside the number is what people write in files and read in tables, and only this module knows prefixes. The table of
 units is closed: an unknown symbol is an error, never a guess. `G` is 10**9, `Gi` is 2**30.
 """
@@ -44,13 +44,14 @@ _UNITS = {
     "s": _Unit(symbols=("s",), example="5 µs", large=False, small=True),
     "Hz": _Unit(symbols=("Hz",), example="1.5 GHz"),
     "W": _Unit(symbols=("W",), example="300 W", small=True),
+    "J": _Unit(symbols=("J",), example="40 J", small=True),
 }
 
 
 def parse_quantity(text: str, unit: str) -> float:
     """The number that `text` states, in base units.
 
-    `unit` is one of "byte", "byte/s", "bit", "bit/s", "flop", "flop/s", "flop/byte", "s", "Hz", "W".
+    `unit` is one of "byte", "byte/s", "bit", "bit/s", "flop", "flop/s", "flop/byte", "s", "Hz", "W", "J".
     Raises UnitError for a number without a unit, another or an unknown unit, and a negative or infinite number.
 
     >>> parse_quantity("4.8 TB/s", "byte/s")

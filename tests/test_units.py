@@ -131,7 +131,7 @@ def test_message_stays_short() -> None:
 def test_unknown_unit_names_the_known_ones() -> None:
     with pytest.raises(UnitError) as caught:
         parse_quantity("1 m", "metre")
-    expected = "unknown unit 'metre'; the units are byte, byte/s, bit, bit/s, flop, flop/s, flop/byte, s, Hz, W"
+    expected = "unknown unit 'metre'; the units are byte, byte/s, bit, bit/s, flop, flop/s, flop/byte, s, Hz, W, J"
     assert str(caught.value) == expected
 
 

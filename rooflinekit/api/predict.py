@@ -24,9 +24,11 @@ from rooflinekit.ir.origin import Origin, autocast_format
 from rooflinekit.ir.release import Release
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.ir.tensor import DType
+from rooflinekit.model.clocks import limited
 from rooflinekit.model.machine import Calibration, Machine
 from rooflinekit.step.execution import Backend, Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:
     from rooflinekit.study.compare.gpus import GpuComparison
@@ -174,6 +176,8 @@ def predict(
     mode: Mode = "inference",
     burst: bool = False,
     constants: str | Path | Calibration | None = None,
+    power_limit: str | float | None = None,
+    sm_clock: str | float | None = None,
     **options: Any,
 ) -> Prediction:
     """How long one step takes on a GPU, and why.
@@ -184,10 +188,11 @@ def predict(
     burst: a single step on a cool GPU, over before the board's power lowers the clock (a second or so); by default the
         rate is what the power sustains.
     constants: a fit of this GPU, such as `rooflinekit calibrate` writes, in the place of the shipped one.
+    power_limit, sm_clock: limits below the board's own, as text ("250 W", "1.2 GHz") or in W and Hz.
     options: a number for each named size; with a model also the options of `trace`.
 
     Raises what `trace` and `load_device` raise, FormatError for arithmetic that the GPU does not have, and SpecError
-    for a fit that cannot be read, or is of another device.
+    for a fit that cannot be read, or is of another device; InputError for a limit that the board cannot hold.
     """
     if not isinstance(workload, Graph):
         check_keywords(workload, options, predict, trace, sizes=open_names((inputs, options)))
@@ -201,7 +206,13 @@ def predict(
     else:
         graph = _traced_at(workload, inputs, mode, options)
     machine = Machine.of(device, _constants(constants, device), burst=burst)
+    machine = limited(machine, power_w=in_base(power_limit, "W"), clock=in_base(sm_clock, "Hz"))
     return predict_graph(graph, machine, host_of(host), execution_of(execution))
+
+
+def in_base(given: str | float | None, unit: str) -> float | None:
+    """A quantity as text, or a number in base units as it is. Raises UnitError for a text that is none."""
+    return parse_quantity(given, unit) if isinstance(given, str) else given
 
 
 def compare_gpus(
@@ -222,7 +233,7 @@ def compare_gpus(
     workload: a traced Graph; or a model, followed by its inputs.
     gpus: names, aliases, paths of specifications, or Devices; by default every shipped GPU that is no draft, and that
         PyTorch sees as one device.
-    sort: "time", "per-dollar" (launch price), "per-watt", "share-of-peak" or "price".
+    sort: "time", "per-dollar" (launch price), "per-watt" (the board's limit), "share-of-peak", "price" or "energy".
     measured, measured_on: a step that was timed on one GPU, on which all predictions then rest; see `transfer`.
     options: a number for each named size; with a model also the options of `trace`.
 

@@ -46,6 +46,7 @@ def sweep(
     execution: Execution | Backend | Sequence[Execution | Backend] = "eager",
     mode: Mode | None = None,
     zip: Together = None,
+    power_limits: Sequence[str | float] | None = None,
     memory: Memory = True,
     executor: Executor | None = None,
     workers: int | None = None,
@@ -55,15 +56,17 @@ def sweep(
     """Many predictions at once, as a DataFrame or in a file; each is what `predict` says.
 
     workload: a Graph, or a model followed by its inputs, or several of them by name: one row a model, GPU, execution
-        and combination of sizes, with total_s, its 90 % interval low_s to high_s, gpu_s, cpu_s, regime, throughput (of
-        the size named batch, a second), fits and peak_bytes. Or a DataFrame of ops as in a campaign (columns op, dtype
-        and the sizes): the same with a column of seconds a GPU, the time of the op's kernels as a profiler sees it.
+        and combination of sizes, with total_s, its 90 % interval low_s to high_s, gpu_s, cpu_s, regime, energy_j,
+        power_w (NaN where not known), throughput (of the size named batch, a second), fits and peak_bytes. Or a
+        DataFrame of ops as in a campaign (columns op, dtype and the sizes): the same with a column of seconds a GPU,
+        the time of the op's kernels as a profiler sees it.
     gpus: names, aliases, paths of specifications, or Devices. execution: one, or a list.
     clusters: names, files or records, in the place of gpus: rows are training steps on several devices as `parallel`
         predicts them, one for each of `strategies` (DDP by default) and `savers`, with communication_s and exposed_s,
         and `problem` where the step cannot be cut that way. gpus then says how many devices take part, e.g. [1, 2, 4].
     mode: "training" on clusters, else "inference" by default. host: by default a usual server, or the cluster's.
     zip: names of sizes that vary together, the first values of each, then the second, e.g. ("batch", "seq").
+    power_limits: of the GPUs, each a row of its own, such as ["200 W", "250 W"].
     memory: whether there are columns of it, or ("peak") peak_bytes alone: following the allocator, which `fits` takes
         where it is not plain, can be most of a large sweep's time.
     executor: any `concurrent.futures.Executor`; or workers: how many processes. By default large sweeps take all cores.
@@ -80,7 +83,7 @@ def sweep(
     from rooflinekit.study.sweep.file import check_out
 
     sweep_run.check_workers(executor, workers)
-    places = Places(gpus, clusters, strategies, savers, split, host, execution)
+    places = Places(gpus, clusters, strategies, savers, split, host, execution, power_limits)
     places.check()
     if isinstance(workload, pd.DataFrame):
         if clusters is not None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rooflinekit.api.predict import execution_of, host_of, machines_of
+from rooflinekit.api.predict import execution_of, host_of, in_base, machines_of
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_cluster, members_of
 from rooflinekit.ir.graph import Graph
+from rooflinekit.model.clocks import limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Backend, Execution, check_release
+from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
     from rooflinekit.strategies.records import Savers, Strategy
@@ -41,9 +43,16 @@ class Places:
     split: str
     host: str | Path | Host | None
     execution: Execution | Backend | Sequence[Execution | Backend]
+    power_limits: Sequence[str | float] | None = None
 
     def check(self) -> None:
         """Raises InputError for what does not go together, before the slow part."""
+        if isinstance(self.power_limits, str | float | int) or (
+            self.power_limits is not None and not self.power_limits
+        ):
+            raise InputError(f"power_limits: expected a list, such as ['200 W', '250 W']; got {self.power_limits!r}")
+        if self.clusters is not None and self.power_limits is not None:
+            raise InputError("power_limits: belong to gpus=[…]; leave clusters out")
         if self.clusters is not None:
             from rooflinekit.study.sweep.teams import check_on_clusters, cluster_axes
 
@@ -61,9 +70,12 @@ class Places:
 
     @cached_property
     def machines(self) -> tuple[Machine, ...]:
-        """The GPUs, where they are these and no clusters."""
+        """The GPUs, where they are these and no clusters; each under each limit of power, with that in its name."""
         gpus: Any = self.gpus
-        return machines_of(gpus)
+        found = machines_of(gpus)
+        if self.power_limits is None:
+            return found
+        return tuple(_held(machine, in_base(watts, "W")) for machine in found for watts in self.power_limits)
 
     @property
     def executions(self) -> list[Execution]:
@@ -97,6 +109,11 @@ class Places:
             strategies=self.strategies, savers=self.savers, split=self.split, host=self.host, memory=memory,
             together=together,
         )  # fmt: skip
+
+
+def _held(machine: Machine, watts: float | None) -> Machine:
+    held = limited(machine, power_w=watts)
+    return replace(held, name=f"{machine.name} at {format_quantity(watts or 0.0, 'W')}")
 
 
 def swept(

@@ -18,6 +18,7 @@ from rooflinekit.cli import (
     clusters,
     collective,
     compare,
+    cost,
     crossover,
     devices,
     explain,
@@ -27,6 +28,7 @@ from rooflinekit.cli import (
     measure,
     parallel,
     plot,
+    power,
     predict,
     profile,
     report,
@@ -34,6 +36,7 @@ from rooflinekit.cli import (
     serve,
     specs,
     sweep,
+    train,
     transfer,
 )
 from rooflinekit.errors import DeviceWarning, RooflinekitError
@@ -66,8 +69,8 @@ def program(
 
 
 for _part in (
-    predict, explain, plot, report, crossover, profile, compare, transfer, advise, sweep, search, parallel, fit_into,
-    collective, serve, measure, calibrate, campaign, fit, devices, clusters, specs, check,
+    predict, explain, plot, report, crossover, profile, compare, transfer, advise, sweep, search, power, cost,
+    parallel, fit_into, train, collective, serve, measure, calibrate, campaign, fit, devices, clusters, specs, check,
 ):  # fmt: skip
     _part.register(app)
 

@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 def compare(
     workload: Workload,
     target: TargetArgument,
-    sort: Annotated[str, typer.Option(help="time, per-dollar, per-watt, share-of-peak or price")] = "time",
+    sort: Annotated[str, typer.Option(help="time, per-dollar, per-watt, share-of-peak, price or energy")] = "time",
     vendor: Annotated[str | None, typer.Option(help="without --gpu: only GPUs of this vendor")] = None,
     architecture: Annotated[
         str | None, typer.Option(help="without --gpu: only of this architecture or compute capability")

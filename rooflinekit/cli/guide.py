@@ -10,8 +10,8 @@ from typer.core import TyperCommand, TyperGroup
 #: Every command, under its question. A test holds the first lines of their docstrings to what fits beside the names.
 GROUPS = {
     "Predict and explain": ("predict", "explain", "plot", "report", "crossover", "profile"),
-    "Choose": ("compare", "transfer", "advise", "sweep", "search"),
-    "Many GPUs and serving": ("parallel", "fit-into", "collective", "serve"),
+    "Choose": ("compare", "transfer", "advise", "sweep", "search", "power", "cost"),
+    "Many GPUs and serving": ("parallel", "fit-into", "train", "collective", "serve"),
     "Measure and calibrate": ("measure", "calibrate", "campaign", "fit"),
     "Hardware": ("devices", "clusters", "specs", "check"),
 }

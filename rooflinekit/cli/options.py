@@ -56,6 +56,7 @@ DOCUMENTS = {
     "clusters": 1,
     "collective": 1,
     "compare": 1,
+    "cost": 1,
     "crossover": 1,
     "device": 1,
     "devices": 1,
@@ -66,6 +67,7 @@ DOCUMENTS = {
     "measure": 1,
     "own-fit": 1,
     "parallel": 1,
+    "power": 1,
     "predict": 1,
     "profile": 1,
     "search": 1,
@@ -74,6 +76,7 @@ DOCUMENTS = {
     "serve-rates": 1,
     "specs": 1,
     "sweep": 1,
+    "train": 1,
     "transfer": 1,
 }
 

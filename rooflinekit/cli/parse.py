@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.errors import InputError, SizeError, nearest
+from rooflinekit.errors import InputError, SizeError, UnitError, nearest
+from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:
     from rooflinekit.ir.inputs import Input
@@ -54,6 +55,24 @@ def assumed_of(assigned: Sequence[str]) -> dict[str, float | bool]:
                 "nms=1000 or any=true"
             )
     return found
+
+
+def limits_of(power: str | None, clock: str | None) -> dict[str, float]:
+    """What `--power-limit` and `--sm-clock` say, in W and Hz.
+
+    >>> limits_of("250W", "1.2 GHz")
+    {'power_w': 250.0, 'clock': 1200000000.0}
+    """
+    given = (("--power-limit", "power_w", power, "W"), ("--sm-clock", "clock", clock, "Hz"))
+    return {name: quantity_of(option, text, unit) for option, name, text, unit in given if text is not None}
+
+
+def quantity_of(option: str, text: str, unit: str) -> float:
+    """A quantity that an option gives, in its base unit. Raises InputError for anything else."""
+    try:
+        return parse_quantity(text, unit)
+    except UnitError as error:
+        raise InputError(f"{option} {text!r}: {error}") from error
 
 
 def sizes_of(

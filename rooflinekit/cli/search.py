@@ -32,7 +32,10 @@ def search(
     strategy: StrategyOption = None,
     zip: ZipOption = None,
     minimize: Annotated[
-        str | None, typer.Option(help="time of a step, dollars (launch price by throughput), memory or price")
+        str | None,
+        typer.Option(
+            help="time of a step, dollars (launch price by throughput), memory, price, energy or cost of a sample"
+        ),
     ] = None,
     maximize: Annotated[str | None, typer.Option(help="throughput, which is the default")] = None,
     require: Annotated[

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooflinekit.cli.options import DraftOption, gpu_names, host_names, progress_line
-from rooflinekit.cli.parse import assumed_of, check_word, inputs_of, loss_of, optimizer_of, size_lists_of, sizes_of
+from rooflinekit.cli.parse import (
+    assumed_of,
+    check_word,
+    inputs_of,
+    limits_of,
+    loss_of,
+    optimizer_of,
+    size_lists_of,
+    sizes_of,
+)
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,6 +61,7 @@ class Workload:
     cache: bool = True  # whether traces are kept between commands
     sought: tuple[str, ...] = ()  # sizes that the command looks for, and that nobody gave
     lists: dict[str, Sequence[int]] = field(default_factory=dict)  # in the place of `sizes`, where each may have many
+    limits: dict[str, float] = field(default_factory=dict)  # of model.clocks.limited
 
     @property
     def named_host(self) -> str | None:
@@ -75,6 +85,7 @@ class Workload:
         """The GPUs with their constants, the host, and how it runs."""
         from rooflinekit.calibrate.fits import fits_for
         from rooflinekit.hardware.specs import load_device, load_host
+        from rooflinekit.model.clocks import limited
         from rooflinekit.model.machine import Machine
         from rooflinekit.step.execution import Execution, check_release
 
@@ -83,7 +94,7 @@ class Workload:
         devices, host = [load_device(gpu, allow_draft=self.allow_draft) for gpu in self.gpus], load_host(self.host)
         fits = fits_for(devices, self.constants)
         machines = [Machine.of(device, fit, burst=self.burst) for device, fit in zip(devices, fits, strict=True)]
-        return machines, host, execution
+        return [limited(machine, **self.limits) for machine in machines], host, execution
 
     def trace(self, *targets: str, sizes_open: bool = False) -> list[Graph]:
         """Each target's graph at the sizes given, traced once; with `sizes_open` for all sizes."""
@@ -163,6 +174,12 @@ def _workload(
     burst: Annotated[
         bool, typer.Option("--burst", help="one step on a cool GPU, before the board's power lowers the clock")
     ] = False,
+    power_limit: Annotated[
+        str | None, typer.Option(metavar="WATTS", help="below the board's own, such as '250 W' (docs/energy.md)")
+    ] = None,
+    sm_clock: Annotated[
+        str | None, typer.Option(metavar="CLOCK", help="the highest that the SMs may have, such as '1.2 GHz'")
+    ] = None,
     constants: Annotated[
         Path | None, typer.Option(metavar="FILE", help="a fit of the GPU, such as `calibrate` writes")
     ] = None,
@@ -241,6 +258,7 @@ def _workload(
         constants=constants,
         allow_draft=allow_draft,
         cache=cache,
+        limits=limits_of(power_limit, sm_clock),
         options={
             "mode": mode,
             "dtype": dtype,

@@ -33,6 +33,18 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PowerConstants:
+    """Constants of `model.energy`, the same for all GPUs."""
+
+    constants: Mapping[str, Constant]
+    spread: float  # standard deviation of ln(measured / predicted) of a step's mean watts
+
+    def value(self, name: str) -> float:
+        """The constant `name`, in its unit."""
+        return self.constants[name].value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Constants of a GPU: fitted on measurements of it, or those of an unmeasured GPU."""
 
@@ -43,6 +55,7 @@ class Calibration:
     correlations: Mapping[str, float] = field(
         default_factory=lambda: MappingProxyType({})
     )  # "a, b" → of constants that were fitted together
+    power: PowerConstants | None = None  # of what is drawn; None where nothing is known of it
 
     def value(self, name: str) -> float:
         """The constant `name`, in its unit."""
@@ -87,6 +100,8 @@ class Machine:
     values: Mapping[str, float]  # of the constants
     burst: bool = False  # whether it is over before the board's power or heat lower the clock
     calls: float = float("inf")  # of each kernel in a row, after a rest: at first the board runs above its power limit
+    power_limit: float | None = None  # watts, below the board's own; see model.clocks
+    clock_limit: float | None = None  # Hz, below the boost
 
     @classmethod
     def of(cls, device: Device, constants: Calibration, *, burst: bool = False) -> Machine:
@@ -97,6 +112,11 @@ class Machine:
     def with_values(self, values: Mapping[str, float]) -> Machine:
         """The machine with other values of its constants: what a fit tries."""
         return replace(self, values=values)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether watts or the clock are limited below what the board does by itself."""
+        return self.power_limit is not None or self.clock_limit is not None
 
     @property
     def sm_count(self) -> int:

@@ -60,11 +60,16 @@ def levels(kernels: Sequence[Kernel], memory_s: Sequence[float], machine: Machin
     """
     if not kernels:
         return []
-    work = work_of(kernels)
+    dram, both = passed_bytes(work_of(kernels), np.asarray(memory_s), machine)
+    return [(float(a), float(b)) for a, b in zip(dram, both, strict=True)]
+
+
+def passed_bytes(work: Work, memory_s: Floats, machine: Machine) -> tuple[Floats, Floats]:
+    """The bytes of each kernel that pass DRAM, and those that pass the L2, told from its seconds of traffic."""
     cached = work.links * cached_bytes(work, machine)
-    dram = (np.asarray(memory_s) - cached / cache_bandwidth(work, machine)) * sustained_bandwidth(work, machine)
+    dram = (memory_s - cached / cache_bandwidth(work, machine)) * sustained_bandwidth(work, machine)
     dram = np.maximum(dram, 0.0)
-    return [(float(a), float(b)) for a, b in zip(dram, dram + cached, strict=True)]
+    return dram, dram + cached
 
 
 def sustained_bandwidth(work: Work, machine: Machine) -> Floats:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.points import Column, Number, Points, values_of
+from rooflinekit.model.clocks import limited_times
 from rooflinekit.model.columns import work_of
 from rooflinekit.model.families import residuals_of, stated_family
 from rooflinekit.model.kernel import Kernel
@@ -26,6 +27,7 @@ class PointTimes:
 
     kernel_s: Floats  # [distinct kernels, points] time on the device
     gpu_s: Floats  # of all kernels together
+    energy_j: Floats | None  # of all kernels, beside the idling board's; None where nothing is known of it
     compute_s: Floats  # of it at the roof of arithmetic: the parts of `Timing.parts`
     memory_s: Floats  # of it waiting for traffic
     latency_s: Floats  # of it at neither roof
@@ -55,14 +57,17 @@ class PointKernels:
         work, owner, shape = self._work(tuple(_choice(kernel, machine) for kernel in self._distinct))
         points, count = self._points.count, len(self._distinct)
         found = time_work(work, machine, causes=1)
+        found, drawn_w = limited_times(work, found, machine)
         exposed = exposed_share(found.compute_s, found.busy_s, machine.values["overlap"])
         at_roof_s, traffic_s = exposed * (found.ideal_s + found.causes_s[0]), found.busy_s - exposed * found.compute_s
         total, at_roof, traffic = (
             column.reshape(len(owner), points) for column in (found.total_s, at_roof_s, traffic_s)
         )
         weight = np.array([self._counts[i] for i in owner], dtype=float)
+        drawn_j = np.zeros((0, points)) if drawn_w is None else drawn_w.reshape(len(owner), points) * total
         if len(owner) > count:
             runs = _fastest(total, owner)
+            drawn_j = np.where(runs, drawn_j, 0.0) if drawn_w is not None else drawn_j
             total, at_roof, traffic = (np.where(runs, column, 0.0) for column in (total, at_roof, traffic))
         gpu_s, compute_s, memory_s = weight @ total, weight @ at_roof, weight @ traffic
         belongs = np.zeros((len(self._heads), len(owner)))
@@ -77,6 +82,7 @@ class PointKernels:
         return PointTimes(
             kernel_s=np.add.reduceat(total, np.searchsorted(owner, np.arange(count))) if count else total,
             gpu_s=gpu_s,
+            energy_j=None if drawn_w is None else weight @ drawn_j,
             compute_s=compute_s,
             memory_s=memory_s,
             latency_s=gpu_s - compute_s - memory_s,

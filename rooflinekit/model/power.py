@@ -53,14 +53,28 @@ def _products_a_clock(device: Device) -> float:
 
 def power_limit(device: Device, values: Mapping[str, float], math: Math, *, engine: bool) -> float:
     """FLOP/s that the board's power sustains; infinite where power or process are not stated."""
-    node = node_nm(device)
-    if device.board_power is None or node is None:
+    watts = board_share(device)
+    if watts is None or node_nm(device) is None:
         return float("inf")
+    return float((1 - values["idle_share"]) * watts / flop_energy(device, values, math, engine=engine))
+
+
+def board_share(device: Device) -> float | None:
+    """Watts of the board that are this device's; None where none are stated."""
+    return None if device.board_power is None else device.board_power / device.devices_per_board
+
+
+def flop_energy(device: Device, values: Mapping[str, float], math: Math, *, engine: bool) -> float:
+    """Joules of a FLOP that sustained products cost a board at its limit, all that comes with them included."""
     if engine and math in _HALVINGS:
         energy = values["matrix_energy"] * values["eight_bit_energy"] ** _HALVINGS[math]
         energy *= (_REFERENCE_SIZE / _products_a_clock(device)) ** values["energy_size_exponent"]
     else:
         energy = values["lanes_energy"] * _OF_FP32.get(math, 1.0)
-    energy *= (node / _REFERENCE_NM) ** values["energy_node_exponent"]
-    share_of_board = device.board_power / device.devices_per_board
-    return float((1 - values["idle_share"]) * share_of_board / energy)
+    return float(energy * process(device, values))
+
+
+def process(device: Device, values: Mapping[str, float]) -> float:
+    """Energy of switching in the device's process, of that in 16 nm; 1 where the process is not stated."""
+    node = node_nm(device)
+    return 1.0 if node is None else (node / _REFERENCE_NM) ** values["energy_node_exponent"]

@@ -146,6 +146,7 @@ class Timing:
     causes_s: tuple[float, ...] = ()  # what each of utilization.CAUSES adds to `compute_s`
     note: str = ""  # what was assumed, such as an emulated format
     overlap: float = math.inf  # exponent of the norm that joins arithmetic and traffic
+    unlimited: Timing | None = None  # the same at the clock that the board gives by itself, where a limit lowers it
 
     @property
     def total_s(self) -> float:

@@ -16,17 +16,22 @@ if TYPE_CHECKING:
 KERNEL_TERMS = ("ideal", "underuse", "memory", "launch", "overhead")
 
 
-def grouped(spans: Sequence[Span], total_s: float, name: str, key: Callable[[Timing], str]) -> pd.DataFrame:
+def grouped(
+    spans: Sequence[Span], total_s: float, name: str, key: Callable[[Timing], str], joules: Sequence[float] = ()
+) -> pd.DataFrame:
     """One row a group of kernels, the longest first; `total_s` includes the GPU's waits before them.
+
+    joules: of each kernel and the wait before it, for a column `energy_j`.
 
     What belongs to no kernel stands in none: copies of inputs before the first, synchronization after the last.
     """
     import pandas as pd
 
     rows: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for span in spans:
+    for i, span in enumerate(spans):
         timing = span.timing
         row = rows[key(timing)]
+        row["energy_j"] += joules[i] if joules else 0.0
         row["kernels"] += 1
         row["total_s"] += timing.total_s + span.waited_s
         row["gpu_s"] += timing.total_s
@@ -36,6 +41,7 @@ def grouped(spans: Sequence[Span], total_s: float, name: str, key: Callable[[Tim
         row["flop"] += float(timing.kernel.cost.flop)
         row["bytes"] += float(timing.kernel.cost.bytes)
     columns = ["kernels", "total_s", "gpu_s", *(f"{term}_s" for term in KERNEL_TERMS), "flop", "bytes"]
+    columns += ["energy_j"] if joules else []
     table = pd.DataFrame.from_dict(rows, orient="index", columns=columns).astype({"kernels": int})
     table.insert(1, "share", table["total_s"] / total_s if total_s else 0.0)
     table.index.name = name

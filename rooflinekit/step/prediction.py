@@ -16,6 +16,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
+from rooflinekit.model.clocks import under_limits
 from rooflinekit.model.families import residuals_of
 from rooflinekit.model.fusion import assumptions_of
 from rooflinekit.model.machine import Machine
@@ -23,12 +24,14 @@ from rooflinekit.model.roofline import Bound, Timing, time_kernels
 from rooflinekit.model.tiling import CAUSES
 from rooflinekit.step.bounds import bounds, host_note
 from rooflinekit.step.breakdown import KERNEL_TERMS, grouped
+from rooflinekit.step.energy import StepEnergy, energy_of, limit_note
 from rooflinekit.step.entry import as_run, entry_of, issues_for, issuing, unrecorded
 from rooflinekit.step.execution import Execution, check_release
 from rooflinekit.step.feed import feed_of
 from rooflinekit.step.memory import MemoryUse, memory_of
 from rooflinekit.step.report import document, lines, notebook_table
 from rooflinekit.step.timeline import Span, Timeline, schedule
+from rooflinekit.step.utilization import utilization
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -121,6 +124,20 @@ class Prediction:
                 found[name] += seconds
         return {name: found[name] for name in UNDERUSE}
 
+    @cached_property
+    def _utilization(self) -> tuple[float, float]:
+        return utilization(self.timings, self.machine.device, self.total_s)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP utilization: matrix FLOP that the model asks for / (time · peak of their format)."""
+        return self._utilization[0]
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOP utilization: the same with what is computed again."""
+        return self._utilization[1]
+
     @property
     def total_s(self) -> float:
         """Wall time of the step."""
@@ -159,7 +176,8 @@ class Prediction:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was assumed, each once: emulated formats, kernels not measured on this GPU, memory that does not fit."""
-        found = dict.fromkeys((*self.assumptions, *(timing.note for timing in self.timings if timing.note)))
+        limit = limit_note(self.machine)
+        found = dict.fromkeys((*limit, *self.assumptions, *(timing.note for timing in self.timings if timing.note)))
         if caution := self.machine.device.caution:
             found[caution] = None
         if unmeasured := self._unmeasured():
@@ -213,6 +231,23 @@ class Prediction:
         )  # fmt: skip
         return float(low), float(high)
 
+    # --- energy ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def energy(self) -> StepEnergy | None:
+        """Joules and watts of the GPU, by part; None where its specification states no power or no process."""
+        return energy_of(self.spans, self.total_s, self.machine)
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules that the GPU takes for the step, its waits included; None where `energy` is."""
+        return None if self.energy is None else self.energy.joules
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean watts of the GPU over the step; None where `energy` is."""
+        return None if self.energy is None else self.energy.mean_w
+
     # --- tables ------------------------------------------------------------------------------------------------
 
     def by_module(self, depth: int | None = None) -> pd.DataFrame:
@@ -237,7 +272,8 @@ class Prediction:
         return self._grouped("kernel", lambda timing: timing.kernel.name)
 
     def _grouped(self, name: str, key: Callable[[Timing], str]) -> pd.DataFrame:
-        return grouped(self.spans, self.total_s, name, key)
+        joules = () if self.energy is None else self.energy.spans_j
+        return grouped(self.spans, self.total_s, name, key, joules)
 
     def compare(self, **variants: Any) -> pd.DataFrame:
         """The same step in other ways: a row each, with its speed-up and what it removes.
@@ -292,7 +328,7 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
     if key not in graph.memo:  # with the issues, so that their id stays theirs
         graph.memo[key] = issues, [kernel for issue in issues for kernel in issue.kernels], {}
     _, kernels, memo = graph.memo[key]
-    timed = iter(time_kernels(kernels, launched, memo))
+    timed = iter(under_limits(time_kernels(kernels, launched, memo), launched))
     timings = [tuple(islice(timed, len(issue.kernels))) for issue in issues]
     return Prediction(
         graph=graph,

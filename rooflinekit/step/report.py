@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from rooflinekit.step.prediction import Prediction
 
 _MODULES = 10  # in a notebook
+_LEVEL = 0.9
 
 
 def document(p: Prediction) -> dict[str, Any]:
     """Everything but the kernels, ready for JSON."""
-    low, high = p.interval(0.9)
+    low, high = p.interval(_LEVEL)
     return {
         "model": p.graph_name,
         "mode": p.mode,
@@ -37,8 +38,13 @@ def document(p: Prediction) -> dict[str, Any]:
         "cpu_s": p.cpu_s,
         "regime": p.regime,
         "shares": dict(p.shares),
+        "energy": None if p.energy is None else p.energy.to_dict(p.interval(_LEVEL)),
+        "power_limit_w": p.machine.power_limit,
+        "clock_limit_hz": p.machine.clock_limit,
         "terms": p.terms(),
         "underuse": p.underuse(),
+        "mfu": p.mfu,
+        "hfu": p.hfu,
         "flop": p.flop,
         "bytes": p.bytes,
         "kernels": p.launched,
@@ -83,11 +89,20 @@ def lines(p: Prediction) -> list[str]:
         f"GPU busy {format_quantity(p.gpu_s, 's')}, CPU issuing {format_quantity(p.cpu_s, 's')}, "
         f"{p.launched} kernels, peak memory "
         f"{format_quantity(p.memory.peak_bytes, 'byte', binary=True)}",
+        *([] if p.energy is None else [f"energy: {_energy(p)}"]),
         f"terms: {terms}",
         f"counts: {p.coverage}",
         *(f"chain: {sentence}" for sentence in chain_sentences(p)),
         *(f"note: {note}" for note in p.notes),
     ]
+
+
+def _energy(p: Prediction) -> str:
+    assert p.energy is not None
+    low, high = p.energy.interval(p.interval(_LEVEL), _LEVEL)
+    shown = [format_quantity(joules, "J") for joules in (p.energy.joules, low, high)]
+    parts = ", ".join(f"{name} {j / p.energy.joules:.0%}" for name, j in p.energy.parts_j.items())
+    return f"{shown[0]} ({shown[1]} to {shown[2]}), {format_quantity(p.energy.mean_w, 'W')} on average: {parts}"
 
 
 def table_rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]:
@@ -116,7 +131,18 @@ def table_rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]
         ("traffic", [format_quantity(p.bytes, "byte") for p in predictions]),
         ("peak memory", [_memory(p) for p in predictions]),
     ]
+    if any(p.energy for p in predictions):
+        rows += [(label, [_of_energy(p, name, unit) for p in predictions]) for label, name, unit in _ENERGY_ROWS]
+    if any(p.mode == "training" for p in predictions):
+        rows.append(("MFU = matrix FLOP / (time · peak)", [f"{p.mfu:.1%}" for p in predictions]))
     return rows
+
+
+_ENERGY_ROWS = (("energy of a step", "joules", "J"), ("  mean power", "mean_w", "W"), ("  peak power", "peak_w", "W"))
+
+
+def _of_energy(p: Prediction, name: str, unit: str) -> str:
+    return "–" if p.energy is None else format_quantity(getattr(p.energy, name), unit)
 
 
 def _memory(prediction: Prediction) -> str:

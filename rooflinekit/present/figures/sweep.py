@@ -36,7 +36,9 @@ from rooflinekit.units import format_quantity
 if TYPE_CHECKING:
     import pandas as pd
 
-_FOUND = ("total_s", "low_s", "high_s", "gpu_s", "cpu_s", "regime", "throughput", "fits", "peak_bytes")
+_FOUND = (
+    "total_s", "low_s", "high_s", "gpu_s", "cpu_s", "regime", "energy_j", "power_w", "throughput", "fits", "peak_bytes",
+)  # fmt: skip
 _NEEDED = ("total_s", "low_s", "high_s", "regime")
 _STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 

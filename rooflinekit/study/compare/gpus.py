@@ -31,6 +31,7 @@ SORTS = {
     "per-watt": ("per_watt", True),
     "share-of-peak": ("share_of_peak", True),
     "price": ("price_usd", False),
+    "energy": ("per_joule", True),
 }
 
 
@@ -84,13 +85,14 @@ class GpuComparison:
         total_s, low_s, high_s: of a step, with its 90 % interval. throughput: samples (or steps, see `counted`) a
         second. fits, peak_bytes, memory_bytes. share_of_peak: the share of the step that its FLOP take at the
         datasheet's peak. regime. peak_flop_per_s: stated, of the format that it mostly computes in. per_dollar:
-        throughput by the launch price; per_watt: by the board's power, so samples a joule; NaN where the
-        specification does not say, and both for a device's part where several share a board.
+        throughput by the launch price; per_watt: by the board's power; per_joule: by drawn_w, the mean watts that the
+        step is predicted to draw. NaN where the specification does not say, and the former two for a device's part
+        where several share a board.
         """
         import pandas as pd
 
         found = pd.DataFrame(list(self.rows)).set_index("gpu")
-        numbers = ["price_usd", "power_w", "per_dollar", "per_watt"]
+        numbers = ["price_usd", "power_w", "per_dollar", "per_watt", "drawn_w", "per_joule"]
         return found.astype(dict.fromkeys(numbers, float))
 
     @cached_property
@@ -263,6 +265,8 @@ def _row(p: Prediction, peak: float) -> dict[str, Any]:
         "power_w": power,
         "per_dollar": None if price is None else throughput / price,
         "per_watt": None if power is None else throughput / power,
+        "drawn_w": p.power_w,
+        "per_joule": None if p.power_w is None else throughput / p.power_w,
     }
 
 

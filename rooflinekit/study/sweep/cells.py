@@ -18,6 +18,13 @@ _READ: tuple[tuple[str, tuple[str, ...], Callable[[_Row], str]], ...] = (
     ("90 % interval", ("low_s", "high_s"), lambda row: f"{_seconds(row['low_s'])} to {_seconds(row['high_s'])}"),
     ("GPU busy", ("gpu_s",), lambda row: _seconds(row["gpu_s"])),
     ("CPU issuing", ("cpu_s",), lambda row: _seconds(row["cpu_s"])),
+    (
+        "power",
+        ("power_w",),
+        lambda row: "–" if row["power_w"] != row["power_w"] else format_quantity(row["power_w"], "W"),
+    ),
+    ("J/step", ("energy_j",), lambda row: _number(row["energy_j"])),
+    ("J/sample", ("joules",), lambda row: _number(row["joules"])),
     ("regime", ("regime",), lambda row: _text(row["regime"])),
     ("samples/s", ("throughput",), lambda row: _number(row["throughput"])),
     ("memory", ("peak_bytes",), lambda row: _memory(row)),

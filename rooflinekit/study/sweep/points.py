@@ -25,6 +25,7 @@ from rooflinekit.ir.apart import parts
 from rooflinekit.ir.graph import Graph, map_graph
 from rooflinekit.ir.points import Column, Points, TooLargeError, values_of
 from rooflinekit.ir.sizes import Size
+from rooflinekit.model.energy import PowerLaw
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.point_times import PointKernels, PointTimes
 from rooflinekit.step.bounds import bounds
@@ -81,6 +82,7 @@ def unknown_points(
     """The columns of `predict_points` where nothing is known, and `problem`, which says why."""
     count = len(next(iter(sizes.values()))) if sizes else 1
     table: Table = {name: np.full(count, np.nan) for name in ("total_s", "low_s", "high_s", "gpu_s", "cpu_s")}
+    table |= {name: np.full(count, np.nan) for name in ("energy_j", "power_w")}
     table["regime"] = np.full(count, NO_REGIME, dtype=np.int8)
     if _BATCH in sizes or graph.sizes.get(_BATCH):
         table["throughput"] = np.full(count, np.nan)
@@ -93,7 +95,8 @@ def unknown_points(
 def predict_points(
     graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, NDArray[np.int64]], *, memory: Memory = True
 ) -> list[Table]:
-    """For each setting a table: total_s, low_s, high_s, gpu_s, cpu_s, regime, throughput, fits, peak_bytes.
+    """For each setting a table: total_s, low_s, high_s, gpu_s, cpu_s, regime, energy_j, power_w, throughput, fits,
+    peak_bytes.
 
     sizes: for each open size its values, columns of one length. The times' interval is that of 90 %; `throughput` is
     there where a size is named batch. `memory`: whether the last two are there, or ("peak") the last alone.
@@ -203,6 +206,12 @@ class _Step:
             "cpu_s": cpu_s,
             "regime": np.argmax(parts / total_s, axis=0).astype(np.int8),
         }
+        law = PowerLaw.of(machine)
+        if times.energy_j is not None and law is not None:
+            table["energy_j"] = times.energy_j + law.idle_w * total_s
+            table["power_w"] = np.divide(table["energy_j"], total_s, out=np.zeros_like(total_s), where=total_s > 0)
+        else:
+            table["energy_j"], table["power_w"] = (np.full(total_s.shape, np.nan) for _ in range(2))
         batch = self.points.sizes.get(_BATCH, self.graph.sizes.get(_BATCH) or None)
         if batch is not None:
             table["throughput"] = np.broadcast_to(batch / total_s, total_s.shape)
@@ -257,6 +266,7 @@ def _one_by_one(graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, i
             "total_s": p.total_s, "low_s": low, "high_s": high, "gpu_s": p.gpu_s, "cpu_s": p.cpu_s,
             "regime": REGIMES.index(p.regime),
         }  # fmt: skip
+        row["energy_j"], row["power_w"] = ((math.nan if v is None else v) for v in (p.energy_j, p.power_w))
         if _BATCH in p.sizes:
             row["throughput"] = p.sizes[_BATCH] / p.total_s if p.total_s else math.inf
         if memory:

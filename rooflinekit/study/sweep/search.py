@@ -26,7 +26,10 @@ from rooflinekit.study.sweep.points import REGIMES
 from rooflinekit.study.sweep.requirements import Requirement, requirements_of
 
 #: What can be had least of, and what most of, with its column.
-LEAST = {"time": "total_s", "dollars": "dollars", "memory": "peak_bytes", "price": "price"}
+LEAST = {
+    "time": "total_s", "dollars": "dollars", "memory": "peak_bytes", "price": "price", "energy": "joules",
+    "cost": "cost",
+}  # fmt: skip
 MOST = {"throughput": "throughput"}
 GOALS = LEAST | MOST
 ENUMERATED = 200_000  # predictions, up to which all are made
@@ -34,8 +37,10 @@ ENUMERATED_EACH = 2_000  # the same of steps on several devices, which take tent
 
 _POPULATION, _GENERATIONS = 64, 24
 _TRIED = 32  # configurations at a time whose blocks are followed through the allocator
+_OF_ONE = {"energy", "joules", "power_w"}  # goals and columns
 _FAR = 1e6  # of the goal, for what meets nothing: far from all that does
 
+_HOUR_S = 3600.0
 _Columns = dict[str, NDArray[Any]]
 
 
@@ -102,16 +107,23 @@ class Found:
 def search_plan(plan: Plan, goal: str, require: Iterable[str], prices: Mapping[str, float] | None = None) -> Found:
     """The configuration of a sweep that is best by a goal, among those that fit and meet the requirements.
 
-    goal: the least "time", "dollars" (launch price by throughput), "memory" or "price", or the most "throughput".
-    prices: dollars of one device, by any of its names, in the place of its launch price. Raises InputError for another
+    goal: the least "time", "dollars" (launch price by throughput), "memory", "price", "energy" (joules of a sample) or
+    "cost" (of a sample, where `prices` are those of an hour), or the most "throughput". prices: dollars of one device,
+    by any of its names, in the place of its launch price. Raises InputError for another
     goal, for a requirement that cannot be read, for the price of a device that is not there, and for a goal in dollars
     where no price is known.
     """
     if goal not in GOALS:
         raise InputError(f"goal {goal!r}: expected {' or '.join(map(repr, GOALS))}{nearest(goal, GOALS)}")
     asked = requirements_of(require, tuple(plan.grid.lists))
-    priced = goal in ("dollars", "price") or any(r.column in ("dollars", "price") for r in asked)
+    money = {"dollars", "price", "cost"}
+    priced = goal in money or any(r.column in money for r in asked)
     each = _prices(plan, prices or {})
+    if goal == "cost" or any(r.column == "cost" for r in asked):  # what a GPU was sold for is no price of an hour
+        hourly = named_prices(prices or {}, (device for case in plan.cases for device in case.setting.devices))
+        each = {name: hourly.get(name) for name in each}
+    if any(isinstance(case.setting, Team) for case in plan.cases) and {goal, *(r.column for r in asked)} & _OF_ONE:
+        raise InputError("energy and power are known of steps on one device, not of a cluster: leave out either")
     unpriced = [name for name, price in each.items() if priced and price is None]
     cases = [case for case in plan.cases if not {device.name for device in case.setting.devices} & {*unpriced}]
     if not cases:
@@ -228,6 +240,8 @@ def _predicted(case: Case, price: float, sizes: Mapping[str, NDArray[np.int64]])
     table.setdefault("throughput", 1 / table["total_s"])
     table["price"] = np.full(count, price)
     table["dollars"] = table["price"] / table["throughput"]
+    table["cost"] = table["dollars"] / _HOUR_S
+    table["joules"] = table.get("power_w", np.full(count, np.nan)) / table["throughput"]
     return {**{name: np.asarray(values) for name, values in sizes.items()}, **table}
 
 
@@ -275,12 +289,12 @@ def _fits(case: Case, columns: _Columns, some: NDArray[np.int64]) -> NDArray[np.
     return table["fits"] if sizes else np.repeat(table["fits"], len(some))
 
 
-_SHOWN = ("total_s", "low_s", "high_s", "throughput", "peak_bytes", "price", "dollars")
+_SHOWN = ("total_s", "low_s", "high_s", "throughput", "peak_bytes", "price", "dollars", "power_w", "joules")
 
 
 def _row(case: Case, columns: _Columns, i: int) -> dict[str, Any]:
     sizes = {name: int(columns[name][i]) for name in case.graph.dims}
-    numbers = {name: columns[name][i].item() for name in _SHOWN}
+    numbers = {name: columns[name][i].item() for name in _SHOWN if name in columns}
     regime = {"regime": REGIMES[int(columns["regime"][i])]} if "regime" in columns else {}
     return {**case.labels, **case.graph.sizes, **sizes, **numbers, **regime}
 

@@ -52,7 +52,9 @@ def test_the_order_and_its_reasons(graph: rk.Graph) -> None:
         assert pair.certain == (pair.faster.interval(0.9)[1] < pair.slower.interval(0.9)[0])
 
 
-@pytest.mark.parametrize(("sort", "column"), [("per-dollar", "per_dollar"), ("per-watt", "per_watt")])
+@pytest.mark.parametrize(
+    ("sort", "column"), [("per-dollar", "per_dollar"), ("per-watt", "per_watt"), ("energy", "per_joule")]
+)
 def test_sorting_puts_the_best_first_and_the_unknown_last(graph: rk.Graph, sort: str, column: str) -> None:
     values = rk.compare_gpus(graph, gpus=[*GPUS, "nvidia-rtx-4090"], batch=32, sort=sort).table[column]
     known = values.dropna()
@@ -175,7 +177,10 @@ def test_by_default_every_gpu_that_is_no_draft(graph: rk.Graph) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sort": "tiem"}, "sort 'tiem': expected one of time, per-dollar, per-watt, share-of-peak, price; did you"),
+        (
+            {"sort": "tiem"},
+            "sort 'tiem': expected one of time, per-dollar, per-watt, share-of-peak, price, energy; did you",
+        ),
         ({"gpus": []}, "gpus: expected a list of names, paths or Devices; got []"),
         ({"gpus": ["nvidia-l4", "L4"]}, "gpus: 'nvidia-l4' is given twice"),
     ],

@@ -14,7 +14,7 @@ from rooflinekit.step.prediction import Prediction
 
 def levels_of(timings: Sequence[Timing], machine: Machine) -> dict[int, tuple[float, float]]:
     """Bytes that each kernel moves at DRAM and at the L2, by `id` of its timing."""
-    found = levels([t.kernel for t in timings], [t.memory_s for t in timings], machine)
+    found = levels([t.kernel for t in timings], [(t.unlimited or t).memory_s for t in timings], machine)
     return {id(timing): pair for timing, pair in zip(timings, found, strict=True)}
 
 

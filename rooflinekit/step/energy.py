@@ -1,0 +1,128 @@
+"""What a step draws: joules of its kernels and of the GPU's waits, mean and peak watts, and how sure they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from rooflinekit.model.clocks import clocks
+from rooflinekit.model.energy import PARTS, Load, PowerLaw, drawn_j
+from rooflinekit.model.machine import Machine
+from rooflinekit.step.timeline import Span
+from rooflinekit.units import format_quantity
+
+_LEVEL = 0.9
+_SAMPLED_S = 0.02  # over which boards average what they report: a shorter kernel's power is seen with its neighbours'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnergy:
+    """Joules and watts of one GPU over one step; without host, fans and supply."""
+
+    total_s: float
+    idle_w: float
+    parts_j: Mapping[str, float]  # idle, clocks, cache, dram, arithmetic; they add up
+    spans_j: tuple[float, ...]  # of each kernel, with the wait before it
+    peak_w: float  # highest mean over 20 ms
+    board_w: float  # its limit
+    spread: float  # standard deviation of ln(watts)
+
+    @property
+    def joules(self) -> float:
+        """Of the whole step."""
+        return sum(self.parts_j.values())
+
+    @property
+    def mean_w(self) -> float:
+        """Over the whole step; idle for a step of no time."""
+        return self.joules / self.total_s if self.total_s else self.idle_w
+
+    def power_interval(self, level: float = _LEVEL) -> tuple[float, float]:
+        """Bounds in watts that hold the true mean with this probability; never below idling, nor above the board.
+
+        Raises ValueError for a level outside (0, 1).
+        """
+        factor = math.exp(_deviations(level) * self.spread)
+        low, high = self.mean_w / factor, self.mean_w * factor
+        return min(max(low, 0.8 * self.idle_w), self.mean_w), max(min(high, self.board_w), self.mean_w)
+
+    def interval(self, time_interval: tuple[float, float], level: float = _LEVEL) -> tuple[float, float]:
+        """Bounds in joules likewise, from those of the step's time: watts and seconds are off on their own."""
+        _deviations(level)
+        if not self.joules:
+            return 0.0, 0.0
+        watts = self.power_interval(level)
+        low, high = (
+            math.exp(math.hypot(*(math.log(bound / middle) for bound, middle in pairs)))
+            for pairs in (
+                [(watts[i], self.mean_w), (max(time_interval[i], 1e-6 * self.total_s), self.total_s)] for i in (0, 1)
+            )
+        )
+        return self.joules / low, self.joules * high
+
+    def to_dict(self, time_interval: tuple[float, float]) -> dict[str, Any]:
+        """Everything but the kernels, ready for JSON; intervals are those of 90 %."""
+        low_j, high_j = self.interval(time_interval)
+        low_w, high_w = self.power_interval()
+        return {
+            "joules": self.joules, "low_j": low_j, "high_j": high_j, "mean_w": self.mean_w, "low_w": low_w,
+            "high_w": high_w, "peak_w": self.peak_w, "idle_w": self.idle_w, "parts_j": dict(self.parts_j),
+        }  # fmt: skip
+
+
+def _deviations(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def energy_of(spans: Sequence[Span], total_s: float, machine: Machine) -> StepEnergy | None:
+    """What the step of these kernels draws; None where the machine's power or process are not stated."""
+    law, constants = PowerLaw.of(machine), machine.constants.power
+    if law is None or constants is None:
+        return None
+    timings = [span.timing for span in spans]
+    load = Load.of(timings, machine)
+    own, clock = clocks(law, load, machine)
+    limit_w = law.board_w if machine.power_limit is None else machine.power_limit
+    parts = drawn_j(law, load.at(clock / own) if machine.is_limited else load, clock, limit_w)
+    kernels_j = sum((parts[name] for name in PARTS), np.zeros(len(spans)))
+    seconds = np.array([timing.total_s for timing in timings])
+    waited_s = np.array([span.waited_s for span in spans])
+    spans_j = kernels_j + law.idle_w * (seconds + waited_s)
+    return StepEnergy(
+        total_s=total_s,
+        idle_w=law.idle_w,
+        parts_j=MappingProxyType({"idle": law.idle_w * total_s} | {name: float(parts[name].sum()) for name in PARTS}),
+        spans_j=tuple(spans_j.tolist()),
+        peak_w=_peak_w(spans_j, seconds + waited_s, law.idle_w),
+        board_w=law.board_w,
+        spread=constants.spread,
+    )
+
+
+def _peak_w(joules: Any, seconds: Any, idle_w: float) -> float:
+    """The highest mean power of kernels in a row that last as long as a board averages over."""
+    ends = np.concatenate(([0.0], np.cumsum(seconds)))
+    drawn = np.concatenate(([0.0], np.cumsum(joules)))
+    if ends[-1] <= 0:
+        return idle_w
+    starts = ends[ends <= max(ends[-1] - _SAMPLED_S, 0.0)]
+    stops = np.minimum(starts + _SAMPLED_S, ends[-1])
+    return float(((np.interp(stops, ends, drawn) - np.interp(starts, ends, drawn)) / (stops - starts)).max())
+
+
+def limit_note(machine: Machine) -> tuple[str, ...]:
+    """What a limit of watts or of the clock is; () without one."""
+    found = []
+    if machine.power_limit is not None:
+        found.append(f"power limit {format_quantity(machine.power_limit, 'W')}")
+    if machine.clock_limit is not None:
+        found.append(f"clock of the SMs at most {format_quantity(machine.clock_limit, 'Hz')}")
+    return (f"{machine.name}: {', '.join(found)}",) if found else ()

@@ -1,0 +1,44 @@
+"""Files of prices: each with currency, day and source."""
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from rooflinekit.errors import InputError, SpecError
+from rooflinekit.hardware.prices import price_of, read_prices
+from rooflinekit.hardware.specs import load_device
+
+ONE = "{gpu: nvidia-l4, hour: 0.8, currency: USD, day: 2026-01-31, source: an offer}"
+
+
+def read(folder: Path, *lines: str) -> object:
+    file = folder / "prices.yaml"
+    file.write_text("schema: 1\nprices:\n" + "".join(f"  - {line}\n" for line in lines))
+    return read_prices(file)
+
+
+def test_the_newest_price_by_any_name(tmp_path: Path) -> None:
+    later = ONE.replace("nvidia-l4", "L4").replace("0.8", "0.7").replace("2026-01-31", "2026-03-01")
+    price = price_of(load_device("nvidia-l4"), read(tmp_path, ONE, later))
+    assert (price.hour, price.currency, price.day) == (0.7, "USD", date(2026, 3, 1))
+    with pytest.raises(InputError, match="nvidia-t4: no price is given; there are prices of nvidia-l4"):
+        price_of(load_device("nvidia-t4"), read(tmp_path, ONE))
+
+
+def test_old_prices_say_so(tmp_path: Path) -> None:
+    (price,) = read(tmp_path, ONE)
+    assert price.note(date(2026, 7, 30)) == ""  # 180 days later
+    assert price.note(date(2026, 7, 31)) == "nvidia-l4: the price of 0.8 USD an hour is 181 days old (an offer)"
+
+
+@pytest.mark.parametrize("lacking", ["currency: USD, ", "day: 2026-01-31, ", ", source: an offer", "hour: 0.8, "])
+def test_nothing_may_be_missing(tmp_path: Path, lacking: str) -> None:
+    with pytest.raises(SpecError, match=r"prices: 0: \w+: Field required; a price has gpu, hour"):
+        read(tmp_path, ONE.replace(lacking, ""))
+
+
+@pytest.mark.parametrize("wrong", ["hour: -1", "hour: 0.8 USD", "hour: .inf", "hour: 0"])
+def test_prices_are_positive_numbers(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(SpecError, match="prices: 0: hour: "):
+        read(tmp_path, ONE.replace("hour: 0.8", wrong))
