@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Looks for garbage from here on, but not among what collection has loaded, and seldom."""
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(5_000, 10, 10)  # networks hang in circles, with their weights
     gc.enable()
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rooflinekit.calibrate import fits, link_fits, plan
+from rooflinekit.calibrate import energy_fits, fits, link_fits, plan
 from rooflinekit.cli.options import DOCUMENTS
 from rooflinekit.files import write_text
 from rooflinekit.hardware.cluster import Cluster
@@ -30,6 +30,7 @@ Schema = dict[str, Any]
 #: Kinds of YAML files, and the records that they become.
 FILES: dict[str, type[BaseModel]] = {
     "device": Device, "host": Host, "cluster": Cluster, "plan": plan._File, "fit": fits._File, "links": link_fits._File,
+    "energy": energy_fits._File,
 }  # fmt: skip
 
 TEXT: Schema = {"type": "string"}

@@ -9,14 +9,21 @@ import yaml
 
 jsonschema = pytest.importorskip("jsonschema")
 ROOT = Path(__file__).parents[1]
-LINKS = ROOT / "calibration" / "fits" / "links.yaml"
+FITS = ROOT / "calibration" / "fits"
+DEVICES = sorted((ROOT / "gpu_specs").glob("*.yaml"))
+LINKS = FITS / "links.yaml"
 KINDS = {
-    "device": sorted((ROOT / "gpu_specs").glob("*.yaml")),
+    "device": DEVICES,
     "host": sorted((ROOT / "gpu_specs" / "hosts").glob("*.yaml")),
     "cluster": sorted((ROOT / "gpu_specs" / "clusters").glob("*.yaml")),
     "plan": sorted((ROOT / "calibration" / "plans").glob("*.yaml")),
-    "fit": sorted(set((ROOT / "calibration" / "fits").glob("*.yaml")) - {LINKS}),
+    "fit": [
+        FITS / "priors.yaml",
+        *FITS.glob("architecture-*.yaml"),
+        *(file for device in DEVICES if (file := FITS / device.name).is_file()),
+    ],
     "links": [LINKS],
+    "energy": [FITS / "energy.yaml"],
 }
 
 

@@ -11,7 +11,7 @@ CPUS = [device.name for device in specs.devices() if device.kind == "cpu"]
 
 @pytest.fixture(scope="module")
 def product() -> rk.Graph:
-    return rk.trace(nn.Linear(4096, 4096, bias=False), rk.Input(512, 4096))
+    return rk.trace(nn.Linear(4096, 4096, bias=False, device="meta"), rk.Input(512, 4096))
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,9 @@ def predictions() -> dict[str, Prediction]:
 
 
 def linear(gpu: str = A100, **options: Any) -> Prediction:
-    return rk.predict(torch.nn.Linear(4096, 1024, bias=False), rk.Input("batch", 4096), gpu=gpu, batch=2048, **options)
+    return rk.predict(
+        torch.nn.Linear(4096, 1024, bias=False, device="meta"), rk.Input("batch", 4096), gpu=gpu, batch=2048, **options
+    )
 
 
 # --- places, by hand -----------------------------------------------------------------------------------------------

@@ -38,12 +38,12 @@ def _close() -> Iterator[None]:
 
 
 class Twins(torch.nn.Module):
-    """Two products of one shape, and an activation between."""
+    """Two products of one shape, and an activation between; without numbers in its weights."""
 
     def __init__(self, width: int = 4096) -> None:
         super().__init__()
-        self.first = torch.nn.Linear(width, width, bias=False)
-        self.second = torch.nn.Linear(width, width, bias=False)
+        self.first = torch.nn.Linear(width, width, bias=False, device="meta")
+        self.second = torch.nn.Linear(width, width, bias=False, device="meta")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.second(torch.relu(self.first(x)))
@@ -99,7 +99,9 @@ def test_each_mark_has_what_was_measured_of_its_kernels() -> None:
 def test_a_kind_whose_calls_could_not_be_told_apart_is_one_mark() -> None:
     prediction = twins()
     small = rk.predict(
-        torch.nn.Sequential(torch.nn.Linear(4096, 4096), torch.nn.Linear(4096, 16)), rk.Input(2048, 4096), gpu=A100
+        torch.nn.Sequential(*(torch.nn.Linear(4096, wide, device="meta") for wide in (4096, 16))),
+        rk.Input(2048, 4096),
+        gpu=A100,
     )
     figure = roofline_figure(profiled(small, op("addmm", "addmm", "", 1e-3)))
     (point,) = figure.points  # two products of very different sizes

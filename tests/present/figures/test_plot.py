@@ -82,7 +82,7 @@ def transformer(gpu: str = A100, **options: Any) -> Prediction:
 
 
 def product() -> Prediction:
-    return rk.predict(torch.nn.Linear(4096, 4096, bias=False), rk.Input(4096, 4096), gpu=A100)
+    return rk.predict(torch.nn.Linear(4096, 4096, bias=False, device="meta"), rk.Input(4096, 4096), gpu=A100)
 
 
 @pytest.fixture(scope="module")
