@@ -127,8 +127,9 @@ def search_plan(plan: Plan, goal: str, require: Iterable[str], prices: Mapping[s
     unpriced = [name for name, price in each.items() if priced and price is None]
     cases = [case for case in plan.cases if not {device.name for device in case.setting.devices} & {*unpriced}]
     if not cases:
+        what = "price of an hour" if goal == "cost" else "launch price"
         raise InputError(
-            f"minimize {goal!r}: no {'price of an hour' if goal == 'cost' else 'launch price'} is known of {', '.join(unpriced)}; give prices={{{unpriced[0]!r}: …}} "
+            f"minimize {goal!r}: no {what} is known of {', '.join(unpriced)}; give prices={{{unpriced[0]!r}: …}} "
             f"(--price {unpriced[0]}=… on the command line)"
         )
     exhaustive = plan.rows <= (ENUMERATED_EACH if plan.each else ENUMERATED)
