@@ -1,10 +1,16 @@
 """Served models against measured ones: time per token and time to first token, by engine and number of GPUs.
 
     python benchmarks/serving_accuracy.py DATA [--rows] [--experts | --products]
+    python benchmarks/serving_accuracy.py DATA --source blis [--cached 0]
+    python benchmarks/serving_accuracy.py DATA --source llmservingsim
+    python benchmarks/serving_accuracy.py DATA --source tensorrt_llm   (or llm_inference_bench, splitwise)
 
-DATA holds `aiconfigurator/e2e_serving_h100_sxm.parquet` (validation: nothing is fitted on it). Judged are rows of dense
-models that prefill and decode on the same GPUs (mode "agg"), with `--experts` those of models with experts, each
-token choosing evenly among all. What each row does not say is assumed from its source:
+Other sources than aiconfigurator's are in serving_open.py (requests at a rate) and serving_static.py (batches that
+start together).
+
+DATA holds `aiconfigurator/e2e_serving_h100_sxm.parquet` (validation: nothing is fitted on it). Judged are rows of
+dense models that prefill and decode on the same GPUs (mode "agg"), with `--experts` those of models with experts,
+each token choosing evenly among all. What each row does not say is assumed from its source:
 
 * formats: as `gemm_quant_mode` says, fp8 with fixed scales; the cache in fp8 where TensorRT-LLM serves an fp8
   checkpoint, else in bf16; models with experts in blocks of fp8, as published, with scales found in each step;
@@ -33,6 +39,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from serving_open import blis, llmservingsim
+from serving_static import SOURCES
+from serving_static import judged as static_rows
+from serving_static import summary as static_summary
 
 import rooflinekit as rk
 from rooflinekit.api.predict import machines_of
@@ -69,6 +79,8 @@ ENGINES = {
 SCHEDULED_AHEAD = ("0.18.0",)
 #: Deployments of NVIDIA Dynamo: several copies of the model behind a router, how many is not recorded.
 DYNAMO = "dynamo_version"
+#: Requests at a rate.
+OPEN = ("blis", "llmservingsim")
 
 
 def engine_of(row: Mapping[str, Any], fewer: int) -> rk.Engine:
@@ -237,6 +249,31 @@ def products(data: Path, sample: int = 1500) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+#: What BLIS publishes of its own simulator on these experiments, median %: the mark to beat.
+BLIS_OWN = {"e2e mean": 6.8, "itl mean": 6.5, "ttft mean": 18.4}
+
+
+def other_source(data: Path, source: str, cached: int | None, rows: bool) -> None:
+    """Prints the tables of another source."""
+    with pd.option_context("display.width", 240, "display.max_columns", None, "display.max_rows", None):
+        if source == "llmservingsim":
+            print(llmservingsim(data).round(4).to_string(index=False))
+            return
+        found = blis(data, cached) if source == "blis" else static_rows(data, source)
+        if rows:
+            print(found.round(4).to_string(index=False))
+        if source != "blis":
+            print(static_summary(found, ["engine", "gpu", "model"]).to_string(index=False))
+            return
+        for part, half in found.groupby("part"):
+            print(f"experiments that the cached tokens are {part}:")
+            print(static_summary(half, ["gpu"]).to_string(index=False))
+        print(static_summary(found, ["gpu", "model"]).to_string(index=False))
+        means = found[found["hit"].notna()]
+        print(f"within the interval of 90 %: {means.groupby('what')['hit'].mean().round(2).to_dict()}")
+        print(f"BLIS's own simulator, median % (as its authors state): {BLIS_OWN}")
+
+
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -249,7 +286,12 @@ def main() -> None:
     parser.add_argument("--experts", action="store_true", help="models with experts")
     parser.add_argument("--fewer", type=int, default=0, help="sequences that engines hold less than there are clients")
     parser.add_argument("--products", action="store_true", help="products in fewer bits instead")
+    parser.add_argument("--source", default="aiconfigurator", choices=("aiconfigurator", *OPEN, *SOURCES))
+    parser.add_argument("--cached", type=int, help="blis: tokens of each prompt that the prefix cache holds")
     arguments = parser.parse_args()
+    if arguments.source != "aiconfigurator":
+        other_source(arguments.data, arguments.source, arguments.cached, arguments.rows)
+        return
     if arguments.products:
         print(products(arguments.data).to_string(index=False))
         return

@@ -14,10 +14,11 @@ from rooflinekit.calibrate.fits import load_constants
 from rooflinekit.calibrate.fitting import Estimate, Solution, fit
 from rooflinekit.calibrate.measured_ops import OPS
 from rooflinekit.calibrate.observations import Observations, observations_of, without_faults
-from rooflinekit.calibrate.refit import errors_of, spread_of
+from rooflinekit.calibrate.refit import errors_of, spread_of, steadied
 from rooflinekit.calibrate.stages import STAGES
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.device import Device
+from rooflinekit.model.families import complete
 from rooflinekit.model.machine import Calibration, Machine
 from rooflinekit.model.work import Floats
 
@@ -87,7 +88,10 @@ def _calibration(device: Device, solution: Solution, errors: Mapping[str, Floats
         own = solution.estimates.get((device.name, constant))
         if own is not None and own.tells(CONSTANTS[constant].differs(device.kind)):
             constants[constant] = CONSTANTS[constant].constant(value, own.stderr, "rooflinekit calibrate")
-    spreads = {family: spread_of([parts]) for family, parts in sorted(errors.items())}
+    known = complete(shared.spreads)
+    spreads = {
+        family: steadied(spread_of([parts]), len(parts), known[family]) for family, parts in sorted(errors.items())
+    }
     return Calibration(name=device.name, constants=MappingProxyType(constants), spreads=MappingProxyType(spreads))
 
 

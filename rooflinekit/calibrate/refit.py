@@ -18,11 +18,13 @@ from rooflinekit.calibrate.fits import PRIORS, architecture_of
 from rooflinekit.calibrate.fitting import Solution, fit
 from rooflinekit.calibrate.observations import Observations, observations_of, without_faults
 from rooflinekit.hardware.specs import load_device
+from rooflinekit.model.families import plain
 from rooflinekit.model.machine import Calibration, Constant, Machine, Spread
 from rooflinekit.model.work import Floats
 
 _NINETY = 1.645  # standard deviations that hold 90 % of a normal distribution
 _LEAST_SHARED = 0.03  # two collections of one GPU's product times differ by 4 to 5 %
+_KNOWN_CASES = 20  # cases that what is known of a family from elsewhere is worth: a stated choice
 
 Errors = Mapping[tuple[str, str], Floats]  # (GPU, family) → ln(measured / predicted)
 
@@ -78,7 +80,7 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
         observations=observations,
         solution=solution,
         priors=priors,
-        gpus={gpu: _own(gpu, relatives[gpu], solution, errors) for gpu in machines},
+        gpus={gpu: _own(gpu, relatives[gpu], solution, errors, priors.spreads) for gpu in machines},
         errors=errors,
         unseen_errors=unseen,
         without=MappingProxyType(without),
@@ -141,6 +143,30 @@ def spread_of(parts: Sequence[Floats]) -> Spread:
     return Spread(kernel=float(np.quantile(np.abs(alone), 0.9)) / _NINETY, shared=max(shared, _LEAST_SHARED))
 
 
+def steadied(own: Spread, count: int, known: Spread) -> Spread:
+    """A spread that `count` cases tell, averaged in squares with what is known of the family from elsewhere.
+
+    Few cases, often of one shape, lie together by chance: what they say of other shapes is then mostly what others say.
+    """
+
+    def both(told: float, elsewhere: float) -> float:
+        return float(np.sqrt((count * told**2 + _KNOWN_CASES * elsewhere**2) / (count + _KNOWN_CASES)))
+
+    return Spread(kernel=both(own.kernel, known.kernel), shared=both(own.shared, known.shared))
+
+
+def _of_families(unseen: Errors) -> dict[str, Spread]:
+    """The spread of each family on GPUs left out, steadied by that of the family in all formats together."""
+    families, bases = sorted({family for _, family in unseen}), defaultdict(list)
+    for (_, family), errors in unseen.items():
+        bases[plain(family)].append(errors)
+    found = {}
+    for name in families:
+        own = [errors for (_, family), errors in unseen.items() if family == name]
+        found[name] = steadied(spread_of(own), sum(map(len, own)), spread_of(bases[plain(name)]))
+    return found
+
+
 def unmeasured(solution: Solution, unseen: Errors) -> Calibration:
     """The constants of a GPU without measurements, by a fit on others; spreads from GPUs that were left out."""
     constants = {}
@@ -151,8 +177,7 @@ def unmeasured(solution: Solution, unseen: Errors) -> Calibration:
         error = float(np.hypot(found.stderr if found else about.spread, about.between))
         source = "calibration/campaigns, all GPUs" if fitted else f"{about.source}; no measurement tells it"
         constants[name] = about.constant(value, error, source)
-    families = sorted({family for _, family in unseen})
-    spreads = {f: spread_of([e for (_, family), e in unseen.items() if family == f]) for f in families}
+    spreads = _of_families(unseen)
     return Calibration(
         name=PRIORS,
         constants=MappingProxyType(constants),
@@ -161,10 +186,16 @@ def unmeasured(solution: Solution, unseen: Errors) -> Calibration:
     )
 
 
-def _own(gpu: str, relatives: Sequence[str], solution: Solution, errors: Errors) -> Calibration:
+def _own(
+    gpu: str, relatives: Sequence[str], solution: Solution, errors: Errors, known: Mapping[str, Spread]
+) -> Calibration:
     """What differs from an unmeasured GPU: told by this GPU's measurements, else by its relatives'."""
     constants = _deviating(solution, gpu, relatives)
-    spreads = {family: spread_of([e]) for (name, family), e in sorted(errors.items()) if name == gpu}
+    spreads = {
+        family: steadied(spread_of([e]), len(e), known[family])
+        for (name, family), e in sorted(errors.items())
+        if name == gpu
+    }
     return Calibration(name=gpu, constants=MappingProxyType(constants), spreads=MappingProxyType(spreads))
 
 

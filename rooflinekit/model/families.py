@@ -84,6 +84,11 @@ def base_of(kernel: Kernel) -> str:
     return {Family.NORMALIZATION: "normalization", Family.REDUCTION: "softmax"}.get(kernel.family, "elementwise")
 
 
+def plain(family: str) -> str:
+    """The family's name without its format."""
+    return next((family.removeprefix(p) for p in _FORMATS.values() if p and family.startswith(p)), family)
+
+
 _T = TypeVar("_T")
 
 

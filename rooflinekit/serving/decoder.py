@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any, Self
 from rooflinekit.errors import InputError, nearest, printable
 from rooflinekit.files import read_json
 from rooflinekit.ir.sizes import shown
+from rooflinekit.serving.config import check_number, fields_of
 from rooflinekit.serving.formats import KV_FORMATS, check_format
 
 if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph
 
 
-_MOST = 2**32  # of anything that a decoder has
+#: Numbers that are 0 where a decoder has no such part.
+_MAYBE_NONE = (
+    "experts", "experts_per_token", "shared_ffn", "dense_layers", "dense_ffn", "latent", "query_latent", "rope_dim",
+    "value_dim", "max_positions",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +30,10 @@ class Decoder:
 
     `kv_heads` below `heads` is grouped-query attention. `gated` networks have three matrices, others two. With
     `experts` each token passes `experts_per_token` of them, each of width `ffn`, and a shared one of width
-    `shared_ffn` where there is one. `window` limits attention to so many tokens in `windowed_layers` of the layers
-    (None for all). `tied`: the embedding is also the matrix of the output. `qk_norm`: queries and keys are normalized.
+    `shared_ffn` where there is one; the first `dense_layers` have a network of width `dense_ffn` in their place.
+    `window` limits attention to so many tokens in `windowed_layers` of the layers (None for all). `tied`: the
+    embedding is also the matrix of the output. `qk_norm`: queries and keys are normalized. `latent`: multi-head latent
+    attention (DeepSeek), whose cache holds `latent` + `rope_dim` numbers a token, on each of several GPUs.
 
     What training asks for besides: `norm` is "rms" or "layer"; `bias`: products have one; `positions` are "rotary",
     "learned" (a table of `max_positions` rows), "alibi" (a bias of each head's scores) or "none".
@@ -46,6 +53,8 @@ class Decoder:
     experts: int = 0  # 0 for a dense network
     experts_per_token: int = 0
     shared_ffn: int = 0
+    dense_layers: int = 0  # without experts, before those with them
+    dense_ffn: int = 0
     window: int | None = None
     windowed_layers: int | None = None
     tied: bool = False
@@ -54,23 +63,15 @@ class Decoder:
     bias: bool = False
     positions: str = "rotary"
     max_positions: int = 0  # 0 for as many as a sequence has
+    latent: int = 0  # numbers of which keys and values of all heads are made
+    query_latent: int = 0  # numbers of which queries are made; 0: of the layer's input
+    rope_dim: int = 0  # of head_dim those that are rotated, for keys shared by all heads
+    value_dim: int = 0  # of a head's values, where these differ from head_dim
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isprintable():
             raise InputError(f"decoder: name: expected letters that can be printed; got {shown(self.name)}")
-        for name, words in (("norm", ("rms", "layer")), ("positions", ("rotary", "learned", "alibi", "none"))):
-            if getattr(self, name) not in words:
-                raise InputError(f"decoder: {name}: expected {' or '.join(words)}; got {shown(getattr(self, name))}")
-        for name in ("gated", "tied", "qk_norm", "bias"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"decoder: {name}: expected True or False; got {shown(getattr(self, name))}")
-        for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"):
-            _check(name, getattr(self, name), 1)
-        for name in ("experts", "experts_per_token", "shared_ffn", "max_positions"):
-            _check(name, getattr(self, name), 0)
-        for name, least in (("window", 1), ("windowed_layers", 0)):
-            if getattr(self, name) is not None:
-                _check(name, getattr(self, name), least)
+        self._check_fields()
         if self.heads % self.kv_heads:
             raise InputError(f"decoder: heads {self.heads} is no multiple of kv_heads {self.kv_heads}")
         if (self.experts > 0) != (self.experts_per_token > 0) or self.experts_per_token > self.experts:
@@ -78,6 +79,35 @@ class Decoder:
                 f"decoder: experts_per_token: expected 1 to experts ({self.experts}), both 0 for a dense network; "
                 f"got {self.experts_per_token}"
             )
+
+        if self.latent and (not 0 < self.rope_dim < self.head_dim or not self.value_dim or self.window):
+            raise InputError(
+                "decoder: latent: expected rope_dim below head_dim, value_dim, and no window; got rope_dim "
+                f"{self.rope_dim}, head_dim {self.head_dim}, value_dim {self.value_dim}, window {self.window}"
+            )
+        if self.dense_layers > (self.full_layers if self.experts else 0) or (self.dense_layers > 0) != (
+            self.dense_ffn > 0
+        ):
+            raise InputError(
+                "decoder: dense_layers: expected some of the layers that see everything, before others with experts, "
+                f"and dense_ffn; got {self.dense_layers} and {self.dense_ffn}"
+            )
+
+    def _check_fields(self) -> None:
+        """Each by itself."""
+        for name, words in (("norm", ("rms", "layer")), ("positions", ("rotary", "learned", "alibi", "none"))):
+            if getattr(self, name) not in words:
+                raise InputError(f"decoder: {name}: expected {' or '.join(words)}; got {shown(getattr(self, name))}")
+        for name in ("gated", "tied", "qk_norm", "bias"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"decoder: {name}: expected True or False; got {shown(getattr(self, name))}")
+        for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"):
+            check_number(name, getattr(self, name), 1)
+        for name in _MAYBE_NONE:
+            check_number(name, getattr(self, name), 0)
+        for name, least in (("window", 1), ("windowed_layers", 0)):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), least)
 
     @classmethod
     def from_config(cls, config: str | Path | Mapping[str, Any], **changed: Any) -> Self:
@@ -91,7 +121,7 @@ class Decoder:
             name = Path(config).stem if Path(config).stem != "config" else Path(config).resolve().parent.name
             name = printable(name)
             config = _read(Path(config))
-        return cls(**{"name": name, **_fields_of(config), **_known(changed, cls)})
+        return cls(**{"name": name, **fields_of(config), **_known(changed, cls)})
 
     def with_changes(self, **changed: Any) -> Decoder:
         """The same decoder with other numbers."""
@@ -105,8 +135,13 @@ class Decoder:
 
     @property
     def layer_parameters(self) -> int:
-        """Numbers in the matrices of a layer, all experts included."""
+        """Numbers in the matrices of a layer, all experts included; of one with experts where there are others."""
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        if self.latent:
+            made = self.latent * (self.head_dim - self.rope_dim + self.value_dim) + self.value_dim * self.hidden
+            queries = (self.query_latent or self.hidden) * self.head_dim
+            low = self.hidden * (self.latent + self.rope_dim + self.query_latent)
+            attention = low + self.heads * (queries + made)
         matrices = 3 if self.gated else 2
         network = matrices * self.hidden * (self.ffn * max(self.experts, 1) + self.shared_ffn)
         return attention + network + self.hidden * self.experts
@@ -114,14 +149,20 @@ class Decoder:
     @property
     def parameters(self) -> int:
         """Numbers in all matrices and the embedding; gains and biases, less than a thousandth, are left out."""
-        return self.layers * self.layer_parameters + self.vocab * self.hidden * (1 if self.tied else 2)
+        matrices = 3 if self.gated else 2
+        dense = matrices * self.hidden * (self.dense_ffn - self.ffn * self.experts - self.shared_ffn)
+        other = self.dense_layers * (dense - self.hidden * self.experts)
+        return self.layers * self.layer_parameters + other + self.vocab * self.hidden * (1 if self.tied else 2)
 
     def kv_bytes_per_token(self, kv: str = "bf16", tp: int = 1) -> int:
-        """Bytes that a token adds to the cache of one GPU: 2 · layers · kv_heads · head_dim · bytes of a number.
+        """Bytes that a token adds to the cache of one GPU: 2 · layers · kv_heads · head_dim · bytes of a number, with
+        a latent layers · (latent + rope_dim) · bytes.
 
         Layers with a window hold no more than its tokens: that is counted where a number of tokens is given.
         """
         itemsize = check_format("kv", kv, KV_FORMATS).itemsize
+        if self.latent:
+            return self.layers * (self.latent + self.rope_dim) * itemsize
         return 2 * self.layers * self.kv_heads_on(tp) * self.head_dim * itemsize
 
     def kv_bytes(self, tokens: int, kv: str = "bf16", tp: int = 1) -> int:
@@ -137,15 +178,15 @@ class Decoder:
 
     def check_tp(self, tp: int, ep: int = 1) -> None:
         """Raises InputError where the layers cannot be cut into `tp` equal parts, their experts into `ep`."""
-        _check("tp", tp, 1)
-        _check("ep", ep, 1)
+        check_number("tp", tp, 1)
+        check_number("ep", ep, 1)
         if ep > 1 and (tp % ep or not self.experts or self.experts % ep):
             raise InputError(
                 f"ep {ep}: {self.name} cannot be cut so: expected a divisor of tp ({tp}) and of its experts "
                 f"({self.experts or 'none'})"
             )
         even = self.kv_heads % tp == 0 or tp % self.kv_heads == 0
-        if self.heads % tp or self.ffn * ep % tp or self.shared_ffn % tp or not even:
+        if self.heads % tp or self.ffn * ep % tp or self.shared_ffn % tp or self.dense_ffn % tp or not even:
             raise InputError(
                 f"tp {tp}: {self.name} cannot be cut so: expected a divisor of its heads ({self.heads}) and of the "
                 f"width of its network ({self.ffn}), that divides or is a multiple of its kv_heads ({self.kv_heads})"
@@ -182,13 +223,6 @@ class Decoder:
         return mixed(self, weights=weights, kv=kv, tp=tp, ep=ep)
 
 
-def _check(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"decoder: {name}: expected an integer of {least} or more; got {shown(value)}")
-    if value > _MOST:
-        raise InputError(f"decoder: {name}: expected an integer of at most {_MOST:,}; got {shown(value)}")
-
-
 def _known(changed: Mapping[str, Any], decoder: type) -> Mapping[str, Any]:
     names = [field.name for field in fields(decoder)]
     for name in changed:
@@ -202,88 +236,3 @@ def _read(path: Path) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise InputError(f"{path}: expected a config.json of a language model: an object; got {type(found).__name__}")
     return found
-
-
-# --- config.json ----------------------------------------------------------------------------------------------
-
-#: What families of models call the same number.
-_CALLED = {
-    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
-    "kv_heads": ("num_key_value_heads", "n_kv_heads", "num_kv_heads"),
-    "head_dim": ("head_dim",),
-    "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
-    "vocab": ("vocab_size",),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "experts_per_token": ("num_experts_per_tok", "experts_per_token", "num_experts_per_token"),
-    "shared_ffn": ("shared_expert_intermediate_size",),
-}
-#: Keys of architectures that are something else than a stack of such layers.
-_OTHER = {
-    "kv_lora_rank": "latent attention",
-    "linear_num_key_heads": "linear attention",
-    "ssm_cfg": "state-space layers",
-    "state_size": "state-space layers",
-    "is_encoder_decoder": "an encoder",
-    "first_k_dense_replace": "dense layers before those with experts",
-}
-#: Names of the width by which two-matrix networks of the GPT-2 and OPT families go.
-_UNGATED = ("n_inner", "n_embd", "ffn_dim")
-
-
-def _fields_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    inner = config.get("text_config") or {}  # of models that also see
-    if not isinstance(inner, Mapping):
-        raise InputError(f"config: text_config: expected an object; got {shown(inner)}")
-    config = {**config, **inner}
-    for key, what in _OTHER.items():
-        if config.get(key):
-            raise InputError(f"config: {key}: the model has {what}, which a Decoder does not describe")
-    found = {field: next((config[k] for k in keys if config.get(k)), None) for field, keys in _CALLED.items()}
-    for name, value in found.items():
-        if value is not None:
-            _check(name, value, 1)
-    if found["heads"] and found["hidden"]:
-        found["kv_heads"] = found["kv_heads"] or found["heads"]
-        found["head_dim"] = found["head_dim"] or found["hidden"] // found["heads"]
-        found["head_dim"] = max(1, found["head_dim"] or 1)
-        found["ffn"] = (config.get("moe_intermediate_size") if found["experts"] else None) or found["ffn"]
-        found["ffn"] = found["ffn"] or (4 * found["hidden"] if "n_embd" in config else None)
-    numbers = {name: value for name, value in found.items() if value is not None}
-    for name in ("layers", "hidden", "heads", "ffn", "vocab"):
-        if name not in numbers:
-            raise InputError(f"config: {' or '.join(_CALLED[name])} is missing: is it a language model's config.json?")
-    return {
-        **numbers,
-        **_window_of(config),
-        "gated": not any(key in config for key in _UNGATED),
-        "tied": bool(config.get("tie_word_embeddings", "n_embd" in config)),
-        "qk_norm": bool(config.get("use_qk_norm", False)),
-        **_style_of(config),
-    }
-
-
-def _style_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalization, biases and positions: those of the GPT-2 family, of MPT, or of Llama's."""
-    attention = config.get("attn_config")
-    if isinstance(attention, Mapping):  # MPT
-        positions = "alibi" if attention.get("alibi") else "learned" if config.get("learned_pos_emb", True) else "none"
-        return {"norm": "layer", "bias": not config.get("no_bias", False), "positions": positions}
-    older = any(key in config for key in _UNGATED)
-    biased = bool(config.get("attention_bias") and config.get("mlp_bias"))
-    return {
-        "norm": "layer" if older else "rms", "bias": older or biased, "positions": "learned" if older else "rotary",
-    }  # fmt: skip
-
-
-def _window_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    window = config.get("sliding_window")
-    if not window or config.get("use_sliding_window") is False:
-        return {}
-    kinds = config.get("layer_types")
-    if kinds is None:
-        return {"window": window}
-    if not isinstance(kinds, list):
-        raise InputError(f"config: layer_types: expected a list of words; got {shown(kinds)}")
-    return {"window": window, "windowed_layers": sum(kind == "sliding_attention" for kind in kinds)}

@@ -172,23 +172,31 @@ def captured(batch: int) -> int:
     return next((size for size in (1, 2, 4) if batch <= size), -(-batch // 8) * 8)
 
 
+def _kinds(decoder: Decoder) -> tuple[int, int, int]:
+    """Layers of each kind, in their order: dense before experts, others that see everything, those with a window."""
+    return (
+        decoder.dense_layers, decoder.full_layers - decoder.dense_layers, decoder.layers - decoder.full_layers
+    )  # fmt: skip
+
+
 def thinned(decoder: Decoder) -> Decoder:
     """The decoder with no more than two layers of each kind."""
-    full = min(2, decoder.full_layers)
-    windowed = min(2, decoder.layers - decoder.full_layers)
-    return replace(decoder, layers=full + windowed, windowed_layers=windowed if decoder.window else None)
+    dense, full, windowed = (min(2, layers) for layers in _kinds(decoder))
+    return replace(
+        decoder,
+        layers=dense + full + windowed,
+        dense_layers=dense,
+        windowed_layers=windowed if decoder.window else None,
+    )
 
 
 def with_layers(decoder: Decoder, seconds: Mapping[str, float]) -> float:
     """What the whole decoder takes, by the parts of the thinned one."""
-    thin = thinned(decoder)
-    total = sum(seconds.values())
-    for last, extra in (
-        (thin.full_layers - 1, decoder.full_layers - thin.full_layers),
-        (thin.layers - 1, (decoder.layers - decoder.full_layers) - (thin.layers - thin.full_layers)),
-    ):
-        if extra:
-            total += extra * seconds[f"layers.{last}"]
+    total, last = sum(seconds.values()), -1
+    for thin, whole in zip(_kinds(thinned(decoder)), _kinds(decoder), strict=True):
+        last += thin
+        if whole > thin:
+            total += (whole - thin) * seconds[f"layers.{last}"]
     return total
 
 

@@ -80,7 +80,7 @@ def _step(
     for i in range(decoder.layers):
         windowed = decoder.window if i >= decoder.full_layers else None
         layer = _Layer(decoder=decoder, tape=tape, parts=parts, cached=cached, tp=tp, ep=ep, window=windowed)
-        x, residual = layer.run(f"layers.{i}", x, residual)
+        x, residual = layer.run(f"layers.{i}", x, residual, dense=i < decoder.dense_layers)
     answer = _output(decoder, tape, x, residual, total(part.sequences for part in parts), tp)
     return Graph(
         name=f"{decoder.name} {step}",
@@ -141,18 +141,24 @@ class _Layer:
     ep: int  # of the GPUs among which the experts are divided; tp / ep share each
     window: int | None
 
-    def run(self, module: str, x: TensorSpec, residual: TensorSpec | None) -> tuple[TensorSpec, TensorSpec]:
-        """[tokens, hidden] and its residual → the same behind the layer."""
+    def run(
+        self, module: str, x: TensorSpec, residual: TensorSpec | None, *, dense: bool
+    ) -> tuple[TensorSpec, TensorSpec]:
+        """[tokens, hidden] and its residual → the same behind the layer; `dense`: one without experts before others."""
         d, tape = self.decoder, self.tape
         tape.module = f"{module}.attention"
         x, residual = _normalized(d, tape, x, residual)
-        heads, kv_heads = d.heads // self.tp, d.kv_heads_on(self.tp)
-        qkv = tape.linear(x, "qkv", (heads + 2 * kv_heads) * d.head_dim)
-        attended = self._attention(qkv, heads, kv_heads)
+        if d.latent:
+            attended = self._latent(x)
+        else:
+            heads, kv_heads = d.heads // self.tp, d.kv_heads_on(self.tp)
+            qkv = tape.linear(x, "qkv", (heads + 2 * kv_heads) * d.head_dim)
+            attended = self._attention(qkv, heads, kv_heads)
         x = self._summed(tape.linear(attended, "output", d.hidden))
         tape.module = f"{module}.network"
         x, residual = _normalized(d, tape, x, residual)
-        x = self._experts(x) if d.experts else self._network(x, d.ffn, "")
+        plain = dense or not d.experts
+        x = self._network(x, d.dense_ffn if dense else d.ffn, "") if plain else self._experts(x)
         return self._summed(x), residual
 
     def _attention(self, qkv: TensorSpec, heads: int, kv_heads: int) -> TensorSpec:
@@ -178,6 +184,50 @@ class _Layer:
             out = TensorSpec(name=f"o{len(tape.ops)}", shape=query.shape, dtype=qkv.dtype, storage=result.name)
             tape.run("serving.paged_attention", (query, keys, values), out, window=self.window)
         return result
+
+    def _latent(self, x: TensorSpec) -> TensorSpec:
+        """[tokens, hidden] → [tokens, heads · value_dim], through a latent, which is all that the cache holds.
+
+        Decoding multiplies the queries into the latent and attends to it alone; prompts make keys and values of it
+        first, as vLLM, SGLang and TensorRT-LLM do (DeepSeek-V2, arXiv 2405.04434, 2.1). Every GPU has the whole latent.
+        """
+        d, tape, heads, tokens = self.decoder, self.tape, self.decoder.heads // self.tp, x.shape[0]
+        low = tape.linear(x, "down", d.query_latent + d.latent + d.rope_dim)
+        gain = tape.weight("latent_norm", d.query_latent + d.latent, dtype=tape.format.outside)
+        latent = tape.run("serving.rms_norm", (low, gain), tape.tensor(tokens, d.query_latent + d.latent))
+        query = tape.linear(_part_of(latent, tokens, d.query_latent) if d.query_latent else x, "query",
+                            heads * d.head_dim)  # fmt: skip
+        result = tape.tensor(tokens, heads * d.value_dim)
+        for i, part in enumerate(self.parts):
+            mark, b, s = f".{i}" if i else "", part.sequences, part.new
+            turned = _part_of(low, b, s, heads * d.rope_dim + d.latent + d.rope_dim)
+            put = TensorSpec(name=f"c{len(tape.ops)}", shape=(b, s, d.latent + d.rope_dim), dtype=self.cached)
+            tape.run("serving.rope_and_cache", (turned,), put)
+            if s == 1:
+                self._absorbed(mark, part, query, result)
+                continue
+            own = _part_of(latent, product((b, s)), d.latent)
+            made = tape.linear(own, "up", heads * (d.head_dim - d.rope_dim + d.value_dim))
+            q, k = (_part_of(of, b, heads, s, d.head_dim) for of in (query, made))
+            v = TensorSpec(name=f"{made.name} values", shape=(b, heads, s, d.value_dim), dtype=made.dtype)
+            out = _part_of(result, b, heads, s, d.value_dim)
+            tape.run("serving.paged_attention", (q, k, v), out, window=None)
+        return result
+
+    def _absorbed(self, mark: str, part: _Part, query: TensorSpec, result: TensorSpec) -> None:
+        """One token of each sequence over the latent: all heads share it."""
+        d, tape, heads, b = self.decoder, self.tape, self.decoder.heads // self.tp, part.sequences
+        plain, outside = d.head_dim - d.rope_dim, tape.format.outside
+        into = tape.weight("up.keys", heads, plain, d.latent, dtype=outside)
+        back = tape.weight("up.values", heads, d.latent, d.value_dim, dtype=outside)
+        tape.run("aten.bmm", (_part_of(query, heads, b, plain), into), tape.tensor(heads, b, d.latent))
+        cache = tape.cache(f"latent{mark}", b, 1, part.context, d.latent + d.rope_dim, dtype=self.cached)
+        seen = TensorSpec(name=f"{cache.name} values", shape=(b, 1, part.context, d.latent), dtype=self.cached,
+                          storage=cache.memory, role=cache.role)  # fmt: skip
+        q = TensorSpec(name=f"q{len(tape.ops)}", shape=(b, heads, 1, d.latent + d.rope_dim), dtype=query.dtype)
+        mixed = tape.run("serving.paged_attention", (q, cache, seen), TensorSpec(
+            name=f"o{len(tape.ops)}", shape=(b, heads, 1, d.latent), dtype=query.dtype), window=None)  # fmt: skip
+        tape.run("aten.bmm", (_part_of(mixed, heads, b, d.latent), back), _part_of(result, heads, b, d.value_dim))
 
     def _network(self, x: TensorSpec, ffn: int, name: str) -> TensorSpec:
         """[tokens, hidden] → the same, not yet summed over GPUs."""
@@ -219,6 +269,11 @@ class _Layer:
         return (
             x if self.tp == 1 else self.tape.run("serving.all_reduce", (x,), self.tape.tensor(*x.shape), gpus=self.tp)
         )
+
+
+def _part_of(whole: TensorSpec, *shape: Size) -> TensorSpec:
+    """Some of a tensor's numbers, in another shape."""
+    return TensorSpec(name=f"{whole.name} part", shape=shape, dtype=whole.dtype, storage=whole.memory, role=whole.role)
 
 
 def touched_experts(experts: int, per_token: int, tokens: Size, ep: int = 1) -> Size:

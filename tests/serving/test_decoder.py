@@ -84,7 +84,7 @@ def test_families_that_name_numbers_otherwise() -> None:
     ("config", "message"),
     [
         ({"hidden_size": 64}, "config: num_hidden_layers or n_layer or num_layers or n_layers is missing"),
-        ({"kv_lora_rank": 512}, "config: kv_lora_rank: the model has latent attention, which a Decoder does not"),
+        ({"state_size": 16}, "config: state_size: the model has state-space layers, which a Decoder does not"),
     ],
 )
 def test_configs_of_something_else(config: dict[str, object], message: str) -> None:
@@ -110,7 +110,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ({"layers": 0}, "decoder: layers: expected an integer of 1 or more; got 0"),
         ({"kv_heads": 3}, "decoder: heads 4 is no multiple of kv_heads 3"),
         ({"experts": 4}, "decoder: experts_per_token: expected 1 to experts (4)"),
-        ({"layer": 3}, "decoder: no number is called 'layer'; did you mean 'layers'?"),
+        ({"layer": 3}, "decoder: no number is called 'layer'; did you mean 'layers' or 'dense_layers'?"),
     ],
 )
 def test_numbers_that_make_no_decoder(changed: dict[str, int], message: str) -> None:

@@ -154,8 +154,9 @@ def test_gpus_share_the_products(tp: int) -> None:
 
 def test_every_op_has_a_rule_in_every_format() -> None:
     d = TINY.with_changes(hidden=128, qk_norm=True, experts=4, experts_per_token=2, shared_ffn=16)
+    latent = d.with_changes(head_dim=32, latent=16, rope_dim=8, value_dim=16, kv_heads=d.heads)
     for weights in ("bf16", "fp16", "fp8", "fp8-dynamic", "int8", "int4"):
-        for decoder in (d, TINY.with_changes(gated=False, tied=True, hidden=128)):
+        for decoder in (d, TINY.with_changes(gated=False, tied=True, hidden=128), latent):
             assert not decoder.mixed(weights=weights).coverage.default_kinds
 
 

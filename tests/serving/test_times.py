@@ -22,6 +22,7 @@ from rooflinekit.step.execution import Execution
 SMALL = rk.Decoder(name="small", layers=6, hidden=1024, heads=16, kv_heads=4, head_dim=64, ffn=4096, vocab=32000)
 LARGE = SMALL.with_changes(name="large", hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn=14336)
 GPUS = ("nvidia-h100-sxm5-80gb", "nvidia-a100-sxm4-80gb", "nvidia-l4")
+MIXED = SMALL.with_changes(experts=8, experts_per_token=2, dense_layers=3, dense_ffn=512)
 
 
 def machine_of(name: str) -> Machine:
@@ -72,7 +73,8 @@ def test_products_take_what_their_calibration_predicts(m: int) -> None:
         assert seconds_of(graph, kind, machine) == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.parametrize("decoder", [SMALL, SMALL.with_changes(window=64, windowed_layers=4)], ids=["full", "window"])
+@pytest.mark.parametrize("decoder", [SMALL, SMALL.with_changes(window=64, windowed_layers=4), MIXED],
+                         ids=["full", "window", "dense first"])  # fmt: skip
 def test_a_layer_stands_for_its_like(decoder: rk.Decoder) -> None:
     machine = machine_of(GPUS[0])
     times = StepTimes(decoder=decoder, machine=machine)

@@ -14,27 +14,28 @@ from rooflinekit.ir.sizes import product, quotient, smaller, total
 
 @rule("serving.paged_attention")
 def paged_attention(op: Op) -> Cost:
-    """New queries over cached keys and values of `kv_heads`: 2·b·h·p·2d, p pairs of query and key that take part.
+    """New queries over cached keys and values of `kv_heads`: 2·b·h·p·(d + dv), p pairs of query and key that take part.
 
     One query a sequence (decoding) sees the whole cache, or the `window` behind it; queries that share keys are worked
     on together. More queries (prefill) are all the tokens there are, and causal. A score costs 4 and one exp, an output
-    one division. Of the cache is read what lies in the window.
+    one division. Of the cache is read what lies in the window; values that are a part of the keys (latent attention)
+    are read with them.
     """
     query, key, value = op.inputs[:3]
     b, heads, s, d = query.shape
-    kv_heads, t = key.shape[1], key.shape[2]
+    kv_heads, t, dv = key.shape[1], key.shape[2], value.shape[3]
     width = smaller(t, op.attrs["window"] or t)
     shared = quotient(heads, kv_heads) if s == 1 else 1
     batch, rows = product((b, quotient(heads, shared))), product((s, shared))
     pairs = product((b, heads, width if s == 1 else score_pairs(s, width, causal=True)))
-    needed = None if s == 1 else product((pairs, d))
     gemms = (
-        Gemm(batch=batch, m=rows, n=width, k=d, needed=needed),
-        Gemm(batch=batch, m=rows, n=d, k=width, needed=needed),
+        Gemm(batch=batch, m=rows, n=width, k=d, needed=None if s == 1 else product((pairs, d))),
+        Gemm(batch=batch, m=rows, n=dv, k=width, needed=None if s == 1 else product((pairs, dv))),
     )
     # a window of prefill slides over all tokens
     seen = width if s == 1 else t
-    cached = product((b, kv_heads, seen, d, key.dtype.itemsize + value.dtype.itemsize))
+    apart = dv * value.dtype.itemsize if value.memory != key.memory else 0
+    cached = product((b, kv_heads, seen, d * key.dtype.itemsize + apart))
     work = Cost(
         gemms=gemms,
         vector_flop=product((4, pairs)),
