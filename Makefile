@@ -1,4 +1,5 @@
-# `make demo` and `make test` each do all set-up on a fresh machine, in a virtual environment of their own.
+# `make demo`, `make test` and `make docs` each do all set-up on a fresh machine, in a virtual environment of their own;
+# `make check` is the inner loop.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,18 +7,29 @@ BIN := $(VENV)/bin
 RK := $(BIN)/rooflinekit
 BOTTLENECKS := examples/bottlenecks.py:A examples/bottlenecks.py:A_prime
 
-.PHONY: demo test lint types setup speed clean
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+#: More than half of the tests, in a minute on two cores: what says whether counts, specifications and the model hold.
+FAST := tests/cost tests/hardware tests/ir tests/model tests/test_files.py tests/test_layers.py \
+    tests/test_public_names.py tests/test_release.py tests/test_units.py
+# By file, as a file's tests share what they trace; conftest.py puts the longest files first.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+.PHONY: demo test check fast lint types docs matrix setup speed clean
 
 setup: $(VENV)/.ready
 
-# torch first: whatever depends on it then takes this version.
-$(VENV)/.ready: pyproject.toml constraints.txt
+# What users have. torch first: whatever depends on it then takes this version.
+$(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) torch
+	$(PIP) --editable '.[models]'
 	touch $@
 
-demo: setup
+$(VENV)/.ready: $(VENV)/.installed
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/.installed
 	@echo "--- ResNet-50, batch 32, on three GPUs"
 	$(RK) predict timm:resnet50 --input batch,3,224,224 --batch 32 \
 	    --gpu nvidia-a100-sxm4-80gb --gpu nvidia-l4 --gpu nvidia-rtx-4090
@@ -29,7 +41,13 @@ demo: setup
 	$(RK) plot timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-a100-sxm4-80gb --out demo/roofline.pdf
 
 test: setup lint types
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(PYTEST)
+
+check: setup
+	$(MAKE) --no-print-directory --jobs 3 --output-sync lint types fast
+
+fast: setup
+	$(PYTEST) --quiet $(FAST)
 
 lint: setup
 	$(BIN)/ruff check
@@ -37,6 +55,15 @@ lint: setup
 
 types: setup
 	$(BIN)/mypy
+
+# Links that lead nowhere end it. Nothing is asked of another machine.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+	@echo "open build/site/index.html"
+
+# Other releases of torch and Python, as far as they are to be had: see .ci/matrix.
+matrix:
+	$(PYTHON) .ci/matrix
 
 speed: setup
 	$(BIN)/python benchmarks/speed.py

@@ -1,4 +1,4 @@
-"""Writes the JSON Schemas of what `--json` prints, docs/schemas/NAME.json.
+"""Writes the JSON Schemas of what `--json` prints, docs/schemas/NAME.json, and of YAML files, docs/schemas/files/.
 
     python docs/make_schemas.py [--check]
 
@@ -11,15 +11,26 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
+from rooflinekit.calibrate import fits, link_fits, plan
 from rooflinekit.cli.options import DOCUMENTS
 from rooflinekit.files import write_text
+from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.host import Host
 
 FOLDER = Path(__file__).parent / "schemas"
 Schema = dict[str, Any]
+#: Kinds of YAML files, and the records that they become.
+FILES: dict[str, type[BaseModel]] = {
+    "device": Device, "host": Host, "cluster": Cluster, "plan": plan._File, "fit": fits._File, "links": link_fits._File,
+}  # fmt: skip
 
 TEXT: Schema = {"type": "string"}
 NUMBER: Schema = {"type": "number"}
@@ -73,7 +84,7 @@ PREDICTION = record(
         "autocast": perhaps(TEXT), "channels_last": FLAG, "like": perhaps(TEXT), "sizes": named(COUNT),
         **SPAN, "gpu_s": SECONDS, "cpu_s": SECONDS, "regime": REGIME, "shares": named(NUMBER),
         "terms": record({**TERMS, "input": SECONDS}), "underuse": named(CHANGE),
-        "flop": FLOP, "bytes": BYTES, "kernels": COUNT, "constants": TEXT, "burst": FLAG,
+        "mfu": NUMBER, "hfu": NUMBER, "flop": FLOP, "bytes": BYTES, "kernels": COUNT, "constants": TEXT, "burst": FLAG,
         "energy": perhaps(ENERGY), "power_limit_w": perhaps(WATTS), "clock_limit_hz": perhaps(of("Hz")),
         "memory": record({
             **dict.fromkeys((
@@ -108,7 +119,7 @@ SHARED = record({
     **SPAN, "terms": record({**TERMS, "input": SECONDS, "communication": CHANGE}),
     "communication_s": SECONDS, "exposed_s": SECONDS, "hidden_s": SECONDS, "collectives_s": named(SECONDS),
     "throughput": of("samples/s"), "one_gpu_s": perhaps(SECONDS), "speedup": perhaps(NUMBER),
-    "efficiency": perhaps(NUMBER), "fits": FLAG,
+    "efficiency": perhaps(NUMBER), "mfu": NUMBER, "hfu": NUMBER, "fits": FLAG,
     "devices": many(record({
         "device": TEXT, "numbers": many(COUNT, 1), "batch": COUNT, "total_s": SECONDS, "terms": record(TERMS),
         **dict.fromkeys(("peak_bytes", "weight_bytes", "gradient_bytes", "state_bytes", "reserved_bytes"), BYTES),
@@ -148,6 +159,20 @@ OWN_FIT = {
     "worst": many(record({"case": TEXT, "measured_s": SECONDS, "predicted_s": SECONDS})),
     "left_out": COUNT,
 }  # fmt: skip
+
+TRAINING = record({
+    "model": TEXT, "parameters": COUNT, "cluster": TEXT, "gpus": COUNT, "layout": TEXT, "recipe": TEXT,
+    "recompute": TEXT, "batch": COUNT, "seq": COUNT, "micro_batches": COUNT, "total_s": SECONDS,
+    "interval_s": {**many(SECONDS, 2), "maxItems": 2}, "terms": named(CHANGE), "tokens_per_s": of("token/s"),
+    "mfu": NUMBER, "hfu": NUMBER,
+    "memory": record({
+        **dict.fromkeys((
+            "weights", "gradients", "optimizer", "activations", "working", "buffers", "allocated", "reserved",
+            "context",
+        ), BYTES),
+        "fits": FLAG,
+    }),
+})  # fmt: skip
 
 SCHEMAS: dict[str, Schema] = {
     "advise": record({
@@ -287,6 +312,12 @@ SCHEMAS: dict[str, Schema] = {
     }),
     "serve-rates": record({"served": many(SERVED, 1), "refused": many(record({"gpu": TEXT, "why": TEXT}))}),
     "sweep": record({"rows": many(ROW)}),
+    "train": record({
+        "step": TRAINING,
+        "search": perhaps(record({
+            "considered": COUNT, "too_large": COUNT, "worked_out": COUNT, "front": many(TRAINING, 1),
+        })),
+    }),
     "transfer": record({"predictions": many(PREDICTION, 1)}),
 }  # fmt: skip
 
@@ -314,14 +345,28 @@ def schema(name: str) -> Schema:
     }  # fmt: skip
 
 
+def of_file(name: str, model: type[BaseModel]) -> Schema:
+    """The schema of a kind of YAML file: that of the record which checks it when it is read, without its prose."""
+    with warnings.catch_warnings(action="ignore"):  # defaults that JSON cannot say
+        found = model.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"rooflinekit/files/{name}/1"} | {
+        **found, "title": f"a file of rooflinekit: {name}",
+    }  # fmt: skip
+
+
 def main() -> None:
     """Writes them, or says which are behind."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="only say whether the files are current")
     check = parser.parse_args().check
     FOLDER.mkdir(exist_ok=True)
+    (FOLDER / "files").mkdir(exist_ok=True)
     wanted = {FOLDER / f"{name}.json": json.dumps(schema(name), indent=1) + "\n" for name in DOCUMENTS}
-    there = {file: file.read_text(encoding="utf-8") for file in FOLDER.glob("*.json")}
+    wanted |= {
+        FOLDER / "files" / f"{name}.json": json.dumps(of_file(name, model), indent=1) + "\n"
+        for name, model in FILES.items()
+    }
+    there = {file: file.read_text(encoding="utf-8") for file in FOLDER.rglob("*.json")}
     if check:
         sys.exit(0 if there == wanted else "docs/schemas is behind: run python docs/make_schemas.py")
     for file in there.keys() - wanted.keys():

@@ -7,10 +7,7 @@ With --check nothing is written, and the exit status is 1 where the page is behi
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-from page import FOLDER, run
+from page import printed, run
 
 COMMAND = (
     "predict timm:resnet50 -i batch,3,224,224 --batch 16 --gpu nvidia-rtx-4090 --copy pinned --largest-batch "
@@ -20,10 +17,8 @@ COMMAND = (
 
 def what_if() -> str:
     """The command, and what it prints."""
-    words = [sys.executable, "-m", "rooflinekit", *COMMAND.split()]
-    printed = subprocess.run(words, capture_output=True, text=True, check=True, cwd=FOLDER.parent).stdout
-    lines = [line.rstrip() for line in printed.splitlines() if line.strip()]
-    return "\n".join(["", "```console", f"$ rooflinekit {COMMAND}", *lines, "```", ""])
+    command = f"rooflinekit {COMMAND}"
+    return "\n".join(["", "```console", f"$ {command}", printed(command), "```", ""])
 
 
 if __name__ == "__main__":

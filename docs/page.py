@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +14,29 @@ from pathlib import Path
 from rooflinekit.files import write_text
 
 FOLDER = Path(__file__).parent
+
+
+def printed(command: str) -> str:
+    """What `rooflinekit …` prints where no terminal is, called from the root: no empty lines, none with blanks at its end.
+
+    The program is called in this process: starting another costs four seconds, mostly torch's.
+    """
+    from rooflinekit.cli.app import main
+
+    out, words, variables = io.StringIO(), sys.argv, dict(os.environ)
+    for name in ("COLUMNS", "LINES", "TERM"):
+        os.environ.pop(name, None)
+    sys.argv = shlex.split(command)
+    try:
+        with contextlib.chdir(FOLDER.parent), contextlib.redirect_stdout(out):
+            main()
+    except SystemExit as end:
+        if end.code:
+            raise
+    finally:
+        sys.argv = words
+        os.environ.update(variables)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines() if line.strip())
 
 
 def run(page: str, part: str, made: Callable[[], str], script: str) -> None:

@@ -1,4 +1,4 @@
-"""What README.md shows is what its commands print."""
+"""What README.md and docs/start.md show is what their commands print, and a newcomer's own module goes the same way."""
 
 import difflib
 import re
@@ -9,9 +9,9 @@ import pytest
 from command_line import Run
 
 ROOT = Path(__file__).parent.parent
-SHOWN = re.findall(
-    r"```console\n\$ (rooflinekit [^\n]*)\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
-)
+README, START = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/start.md"))
+SHOWN = re.findall(r"```console\n\$ (rooflinekit [^\n]*)\n(.*?)```", README + START, re.DOTALL)
+OWN = re.findall(r"^rooflinekit ([^\n]* net\.py:Net [^\n]*)$", START, re.MULTILINE)
 
 
 def lines(text: str) -> list[str]:
@@ -28,5 +28,28 @@ def test_the_output_shown_is_the_output(
     assert lines(shown) == lines(printed), "\n".join(difflib.unified_diff(lines(shown), lines(printed), lineterm=""))
 
 
+@pytest.mark.parametrize("command", OWN)
+def test_the_newcomers_own_module(
+    command: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_traces: None
+) -> None:
+    (block,) = re.findall(r"```python\n(.*?class Net.*?)```", START, re.DOTALL)
+    (tmp_path / "net.py").write_text(block, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    result = run(*shlex.split(command))
+    assert (result.status, result.err) == (0, "")
+    assert re.match(r"Net\b", result.out)
+
+
 def test_there_is_something_to_test() -> None:
-    assert len(SHOWN) == 2
+    assert [command.split()[1] for command, _ in SHOWN] == ["predict", "predict", "explain"]
+    assert [command.split()[0] for command in OWN] == ["predict", "predict", "advise"]
+
+
+def test_the_readme_is_a_screen() -> None:
+    assert len(README.splitlines()) <= 60
+    assert len(re.findall(r"!\[", README)) == 3
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        assert (ROOT / target).is_file(), target

@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 GROUPS = {
     "Predict and explain": ("predict", "explain", "plot", "report", "crossover", "profile"),
     "Choose": ("compare", "transfer", "advise", "sweep", "search", "power", "cost"),
-    "Many GPUs and serving": ("parallel", "fit-into", "collective", "serve"),
+    "Many GPUs and serving": ("parallel", "fit-into", "train", "collective", "serve"),
     "Measure and calibrate": ("measure", "calibrate", "campaign", "fit"),
     "Hardware": ("devices", "clusters", "specs", "check"),
 }

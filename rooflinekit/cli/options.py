@@ -76,6 +76,7 @@ DOCUMENTS = {
     "serve-rates": 1,
     "specs": 1,
     "sweep": 1,
+    "train": 1,
     "transfer": 1,
 }
 

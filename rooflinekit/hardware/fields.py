@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+)
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from rooflinekit.errors import UnitError, nearest
@@ -41,6 +50,10 @@ class Quantity:
             self._read,
             serialization=core_schema.plain_serializer_function_ser_schema(self._write, when_used="json"),
         )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The JSON schema of a file: text, a number and its unit."""
+        return {"type": "string", "pattern": r"^\s*[0-9.]", "description": f"a number with its unit, {self.unit}"}
 
     def _read(self, value: object, info: ValidationInfo) -> float:
         if isinstance(value, str):
@@ -84,6 +97,10 @@ class Choice:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """The pydantic schema: one of the words in, a plain string out."""
         return core_schema.no_info_plain_validator_function(self._read)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The JSON schema of a file: one of the words."""
+        return {"enum": list(self.words)}
 
     def _read(self, value: object) -> str:
         if not isinstance(value, str) or value not in self.words:
@@ -136,6 +153,11 @@ class Frozen:
             ],
             serialization=core_schema.plain_serializer_function_ser_schema(dict, return_schema=checked),
         )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The JSON schema of a file: that of the checked mapping."""
+        _, checked, _ = schema["steps"]
+        return handler(checked)
 
 
 def _as_dict(value: object) -> object:

@@ -39,12 +39,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A group of devices and the links that its collectives use. Equally many members are on each node."""
+    """A group of devices and the links of its collectives. Of unequal parts the largest sets the pace in a node."""
 
     devices: tuple[Device, ...]  # one for each rank
     nodes: int
     inside: Link | None  # None with one member a node
     between: Link | None  # None with one node
+    largest: int = 0  # members on the node that has most of them; 0 where all have as many
 
     @property
     def ranks(self) -> int:
@@ -53,8 +54,8 @@ class Route:
 
     @property
     def per_node(self) -> int:
-        """Members on each node."""
-        return self.ranks // self.nodes
+        """Members on each node, or on the one that has most."""
+        return self.largest or self.ranks // self.nodes
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -70,14 +71,12 @@ def route_of(
     ranks: how many of the cluster's devices, from the first; or their numbers, node after node; by default all.
     sharing: groups that use a node's network at once, such as a data-parallel group for each tensor-parallel rank.
 
-    Raises InputError for devices that the cluster does not have, and for groups with unequal parts on their nodes.
+    Raises InputError for devices that the cluster does not have.
     """
     numbers = _numbers(cluster, ranks)
     parts = Counter(number // cluster.per_node for number in numbers)
-    if len(set(parts.values())) > 1:
-        told = ", ".join(str(count) for count in parts.values())
-        raise InputError(f"{cluster.name}: expected equally many devices on each node; got {told}")
-    members = [number % cluster.per_node for number in numbers if number // cluster.per_node == min(parts)]
+    fullest = max(sorted(parts), key=parts.__getitem__)
+    members = [number % cluster.per_node for number in numbers if number // cluster.per_node == fullest]
     between = None
     if len(parts) > 1 and cluster.network is not None:
         network = cluster.network
@@ -88,6 +87,7 @@ def route_of(
         nodes=len(parts),
         inside=_inside(cluster, devices, members) if len(members) > 1 else None,
         between=between,
+        largest=len(members) if len(set(parts.values())) > 1 else 0,
     )
 
 

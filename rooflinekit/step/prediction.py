@@ -31,6 +31,7 @@ from rooflinekit.step.feed import feed_of
 from rooflinekit.step.memory import MemoryUse, memory_of
 from rooflinekit.step.report import document, lines, notebook_table
 from rooflinekit.step.timeline import Span, Timeline, schedule
+from rooflinekit.step.utilization import utilization
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -123,6 +124,20 @@ class Prediction:
                 found[name] += seconds
         return {name: found[name] for name in UNDERUSE}
 
+    @cached_property
+    def _utilization(self) -> tuple[float, float]:
+        return utilization(self.timings, self.machine.device, self.total_s)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP utilization: matrix FLOP that the model asks for / (time · peak of their format)."""
+        return self._utilization[0]
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOP utilization: the same with what is computed again."""
+        return self._utilization[1]
+
     @property
     def total_s(self) -> float:
         """Wall time of the step."""
@@ -163,6 +178,8 @@ class Prediction:
         """What was assumed, each once: emulated formats, kernels not measured on this GPU, memory that does not fit."""
         limit = limit_note(self.machine)
         found = dict.fromkeys((*limit, *self.assumptions, *(timing.note for timing in self.timings if timing.note)))
+        if caution := self.machine.device.caution:
+            found[caution] = None
         if unmeasured := self._unmeasured():
             found[f"{self.machine.name}: {unmeasured}: constants fitted on other GPUs, interval accordingly wider"] = (
                 None

@@ -43,6 +43,8 @@ def document(p: Prediction) -> dict[str, Any]:
         "clock_limit_hz": p.machine.clock_limit,
         "terms": p.terms(),
         "underuse": p.underuse(),
+        "mfu": p.mfu,
+        "hfu": p.hfu,
         "flop": p.flop,
         "bytes": p.bytes,
         "kernels": p.launched,
@@ -131,6 +133,8 @@ def table_rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]
     ]
     if any(p.energy for p in predictions):
         rows += [(label, [_of_energy(p, name, unit) for p in predictions]) for label, name, unit in _ENERGY_ROWS]
+    if any(p.mode == "training" for p in predictions):
+        rows.append(("MFU = matrix FLOP / (time · peak)", [f"{p.mfu:.1%}" for p in predictions]))
     return rows
 
 

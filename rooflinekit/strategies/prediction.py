@@ -91,6 +91,33 @@ class ParallelPrediction:
         return dict(self.slowest.terms)
 
     @property
+    def mfu(self) -> float:
+        """Model FLOP utilization: matrix FLOP of the whole batch / (time · peaks of all devices); see `Prediction`."""
+        return self._utilization[0]
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOP utilization: the same with what is computed again."""
+        return self._utilization[1]
+
+    @cached_property
+    def _utilization(self) -> tuple[float, float]:
+        # A share's prediction may stand for a part of its step, such as two pieces of a pipeline's batch.
+        found = [0.0, 0.0]
+        for share in self.shares:
+            p = share.prediction
+            parts = share.batch / max(1, p.sizes.get("batch", share.batch) * self._parts(p))
+            for i, value in enumerate((p.mfu, p.hfu)):
+                found[i] += len(share.numbers) * parts * value * p.total_s
+        return found[0] / (self.gpus * self.total_s), found[1] / (self.gpus * self.total_s)
+
+    @staticmethod
+    def _parts(p: Prediction) -> int:
+        """How many times forward is run: the parts of an accumulated batch."""
+        marks = {op.name.rpartition(" of part ")[2] for op in p.graph.ops if " of part " in op.name}
+        return 1 + len(marks)
+
+    @property
     def exposed_s(self) -> float:
         """Communication that the slowest device waits for."""
         return self.slowest.terms["communication"]

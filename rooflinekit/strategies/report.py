@@ -35,6 +35,8 @@ def document(p: ParallelPrediction) -> dict[str, Any]:
         "one_gpu_s": p.one_gpu.total_s,
         "speedup": p.speedup,
         "efficiency": p.efficiency,
+        "mfu": p.mfu,
+        "hfu": p.hfu,
         "fits": p.fits,
         "devices": [_share(share) for share in p.shares],
         "notes": list(p.notes),
@@ -70,7 +72,7 @@ def lines(p: ParallelPrediction) -> list[str]:
         f"links busy {_s(p.communication_s)}: {_s(p.hidden_s)} hidden, {_s(p.exposed_s)} exposed",
         f"terms: {terms}",
         f"why: {reason(p)}",
-        f"savers: {p.savers}",
+        f"savers: {p.savers}; MFU {p.mfu:.1%} = matrix FLOP / (time · devices · peak), HFU {p.hfu:.1%}",
     ]
     return found + [_device(share) for share in p.shares] + [f"note: {note}" for note in p.notes]
 

@@ -10,8 +10,12 @@ from rooflinekit.training.layout import Layout
 from rooflinekit.training.pieces import Pieces
 from rooflinekit.training.recipe import Recipe
 
-#: Of cuBLAS, kept from its first product on (see step/memory.py).
-_WORKSPACE = 2 * 4 * 2**20
+#: Of cuBLAS, kept from its first product on: by PyTorch twice 4 MiB, from compute capability 9.0 on eight times
+#: (aten/src/ATen/cuda/CUDABlas.cpp); and by Transformer Engine 4 and 32 MiB (transformer_engine/pytorch/module/base.py,
+#: get_cublas_workspace_size_bytes).
+_MIB = 2**20
+_WORKSPACE = {False: 8 * _MIB, True: 32 * _MIB}
+_WORKSPACE_FUSED = {False: 4 * _MIB, True: 32 * _MIB}
 #: By how much the allocator's reserve lies above what is allocated at most: blocks of other sizes, of 2 MiB and more.
 #: Stated: 1.02 to 1.15 are commonly seen.
 _RESERVED = 1.06
@@ -68,6 +72,12 @@ class Held:
     shards: int  # that share them out, where they are gathered
     tokens: int  # of a micro-batch on a GPU
     capacity: float
+    hopper: bool  # compute capability 9.0 or more
+
+    @property
+    def workspace(self) -> int:
+        """Of cuBLAS."""
+        return _WORKSPACE[self.hopper] + self.recipe.fused * _WORKSPACE_FUSED[self.hopper]
 
 
 def accounts_of(held: Held, k: int, layers: int, under_way: int) -> Accounts:
@@ -96,7 +106,7 @@ def accounts_of(held: Held, k: int, layers: int, under_way: int) -> Accounts:
     activations += saved.get("embedding", 0) * first * -(-under_way // lay.chunks) + saved.get("head", 0) * last
     return Accounts(
         weights=weights, gradients=gradients, optimizer=optimizer, activations=activations,
-        working=_working(held, last), buffers=buffers + _WORKSPACE, capacity=held.capacity,
+        working=_working(held, last), buffers=buffers + held.workspace, capacity=held.capacity,
     )  # fmt: skip
 
 

@@ -290,11 +290,18 @@ class Planner:
             decoder=self.decoder, layout=lay, recipe=self.recipe, pieces=self.pieces, replicas=self.replicas,
             shards=len(self.groups.members("node")) if lay.sharding == "hybrid" else self.replicas,
             tokens=lay.micro_batch * self.seq // lay.context, capacity=self.place.machine.device.dram.capacity,
+            hopper=_at_least_hopper(self.place.machine.device.compute_capability),
         )  # fmt: skip
         return tuple(
             accounts_of(held, k, sum(counts[k :: lay.pipeline]), under_way[k] if k < len(under_way) else 1)
             for k in range(lay.pipeline)
         )
+
+
+def _at_least_hopper(capability: str | None) -> bool:
+    """Whether a compute capability is 9.0 or more; what has none is no such GPU."""
+    major = (capability or "").partition(".")[0]
+    return major.isdigit() and int(major) >= 9
 
 
 def _peak(machine: Machine, recipe: Recipe) -> float:

@@ -48,6 +48,7 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("collective", ("collective", "broadcast", "--bytes", "1 kB", "--cluster", "two-nodes-25gbe")),
     ("serve", ("serve", LLAMA, "--gpu", "l40s", "--batch", "1,4", "-i", "64", "--output", "8")),
     ("serve", ("serve", LLAMA, "--gpu", "l40s", "--batch", "1", "-i", "64", "--output", "1")),
+    ("train", ("train", LLAMA, "--cluster", "dgx-h100", "--batch", "16", "--seq", "2048", "--tp", "2")),
     ("serve-rates", ("serve", LLAMA, "--gpu", "l40s", *LOAD, "--rate", "1,2/s")),
     ("serve-rates", ("serve", LLAMA, "--gpu", "l40s", *LOAD[:-2], "--output", "1", "--rate", "1/s")),
     ("serve-capacity", ("serve", LLAMA, "--gpu", "l40s", *LOAD, "--slo", "ttft=1s", "--load", "9/s")),

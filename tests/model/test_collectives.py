@@ -181,8 +181,6 @@ def test_groups_that_there_are_not(given: dict[str, int | tuple[int, ...]], mess
 def test_groups_across_nodes_are_even() -> None:
     with pytest.raises(InputError, match=r"^two-nodes-25gbe has 4 devices a node: expected a multiple of that"):
         route("two-nodes-25gbe", 6)
-    with pytest.raises(InputError, match=r"^two-nodes-25gbe: expected equally many devices on each node; got 2, 1$"):
-        route("two-nodes-25gbe", (0, 1, 4))
 
 
 @pytest.mark.parametrize(
@@ -303,3 +301,12 @@ def test_known_magnitudes() -> None:
     """What nccl-tests commonly print for large all-reduces, from the literature: 230 GB/s on A100, 480 on H100."""
     assert 180e9 < rk.collective_time("all-reduce", "8 GB", "dgx-a100").bus_bandwidth < 250e9
     assert 400e9 < rk.collective_time("all-reduce", "8 GB", "dgx-h100").bus_bandwidth < 500e9
+
+
+def test_a_ring_over_unequal_parts() -> None:
+    """Over 2 + 1 devices each link carries 2·(n - 1)/n of the size, n = 3: between those of 1 + 1 and of 2 + 2."""
+    groups = [route("two-nodes-25gbe", ranks) for ranks in ((0, 4), (0, 1, 4), (0, 1, 4, 5))]
+    timings = [time_collective("all-reduce", 1e8, group, constants(), algorithm="ring") for group in groups]
+    assert [timing.wire_bytes for timing in timings] == [pytest.approx(2 * (n - 1) / n * 1e8) for n in (2, 3, 4)]
+    assert [timing.total_s for timing in timings] == sorted(timing.total_s for timing in timings)
+    assert groups[1].per_node == 2

@@ -21,6 +21,7 @@ from rooflinekit.present.figures.extras import draw_crossings, draw_floors, draw
 from rooflinekit.present.figures.files import save
 from rooflinekit.present.figures.frame import Frame
 from rooflinekit.present.figures.key import draw_key, key_outside
+from rooflinekit.present.figures.layouts import layouts
 from rooflinekit.present.figures.memory import memory
 from rooflinekit.present.figures.points import draw_points, draw_rail_scale, name_points, named_points
 from rooflinekit.present.figures.records.build import Figure, Subject, roofline_figure
@@ -33,7 +34,7 @@ from rooflinekit.present.figures.timeline import timeline
 from rooflinekit.present.figures.waterfall import waterfall
 
 __all__ = [
-    "caption", "energy_roofline", "errors", "memory", "roofline", "save", "sweep", "time_energy", "timeline",
+    "caption", "energy_roofline", "errors", "layouts", "memory", "roofline", "save", "sweep", "time_energy", "timeline",
     "waterfall",
 ]  # fmt: skip
 

@@ -1,0 +1,29 @@
+"""What share of the peak a training step reaches: model FLOP utilization, and that of the hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rooflinekit.hardware.device import Device
+from rooflinekit.model.roofline import Timing
+
+#: In the name of an op that backward computes again (strategies/saving.py).
+AGAIN = " again in "
+
+
+def utilization(timings: Sequence[Timing], device: Device, total_s: float) -> tuple[float, float]:
+    """MFU and HFU: matrix FLOP over what the device's peak gives in that time, each in its own format.
+
+    MFU = Σ FLOP / peak / time (Chowdhery et al. 2022, appendix B), of what the model asks for; HFU counts what is
+    computed again too (Korthikanti et al. 2022, section 6.3). Peaks are dense ones, by the datasheet; arithmetic for
+    which it states none counts at that of fp32 lanes.
+    """
+    model = again = 0.0
+    for timing in timings:
+        kernel = timing.kernel
+        flop = float(kernel.cost.matrix_flop)
+        if flop:
+            peak = device.matrix_peak.get(kernel.math) or device.vector_peak.get(kernel.math)
+            seconds = flop / peak if peak else 0.0
+            model, again = (model, again + seconds) if AGAIN in kernel.name else (model + seconds, again)
+    return (model / total_s, (model + again) / total_s) if total_s else (0.0, 0.0)

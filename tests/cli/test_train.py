@@ -1,0 +1,34 @@
+"""`rooflinekit train`: a decoder's step on many GPUs, and the search for a layout."""
+
+import json
+from pathlib import Path
+
+from command_line import Run
+
+LLAMA = str(Path(__file__).parents[2] / "examples/decoders/llama-3.1-8b.json")
+SIZES = ("--cluster", "dgx-h100", "--batch", "16", "--seq", "2048")
+
+
+def test_a_step_says_its_time_its_memory_and_its_utilization(run: Run) -> None:
+    out = run("train", LLAMA, *SIZES, "--tp", "2").out
+    assert "layout TP 2, SP, zero-1, micro-batch 1; recipe megatron, recompute none" in out
+    assert "MFU " in out
+    assert "memory: weights" in out
+
+
+def test_search_draws_what_it_found(run: Run, tmp_path: Path) -> None:
+    picture = tmp_path / "layouts.svg"
+    small = tmp_path / "small.json"
+    config = json.loads(Path(LLAMA).read_text(encoding="utf-8"))
+    small.write_text(json.dumps({**config, "num_hidden_layers": 2}), encoding="utf-8")
+    args = ("train", small, "--cluster", "dgx-h100", "--gpus", 2, "--batch", 4, "--seq", 1024, "--search")
+    document = json.loads(run(*args, "--out", picture, "--json").out)
+    assert document["step"]["total_s"] == document["search"]["front"][0]["total_s"]
+    assert picture.read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_wrong_use_is_one_line(run: Run, tmp_path: Path) -> None:
+    found = run("train", LLAMA, *SIZES, "--out", tmp_path / "a.svg")
+    assert found.err == "rooflinekit: --out: draws what --search has found; add --search\n"
+    found = run("train", LLAMA, *SIZES, "--tp", "3")
+    assert "expected a multiple of 3 GPUs; got 8" in found.err
