@@ -34,7 +34,7 @@ from rooflinekit.step.prediction import predict_graph
 
 NAMES = ("lanes_share", "lanes_convolution", "memory_share")
 _WIDTH = 0.5  # standard deviation of each constant's logarithm about a GPU's: nothing is known of CPUs
-_NOISE = 0.15  # of a step, of what these constants do not describe
+_NOISE = 0.4  # of a step: 0.18 that these constants do not describe, and five steps of one family tell as much as one
 _BETWEEN = 0.2  # CPUs differ so much, at least: two are known
 Rows = Sequence[tuple[Step, rk.Graph]]
 Floats = NDArray[np.float64]
