@@ -24,10 +24,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from measured import gpu_name
+from pairs import options_of, show
 from torch import nn
 from torch.nn import functional
 
@@ -293,37 +293,12 @@ def judged(file: Path) -> pd.DataFrame:
     return pd.DataFrame(rows).groupby(keys, as_index=False).median()  # repeated collections
 
 
-def summary(rows: pd.DataFrame) -> pd.Series:
-    """Errors in per cent; bias is the median of predicted / measured."""
-    ratio = rows["predicted_s"] / rows["measured_s"]
-    error = (ratio - 1).abs()
-    return pd.Series(
-        {
-            "n": len(rows), "median %": 100 * error.median(), "MAPE %": 100 * error.mean(),
-            "p90 %": 100 * error.quantile(0.9), "bias %": 100 * (ratio.median() - 1),
-        }
-    )  # fmt: skip
-
-
 def main(options: argparse.Namespace) -> None:
     """Prints the tables."""
     rows = judged(options.data / "liger" / "kernels.parquet")
     rows = rows[rows["predicted_s"].gt(0) & rows["measured_s"].gt(0)]
-    if options.out:
-        rows.to_parquet(options.out)
-    with pd.option_context("display.width", 160, "display.max_rows", 200, "display.float_format", "{:.1f}".format):
-        for by in (["op", "side"], ["op", "mode"], ["gpu", "side"], ["side"]):
-            print(f"\n{rows.groupby(by)[rows.columns.tolist()].apply(summary)}")
-        print(f"\n{summary(rows)}")
-    if options.worst:
-        log = np.log(rows["predicted_s"] / rows["measured_s"])
-        worst = rows.assign(ratio=np.exp(log)).loc[log.abs().sort_values(ascending=False).index]
-        print(worst.head(options.worst).to_string())
+    show(rows, (["op", "side"], ["op", "mode"], ["gpu", "side"], ["side"]), options)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--worst", type=int, default=0)
-    parser.add_argument("--out", type=Path)
-    main(parser.parse_args())
+    main(options_of(__doc__))

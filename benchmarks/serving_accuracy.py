@@ -271,7 +271,7 @@ def other_source(data: Path, source: str, cached: int | None, rows: bool) -> Non
         print(static_summary(found, ["gpu", "model"]).to_string(index=False))
         means = found[found["hit"].notna()]
         print(f"within the interval of 90 %: {means.groupby('what')['hit'].mean().round(2).to_dict()}")
-        print(f"BLIS's own simulator, median % (as its authors state): {BLIS_OWN}")
+        print(f"BLIS's own simulator, median % (as published, of its own choice of stages): {BLIS_OWN}")
 
 
 def main() -> None:

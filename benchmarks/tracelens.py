@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from liger import summary
+from pairs import options_of, show
 
 import rooflinekit as rk
 from rooflinekit.calibrate.fits import constants_for
@@ -116,22 +116,8 @@ def main(options: argparse.Namespace) -> None:
     """Prints the tables."""
     rows = judged(options.data / "tracelens" / "unified_perf_summary.parquet")
     rows = rows.assign(size=np.where(rows["measured_s"] < 10e-6, "below 10 µs", "10 µs and more"))
-    if options.out:
-        rows.to_parquet(options.out)
-    with pd.option_context("display.width", 160, "display.max_rows", 200, "display.float_format", "{:.1f}".format):
-        for by in (["op"], ["family", "size"], ["size"]):
-            table = rows.groupby(by)[rows.columns.tolist()].apply(summary)
-            print(f"\n{table[table['n'] > 2]}")
-        print(f"\n{summary(rows)}")
-    if options.worst:
-        log = np.log(rows["predicted_s"] / rows["measured_s"])
-        worst = rows.assign(ratio=np.exp(log)).loc[log.abs().sort_values(ascending=False).index]
-        print(worst.head(options.worst).to_string())
+    show(rows, (["op"], ["family", "size"], ["size"]), options, fewest=3)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--worst", type=int, default=0)
-    parser.add_argument("--out", type=Path)
-    main(parser.parse_args())
+    main(options_of(__doc__))

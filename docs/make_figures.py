@@ -18,6 +18,17 @@ PICTURES = (
         f"{_RESNET} --batch 32 --over batch=1,8,64,256 --gpu nvidia-a100-sxm4-80gb --gpu nvidia-l4",
     ),
     (
+        "networks",
+        "Several networks, a mark each",
+        "timm:resnet18 --with timm:resnet50 --with timm:mobilenetv3_large_100 --with timm:convnext_tiny "
+        "--input batch,3,224,224 --batch 32 --gpu nvidia-l4",
+    ),
+    (
+        "three",
+        "Three GPUs in a column",
+        f"{_RESNET} --batch 32 --gpu nvidia-a100-sxm4-80gb --gpu nvidia-l4 --gpu nvidia-t4 --venue ieee",
+    ),
+    (
         "levels",
         "Traffic of DRAM and of the L2, and what starting kernels costs",
         f"{_RESNET} --batch 4 --gpu nvidia-a100-sxm4-80gb --by-level --launch",

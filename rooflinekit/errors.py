@@ -22,8 +22,8 @@ Each error is also the builtin it refines, so that `except ValueError` still wor
     ├── ComparisonError(ValueError)        two predictions that cannot be compared
     └── OutputError(OSError)               a file that cannot be written
 
-The command line prints the message of any of them as one line and exits with status 2. `SweepWarning` is no error: a
-sweep that goes on warns with it of what it has met.
+The command line prints the message of any of them as one line and exits with status 2. Two are no errors: with
+`SweepWarning` a sweep that goes on says what it has met, with `DeviceWarning` a short name for which board it stands.
 """
 
 from __future__ import annotations
@@ -125,6 +125,10 @@ class ComparisonError(RooflinekitError, ValueError):
 
 class SweepError(RooflinekitError, RuntimeError):
     """The processes that a sweep was handed to are gone, or cannot be started."""
+
+
+class DeviceWarning(UserWarning):
+    """A name that several devices answer to was taken for the one that most people mean."""
 
 
 class SweepWarning(UserWarning):

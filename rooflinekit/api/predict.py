@@ -231,7 +231,8 @@ def compare_gpus(
     """One workload on many GPUs: how fast, whether it fits, for how much money and power, and why in this order.
 
     workload: a traced Graph; or a model, followed by its inputs.
-    gpus: names, aliases, paths of specifications, or Devices; by default every shipped GPU that is no draft.
+    gpus: names, aliases, paths of specifications, or Devices; by default every shipped GPU that is no draft, and that
+        PyTorch sees as one device.
     sort: "time", "per-dollar" (launch price), "per-watt" (the board's limit), "share-of-peak", "price" or "energy".
     measured, measured_on: a step that was timed on one GPU, on which all predictions then rest; see `transfer`.
     options: a number for each named size; with a model also the options of `trace`.
@@ -243,7 +244,7 @@ def compare_gpus(
     """
     from rooflinekit.study.compare.gpus import compare_machines
 
-    machines = machines_of(gpus if gpus is not None else [d for d in shipped_devices() if d.kind == "gpu"], burst=burst)
+    machines = machines_of(gpus if gpus is not None else _comparable(), burst=burst)
     if isinstance(workload, Graph):
         if inputs:
             raise InputError(f"a Graph has its inputs already; got {len(inputs)} more: name GPUs as gpus=[…]")
@@ -259,6 +260,10 @@ def compare_gpus(
         (here,) = machines_of([device_of(measured_on or evidence.device or None)], burst=burst)
         corrected = correcting(evidence, predict_graph(graph, here, host_of(host), execution_of(execution)))
     return compare_machines(graph, machines, host_of(host), execution_of(execution), sort, corrected)
+
+
+def _comparable() -> list[Device]:
+    return [device for device in shipped_devices() if device.kind == "gpu" and not device.caution]
 
 
 def machines_of(gpus: Sequence[str | Path | Device], *, burst: bool = False) -> tuple[Machine, ...]:

@@ -23,9 +23,11 @@ from rooflinekit.model.machine import Calibration
 
 SCHEMA_VERSION = 2
 PRIORS = "priors"
-#: Standard deviation, as a logarithm, of how far a CPU is from what a GPU's constants say, all its kernels together:
-#: timm's steps on two CPUs take 1.3 to 2.8 times as long (docs/accuracy.md).
-_STRANGER = 0.6
+CPUS = "architecture-cpu"
+#: Standard deviation, as a logarithm, of how far a CPU that was not measured is from what is known of CPUs, all its
+#: kernels together. Steps of families that were not fitted on lie 0.18 apart on two CPUs (benchmarks/cpu_constants.py);
+#: that other CPUs lie further off is a stated choice.
+_STRANGER = 0.3
 
 
 class _File(FitFile):
@@ -116,7 +118,9 @@ def fits_for(devices: Sequence[Device], file: Path | None) -> tuple[Calibration,
 
 
 def architecture_of(device: Device) -> str:
-    """The name under which GPUs of one architecture share constants."""
+    """The name under which GPUs of one architecture share constants; all CPUs are one."""
+    if device.kind == "cpu":
+        return CPUS
     return f"architecture-{(device.compute_capability or device.architecture).lower().replace(' ', '-')}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -38,7 +39,7 @@ from rooflinekit.cli import (
     train,
     transfer,
 )
-from rooflinekit.errors import RooflinekitError
+from rooflinekit.errors import DeviceWarning, RooflinekitError
 
 _HELP = "How long one step of a PyTorch network takes on a GPU, why, and what would change it."
 
@@ -79,6 +80,18 @@ def main() -> None:
 
     Exit status 0; 2 for wrong use or bad input; 1 for a specification that `check` fails, or a fault of rooflinekit.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("once", DeviceWarning)
+        shown = warnings.showwarning
+        warnings.showwarning = lambda message, category, *rest: (
+            print(f"rooflinekit: {message}", file=sys.stderr)
+            if issubclass(category, DeviceWarning)
+            else shown(message, category, *rest)
+        )
+        _run()
+
+
+def _run() -> None:
     try:
         # Without standalone mode typer.Exit becomes the status that the call returns.
         status = app(args=sys.argv[1:], standalone_mode=False)

@@ -51,7 +51,7 @@ def compare(
 
     check_sort(sort)
     rows = list_rows(kind="gpu", vendor=vendor, architecture=architecture, memory_min=memory_min)
-    gpus = workload.gpus or tuple(row.device.name for row in rows if not row.device.draft)
+    gpus = workload.gpus or tuple(row.device.name for row in rows if not (row.device.draft or row.device.caution))
     machines, host, execution = replace(workload, gpus=gpus).setting()
     check_gpus(machines)
     evidence, place = (None, "") if measured is None else read_evidence(measured, measured_on)

@@ -113,12 +113,14 @@ class Device(Record):
     kind: Annotated[str, Choice(KINDS)] = "gpu"
     display_name: Line | None = None
     aliases: Lines = ()  # what the driver and people call it
+    meant_by: Lines = ()  # shorter names that other boards answer to as well, and most people mean this one by
     vendor: Line
     architecture: Line
     compute_capability: Line | None = None  # CUDA capability ("8.0"), AMD target ("gfx942"), vectors of a CPU ("avx2")
     process_node: Line | None = None  # the maker's name of the silicon process
     launch_date: date | None = None
     device_scope: Line | None = None  # what this is a part or a sum of, where it is not a plain board
+    enumerated_as: Annotated[int, Field(ge=1, le=64)] = 1  # devices that PyTorch sees of it; a kernel runs on one
     devices_per_board: Annotated[int, Field(ge=1, le=64)] = 1  # that share board_power and launch_price_usd
 
     sm_count: Annotated[int, Field(ge=1, le=10**6)]  # streaming multiprocessors, compute units, cores
@@ -193,6 +195,13 @@ class Device(Record):
     def vector_clock(self) -> float:
         """The clock in Hz behind the stated vector peaks."""
         return self.clock.vector or self.clock.boost
+
+    @property
+    def caution(self) -> str:
+        """What is wrong with a step on it alone; "" where PyTorch sees it as one device."""
+        if self.enumerated_as == 1:
+            return ""
+        return f"{self.name}: PyTorch sees {self.enumerated_as} devices in it, and a step runs on one: predict that one"
 
     def peak(self, math: str) -> float:
         """FLOP/s of the faster of the matrix and the vector units in format `math`.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, nearest
+from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, DeviceWarning, nearest
 
 if TYPE_CHECKING:
     from rooflinekit.hardware.device import Device
@@ -21,7 +22,8 @@ def resolve(query: str, devices: Iterable[Device]) -> Device:
     Tried in turn: a full name or alias; the same without brand names; its words in any order; some of its words.
     Words that the query has in excess are never dropped: "RTX 4060 Ti" and "RTX 4090 Laptop GPU" are other chips.
 
-    Raises AmbiguousDeviceError when several devices fit, DeviceNotFoundError when none does.
+    Of several the one that has the query in its `meant_by` is taken, with a DeviceWarning. Raises AmbiguousDeviceError
+    when several devices fit and none has, DeviceNotFoundError when none fits.
     """
     known = {device.name: device for device in devices}
     names = {name: (name, *device.aliases) for name, device in known.items()}
@@ -29,6 +31,14 @@ def resolve(query: str, devices: Iterable[Device]) -> Device:
         found = [name for name, spellings in names.items() if any(fits(query, given) for given in spellings)]
         if len(found) == 1:
             return known[found[0]]
+        meant = [name for name in found if any(_same_words(query, short) for short in known[name].meant_by)]
+        if len(meant) == 1:
+            others = " and ".join(name for name in found if name != meant[0])
+            warnings.warn(
+                DeviceWarning(f"{query!r} is taken for {meant[0]}, as most people mean it; {others} may be meant too"),
+                stacklevel=3,
+            )
+            return known[meant[0]]
         if found:
             raise AmbiguousDeviceError(f"{query!r} may be {', '.join(found[:-1])} or {found[-1]}; name one of them")
     every_spelling = [spelling for spellings in names.values() for spelling in spellings]

@@ -75,7 +75,8 @@ def load_device(name_or_path: str | Path, *, allow_draft: bool = False) -> Devic
     """The device of this name, alias or file, its numbers checked against physics.
 
     A name may be written as the driver does, in any case and with any punctuation. A text that ends in .yaml or .yml,
-    or that holds a path separator, is a path. Raises DeviceNotFoundError and AmbiguousDeviceError for names,
+    or that holds a path separator, is a path. "h100" is the board that most people mean, with a DeviceWarning that
+    says which. Raises DeviceNotFoundError and AmbiguousDeviceError for names,
     SpecError for files, and for drafts unless `allow_draft`.
 
     >>> load_device("NVIDIA A100-SXM4-80GB").name

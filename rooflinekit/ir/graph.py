@@ -17,6 +17,7 @@ from rooflinekit.ir.assumption import Assumption
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Coverage, coverage_of
 from rooflinekit.ir.op import Op, PricedOp, nothing
+from rooflinekit.ir.op_rows import op_row, plain, shown
 from rooflinekit.ir.origin import Origin, at_numbers, whole_of
 from rooflinekit.ir.release import Release
 from rooflinekit.ir.sizes import Size, check_dims, check_names, evaluator, product, total
@@ -199,9 +200,9 @@ class Graph:
         return f"<Graph {self.name} {self.mode}{described}: {len(self.priced)} ops, {self.matrix_flop} matrix FLOP>"
 
     def _repr_html_(self) -> str:
-        facts = [(name, _shown(value)) for name, value in self.to_dict().items() if name in _SHOWN]
+        facts = [(name, shown(value)) for name, value in self.to_dict().items() if name in _SHOWN]
         modules = [
-            (str(name) or "(root)", *(_shown(_plain(row[column])) for column in _COLUMNS))
+            (str(name) or "(root)", *(shown(plain(row[column])) for column in _COLUMNS))
             for name, row in self.tree(1).head(_MODULES).iterrows()
         ]
         return notebook.block(
@@ -223,9 +224,9 @@ class Graph:
             "assumptions": list(map(str, self.assumptions)),
             "conditions": [f"{condition.holds} ({condition.where})" for condition in self.conditions],
             "parameters": self.parameters,
-            **{name: _plain(getattr(self, name)) for name in totals},
+            **{name: plain(getattr(self, name)) for name in totals},
             "coverage": self.coverage.to_dict(),
-            "ops": [{name: _plain(value) for name, value in _row(priced).items()} for priced in self.priced],
+            "ops": [{name: plain(value) for name, value in op_row(priced).items()} for priced in self.priced],
         }
 
     def tree(self, depth: int | None = None) -> pd.DataFrame:
@@ -239,56 +240,16 @@ class Graph:
         """One row an op: module, phase, kind, shapes, FLOP, bytes and arithmetic intensity (FLOP/byte)."""
         import pandas as pd
 
-        return pd.DataFrame([_row(priced) for priced in self.priced])
+        return pd.DataFrame([op_row(priced) for priced in self.priced])
 
 
 def _graph(kept: Mapping[str, Any]) -> Graph:
     return Graph(**kept)
 
 
-#: In a notebook.
 _SHOWN = ("dims", "sizes", "forced", "parameters", "flop", "matrix_flop", "bytes")
 _COLUMNS = ("parameters", "matrix_flop", "read_bytes", "write_bytes")
-_MODULES, _LETTERS = 10, 120
-
-
-def _shown(value: Any) -> str:
-    """A number with its digits in groups, a formula as far as a table has room."""
-    if isinstance(value, Mapping):
-        value = [f"{name}={number}" for name, number in value.items()]
-    text = (
-        ", ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int | float) else str(value)
-    )
-    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
-
-
-def _plain(value: Any) -> Any:
-    """A value for JSON: sympy's numbers as Python's, its formulas as text."""
-    if isinstance(value, sympy.Expr):
-        return int(value) if value.is_Integer else float(value) if value.is_number else str(value)
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value
-
-
-def _row(priced: PricedOp) -> dict[str, object]:
-    cost = sum(priced.costs, Cost())
-    # An op that moves nothing has no intensity; the quotient of symbols stays a formula.
-    intensity = None if cost.bytes == 0 else cost.flop / cost.bytes
-    return {
-        "module": priced.op.module,
-        "phase": str(priced.op.phase),
-        "kind": priced.op.kind,
-        "inputs": [list(t.shape) for t in priced.op.inputs],
-        "outputs": [list(t.shape) for t in priced.op.outputs],
-        "matrix_flop": cost.matrix_flop,
-        "vector_flop": cost.vector_flop,
-        "special_flop": cost.special_flop,
-        "read_bytes": cost.read_bytes,
-        "write_bytes": cost.write_bytes,
-        "intensity": intensity,
-        "basis": str(priced.basis),
-    }
+_MODULES = 10  # in a notebook
 
 
 def map_graph(graph: Graph, at: Callable[[Size], Size], given: Mapping[str, int]) -> Graph:

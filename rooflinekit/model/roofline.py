@@ -23,7 +23,8 @@ from rooflinekit.model.convolution_forms import runs
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine, Rate
 from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
-from rooflinekit.model.tiling import CAUSES, Rates
+from rooflinekit.model.tile_rates import Rates
+from rooflinekit.model.tiling import CAUSES
 from rooflinekit.model.utilization import fill
 from rooflinekit.model.work import WEIGHT, Floats, Work
 

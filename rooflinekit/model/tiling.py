@@ -1,4 +1,4 @@
-"""The tile and the split of k with which a matrix product takes least; what a tile takes is in utilization.py.
+"""The tile and the split of k with which a matrix product takes least; what a tile takes is in tile_rates.py.
 
 Few of all tiles and splits come into question. So every tile is looked at without a split first. With s ≥ 2 blocks for
 the k of a tile it takes no less than
@@ -17,30 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.model.convolution_forms import CUDNN, library_of
-from rooflinekit.model.kernel import MIOPEN
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import combined
-from rooflinekit.model.work import (
-    BACKWARD,
-    CONVOLUTION,
-    FEW,
-    FOURIER,
-    PIXEL,
-    PLAIN,
-    SCALED,
-    VOLUME,
-    WEIGHT,
-    WINOGRAD,
-    WINOGRAD_WEIGHT,
-    Floats,
-    Products,
+from rooflinekit.model.tile_rates import (
+    SIDES,
+    Rates,
+    block_s,
+    bounds_on_lanes,
+    is_gradient,
+    never_split,
+    packed_bytes,
+    possible,
+    steps,
 )
+from rooflinekit.model.work import SCALED, Floats, Products
 
-TILES = (
-    (256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
-    (64, 32), (32, 64), (32, 32), (16, 128), (16, 64), (16, 32),
-)  # fmt: skip
-THIN = ((2, 64), (64, 2), (4, 32), (32, 4), (8, 32), (32, 8))  # of vector lanes, which need no more than a few rows
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SPLITS = np.array(SPLITS, dtype=float)
 
@@ -69,23 +60,6 @@ class Fill:
             getattr(self, name)[..., chosen] = getattr(part, name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """What limits each product, in FLOP/s."""
-
-    on_engine: NDArray[np.bool_]  # which unit does it: the matrix engine, or the vector lanes
-    peak: Floats  # of that unit at the clock that the board runs at
-    issued: Floats  # by tiles without loss, on an SM whose product line has not halved its units
-    limit: Floats  # what the board's power sustains
-
-    def where(self, chosen: NDArray[Any]) -> Rates:
-        """The rates of some of the products."""
-        return Rates(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
-
-
-#: Tiles of the lanes and of the matrix engine, each as two columns [tiles, 1].
-_SIDES = [np.array(tiles, dtype=float).T[:, :, None] for tiles in ((*TILES, *THIN), TILES)]
-_FP32_BYTES = 4  # of a number on the lanes
 _CHUNK = 1024  # products looked at together: arrays of 512 by 22 tiles stay in a core's cache
 _CLOSE = 1 + 1e-12  # beyond this factor a bound is above another number, whatever their rounding
 _ROUNDING = 1e-9  # the same of a bound that is worked out in another way
@@ -146,14 +120,14 @@ class _Tiled:
         if engine and library_of(machine.device) == CUDNN:  # what is filled up is computed all the same
             p = replace(p, k=p.k * p.padded)
         p, rates = _shortened(p), _shortened(rates)
-        (a, b), kind = _SIDES[engine], "matrix" if engine else "lanes"
-        step_s, issue_s, pace = _steps(p, rates, engine, machine)
+        (a, b), kind = SIDES[engine], "matrix" if engine else "lanes"
+        step_s, issue_s, pace = steps(p, rates, engine, machine)
         prologue_s = machine.values[f"{kind}_prologue"] * pace * step_s
-        self.p, self.steps = p, (step_s, issue_s, prologue_s, np.where(_gradient(p), prologue_s, 0.0))
+        self.p, self.steps = p, (step_s, issue_s, prologue_s, np.where(is_gradient(p), prologue_s, 0.0))
         self.tiles = p.batch * np.ceil(p.m / a) * np.ceil(p.n / b)
         self.limit_s = np.maximum(p.flop / rates.limit - machine.unlimited_s, 0.0)
-        self.packed_bytes = _packed_bytes(p, machine)
-        self.vector_s, self.fetch_s = _bounds_on_lanes(p, rates, engine, machine)
+        self.packed_bytes = packed_bytes(p, machine)
+        self.vector_s, self.fetch_s = bounds_on_lanes(p, rates, engine, machine)
         self.bandwidth = machine.bandwidth * machine.values["product_memory_share"]
 
     def fill(self) -> Fill:
@@ -161,7 +135,7 @@ class _Tiled:
         unsplit = self._unsplit().least(self.count)
         split = self._split(unsplit.total_s)
         o = unsplit.and_also(split).least(self.count) if split.product.size else unsplit
-        blocks, (a, b) = _of(self.tiles, o.product, o.tile) * _SPLITS[o.split], _SIDES[self.engine]
+        blocks, (a, b) = _of(self.tiles, o.product, o.tile) * _SPLITS[o.split], SIDES[self.engine]
         busy = blocks / (np.ceil(blocks / self.machine.sm_count) * self.machine.sm_count)  # share of SMs, all waves
         asked = _share_asked(self.p.m, a[o.tile, 0]) * _share_asked(self.p.n, b[o.tile, 0])
         freed_s = o.tiled_s * np.stack([np.ones_like(busy), busy, busy * asked])
@@ -180,13 +154,13 @@ class _Tiled:
         """
         p, every = self.p, np.arange(self.count)
         tiled_s = np.ceil(self.tiles / self.machine.sm_count)
-        tiled_s = tiled_s * _block_s(np.ceil(p.k), *self.steps) * p.executed
+        tiled_s = tiled_s * block_s(np.ceil(p.k), *self.steps) * p.executed
         compute_s = np.maximum(np.minimum(np.maximum(tiled_s, self.limit_s), self.vector_s), self.fetch_s)
         extra = np.broadcast_to(self.packed_bytes, (self.count,))
         memory_s = self.traffic_s + extra / self.bandwidth
         least_s = np.maximum(compute_s, memory_s)
         if (p.way == SCALED).any():
-            least_s[~np.broadcast_to(_possible(p, self.engine), least_s.shape)] = np.inf
+            least_s[~np.broadcast_to(possible(p, self.engine), least_s.shape)] = np.inf
         first = np.argmin(least_s, axis=0)
         lowest_s = combined(_of(compute_s, every, first), memory_s, self.machine)
         close = least_s <= lowest_s * _CLOSE
@@ -208,7 +182,7 @@ class _Tiled:
         tile, product, split = np.tile(tile, splits), np.tile(product, splits), np.repeat(np.arange(splits) + 1, count)
         s, k, executed = _SPLITS[split], _of(self.p.k, product), _of(self.p.executed, product)
         tiled_s = np.ceil(_of(self.tiles, product, tile) * s / self.machine.sm_count)
-        tiled_s = tiled_s * _block_s(np.ceil(k / s), *(_of(part, product, tile) for part in self.steps)) * executed
+        tiled_s = tiled_s * block_s(np.ceil(k / s), *(_of(part, product, tile) for part in self.steps)) * executed
         compute_s = np.maximum(np.maximum(tiled_s, _of(self.limit_s, product)), _of(self.fetch_s, product))
         extra = self._extra_bytes(s, product)
         memory_s = self.traffic_s[product] + extra / self.bandwidth
@@ -222,8 +196,8 @@ class _Tiled:
     def _worth_splitting(self, most_s: Floats) -> tuple[_Ints, _Ints]:
         """Tiles, each with a product, of which the bound above is not more than this without the start."""
         p, every = self.p, np.arange(self.count)
-        most_s = np.where(_whole(p, self.machine), -1.0, most_s * (1 + _ROUNDING))
-        least_s = self.tiles * (_block_s(p.k, *self.steps, prologues=2) * p.executed / self.machine.sm_count)
+        most_s = np.where(never_split(p, self.machine), -1.0, most_s * (1 + _ROUNDING))
+        least_s = self.tiles * (block_s(p.k, *self.steps, prologues=2) * p.executed / self.machine.sm_count)
         least_s = np.maximum(least_s, np.maximum(self.limit_s, self.fetch_s))
         memory_s = self.traffic_s + self._extra_bytes(_SPLITS[1], every) / self.bandwidth
         tile, product = np.nonzero(np.maximum(least_s, memory_s) <= most_s)
@@ -236,18 +210,6 @@ class _Tiled:
         batch, m, n = (_of(values, product) for values in (self.p.batch, self.p.m, self.p.n))
         found: Floats = 2 * 4 * s * batch * m * n + _of(self.packed_bytes, product)
         return found
-
-
-def _block_s(
-    k: Floats, step_s: Floats, issue_s: Floats, prologue_s: Floats, seen_s: Floats, *, prologues: int = 1
-) -> Floats:
-    """Seconds of a block for so many steps in k.
-
-    Halved units are busy with one block's products while another fills its pipeline or writes its tile, but for what is
-    seen of the prologue.
-    """
-    found: Floats = np.maximum(k * step_s + prologues * prologue_s, k * issue_s + prologues * seen_s)
-    return found
 
 
 _Columns = TypeVar("_Columns", Products, Rates)
@@ -268,101 +230,3 @@ def _of(values: NDArray[Any], product: _Ints, tile: _Ints | None = None) -> Any:
 def _share_asked(size: Floats, tile: Floats) -> Floats:
     """Of what tiles compute along one size."""
     return size / (np.ceil(size / tile) * tile)
-
-
-def _bounds_on_lanes(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Floats, Floats]:
-    """What a product on the lanes takes at most without a split, and at least; no bounds on the engine.
-
-    Where a number of the matrix is used once, there are no tiles to fill. Each number of the larger matrix comes at
-    least once, from the cache at best.
-    """
-    if engine:
-        return np.full(p.m.size, np.inf), np.zeros(p.m.size)
-    vector = (p.m == 1) | (p.n == 1)
-    fetched = _FP32_BYTES * p.batch * p.k * np.maximum(p.m, p.n) * p.executed
-    return np.where(vector, p.flop / rates.issued, np.inf), fetched / machine.l2_bandwidth
-
-
-def _steps(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Floats, Floats, Floats]:
-    """Seconds of a step in k, and those between two of them: [tiles, products]; and their pace: [products]."""
-    value = machine.values
-    kind = "matrix" if engine else "lanes"
-    a, b = _SIDES[engine]
-    loss = 1 + value[f"{kind}_tile_loss"] * (1 / a + 1 / b)
-    way = _shares(p, engine, machine)
-    per_sm = rates.issued * way / machine.sm_count
-    # a step in k is as long as in 16 bit: formats of twice the rate take two numbers where those take one
-    pace = rates.peak / machine.reference_peak(engine=engine)
-    latency_s = _latency_cycles(p, kind, machine) / machine.clock / pace
-    step_s = np.maximum(2 * a * b * loss / per_sm, latency_s)
-    # halved units come near their peak, as operands are there in time; gradients lose by more than operands
-    reached = rates.peak * np.where(_gradient(p), np.minimum(way, 1.0), 1.0)
-    return step_s, np.maximum(step_s, 2 * a * b * machine.sm_count / reached), pace
-
-
-def _latency_cycles(p: Products, kind: str, machine: Machine) -> Floats:
-    value, own = machine.values, p.way == PLAIN
-    if library_of(machine.device) != MIOPEN:
-        own = np.ones_like(own)
-    return np.where(own, value[f"{kind}_latency_cycles"], value["miopen_latency_cycles"])
-
-
-def _whole(p: Products, machine: Machine) -> NDArray[np.bool_]:
-    """Whether k is never split: in scaled products, and in MIOpen's convolutions but for the weight's gradient."""
-    found: NDArray[np.bool_] = p.way == SCALED
-    if library_of(machine.device) == MIOPEN:
-        found = found | np.isin(p.way, (CONVOLUTION, BACKWARD, PIXEL))
-    return found
-
-
-def _gradient(p: Products) -> NDArray[np.bool_]:
-    """Whether it is a convolution's gradient."""
-    found: NDArray[np.bool_] = (p.way == BACKWARD) | (p.way == WEIGHT)
-    return found
-
-
-#: The constant of a way's rate, on the lanes and on the matrix engine; Winograd and FFT run on the lanes alone.
-_OF_CUDNN = {
-    CONVOLUTION: ("lanes_convolution", "matrix_convolution"),
-    BACKWARD: ("lanes_backward", "matrix_backward"),
-    WEIGHT: ("lanes_weight", "matrix_weight"),
-    VOLUME: ("lanes_volume", "matrix_volume"),
-    FEW: ("lanes_few", "lanes_few"),
-    WINOGRAD: ("lanes_winograd", "lanes_winograd"),
-    WINOGRAD_WEIGHT: ("lanes_winograd_weight", "lanes_winograd_weight"),
-    FOURIER: ("lanes_fourier", "lanes_fourier"),
-}
-_OF_MIOPEN = {
-    PIXEL: ("miopen_lanes_pixel", "miopen_matrix"),
-    CONVOLUTION: ("miopen_lanes", "miopen_matrix"),
-    BACKWARD: ("miopen_lanes", "miopen_matrix"),
-    WEIGHT: ("miopen_lanes_weight", "miopen_matrix_weight"),
-    WINOGRAD: ("miopen_winograd", "miopen_winograd"),
-    WINOGRAD_WEIGHT: ("miopen_winograd", "miopen_winograd"),
-}
-
-
-def _shares(p: Products, engine: bool, machine: Machine) -> Floats:
-    """The rate of each way, of a product's."""
-    found = np.ones(p.way.size)
-    for way, names in (_OF_MIOPEN if library_of(machine.device) == MIOPEN else _OF_CUDNN).items():
-        found[p.way == way] = machine.values[names[engine]]
-    return found
-
-
-def _packed_bytes(p: Products, machine: Machine) -> Floats:
-    """What a CPU's library writes and reads to bring both matrices into the order of its tiles, before one product."""
-    packs = (machine.device.kind == "cpu") & (p.way == PLAIN) & (p.batch == 1) & (p.m > 1) & (p.n > 1)
-    return np.where(packs, 2 * _FP32_BYTES * p.k * (p.m + p.n), 0.0)
-
-
-def _possible(p: Products, engine: bool) -> NDArray[np.bool_]:
-    """Which tiles a×b the library of each product has: [tiles, products].
-
-    For scaled products of 8 bits serving libraries have one tile for few rows, one for more and one for many, and no
-    split (vLLM, csrc/quantization/cutlass_w8a8, sm90: 64×64, 64×128 above 64 rows, 128×128 above 128).
-    """
-    a, b = _SIDES[engine]
-    one = (a == np.where(p.m <= 128, 64, 128)) & (b == np.where(p.m <= 64, 64, 128))
-    possible: NDArray[np.bool_] = one | (p.way != SCALED)
-    return possible

@@ -21,7 +21,8 @@ from __future__ import annotations
 import numpy as np
 
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.tiling import CAUSES, Fill, Rates, tiled
+from rooflinekit.model.tile_rates import Rates
+from rooflinekit.model.tiling import CAUSES, Fill, tiled
 from rooflinekit.model.work import (
     ATTENTION,
     DEPTHWISE,

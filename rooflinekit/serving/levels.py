@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from rooflinekit.errors import InputError
-from rooflinekit.serving.replay import Answered
+from rooflinekit.serving.answers import Answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

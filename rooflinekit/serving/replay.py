@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rooflinekit.errors import CapacityError
+from rooflinekit.serving.answers import Answered, Played
 from rooflinekit.serving.batch_times import Chunk
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.traffic import Request
@@ -27,52 +28,6 @@ BatchTime = Callable[[Sequence[Chunk], int, float], float]
 
 #: Steps that are played together at most: contexts grow by one a step, and each has the time of the middle.
 _MOST_AT_ONCE = 64
-
-
-@dataclass(slots=True, kw_only=True)
-class Answered:
-    """What became of one request, in seconds from the start of the log."""
-
-    request: Request
-    scheduled_s: float = math.nan  # the step that first read of its prompt began
-    first_s: float = math.nan  # its first token came
-    last_s: float = math.nan
-    preempted: int = 0
-
-    @property
-    def queue_s(self) -> float:
-        """From its arrival to the step that first read of its prompt."""
-        return self.scheduled_s - self.request.arrival_s
-
-    @property
-    def ttft_s(self) -> float:
-        """From its arrival to its first token."""
-        return self.first_s - self.request.arrival_s
-
-    @property
-    def tpot_s(self) -> float:
-        """Between its tokens, on average; not a number where it has one."""
-        further = self.request.output - 1
-        return (self.last_s - self.first_s) / further if further else math.nan
-
-    @property
-    def e2e_s(self) -> float:
-        """From its arrival to its last token."""
-        return self.last_s - self.request.arrival_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """The requests, in order of arrival, and what the engine did."""
-
-    answers: tuple[Answered, ...]
-    gaps: tuple[tuple[float, int], ...]  # seconds between two tokens of a sequence, and how many such gaps
-    busy_s: float  # steps
-    reading_s: float  # of these, beyond what sequences that go on take alone: reading prompts
-    steps: int
-    preemptions: int
-    running: float  # sequences, on average over the steps' time
-    peak_cache: float  # most of the cache that was in use, as a share
 
 
 @dataclass(slots=True)
@@ -315,8 +270,10 @@ class _Replay:
             self.used -= sequence.own
         else:
             sequence = self.running[next(reversed(self.running))]
-            sequence.given += self.leave(sequence)
-            sequence.answer.last_s = self.last_decode_s
+            grown = self.leave(sequence)
+            sequence.given += grown
+            # Without a decoding step since it began its last token is the one that its prompt gave: the last to join.
+            sequence.answer.last_s = self.last_decode_s if grown else self.joined_s.pop()
             sequence.answer.preempted += 1
         cached = sequence.answer.request.cached
         sequence.to_read = sequence.answer.request.input + sequence.given - cached

@@ -9,11 +9,12 @@ from typing import Any
 
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.machine import Machine
+from rooflinekit.serving.answers import Answered, Played
 from rooflinekit.serving.batch_times import BatchTimes, Chunk
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.levels import ServiceLevel
 from rooflinekit.serving.memory import ServingMemory, serving_memory
-from rooflinekit.serving.replay import Answered, Played, replay
+from rooflinekit.serving.replay import replay
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.traffic import Request, Traffic

@@ -178,6 +178,8 @@ class Prediction:
         """What was assumed, each once: emulated formats, kernels not measured on this GPU, memory that does not fit."""
         limit = limit_note(self.machine)
         found = dict.fromkeys((*limit, *self.assumptions, *(timing.note for timing in self.timings if timing.note)))
+        if caution := self.machine.device.caution:
+            found[caution] = None
         if unmeasured := self._unmeasured():
             found[f"{self.machine.name}: {unmeasured}: constants fitted on other GPUs, interval accordingly wider"] = (
                 None

@@ -61,10 +61,16 @@ class Fitting:
     trials: tuple[Trial, ...]
 
     @cached_property
+    def fastest(self) -> Trial | None:
+        """The fastest that fits, however much it changes; None where none does."""
+        fitting = [trial for trial in self.trials if trial.prediction.fits]
+        return min(fitting, key=lambda trial: trial.prediction.total_s, default=None)
+
+    @cached_property
     def best(self) -> Trial | None:
         """The fastest that fits, or one within 2 % of it that changes less; None where none does."""
         fitting = [trial for trial in self.trials if trial.prediction.fits]
-        least = min((trial.prediction.total_s for trial in fitting), default=0.0)
+        least = 0.0 if self.fastest is None else self.fastest.prediction.total_s
         near = [trial for trial in fitting if trial.prediction.total_s <= _AS_FAST * least]
         return min(near, key=lambda trial: (trial.changes, trial.prediction.total_s), default=None)
 
@@ -103,8 +109,19 @@ class Fitting:
 
     def __str__(self) -> str:
         rows = [f"{time:>9}  {size:>9}  {fits:<12}  {name}" for name, time, size, fits in self._rows()]
-        found = "nothing fits" if self.best is None else f"fastest that fits: {self.best.name}"
-        return "\n".join([found, *rows])
+        return "\n".join([self._verdict(), *rows])
+
+    def _verdict(self) -> str:
+        """What is chosen, and by which rule where it is not the fastest."""
+        if self.best is None or self.fastest is None:
+            return "nothing fits"
+        if self.best is self.fastest:
+            return f"fastest that fits: {self.best.name}"
+        chosen, least = (format_quantity(t.prediction.total_s, "s") for t in (self.best, self.fastest))
+        return (
+            f"chosen: {self.best.name}: {chosen} is within {_AS_FAST - 1:.0%} of the fastest that fits "
+            f"({self.fastest.name}: {least}), and it changes less"
+        ).replace("%", " %")
 
     def __repr__(self) -> str:
         return f"<Fitting {str(self).splitlines()[0]}>"

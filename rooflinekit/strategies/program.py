@@ -11,8 +11,8 @@ from rooflinekit.model.collectives import LinkConstants, time_collective
 from rooflinekit.model.engine_copies import time_copy
 from rooflinekit.model.links import Route
 from rooflinekit.step.entry import entry_of, issues_for
+from rooflinekit.step.issuing import is_captured, issue_cost_s, reads_a_number
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.step.timeline import is_captured, issue_cost_s, reads_a_number
 from rooflinekit.strategies.queues import Barrier, Item, Pace, Transmission, Work
 from rooflinekit.strategies.rewriting import is_ours
 

@@ -160,6 +160,9 @@ def _module(source: str) -> Any:
     except ModuleNotFoundError as error:
         raise TargetError(f"{source}: cannot be imported: {error}; a target is one of {_FORMS}") from error
     except Exception as error:
+        if "torchvision::" in str(error) and not _declared:  # its compiled part is missing
+            declare_torchvision_operators()
+            return _module(source)
         raise TargetError(f"{source}: fails on import ({place_of(error)}): {type(error).__name__}: {error}") from error
     finally:
         del sys.path[0]

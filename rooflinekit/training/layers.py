@@ -66,6 +66,7 @@ class Layers(Attention, Experts, Products):
         else:
             work = SWIGLU if d.gated else GELU
             y = tape.pointwise((h,), tape.new(rows, width), vector=work[0], special=work[1])
+            self._written_so.add(y.memory)
 
         def back() -> None:
             g = tape.gradient(y)
@@ -74,6 +75,7 @@ class Layers(Attention, Experts, Products):
                 return
             work = SWIGLU_BACKWARD if d.gated else GELU_BACKWARD
             made = tape.pointwise((g, h), tape.new(*map(int, h.shape)), vector=work[0], special=work[1])
+            self._written_so.add(made.memory)
             tape.give(h, made)
             if d.bias:
                 self.bias_gradient(made)

@@ -13,7 +13,7 @@ from rooflinekit.ir.tensor import Role
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing, time_kernels
-from rooflinekit.step.timeline import issue_cost_s
+from rooflinekit.step.issuing import issue_cost_s
 from rooflinekit.training.graph import graph_of
 from rooflinekit.training.recipe import Recipe
 from rooflinekit.training.sizes import Part

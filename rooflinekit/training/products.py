@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rooflinekit.ir.tensor import DType, TensorSpec
+from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.training.recipe import Recipe
 from rooflinekit.training.sizes import Part
 from rooflinekit.training.tape import Tape
@@ -18,6 +18,7 @@ class Products:
     recipe: Recipe
     tape: Tape
     _eight: dict[str, TensorSpec] = field(default_factory=dict)  # what has been made 8 bits, by its memory
+    _written_so: set[str] = field(default_factory=set)  # memory whose kernel writes 8 bits beside or in its place
 
     @property
     def main(self) -> DType | None:
@@ -108,9 +109,15 @@ class Products:
         return tape.run("aten.mm", (a, b), y)
 
     def eight_bit(self, x: TensorSpec) -> TensorSpec:
-        """The same in 8 bits, with its transpose: made once by a kernel (Transformer Engine, `cast_transpose`)."""
+        """The same in 8 bits, with its transpose: made once by a kernel (Transformer Engine, `cast_transpose`).
+
+        Norms and activations write 8 bits themselves, and weights are made so once for all micro-batches of a step,
+        which is left out.
+        """
         tape, shape = self.tape, tuple(map(int, x.shape))
         found = self._eight.get(x.memory)
+        if x.memory in self._written_so or x.role is Role.WEIGHT or x.memory in tape.weights:
+            return TensorSpec(name=f"{x.name}.8.{shape[0]}", shape=shape, dtype=DType.FLOAT8_E4M3FN, storage=x.memory)
         if found is None:
             size = shape[0] * shape[1]
             both = TensorSpec(name=f"e{len(tape.ops)}", shape=(2, size), dtype=DType.FLOAT8_E4M3FN)
@@ -131,6 +138,7 @@ class Products:
         given = {"weight": gain, "bias": shift[0] if shift else None, "normalized_shape": [width]}
         kind = "aten.native_layer_norm" if layer else "aten._fused_rms_norm"
         y = tape.new(rows, width)
+        self._written_so.add(y.memory)
         tape.run(kind, (x, gain, *shift), y, *statistic, **given)
 
         def back() -> None:

@@ -13,7 +13,7 @@ from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_kernels
-from rooflinekit.step.timeline import issue_cost_s
+from rooflinekit.step.issuing import issue_cost_s
 from rooflinekit.training.graph import optimizer_ops
 from rooflinekit.training.recipe import Recipe
 

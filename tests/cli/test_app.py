@@ -171,7 +171,7 @@ def test_a_bad_specification_is_one_line(run, net, tmp_path, text, message) -> N
     ("args", "message"),
     [
         (("--gpu", "nvidia-a10x", "-i", "8,3,32,32"), "unknown device 'nvidia-a10x'; did you mean 'nvidia-a10'"),
-        (("--gpu", "a100", "-i", "8,3,32,32"), "'a100' may be nvidia-a100-pcie-40gb, "),
+        (("--gpu", "p100", "-i", "8,3,32,32"), "'p100' may be nvidia-p100-pcie-16gb or "),
         (("--gpu", "{tmp}", "-i", "8,3,32,32"), "is a directory; expected a YAML file"),
         (("--gpu", "{tmp}/no.yaml", "-i", "8,3,32,32"), "no such file"),
         (("--gpu", "l4"), "--input is missing"),

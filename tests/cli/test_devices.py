@@ -28,7 +28,7 @@ def first_words(text: str) -> list[str]:
 def test_the_table(run: Run) -> None:
     result = run("devices")
     assert (result.status, result.err) == (0, "")
-    heads, units, *rows = result.out.splitlines()
+    heads, units, *rows = [line for line in result.out.splitlines() if not line.startswith("note: ")]
     assert heads.split()[:9] == ["device", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4"]
     assert units.split() == [*["TFLOP/s"] * 8, "GiB", "GB/s", "FLOP/B", "W", "$", "GFLOP/s", "GFLOP/s"]
     by_name = {row.split()[0]: row.split() for row in rows}
@@ -137,7 +137,7 @@ def test_drafts(run: Run) -> None:
         (("devices", "l4", "--format", "fp17"), "format 'fp17': expected one of fp64"),
         (("devices", "l5"), "unknown device 'l5'"),
         (("check", "nope.yaml"), "nope.yaml: no such file"),
-        (("check", "h100"), "'h100' may be nvidia-h100-nvl-94gb, "),
+        (("check", "p100"), "'p100' may be nvidia-p100-pcie-16gb "),
         (("specs", "new"), "Missing option '--from'"),
         (("specs", "new", "--from", "l4", "--set", "x=1"), "--set x: unknown key"),
         (("specs", "new", "--from", "l4", "--name", "My GPU"), "--name: name: expected lower-case words"),
@@ -309,3 +309,18 @@ def test_the_table_of_the_documentation_is_current(run: Run) -> None:
     text = (ROOT / "docs" / "hardware.md").read_text("utf-8")
     table = text.partition("<!-- devices -->\n")[2].partition("<!-- end of devices -->")[0]
     assert table == run("devices", "--markdown").out
+
+
+def test_a_short_name_says_which_board_it_is_taken_for(run: Run) -> None:
+    result = run("devices", "h100")
+    assert result.status == 0
+    assert result.out.startswith("nvidia-h100-sxm5-80gb: ")
+    assert result.err.startswith("rooflinekit: 'h100' is taken for nvidia-h100-sxm5-80gb, as most people mean it; ")
+    assert result.err.count("\n") == 1
+
+
+def test_packages_of_two_devices_are_told(run: Run) -> None:
+    assert "PyTorch sees 2 devices in it" in run("devices", "amd-mi250x").out
+    assert "amd-mi250x: PyTorch sees 2 devices in it" in run("devices", "--architecture", "gfx90a").out
+    document = json.loads(run("devices", "amd-mi250x", "--json").out)
+    assert document["device"]["enumerated_as"] == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rooflinekit
-from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, SpecError
+from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, DeviceWarning, SpecError
 from rooflinekit.hardware import checks, names, specs
 from rooflinekit.hardware.device import FORMATS, Device
 from rooflinekit.hardware.host import FAMILIES, HOST_SOURCE_GROUPS
@@ -274,20 +274,47 @@ def test_lookup(query: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("query", "candidates"),
     [
-        (
-            "a100",
-            "nvidia-a100-pcie-40gb, nvidia-a100-pcie-80gb, nvidia-a100-sxm4-40gb or nvidia-a100-sxm4-80gb",
-        ),
-        ("A100 80GB", "nvidia-a100-pcie-80gb or nvidia-a100-sxm4-80gb"),
-        ("h100", "nvidia-h100-nvl-94gb, nvidia-h100-pcie-80gb or nvidia-h100-sxm5-80gb"),
+        ("A100 PCIe", "nvidia-a100-pcie-40gb or nvidia-a100-pcie-80gb"),
         ("Tesla P100", "nvidia-p100-pcie-16gb or nvidia-p100-sxm2-16gb"),
-        ("MI250X", "amd-mi250x or amd-mi250x-gcd"),
     ],
 )
 def test_ambiguous(query: str, candidates: str) -> None:
     with pytest.raises(AmbiguousDeviceError) as caught:
         specs.load_device(query)
     assert str(caught.value) == f"{query!r} may be {candidates}; name one of them"
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "others"),
+    [
+        ("h100", "nvidia-h100-sxm5-80gb", "nvidia-h100-nvl-94gb and nvidia-h100-pcie-80gb"),
+        ("A100 80GB", "nvidia-a100-sxm4-80gb", "nvidia-a100-pcie-80gb"),
+        ("Tesla V100", "nvidia-v100-sxm2-16gb", "nvidia-v100-pcie-16gb and nvidia-v100-pcie-32gb"),
+        ("MI250X", "amd-mi250x-gcd", "amd-mi250x"),  # what PyTorch counts
+    ],
+)
+def test_a_short_name_is_the_board_that_most_people_mean_and_says_so(query: str, name: str, others: str) -> None:
+    with pytest.warns(DeviceWarning) as caught:
+        assert specs.load_device(query).name == name
+    (said,) = [str(one.message) for one in caught]
+    assert said.startswith(f"{query!r} is taken for {name}, as most people mean it; {others}")
+
+
+def test_short_names_mean_one_board_each() -> None:
+    """Names that answer to no other board would need no rule, and two boards with one name would need another."""
+    meant = [(short.casefold(), device) for device in specs.devices(allow_draft=True) for short in device.meant_by]
+    assert len({short for short, _ in meant}) == len(meant) > 0
+    for short, device in meant:
+        words = set(short.replace("gb", " gb").split()) - {"gb"}
+        alike = [d for d in specs.devices() if all(any(w in s.casefold() for s in (d.name, *d.aliases)) for w in words)]
+        assert {device.name} < {one.name for one in alike}, short
+
+
+def test_a_package_of_two_devices_says_so() -> None:
+    package, half = specs.load_device("amd-mi250x"), specs.load_device("amd-mi250x-gcd")
+    assert package.sm_count == package.enumerated_as * half.sm_count == 220
+    assert package.caution.startswith("amd-mi250x: PyTorch sees 2 devices in it")
+    assert half.caution == ""
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
-from rooflinekit.model.tiling import SPLITS, TILES
+from rooflinekit.model.tile_rates import TILES
+from rooflinekit.model.tiling import SPLITS
 from rooflinekit.model.work import Products, Work
 
 SMS, SM_RATE = 50, 2e12  # of the device: FLOP/s of the matrix engine of one SM

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflinekit.errors import CapacityError
+from rooflinekit.serving.answers import Played
 from rooflinekit.serving.batch_times import Chunk
-from rooflinekit.serving.replay import Played, replay
+from rooflinekit.serving.replay import replay
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.traffic import Request
 
@@ -92,6 +93,16 @@ def test_where_the_cache_is_full_the_last_one_is_read_again() -> None:
     whole = play((0, 4, 5), (0, 4, 5), cache=12, engine=Engine(host="serial", step_tokens=100, reserve="whole"))
     assert [answer.first_s for answer in whole.answers] == [8, 8 + 4 + 8]
     assert whole.preemptions == 0
+
+
+def test_a_sequence_that_has_to_go_before_its_second_token() -> None:
+    # prompts of 1 and 4 fill 5 tokens: the first's second token has no room, so the second goes at 10, as soon as it
+    # has its first token, and is read anew when the first has all its three, 1 s apart: 5 tokens in 10 s
+    played = play((0, 1, 3), (0, 4, 2), cache=6)
+    first, second = played.answers
+    assert (first.first_s, second.first_s) == (10, 10)
+    assert (first.last_s, second.last_s) == (12, 22)
+    assert dict(played.gaps) == {1: 2, 12: 1}
 
 
 def test_a_request_larger_than_the_cache() -> None:

@@ -95,6 +95,15 @@ def test_every_recipe_has_the_same_products(recipe: str) -> None:
     )
 
 
+def test_eight_bits_are_as_many_products_and_less_time() -> None:
+    wide = GPT.with_changes(layers=1, hidden=4096, heads=32, kv_heads=32, head_dim=128, ffn=16384)
+    plain = rk.training_graph(wide, batch=2, seq=4096, recipe="megatron")
+    eight = rk.training_graph(wide, batch=2, seq=4096, recipe=recipe_of("megatron").with_changes(fp8=True))
+    assert eight.matrix_flop == plain.matrix_flop
+    times = [rk.predict(graph, gpu="nvidia-h100-sxm5-80gb").gpu_s for graph in (plain, eight)]
+    assert times[1] < 0.9 * times[0]
+
+
 def test_words_that_are_no_recipe() -> None:
     with pytest.raises(InputError, match="expected pytorch, mpt, megatron, nemo, megatron-2023; got 'megatorn'"):
         rk.training_graph(GPT, batch=1, seq=64, recipe="megatorn")

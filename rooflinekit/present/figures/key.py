@@ -95,7 +95,7 @@ def _legend(frame: Frame, handles: Sequence[Line2D], place: _Place) -> Legend:
 
 
 def key_outside(ax: Axes, figure: Figure, style: Style, named: Sequence[Point]) -> None:
-    """The key over the axes of a figure with so many series that it would cover them; the page gets higher by it.
+    """The key over the axes of a figure with so many devices that it would cover them; the page gets higher by it.
 
     Of several devices only roofs of datasheets are drawn.
     """

@@ -79,7 +79,7 @@ def roofline(
         )
     if figure.normalized:
         figure = normalized_view(figure)
-    outside = ax is None and len(figure.series) > _INSIDE and style.size[0] < _NARROW
+    outside = ax is None and bool(figure.series) and len(figure.devices) > _INSIDE and style.size[0] < _NARROW
     with drawing():
         axes = new_axes(style) if ax is None else ax
         named = named_points(figure, style.names if names is None else names)
@@ -115,7 +115,7 @@ def caption(subject: Figure | Subject, **options: Any) -> str:
     return caption_of(subject if isinstance(subject, Figure) else roofline_figure(subject, **options))
 
 
-_INSIDE = 2  # series whose key finds a place inside the axes of a column
+_INSIDE = 2  # devices whose key finds a place inside the axes of a column
 _NARROW = 4.0  # inches
 
 

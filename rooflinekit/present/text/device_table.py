@@ -31,6 +31,7 @@ def device_lines(rows: Sequence[Row], width: int | None = None) -> list[str]:
         columns.remove(last)
         left_out.append(last.head)
         lines = _aligned(columns, rows)
+    lines += [f"note: {row.device.caution}" for row in rows if row.device.caution]
     if left_out:
         lines.append(f"left out, as the terminal is narrow: {', '.join(reversed(left_out))}; --json has them all")
     return lines

@@ -28,6 +28,10 @@ def print_device(row: Row, checks: Sequence[Check]) -> None:
         _say(f"{one.status}: {one.name}{f': {one.note}' if one.note else ''}")
     for group, source in device.sources.items():
         _say(f"source of {group}: {source}")
+    if device.device_scope:
+        _say(f"scope: {device.device_scope}")
+    if device.caution:
+        _say(f"note: {device.caution}")
     if device.notes:
         _say(f"notes: {device.notes}")
     if device.aliases:

@@ -14,11 +14,12 @@ def shortlist(subject: Device, known: Iterable[Device]) -> tuple[Device, ...]:
     """The subject, and of each architecture of its vendor the GPU with the most memory bandwidth, the newest first.
 
     Of equal bandwidth the one with more memory, then the first by name. Architectures are as new as the GPU chosen of
-    them, and MOST of them are taken; drafts and the subject itself are not.
+    them, and MOST of them are taken; drafts, packages of several devices and the subject
+    itself are not.
     """
     best: dict[str, Device] = {}
     for device in sorted(known, key=lambda d: (-d.dram.bandwidth, -d.dram.capacity, d.name)):
-        if device.kind == "gpu" and device.vendor == subject.vendor and not device.draft:
+        if device.kind == "gpu" and device.vendor == subject.vendor and not (device.draft or device.caution):
             best.setdefault(device.architecture, device)
     others = [device for device in best.values() if device.name != subject.name]
     newest = sorted(others, key=lambda d: d.launch_date or date.min, reverse=True)

@@ -82,8 +82,8 @@ def unknown_points(
     """The columns of `predict_points` where nothing is known, and `problem`, which says why."""
     count = len(next(iter(sizes.values()))) if sizes else 1
     table: Table = {name: np.full(count, np.nan) for name in ("total_s", "low_s", "high_s", "gpu_s", "cpu_s")}
-    table |= {name: np.full(count, np.nan) for name in ("energy_j", "power_w")}
     table["regime"] = np.full(count, NO_REGIME, dtype=np.int8)
+    table |= {name: np.full(count, np.nan) for name in ("energy_j", "power_w")}
     if _BATCH in sizes or graph.sizes.get(_BATCH):
         table["throughput"] = np.full(count, np.nan)
     if memory:

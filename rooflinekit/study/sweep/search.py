@@ -28,7 +28,7 @@ from rooflinekit.study.sweep.requirements import Requirement, requirements_of
 #: What can be had least of, and what most of, with its column.
 LEAST = {
     "time": "total_s", "dollars": "dollars", "memory": "peak_bytes", "price": "price", "energy": "joules",
-    "cost": "cost",
+    "cost": "dollars",  # whose order is the same where prices are those of an hour
 }  # fmt: skip
 MOST = {"throughput": "throughput"}
 GOALS = LEAST | MOST
@@ -127,8 +127,9 @@ def search_plan(plan: Plan, goal: str, require: Iterable[str], prices: Mapping[s
     unpriced = [name for name, price in each.items() if priced and price is None]
     cases = [case for case in plan.cases if not {device.name for device in case.setting.devices} & {*unpriced}]
     if not cases:
+        what = "price of an hour" if goal == "cost" else "launch price"
         raise InputError(
-            f"minimize {goal!r}: no launch price is known of {', '.join(unpriced)}; give prices={{{unpriced[0]!r}: …}} "
+            f"minimize {goal!r}: no {what} is known of {', '.join(unpriced)}; give prices={{{unpriced[0]!r}: …}} "
             f"(--price {unpriced[0]}=… on the command line)"
         )
     exhaustive = plan.rows <= (ENUMERATED_EACH if plan.each else ENUMERATED)

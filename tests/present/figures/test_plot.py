@@ -617,7 +617,7 @@ def test_networks_stand_each_for_itself() -> None:
         return sum(getattr(text, "arrow_patch", None) is not None and not text.get_text() for text in drawn.texts)
 
     assert arrows(plot.roofline(steps, path=["one", "two"])) == arrows(ax) + 1
-    assert " One " in plot.caption(figure)
+    assert " Steps, one: " in plot.caption(figure)
 
 
 def test_a_unit_sustains_one_rate_whatever_is_drawn_of_it() -> None:

@@ -29,7 +29,8 @@ def graph() -> rk.Graph:
 def test_a_row_a_gpu_and_combination(graph: rk.Graph) -> None:
     found = rk.sweep(graph, gpus=GPUS, batch=[1, 64], seq=range(100, 103))
     assert list(found.columns) == [
-        *("gpu", "batch", "seq", "total_s", "low_s", "high_s", "gpu_s", "cpu_s", "regime", "throughput", "fits"),
+        *("gpu", "batch", "seq", "total_s", "low_s", "high_s", "gpu_s", "cpu_s", "regime", "energy_j", "power_w"),
+        *("throughput", "fits"),
         *("peak_bytes", "problem"),
     ]
     assert found["problem"].eq("").all()

@@ -95,11 +95,12 @@ def test_an_excess_is_0_where_a_bound_is_met() -> None:
     ("options", "message"),
     [
         ({"minimize": "tme"},
-         "minimize 'tme': expected 'time' or 'dollars' or 'memory' or 'price'; did you mean 'time'?"),
+         "minimize 'tme': expected 'time' or 'dollars' or 'memory' or 'price' or 'energy' or 'cost'; did you mean "
+         "'time'?"),
         ({"require": ["time"]}, "require 'time': expected a quantity and its bound, such as 'time<0.1 s'"),
         ({"require": ["bacth<4"]},
          "require 'bacth<4': 'bacth' is not known: time, low, high, gpu-time, throughput, memory, price, dollars, "
-         "batch, seq; did you mean 'batch'?"),
+         "cost, power, energy, batch, seq; did you mean 'batch'?"),
         ({"require": ["time<3 GB"]}, "require 'time<3 GB': expected a quantity in s, such as '5 µs'; got '3 GB'"),
         ({"require": ["time<-1"]}, "require 'time<-1': expected a positive number; got '-1'"),
         ({"minimize": "price", "gpus": ["nvidia-l4"]},
@@ -111,3 +112,20 @@ def test_wrong_use(graph: rk.Graph, options: dict[str, Any], message: str) -> No
     with pytest.raises(InputError) as caught:
         rk.search(graph, **{"gpus": GPUS, "batch": 1, "seq": 1, **options})
     assert str(caught.value) == message
+
+
+def test_least_energy_and_least_cost(graph: rk.Graph) -> None:
+    sizes = {"batch": [1, 8, 64], "seq": 100}
+    found = rk.search(graph, gpus=["nvidia-l4", "nvidia-t4"], minimize="energy", **sizes)
+    assert found.best is not None
+    table = rk.sweep(graph, gpus=["nvidia-l4", "nvidia-t4"], memory=False, **sizes)
+    least = (table["energy_j"] / table["batch"]).idxmin()
+    assert (found.best["gpu"], found.best["batch"]) == (table["gpu"][least], table["batch"][least])
+    prices = {"nvidia-l4": 1e-3, "nvidia-t4": 1e3}
+    cheap = rk.search(graph, gpus=["nvidia-l4", "nvidia-t4"], minimize="cost", prices=prices, **sizes)
+    assert cheap.best is not None
+    assert cheap.best["gpu"] == "nvidia-l4"
+    with pytest.raises(InputError, match="minimize 'cost': no price of an hour is known of nvidia-l4, nvidia-t4"):
+        rk.search(graph, gpus=["nvidia-l4", "nvidia-t4"], minimize="cost", **sizes)
+    low = rk.search(graph, gpus=["nvidia-l4"], require=["power<1 W"], **sizes)
+    assert low.best is None

@@ -452,7 +452,7 @@ def test_a_point_that_ends_its_process_twice_has_a_row_that_says_so(
     back = ordered(found if name is None else read(found))
     lost = (back["gpu"] == GPUS[1]) & (back["execution"] == "eager") & (back["batch"] == 13)
     assert back[lost]["problem"].tolist() == [f"given up after two tries: {HOW}"]
-    numbers = ["total_s", "low_s", "high_s", "gpu_s", "cpu_s", "throughput", "peak_bytes"]
+    numbers = ["total_s", "low_s", "high_s", "gpu_s", "cpu_s", "energy_j", "power_w", "throughput", "peak_bytes"]
     assert pd.to_numeric(back[lost][numbers].stack(future_stack=True), errors="coerce").isna().all()
     assert (back[lost]["regime"].item(), bool(back[lost]["fits"].item())) == ("", False)
     rest = back[~lost].reset_index(drop=True)

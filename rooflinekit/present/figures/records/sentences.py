@@ -74,7 +74,8 @@ def path_sentences(figure: Figure) -> list[str]:
     found = []
     alone = [path.stops[0] for path in figure.trajectories if len(path.stops) == 1]
     if alone:
-        found.append(", ".join(f"{stop.label} {format_quantity(stop.time_s, 's')}" for stop in alone) + ".")
+        times = (f"{stop.label}: {format_quantity(stop.time_s, 's')}" for stop in alone)
+        found.append(f"steps, {'; '.join(times)}.")
     for path in (path for path in figure.trajectories if len(path.stops) > 1):
         over = f" over {path.over}" if path.over else ""
         name = f"{path.name}, " if path.name else ""

@@ -1,0 +1,125 @@
+"""Constants of CPUs that nobody has calibrated, fitted on whole steps of timm: no op of theirs was measured.
+
+    python benchmarks/cpu_constants.py DATA [--share 0.06] [--out calibration/fits/architecture-cpu.yaml]
+
+Three constants have another meaning for cores than for a GPU's SMs, and no measured op tells them: what share of their
+FMA peak oneDNN's products reach with all cores busy, what share of that its convolutions, and what share of the DRAM's
+bandwidth loops sustain. They are fitted on half of the families of networks, by a hash of the family, and judged on the
+other half; and, by CPU, fitted on one and judged on the other. Printed: errors before and after, in per cent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import warnings
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from network_accuracy import traced
+from networks import Step, timm_steps
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+import rooflinekit as rk
+from rooflinekit.calibrate.constants import CONSTANTS
+from rooflinekit.calibrate.fits import CPUS, load_constants, write_fit
+from rooflinekit.hardware.specs import load_host
+from rooflinekit.model.machine import Calibration, Machine
+from rooflinekit.step.prediction import predict_graph
+
+NAMES = ("lanes_share", "lanes_convolution", "memory_share")
+_WIDTH = 0.5  # standard deviation of each constant's logarithm about a GPU's: nothing is known of CPUs
+_NOISE = 0.4  # of a step: 0.18 that these constants do not describe, and five steps of one family tell as much as one
+_BETWEEN = 0.2  # CPUs differ so much, at least: two are known
+Rows = Sequence[tuple[Step, rk.Graph]]
+Floats = NDArray[np.float64]
+
+
+def rows_of(data: Path, share: float) -> Rows:
+    """The steps of CPUs, a share of the models by a hash of the name, with their graphs."""
+    chosen = (
+        step
+        for step in timm_steps(data)
+        if step.table.endswith("CPU") and zlib.crc32(step.columns["model"].encode()) % 1000 < 1000 * share
+    )
+    return [(step, graph.at(**step.sizes)) for step, graph in traced(chosen)]
+
+
+def errors(rows: Rows, logs: Sequence[float], start: Mapping[str, float]) -> Floats:
+    """ln(measured / predicted) with constants by these logarithms longer than those of GPUs."""
+    values = {**start, **{name: start[name] * float(np.exp(x)) for name, x in zip(NAMES, logs, strict=True)}}
+    constants, host = load_constants(), load_host("generic-server")
+    machines = {gpu: Machine.of(rk.load_device(gpu), constants).with_values(values) for gpu in {s.gpu for s, _ in rows}}
+    found = [predict_graph(graph, machines[step.gpu], host=host, **step.options).total_s for step, graph in rows]
+    return np.log([step.seconds for step, _ in rows]) - np.log(found)
+
+
+def fitted(rows: Rows, start: Mapping[str, float]) -> tuple[Floats, Floats]:
+    """The logarithms, and their standard errors."""
+
+    def residuals(logs: Floats) -> Floats:
+        return np.concatenate([errors(rows, list(logs), start) / _NOISE, logs / _WIDTH])
+
+    found = least_squares(residuals, np.zeros(len(NAMES)), loss="soft_l1", diff_step=0.05, max_nfev=6)
+    covariance = np.linalg.inv(found.jac.T @ found.jac)
+    return found.x, np.sqrt(np.diag(covariance))
+
+
+def told(label: str, found: Floats) -> None:
+    """One line of errors."""
+    off = np.abs(np.expm1(-found)) * 100
+    bias = float(np.median(np.expm1(-found))) * 100
+    print(f"{label:44}{len(found):>5}{np.median(off):>9.1f}{np.mean(off):>9.1f}{bias:>9.1f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--share", type=float, default=0.06, help="of the models, chosen by a hash of the name")
+    parser.add_argument("--out", type=Path, help="the file to write")
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.ERROR)
+    rows = rows_of(given.data, given.share)
+    start: dict[str, Any] = {name: constant.value for name, constant in load_constants().constants.items()}
+    half = [zlib.crc32(step.columns["family"].encode()) % 2 for step, _ in rows]
+    told_on = [row for row, which in zip(rows, half, strict=True) if which == 0]
+    others = [row for row, which in zip(rows, half, strict=True) if which == 1]
+    logs, stderr = fitted(told_on, start)
+    print(f"{'':44}{'n':>5}{'median %':>9}{'MAPE %':>9}{'bias %':>9}")
+    for name, part in (("families fitted on", told_on), ("other families", others)):
+        told(f"{name}, constants of GPUs", errors(part, [0.0] * len(NAMES), start))
+        told(name, errors(part, list(logs), start))
+    cpus = sorted({step.gpu for step, _ in rows})
+    for cpu in cpus:
+        away = [row for row in told_on if row[0].gpu != cpu]
+        if away:
+            alone, _ = fitted(away, start)
+            told(
+                f"{cpu}, other families, fitted on the others",
+                errors([r for r in others if r[0].gpu == cpu], list(alone), start),
+            )
+    constants = {}
+    for name, log, error in zip(NAMES, logs, stderr, strict=True):
+        constants[name] = CONSTANTS[name].constant(
+            start[name] * float(np.exp(log)), float(np.hypot(error, _BETWEEN)), "benchmarks/cpu_constants.py: timm"
+        )
+        print(
+            f"{name:24}{start[name]:8.3f} of GPUs, of CPUs {constants[name].value:6.3f} ± {constants[name].stderr:.2f}"
+        )
+    if given.out is not None:
+        head = (
+            "What CPUs have that differs from GPUs, where no op of theirs was measured.\n"
+            "Made by `python benchmarks/cpu_constants.py`, fitted on steps of timm (Apache-2.0) on two CPUs."
+        )
+        found = Calibration(name=CPUS, constants=MappingProxyType(constants), spreads=MappingProxyType({}))
+        write_fit(found, given.out, head)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""What a tile of a matrix product takes, by its size, the way of the product and the library that runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflinekit.model.convolution_forms import library_of
+from rooflinekit.model.kernel import MIOPEN
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.work import (
+    BACKWARD,
+    CONVOLUTION,
+    FEW,
+    FOURIER,
+    PIXEL,
+    PLAIN,
+    SCALED,
+    VOLUME,
+    WEIGHT,
+    WINOGRAD,
+    WINOGRAD_WEIGHT,
+    Floats,
+    Products,
+)
+
+TILES = (
+    (256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
+    (64, 32), (32, 64), (32, 32), (16, 128), (16, 64), (16, 32),
+)  # fmt: skip
+THIN = ((2, 64), (64, 2), (4, 32), (32, 4), (8, 32), (32, 8))  # of vector lanes, which need no more than a few rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What limits each product, in FLOP/s."""
+
+    on_engine: NDArray[np.bool_]  # which unit does it: the matrix engine, or the vector lanes
+    peak: Floats  # of that unit at the clock that the board runs at
+    issued: Floats  # by tiles without loss, on an SM whose product line has not halved its units
+    limit: Floats  # what the board's power sustains
+
+    def where(self, chosen: NDArray[Any]) -> Rates:
+        """The rates of some of the products."""
+        return Rates(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
+
+
+#: Tiles of the lanes and of the matrix engine, each as two columns [tiles, 1].
+SIDES = [np.array(tiles, dtype=float).T[:, :, None] for tiles in ((*TILES, *THIN), TILES)]
+_FP32_BYTES = 4  # of a number on the lanes
+
+
+def block_s(
+    k: Floats, step_s: Floats, issue_s: Floats, prologue_s: Floats, seen_s: Floats, *, prologues: int = 1
+) -> Floats:
+    """Seconds of a block for so many steps in k.
+
+    Halved units are busy with one block's products while another fills its pipeline or writes its tile, but for what is
+    seen of the prologue.
+    """
+    found: Floats = np.maximum(k * step_s + prologues * prologue_s, k * issue_s + prologues * seen_s)
+    return found
+
+
+def bounds_on_lanes(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Floats, Floats]:
+    """What a product on the lanes takes at most without a split, and at least; no bounds on the engine.
+
+    Where a number of the matrix is used once, there are no tiles to fill. Each number of the larger matrix comes at
+    least once, from the cache at best.
+    """
+    if engine:
+        return np.full(p.m.size, np.inf), np.zeros(p.m.size)
+    vector = (p.m == 1) | (p.n == 1)
+    fetched = _FP32_BYTES * p.batch * p.k * np.maximum(p.m, p.n) * p.executed
+    return np.where(vector, p.flop / rates.issued, np.inf), fetched / machine.l2_bandwidth
+
+
+def steps(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Floats, Floats, Floats]:
+    """Seconds of a step in k, and those between two of them: [tiles, products]; and their pace: [products]."""
+    value = machine.values
+    kind = "matrix" if engine else "lanes"
+    a, b = SIDES[engine]
+    loss = 1 + value[f"{kind}_tile_loss"] * (1 / a + 1 / b)
+    way = _shares(p, engine, machine)
+    per_sm = rates.issued * way / machine.sm_count
+    # a step in k is as long as in 16 bit: formats of twice the rate take two numbers where those take one
+    pace = rates.peak / machine.reference_peak(engine=engine)
+    latency_s = _latency_cycles(p, kind, machine) / machine.clock / pace
+    step_s = np.maximum(2 * a * b * loss / per_sm, latency_s)
+    # halved units come near their peak, as operands are there in time; gradients lose by more than operands
+    reached = rates.peak * np.where(is_gradient(p), np.minimum(way, 1.0), 1.0)
+    return step_s, np.maximum(step_s, 2 * a * b * machine.sm_count / reached), pace
+
+
+def _latency_cycles(p: Products, kind: str, machine: Machine) -> Floats:
+    value, own = machine.values, p.way == PLAIN
+    if library_of(machine.device) != MIOPEN:
+        own = np.ones_like(own)
+    return np.where(own, value[f"{kind}_latency_cycles"], value["miopen_latency_cycles"])
+
+
+def never_split(p: Products, machine: Machine) -> NDArray[np.bool_]:
+    """Whether k is never split: in scaled products, and in MIOpen's convolutions but for the weight's gradient."""
+    found: NDArray[np.bool_] = p.way == SCALED
+    if library_of(machine.device) == MIOPEN:
+        found = found | np.isin(p.way, (CONVOLUTION, BACKWARD, PIXEL))
+    return found
+
+
+def is_gradient(p: Products) -> NDArray[np.bool_]:
+    """Whether it is a convolution's gradient."""
+    found: NDArray[np.bool_] = (p.way == BACKWARD) | (p.way == WEIGHT)
+    return found
+
+
+#: The constant of a way's rate, on the lanes and on the matrix engine; Winograd and FFT run on the lanes alone.
+_OF_CUDNN = {
+    CONVOLUTION: ("lanes_convolution", "matrix_convolution"),
+    BACKWARD: ("lanes_backward", "matrix_backward"),
+    WEIGHT: ("lanes_weight", "matrix_weight"),
+    VOLUME: ("lanes_volume", "matrix_volume"),
+    FEW: ("lanes_few", "lanes_few"),
+    WINOGRAD: ("lanes_winograd", "lanes_winograd"),
+    WINOGRAD_WEIGHT: ("lanes_winograd_weight", "lanes_winograd_weight"),
+    FOURIER: ("lanes_fourier", "lanes_fourier"),
+}
+_OF_MIOPEN = {
+    PIXEL: ("miopen_lanes_pixel", "miopen_matrix"),
+    CONVOLUTION: ("miopen_lanes", "miopen_matrix"),
+    BACKWARD: ("miopen_lanes", "miopen_matrix"),
+    WEIGHT: ("miopen_lanes_weight", "miopen_matrix_weight"),
+    WINOGRAD: ("miopen_winograd", "miopen_winograd"),
+    WINOGRAD_WEIGHT: ("miopen_winograd", "miopen_winograd"),
+}
+
+
+def _shares(p: Products, engine: bool, machine: Machine) -> Floats:
+    """The rate of each way, of a product's."""
+    found = np.ones(p.way.size)
+    for way, names in (_OF_MIOPEN if library_of(machine.device) == MIOPEN else _OF_CUDNN).items():
+        found[p.way == way] = machine.values[names[engine]]
+    return found
+
+
+def packed_bytes(p: Products, machine: Machine) -> Floats:
+    """What a CPU's library writes and reads to bring both matrices into the order of its tiles, before one product."""
+    packs = (machine.device.kind == "cpu") & (p.way == PLAIN) & (p.batch == 1) & (p.m > 1) & (p.n > 1)
+    return np.where(packs, 2 * _FP32_BYTES * p.k * (p.m + p.n), 0.0)
+
+
+def possible(p: Products, engine: bool) -> NDArray[np.bool_]:
+    """Which tiles a×b the library of each product has: [tiles, products].
+
+    For scaled products of 8 bits serving libraries have one tile for few rows, one for more and one for many, and no
+    split (vLLM, csrc/quantization/cutlass_w8a8, sm90: 64×64, 64×128 above 64 rows, 128×128 above 128).
+    """
+    a, b = SIDES[engine]
+    one = (a == np.where(p.m <= 128, 64, 128)) & (b == np.where(p.m <= 64, 64, 128))
+    found: NDArray[np.bool_] = one | (p.way != SCALED)
+    return found
