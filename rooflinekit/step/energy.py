@@ -115,6 +115,10 @@ def _peak_w(joules: Any, seconds: Any, idle_w: float) -> float:
         return idle_w
     starts = ends[ends <= max(ends[-1] - _SAMPLED_S, 0.0)]
     stops = np.minimum(starts + _SAMPLED_S, ends[-1])
+    wide = stops > starts  # of a step of years a fraction of a second is nothing
+    if not wide.any():
+        return float(drawn[-1] / ends[-1])
+    starts, stops = starts[wide], stops[wide]
     return float(((np.interp(stops, ends, drawn) - np.interp(starts, ends, drawn)) / (stops - starts)).max())
 
 

@@ -263,9 +263,12 @@ def test_a_crash_before_the_renaming_leaves_the_old_file(folder: Path, monkeypat
     assert load_constants("gpu-a").constants["memory_share"].value == 0.75
 
 
-def test_a_cpu_has_the_constants_of_gpus_and_wide_intervals() -> None:
+def test_a_cpu_has_constants_of_its_own_and_wide_intervals() -> None:
+    """What oneDNN reaches with all cores busy, and stores that read their lines first; all else is a GPU's."""
     cpu = constants_for(load_device("intel-core-i9-10940x"))
     priors = load_constants()
-    assert cpu.constants == priors.constants
-    assert all(spread.shared >= 0.6 for spread in cpu.spreads.values())
+    own = {name for name, constant in priors.constants.items() if cpu.constants[name] != constant}
+    assert own == {"lanes_share", "lanes_convolution", "memory_share"}
+    assert all(cpu.constants[name].value < priors.constants[name].value for name in own)
+    assert all(spread.shared >= 0.3 for spread in cpu.spreads.values())
     assert all(cpu.spreads[family].kernel == spread.kernel for family, spread in priors.spreads.items())

@@ -8,8 +8,9 @@ import pytest
 
 from rooflinekit.calibrate.campaign import Campaign, load_campaigns
 from rooflinekit.calibrate.constants import CONSTANTS
+from rooflinekit.calibrate.energy_fits import ENERGY
 from rooflinekit.calibrate.fit_folder import default_campaigns
-from rooflinekit.calibrate.fits import PRIORS, architecture_of, constants_for, load_constants
+from rooflinekit.calibrate.fits import CPUS, PRIORS, architecture_of, constants_for, load_constants
 from rooflinekit.calibrate.fitting import fit
 from rooflinekit.calibrate.link_fits import LINKS
 from rooflinekit.calibrate.observations import Observations, observations_of, without_faults
@@ -23,8 +24,9 @@ from rooflinekit.model.work import Products, Work
 
 ROOT = Path(str(data_dir("calibration")))
 FITS = sorted(file.stem for file in (ROOT / "fits").glob("*.yaml"))
-ARCHITECTURES = [name for name in FITS if name.startswith("architecture-")]
-GPUS = [name for name in FITS if name not in (PRIORS, LINKS, *ARCHITECTURES)]  # of links: test_links.py
+ARCHITECTURES = [name for name in FITS if name.startswith("architecture-") and name != CPUS]
+#: Of links: test_links.py; of energy: test_energy.py.
+GPUS = [name for name in FITS if name not in (PRIORS, LINKS, ENERGY, CPUS, *ARCHITECTURES)]
 
 
 @functools.cache
