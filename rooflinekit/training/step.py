@@ -10,6 +10,7 @@ from typing import Any
 
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.serving.decoder import Decoder
+from rooflinekit.step.words import MEANING
 from rooflinekit.training.layout import Layout
 from rooflinekit.training.memory import Accounts
 from rooflinekit.training.recipe import Recipe
@@ -115,7 +116,8 @@ class TrainingStep:
             f"layout {self.layout}; recipe {self.recipe.name}, recompute {self.recipe.recompute}",
             f"MFU {self.mfu:.1%} = model FLOP {self.model_flop:.3g} / (step · {self.gpus} · {self.peak_flops:.3g} "
             f"FLOP/s); HFU {self.hfu:.1%}",
-            "time: " + ", ".join(f"{k} {format_quantity(v, 's')}" for k, v in self.terms.items() if v > 0),
+            "time: "
+            + ", ".join(f"{MEANING.get(k, k)} {format_quantity(v, 's')}" for k, v in self.terms.items() if v > 0),
             "memory: "
             + ", ".join(f"{k} {format_quantity(v, 'byte', binary=True)}" for k, v in memory.items() if v)
             + ("" if self.memory.fits else " (does not fit)"),
