@@ -86,7 +86,12 @@ def base_of(kernel: Kernel) -> str:
 
 def plain(family: str) -> str:
     """The family's name without its format."""
-    return next((family.removeprefix(p) for p in _FORMATS.values() if p and family.startswith(p)), family)
+    return family.removeprefix(_prefix(family))
+
+
+def _prefix(family: str) -> str:
+    """What a family's name begins with for its format; "" for 16 bits and for those that have none."""
+    return next((prefix for prefix in _FORMATS.values() if prefix and family.startswith(prefix)), "")
 
 
 _T = TypeVar("_T")
@@ -105,8 +110,7 @@ def complete(known: Mapping[str, _T]) -> dict[str, _T]:
 
 def nearest(name: str) -> list[str]:
     """The family itself, and those that are nearer to it than others, the nearest first."""
-    prefix = next((p for p in _FORMATS.values() if p and name.startswith(p)), "")
-    chain = [name.removeprefix(prefix)]
+    prefix, chain = _prefix(name), [plain(name)]
     while chain[-1] in _NEAREST:
         chain.append(_NEAREST[chain[-1]])
     prefixes = dict.fromkeys((prefix, "fp32 " if prefix == "fp64 " else "", "", "fp32 "))

@@ -11,7 +11,7 @@ import torch
 
 from rooflinekit.errors import InputError, TraceError, nearest
 from rooflinekit.ir.assumption import Assumption, Ground
-from rooflinekit.tracing.finite import answer
+from rooflinekit.tracing.finite import NUMBERS, answer
 from rooflinekit.tracing.shapes import Made, broadcast, contiguous, count_of, indexed
 from rooflinekit.tracing.shares import asks_for_all, known_number, note_hits, share_of
 from rooflinekit.tracing.symbols import Symbols, caller
@@ -56,7 +56,7 @@ class Assumed:
 
         Optimizers compute with the number of their step and with norms, whatever those are.
         """
-        if function not in _NUMBERS:
+        if function not in NUMBERS:
             return None
         known = answer(function, args)
         known = known_number(args[0]) if known is None else known
@@ -302,7 +302,6 @@ _DECIDED: dict[Any, Callable[..., tuple[Made, ...] | None]] = {
     _aten.repeat_interleave.Tensor: _repeats,
     torch.ops.quantized.linear_dynamic.default: _linear_dynamic,
 }
-_NUMBERS = {_aten._local_scalar_dense.default, _aten.equal.default}
 _WRITING = {_aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default}
 
 

@@ -22,6 +22,8 @@ _TESTS: dict[Callable[..., Any], bool] = {
     torch.isinf: False,
     torch.Tensor.isinf: False,
 }
+#: Operators that take one number off the GPU; what is known of a tensor that is compared is how that comes out.
+NUMBERS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default}
 _ALIKE = {torch.all, torch.Tensor.all, torch.any, torch.Tensor.any}
 _OPPOSITE = {torch.logical_not, torch.Tensor.logical_not, torch.Tensor.__invert__}
 
@@ -46,8 +48,4 @@ def note_elements(tensor: torch.Tensor, value: Any) -> None:
 
 def answer(function: Callable[..., Any], args: Sequence[Any]) -> Any:
     """What the operator that takes one number off the GPU returns, where that is known; None for any other."""
-    return getattr(args[0], _ANSWER, None) if function in _NUMBERS else None
-
-
-#: Whether a tensor equals another is asked here of ones alone.
-_NUMBERS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default}
+    return getattr(args[0], _ANSWER, None) if function in NUMBERS else None
