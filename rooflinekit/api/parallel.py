@@ -79,7 +79,10 @@ def fit_into(
     """What makes a training step fit, and which combination of it is the fastest.
 
     Tried are: the batch in parts, checkpoints of every block, the optimizer in 8 bits or on the CPU, autocast with
-    fp32 weights, and on several devices DDP and ZeRO's stages. Each is predicted; `table` lists them all.
+    fp32 weights, and on several devices DDP and ZeRO's stages. Where activations do not fit, it also chooses which
+    ops' results checkpoints save, how many blocks are checkpoints, and how many blocks' activations wait on the CPU:
+    in eager steps, as many as fit. Each is predicted; `table` lists them all, and `best.prediction.savers` says
+    what was chosen.
 
     gpu: one device; or cluster and gpus, as for `parallel`. options: a number for each named size, `batch` that of all
     devices together; with a model also the options of `trace`. progress: called with each combination.

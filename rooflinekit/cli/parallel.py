@@ -50,6 +50,13 @@ def parallel(
     checkpoint: Annotated[
         list[str] | None, typer.Option(metavar="MODULE|all", help="blocks that backward computes again; repeatable")
     ] = None,
+    save: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OP|PATH:OP", help="what checkpoints keep all the same, as aten.addmm; repeatable"),
+    ] = None,
+    offload_activations: Annotated[
+        list[str] | None, typer.Option(metavar="BLOCK|all", help="blocks whose activations wait on the CPU; repeatable")
+    ] = None,
     eight_bit: Annotated[bool, typer.Option("--eight-bit", help="the optimizer's state in 8 bits")] = False,
     offload: Annotated[bool, typer.Option("--offload", help="the optimizer on the CPU")] = False,
     trace: Annotated[
@@ -76,10 +83,9 @@ def parallel(
         strategy, count, {"tensor": tensor, "expert": expert, "pipeline": pipeline},
         {"sequence": sequence, "imbalance": imbalance, "microbatches": microbatches, "schedule": schedule},
     )  # fmt: skip
-    paths = tuple(checkpoint or ())
     savers: Savers = Savers(
-        accumulate=accumulate, checkpoint=True if paths == ("all",) else paths or False, eight_bit=eight_bit,
-        offload=offload,
+        accumulate=accumulate, checkpoint=_blocks(checkpoint), save=tuple(save or ()), eight_bit=eight_bit,
+        offload=offload, offload_activations=_blocks(offload_activations),
     )  # fmt: skip
     (graph,) = workload.trace(target, sizes_open=True)
     prediction = parallel_workflows.parallel(
@@ -95,6 +101,11 @@ def parallel(
         print_json("parallel", prediction.to_dict())
         return
     print(prediction)
+
+
+def _blocks(words: list[str] | None) -> bool | tuple[str, ...]:
+    """Paths of blocks, or whether all are meant."""
+    return True if words == ["all"] else tuple(words or ()) or False
 
 
 def _no_gpu(workload: Workload) -> None:

@@ -13,6 +13,7 @@ from rooflinekit.ir.origin import resized
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.compiling import check_execution, graphs_of, in_graphs
+from rooflinekit.strategies.host_memory import check_savers, host_bytes
 from rooflinekit.strategies.mesh import on_mesh
 from rooflinekit.strategies.prediction import ParallelPrediction, Share
 from rooflinekit.strategies.program import Wiring, program_of
@@ -54,12 +55,14 @@ def plan(
 ) -> ParallelPrediction:
     """The prediction of a step on the setting's devices; the graph's batch is that of all of them."""
     check_execution(strategy, len(setting.numbers), setting.execution)
+    check_savers(savers, setting.execution)
     batch, machines = batch_of(graph), [setting.machine(number) for number in setting.numbers]
 
     alone = _Alone(graph=graph, setting=setting, machines=tuple(machines))
     if isinstance(strategy, Mesh):
         shares, messages, busy = on_mesh(graph, setting, strategy, savers)
-        assumptions = (*strategy.assumptions, *graphs_of(shares[0].prediction.graph))
+        step = shares[0].prediction.graph
+        assumptions = (*strategy.assumptions, *graphs_of(step), *host_bytes(step))
         return ParallelPrediction(
             cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=shares, messages=messages,
             communication_s=busy, alone=alone, assumptions=assumptions,
@@ -74,10 +77,11 @@ def plan(
         for number, machine, part in zip(setting.numbers, machines, parts, strict=True)
     ]
     found = _replicas(graph, setting, strategy, planned, savers)
+    step = found[0][0].prediction.graph
     return ParallelPrediction(
         cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=found[0],
         messages=found[1].messages, communication_s=found[1].communication_s, alone=alone,
-        assumptions=graphs_of(found[0][0].prediction.graph),
+        assumptions=(*graphs_of(step), *host_bytes(step)),
     )  # fmt: skip
 
 

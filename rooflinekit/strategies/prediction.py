@@ -86,7 +86,7 @@ class ParallelPrediction:
 
         Beside those of `Prediction`: contention, by which collectives slow kernels; communication, waits for the
         links; straggling, waits for slower devices; bubble, a pipeline's idle stages; offload, waits for the CPU's
-        optimizer.
+        optimizer and for activations on their way from it and to it.
         """
         return dict(self.slowest.terms)
 

@@ -13,8 +13,9 @@ from rooflinekit.model.links import Route
 from rooflinekit.step.entry import entry_of, issues_for
 from rooflinekit.step.issuing import is_captured, issue_cost_s, reads_a_number
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.strategies.queues import Barrier, Item, Pace, Transmission, Work
-from rooflinekit.strategies.rewriting import is_ours
+from rooflinekit.strategies.items import Barrier, HostCopy, HostWait, Item, Transmission, Work
+from rooflinekit.strategies.queues import Pace
+from rooflinekit.strategies.rewriting import HOST_COPY, is_ours
 
 #: Python's part of an op called from a module, in issues of a plain op: 2.0 µs measured (torch 2.13, Python 3.11, an
 #: activation of one number on a CPU, whose arithmetic is less than 0.3) where a GPU op of a current server was taken to
@@ -108,7 +109,9 @@ def items_of(p: Prediction, wiring: Wiring, threads: int = 1) -> Iterator[tuple[
             # compiled holds all but those of the copies, which DDP's and FSDP's hooks send.
             outside = not p.execution.as_graph or op.attrs.get("group") == "data"
             cost_s = p.host.dispatch_s("default") if plain and outside else 0.0
-            if "keys" in op.attrs:
+            if op.kind == HOST_COPY:
+                yield op, _host_item(op, cost_s)
+            elif "keys" in op.attrs:
                 yield op, Barrier(keys=op.attrs["keys"])
             elif "collective" in op.attrs:
                 yield op, wiring.item(op, cost_s)
@@ -133,6 +136,14 @@ def items_of(p: Prediction, wiring: Wiring, threads: int = 1) -> Iterator[tuple[
         if op.phase is Phase.FORWARD and timings:
             cost_s = max(cost_s, turns_s(p.host, threads))
         yield op, Work(what=op.name, kernels=timings, cpu_s=cost_s, between_s=p.host.launch, syncs=reads_a_number(op))
+
+
+def _host_item(op: Op, cpu_s: float) -> HostCopy | HostWait:
+    facts = op.attrs
+    if "until" in facts:
+        return HostWait(key=facts["until"])
+    calls = max(len(op.inputs), len(op.outputs))  # a copy for each tensor
+    return HostCopy(key=facts["key"], seconds=facts["seconds"], inward=facts["inward"], cpu_s=calls * cpu_s)
 
 
 def turns_s(host: Host, threads: int) -> float:

@@ -14,42 +14,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.model.collectives import CollectiveTiming
 from rooflinekit.model.contention import Slowdown, slowdown_of
 from rooflinekit.model.roofline import Timing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """An op on its way: what the CPU spends before its first kernel, and the kernels. `gap_s`: in the place of the
-    CPU's time, how long the device stands idle before it, where that does not depend on when it starts."""
-
-    what: str
-    cpu_s: float = 0.0
-    kernels: tuple[Timing, ...] = ()
-    between_s: float = 0.0  # of the CPU, before each further kernel
-    gaps_s: tuple[float, ...] | None = None  # before each kernel
-    syncs: bool = False  # whether the CPU waits for its result
-    waits: bool = False  # whether the device stands idle meanwhile, having done all before it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transmission:
-    """A collective on its way."""
-
-    key: str
-    timing: CollectiveTiming
-    group: str = "data"
-    blocking: bool = False
-    cpu_s: float = 0.0
-    on_host: bool = False  # whether it leaves the devices' SMs and memory alone
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Barrier:
-    """The device computes nothing before these are over."""
-
-    keys: tuple[str, ...]
-
-
-Item = Work | Transmission | Barrier
+from rooflinekit.strategies.items import Barrier, HostCopy, HostWait, Item, Transmission, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +49,7 @@ class DeviceRun:
     contention_s: float  # by which kernels beside collectives are slower
     end_s: float
     communicates: bool
-    offload_s: float  # of the waits: for an optimizer on the CPU
+    offload_s: float  # of `idle_s`: for an optimizer on the CPU, and for activations on their way
     slots: tuple[tuple[str, float, float], ...] = ()  # of a pipeline's stage: what, from, to
     waits: tuple[tuple[float, float], ...] = ()  # from, to: it stands still for collectives or other devices
 
@@ -162,6 +127,8 @@ class DeviceQueues:
         self.messages: list[tuple[Message, Slowdown]] = []  # that are not over yet
         self.waits: list[tuple[float, float]] = []
         self.ends: dict[str, float] = {}
+        self.engines = {True: 0.0, False: 0.0}  # when they are free, into the device and out of it
+        self.copies: dict[str, float] = {}  # when each is over
 
     def next_ready_s(self) -> float:
         """Goes on to the next collective; when it could start as far as this device is concerned."""
@@ -214,9 +181,12 @@ class DeviceQueues:
             self.work.append((what, self.cpu, self.cpu + seconds))
             self.cpu += seconds
 
-    def _step(self, item: Work | Barrier) -> None:
+    def _step(self, item: Work | Barrier | HostCopy | HostWait) -> None:
         if isinstance(item, Barrier):
             self.barrier = max([self.barrier, *(self.ends[key] for key in item.keys)])
+            return
+        if isinstance(item, HostCopy | HostWait):
+            self._at_host(item)
             return
         if item.waits:
             self._stand_still(self.gpu)
@@ -236,6 +206,20 @@ class DeviceQueues:
             self._compute(timing)
         if item.syncs and item.kernels:
             self.cpu = max(self.cpu, self.gpu) + self.pace.sync_s
+
+    def _at_host(self, item: HostCopy | HostWait) -> None:
+        """A copy starts after all that the device has been given before it; who waits for it stands idle."""
+        if isinstance(item, HostCopy):
+            self._spend(item.key, item.cpu_s)
+            start = max(self.gpu, self.barrier, self._earliest(), self.engines[item.inward])
+            self.engines[item.inward] = self.copies[item.key] = start + item.seconds
+            return
+        wait = self.copies[item.key] - max(self.gpu, self.barrier)
+        if wait > 0:
+            self._stand_still(self.gpu)
+            self.gpu += wait
+            self.idle += wait
+            self.offload += wait
 
     def _stand_still(self, ready_s: float) -> None:
         """Until the barrier, from when the device could have gone on; `gpu` is then when it does."""
