@@ -38,6 +38,7 @@ def parallel(
     host: str | Path | Host | None = None,
     execution: Execution | Backend = "eager",
     links: Path | None = None,
+    measured: tuple[int, float] | None = None,
     **options: Any,
 ) -> ParallelPrediction:
     """How long one training step takes on several devices of a cluster, and why.
@@ -50,6 +51,8 @@ def parallel(
     split: the batch in even parts, or "proportional" to what each device reaches alone.
     savers: what saves memory, see `Savers`. host: by default the cluster's.
     links: constants of links at hand, from `rooflinekit calibrate`.
+    measured: samples and seconds of a step of the same model on one of these devices. All that devices and their CPUs
+        do is then stretched to it, and what links do is not: how a step that is known on one scales to many.
     options: a number for each named size; with a model also the options of `trace`.
 
     Raises what `predict` and `load_cluster` raise, and InputError for a way that the model cannot be cut.
@@ -62,7 +65,9 @@ def parallel(
         raise InputError(f"split: expected 'even' or 'proportional'; got {split!r}")
     chosen = DDP() if strategy is None else strategy_of(strategy, len(setting.numbers))
     graph = _graph_at(workload, inputs, options)
-    return plan(graph, setting, chosen, savers=savers or Savers(), proportional=split == "proportional")
+    return plan(
+        graph, setting, chosen, savers=savers or Savers(), proportional=split == "proportional", measured=measured
+    )
 
 
 def fit_into(

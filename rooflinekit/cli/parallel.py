@@ -59,6 +59,12 @@ def parallel(
     ] = None,
     eight_bit: Annotated[bool, typer.Option("--eight-bit", help="the optimizer's state in 8 bits")] = False,
     offload: Annotated[bool, typer.Option("--offload", help="the optimizer on the CPU")] = False,
+    measured: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BATCH:SECONDS", help="a step measured on one of the GPUs, to which all but links is fitted"
+        ),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="also write the time line, to open in Perfetto")
     ] = None,
@@ -91,7 +97,7 @@ def parallel(
     prediction = parallel_workflows.parallel(
         graph, cluster=found, gpus=count, strategy=chosen, savers=savers, host=workload.named_host,
         split="proportional" if split == "proportional" else "even",
-        execution=Execution(**workload.execution),
+        execution=Execution(**workload.execution), measured=_measured(measured),
     )  # fmt: skip
     if trace is not None:
         from rooflinekit.present.traces.chrome import save_trace
@@ -106,6 +112,17 @@ def parallel(
 def _blocks(words: list[str] | None) -> bool | tuple[str, ...]:
     """Paths of blocks, or whether all are meant."""
     return True if words == ["all"] else tuple(words or ()) or False
+
+
+def _measured(text: str | None) -> tuple[int, float] | None:
+    """Samples and seconds of a step. Raises InputError where that is not what was given."""
+    if text is None:
+        return None
+    batch, _, seconds = text.partition(":")
+    try:
+        return int(batch), float(seconds)
+    except ValueError as error:
+        raise InputError(f"--measured: expected BATCH:SECONDS, as 32:0.18; got {text!r}") from error
 
 
 def _no_gpu(workload: Workload) -> None:

@@ -55,6 +55,7 @@ class ParallelPrediction:
     communication_s: float
     alone: Callable[[], Prediction]  # makes `one_gpu`
     assumptions: tuple[str, ...] = ()
+    stretch: float = 1.0  # a measured step on one device, over its prediction
 
     @property
     def gpus(self) -> int:
@@ -70,6 +71,11 @@ class ParallelPrediction:
     def one_gpu(self) -> Prediction:
         """The same batch on the fastest device alone, without memory savers."""
         return self.alone()
+
+    @property
+    def one_gpu_s(self) -> float:
+        """Seconds of that, by what was measured."""
+        return self.stretch * self.one_gpu.total_s
 
     @cached_property
     def slowest(self) -> Share:
@@ -135,7 +141,7 @@ class ParallelPrediction:
     @property
     def speedup(self) -> float:
         """How many times faster than the fastest device alone, for as many samples."""
-        return self.one_gpu.total_s / self.total_s
+        return self.one_gpu_s / self.total_s
 
     @property
     def efficiency(self) -> float:
@@ -151,6 +157,8 @@ class ParallelPrediction:
     def notes(self) -> tuple[str, ...]:
         """What was assumed, each once."""
         found = dict.fromkeys(self.assumptions)
+        if self.stretch != 1:
+            found[f"all but the links takes {self.stretch:.3g} times as long as predicted, as measured on one"] = None
         for share in self.shares:
             found |= dict.fromkeys(note for note in share.prediction.notes if "does not fit" not in note)
             if not share.memory.fits:

@@ -17,10 +17,12 @@ from rooflinekit.strategies.items import Barrier, HostCopy, HostWait, Item, Tran
 from rooflinekit.strategies.queues import Pace
 from rooflinekit.strategies.rewriting import HOST_COPY, is_ours
 
-#: Python's part of an op called from a module, in issues of a plain op: 2.0 µs measured (torch 2.13, Python 3.11, an
-#: activation of one number on a CPU, whose arithmetic is less than 0.3) where a GPU op of a current server was taken to
-#: need 7; of generic-server's 10, fitted since, they would be 0.2.
-_PYTHON_ISSUES = 0.3
+#: Of an op that a module calls, Python's part beyond calling the module, in issues of a plain op: 2.0 µs were measured
+#: for both (torch 2.13, Python 3.11, an activation of one number on a CPU, whose arithmetic is less than 0.3), of which
+#: 1.5 are generic-server's `module`; the rest is 0.05 of its 10 for an op. Hosts whose ops have the module's call in
+#: them have 0.2 in all. Uncertain to a factor of 1.5.
+_PYTHON_ISSUES = 0.05
+_PYTHON_ISSUES_WITH_MODULE = 0.2
 #: From one thread's letting go of Python's lock until a waiting one runs: a wake-up by the operating system. Stated
 #: default of a server; 15 µs on a busy virtual machine.
 _HANDOVER_S = 5e-6
@@ -52,17 +54,18 @@ class Wiring:
         )  # fmt: skip
 
 
-def program_of(p: Prediction, wiring: Wiring, threads: int = 1) -> tuple[list[Item], Pace]:
+def program_of(p: Prediction, wiring: Wiring, threads: int = 1, stretch: float = 1.0) -> tuple[list[Item], Pace]:
     """The program of a device whose step, without waiting for others, is predicted.
 
-    threads: how many issue their forward ops, and copy their inputs, in turns with this one.
+    threads: how many issue their forward ops, and copy their inputs, in turns with this one. stretch: what all takes
+    longer than predicted, as measured.
 
     Eager and compiled steps are issued anew, so that a device that has waited finds its kernels launched. Steps that
     are one CUDA graph, steps in a loop and those of a CPU keep the gaps between their kernels.
     """
     plain = is_issued_anew(p)
     items: list[Item] = [Work(what="step and inputs", cpu_s=_before_the_first_op(p, threads))] if plain else []
-    return items + [item for _, item in items_of(p, wiring, threads)], pace_of(p)
+    return items + [item for _, item in items_of(p, wiring, threads)], replace(pace_of(p), stretch=stretch)
 
 
 def pace_of(p: Prediction) -> Pace:
@@ -152,4 +155,6 @@ def turns_s(host: Host, threads: int) -> float:
     One at a time holds Python's lock; PyTorch lets go of it while an op is dispatched and launched. So each op of each
     thread takes the lock once: the bottleneck law of closed queues.
     """
-    return 0.0 if threads == 1 else threads * (_PYTHON_ISSUES * host.dispatch_s("default") + _HANDOVER_S)
+    issues = _PYTHON_ISSUES if host.module else _PYTHON_ISSUES_WITH_MODULE
+    python_s = host.module + issues * host.dispatch_s("default")
+    return 0.0 if threads == 1 else threads * (python_s + _HANDOVER_S)

@@ -76,6 +76,7 @@ class Pace:
     sync_s: float  # at the end of the step; 0 where nobody waits
     tail_s: float | None = None  # in the place of that, where it does not depend on when the last kernel ends
     steady: bool = False  # whether the CPU has long issued everything when the device comes to it
+    stretch: float = 1.0  # by which all that the device and its CPU do takes longer than predicted
 
 
 def run_devices(programs: Sequence[tuple[Sequence[Item], Pace]]) -> Run:
@@ -164,7 +165,7 @@ class DeviceQueues:
         """What has become of the step; all that it has sent is over."""
         self.hold(max(self.ends.values(), default=0.0))
         left = 0.0 if self.pace.steady else max(0.0, self.cpu - self.gpu)  # of the CPU, after the last kernel
-        tail = self.pace.sync_s if self.pace.tail_s is None else self.pace.tail_s
+        tail = self.pace.stretch * (self.pace.sync_s if self.pace.tail_s is None else self.pace.tail_s)
         self.idle += left + tail
         self._stand_still(self.gpu + left)
         return DeviceRun(
@@ -174,12 +175,13 @@ class DeviceQueues:
         )  # fmt: skip
 
     def _earliest(self) -> float:
-        return 0.0 if self.pace.steady else self.cpu + self.pace.latency_s
+        return 0.0 if self.pace.steady else self.cpu + self.pace.stretch * self.pace.latency_s
 
     def _spend(self, what: str, seconds: float) -> None:
         if seconds:
-            self.work.append((what, self.cpu, self.cpu + seconds))
-            self.cpu += seconds
+            end = self.cpu + self.pace.stretch * seconds
+            self.work.append((what, self.cpu, end))
+            self.cpu = end
 
     def _step(self, item: Work | Barrier | HostCopy | HostWait) -> None:
         if isinstance(item, Barrier):
@@ -193,19 +195,21 @@ class DeviceQueues:
             self.cpu = max(self.cpu, self.gpu)
             self._spend(item.what, item.cpu_s)
             self.idle += self.cpu - self.gpu
-            self.offload += item.cpu_s
+            self.offload += self.pace.stretch * item.cpu_s
             self.gpu = self.cpu
             return
         self._spend(item.what, item.cpu_s)
         for i, timing in enumerate(item.kernels):
             if i:
                 self._spend(item.what, item.between_s)
-            gap = item.gaps_s[i] if item.gaps_s is not None else max(0.0, self._earliest() - self.gpu)
+            gap = (
+                self.pace.stretch * item.gaps_s[i] if item.gaps_s is not None else max(0.0, self._earliest() - self.gpu)
+            )
             self.idle += gap
             self._stand_still(self.gpu + gap)
             self._compute(timing)
         if item.syncs and item.kernels:
-            self.cpu = max(self.cpu, self.gpu) + self.pace.sync_s
+            self.cpu = max(self.cpu, self.gpu) + self.pace.stretch * self.pace.sync_s
 
     def _at_host(self, item: HostCopy | HostWait) -> None:
         """A copy starts after all that the device has been given before it; who waits for it stands idle."""
@@ -233,7 +237,7 @@ class DeviceQueues:
             self.straggling += self.gpu - ready_s - busy
 
     def _compute(self, timing: Timing) -> None:
-        start, left = self.gpu, timing.total_s
+        start, left = self.gpu, self.pace.stretch * timing.total_s
         now, extra = start, 0.0
         for message, slowdown in self.messages:
             if left <= 0 or message.end_s <= now:
