@@ -273,6 +273,8 @@ def _of_cudnn(plain: Kernel, p: Problem) -> Kernel:
     if plain.pointwise:
         return replace(plain, library=CUDNN)
     few = of_few_channels(p, plain.math)
+    if few and p.direction == "data":
+        return replace(plain, padded=float(p.scattered), engine=False, library=CUDNN)
     return replace(plain, algorithm=implicit_algorithm(p, few=few), engine=not few, library=CUDNN)
 
 
@@ -291,7 +293,7 @@ def _may_run(form: Form, kernel: Kernel) -> bool:
 
 def of_few_channels(p: Problem, math: Math) -> bool:
     """Whether the lanes gather channels one by one: kernels of matrix engines load 4 of 32 bits at once."""
-    return bool(p.gathered < FEW) and math in (Math.FP32, Math.TF32) and p.direction == "forward"
+    return bool(p.gathered < FEW[p.direction]) and math in (Math.FP32, Math.TF32)
 
 
 def implicit_algorithm(p: Problem, *, few: bool) -> str:
