@@ -11,12 +11,15 @@ from rooflinekit.model.attention_patterns import with_fused_attention
 class WrittenOut(nn.Module):
     """Attention of 4 heads of 16, from products and a softmax."""
 
+    mask: torch.Tensor
+
     def __init__(
         self, *, masked: bool = False, returns_weights: bool = False, dim: int = -1, drop: float = 0.0
     ) -> None:
         super().__init__()
         self.masked, self.returns_weights, self.dim = masked, returns_weights, dim
         self.drop = nn.Dropout(drop)
+        self.register_buffer("mask", torch.zeros(128, 96))
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> object:
         scores = q @ k.transpose(-2, -1) / 4
