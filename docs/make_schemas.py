@@ -78,6 +78,14 @@ ENERGY = record({
     "joules": JOULES, "low_j": JOULES, "high_j": JOULES, "mean_w": WATTS, "low_w": WATTS, "high_w": WATTS,
     "peak_w": WATTS, "idle_w": WATTS, "parts_j": named(JOULES),
 })  # fmt: skip
+TEAM_ENERGY = record({
+    "joules": JOULES, "low_j": JOULES, "high_j": JOULES, "mean_w": WATTS, "low_w": WATTS, "high_w": WATTS,
+    "idle_w": WATTS, "parts_j": named(JOULES), "gpus": COUNT,
+})  # fmt: skip
+PER_TOKEN = {
+    "energy": perhaps(TEAM_ENERGY), "joules_per_token": perhaps(of("J/token")),
+    "joules_per_token_interval": perhaps(many(of("J/token"), 2)),
+}  # fmt: skip
 PREDICTION = record(
     {
         "model": TEXT, "mode": TEXT, "device": TEXT, "host": TEXT,
@@ -120,7 +128,7 @@ SHARED = record({
     **SPAN, "terms": record({**TERMS, "input": SECONDS, "communication": CHANGE}),
     "communication_s": SECONDS, "exposed_s": SECONDS, "hidden_s": SECONDS, "collectives_s": named(SECONDS),
     "throughput": of("samples/s"), "one_gpu_s": perhaps(SECONDS), "speedup": perhaps(NUMBER),
-    "efficiency": perhaps(NUMBER), "mfu": NUMBER, "hfu": NUMBER, "fits": FLAG,
+    "efficiency": perhaps(NUMBER), "mfu": NUMBER, "hfu": NUMBER, "fits": FLAG, "energy": perhaps(TEAM_ENERGY),
     "devices": many(record({
         "device": TEXT, "numbers": many(COUNT, 1), "batch": COUNT, "total_s": SECONDS, "terms": record(TERMS),
         **dict.fromkeys(("peak_bytes", "weight_bytes", "gradient_bytes", "state_bytes", "reserved_bytes"), BYTES),
@@ -142,7 +150,7 @@ SERVED = record({
     "alone": record({"ttft_s": SECONDS, "tpot_s": perhaps(SECONDS), "e2e_s": SECONDS}),
     "requests_per_s": of("request/s"), "tokens_per_s": of("token/s"), "tokens_per_s_per_gpu": of("token/s"),
     "overloaded": FLAG, "busy": NUMBER, "reading": NUMBER, "running": NUMBER, "preemptions": NUMBER,
-    "peak_cache": NUMBER, "weight_bytes": BYTES, "cache_bytes": BYTES, "kv_bytes_per_token": BYTES,
+    "peak_cache": NUMBER, "weight_bytes": BYTES, "cache_bytes": BYTES, "kv_bytes_per_token": BYTES, **PER_TOKEN,
     "notes": many(TEXT),
 })  # fmt: skip
 PROFILE = record({
@@ -165,7 +173,7 @@ TRAINING = record({
     "model": TEXT, "parameters": COUNT, "cluster": TEXT, "gpus": COUNT, "layout": TEXT, "recipe": TEXT,
     "recompute": TEXT, "batch": COUNT, "seq": COUNT, "micro_batches": COUNT, "total_s": SECONDS,
     "interval_s": {**many(SECONDS, 2), "maxItems": 2}, "terms": named(CHANGE), "tokens_per_s": of("token/s"),
-    "mfu": NUMBER, "hfu": NUMBER,
+    "mfu": NUMBER, "hfu": NUMBER, "energy": perhaps(TEAM_ENERGY),
     "memory": record({
         **dict.fromkeys((
             "weights", "gradients", "optimizer", "activations", "working", "buffers", "allocated", "reserved",
@@ -292,7 +300,7 @@ SCHEMAS: dict[str, Schema] = {
         "ttft_s": SECONDS, "tpot_s": perhaps(SECONDS), "prefill_s": SECONDS, "decode_s": SECONDS,
         "tokens_per_s": of("token/s"), "tokens_per_s_per_gpu": of("token/s"), "running": NUMBER, "largest_batch": COUNT,
         "prefill_regime": REGIME, "decode_regime": REGIME, "weight_bytes": BYTES, "kv_bytes_per_token": BYTES,
-        "notes": many(TEXT),
+        **PER_TOKEN, "notes": many(TEXT),
     }), 1)}),
     "specs": record({"specification": record({"schema": COUNT}), "left_empty": many(TEXT), "file": perhaps(TEXT)}),
     "serve-capacity": record({
