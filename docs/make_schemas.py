@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from rooflinekit.calibrate import energy_fits, fits, link_fits, plan
 from rooflinekit.cli.options import DOCUMENTS
 from rooflinekit.files import write_text
+from rooflinekit.hardware import prices
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
@@ -30,7 +31,7 @@ Schema = dict[str, Any]
 #: Kinds of YAML files, and the records that they become.
 FILES: dict[str, type[BaseModel]] = {
     "device": Device, "host": Host, "cluster": Cluster, "plan": plan._File, "fit": fits._File, "links": link_fits._File,
-    "energy": energy_fits._File,
+    "energy": energy_fits._File, "prices": prices.PriceTable,
 }  # fmt: skip
 
 TEXT: Schema = {"type": "string"}
@@ -182,6 +183,25 @@ TRAINING = record({
         "fits": FLAG,
     }),
 })  # fmt: skip
+COSTS = record({
+    "currency": TEXT, "unit": TEXT, "samples": perhaps(NUMBER), "carbon_kg_per_kwh": perhaps(NUMBER),
+    "rows": many(record({
+        "gpu": TEXT, "gpus": COUNT, "total_s": SECONDS, "power_w": perhaps(WATTS), "energy_j": perhaps(JOULES),
+        "cost": NUMBER, "per_million": NUMBER, "rented": perhaps(NUMBER), "owned": perhaps(NUMBER),
+        "break_even_h": perhaps(of("h")),
+    }, {"run_s": SECONDS, "run_cost": NUMBER, "run_kwh": perhaps(of("kWh")), "kg": perhaps(of("kg"))}), 1),
+})  # fmt: skip
+LIMITS = record(
+    {
+        "model": TEXT, "mode": TEXT, "device": TEXT, "gpus": COUNT, "sizes": named(COUNT),
+        "limits": many(record({
+            "limit_w": WATTS, "total_s": SECONDS, "slower": NUMBER, "power_w": WATTS, "energy_j": JOULES,
+            "saved": NUMBER, "energy_delay": of("J·s"),
+        }), 1),
+        "least_energy_w": WATTS, "least_energy_delay_w": WATTS,
+    },
+    {"rack": many(record({"limit_w": WATTS, "gpus": COUNT, "samples_a_day": NUMBER}))},
+)  # fmt: skip
 
 SCHEMAS: dict[str, Schema] = {
     "advise": record({
@@ -223,19 +243,13 @@ SCHEMAS: dict[str, Schema] = {
         "gpus": many(record({
             "gpu": TEXT, **SPAN, "fits": FLAG, "peak_bytes": BYTES, "memory_bytes": BYTES, "regime": REGIME,
             "bandwidth_bytes_per_s": of("byte/s"), "price_usd": perhaps(NUMBER), "power_w": perhaps(NUMBER),
+            "drawn_w": perhaps(WATTS), "per_million": perhaps(NUMBER),
         })),
-        "refused": named(TEXT),
+        "currency": perhaps(TEXT), "refused": named(TEXT),
         "neighbours": many(record({"faster": TEXT, "slower": TEXT, "ratio": NUMBER, "certain": FLAG})),
         "sentences": many(TEXT),
     }),
-    "cost": record({
-        "currency": TEXT, "samples": perhaps(NUMBER), "carbon_kg_per_kwh": perhaps(NUMBER),
-        "rows": many(record({
-            "gpu": TEXT, "total_s": SECONDS, "power_w": perhaps(WATTS), "energy_j": perhaps(JOULES), "cost": NUMBER,
-            "per_million": NUMBER, "rented": perhaps(NUMBER), "owned": perhaps(NUMBER),
-            "break_even_h": perhaps(of("h")),
-        }, {"run_s": SECONDS, "run_cost": NUMBER, "run_kwh": perhaps(of("kWh")), "kg": perhaps(of("kg"))}), 1),
-    }),
+    "cost": COSTS,
     "crossover": record({
         "intensity": record({"of": TEXT, "formula": TEXT, "latex": TEXT}),
         "sizes": many(record({"what": TEXT, "size": TEXT, "from": perhaps(COUNT)})),
@@ -278,14 +292,7 @@ SCHEMAS: dict[str, Schema] = {
     }),
     "own-fit": record({"device": TEXT, "file": TEXT, **OWN_FIT}),
     "parallel": SHARED,
-    "power": record({"studies": many(record({
-        "model": TEXT, "mode": TEXT, "device": TEXT, "sizes": named(COUNT),
-        "limits": many(record({
-            "limit_w": WATTS, "total_s": SECONDS, "slower": NUMBER, "power_w": WATTS, "energy_j": JOULES,
-            "saved": NUMBER, "energy_delay": of("J·s"),
-        }), 1),
-        "least_energy_w": WATTS, "least_energy_delay_w": WATTS,
-    }, {"rack": many(record({"limit_w": WATTS, "gpus": COUNT, "samples_a_day": NUMBER}))}), 1)}),
+    "power": record({"studies": many(LIMITS, 1)}),
     "predict": record({"predictions": many(PREDICTION, 1)}),
     "profile": record({"profile": PROFILE}, {
         "prediction": PREDICTION, "error": NUMBER, "ops": many(record({})),
@@ -326,7 +333,7 @@ SCHEMAS: dict[str, Schema] = {
         "search": perhaps(record({
             "considered": COUNT, "too_large": COUNT, "worked_out": COUNT, "front": many(TRAINING, 1),
         })),
-    }),
+    }, {"cost": COSTS, "power": LIMITS}),
     "transfer": record({"predictions": many(PREDICTION, 1)}),
 }  # fmt: skip
 
