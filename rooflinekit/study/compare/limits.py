@@ -139,7 +139,8 @@ def power_limits(prediction: Prediction, step_w: float = 25.0) -> PowerLimits[Pr
     """
     p = prediction
     limits_w = limits_of(p.machine, step_w)
-    held = (predict_graph(p.graph, limited(p.machine, power_w=watts), p.host, p.execution) for watts in limits_w)
+    machines = [limited(p.machine, power_w=watts, clock=p.machine.clock_limit) for watts in limits_w]
+    held = (predict_graph(p.graph, machine, p.host, p.execution) for machine in machines)
     return PowerLimits(
         predictions=tuple(held), limits_w=limits_w, sizes=dict(p.sizes), batch=p.sizes.get("batch", 1),
         heading=(p.graph_name, p.mode, p.machine.name),
