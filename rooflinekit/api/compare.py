@@ -1,0 +1,82 @@
+"""The walk to many GPUs beside each other: compare_gpus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.api.predict import device_of, execution_of, host_of, in_base, machines_of, traced_at
+from rooflinekit.errors import InputError
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.host import Host
+from rooflinekit.hardware.specs import DEFAULT_HOST, devices
+from rooflinekit.ir.graph import Graph
+from rooflinekit.step.execution import Backend, Execution
+from rooflinekit.step.prediction import predict_graph
+
+if TYPE_CHECKING:
+    from rooflinekit.study.compare.cost import Price
+    from rooflinekit.study.compare.gpus import GpuComparison
+    from rooflinekit.study.compare.pricing import Pricing
+    from rooflinekit.tracing.step import Mode
+
+
+def compare_gpus(
+    workload: Graph | Callable[..., Any],
+    *inputs: Any,
+    gpus: Sequence[str | Path | Device] | None = None,
+    host: str | Path | Host = DEFAULT_HOST,
+    execution: Execution | Backend = "eager",
+    mode: Mode = "inference",
+    burst: bool = False,
+    sort: str = "time",
+    measured: object = None,
+    measured_on: str | Path | Device | None = None,
+    price: Price | Pricing | None = None,
+    max_watts: str | float | None = None,
+    max_cost: float | None = None,
+    **options: Any,
+) -> GpuComparison:
+    """One workload on many GPUs: how fast, whether it fits, for how much money and power, and why in this order.
+
+    workload: a traced Graph; or a model, followed by its inputs.
+    gpus: names, aliases, paths of specifications, or Devices; by default every shipped GPU that is no draft, and that
+        PyTorch sees as one device.
+    sort: "time", "per-dollar" (launch price), "per-watt" (the board's limit), "share-of-peak", "price", "energy", or
+        with `price` "cost".
+    measured, measured_on: a step that was timed on one GPU, on which all predictions then rest; see `transfer`.
+    price: of one GPU, the same for all or by a table (`Price`, `Pricing`). max_watts, max_cost: leave out GPUs that
+        draw more on average, or on which a million samples cost more.
+    options: a number for each named size; with a model also the options of `trace`.
+
+    Raises what `predict` raises, but for GPUs that cannot run it: the result names them.
+
+    >>> found = compare_gpus(graph, gpus=["nvidia-l4", "nvidia-t4"], batch=8)  # doctest: +SKIP
+    >>> found.table, str(found)  # doctest: +SKIP
+    """
+    from rooflinekit.study.compare.bounds import Bounds
+    from rooflinekit.study.compare.gpus import compare_machines
+
+    bounds = Bounds(price=price, max_watts=in_base(max_watts, "W"), max_cost=max_cost)
+    bounds.check(sort)
+    machines = machines_of(gpus if gpus is not None else _comparable(), burst=burst)
+    if isinstance(workload, Graph):
+        if inputs:
+            raise InputError(f"a Graph has its inputs already; got {len(inputs)} more: name GPUs as gpus=[…]")
+        graph = workload.at(**options)
+    else:
+        graph = traced_at(workload, inputs, mode, options)
+    corrected = None
+    if measured is not None:
+        from rooflinekit.study.transfer.evidence import Evidence
+        from rooflinekit.study.transfer.transferred import correcting
+
+        evidence = Evidence.of(measured)
+        (here,) = machines_of([device_of(measured_on or evidence.device or None)], burst=burst)
+        corrected = correcting(evidence, predict_graph(graph, here, host_of(host), execution_of(execution)))
+    return compare_machines(graph, machines, host_of(host), execution_of(execution), sort, corrected, bounds)
+
+
+def _comparable() -> list[Device]:
+    return [device for device in devices() if device.kind == "gpu" and not device.caution]
