@@ -131,7 +131,9 @@ def _waited_cycles(work: Work, machine: Machine) -> Floats:
     """Cycles that a block alone waits for its row: it asks for its next elements when the last have come from DRAM."""
     far = 1 - np.divide(cached_bytes(work, machine), work.read_bytes, out=np.ones(len(work)), where=work.read_bytes > 0)
     loads = work.columns / (_PER_LOAD * work.threads) * (1 + (work.passes - 1) * _missed(work, machine))
-    waited: Floats = np.where(work.threads > WARP, loads * machine.values["load_cycles"] * np.maximum(far, 0.0), 0.0)
+    waited: Floats = np.where(
+        (work.rows > 0) & (work.threads > WARP), loads * machine.values["load_cycles"] * np.maximum(far, 0.0), 0.0
+    )
     return waited
 
 
