@@ -65,8 +65,9 @@ class Price:
         return self.kwh * self.pue * joules / KWH_J
 
     def break_even_hours(self, watts: float) -> float | None:
-        """Hours of work after which buying has cost less than renting; inf for never, None where one price lacks."""
-        if self.hour is None or self.purchase is None:
+        """Hours of work after which buying has cost less than renting; inf for never, None where a price lacks, or the
+        watts are not known."""
+        if self.hour is None or self.purchase is None or math.isnan(watts):
             return None
         saved = self.hour - self.electricity(watts * HOUR_S)
         return self.purchase / saved if saved > 0 else math.inf
@@ -124,7 +125,7 @@ class Costs:
         joules, batch = math.nan if job.energy_j is None else job.energy_j, job.batch
         rented = price.rented(job.gpus * job.total_s)
         owned = price.owned(job.gpus * job.total_s, joules if price.kwh else 0.0)
-        cost = min(c for c in (rented, owned) if c is not None)
+        cost = min((c for c in (rented, owned) if c is not None and not math.isnan(c)), default=math.nan)
         steps = (1e6 if self.samples is None else self.samples) / batch
         watts = joules / job.total_s if job.total_s else math.nan
         row = {
@@ -192,10 +193,11 @@ def costs_of(
     currencies = sorted({price.currency for price in prices})
     if len(currencies) != 1:
         raise InputError(f"prices: expected one currency; got {', '.join(currencies) or 'none'}")
-    for name, value in (("samples", samples), ("carbon", carbon), ("max watts", max_watts), ("max cost", max_cost)):
+    jobs = tuple(map(Job.of, predictions))
+    counted = jobs[0].unit if jobs and jobs[0].unit != "steps" else "samples"
+    for name, value in ((counted, samples), ("carbon", carbon), ("max watts", max_watts), ("max cost", max_cost)):
         if value is not None and not (math.isfinite(value) and 0 < value <= 1e18):
             raise InputError(f"{name}: expected a positive number; got {value!r}")
-    jobs = tuple(map(Job.of, predictions))
     if len(units := {job.unit for job in jobs}) > 1:
         raise InputError(f"costs: expected steps of one kind; got {' and '.join(sorted(units))}")
     whole = Costs(jobs=jobs, prices=tuple(prices), samples=samples, carbon=carbon)

@@ -21,6 +21,9 @@ def test_rented_and_owned_by_hand() -> None:
     assert price.break_even_hours(5000.0) == pytest.approx(math.inf)  # 3.6 an hour of electricity
     assert Price(currency="USD", hour=1.0).break_even_hours(100.0) is None
     assert Price(currency="USD", hour=1.0).owned(1.0, 1.0) is None
+    assert price.break_even_hours(math.nan) is None  # what it draws is not known
+    silent = Job(what="g", total_s=10.0, energy_j=None, batch=1)
+    assert costs_of([silent], [price]).table["cost"][0] == pytest.approx(0.01)  # rented: of owned nothing is known
 
 
 @pytest.mark.parametrize(
