@@ -64,9 +64,9 @@ _TIMM_DEVICES = {
 }
 
 
-def timm_steps(data: Path) -> Iterator[Step]:
+def timm_steps(data: Path, file_name: str = "benchmarks.parquet") -> Iterator[Step]:
     """timm's benchmark: eager and compiled steps of CNNs and ViTs, under autocast to fp16 on GPUs, in fp32 on CPUs."""
-    file = data / "timm" / "benchmarks.parquet"
+    file = data / "timm" / file_name
     if not file.is_file():
         return
     table = pd.read_parquet(file)

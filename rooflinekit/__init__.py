@@ -11,10 +11,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rooflinekit.api.advise import advise
     from rooflinekit.api.collectives import collective_time
+    from rooflinekit.api.compare import compare_gpus
     from rooflinekit.api.measure import measure_model
     from rooflinekit.api.parallel import fit_into, parallel
-    from rooflinekit.api.predict import compare_gpus, predict, trace
+    from rooflinekit.api.predict import predict, trace
     from rooflinekit.api.report import save_report
     from rooflinekit.api.serve import highest_rate, serve, serve_traffic
     from rooflinekit.api.sweep import search, sweep
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from rooflinekit.study.compare.crossover import bandwidth_to_match, compute_bound_from, gpu_bound_from
     from rooflinekit.study.compare.gpus import GpuComparison
     from rooflinekit.study.compare.intensity import Intensity, intensity
-    from rooflinekit.study.explain.advice import Advice, advise
+    from rooflinekit.study.explain.advice import Advice
     from rooflinekit.study.explain.explanation import Explanation, explain
     from rooflinekit.study.profile.profile import Profile
     from rooflinekit.study.profile.validation import Validation
@@ -96,11 +98,11 @@ _HOME = {
     "TrainingStep": "training.step",
     "Transferred": "study.transfer.transferred",
     "Validation": "study.profile.validation",
-    "advise": "study.explain.advice",
+    "advise": "api.advise",
     "bandwidth_to_match": "study.compare.crossover",
     "clusters": "hardware.specs",
     "collective_time": "api.collectives",
-    "compare_gpus": "api.predict",
+    "compare_gpus": "api.compare",
     "compute_bound_from": "study.compare.crossover",
     "devices": "hardware.catalog",
     "explain": "study.explain.explanation",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.api.measured import MeasuredStep
 from rooflinekit.api.predict import device_of, host_of, machines_of, predict
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
@@ -15,7 +16,6 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.step.execution import Backend, Execution
 from rooflinekit.step.prediction import predict_graph
 from rooflinekit.step.variants import other_way
-from rooflinekit.study.transfer.evidence import Evidence
 from rooflinekit.study.transfer.transferred import Transferred, transferred
 
 
@@ -34,7 +34,8 @@ def transfer(
     """How long a step takes on a GPU that nobody has here, by what it takes on the one that is here.
 
     measured: what was measured, best first: a `Profile` (a trace with shapes: operator by operator), a `Validation` (of
-        `measure_model`, or loaded from its file), seconds on the device by kind of op, or seconds of a step.
+        `measure_model`, or loaded from its file), seconds on the device by kind of op, or seconds of a step. Or as on
+        the command line: "31.2 ms", or a file or folder that says one of these.
     workload, inputs, execution, host, options: of the step that was measured, as `predict` takes them.
     measured_on: the device that it was measured on; by default the one that the trace or record names.
     to: the device to predict for. to_host: its host, by default the same.
@@ -46,12 +47,10 @@ def transfer(
 
     >>> found = transfer(31.2e-3, graph, measured_on="rtx-3090", to="rtx-4090", batch=64)  # doctest: +SKIP
     """
-    evidence = Evidence.of(measured)
-    place = measured_on if measured_on is not None else evidence.device or None
-    if place is None:
-        raise InputError("measured_on: name the device that was measured, such as measured_on='nvidia-l4'")
-    source = predict(workload, *inputs, gpu=place, host=host, execution=execution, **options)
-    device = device_of(to)
-    same = predict_graph(source.graph, machines_of([device])[0], source.host, source.execution)
+    step = MeasuredStep.of(measured, measured_on) if measured is not None else None
+    if step is None:
+        raise InputError("measured: expected a time, a file or a profile of the step; got None")
+    source = predict(workload, *inputs, gpu=step.device, host=host, execution=execution, **options)
+    same = predict_graph(source.graph, machines_of([device_of(to)])[0], source.host, source.execution)
     target = other_way(same, there or {}, None if to_host is None else host_of(to_host))
-    return transferred(evidence, source, target)
+    return transferred(step.evidence, source, target)

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from rooflinekit.cli.guide import Command
+from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, correction_by, measured_step
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
-from rooflinekit.cli.transfer import MEASURED, MeasuredOnOption, read_evidence
 from rooflinekit.cli.workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError
 
@@ -32,8 +32,9 @@ def compare(
     memory_min: Annotated[
         str | None, typer.Option(metavar="SIZE", help='without --gpu: only with so much memory, "40 GB"')
     ] = None,
-    measured: Annotated[str | None, typer.Option(metavar="TIME|FILE", help=MEASURED)] = None,
+    measured: MeasuredOption = None,
     measured_on: MeasuredOnOption = None,
+    measured_at: MeasuredAtOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """One workload on many GPUs, and why they stand in this order.
@@ -54,15 +55,9 @@ def compare(
     gpus = workload.gpus or tuple(row.device.name for row in rows if not (row.device.draft or row.device.caution))
     machines, host, execution = replace(workload, gpus=gpus).setting()
     check_gpus(machines)
-    evidence, place = (None, "") if measured is None else read_evidence(measured, measured_on)
-    here = replace(workload, gpus=(place,)).setting()[0][0] if place else None
+    step = measured_step(workload, measured, measured_on, measured_at)
     (graph,) = workload.trace(target)
-    corrected = None
-    if evidence is not None and here is not None:
-        from rooflinekit.step.prediction import predict_graph
-        from rooflinekit.study.transfer.transferred import correcting
-
-        corrected = correcting(evidence, predict_graph(graph, here, host, execution))
+    corrected = correction_by(step, workload, graph)
     comparison = compare_machines(graph, machines, host, execution, sort, corrected)
     if as_json:
         print_json("compare", comparison.to_dict())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rooflinekit.cli.guide import Command
+from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, measured_step
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli.sweep import ClusterOption, GpusOption, StrategyOption, ZipOption, plan_of
 from rooflinekit.cli.workload import OPEN, Workload, describes_workload
@@ -44,6 +45,9 @@ def search(
     price: Annotated[
         list[str] | None, typer.Option(metavar="NAME=DOLLARS", help="of one device, for its launch price; repeatable")
     ] = None,
+    measured: MeasuredOption = None,
+    measured_on: MeasuredOnOption = None,
+    measured_at: MeasuredAtOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """The fastest, cheapest or smallest configuration that fits.
@@ -53,15 +57,22 @@ def search(
     Example: rooflinekit search timm:resnet50 --input batch,3,224,224 --batch 1:256 --gpu rtx-3090 --gpu rtx-4090
     --minimize dollars --require 'time<0.1 s'
     """
+    from rooflinekit.study.sweep.goals import goal_of, named_prices
     from rooflinekit.study.sweep.requirements import requirements_of
-    from rooflinekit.study.sweep.search import goal_of, named_prices, search_plan
+    from rooflinekit.study.sweep.search import search_plan
 
     # what can be wrong is looked at before the slow part
     goal = goal_of(minimize, maximize)
     requirements_of(require or (), tuple(workload.lists))
     prices = named_prices(dict(map(_price, price or ())), _devices(workload, cluster)) if price else {}
+    step = measured_step(workload, measured, measured_on, measured_at)
     plan = plan_of(workload, target, cluster, gpus, strategy, zip)
-    found = search_plan(plan, goal, require or (), prices)
+    correct = None
+    if step is not None:
+        from rooflinekit.api.measured import correction_in
+
+        correct = correction_in(plan, step)
+    found = search_plan(plan, goal, require or (), prices, correct)
     if as_json:
         print_json("search", found.to_dict())
         return

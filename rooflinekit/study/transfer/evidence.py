@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from rooflinekit.units import format_quantity
 
 _MOST = 400  # measured ops that are looked at one by one, the longest
 _OP_NOISE = 0.05  # in ln, of one op's time in a trace: the profiler, clocks; stated
+_COLLECTIVE = re.compile(r"ncclDevKernel|ncclKernel|rcclGenericKernel|rccl", re.IGNORECASE)
 _BEYOND = math.log(1e4)  # a measured time so far from its prediction is of something else
 
 
@@ -44,9 +46,13 @@ class Evidence:
         if isinstance(measured, Profile):
             if not measured.on_gpu:
                 raise InputError(f"{measured.file}: the trace holds no kernels; record it with ProfilerActivity.CUDA")
+            # A step that waits for other ranks tells of one GPU's step by its operators alone.
+            alone = not any(_COLLECTIVE.match(kernel.name) for kernel in measured.kernels)
+            told = "" if alone else ", whose step holds communication and is not counted as a whole"
             return cls(
-                source=f"the trace {measured.file}", seconds=measured.wall_s, ops=measured.ops, device=measured.device
-            )
+                source=f"the trace {measured.file}{told}", seconds=measured.wall_s if alone else None,
+                ops=measured.ops, device=measured.device,
+            )  # fmt: skip
         if isinstance(measured, Validation):
             return cls(
                 source=f"a measurement on {measured.device}", seconds=measured.measured_s, matched=measured.ops,

@@ -151,7 +151,8 @@ def test_json_text_and_explanation_hold_the_correction() -> None:
         (0.0, "expected a time above 0 seconds"),
         (float("nan"), "expected a time above 0 seconds"),
         (True, "expected seconds, a Profile"),
-        ("31 ms", "expected seconds, a Profile"),
+        ("31 miles", "expected a time, such as"),
+        (None, "measured: expected a time, a file or a profile"),
         (1e6, "it is of another network, batch or unit"),
         ({"aten::nothing": 1.0}, "none of its ops is one of"),
         ({3: 1.0}, "expected seconds by kind of op"),
@@ -195,5 +196,14 @@ def test_a_comparison_rests_on_it() -> None:
     assert by_name[THERE].total_s == pytest.approx(alone.total_s)
     assert found.table.loc[HERE, "total_s"] == pytest.approx(by_name[HERE].total_s)
     assert by_name[HERE].total_s > 1.4 * step(HERE).total_s
-    with pytest.raises(InputError, match="gpu: expected a name"):
+    with pytest.raises(InputError, match="measured_on: name the device"):
         rk.compare_gpus(graph(), gpus=[HERE, THERE], batch=512, measured=measured)
+
+
+def test_advice_on_a_transferred_step_rests_on_its_measurement() -> None:
+    found = rk.transfer("1.5 ms", graph(), measured_on=HERE, to=THERE, batch=512)
+    by_itself = rk.advise(found)
+    given_anew = rk.advise(step(THERE), measured="1.5 ms", measured_on=HERE)
+    assert [one.to_dict() for one in by_itself.suggestions] == [one.to_dict() for one in given_anew.suggestions]
+    assert by_itself.base.total_s == pytest.approx(found.total_s)
+    assert {"correction"} <= by_itself.suggestions[0].saved_terms().keys()
