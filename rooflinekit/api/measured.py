@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rooflinekit.api.predict import device_of, machines_of
 from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, InputError
@@ -17,12 +17,13 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import other_way
-from rooflinekit.study.sweep.clusters import Team
-from rooflinekit.study.sweep.plan import Plan
 from rooflinekit.study.transfer.evidence import Evidence
 from rooflinekit.study.transfer.reading import read_measured
-from rooflinekit.study.transfer.searched import Correcting
 from rooflinekit.study.transfer.transferred import Transferred, correcting
+
+if TYPE_CHECKING:
+    from rooflinekit.study.sweep.plan import Plan
+    from rooflinekit.study.transfer.searched import Correcting
 
 #: Makes of a plain prediction the one that rests on the measurement.
 Correction: TypeAlias = Callable[[Prediction], Transferred]
@@ -89,6 +90,9 @@ def correction_in(plan: Plan, step: MeasuredStep) -> Correcting:
 
     It was measured as the sweep's first way of execution runs it, unless it says otherwise.
     """
+    from rooflinekit.study.sweep.clusters import Team
+    from rooflinekit.study.transfer.searched import Correcting
+
     first = plan.cases[0]
     setting = first.setting
     if isinstance(setting, Team):

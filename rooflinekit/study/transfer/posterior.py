@@ -1,4 +1,8 @@
-"""What measurements on one device say of a step on another: parts of errors, jointly normal, given what was seen."""
+"""What measurements on one device say of a step on another: parts of errors, jointly distributed, given what was seen.
+
+The distribution is Student's: its condition has the mean of a normal one, and a scale that grows where what was seen is
+further off than its parts' spreads allow, for then what is left is likely to be too, and shrinks where it is nearer.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from rooflinekit.calibrate.fits import architecture_of
+from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.transfer.components import (
+    FREEDOM,
     MEASURED,
+    NETWORK_FAR,
+    NETWORK_NEAR,
     OTHER_HOST,
     OTHER_SIZE,
     OTHER_UNIT,
@@ -36,8 +44,10 @@ class Posterior:
     """What the prediction on the target is off by, in ln: where it is expected, how wide, and how wide it was."""
 
     mean: float
-    spread: float
+    spread: float  # the scale of Student's distribution
     before: float
+    freedom: float  # its degrees
+    surprise: float  # by which factor what was seen widens what is left; 1 where it is off by as much as expected
     by_part: Mapping[str, float]  # of the mean, by family, "host" and "network"
 
 
@@ -51,12 +61,13 @@ class Kinship:
 
     @classmethod
     def of(cls, source: Prediction, target: Prediction) -> Kinship:
-        """Of two predictions."""
+        """Of two predictions. A host that nobody named is the same only where the device is: it is another machine."""
         a, b = source.machine.device, target.machine.device
+        named = source.host.name != DEFAULT_HOST or a == b
         return cls(
             same_device=a == b,
             near=architecture_of(a) == architecture_of(b),
-            same_host=source.host == target.host,
+            same_host=named and source.host == target.host,
         )
 
     def correlation(self, source: Part, target: Part) -> float:
@@ -66,18 +77,19 @@ class Kinship:
         if source.level == "host":
             return 1.0 if self.same_host else OTHER_HOST.value
         unit = 1.0 if source.unit == target.unit else OTHER_UNIT.value
-        if source.level == "family":
-            return unit if self.same_device else unit * (SHARED_NEAR if self.near else SHARED_FAR).value
         if source.level == "kernel":
-            alike = 1.0 if self.same_device else of_kernels(source.family)
-            return unit * alike * (1.0 if source.cost == target.cost else OTHER_SIZE.value)
-        return 1.0
+            return unit * self._of_kernels(source.family) * (1.0 if source.cost == target.cost else OTHER_SIZE.value)
+        near, far = (SHARED_NEAR, SHARED_FAR) if source.level == "family" else (NETWORK_NEAR, NETWORK_FAR)
+        return unit if self.same_device else unit * (near if self.near else far).value
+
+    def _of_kernels(self, family: str) -> float:
+        return 1.0 if self.same_device else of_kernels(family, near=self.near)
 
 
 def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> Posterior:
-    """The target's error given what was seen: the mean and the spread of a normal distribution under a condition."""
+    """The target's error given what was seen: the mean and the scale of a distribution under a condition."""
     total = sum(one.size**2 for one in target.values())
-    # A plain prediction's interval has no part of the network's; what was seen never widens it.
+    # A plain prediction's interval has no part of the network's.
     before = math.sqrt(sum(one.size**2 for part, one in target.items() if part.level != "network"))
     parts = list(dict.fromkeys(part for one in seen for part in one.parts))
     place = {part: i for i, part in enumerate(parts)}
@@ -93,7 +105,8 @@ def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> 
     for part, column in place.items():
         for other, loaded in kindred.get((part.level, part.family, part.name), ()):
             crossed[column] += kin.correlation(part, other) * loaded.size
-    weights = np.linalg.solve(covariance, np.array([one.ln for one in seen]))
+    off = np.array([one.ln for one in seen])
+    weights = np.linalg.solve(covariance, off)
     moved = crossed * (loads.T @ weights)
     known = loads @ crossed
     removed = float(known @ np.linalg.solve(covariance, known))
@@ -101,5 +114,9 @@ def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> 
     for part, column in place.items():
         name = part.family or part.level
         by_part[name] = by_part.get(name, 0.0) + float(moved[column])
-    left = math.sqrt(max(total - removed, 0.0))
-    return Posterior(mean=float(moved.sum()), spread=min(left, before), before=before, by_part=by_part)
+    freedom = FREEDOM.value
+    surprise = math.sqrt((freedom + float(off @ weights)) / (freedom + len(seen)))
+    return Posterior(
+        mean=float(moved.sum()), spread=surprise * math.sqrt(max(total - removed, 0.0)), before=before,
+        freedom=freedom + len(seen), surprise=surprise, by_part=by_part,
+    )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from rooflinekit.study.sweep.clusters import Team
 from rooflinekit.study.sweep.plan import Case
 from rooflinekit.study.sweep.points import LEVEL
 from rooflinekit.study.sweep.sizes import Grid
-from rooflinekit.study.transfer.transferred import Transferred
+from rooflinekit.study.transfer.transferred import Transferred, widths
 
 #: Values of a size at which a correction is worked out, by how many sizes vary; each is a whole prediction.
 _ANCHORS = {1: 9, 2: 5}
@@ -39,19 +38,16 @@ class Correcting:
 
     def __call__(self, case: Case, sizes: Mapping[str, NDArray[np.int64]], table: dict[str, NDArray[Any]]) -> None:
         """The table's times, and the throughput, at these sizes of the case."""
-        mean, spread = self._posterior(case, sizes, len(table["total_s"])).T
-        factor = np.exp(NormalDist().inv_cdf((1 + LEVEL) / 2) * np.maximum(spread, 0.0))
+        mean, *left = self._posterior(case, sizes, len(table["total_s"])).T
         plain, low, high = (table[name] for name in ("total_s", "low_s", "high_s"))
         total = plain * np.exp(mean)
-        # as in Transferred.interval: to neither side wider than plainly predicted
-        table["low_s"] = total / np.minimum(factor, plain / low)
-        table["high_s"] = total * np.minimum(factor, high / plain)
-        table["total_s"] = total
+        below, above = widths(*left, LEVEL, plain / low, high / plain)
+        table["total_s"], table["low_s"], table["high_s"] = total, total / below, total * above
         if "throughput" in table:
             table["throughput"] = table["throughput"] / np.exp(mean)
 
     def _posterior(self, case: Case, sizes: Mapping[str, NDArray[np.int64]], count: int) -> NDArray[np.float64]:
-        """[points, mean and spread]"""
+        """[points, mean, spread, degrees of freedom and surprise]"""
         if count == 1:
             return np.array([self._at(case, {name: int(values[0]) for name, values in sizes.items()})])
         if id(case) not in self._known:
@@ -62,7 +58,7 @@ class Correcting:
 
     def _at_anchors(self, case: Case) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
         shape = tuple(len(places) for places in self._places)
-        found = np.zeros((*shape, 2))
+        found = np.zeros((*shape, 4))
         for index in np.ndindex(*shape):
             place = {names[0]: self._places[i][index[i]] for i, (names, _) in enumerate(self._groups)}
             found[index] = self._at(case, {
@@ -74,13 +70,12 @@ class Correcting:
                 for (names, _), places in zip(self._groups, self._places, strict=True)]  # fmt: skip
         return RegularGridInterpolator(axes, found)  # type: ignore[no-any-return]
 
-    def _at(self, case: Case, sizes: Mapping[str, int]) -> tuple[float, float]:
-        """Mean and spread."""
+    def _at(self, case: Case, sizes: Mapping[str, int]) -> tuple[float, float, float, float]:
         assert not isinstance(case.setting, Team)
         setting = case.setting
         plain = predict_graph(case.graph.at(**sizes), setting.machine, setting.host, setting.execution)
         posterior = self._correct(plain).posterior
-        return posterior.mean, posterior.spread
+        return posterior.mean, posterior.spread, posterior.freedom, posterior.surprise
 
 
 def _anchors(grid: Grid, names: tuple[str, ...]) -> list[int]:

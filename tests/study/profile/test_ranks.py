@@ -52,7 +52,7 @@ def test_a_trace_says_its_rank_itself(tmp_path: Path) -> None:
         write(head | two_steps(), tmp_path / f"host_{rank * 1117}.1699.pt.trace.json.gz")
     assert list(rank_files(tmp_path)) == [3, 5]
     assert "host_3351" in trace_files(tmp_path, 3)[0].name
-    with pytest.raises(InputError, match="rank 4: .* has no trace of it, but of 3, 5"):
+    with pytest.raises(InputError, match=r"rank 4: .* has no trace of it, but of 3, 5"):
         trace_files(tmp_path, 4)
     with pytest.raises(InputError, match="is the trace of rank 3"):
         trace_files(trace_files(tmp_path, 3)[0], 5)
