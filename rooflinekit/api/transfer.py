@@ -107,7 +107,6 @@ def transferred_to_cluster(
         raise InputError("cluster: steps on several devices are training steps: trace with mode='training'")
     way = other_way(source, there) if there else source
     graph = traced_with(source.graph, autocast=way.graph.autocast, channels_last=way.graph.channels_last)
-    found = parallel(
-        graph, cluster=cluster, gpus=gpus, strategy=strategy, host=host, execution=way.execution, **way.sizes
-    )
+    sizes: dict[str, Any] = dict(way.sizes)
+    found = parallel(graph, cluster=cluster, gpus=gpus, strategy=strategy, host=host, execution=way.execution, **sizes)
     return on_several(correcting(evidence, source), found)

@@ -21,6 +21,7 @@ from rooflinekit.units import format_quantity
 
 _MOST = 400  # measured ops that are looked at one by one, the longest
 _OP_NOISE = 0.05  # in ln, of one op's time in a trace: the profiler, clocks; stated
+_NEARLY = 0.999  # of a step that is a single operator: still an operator's share
 _COLLECTIVE = re.compile(r"ncclDevKernel|ncclKernel|rcclGenericKernel|rccl", re.IGNORECASE)
 _BEYOND = math.log(1e4)  # a measured time so far from its prediction is of something else
 
@@ -119,10 +120,11 @@ def _by_op(ops: Sequence[OpTime], p: Prediction, names: Mapping[str, str]) -> li
         if timings and abs(ln) < _BEYOND:
             parts = kernel_parts(p, names, timings)
             alike[frozenset(parts)].append((ln, op.measured_s, parts))
+    total = sum(s for group in alike.values() for _, s, _ in group)
     found = [
         Seen(
             ln=sum(ln * s for ln, s, _ in group) / sum(s for _, s, _ in group), parts=group[0][2],
-            noise=_OP_NOISE / math.sqrt(len(group)),
+            noise=_OP_NOISE / math.sqrt(len(group)), share=min(sum(s for _, s, _ in group) / total, _NEARLY),
         )
         for group in alike.values()
     ]  # fmt: skip

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rooflinekit.calibrate.fits import architecture_of
 from rooflinekit.hardware.specs import DEFAULT_HOST
@@ -37,6 +38,7 @@ class Seen:
     ln: float  # ln(measured / predicted)
     parts: Mapping[Part, Loaded]
     noise: float = MEASURED.value
+    share: float = 1.0  # of the step's time: 1 of the whole step, less of an operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +90,12 @@ class Kinship:
 
 def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> Posterior:
     """The target's error given what was seen: the mean and the scale of a distribution under a condition."""
-    total = sum(one.size**2 for one in target.values())
     # A plain prediction's interval has no part of the network's.
     before = math.sqrt(sum(one.size**2 for part, one in target.items() if part.level != "network"))
+    scales = _own_scales(seen)
+    target = _scaled(target, scales)
+    seen = [replace(one, parts=_scaled(one.parts, scales)) for one in seen]
+    total = sum(one.size**2 for one in target.values())
     parts = list(dict.fromkeys(part for one in seen for part in one.parts))
     place = {part: i for i, part in enumerate(parts)}
     loads = np.zeros((len(seen), len(parts)))
@@ -99,24 +104,55 @@ def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> 
             loads[row, place[part]] = loaded.size
     covariance = loads @ loads.T + np.diag([one.noise**2 for one in seen])
     crossed = np.zeros(len(parts))
-    kindred: dict[tuple[str, str, str], list[tuple[Part, Loaded]]] = {}
+    kindred: dict[_Key, list[tuple[Part, Loaded]]] = {}
     for part, loaded in target.items():
-        kindred.setdefault((part.level, part.family, part.name), []).append((part, loaded))
+        kindred.setdefault(_key(part), []).append((part, loaded))
     for part, column in place.items():
-        for other, loaded in kindred.get((part.level, part.family, part.name), ()):
+        for other, loaded in kindred.get(_key(part), ()):
             crossed[column] += kin.correlation(part, other) * loaded.size
     off = np.array([one.ln for one in seen])
-    weights = np.linalg.solve(covariance, off)
-    moved = crossed * (loads.T @ weights)
+    moved = crossed * (loads.T @ np.linalg.solve(covariance, off))
     known = loads @ crossed
     removed = float(known @ np.linalg.solve(covariance, known))
     by_part: dict[str, float] = {}
     for part, column in place.items():
         name = part.family or part.level
         by_part[name] = by_part.get(name, 0.0) + float(moved[column])
-    freedom = FREEDOM.value
-    surprise = math.sqrt((freedom + float(off @ weights)) / (freedom + len(seen)))
+    surprise = _surprise(seen, off, covariance)
     return Posterior(
         mean=float(moved.sum()), spread=surprise * math.sqrt(max(total - removed, 0.0)), before=before,
-        freedom=freedom + len(seen), surprise=surprise, by_part=by_part,
+        freedom=FREEDOM.value + 1, surprise=surprise, by_part=by_part,
     )  # fmt: skip
+
+
+_Key = tuple[str, str, str]
+
+
+def _key(part: Part) -> _Key:
+    return part.level, part.family, part.name
+
+
+def _own_scales(seen: Sequence[Seen]) -> dict[_Key, float]:
+    """By how much an operator's own error is likely to be larger than its spread, of those that were seen alone.
+
+    Each operator's error is Student's by itself: one far off is so by its own kernel, not by what all have in common.
+    """
+    found: dict[_Key, float] = {}
+    for one in seen:
+        if one.share < 1:
+            variance = sum(loaded.size**2 for loaded in one.parts.values()) + one.noise**2
+            scale = math.sqrt((FREEDOM.value + one.ln**2 / variance) / (FREEDOM.value + 1))
+            found |= {_key(part): scale for part in one.parts if part.level == "kernel"}
+    return found
+
+
+def _scaled(parts: Mapping[Part, Loaded], scales: Mapping[_Key, float]) -> Mapping[Part, Loaded]:
+    return {part: replace(one, spread=one.spread * scales.get(_key(part), 1.0)) for part, one in parts.items()}
+
+
+def _surprise(seen: Sequence[Seen], off: NDArray[np.float64], covariance: NDArray[np.float64]) -> float:
+    """Student's: the step as a whole, or all operators by their time, against what its parts' spreads allow."""
+    whole = np.array([one.share if one.share >= 1 else 0.0 for one in seen])
+    weights = whole if whole.any() else np.array([one.share for one in seen])
+    distance = float(weights @ off) ** 2 / float(weights @ covariance @ weights)
+    return math.sqrt((FREEDOM.value + distance) / (FREEDOM.value + 1))

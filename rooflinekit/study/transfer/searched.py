@@ -38,10 +38,10 @@ class Correcting:
 
     def __call__(self, case: Case, sizes: Mapping[str, NDArray[np.int64]], table: dict[str, NDArray[Any]]) -> None:
         """The table's times, and the throughput, at these sizes of the case."""
-        mean, *left = self._posterior(case, sizes, len(table["total_s"])).T
+        mean, spread, freedom, surprise = self._posterior(case, sizes, len(table["total_s"])).T
         plain, low, high = (table[name] for name in ("total_s", "low_s", "high_s"))
         total = plain * np.exp(mean)
-        below, above = widths(*left, LEVEL, plain / low, high / plain)
+        below, above = widths(spread, freedom, surprise, LEVEL, plain / low, high / plain)
         table["total_s"], table["low_s"], table["high_s"] = total, total / below, total * above
         if "throughput" in table:
             table["throughput"] = table["throughput"] / np.exp(mean)
