@@ -64,9 +64,9 @@ _TIMM_DEVICES = {
 }
 
 
-def timm_steps(data: Path, file_name: str = "benchmarks.parquet") -> Iterator[Step]:
+def timm_steps(data: Path) -> Iterator[Step]:
     """timm's benchmark: eager and compiled steps of CNNs and ViTs, under autocast to fp16 on GPUs, in fp32 on CPUs."""
-    file = data / "timm" / file_name
+    file = data / "timm" / "benchmarks.parquet"
     if not file.is_file():
         return
     table = pd.read_parquet(file)

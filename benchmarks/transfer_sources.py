@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from kernelbench import EXECUTIONS
 from kernelbench import measured as kernelbench_points
@@ -83,7 +84,10 @@ def _newest_board(data: Path) -> Iterator[Step]:
     """timm's file of a later collection, with the same columns."""
     file = data / "timm" / "benchmarks_rtx5090.parquet"
     if file.is_file():
-        yield from timm_steps(data, file.name)
+        with TemporaryDirectory() as folder:  # where `timm_steps` finds it under the name that it knows
+            (Path(folder) / "timm").mkdir()
+            (Path(folder) / "timm" / "benchmarks.parquet").symlink_to(file.resolve())
+            yield from timm_steps(Path(folder))
 
 
 def neusight(data: Path, share: float, *, estimate: bool) -> Iterator[list[Measured]]:
@@ -100,17 +104,24 @@ def _doubtful(step: Step) -> bool:
 
 
 def _steps(source: str, chosen: list[Step], host: str) -> Iterator[list[Measured]]:
+    gpus = defaultdict[tuple[object, ...], set[str]](set)
+    for step in chosen:
+        gpus[_same(step)].add(step.gpu)
+    chosen = [step for step in chosen if len(gpus[_same(step)]) > 1]  # others need not be traced
     last, alike = "", defaultdict[tuple[object, ...], dict[str, tuple[Step, rk.Graph]]](dict)
     for step, graph in traced(chosen):
         if step.workload != last:
             yield from (_predicted(source, same, host) for same in alike.values() if len(same) > 1)
             last = step.workload
             alike.clear()
-        key = (step.options["execution"].backend, *step.sizes.items())
-        before = alike[key].get(step.gpu)
+        before = alike[_same(step)].get(step.gpu)
         if before is None or before[0].table < step.table:
-            alike[key][step.gpu] = step, graph
+            alike[_same(step)][step.gpu] = step, graph
     yield from (_predicted(source, same, host) for same in alike.values() if len(same) > 1)
+
+
+def _same(step: Step) -> tuple[object, ...]:
+    return step.workload, step.options["execution"].backend, *step.sizes.items()
 
 
 def _predicted(source: str, same: Mapping[str, tuple[Step, rk.Graph]], host: str) -> list[Measured]:

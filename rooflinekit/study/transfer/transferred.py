@@ -59,7 +59,7 @@ class Transferred(Prediction):
             f"{math.expm1(self.posterior.mean):+.1%}{f' ({shown})' if shown else ''}; plainly predicted spread "
             f"{self.posterior.before:.0%}, now {self.posterior.spread:.0%}"
         )
-        return (first, *self.plain.notes)
+        return (first, *self.evidence.notes(self.source), *self.plain.notes)
 
     def largest_parts(self) -> Mapping[str, float]:
         """Of the correction, in ln: the three largest families, host or network itself, if above 1 %."""
