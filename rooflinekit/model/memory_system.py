@@ -124,7 +124,8 @@ def rows_s(work: Work, machine: Machine) -> Floats:
     value = machine.values
     once = value["row_cycles"] * (work.threads > WARP)  # a warp needs no other to find its row's sum
     busy = np.ceil(work.rows / machine.sm_count) * (value["column_cycles"] * work.columns + once)
-    return np.maximum(busy, _waited_cycles(work, machine)) / machine.clock
+    longer: Floats = np.maximum(busy, _waited_cycles(work, machine))
+    return longer / machine.clock
 
 
 def _waited_cycles(work: Work, machine: Machine) -> Floats:
