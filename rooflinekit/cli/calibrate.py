@@ -49,9 +49,9 @@ def calibrate(
     if campaign:
         _fit_campaigns(campaign, spec, out, allow_draft=allow_draft, as_json=as_json)
         return
-    from rooflinekit.calibrate import record_file
+    from rooflinekit.calibrate import ending
 
-    with stopped_in_time(record_file.WRITING) as stop:
+    with stopped_in_time(ending.WRITING, ending.TOLD) as stop:
         from rooflinekit.api import calibrate as calibration_workflows
         from rooflinekit.calibrate import at_hand
         from rooflinekit.calibrate import plan as plans

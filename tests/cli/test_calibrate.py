@@ -143,7 +143,7 @@ def test_interrupted(run: Run, tmp_path: Path) -> None:
         ((*SPEC, "--plan", "tiny.yaml", "--only", "softmax"),
          "--only 'softmax': plan tiny has no such op or family (it has add, elementwise, mm, product)"),
         ((*SPEC, "--plan", "tiny.yaml", "--out", "tiny.yaml"),
-         "tiny.yaml: line 1: is not of a campaign that rooflinekit has measured"),
+         "tiny.yaml: line 1: is not of a campaign that rooflinekit has measured; choose another --out to begin anew"),
         ((*SPEC, "--plan", "tiny.yaml", "--out", "tiny.yaml/run.jsonl"),
          "tiny.yaml/run.jsonl: cannot be written: File exists"),
     ],

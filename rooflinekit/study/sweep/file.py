@@ -39,9 +39,9 @@ def check_out(path: Path) -> None:
     check_kind(path)
     if path.suffix == ".parquet":
         return
-    if path.is_dir():
+    if os.path.isdir(path):  # Path.is_dir raises where it may not look
         raise OutputError(f"{path}: is a folder; choose another name")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise OutputError(f"{path}: cannot be written: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):
         raise OutputError(f"{path}: cannot be written: nothing may be written to {path.parent}")
