@@ -179,7 +179,8 @@ class Recorder:
                 os.fsync(self.descriptor)
             except OSError as error:
                 self._shorten()
-                raise OutputError(f"{self.file}: cannot be written: {error.strerror or error}") from error
+                kept = "; what was measured is kept, the same command goes on" if self.done else ""
+                raise OutputError(f"{self.file}: cannot be written: {error.strerror or error}{kept}") from error
             except BaseException:  # an interrupt: half a line goes, a whole one stays
                 if line:
                     self._shorten()

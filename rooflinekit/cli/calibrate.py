@@ -12,6 +12,7 @@ from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import DraftOption, JsonOption, print_json
 from rooflinekit.cli.parse import seconds_of
 from rooflinekit.cli.stopping import stopped_in_time
+from rooflinekit.errors import OutputError
 from rooflinekit.files import check_kind
 from rooflinekit.present.text.progress import bar
 
@@ -77,7 +78,10 @@ def calibrate(
             result = calibration_workflows.calibrate(
                 chosen, found, timer, file, only=words, budget_s=seconds, progress=advance or (lambda *_: None)
             )
-        written = _write(result, found.name, file)
+        try:
+            written = _write(result, found.name, file)
+        except OutputError as error:
+            raise OutputError(f"{error}; what was measured is in {file}, the same command goes on") from error
         if as_json:
             if made is not None:
                 written["specification"] = [made]

@@ -179,6 +179,23 @@ def test_a_limit_on_files_is_one_line(run: Run, tmp_path: Path, limit: int) -> N
         assert len(read_record(tmp_path / "run.jsonl").measurements) == 6
 
 
+def test_what_is_made_of_samples_can_be_made_later(run: Run, tmp_path: Path) -> None:
+    options = (*SPEC, "--plan", "tiny.yaml", "--only", "mm", "--out", "run.jsonl")
+    (tmp_path / "run.fit.yaml").mkdir()
+    found = run(*options)
+    assert (found.status, found.out, found.err) == (
+        2,
+        "",
+        "rooflinekit: run.fit.yaml: cannot be written: Is a directory; what was measured is in run.jsonl, the same "
+        "command goes on\n",
+    )
+    before = (tmp_path / "run.jsonl").read_bytes()
+    (tmp_path / "run.fit.yaml").rmdir()
+    assert run(*options).status == 0
+    assert (tmp_path / "run.jsonl").read_bytes() == before
+    assert (tmp_path / "run.fit.yaml").is_file()
+
+
 def test_a_cpu_without_a_specification(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = describe_cpu()
     nobodys = replace(here, mapping={**here.mapping, "display_name": "Nobody's CPU", "name": "nobodys-cpu"})

@@ -1,6 +1,7 @@
 """`rooflinekit calibrate` told to stop: in time, with a whole record, and nothing but the last case measured again."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -114,7 +115,7 @@ class Program:
     def __init__(self, driver: subprocess.Popen[str], folder: Path) -> None:
         self.driver, self.folder = driver, folder
 
-    def run(self, where: str, after: int, ignored: bool, stop: signal.Signals | None) -> Ended:
+    def run(self, where: str, after: int, ignored: bool, stop: signal.Signals | None, late: float = 0.1) -> Ended:
         out = self.folder / "run"
         arguments = f"--device cpu --spec {self.folder}/core.yaml --plan {self.folder}/tiny.yaml --out run.jsonl"
         word = "ignored" if ignored else "plain"
@@ -126,7 +127,7 @@ class Program:
             printed = Path(f"{out}.out")
             while not printed.exists() or printed.read_text().count("\n") <= after:
                 time.sleep(0.01)
-            time.sleep(0.1)  # in the midst of it
+            time.sleep(late)  # in the midst of it
             os.kill(number, stop)
             seconds = time.monotonic()
         status = int(self.driver.stdout.readline())
@@ -202,6 +203,30 @@ def test_what_does_not_heed_is_ended(program: Program, where: str) -> None:
     assert found.seconds < 5
     assert (found.status, found.err) == (130, "\nwhat was measured is in run.jsonl; the same command goes on\n")
     assert len(read_record(program.folder / "run.jsonl").measurements) == 3
+
+
+@pytest.mark.slow
+def test_stopped_again_and_again(program: Program) -> None:
+    draw, record = random.Random(24), program.folder / "run.jsonl"
+    for _ in range(50):
+        stop = draw.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+        known = len(read_record(record).measurements) if record.exists() else 0
+        after = draw.randrange(6 - known)
+        where = draw.choice(["python", "python", "step", "callback", "turned"])
+        found = program.run(where, after, draw.random() < 0.5, stop, draw.choice([0, 0.01, 0.1]))
+        assert found.seconds < 5
+        assert found.status == (-stop if stop == signal.SIGKILL else 128 + stop)
+        assert "Traceback" not in found.err
+        kept = read_record(record).measurements
+        assert len(kept) == known + after
+        assert {one.status for one in kept} <= {"ok"}
+        if len(kept) == 5:
+            whole = program.run("python", 1000, False, None)
+            assert (whole.status, whole.err) == (0, "")
+            assert whole.cases == found.cases[-1:]  # the last alone
+            assert len(read_record(record).measurements) == 6
+            assert list(program.folder.glob(".*")) == []
+            record.unlink()
 
 
 def test_a_case_that_an_interrupt_has_spoilt_is_measured_again(program: Program) -> None:

@@ -78,6 +78,10 @@ class SweepFolder:
                 found.setdefault(int(i), {})[name] = columns[key]
         return [found[i] for i in sorted(found)]
 
+    def is_any_there(self) -> bool:
+        """Whether pieces are kept, which the same call takes over."""
+        return any(os.path.exists(piece) for piece in self._pieces.values())
+
     def check_complete(self) -> None:
         """Raises OutputError where somebody has taken a piece away meanwhile."""
         there = set(os.listdir(self.path))
@@ -191,7 +195,7 @@ def opened(path: Path, ending: Literal["parquet", "npz"], plan: Plan) -> Iterato
         try:
             yield folder
         except OutputError as error:
-            if not folder.done:
+            if not folder.is_any_there():
                 raise
             raise OutputError(f"{error}; finished pieces are kept: the same call goes on") from error
 

@@ -218,3 +218,22 @@ def test_a_piece_that_is_lost_meanwhile_is_made_again_by_the_same_call(
         swept(graph, out=out)
     assert calls == [4]
     check(out, rows)
+
+
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_a_folder_that_is_taken_away_meanwhile(
+    tmp_path: Path, graph: rk.Graph, rows: pd.DataFrame, monkeypatch: Patch, name: str
+) -> None:
+    out = tmp_path / name
+
+    def predict(piece: sweep_plan.Piece) -> Any:
+        if piece.number == 9:
+            shutil.rmtree(parts_of(out))
+        return PREDICT(piece)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_plan.Piece, "predict", predict)
+        with pytest.raises(OutputError, match=r"cannot be written: No such file or directory$"):
+            swept(graph, out=out)
+    swept(graph, out=out)
+    check(out, rows)

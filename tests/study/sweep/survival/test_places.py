@@ -10,7 +10,20 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from small_sweeps import NAMES, PIECES, PREDICT, Patch, check, counted, parts_of, read, swept, swept_plan, warned
+from small_sweeps import (
+    NAMES,
+    PIECES,
+    PREDICT,
+    Patch,
+    check,
+    counted,
+    parts_of,
+    raises,
+    read,
+    swept,
+    swept_plan,
+    warned,
+)
 
 import rooflinekit as rk
 from rooflinekit.errors import OutputError
@@ -165,3 +178,15 @@ def test_pieces_go_when_the_result_cannot_be_lost(
     monkeypatch.setattr(folder.SweepFolder, "remove", lambda self: seen.append(("removed", True)) or remove(self))
     swept(graph, out=tmp_path / name)
     assert seen == [("synced", True), ("removed", True)]
+
+
+def test_a_text_that_there_is_no_room_for(
+    tmp_path: Path, graph: rk.Graph, rows: pd.DataFrame, monkeypatch: Patch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(pd.DataFrame, "to_json", lambda *_, **__: raises(OverflowError("Could not reserve memory block")))
+        with pytest.raises(MemoryError):
+            swept(graph, out=tmp_path / "s.json")
+    assert len(list((tmp_path / "s.json.parts").glob("part-*"))) == PIECES
+    swept(graph, out=tmp_path / "s.json")
+    check(tmp_path / "s.json", rows)
