@@ -96,6 +96,12 @@ class Problem:
         return (self.window[0] > 1) | (self.window[1] > WIDE) | (self.window[2] > WIDE)
 
     @property
+    def cleared(self) -> Number:
+        """Numbers of an image's gradient that are set to 0 before: of all, where no window sees some of its pixels."""
+        unseen = _any(w < s for w, s in zip(self.window, self.stride, strict=True))
+        return self.images * self.groups * self.inner * _product(self.image) * unseen
+
+    @property
     def written(self) -> tuple[Number, ...]:
         """Sizes of what is written, of a weight's gradient of what is read with the windows."""
         return self.image if self.direction == "data" else self.result
@@ -285,4 +291,11 @@ def _all(conditions: Iterable[Any]) -> Any:
     found: Any = True
     for condition in conditions:
         found = found & condition
+    return found
+
+
+def _any(conditions: Iterable[Any]) -> Any:
+    found: Any = False
+    for condition in conditions:
+        found = found | condition
     return found
