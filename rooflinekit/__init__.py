@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rooflinekit.api.advise import advise
     from rooflinekit.api.collectives import collective_time
     from rooflinekit.api.compare import compare_gpus
     from rooflinekit.api.measure import measure_model
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from rooflinekit.study.compare.intensity import Intensity, intensity
     from rooflinekit.study.compare.limits import power_limits
     from rooflinekit.study.compare.pricing import Pricing
-    from rooflinekit.study.explain.advice import Advice, advise
+    from rooflinekit.study.explain.advice import Advice
     from rooflinekit.study.explain.explanation import Explanation, explain
     from rooflinekit.study.profile.profile import Profile
     from rooflinekit.study.profile.validation import Validation
@@ -104,7 +105,7 @@ _HOME = {
     "TrainingStep": "training.step",
     "Transferred": "study.transfer.transferred",
     "Validation": "study.profile.validation",
-    "advise": "study.explain.advice",
+    "advise": "api.advise",
     "bandwidth_to_match": "study.compare.crossover",
     "clusters": "hardware.specs",
     "collective_time": "api.collectives",

@@ -1,19 +1,19 @@
-"""The walk to many GPUs beside each other: compare_gpus."""
+"""The walk that puts one workload on many GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.api.predict import device_of, execution_of, host_of, in_base, machines_of, traced_at
+from rooflinekit.api.measured import MeasuredStep
+from rooflinekit.api.predict import execution_of, host_of, in_base, machines_of, traced_at
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, devices
 from rooflinekit.ir.graph import Graph
 from rooflinekit.step.execution import Backend, Execution
-from rooflinekit.step.prediction import predict_graph
 
 if TYPE_CHECKING:
     from rooflinekit.study.compare.cost import Price
@@ -33,6 +33,7 @@ def compare_gpus(
     sort: str = "time",
     measured: object = None,
     measured_on: str | Path | Device | None = None,
+    measured_at: Mapping[str, Any] | None = None,
     price: Price | Pricing | None = None,
     max_watts: str | float | None = None,
     max_cost: float | None = None,
@@ -45,7 +46,9 @@ def compare_gpus(
         PyTorch sees as one device.
     sort: "time", "per-dollar" (launch price), "per-watt" (the board's limit), "share-of-peak", "price", "energy", or
         with `price` "cost".
-    measured, measured_on: a step that was timed on one GPU, on which all predictions then rest; see `transfer`.
+    measured: a step that was timed on one GPU, on which all predictions then rest: what `transfer` takes, or as on the
+        command line "31.2 ms", or a file. measured_on: the device, by default the one that the file names. measured_at:
+        what was otherwise: sizes, `execution`, `autocast`, `channels_last`, such as {"batch": 8}.
     price: of one GPU, the same for all or by a table (`Price`, `Pricing`). max_watts, max_cost: leave out GPUs that
         draw more on average, or on which a million samples cost more.
     options: a number for each named size; with a model also the options of `trace`.
@@ -67,15 +70,10 @@ def compare_gpus(
         graph = workload.at(**options)
     else:
         graph = traced_at(workload, inputs, mode, options)
-    corrected = None
-    if measured is not None:
-        from rooflinekit.study.transfer.evidence import Evidence
-        from rooflinekit.study.transfer.transferred import correcting
-
-        evidence = Evidence.of(measured)
-        (here,) = machines_of([device_of(measured_on or evidence.device or None)], burst=burst)
-        corrected = correcting(evidence, predict_graph(graph, here, host_of(host), execution_of(execution)))
-    return compare_machines(graph, machines, host_of(host), execution_of(execution), sort, corrected, bounds)
+    step = MeasuredStep.of(measured, measured_on, measured_at)
+    there, way = host_of(host), execution_of(execution)
+    corrected = None if step is None else step.correction(graph, there, way, burst=burst)
+    return compare_machines(graph, machines, there, way, sort, corrected, bounds)
 
 
 def _comparable() -> list[Device]:

@@ -67,7 +67,7 @@ def parallel(
     if split not in ("even", "proportional"):
         raise InputError(f"split: expected 'even' or 'proportional'; got {split!r}")
     chosen = DDP() if strategy is None else strategy_of(strategy, len(setting.numbers))
-    graph = _graph_at(workload, inputs, options)
+    graph = graph_at(workload, inputs, options)
     return plan(graph, setting, chosen, savers=savers or Savers(), proportional=split == "proportional")
 
 
@@ -100,9 +100,9 @@ def fit_into(
     if (gpu is None) == (cluster is None):
         raise InputError("fit_into: expected gpu=… or cluster=…")
     if gpu is not None:
-        return try_all(_graph_at(workload, inputs, options), _alone(gpu, host, execution), progress)
+        return try_all(graph_at(workload, inputs, options), _alone(gpu, host, execution), progress)
     assert cluster is not None
-    return try_all(_graph_at(workload, inputs, options), setting_of(cluster, gpus, host, execution, None), progress)
+    return try_all(graph_at(workload, inputs, options), setting_of(cluster, gpus, host, execution, None), progress)
 
 
 def _held(setting: Setting, power_limit: str | float | None, sm_clock: str | float | None) -> Setting:
@@ -123,7 +123,7 @@ def _alone(gpu: str | Path | Device, host: str | Path | Host | None, execution: 
     )  # fmt: skip
 
 
-def _graph_at(workload: Graph | Callable[..., Any], inputs: Sequence[Any], options: dict[str, Any]) -> Graph:
+def graph_at(workload: Graph | Callable[..., Any], inputs: Sequence[Any], options: dict[str, Any]) -> Graph:
     """The graph at the sizes given, with those left open that parts of the batch need."""
     from rooflinekit.api.predict import trace
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from rooflinekit.api.measured import Correction, corrected
 from rooflinekit.calibrate.fits import constants_for
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import devices, load_device
@@ -29,6 +31,9 @@ def save_report(
     gpus: Sequence[str | Path | Device] | None = None,
     against: Prediction | None = None,
     advice: bool = True,
+    measured: object = None,
+    measured_on: str | Path | Device | None = None,
+    measured_at: Mapping[str, Any] | None = None,
     command: str = "",
     python: str = "",
     progress: Say | None = None,
@@ -39,6 +44,8 @@ def save_report(
         rule), and none for an empty list or a prediction on a CPU.
     against: another network's prediction, to which the page explains the difference.
     advice: whether changes are tried, which traces the model a few times more.
+    measured, measured_on, measured_at: a step that was timed somewhere, on which all of the page then rests but for
+        `against`; see `compare_gpus`.
     command, python: how the report is made again, as a command line and as code.
     progress: called with what is being done.
 
@@ -48,16 +55,17 @@ def save_report(
     """
     say = progress or (lambda doing: None)
     target = check_path(path)
-    explanation = explain(prediction, against) if against is not None else None
+    resting, correct = corrected(prediction, measured, measured_on, measured_at)
+    explanation = explain(resting, against) if against is not None else None
     say("comparing GPUs")
-    comparison, rule = _compared(prediction, gpus)
+    comparison, rule = _compared(prediction, gpus, correct)
     say("looking for what would make it faster")
-    found = advise(prediction) if advice else None
+    found = advise(prediction, corrected=correct) if advice else None
     say("trying limits of power")
     limits = _limits(prediction)
     say("writing the page")
     findings = Findings(comparison=comparison, rule=rule, advice=found, explanation=explanation, limits=limits)
-    return write_report(prediction, target, findings, Origin(command=command, python=python))
+    return write_report(resting, target, findings, Origin(command=command, python=python))
 
 
 def _limits(p: Prediction) -> PowerLimits[Prediction] | None:
@@ -67,7 +75,9 @@ def _limits(p: Prediction) -> PowerLimits[Prediction] | None:
     return power_limits(p, max(5.0, 5.0 * round(p.energy.board_w / _LIMITS / 5)))
 
 
-def _compared(p: Prediction, gpus: Sequence[str | Path | Device] | None) -> tuple[GpuComparison | None, str]:
+def _compared(
+    p: Prediction, gpus: Sequence[str | Path | Device] | None, correct: Correction | None
+) -> tuple[GpuComparison | None, str]:
     """The comparison, and in words how its GPUs were chosen; None where there is nothing to compare."""
     subject = p.machine.device
     if gpus is None:
@@ -81,4 +91,4 @@ def _compared(p: Prediction, gpus: Sequence[str | Path | Device] | None) -> tupl
         return None, ""
     machines = [p.machine, *(Machine.of(d, constants_for(d), burst=p.machine.burst) for d in chosen[1:])]
     check_gpus(machines)
-    return compare_machines(p.graph, machines, p.host, p.execution), rule
+    return compare_machines(p.graph, machines, p.host, p.execution, corrected=correct), rule

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from rooflinekit.cli.guide import Command
+from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, correction_by, measured_step
 from rooflinekit.cli.money import CostOption, HourOption, PricesOption, WattsOption, pricing_of, say_notes
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli.parse import quantity_of
-from rooflinekit.cli.transfer import MEASURED, MeasuredOnOption, read_evidence
 from rooflinekit.cli.workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError
 
@@ -36,8 +36,9 @@ def compare(
     memory_min: Annotated[
         str | None, typer.Option(metavar="SIZE", help='without --gpu: only with so much memory, "40 GB"')
     ] = None,
-    measured: Annotated[str | None, typer.Option(metavar="TIME|FILE", help=MEASURED)] = None,
+    measured: MeasuredOption = None,
     measured_on: MeasuredOnOption = None,
+    measured_at: MeasuredAtOption = None,
     price_per_hour: HourOption = None,
     prices: PricesOption = None,
     max_watts: WattsOption = None,
@@ -71,15 +72,9 @@ def compare(
     gpus = workload.gpus or tuple(row.device.name for row in rows if not (row.device.draft or row.device.caution))
     machines, host, execution = replace(workload, gpus=gpus).setting()
     check_gpus(machines)
-    evidence, place = (None, "") if measured is None else read_evidence(measured, measured_on)
-    here = replace(workload, gpus=(place,)).setting()[0][0] if place else None
+    step = measured_step(workload, measured, measured_on, measured_at)
     (graph,) = workload.trace(target)
-    corrected = None
-    if evidence is not None and here is not None:
-        from rooflinekit.step.prediction import predict_graph
-        from rooflinekit.study.transfer.transferred import correcting
-
-        corrected = correcting(evidence, predict_graph(graph, here, host, execution))
+    corrected = correction_by(step, workload, graph)
     comparison = compare_machines(graph, machines, host, execution, sort, corrected, bounds)
     if isinstance(bounds.price, Pricing):
         say_notes(bounds.price, [p.machine.device for p in comparison.predictions])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rooflinekit.cli.guide import Command
+from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, measured_step
 from rooflinekit.cli.money import CostOption, HourOption, PricesOption, WattsOption, pricing_of, say_notes
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli.parse import quantity_of
@@ -50,6 +51,9 @@ def search(
     prices: PricesOption = None,
     max_watts: WattsOption = None,
     max_cost: CostOption = None,
+    measured: MeasuredOption = None,
+    measured_on: MeasuredOnOption = None,
+    measured_at: MeasuredAtOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """The fastest, cheapest or smallest configuration that fits.
@@ -60,8 +64,9 @@ def search(
     Example: rooflinekit search timm:resnet50 --input batch,3,224,224 --batch 1:256 --gpu rtx-3090 --gpu rtx-4090
     --minimize dollars --require 'time<0.1 s'
     """
+    from rooflinekit.study.sweep.goals import goal_of, named_prices
     from rooflinekit.study.sweep.requirements import requirements_of
-    from rooflinekit.study.sweep.search import goal_of, named_prices, search_plan
+    from rooflinekit.study.sweep.search import search_plan
 
     # what can be wrong is looked at before the slow part
     goal = goal_of(minimize, maximize)
@@ -70,8 +75,14 @@ def search(
     known = named_prices(dict(map(_price, price or ())), _devices(workload, cluster)) if price else {}
     if price_per_hour is not None or prices is not None:
         known = _hourly(price_per_hour, prices, [*_devices(workload, cluster)], bool(price))
+    step = measured_step(workload, measured, measured_on, measured_at)
     plan = plan_of(workload, target, cluster, gpus, strategy, zip)
-    found = search_plan(plan, goal, asked, known)
+    correct = None
+    if step is not None:
+        from rooflinekit.api.measured import correction_in
+
+        correct = correction_in(plan, step)
+    found = search_plan(plan, goal, asked, known, correct)
     if as_json:
         print_json("search", found.to_dict())
         return

@@ -86,7 +86,7 @@ _WAITS = ("communication", "straggling", "bubble", "overhead", "input", "content
 def reason(p: ParallelPrediction) -> str:
     """What the slowest device spends its step on, and where most of the rest goes."""
     terms = p.terms()
-    computing = sum(terms[name] for name in ("ideal", "underuse", "memory", "launch"))
+    computing = sum(terms.get(name, 0.0) for name in ("ideal", "underuse", "memory", "launch", "correction"))
     lost = max(_WAITS, key=lambda name: terms[name])
     text = f"{computing / p.total_s:.0%} of the step is kernels"
     if terms[lost] <= 0.01 * p.total_s:

@@ -410,14 +410,14 @@ def test_few_channels_are_filled_up_on_an_engine_or_left_to_the_lanes() -> None:
 @pytest.mark.parametrize(
     ("op", "before", "after"),
     [
-        # image [2, 3, 8, 8], output [2, 5, 8, 8] of 2 bytes: 768 and 1280 B
-        ("conv_fwd", 768, 1280),
-        ("conv_bwd_data", 1280, 768),
-        ("conv_bwd_weight", 768, 1280),  # both before
+        # image [2, 4, 8, 8], output [2, 5, 8, 8] of 2 bytes: 1024 and 1280 B
+        ("conv_fwd", 1024, 1280),
+        ("conv_bwd_data", 1280, 1024),
+        ("conv_bwd_weight", 1024, 1280),  # both before
     ],
 )
 def test_the_matrix_engine_wants_channels_last(op: str, before: int, after: int) -> None:
-    sizes = _convolution_sizes((2, 3, 5, 8, 8, 3, 3, 1, 1)) | {"op": op, "dtype": "fp16"}
+    sizes = _convolution_sizes((2, 4, 5, 8, 8, 3, 3, 1, 1)) | {"op": op, "dtype": "fp16"}
     last, pixel = {"channels_last": 1}, {"r": 1, "s": 1, "pad_h": 0, "pad_w": 0, "channels_last": 0}
     rows = pd.DataFrame([sizes | {"channels_last": 0}, sizes | last, sizes | pixel])
     (three, spread), (one, plain) = candidates(op, rows)
