@@ -43,7 +43,7 @@ def traced(size: str, dtype: str) -> rk.Graph:
     with torch.device("meta"):
         encoder = SamVisionEncoder(config)
     softmax = torch.nn.functional.softmax
-    with mock.patch("torch.nn.functional.softmax", lambda x, dim, dtype=None: softmax(x, dim=dim)):
+    with mock.patch("torch.nn.functional.softmax", lambda x, dim=None, **_: softmax(x, dim=dim)):
         return rk.trace(encoder, rk.Input("batch", 3, 1024, 1024), dtype=dtype, name=size)
 
 
