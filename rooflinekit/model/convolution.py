@@ -216,6 +216,8 @@ def _of_cudnn(plain: Kernel, p: Problem) -> Kernel:
     if plain.pointwise:
         return replace(plain, library=CUDNN)
     few = of_few_channels(p, plain.math)
+    if few and p.direction == "data":
+        return replace(plain, padded=float(p.scattered), engine=False, library=CUDNN)
     return replace(plain, algorithm=implicit_algorithm(p, few=few), engine=not few, library=CUDNN)
 
 
@@ -237,8 +239,7 @@ def of_few_channels(p: Problem, math: Math) -> bool:
 
     Of 16 bits the forward pass fills channels up; the gradient of the weight has no such kernels.
     """
-    formats = (Math.FP32, Math.TF32) if p.direction == "forward" else (Math.FP32, Math.TF32, Math.FP16, Math.BF16)
-    return bool(p.gathered < FEW) and math in formats and p.direction != "data"
+    return bool(p.gathered < FEW[p.direction]) and (p.direction == "weight" or math in (Math.FP32, Math.TF32))
 
 
 def implicit_algorithm(p: Problem, *, few: bool) -> str:

@@ -21,7 +21,7 @@ TAP_SUMS = "sums by tap"  # of a weight's gradient: for each of its numbers once
 CHANNEL_PRODUCTS = "a product a channel"  # as of any other grouped convolution, each of one channel
 
 _UNROLLED = (1, 3, 5)  # square windows, of PyTorch's kernels and of cuDNN's with channels first
-_UNROLLED_LAST = 7  # of cuDNN's with channels last, up to which timm's benchmark sees no fall (ConvNeXt, ConvMixer)
+_UNROLLED_LAST = 7  # squares of cuDNN's with channels last: timm's benchmark sees no fall (ConvNeXt, ConvMixer)
 
 
 def is_depthwise(cost: Cost) -> bool:
@@ -45,7 +45,7 @@ def depthwise_algorithm(
     plain: equal strides in all directions, no dilation. sums: the gradient of the weight.
     """
     if channels_last:
-        if max(window) > _UNROLLED_LAST:
+        if max(window) > _UNROLLED_LAST or len(set(window)) > 1:
             return CHANNEL_PRODUCTS
         return SHARED_WINDOWS if forward else ""
     if sums:
