@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rooflinekit.api.collectives import collective_time
     from rooflinekit.api.compare import compare_gpus
     from rooflinekit.api.measure import measure_model
+    from rooflinekit.api.money import costs
     from rooflinekit.api.parallel import fit_into, parallel
     from rooflinekit.api.predict import predict, trace
     from rooflinekit.api.report import save_report
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rooflinekit.hardware.cluster import Cluster
     from rooflinekit.hardware.device import Device
     from rooflinekit.hardware.host import Host
+    from rooflinekit.hardware.prices import load_prices
     from rooflinekit.hardware.specs import clusters, load_cluster, load_device, load_host
     from rooflinekit.ir.cost import Cost, Gemm
     from rooflinekit.ir.graph import Graph
@@ -45,9 +47,12 @@ if TYPE_CHECKING:
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.strategies.prediction import ParallelPrediction
     from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Mesh, Savers
+    from rooflinekit.study.compare.cost import Price
     from rooflinekit.study.compare.crossover import bandwidth_to_match, compute_bound_from, gpu_bound_from
     from rooflinekit.study.compare.gpus import GpuComparison
     from rooflinekit.study.compare.intensity import Intensity, intensity
+    from rooflinekit.study.compare.limits import power_limits
+    from rooflinekit.study.compare.pricing import Pricing
     from rooflinekit.study.explain.advice import Advice
     from rooflinekit.study.explain.explanation import Explanation, explain
     from rooflinekit.study.profile.profile import Profile
@@ -87,6 +92,8 @@ _HOME = {
     "Op": "ir.op",
     "ParallelPrediction": "strategies.prediction",
     "Prediction": "step.prediction",
+    "Price": "study.compare.cost",
+    "Pricing": "study.compare.pricing",
     "Profile": "study.profile.profile",
     "Request": "serving.traffic",
     "ServedTraffic": "serving.served_traffic",
@@ -104,6 +111,7 @@ _HOME = {
     "collective_time": "api.collectives",
     "compare_gpus": "api.compare",
     "compute_bound_from": "study.compare.crossover",
+    "costs": "api.money",
     "devices": "hardware.catalog",
     "explain": "study.explain.explanation",
     "fit_into": "api.parallel",
@@ -113,9 +121,11 @@ _HOME = {
     "load_cluster": "hardware.specs",
     "load_device": "hardware.specs",
     "load_host": "hardware.specs",
+    "load_prices": "hardware.prices",
     "measure_model": "api.measure",
     "parallel": "api.parallel",
     "plot": "present.figures",
+    "power_limits": "study.compare.limits",
     "predict": "api.predict",
     "rule": "cost.table",
     "save_report": "api.report",
@@ -157,6 +167,8 @@ __all__ = [
     "Op",
     "ParallelPrediction",
     "Prediction",
+    "Price",
+    "Pricing",
     "Profile",
     "Recipe",
     "Request",
@@ -174,6 +186,7 @@ __all__ = [
     "collective_time",
     "compare_gpus",
     "compute_bound_from",
+    "costs",
     "devices",
     "explain",
     "fit_into",
@@ -183,9 +196,11 @@ __all__ = [
     "load_cluster",
     "load_device",
     "load_host",
+    "load_prices",
     "measure_model",
     "parallel",
     "plot",
+    "power_limits",
     "predict",
     "rule",
     "save_report",

@@ -14,11 +14,14 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.present.page.report import Findings, Origin, check_path, write_report
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.gpus import GpuComparison, check_gpus, compare_machines
+from rooflinekit.study.compare.limits import PowerLimits, power_limits
 from rooflinekit.study.compare.shortlist import shortlist, shortlist_rule
 from rooflinekit.study.explain.advice import advise
 from rooflinekit.study.explain.explanation import explain
 
 Say = Callable[[str], None]
+
+_LIMITS = 12  # about so many, between idling and the board's own
 
 
 def save_report(
@@ -35,7 +38,7 @@ def save_report(
     python: str = "",
     progress: Say | None = None,
 ) -> Path:
-    """Writes a prediction as one HTML page: summary, roofline, time line, memory, GPUs, advice, sources.
+    """Writes a prediction as one HTML page: summary, roofline, time line, memory, energy, GPUs, advice, sources.
 
     gpus: names, paths of specifications, or Devices to compare with; by default a shortlist (docs/report.md has its
         rule), and none for an empty list or a prediction on a CPU.
@@ -58,9 +61,18 @@ def save_report(
     comparison, rule = _compared(prediction, gpus, correct)
     say("looking for what would make it faster")
     found = advise(prediction, corrected=correct) if advice else None
+    say("trying limits of power")
+    limits = _limits(prediction)
     say("writing the page")
-    findings = Findings(comparison=comparison, rule=rule, advice=found, explanation=explanation)
+    findings = Findings(comparison=comparison, rule=rule, advice=found, explanation=explanation, limits=limits)
     return write_report(resting, target, findings, Origin(command=command, python=python))
+
+
+def _limits(p: Prediction) -> PowerLimits[Prediction] | None:
+    """The step under a dozen limits; None where the device states no power, or nothing is drawn."""
+    if not p.energy_j or p.energy is None:
+        return None
+    return power_limits(p, max(5.0, 5.0 * round(p.energy.board_w / _LIMITS / 5)))
 
 
 def _compared(

@@ -54,11 +54,13 @@ class _Sequence:
         return request.input + request.output - request.cached
 
 
-def replay(requests: Sequence[Request], step_s: BatchTime, engine: Engine, cache_tokens: float) -> Played:
+def replay(
+    requests: Sequence[Request], step_s: BatchTime, engine: Engine, cache_tokens: float, step_j: BatchTime | None = None
+) -> Played:
     """Plays requests, in order of arrival, through the engine.
 
-    step_s: as `BatchTimes.step_s`, with the CPU's part. cache_tokens: what the cache holds. Raises CapacityError for a
-    request that the empty cache does not hold.
+    step_s: as `BatchTimes.step_s`, with the CPU's part. cache_tokens: what the cache holds. step_j: joules of a step's
+    kernels, to be added up. Raises CapacityError for a request that the empty cache does not hold.
     """
     for request in requests:
         if request.input + request.output > cache_tokens:
@@ -67,7 +69,7 @@ def replay(requests: Sequence[Request], step_s: BatchTime, engine: Engine, cache
                 f"{max(0, int(cache_tokens)):,} tokens; choose a cache or weights of fewer bits, more GPUs, or shorter "
                 "requests"
             )
-    play = _Replay(requests=requests, step_s=step_s, engine=engine, cache=cache_tokens)
+    play = _Replay(requests=requests, step_s=step_s, engine=engine, cache=cache_tokens, step_j=step_j)
     while play.next_arrival < len(requests) or play.waiting or play.part or play.running:
         play.step()
     return play.result()
@@ -79,6 +81,7 @@ class _Replay:
     step_s: BatchTime
     engine: Engine
     cache: float
+    step_j: BatchTime | None = None
     now: float = 0.0
     begun_s: float = 0.0  # when the step before began: what an engine that schedules ahead has seen
     next_arrival: int = 0
@@ -99,6 +102,7 @@ class _Replay:
     steps: int = 0
     preemptions: int = 0
     peak: float = 0.0
+    joules: float = 0.0
 
     def step(self) -> None:
         """The next step, or several of one kind."""
@@ -112,6 +116,9 @@ class _Replay:
         alone = bool(read) and self.engine.policy == "prefill-first"
         going_on = 0 if alone else len(self.running)
         count, seconds = self.timed(read, going_on)
+        if self.step_j is not None:
+            tokens = self.context / max(going_on, 1) + (count + 1) / 2
+            self.joules += count * self.step_j([chunk for _, chunk in read], going_on, tokens)
         self.pass_by(count, seconds, going_on)
         for sequence, chunk in read:
             self.take(sequence, chunk.tokens)
@@ -275,9 +282,8 @@ class _Replay:
             # Without a decoding step since it began its last token is the one that its prompt gave: the last to join.
             sequence.answer.last_s = self.last_decode_s if grown else self.joined_s.pop()
             sequence.answer.preempted += 1
-        cached = sequence.answer.request.cached
+        sequence.read = cached = sequence.answer.request.cached
         sequence.to_read = sequence.answer.request.input + sequence.given - cached
-        sequence.read = cached
         self.waiting.appendleft(sequence)
 
     def result(self) -> Played:
@@ -290,4 +296,5 @@ class _Replay:
             preemptions=self.preemptions,
             running=self.running_s / self.busy_s,
             peak_cache=self.peak / self.cache,
+            kernels_j=None if self.step_j is None else self.joules,
         )

@@ -12,12 +12,14 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.serving.answers import Answered, Played
 from rooflinekit.serving.batch_times import BatchTimes, Chunk
 from rooflinekit.serving.decoder import Decoder
+from rooflinekit.serving.energy import Draws, joules_of, serving_energy
 from rooflinekit.serving.levels import ServiceLevel
 from rooflinekit.serving.memory import ServingMemory, serving_memory
-from rooflinekit.serving.replay import replay
+from rooflinekit.serving.replay import BatchTime, replay
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.traffic import Request, Traffic
+from rooflinekit.step.energy_together import TeamEnergy
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 
@@ -34,7 +36,7 @@ _BACKLOG = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ServedTraffic:
+class ServedTraffic(Draws):
     """Requests at a rate, served. Times are seconds; requests that warm the engine up or drain it are not counted.
 
     queue_s: from a request's arrival to the step that first reads of its prompt. ttft_s: to its first token, the queue
@@ -54,6 +56,7 @@ class ServedTraffic:
     memory: ServingMemory
     decode: Prediction  # a step of the sequences that run on average, at the middle of an answer: one GPU's part
     prefill: Prediction  # of an average prompt
+    energy: TeamEnergy | None = None  # of all GPUs until the last token; None where it was not asked for, or not stated
 
     @property
     def gpu(self) -> str:
@@ -100,9 +103,14 @@ class ServedTraffic:
         return sum(answer.request.output for answer in self.answers) / self.seconds
 
     @property
+    def tokens_given(self) -> int:
+        """Of all answers, those that are not counted among them."""
+        return sum(answer.request.output for answer in self.played.answers)
+
+    @property
     def busy(self) -> float:
         """Share of the time in which the engine works on any step."""
-        return self.played.busy_s / max(answer.last_s for answer in self.played.answers)
+        return self.played.busy_s / self.played.end_s
 
     @property
     def overloaded(self) -> bool:
@@ -147,7 +155,7 @@ class ServedTraffic:
             "busy": self.busy, "reading": self.played.reading_s / self.played.busy_s, "running": self.played.running,
             "preemptions": self.played.preemptions, "peak_cache": self.played.peak_cache,
             "weight_bytes": m.weight_bytes, "cache_bytes": m.cache_bytes,
-            "kv_bytes_per_token": m.kv_bytes_per_token,
+            "kv_bytes_per_token": m.kv_bytes_per_token, **self.energy_document(),
             "notes": list(dict.fromkeys((*self.prefill.notes, *self.decode.notes))),
         }  # fmt: skip
 
@@ -164,7 +172,8 @@ def serve_traffic_on(
     *,
     intervals: bool = True,
 ) -> ServedTraffic:
-    """Requests at a rate on one machine, or on as many as `times` are of. Without `intervals` in a third of the time.
+    """Requests at a rate on one machine, or on as many as `times` are of. Without `intervals` and joules in a third of
+    the time.
 
     Raises CapacityError for a request that the memory does not hold.
     """
@@ -173,16 +182,19 @@ def serve_traffic_on(
     memory = serving_memory(steps, engine, traffic.input)
     cache_tokens = cache_tokens_of(steps, memory, traffic)
 
-    def play(log: Sequence[Request], reading: float = 1.0, going_on: float = 1.0) -> Played:
+    def play(
+        log: Sequence[Request], reading: float = 1.0, going_on: float = 1.0, *, step_j: BatchTime | None = None
+    ) -> Played:
         def step_s(chunks: Sequence[Chunk], sequences: int, context: float) -> float:
             gpu_s = times.step_s(chunks, sequences, context) * (reading if chunks else going_on)
             if chunks:
                 gpu_s = max(gpu_s, engine.layer_s * steps.decoder.layers)
             return engine.step_s(gpu_s, len(chunks) + sequences)
 
-        return replay(log, step_s, engine, cache_tokens)
+        return replay(log, step_s, engine, cache_tokens, step_j)
 
-    played = play(requests)
+    joules = joules_of(steps) if intervals else None
+    played = play(requests, step_j=None if joules is None else BatchTimes(times=joules).step_s)
     mean = Request(arrival_s=0.0, input=traffic.input, output=traffic.output,
                    cached=min(traffic.input - 1, round(traffic.cached * traffic.input)))  # fmt: skip
     prefill, decode = _predictions(machine, host, traffic, steps, played)
@@ -195,10 +207,11 @@ def serve_traffic_on(
         measure: (_mean(fast, measure, traffic.warm_up, end), _mean(slow, measure, traffic.warm_up, end))
         for measure in MEASURES
     }
+    energy = serving_energy(steps, played.kernels_j, played.end_s)
     return ServedTraffic(
         decoder=steps.decoder, traffic=traffic, engine=engine, weights=steps.weights, kv=steps.kv, tp=steps.tp,
-        ep=steps.ep, played=played, alone=play((mean,)).answers[0], bounds=bounds, memory=memory, decode=decode,
-        prefill=prefill,
+        ep=steps.ep, played=played, energy=energy, alone=play((mean,)).answers[0], bounds=bounds,
+        memory=memory, decode=decode, prefill=prefill,
     )  # fmt: skip
 
 

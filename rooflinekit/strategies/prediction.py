@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.step.energy_together import Member, TeamEnergy, energy_together
 from rooflinekit.step.memory import MemoryUse
 from rooflinekit.step.prediction import TERMS as OWN_TERMS
 from rooflinekit.step.prediction import Prediction
@@ -31,6 +32,7 @@ class Share:
     run: DeviceRun
     terms: Mapping[str, float]  # seconds; they add up to `total_s`
     memory: MemoryUse
+    kernels_j: Mapping[str, float] | None = None  # joules by part, beside idling; None where no power is stated
 
     @property
     def total_s(self) -> float:
@@ -55,6 +57,7 @@ class ParallelPrediction:
     communication_s: float
     alone: Callable[[], Prediction]  # makes `one_gpu`
     assumptions: tuple[str, ...] = ()
+    stretch: float = 1.0  # a measured step on one device, over its prediction
 
     @property
     def gpus(self) -> int:
@@ -71,6 +74,11 @@ class ParallelPrediction:
         """The same batch on the fastest device alone, without memory savers."""
         return self.alone()
 
+    @property
+    def one_gpu_s(self) -> float:
+        """Seconds of that, by what was measured."""
+        return self.stretch * self.one_gpu.total_s
+
     @cached_property
     def slowest(self) -> Share:
         """The device that is done last."""
@@ -86,7 +94,7 @@ class ParallelPrediction:
 
         Beside those of `Prediction`: contention, by which collectives slow kernels; communication, waits for the
         links; straggling, waits for slower devices; bubble, a pipeline's idle stages; offload, waits for the CPU's
-        optimizer.
+        optimizer and for activations on their way from it and to it.
         """
         return dict(self.slowest.terms)
 
@@ -127,6 +135,26 @@ class ParallelPrediction:
         """Communication beside its computation."""
         return self.communication_s - self.exposed_s
 
+    @cached_property
+    def energy(self) -> TeamEnergy | None:
+        """Joules and watts of all devices, their waits included; None where one's specification states no power."""
+        members = [
+            Member(count=len(share.numbers), machine=share.prediction.machine, kernels_j=share.kernels_j)
+            for share in self.shares
+            if share.kernels_j is not None
+        ]
+        return energy_together(members, self.total_s) if len(members) == len(self.shares) else None
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of the step on all devices; None where `energy` is."""
+        return None if self.energy is None else self.energy.joules
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean watts of all devices together; None where `energy` is."""
+        return None if self.energy is None else self.energy.mean_w
+
     @property
     def throughput(self) -> float:
         """Samples a second."""
@@ -135,7 +163,7 @@ class ParallelPrediction:
     @property
     def speedup(self) -> float:
         """How many times faster than the fastest device alone, for as many samples."""
-        return self.one_gpu.total_s / self.total_s
+        return self.one_gpu_s / self.total_s
 
     @property
     def efficiency(self) -> float:
@@ -151,6 +179,8 @@ class ParallelPrediction:
     def notes(self) -> tuple[str, ...]:
         """What was assumed, each once."""
         found = dict.fromkeys(self.assumptions)
+        if self.stretch != 1:
+            found[f"all but the links takes {self.stretch:.3g} times as long as predicted, as measured on one"] = None
         for share in self.shares:
             found |= dict.fromkeys(note for note in share.prediction.notes if "does not fit" not in note)
             if not share.memory.fits:

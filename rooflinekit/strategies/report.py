@@ -32,7 +32,8 @@ def document(p: ParallelPrediction) -> dict[str, Any]:
         "hidden_s": p.hidden_s,
         "collectives_s": dict(p.message_terms),
         "throughput": p.throughput,
-        "one_gpu_s": p.one_gpu.total_s,
+        "energy": None if p.energy is None else p.energy.to_dict((low, high)),
+        "one_gpu_s": p.one_gpu_s,
         "speedup": p.speedup,
         "efficiency": p.efficiency,
         "mfu": p.mfu,
@@ -68,13 +69,15 @@ def lines(p: ParallelPrediction) -> list[str]:
         f"{p.graph_name} {p.slowest.prediction.mode} (batch={p.batch}) on {p.gpus} of {p.cluster.name}, {name}: "
         f"{_s(p.total_s)} ({_s(low)} to {_s(high)})",
         f"{p.throughput:.4g} samples/s, {p.speedup:.2f} times one {p.one_gpu.machine.name} "
-        f"({_s(p.one_gpu.total_s)}), efficiency {p.efficiency:.0%}",
+        f"({_s(p.one_gpu_s)}), efficiency {p.efficiency:.0%}",
         f"links busy {_s(p.communication_s)}: {_s(p.hidden_s)} hidden, {_s(p.exposed_s)} exposed",
         f"terms: {terms}",
         f"why: {reason(p)}",
         f"savers: {p.savers}; MFU {p.mfu:.1%} = matrix FLOP / (time · devices · peak), HFU {p.hfu:.1%}",
     ]
-    return found + [_device(share) for share in p.shares] + [f"note: {note}" for note in p.notes]
+    drawn = [] if p.energy is None else [p.energy.line((low, high))]
+    devices = [_device(share) for share in p.shares]
+    return found + devices + drawn + [f"note: {note}" for note in p.notes]
 
 
 _WAITS = ("communication", "straggling", "bubble", "overhead", "input", "contention", "offload")

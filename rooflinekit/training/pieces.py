@@ -10,10 +10,13 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import Role
+from rooflinekit.model.clocks import under_limits
+from rooflinekit.model.kernel import Issue
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing, time_kernels
 from rooflinekit.step.issuing import issue_cost_s
+from rooflinekit.training.energy import drawn_by_part
 from rooflinekit.training.graph import graph_of
 from rooflinekit.training.recipe import Recipe
 from rooflinekit.training.sizes import Part
@@ -60,6 +63,7 @@ class Pieces:
     matrix_flop: float  # of one layer forward and backward, as executed
     terms: Mapping[str, float]  # of a layer's time, by cause, forward and backward together: for the explanation
     deviation: float  # standard deviation of the logarithm of a layer's time
+    drawn_j: Mapping[str, Mapping[str, float]] | None  # joules of the parts' kernels, see `training.energy`
     tied: bool = False
 
     def part(self, name: str, phase: Phase) -> Piece:
@@ -87,7 +91,8 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     """The pieces of a decoder's part on a machine, from a graph of two layers."""
     graph = graph_of(part, recipe, optimizer=False)
     issues = issues_of(graph)
-    timings = iter(time_kernels([kernel for issue in issues for kernel in issue.kernels], machine))
+    timed = under_limits(time_kernels([kernel for issue in issues for kernel in issue.kernels], machine), machine)
+    timings = iter(timed)
     found: dict[tuple[str, Phase], Piece] = defaultdict(Piece)
     layer: list[Timing] = []
     for issue in issues:
@@ -98,7 +103,8 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
         products = any(kernel.cost.gemms for kernel in issue.kernels)
         name = _part_of(issue.op.module)
         found[name, issue.op.phase] += Piece(
-            gpu_s=seconds, cpu_s=recipe.issue * issue_cost_s(issue, host), kernels=len(own),
+            gpu_s=seconds, cpu_s=recipe.issue * (issue_cost_s(issue, host) + _further_calls_s(issue, host)),
+            kernels=len(own),
             weight_gradient_s=seconds if gradient and products else 0.0,
             attention_s=seconds if core else 0.0,
         )  # fmt: skip
@@ -115,7 +121,13 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
         parts=parts, weights=weights, expert_weights=experts, saved_bytes=saved, again_bytes=again,
         matrix_flop=sum(float(t.kernel.cost.matrix_flop) for t in layer) / _LAYERS, terms=terms,
         deviation=deviation_of(layer, machine), tied=part.decoder.tied,
+        drawn_j=drawn_by_part(timed, machine, _part_of, {"layer": _LAYERS}),
     )  # fmt: skip
+
+
+def _further_calls_s(issue: Issue, host: Host) -> float:
+    """CPU time of what an op launches beside its kernels as they are timed: a product for each expert."""
+    return max(0, int(issue.op.attrs.get("calls", 1)) - 1) * host.launch
 
 
 def _mean(piece: Piece) -> Piece:

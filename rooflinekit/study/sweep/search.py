@@ -30,7 +30,6 @@ ENUMERATED_EACH = 2_000  # the same of steps on several devices, which take tent
 
 _POPULATION, _GENERATIONS = 64, 24
 _TRIED = 32  # configurations at a time whose blocks are followed through the allocator
-_OF_ONE = {"energy", "joules", "power_w"}  # goals and columns
 _FAR = 1e6  # of the goal, for what meets nothing: far from all that does
 
 _HOUR_S = 3600.0
@@ -120,8 +119,6 @@ def search_plan(
     if goal == "cost" or any(r.column == "cost" for r in asked):  # what a GPU was sold for is no price of an hour
         hourly = named_prices(prices or {}, (device for case in plan.cases for device in case.setting.devices))
         each = {name: hourly.get(name) for name in each}
-    if any(isinstance(case.setting, Team) for case in plan.cases) and {goal, *(r.column for r in asked)} & _OF_ONE:
-        raise InputError("energy and power are known of steps on one device, not of a cluster: leave out either")
     unpriced = [name for name, price in each.items() if priced and price is None]
     cases = [case for case in plan.cases if not {device.name for device in case.setting.devices} & {*unpriced}]
     if not cases:
