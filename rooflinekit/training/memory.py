@@ -100,7 +100,8 @@ def accounts_of(held: Held, k: int, layers: int, under_way: int) -> Accounts:
     else:
         weights, gradients = float(stated * whole), float(gradient * whole)
         shared = lay.sharding != "ddp"
-        optimizer = state * ((dense / held.replicas + experts / few) if shared else whole)
+        parts, few = (max(1, number // lay.instances) for number in (held.replicas, few))
+        optimizer = state * ((dense / parts + experts / few) if shared else whole)
     saved = pieces.saved_bytes
     activations = saved["layer"] * layers / lay.chunks * max(under_way, lay.chunks)
     activations += saved.get("embedding", 0) * first * -(-under_way // lay.chunks) + saved.get("head", 0) * last

@@ -237,7 +237,7 @@ class Planner:
     def _updated(self) -> float:
         """Numbers that a GPU's optimizer has of the weights."""
         dense, experts = self.numbers()
-        parts = self.replicas if self.layout.sharding != "ddp" else 1
+        parts = max(1, self.replicas // self.layout.instances) if self.layout.sharding != "ddp" else 1
         return dense / parts + experts / max(1, parts // self.layout.expert)
 
     def _update_s(self) -> float:
