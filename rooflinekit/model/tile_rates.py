@@ -175,9 +175,11 @@ def possible(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_]:
     one = (a == np.where(p.m <= 128, 64, 128)) & (b == np.where(p.m <= 64, 64, 128))
     found: NDArray[np.bool_] = one | (p.way != SCALED)
     if library_of(machine.device) == MIOPEN:
-        return found & ~((np.minimum(a, b) < _LEAST_SIDE) & (p.way != PLAIN))
-    small = (np.minimum(a, b) < _GRADIENT_SIDE) | (a * b < _GRADIENT_TILE)
-    return found & ~(small & is_gradient(p)) if engine else found
+        found = found & ~((np.minimum(a, b) < _LEAST_SIDE) & (p.way != PLAIN))
+    elif engine:
+        small = (np.minimum(a, b) < _GRADIENT_SIDE) | (a * b < _GRADIENT_TILE)
+        found = found & ~(small & is_gradient(p))
+    return found
 
 
 def _by_miopen(p: Products, machine: Machine) -> NDArray[np.bool_]:
