@@ -129,7 +129,7 @@ def _setups(
         if gpus % over[1] or (place["cluster"] is None and gpus > 1):
             continue
         where = place["gpu"], place["cluster"]
-        key = (*map(str, where), over, form, engine.drafted, engine.adapters, engine.graph_sizes)
+        key = (*map(str, where), over, form, engine.drafted, engine.adapters, engine.graph_sizes, engine.sums)
         if key not in known:
             known[key] = engine_times("search_fleet", engine, decoder, *where, form, over, None)
         machine, times = known[key]

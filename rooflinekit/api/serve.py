@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rooflinekit.serving.serve import Serving
     from rooflinekit.serving.served_traffic import ServedTraffic
     from rooflinekit.serving.settings import Engine
-    from rooflinekit.serving.step_times import CollectiveTime
+    from rooflinekit.serving.sums import CollectiveTime
     from rooflinekit.serving.traffic import Traffic
 
 
@@ -188,6 +188,7 @@ def engine_times(
     steps = StepTimes(
         decoder=decoder, machine=machine, weights=formats[0], kv=formats[1], tp=tp, ep=ep, dp=dp,
         drafted=engine.drafted, adapters=engine.adapters, padded=engine.padded, collective_s=collective_s,
+        own_sums=engine.sums == "one-shot",
     )  # fmt: skip
     return machine, BatchTimes(times=steps)
 

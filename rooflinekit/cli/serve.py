@@ -69,6 +69,9 @@ def serve(
         str | None,
         typer.Option(help="sequences that steps are captured for as CUDA graphs, and filled up to: 1,2,4,8,16"),
     ] = None,
+    sums: Annotated[
+        str, typer.Option(help="over GPUs: by nccl, or one-shot: by the engine's own kernels, for NVLink")
+    ] = "nccl",
     draft: Annotated[
         Path | None,
         typer.Option(
@@ -147,8 +150,8 @@ def serve(
     decoder = Decoder.from_config(config)
     options = EngineOptions(
         host_work=host_work, policy=policy, step_tokens=step_tokens, chunks=chunks, reserve=reserve,
-        sequences=sequences, memory_share=memory_share, graph_sizes=graph_sizes, draft=draft, draft_tokens=draft_tokens,
-        acceptance=acceptance, adapters=adapters, adapter_rank=adapter_rank, prefill_engines=prefill_engines,
+        sequences=sequences, memory_share=memory_share, graph_sizes=graph_sizes, sums=sums, draft=draft,
+        draft_tokens=draft_tokens, acceptance=acceptance, adapters=adapters, adapter_rank=adapter_rank, prefill_engines=prefill_engines,
         decode_engines=decode_engines, prefill_tp=prefill_tp, link=link,
     )  # fmt: skip
     found = places(gpu or (), cluster or (), (tp, ep, dp), (weights, kv), options.engines())

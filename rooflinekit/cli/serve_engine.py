@@ -30,6 +30,7 @@ class EngineOptions:
     sequences: int | None
     memory_share: float
     graph_sizes: str | None
+    sums: str
     draft: Path | None
     draft_tokens: int
     acceptance: float | None
@@ -55,6 +56,7 @@ class EngineOptions:
                 sequences=self.sequences,
                 memory_share=self.memory_share,
                 graph_sizes=sizes,
+                sums=self.sums,  # type: ignore[arg-type]
                 speculation=self._speculation(),
                 adapters=self._adapters(),
             )

@@ -17,7 +17,8 @@ from rooflinekit.serving.engine import Served, Stream, serve_stream
 from rooflinekit.serving.engine_steps import EngineSteps
 from rooflinekit.serving.memory import ServingMemory, serving_memory
 from rooflinekit.serving.settings import Engine
-from rooflinekit.serving.step_times import CollectiveTime, StepTimes
+from rooflinekit.serving.step_times import StepTimes
+from rooflinekit.serving.sums import CollectiveTime
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.units import format_quantity
@@ -214,6 +215,7 @@ def serve_on(
     times = times or StepTimes(
         decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=engine.adapters,
         drafted=engine.drafted, padded=engine.padded, collective_s=collective_s,
+        own_sums=engine.sums == "one-shot",
     )  # fmt: skip
     memory = serving_memory(times, engine, stream.input)
     room = dp * memory.largest_batch(decoder, stream.input + stream.output, kv, tp)

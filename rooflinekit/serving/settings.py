@@ -13,6 +13,7 @@ from rooflinekit.serving.speculation import Speculation
 
 HostWork = Literal["overlapped", "serial"]
 Reserve = Literal["grow", "whole"]
+Sums = Literal["nccl", "one-shot"]
 
 #: Seconds of the CPU in each step, and for each sequence in it: scheduling, inputs, sampling, handling of tokens. A
 #: least-squares line through the 26 rows on an A100 without tensor parallelism of vidur's `cpu_overheads` (vLLM of
@@ -44,7 +45,9 @@ class Engine:
     the engine takes for weights, work space and cache. graph_sizes: numbers of sequences that decoding steps are
     captured for as CUDA graphs (`cudagraph_capture_sizes`): a step is filled up to the next; a larger one is launched
     kernel by kernel, `layer_s` a layer or more (None for 1, 2, 4 and multiples of 8 without end). speculation: tokens
-    that a draft proposes. adapters: LoRA adapters that sequences use.
+    that a draft proposes. adapters: LoRA adapters that sequences use. sums: results are summed over GPUs by "nccl", or
+    by the engine's own kernels, over links that let each GPU read the others' memory ("one-shot": all-reduces fused
+    with the normalization, in vLLM and TensorRT-LLM on B200).
 
     Raises InputError for another word or number.
     """
@@ -60,10 +63,11 @@ class Engine:
     graph_sizes: tuple[int, ...] | None = None
     speculation: Speculation | None = None
     adapters: Adapters | None = None
+    sums: Sums = "nccl"
 
     def __post_init__(self) -> None:
         words = (("host", self.host, get_args(HostWork)), ("policy", self.policy, get_args(Policy)),
-                 ("reserve", self.reserve, get_args(Reserve)))  # fmt: skip
+                 ("reserve", self.reserve, get_args(Reserve)), ("sums", self.sums, get_args(Sums)))  # fmt: skip
         for name, value, known in words:
             if value not in known:
                 raise InputError(f"engine {name} {value!r}: expected {' or '.join(known)}{nearest(str(value), known)}")
@@ -120,7 +124,7 @@ class Engine:
             "memory_share": self.memory_share,
             "graph_sizes": None if self.graph_sizes is None else list(self.graph_sizes),
             "speculation": self.speculation and self.speculation.to_dict(),
-            "adapters": self.adapters and self.adapters.to_dict(),
+            "adapters": self.adapters and self.adapters.to_dict(), "sums": self.sums,
         }  # fmt: skip
 
 

@@ -6,7 +6,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
@@ -18,19 +17,13 @@ from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.networks import EXCHANGE
 from rooflinekit.serving.settings import captured
+from rooflinekit.serving.sums import CollectiveTime, one_shot_s
 
 ALL_REDUCE = "serving.all_reduce"
 ATTENTION = "serving.paged_attention"
 #: Tokens of a part of a prompt below which its step is taken to be no shorter: products of so few rows wait for their
 #: weights on GPUs of 2017 and later (ridge points of 100 FLOP/byte and more in 16 bits, 2 FLOP a row and 2 bytes).
 LEAST_PART = 64
-
-
-class CollectiveTime(Protocol):
-    """Seconds of an all-reduce of so many bytes over so many GPUs."""
-
-    def __call__(self, size_bytes: float, gpus: int, /) -> float:
-        """Seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +49,7 @@ class StepTimes:
     adapters: Adapters | None = None
     padded: Callable[[int], int] = captured
     collective_s: CollectiveTime | None = None
+    own_sums: bool = False  # by the engine's kernels, where these are faster than `collective_s`
     _graphs: dict[tuple[str, bool], Graph] = field(default_factory=dict)
     _known: dict[tuple[int, ...], float] = field(default_factory=dict)
     _sums: dict[tuple[float, int], float] = field(default_factory=dict)  # seconds of all-reduces, by bytes and GPUs
@@ -177,7 +171,8 @@ class StepTimes:
         gpus = self.gpus if timing.kernel.module.endswith(f".{EXCHANGE}") else self.tp
         key = float(timing.kernel.cost.write_bytes), gpus
         if key not in self._sums:
-            self._sums[key] = self.collective_s(*key)
+            own = self.own_sums
+            self._sums[key] = one_shot_s(*key, self.collective_s) if own else self.collective_s(*key)
         return self._sums[key]
 
 

@@ -13,6 +13,7 @@ from rooflinekit.serving.batch_times import Chunk
 from rooflinekit.serving.disaggregation import play_apart
 from rooflinekit.serving.replay import replay
 from rooflinekit.serving.steps import Options, decode
+from rooflinekit.serving.sums import one_shot_s
 
 GPU = "nvidia-l4"
 D = rk.Decoder(name="d", layers=8, hidden=2048, heads=16, kv_heads=4, head_dim=128, ffn=8192, vocab=32000)
@@ -127,6 +128,17 @@ def test_groups_that_cannot_be(parts: dict[str, Any], message: str) -> None:
     where = {"gpu": GPU} if decoder is E else {"cluster": "dgx-h100"}
     with pytest.raises(InputError, match=f"^{message}"):
         rk.serve(decoder, **where, **CLIENTS, **parts)
+
+
+def test_an_engine_sums_small_messages_faster_than_rings_and_large_ones_no_slower() -> None:
+    def ring_s(size_bytes: float, gpus: int) -> float:
+        return 20e-6 + 2 * (gpus - 1) / gpus * size_bytes / 300e9
+
+    # 8 GPUs, 16 KiB: 7 · 16384 / 300 GB/s = 0.38 µs and a barrier of 4.6
+    assert one_shot_s(16384, 8, ring_s) == pytest.approx(4.98e-6, rel=0.01)
+    # 1 MiB: two barriers and 1.75 · 2²⁰ / 300 GB/s = 6.1 µs, as measured: 14.8
+    assert one_shot_s(2**20, 8, ring_s) == pytest.approx(14.8e-6, rel=0.01)
+    assert all(one_shot_s(2**power, 4, ring_s) <= ring_s(2**power, 4) for power in range(30))
 
 
 # --- engines apart
