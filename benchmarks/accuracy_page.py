@@ -28,11 +28,11 @@ Two collections of the same matrix product on one GPU differ by 4.4 to 5 % (stan
 _NETWORKS = """
 ## Whole steps
 
-Never fitted on. GPUs without op measurements have the constants of an unmeasured GPU, and so have CPUs here: how far
-their own, fitted on half of timm's families, take them is in model.md. The host is `generic-server`; for
-torchvision, whose hosts are unknown, its costs times a factor that is taken from half of the models, and the other half
-is judged. Of timm a share of the models is taken, by a hash of the name (`--share`, here 0.03), traced as the release
-that it was measured with.
+Never fitted on. GPUs without op measurements have the constants of an unmeasured GPU. CPUs have their own, fitted on
+half of timm's families, and are judged on the other half. The host is `generic-server`; for torchvision, whose hosts
+are unknown, its costs times a factor that is taken from half of the models, and the other half is judged. Of timm a
+share of the models is taken, by a hash of the name (`--share`, here 0.03), traced as the release that it was measured
+with.
 """
 
 

@@ -19,20 +19,21 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from kernelbench_graphs import Problem, readable
+from kernelbench_page import in_first_half, known_hosts_tables, tables, worst, write_page
 from measured import gpu_name
 
 import rooflinekit as rk
 from rooflinekit.errors import RooflinekitError
-from rooflinekit.hardware.specs import DEFAULT_HOST
+from rooflinekit.hardware.host import Host
+from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
 from rooflinekit.ir.op import Op
 from rooflinekit.step.execution import Execution
 
@@ -60,7 +61,8 @@ EXECUTIONS = {
     )
 }
 _UNNAMED = {"A6000_babel_new": "NVIDIA RTX A6000"}  # collections that leave the GPU to their name
-_LEAST = 10  # points of a line of the page
+_WAITS = 1.5  # times what the GPU takes, from which on a step waits for its host for certain
+_OF_KNOWN_HOSTS = 0.3  # spread of a host of which one number is known, as of the classes of hosts
 _KEY = ["blob", "gpu", "mode"]
 
 
@@ -104,10 +106,10 @@ def operator_of(op: Op) -> str:
     return f"{transposed}{shared}convolution {len(weight) - 2}d{pixel}"
 
 
-def predicted_row(graph: rk.Graph, gpu: str, mode: str) -> dict[str, Any]:
+def predicted_row(graph: rk.Graph, gpu: str, mode: str, host: Host | str = DEFAULT_HOST) -> dict[str, Any]:
     """What is predicted of a problem on a GPU in a mode; why not, where it cannot be."""
     try:
-        found = rk.predict(graph, gpu, host=_SHARED.get("host", DEFAULT_HOST), execution=EXECUTIONS[mode])
+        found = rk.predict(graph, gpu, host=host, execution=EXECUTIONS[mode])
     except RooflinekitError as error:
         return {"unpredicted": str(error).splitlines()[0]}
     low, high = found.interval(0.9)
@@ -137,87 +139,38 @@ def _judged(part: int) -> list[dict[str, Any]]:
     for i, (problem, graph) in enumerate(_SHARED["graphs"]):
         if i % parts == part:
             for gpu, mode in wanted[problem.blob]:
-                found = predicted_row(graph, gpu, mode)
+                found = predicted_row(graph, gpu, mode, _SHARED["hosts"].get(gpu, _SHARED["host"]))
                 rows.append({"blob": problem.blob, "problem": problem.name, "gpu": gpu, "mode": mode, **found})
     return rows
 
 
-def judge(points: pd.DataFrame, graphs: Iterable[tuple[Problem, rk.Graph]], host: str) -> pd.DataFrame:
-    """The points with their predictions, in copies of this process: one a core."""
+def judge(
+    points: pd.DataFrame, graphs: Iterable[tuple[Problem, rk.Graph]], host: str, hosts: Mapping[str, Host] | None = None
+) -> pd.DataFrame:
+    """The points with their predictions, in copies of this process: one a core. `hosts` are those of GPUs."""
     parts = os.cpu_count() or 1
     wanted = {blob: list(dict.fromkeys(zip(p["gpu"], p["mode"], strict=True))) for blob, p in points.groupby("blob")}
     ordered = [(problem, graph) for problem, graph in graphs if problem.blob in wanted]
     ordered.sort(key=lambda item: -len(item[1].priced))
-    _SHARED.update(wanted=wanted, parts=parts, graphs=ordered, host=host)
+    _SHARED.update(wanted=wanted, parts=parts, graphs=ordered, host=host, hosts=hosts or {})
     with ProcessPoolExecutor(parts, mp_context=get_context("fork")) as pool:
         rows = [row for rows in pool.map(_judged, range(parts)) for row in rows]
     return points.merge(pd.DataFrame(rows), on=_KEY, how="left")
 
 
-def summary(rows: pd.DataFrame) -> pd.Series:
-    """Errors in per cent; bias is the median of predicted / measured; `held` the share inside 90 % intervals."""
-    error = (rows["predicted_s"] / rows["measured_s"] - 1).abs()
-    bias = (rows["predicted_s"] / rows["measured_s"]).median() - 1
-    held = (rows["measured_s"] >= rows["low_s"]) & (rows["measured_s"] <= rows["high_s"])
-    return pd.Series(
-        {
-            "n": len(rows),
-            "median %": 100 * error.median(),
-            "MAPE %": 100 * error.mean(),
-            "p90 %": 100 * error.quantile(0.9),
-            "bias %": 100 * bias,
-            "held %": 100 * held.mean(),
-            "width": np.sqrt(rows["high_s"] / rows["low_s"]).median(),
-        }
-    )
-
-
-def tables(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The summary of all, by level and mode, by GPU, by what decides, and by the operator that takes most."""
-    bound = np.where(rows["cpu_s"] > rows["gpu_s"], "CPU", "GPU")
-    level = rows["level"].str.removeprefix("level")
-    for title, by in (
-        ("all", np.zeros(len(rows), int)),
-        ("mode", rows["mode"]),
-        ("level and mode", [level, rows["mode"]]),
-        ("GPU, eager", rows["gpu"].where(rows["mode"] == "eager")),
-        ("GPU, compiled", rows["gpu"].where(rows["mode"] != "eager")),
-        ("mode and which side takes longer", [rows["mode"], bound]),
-        ("operator that takes most, eager", rows["operator"].where(rows["mode"] == "eager")),
-        ("operator that takes most, default", rows["operator"].where(rows["mode"] == "default")),
-    ):
-        yield title, rows.groupby(by)[rows.columns.tolist()].apply(summary)
-
-
-def worst(rows: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Problems and modes by the median over GPUs of |ln(predicted / measured)|."""
-    log = np.log(rows["predicted_s"] / rows["measured_s"])
-    named = rows.assign(log=log, us=1e6 * rows["measured_s"])
-    found = named.groupby(["level", "problem", "mode"]).agg(
-        n=("log", "size"), ratio=("log", lambda log: np.exp(log.median())), us=("us", "median"),
-        operator=("operator", "first"), term=("term", "first"),
-    )  # fmt: skip
-    return found.reindex(np.log(found["ratio"]).abs().sort_values(ascending=False).index).head(count)
-
-
-_BEGIN, _END = "<!-- numbers: made by `python benchmarks/kernelbench.py DATA --page", "<!-- end of numbers -->"
-
-
-def write_page(rows: pd.DataFrame, page: Path) -> None:
-    """The tables of a page, between its marks."""
-    shown = []
-    for title, table in tables(rows):
-        lines = ["| " + " | ".join([title, *table.columns]) + " |", "| --- " * (1 + len(table.columns)) + "|"]
-        for name, row in table[table["n"] >= _LEAST].sort_values("n", ascending=False).iterrows():
-            words = "all" if title == "all" else ", ".join(name) if isinstance(name, tuple) else str(name)
-            cells = [f"{row['n']:.0f}", *(f"{row[column]:.1f}" for column in table.columns[1:])]
-            lines.append("| " + " | ".join([words, *cells]) + " |")
-        shown.append("\n".join(lines))
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(_BEGIN)
-    mark, _, rest = rest.partition("\n")
-    after = rest.partition(_END)[2]
-    page.write_text(f"{before}{_BEGIN}{mark}\n\n" + "\n\n".join(shown) + f"\n\n{_END}{after}", encoding="utf-8")
+def hosts_of(rows: pd.DataFrame, host: str) -> dict[str, Host]:
+    """Of each GPU the host, as slow as those eager steps of half of the problems say that wait for it: one number."""
+    waiting = rows[
+        (rows["mode"] == "eager") & (rows["cpu_s"] > _WAITS * rows["gpu_s"]) & in_first_half(rows["problem"])
+    ]
+    base = load_host(host)
+    found = {}
+    for gpu, some in waiting.groupby("gpu"):
+        pace = float((some["measured_s"] / some["predicted_s"]).median())
+        found[str(gpu)] = base.scaled(pace, f"host-of-{gpu}").model_copy(
+            update={"spread": _OF_KNOWN_HOSTS, "stands_for_any": False}
+        )
+    return found
 
 
 def main(options: argparse.Namespace) -> None:
@@ -242,12 +195,16 @@ def main(options: argparse.Namespace) -> None:
     for reason, count in Counter([*unread.values(), *failed.get("unpredicted", pd.Series(dtype=str))]).items():
         print(f"    {count}: {reason}")
     rows = rows.dropna(subset=["predicted_s"])
+    found = list(tables(rows))
+    if not options.each_collection and (hosts := hosts_of(rows, options.host)):
+        known = judge(points, graphs, options.host, hosts).dropna(subset=["predicted_s"])
+        found.extend(known_hosts_tables(known[known["gpu"].isin(hosts)]))
     if options.page:
-        write_page(rows, options.page)
+        write_page(found, options.page)
     if options.out:
         rows.to_parquet(options.out)
     with pd.option_context("display.width", 200, "display.max_rows", 200, "display.float_format", "{:.1f}".format):
-        for title, table in tables(rows):
+        for title, table in found:
             print(f"\nby {title}\n{table.sort_values('n', ascending=False).to_string()}")
         if options.worst:
             print(f"\nworst\n{worst(rows, options.worst).to_string(float_format='{:.2f}'.format)}")

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from kernelbench import measured, predicted_row, summary
+from kernelbench import measured, predicted_row
 from kernelbench_graphs import readable
+from kernelbench_page import summary
 
 import rooflinekit as rk
 from rooflinekit.model import recurrence

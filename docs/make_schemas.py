@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from rooflinekit.calibrate import energy_fits, fits, link_fits, plan
 from rooflinekit.cli.options import DOCUMENTS
 from rooflinekit.files import write_text
+from rooflinekit.hardware import prices
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
@@ -30,7 +31,7 @@ Schema = dict[str, Any]
 #: Kinds of YAML files, and the records that they become.
 FILES: dict[str, type[BaseModel]] = {
     "device": Device, "host": Host, "cluster": Cluster, "plan": plan._File, "fit": fits._File, "links": link_fits._File,
-    "energy": energy_fits._File,
+    "energy": energy_fits._File, "prices": prices.PriceTable,
 }  # fmt: skip
 
 TEXT: Schema = {"type": "string"}
@@ -78,6 +79,14 @@ ENERGY = record({
     "joules": JOULES, "low_j": JOULES, "high_j": JOULES, "mean_w": WATTS, "low_w": WATTS, "high_w": WATTS,
     "peak_w": WATTS, "idle_w": WATTS, "parts_j": named(JOULES),
 })  # fmt: skip
+TEAM_ENERGY = record({
+    "joules": JOULES, "low_j": JOULES, "high_j": JOULES, "mean_w": WATTS, "low_w": WATTS, "high_w": WATTS,
+    "idle_w": WATTS, "parts_j": named(JOULES), "gpus": COUNT,
+})  # fmt: skip
+PER_TOKEN = {
+    "energy": perhaps(TEAM_ENERGY), "joules_per_token": perhaps(of("J/token")),
+    "joules_per_token_interval": perhaps(many(of("J/token"), 2)),
+}  # fmt: skip
 PREDICTION = record(
     {
         "model": TEXT, "mode": TEXT, "device": TEXT, "host": TEXT,
@@ -120,7 +129,7 @@ SHARED = record({
     **SPAN, "terms": record({**TERMS, "input": SECONDS, "communication": CHANGE}),
     "communication_s": SECONDS, "exposed_s": SECONDS, "hidden_s": SECONDS, "collectives_s": named(SECONDS),
     "throughput": of("samples/s"), "one_gpu_s": perhaps(SECONDS), "speedup": perhaps(NUMBER),
-    "efficiency": perhaps(NUMBER), "mfu": NUMBER, "hfu": NUMBER, "fits": FLAG,
+    "efficiency": perhaps(NUMBER), "mfu": NUMBER, "hfu": NUMBER, "fits": FLAG, "energy": perhaps(TEAM_ENERGY),
     "devices": many(record({
         "device": TEXT, "numbers": many(COUNT, 1), "batch": COUNT, "total_s": SECONDS, "terms": record(TERMS),
         **dict.fromkeys(("peak_bytes", "weight_bytes", "gradient_bytes", "state_bytes", "reserved_bytes"), BYTES),
@@ -154,7 +163,7 @@ SERVED = record({
     "alone": record({"ttft_s": SECONDS, "tpot_s": perhaps(SECONDS), "e2e_s": SECONDS}),
     "requests_per_s": of("request/s"), "tokens_per_s": of("token/s"), "tokens_per_s_per_gpu": of("token/s"),
     "overloaded": FLAG, "busy": NUMBER, "reading": NUMBER, "running": NUMBER, "preemptions": NUMBER,
-    "peak_cache": NUMBER, "weight_bytes": BYTES, "cache_bytes": BYTES, "kv_bytes_per_token": BYTES,
+    "peak_cache": NUMBER, "weight_bytes": BYTES, "cache_bytes": BYTES, "kv_bytes_per_token": BYTES, **PER_TOKEN,
     "notes": many(TEXT),
 })  # fmt: skip
 PROFILE = record({
@@ -177,7 +186,7 @@ TRAINING = record({
     "model": TEXT, "parameters": COUNT, "cluster": TEXT, "gpus": COUNT, "layout": TEXT, "recipe": TEXT,
     "recompute": TEXT, "batch": COUNT, "seq": COUNT, "micro_batches": COUNT, "total_s": SECONDS,
     "interval_s": {**many(SECONDS, 2), "maxItems": 2}, "terms": named(CHANGE), "tokens_per_s": of("token/s"),
-    "mfu": NUMBER, "hfu": NUMBER,
+    "mfu": NUMBER, "hfu": NUMBER, "energy": perhaps(TEAM_ENERGY),
     "memory": record({
         **dict.fromkeys((
             "weights", "gradients", "optimizer", "activations", "working", "buffers", "allocated", "reserved",
@@ -186,6 +195,25 @@ TRAINING = record({
         "fits": FLAG,
     }),
 })  # fmt: skip
+COSTS = record({
+    "currency": TEXT, "unit": TEXT, "samples": perhaps(NUMBER), "carbon_kg_per_kwh": perhaps(NUMBER),
+    "rows": many(record({
+        "gpu": TEXT, "gpus": COUNT, "total_s": SECONDS, "power_w": perhaps(WATTS), "energy_j": perhaps(JOULES),
+        "cost": NUMBER, "per_million": NUMBER, "rented": perhaps(NUMBER), "owned": perhaps(NUMBER),
+        "break_even_h": perhaps(of("h")),
+    }, {"run_s": SECONDS, "run_cost": NUMBER, "run_kwh": perhaps(of("kWh")), "kg": perhaps(of("kg"))}), 1),
+})  # fmt: skip
+LIMITS = record(
+    {
+        "model": TEXT, "mode": TEXT, "device": TEXT, "gpus": COUNT, "sizes": named(COUNT),
+        "limits": many(record({
+            "limit_w": WATTS, "total_s": SECONDS, "slower": NUMBER, "power_w": WATTS, "energy_j": JOULES,
+            "saved": NUMBER, "energy_delay": of("J·s"),
+        }), 1),
+        "least_energy_w": WATTS, "least_energy_delay_w": WATTS,
+    },
+    {"rack": many(record({"limit_w": WATTS, "gpus": COUNT, "samples_a_day": NUMBER}))},
+)  # fmt: skip
 
 SCHEMAS: dict[str, Schema] = {
     "advise": record({
@@ -227,19 +255,13 @@ SCHEMAS: dict[str, Schema] = {
         "gpus": many(record({
             "gpu": TEXT, **SPAN, "fits": FLAG, "peak_bytes": BYTES, "memory_bytes": BYTES, "regime": REGIME,
             "bandwidth_bytes_per_s": of("byte/s"), "price_usd": perhaps(NUMBER), "power_w": perhaps(NUMBER),
+            "drawn_w": perhaps(WATTS), "per_million": perhaps(NUMBER),
         })),
-        "refused": named(TEXT),
+        "currency": perhaps(TEXT), "refused": named(TEXT),
         "neighbours": many(record({"faster": TEXT, "slower": TEXT, "ratio": NUMBER, "certain": FLAG})),
         "sentences": many(TEXT),
     }),
-    "cost": record({
-        "currency": TEXT, "samples": perhaps(NUMBER), "carbon_kg_per_kwh": perhaps(NUMBER),
-        "rows": many(record({
-            "gpu": TEXT, "total_s": SECONDS, "power_w": perhaps(WATTS), "energy_j": perhaps(JOULES), "cost": NUMBER,
-            "per_million": NUMBER, "rented": perhaps(NUMBER), "owned": perhaps(NUMBER),
-            "break_even_h": perhaps(of("h")),
-        }, {"run_s": SECONDS, "run_cost": NUMBER, "run_kwh": perhaps(of("kWh")), "kg": perhaps(of("kg"))}), 1),
-    }),
+    "cost": COSTS,
     "crossover": record({
         "intensity": record({"of": TEXT, "formula": TEXT, "latex": TEXT}),
         "sizes": many(record({"what": TEXT, "size": TEXT, "from": perhaps(COUNT)})),
@@ -282,14 +304,7 @@ SCHEMAS: dict[str, Schema] = {
     }),
     "own-fit": record({"device": TEXT, "file": TEXT, **OWN_FIT}),
     "parallel": SHARED,
-    "power": record({"studies": many(record({
-        "model": TEXT, "mode": TEXT, "device": TEXT, "sizes": named(COUNT),
-        "limits": many(record({
-            "limit_w": WATTS, "total_s": SECONDS, "slower": NUMBER, "power_w": WATTS, "energy_j": JOULES,
-            "saved": NUMBER, "energy_delay": of("J·s"),
-        }), 1),
-        "least_energy_w": WATTS, "least_energy_delay_w": WATTS,
-    }, {"rack": many(record({"limit_w": WATTS, "gpus": COUNT, "samples_a_day": NUMBER}))}), 1)}),
+    "power": record({"studies": many(LIMITS, 1)}),
     "predict": record({"predictions": many(PREDICTION, 1)}),
     "profile": record({"profile": PROFILE}, {
         "prediction": PREDICTION, "error": NUMBER, "ops": many(record({})),
@@ -305,7 +320,7 @@ SCHEMAS: dict[str, Schema] = {
         "ttft_s": SECONDS, "tpot_s": perhaps(SECONDS), "prefill_s": SECONDS, "decode_s": SECONDS,
         "tokens_per_s": of("token/s"), "tokens_per_s_per_gpu": of("token/s"), "running": NUMBER, "largest_batch": COUNT,
         "prefill_regime": REGIME, "decode_regime": REGIME, "weight_bytes": BYTES, "kv_bytes_per_token": BYTES,
-        "notes": many(TEXT),
+        **PER_TOKEN, "notes": many(TEXT),
     }), 1)}),
     "specs": record({"specification": record({"schema": COUNT}), "left_empty": many(TEXT), "file": perhaps(TEXT)}),
     "serve-capacity": record({
@@ -331,7 +346,7 @@ SCHEMAS: dict[str, Schema] = {
         "search": perhaps(record({
             "considered": COUNT, "too_large": COUNT, "worked_out": COUNT, "front": many(TRAINING, 1),
         })),
-    }),
+    }, {"cost": COSTS, "power": LIMITS}),
     "transfer": record({"predictions": many(PREDICTION, 1)}),
 }  # fmt: skip
 

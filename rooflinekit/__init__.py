@@ -11,11 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rooflinekit.api.advise import advise
     from rooflinekit.api.collectives import collective_time
+    from rooflinekit.api.compare import compare_gpus
     from rooflinekit.api.fleet import search_fleet
     from rooflinekit.api.measure import measure_model
+    from rooflinekit.api.money import costs
     from rooflinekit.api.parallel import fit_into, parallel
-    from rooflinekit.api.predict import compare_gpus, predict, trace
+    from rooflinekit.api.predict import predict, trace
     from rooflinekit.api.report import save_report
     from rooflinekit.api.serve import highest_rate, serve, serve_traffic
     from rooflinekit.api.sweep import search, sweep
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from rooflinekit.hardware.cluster import Cluster
     from rooflinekit.hardware.device import Device
     from rooflinekit.hardware.host import Host
+    from rooflinekit.hardware.prices import load_prices
     from rooflinekit.hardware.specs import clusters, load_cluster, load_device, load_host
     from rooflinekit.ir.cost import Cost, Gemm
     from rooflinekit.ir.graph import Graph
@@ -48,10 +52,13 @@ if TYPE_CHECKING:
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.strategies.prediction import ParallelPrediction
     from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Mesh, Savers
+    from rooflinekit.study.compare.cost import Price
     from rooflinekit.study.compare.crossover import bandwidth_to_match, compute_bound_from, gpu_bound_from
     from rooflinekit.study.compare.gpus import GpuComparison
     from rooflinekit.study.compare.intensity import Intensity, intensity
-    from rooflinekit.study.explain.advice import Advice, advise
+    from rooflinekit.study.compare.limits import power_limits
+    from rooflinekit.study.compare.pricing import Pricing
+    from rooflinekit.study.explain.advice import Advice
     from rooflinekit.study.explain.explanation import Explanation, explain
     from rooflinekit.study.profile.profile import Profile
     from rooflinekit.study.profile.validation import Validation
@@ -93,6 +100,8 @@ _HOME = {
     "Op": "ir.op",
     "ParallelPrediction": "strategies.prediction",
     "Prediction": "step.prediction",
+    "Price": "study.compare.cost",
+    "Pricing": "study.compare.pricing",
     "Profile": "study.profile.profile",
     "Request": "serving.traffic",
     "ServedTraffic": "serving.served_traffic",
@@ -105,12 +114,13 @@ _HOME = {
     "TrainingStep": "training.step",
     "Transferred": "study.transfer.transferred",
     "Validation": "study.profile.validation",
-    "advise": "study.explain.advice",
+    "advise": "api.advise",
     "bandwidth_to_match": "study.compare.crossover",
     "clusters": "hardware.specs",
     "collective_time": "api.collectives",
-    "compare_gpus": "api.predict",
+    "compare_gpus": "api.compare",
     "compute_bound_from": "study.compare.crossover",
+    "costs": "api.money",
     "devices": "hardware.catalog",
     "explain": "study.explain.explanation",
     "fit_into": "api.parallel",
@@ -120,9 +130,11 @@ _HOME = {
     "load_cluster": "hardware.specs",
     "load_device": "hardware.specs",
     "load_host": "hardware.specs",
+    "load_prices": "hardware.prices",
     "measure_model": "api.measure",
     "parallel": "api.parallel",
     "plot": "present.figures",
+    "power_limits": "study.compare.limits",
     "predict": "api.predict",
     "rule": "cost.table",
     "save_report": "api.report",
@@ -168,6 +180,8 @@ __all__ = [
     "Op",
     "ParallelPrediction",
     "Prediction",
+    "Price",
+    "Pricing",
     "Profile",
     "Recipe",
     "Request",
@@ -186,6 +200,7 @@ __all__ = [
     "collective_time",
     "compare_gpus",
     "compute_bound_from",
+    "costs",
     "devices",
     "explain",
     "fit_into",
@@ -195,9 +210,11 @@ __all__ = [
     "load_cluster",
     "load_device",
     "load_host",
+    "load_prices",
     "measure_model",
     "parallel",
     "plot",
+    "power_limits",
     "predict",
     "rule",
     "save_report",

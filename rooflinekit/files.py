@@ -87,6 +87,8 @@ def replacing(path: Path, *, force: bool = True) -> Iterator[Path]:
     check_free(path, force=force)
     check_kind(path)
     beside = path.with_name(f".{path.name}.part")
+    if os.path.isdir(beside):
+        raise OutputError(f"{path}: cannot be written: {beside}, where it is written first, is a folder; remove that")
     try:
         with locked(beside, wait=True) as descriptor:
             try:
@@ -124,7 +126,7 @@ def _lock(path: Path, wait: bool) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            _flock(descriptor, wait)
+            hold(descriptor, wait=wait)
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor
         except FileNotFoundError:
@@ -135,7 +137,8 @@ def _lock(path: Path, wait: bool) -> int:
         os.close(descriptor)  # its owner has renamed or removed it while this one waited: another name now
 
 
-def _flock(descriptor: int, wait: bool) -> None:
+def hold(descriptor: int, *, wait: bool) -> None:
+    """Locks a file for as long as it is open. Raises BlockingIOError where another has it and `wait` is not set."""
     try:
         import fcntl
     except ImportError:  # not on Windows
@@ -145,6 +148,16 @@ def _flock(descriptor: int, wait: bool) -> None:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
+
+
+def sync_folder(path: Path) -> None:
+    """Makes the names in a folder last through a crash of the machine, where its file system can be asked for that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def check_free(path: Path, *, force: bool) -> None:

@@ -21,7 +21,7 @@ _IDEAL = {
     **dict.fromkeys(("matrix_tile_loss", "matrix_prologue", "matrix_latency_cycles"), 0.0),
     **dict.fromkeys(("lanes_tile_loss", "lanes_prologue", "lanes_latency_cycles"), 0.0),
     **dict.fromkeys(("matrix_energy", "lanes_energy"), 1e-30),
-    **dict.fromkeys(("column_cycles", "row_cycles", "access_cycles", "attention_block_cycles"), 0.0),
+    **dict.fromkeys(("column_cycles", "row_cycles", "load_cycles", "access_cycles", "attention_block_cycles"), 0.0),
     "attention_share": 1.0,
     "boost_headroom": 1.0,
     "eight_bit_energy": 0.5,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rooflinekit.errors import OutputError
-from rooflinekit.files import locked, replacing, write_text
+from rooflinekit.files import locked, replacing, sync_folder, write_text
 
 
 def test_files_are_not_replaced_unasked(tmp_path: Path) -> None:
@@ -54,6 +54,21 @@ def test_what_a_killed_process_left_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / ".x.yaml.part").write_text("half of a text that is longer than the next")
     write_text("whole", tmp_path / "x.yaml")
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("x.yaml", "whole")]
+
+
+def test_a_folder_in_its_place_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    (tmp_path / ".x.yaml.part").mkdir()
+    with pytest.raises(OutputError) as caught:
+        write_text("lost", path)
+    assert str(caught.value) == (
+        f"{path}: cannot be written: {tmp_path}/.x.yaml.part, where it is written first, is a folder; remove that"
+    )
+
+
+def test_a_folder_that_cannot_be_asked_to_last_is_left_as_it_is(tmp_path: Path) -> None:
+    sync_folder(tmp_path)
+    sync_folder(tmp_path / "none")
 
 
 def _writes(path: Path, word: str, times: int) -> None:

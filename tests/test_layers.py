@@ -49,7 +49,7 @@ OUTSIDE = {
     "study/profile": {"numpy", "pandas", "pydantic", "ijson"},
     "study/sweep": {"numpy", "scipy", "sympy", "pandas", "pyarrow"},
     "study/compare": {"scipy", "sympy", "pandas"},
-    "study/transfer": {"numpy"},
+    "study/transfer": {"numpy", "scipy"},
     "present/scales": set(),
     "present/text": {"rich", "numpy", "pandas"},
     "present/figures": {"matplotlib", "numpy", "pandas"},

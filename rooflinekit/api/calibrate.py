@@ -55,7 +55,7 @@ def calibrate(
     head = session.head_of(plan, device.name, timer.environment())
     with record_file.recording(file, head, session.expected_bytes(plan)) as recorder:
         outcome = session.measure(plan, timer, recorder, only=only, budget_s=budget_s, progress=progress)
-    recorded = record_file.read_record(file)
+        recorded = record_file.read_record(file)  # before another run may go on with it
     campaigns = session.campaigns_of(recorded, file.stem, device.sm_count if plan.kind == "cpu" else 0)
     costs = host_draft.costs_of(recorded)
     host = host_draft.host_of(

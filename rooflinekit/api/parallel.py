@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rooflinekit.api.predict import in_base
 from rooflinekit.calibrate.fits import constants_for
 from rooflinekit.calibrate.link_fits import load_links
 from rooflinekit.errors import InputError
@@ -16,6 +18,7 @@ from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import open_names
 from rooflinekit.ir.sizes import check_dims
+from rooflinekit.model.clocks import limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Backend, Execution
 from rooflinekit.strategies.planning import plan
@@ -38,6 +41,8 @@ def parallel(
     host: str | Path | Host | None = None,
     execution: Execution | Backend = "eager",
     links: Path | None = None,
+    power_limit: str | float | None = None,
+    sm_clock: str | float | None = None,
     **options: Any,
 ) -> ParallelPrediction:
     """How long one training step takes on several devices of a cluster, and why.
@@ -50,6 +55,7 @@ def parallel(
     split: the batch in even parts, or "proportional" to what each device reaches alone.
     savers: what saves memory, see `Savers`. host: by default the cluster's.
     links: constants of links at hand, from `rooflinekit calibrate`.
+    power_limit, sm_clock: limits of every device below its board's own, as text ("250 W", "1.2 GHz") or in W and Hz.
     options: a number for each named size; with a model also the options of `trace`.
 
     Raises what `predict` and `load_cluster` raise, and InputError for a way that the model cannot be cut.
@@ -57,11 +63,11 @@ def parallel(
     >>> found = parallel(graph, cluster="dgx-a100", strategy="ddp", gpus=4, batch=256)  # doctest: +SKIP
     >>> found.total_s, found.hidden_s, found.exposed_s, str(found)  # doctest: +SKIP
     """
-    setting = setting_of(cluster, gpus, host, execution, links)
+    setting = _held(setting_of(cluster, gpus, host, execution, links), power_limit, sm_clock)
     if split not in ("even", "proportional"):
         raise InputError(f"split: expected 'even' or 'proportional'; got {split!r}")
     chosen = DDP() if strategy is None else strategy_of(strategy, len(setting.numbers))
-    graph = _graph_at(workload, inputs, options)
+    graph = graph_at(workload, inputs, options)
     return plan(graph, setting, chosen, savers=savers or Savers(), proportional=split == "proportional")
 
 
@@ -94,9 +100,15 @@ def fit_into(
     if (gpu is None) == (cluster is None):
         raise InputError("fit_into: expected gpu=… or cluster=…")
     if gpu is not None:
-        return try_all(_graph_at(workload, inputs, options), _alone(gpu, host, execution), progress)
+        return try_all(graph_at(workload, inputs, options), _alone(gpu, host, execution), progress)
     assert cluster is not None
-    return try_all(_graph_at(workload, inputs, options), setting_of(cluster, gpus, host, execution, None), progress)
+    return try_all(graph_at(workload, inputs, options), setting_of(cluster, gpus, host, execution, None), progress)
+
+
+def _held(setting: Setting, power_limit: str | float | None, sm_clock: str | float | None) -> Setting:
+    """The same under limits."""
+    limits = {"power_w": in_base(power_limit, "W"), "clock": in_base(sm_clock, "Hz")}
+    return replace(setting, machines=tuple(limited(machine, **limits) for machine in setting.machines))
 
 
 def _alone(gpu: str | Path | Device, host: str | Path | Host | None, execution: Execution | Backend) -> Setting:
@@ -111,7 +123,7 @@ def _alone(gpu: str | Path | Device, host: str | Path | Host | None, execution: 
     )  # fmt: skip
 
 
-def _graph_at(workload: Graph | Callable[..., Any], inputs: Sequence[Any], options: dict[str, Any]) -> Graph:
+def graph_at(workload: Graph | Callable[..., Any], inputs: Sequence[Any], options: dict[str, Any]) -> Graph:
     """The graph at the sizes given, with those left open that parts of the batch need."""
     from rooflinekit.api.predict import trace
 

@@ -1,4 +1,4 @@
-"""The walks through the pipe: trace, predict, compare. Each goes down, none back up."""
+"""The walks through the pipe: trace, predict. Each goes down, none back up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from rooflinekit.errors import InputError, TraceError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
-from rooflinekit.hardware.specs import devices as shipped_devices
 from rooflinekit.ir.assumption import Assumption
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Input, open_names
@@ -31,7 +30,6 @@ from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:
-    from rooflinekit.study.compare.gpus import GpuComparison
     from rooflinekit.tracing.step import Loss, Mode, OptimizerFactory
 
 Progress = Callable[[int, str], None]
@@ -204,7 +202,7 @@ def predict(
             raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
         graph = workload.at(**options)
     else:
-        graph = _traced_at(workload, inputs, mode, options)
+        graph = traced_at(workload, inputs, mode, options)
     machine = Machine.of(device, _constants(constants, device), burst=burst)
     machine = limited(machine, power_w=in_base(power_limit, "W"), clock=in_base(sm_clock, "Hz"))
     return predict_graph(graph, machine, host_of(host), execution_of(execution))
@@ -213,57 +211,6 @@ def predict(
 def in_base(given: str | float | None, unit: str) -> float | None:
     """A quantity as text, or a number in base units as it is. Raises UnitError for a text that is none."""
     return parse_quantity(given, unit) if isinstance(given, str) else given
-
-
-def compare_gpus(
-    workload: Graph | Callable[..., Any],
-    *inputs: Any,
-    gpus: Sequence[str | Path | Device] | None = None,
-    host: str | Path | Host = DEFAULT_HOST,
-    execution: Execution | Backend = "eager",
-    mode: Mode = "inference",
-    burst: bool = False,
-    sort: str = "time",
-    measured: object = None,
-    measured_on: str | Path | Device | None = None,
-    **options: Any,
-) -> GpuComparison:
-    """One workload on many GPUs: how fast, whether it fits, for how much money and power, and why in this order.
-
-    workload: a traced Graph; or a model, followed by its inputs.
-    gpus: names, aliases, paths of specifications, or Devices; by default every shipped GPU that is no draft, and that
-        PyTorch sees as one device.
-    sort: "time", "per-dollar" (launch price), "per-watt" (the board's limit), "share-of-peak", "price" or "energy".
-    measured, measured_on: a step that was timed on one GPU, on which all predictions then rest; see `transfer`.
-    options: a number for each named size; with a model also the options of `trace`.
-
-    Raises what `predict` raises, but for GPUs that cannot run it: the result names them.
-
-    >>> found = compare_gpus(graph, gpus=["nvidia-l4", "nvidia-t4"], batch=8)  # doctest: +SKIP
-    >>> found.table, str(found)  # doctest: +SKIP
-    """
-    from rooflinekit.study.compare.gpus import compare_machines
-
-    machines = machines_of(gpus if gpus is not None else _comparable(), burst=burst)
-    if isinstance(workload, Graph):
-        if inputs:
-            raise InputError(f"a Graph has its inputs already; got {len(inputs)} more: name GPUs as gpus=[…]")
-        graph = workload.at(**options)
-    else:
-        graph = _traced_at(workload, inputs, mode, options)
-    corrected = None
-    if measured is not None:
-        from rooflinekit.study.transfer.evidence import Evidence
-        from rooflinekit.study.transfer.transferred import correcting
-
-        evidence = Evidence.of(measured)
-        (here,) = machines_of([device_of(measured_on or evidence.device or None)], burst=burst)
-        corrected = correcting(evidence, predict_graph(graph, here, host_of(host), execution_of(execution)))
-    return compare_machines(graph, machines, host_of(host), execution_of(execution), sort, corrected)
-
-
-def _comparable() -> list[Device]:
-    return [device for device in shipped_devices() if device.kind == "gpu" and not device.caution]
 
 
 def machines_of(gpus: Sequence[str | Path | Device], *, burst: bool = False) -> tuple[Machine, ...]:
@@ -301,7 +248,7 @@ def execution_of(execution: Execution | Backend) -> Execution:
     return execution if isinstance(execution, Execution) else Execution(backend=execution)
 
 
-def _traced_at(model: Callable[..., Any], inputs: Sequence[Any], mode: Mode, options: dict[str, Any]) -> Graph:
+def traced_at(model: Callable[..., Any], inputs: Sequence[Any], mode: Mode, options: dict[str, Any]) -> Graph:
     """The model traced at numbers: exact for these sizes, and faster than with open ones."""
     names = open_names((inputs, options))
     sizes = {name: options.pop(name) for name in tuple(options) if name in names}

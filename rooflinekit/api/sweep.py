@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
+from rooflinekit.api.measured import MeasuredStep, correction_in
 from rooflinekit.api.predict import trace
 from rooflinekit.api.sweep_places import Gpus, Places
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import open_names
@@ -121,6 +123,9 @@ def search(
     mode: Mode | None = None,
     zip: Together = None,
     prices: Mapping[str, float] | None = None,
+    measured: object = None,
+    measured_on: str | Path | Device | None = None,
+    measured_at: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Found:
     """The configuration that fits, meets what is asked of it, and gives the most samples a second, or is best else.
@@ -131,6 +136,9 @@ def search(
     require: bounds such as "time<0.1 s", "high<=200 ms" (the end of the 90 % interval), "throughput>=1000",
         "memory<16 GB", "price<=5000", "batch>=8".
     prices: dollars of one device, by any of its names, in the place of the launch price in its specification.
+    measured, measured_on, measured_at: a step that was timed on one GPU, on which all predictions then rest; see
+        `compare_gpus`. measured_at names the sizes that were measured, of those with several to choose from. The
+        correction is worked out at some sizes and interpolated between them.
     options: for each named size a number, list or range to choose from; with a model also the options of `trace`. The
         rest is as in `sweep`. Up to 200 000 predictions all are made (on clusters 2000); beyond, differential evolution
         chooses sizes.
@@ -141,15 +149,18 @@ def search(
     ...                require=["time<0.05"])  # doctest: +SKIP
     >>> found.best, found.table, str(found)  # doctest: +SKIP
     """
-    from rooflinekit.study.sweep.search import goal_of, named_prices, search_plan
+    from rooflinekit.study.sweep.goals import goal_of, named_prices
+    from rooflinekit.study.sweep.search import search_plan
 
     # What can be wrong is looked at before the slow part.
     places = Places(gpus, clusters, strategies, savers, split, host, execution)
     places.check()
     goal = goal_of(minimize, maximize)
     named = named_prices(prices or {}, places.devices)
+    step = MeasuredStep.of(measured, measured_on, measured_at)
     graphs, sizes = _open_graphs(workload, inputs, places.mode(mode), options, zip)
-    return search_plan(places.plan(graphs, sizes, together=zip), goal, require, named)
+    plan = places.plan(graphs, sizes, together=zip)
+    return search_plan(plan, goal, require, named, None if step is None else correction_in(plan, step))
 
 
 def _open_graphs(

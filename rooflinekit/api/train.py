@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rooflinekit.api.predict import in_base
 from rooflinekit.calibrate.fits import constants_for
 from rooflinekit.calibrate.link_fits import load_links
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_cluster, load_host, members_of
+from rooflinekit.model.clocks import limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.training.layout import Layout
@@ -34,18 +36,22 @@ def train(
     recipe: str | Recipe = "megatron",
     host: str | Path | Host | None = None,
     links: Path | None = None,
+    power_limit: str | float | None = None,
+    sm_clock: str | float | None = None,
 ) -> TrainingStep:
     """How long one training step of a decoder takes on a cluster, why, and what memory it needs.
 
     batch: sequences of all GPUs together; seq: tokens of each. gpus: how many, from the first; by default all. layout:
     how they share the work, see `Layout`. recipe: "megatron", "megatron-2023", "nemo", "mpt", "pytorch", or a `Recipe`.
+    power_limit, sm_clock: limits of every GPU below its board's own, as text ("250 W", "1.2 GHz") or in W and Hz.
 
     Raises what `load_cluster` raises, and InputError for sizes that do not divide.
 
     >>> found = train(Decoder.from_config("config.json"), cluster="dgx-h100", batch=64, seq=4096)  # doctest: +SKIP
     >>> found.total_s, found.mfu, found.memory.allocated  # doctest: +SKIP
     """
-    place = place_of(cluster, gpus, host, links)
+    limits = in_base(power_limit, "W"), in_base(sm_clock, "Hz")
+    place = place_of(cluster, gpus, host, links, limits)
     _check(batch, seq)
     return Planner(
         decoder=decoder, layout=layout or Layout(), recipe=recipe_of(recipe), batch=batch, seq=seq, place=place
@@ -80,17 +86,20 @@ def search_layouts(
 
 def place_of(
     cluster: str | Path | Cluster, gpus: int | None = None, host: str | Path | Host | None = None,
-    links: Path | None = None,
+    links: Path | None = None, limits: tuple[float | None, float | None] = (None, None),
 ) -> Place:  # fmt: skip
-    """A cluster of equal GPUs, ready. Raises InputError for unequal ones, and more than there are."""
+    """A cluster of equal GPUs, ready. limits: of each, in W and Hz. Raises InputError for unequal ones, more than there
+    are, and limits that the board cannot hold.
+    """
     found = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     if len(set(found.device_names)) > 1:
         raise InputError(f"{found.name}: expected equal devices; got {', '.join(sorted(set(found.device_names)))}")
     device = members_of(found)[0]
     own = found.host if host is None else host
+    machine = limited(Machine.of(device, constants_for(device)), power_w=limits[0], clock=limits[1])
     return Place.of(
-        found, Machine.of(device, constants_for(device)), own if isinstance(own, Host) else load_host(own),
-        load_links(links), found.size if gpus is None else gpus,
+        found, machine, own if isinstance(own, Host) else load_host(own), load_links(links),
+        found.size if gpus is None else gpus,
     )  # fmt: skip
 
 

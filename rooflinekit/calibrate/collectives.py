@@ -7,9 +7,11 @@ when this process ends, however it ends, their input closes and they end too.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,7 @@ import rooflinekit
 from rooflinekit.calibrate.microbench import UnsupportedError
 from rooflinekit.calibrate.plan import Case
 from rooflinekit.calibrate.samples import LEAST, enough
+from rooflinekit.errors import CampaignError
 
 _RANKS = 2  # of gloo, where the case does not say
 _SAMPLE_S = 2e-3
@@ -63,12 +66,19 @@ class Group:
         self.ended = False
         self.folder = tempfile.TemporaryDirectory(prefix="rooflinekit-", ignore_cleanup_errors=True)
         self.workers = [self._start(backend, rank) for rank in range(ranks)]
-        self._answer()  # that all have met
+        try:
+            self._answer()  # that all have met
+        except BaseException:  # an interrupt: nobody would know of them
+            for worker in self.workers:
+                worker.kill()
+            self.close()
+            raise
 
     def _start(self, backend: str, rank: int) -> subprocess.Popen[str]:
         here = str(Path(rooflinekit.__file__).parents[1])
         paths = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
-        command = [sys.executable, "-m", _WORKER, backend, str(rank), str(self.ranks), f"{self.folder.name}/store"]
+        store = f"{self.folder.name}/store"
+        command = [sys.executable, "-m", _WORKER, backend, str(rank), str(self.ranks), store, str(os.getpid())]
         with open(f"{self.folder.name}/{rank}.txt", "w", encoding="utf-8") as errors:
             return subprocess.Popen(
                 command,
@@ -104,14 +114,23 @@ class Group:
         first = self.workers[0].stdout
         assert first is not None
         line = first.readline()
-        if not line:
+        if not line.endswith("\n"):
             raise UnsupportedError(f"a process of the collective ended: {self._reason()}")
         found: dict[str, Any] = json.loads(line)
         return found
 
     def _reason(self) -> str:
-        """What a process has said last before it ended."""
+        """What a process has said last before it ended. Raises CampaignError where it was made to end."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.workers[0].wait(1)  # its pipe may close a little earlier
+        by = [-worker.returncode for worker in self.workers if (worker.poll() or 0) < 0]
         self.close(keep=True)
+        if by:
+            self.folder.cleanup()
+            raise CampaignError(
+                f"a process of a collective was ended by {signal.Signals(by[0]).name}; what was measured before is "
+                "kept, the same command goes on with this case, and --only leaves its op out"
+            )
         said = [Path(f"{self.folder.name}/{rank}.txt").read_text(encoding="utf-8") for rank in range(self.ranks)]
         lines = [line for text in said for line in text.strip().splitlines()[-1:]]
         self.folder.cleanup()

@@ -63,17 +63,20 @@ class _Cases:
         }  # fmt: skip
         self.read, self.write = read_and_written[p.direction]
         self.copied = {"forward": (image, result), "data": (result, image), "weight": (image, result)}[p.direction]
-        self.padded = np.maximum(1.0, VECTOR_BYTES / size / p.gathered)
         thin = {"forward": p.outer, "data": p.inner, "weight": np.minimum(p.outer, p.inner * p.taps)}[p.direction]
         self.depthwise = (p.groups > 1) & (thin == 1)
+        self.few = self._few()
+        filled = np.maximum(1.0, VECTOR_BYTES / size / p.gathered)
+        self.padded = np.where(self.few & (p.direction == "data"), p.scattered, filled)
 
     def of_cudnn(self) -> Iterator[tuple[tuple[Work, ...], np.ndarray | None]]:
         """The implicit product, with copies where there are any, and what else there is."""
-        p, few = self.problem, self._few()
+        p, few = self.problem, self.few
         wide = p.volume | (p.wide & self._on_engine())
         implicit = np.where(wide, VOLUME, IMPLICIT_WAYS[p.direction])
         pixel = p.pointwise & (p.direction == "forward")
-        few_way = np.where(p.volume | p.wide, FEW_WAY, IMPLICIT_WAYS[p.direction])
+        gathering = (p.direction == "forward") & (p.volume | p.wide)
+        few_way = np.where(gathering, FEW_WAY, IMPLICIT_WAYS[p.direction])
         way = np.select([self.depthwise, pixel, few], [self._direct_ways(), PLAIN, few_way], implicit)
         direct = self._work(p.product(), way, engine=~self.depthwise & ~few)
         if not self._on_engine():
@@ -129,9 +132,9 @@ class _Cases:
     def _few(self) -> np.ndarray:
         """Where the lanes gather channels one by one (`model.convolution.of_few_channels`)."""
         p = self.problem
-        if p.direction != "forward" or self.math not in (Math.FP32, Math.TF32):
+        if self.math not in (Math.FP32, Math.TF32):
             return np.zeros(len(self.rows), dtype=bool)
-        found: np.ndarray = (p.gathered < FEW) & ~p.pointwise & ~self.depthwise
+        found: np.ndarray = (p.gathered < FEW[p.direction]) & ~p.pointwise & ~self.depthwise
         return found
 
     def _on_engine(self) -> bool:

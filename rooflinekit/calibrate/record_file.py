@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -20,9 +19,10 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from rooflinekit.calibrate import ending
 from rooflinekit.calibrate.plan import Case
 from rooflinekit.errors import CampaignError, OutputError
-from rooflinekit.files import check_kind, read_bytes, write_text
+from rooflinekit.files import check_kind, hold, read_bytes, sync_folder, write_text
 
 _KIND = "rooflinekit campaign"
 _SCHEMA = 1
@@ -30,9 +30,7 @@ _START = f'{{"kind":"{_KIND}"'.encode()
 _CHECK = ',"check":"'
 _DIGITS = 16
 _MOST_BYTES = 96 * 2**20  # several times the plan `full`
-
-#: Held while a line is written: a process that ends itself from another thread waits for it.
-WRITING = threading.Lock()
+_MOST_HEAD = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +149,16 @@ class Recorder:
     check: str
     done: dict[tuple[str, int], Measurement]
     finished: bool
+    length: int = 0
 
     def append(self, measurement: Measurement) -> None:
-        """Adds a measurement; when this returns, it is on the disk. Raises OutputError where that is full."""
+        """Adds a measurement; when this returns, it is on the disk.
+
+        Raises OutputError where that is full, or the file was taken away or written by another program, and
+        KeyboardInterrupt where the process was told to end meanwhile.
+        """
+        if ending.TOLD.is_set():
+            raise KeyboardInterrupt
         self._write(_document(measurement))
         self.done[measurement.case.key, measurement.round] = measurement
 
@@ -166,24 +171,37 @@ class Recorder:
     def _write(self, document: Mapping[str, Any]) -> None:
         text, check = _line(document, self.check)
         line = text.encode()
-        with WRITING:
-            start = os.lseek(self.descriptor, 0, os.SEEK_END)
+        with ending.WRITING:
+            self._check_place()
             try:
                 while line:
                     line = line[os.write(self.descriptor, line) :]
                 os.fsync(self.descriptor)
             except OSError as error:
-                self._shorten(start)
-                raise OutputError(f"{self.file}: cannot be written: {error.strerror or error}") from error
+                self._shorten()
+                kept = "; what was measured is kept, the same command goes on" if self.done else ""
+                raise OutputError(f"{self.file}: cannot be written: {error.strerror or error}{kept}") from error
             except BaseException:  # an interrupt: half a line goes, a whole one stays
                 if line:
-                    self._shorten(start)
+                    self._shorten()
                 raise
-            self.check = check
+            self.check, self.length = check, self.length + len(text.encode())
 
-    def _shorten(self, length: int) -> None:
+    def _check_place(self) -> None:
+        """Raises OutputError where further lines would be lost: now, and not when all is measured."""
+        here = os.fstat(self.descriptor)
+        try:
+            there = os.path.samestat(here, self.file.stat())
+        except OSError:
+            there = False
+        if not there:
+            raise OutputError(f"{self.file}: was moved, removed or replaced meanwhile; put it back, or begin anew")
+        if here.st_size != self.length:
+            raise OutputError(f"{self.file}: was written by another program meanwhile; choose another --out")
+
+    def _shorten(self) -> None:
         with contextlib.suppress(OSError):
-            os.ftruncate(self.descriptor, length)
+            os.ftruncate(self.descriptor, self.length)
 
 
 def write_record(recorded: Recorded, file: Path, *, force: bool = False) -> None:
@@ -243,11 +261,9 @@ def recording(file: Path, head: Head, expected_bytes: int) -> Iterator[Recorder]
 
 def _lock(descriptor: int, file: Path) -> None:
     """Held until the process ends, however it ends."""
-    import fcntl
-
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+        hold(descriptor, wait=False)
+    except BlockingIOError as error:
         raise OutputError(
             f"{file}: another 'rooflinekit calibrate' is writing it; wait, or choose another --out"
         ) from error
@@ -255,17 +271,22 @@ def _lock(descriptor: int, file: Path) -> None:
 
 def _opened(file: Path, descriptor: int, head: Head) -> Recorder:
     fresh = Recorder(file=file, descriptor=descriptor, check="", done={}, finished=False)
-    # A run that was killed while it wrote the head has measured nothing: its first line is not whole.
-    content = file.read_bytes()
+    # A run that was killed while it wrote the head has measured nothing: its first line is not whole. A crash of the
+    # machine may leave zeros in its place.
+    content = os.pread(descriptor, _MOST_HEAD, 0).rstrip(b"\0")
     if b"\n" not in content and _START.startswith(content[: len(_START)]):
         os.ftruncate(descriptor, 0)
         fresh._write(_head_document(head))
+        sync_folder(file.parent)
         return fresh
-    recorded, length, check = _read(file)
+    try:
+        recorded, length, check = _read(file)
+    except CampaignError as error:
+        raise CampaignError(f"{error}; choose another --out to begin anew") from error
     _refuse_other(file, recorded.head, head)
     os.ftruncate(descriptor, length)
     done = {(one.case.key, one.round): one for one in recorded.measurements}
-    return Recorder(file=file, descriptor=descriptor, check=check, done=done, finished=recorded.finished)
+    return Recorder(file=file, descriptor=descriptor, check=check, done=done, finished=recorded.finished, length=length)
 
 
 def _refuse_other(file: Path, there: Head, here: Head) -> None:

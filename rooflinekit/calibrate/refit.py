@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_all_start_methods, get_context
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from scipy.stats import t as student
 
 from rooflinekit.calibrate.campaign import Campaign
 from rooflinekit.calibrate.constants import CONSTANTS
@@ -24,6 +25,7 @@ from rooflinekit.model.work import Floats
 
 _NINETY = 1.645  # standard deviations that hold 90 % of a normal distribution
 _LEAST_SHARED = 0.03  # two collections of one GPU's product times differ by 4 to 5 %
+_FEWEST_GPUS = 2
 _KNOWN_CASES = 20  # cases that what is known of a family from elsewhere is worth: a stated choice
 
 Errors = Mapping[tuple[str, str], Floats]  # (GPU, family) → ln(measured / predicted)
@@ -163,8 +165,18 @@ def _of_families(unseen: Errors) -> dict[str, Spread]:
     found = {}
     for name in families:
         own = [errors for (_, family), errors in unseen.items() if family == name]
-        found[name] = steadied(spread_of(own), sum(map(len, own)), spread_of(bases[plain(name)]))
+        found[name] = steadied(of_another_gpu(own), sum(map(len, own)), of_another_gpu(bases[plain(name)]))
     return found
+
+
+def of_another_gpu(parts: Sequence[Floats]) -> Spread:
+    """The spread on a GPU that is none of these, whose shared part they tell the less, the fewer they are.
+
+    The bias of n GPUs about nothing has n degrees of freedom; 90 % of another's lie within Student's quantile for n.
+    One GPU is taken as two, for the quantile of one has no mean.
+    """
+    found = spread_of(parts)
+    return replace(found, shared=found.shared * float(student.ppf(0.95, max(len(parts), _FEWEST_GPUS))) / _NINETY)
 
 
 def unmeasured(solution: Solution, unseen: Errors) -> Calibration:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,8 @@ class ProfiledOp:
     name: str  # as the profiler says it: "aten::addmm"
     depth: int
     seconds: float  # of the device, with those of the calls that it made
+    shapes: tuple[tuple[int, ...], ...] = ()  # of the tensors that it got, where they were recorded
+    format: str = ""  # of the first of them, as the profiler says it: "c10::Half"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,5 @@ def median_step(steps: Sequence[tuple[ProfiledOp, ...]]) -> tuple[ProfiledOp, ..
     last = steps[-1]
     alike = [step for step in steps if [(op.name, op.depth) for op in step] == [(op.name, op.depth) for op in last]]
     return tuple(
-        ProfiledOp(name=ops[0].name, depth=ops[0].depth, seconds=float(np.median([op.seconds for op in ops])))
-        for ops in zip(*alike, strict=True)
+        replace(ops[0], seconds=float(np.median([op.seconds for op in ops]))) for ops in zip(*alike, strict=True)
     )

@@ -12,6 +12,7 @@ from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import DraftOption, JsonOption, print_json
 from rooflinekit.cli.parse import seconds_of
 from rooflinekit.cli.stopping import stopped_in_time
+from rooflinekit.errors import OutputError
 from rooflinekit.files import check_kind
 from rooflinekit.present.text.progress import bar
 
@@ -49,9 +50,9 @@ def calibrate(
     if campaign:
         _fit_campaigns(campaign, spec, out, allow_draft=allow_draft, as_json=as_json)
         return
-    from rooflinekit.calibrate import record_file
+    from rooflinekit.calibrate import ending
 
-    with stopped_in_time(record_file.WRITING) as stop:
+    with stopped_in_time(ending.WRITING, ending.TOLD) as stop:
         from rooflinekit.api import calibrate as calibration_workflows
         from rooflinekit.calibrate import at_hand
         from rooflinekit.calibrate import plan as plans
@@ -77,7 +78,10 @@ def calibrate(
             result = calibration_workflows.calibrate(
                 chosen, found, timer, file, only=words, budget_s=seconds, progress=advance or (lambda *_: None)
             )
-        written = _write(result, found.name, file)
+        try:
+            written = _write(result, found.name, file)
+        except OutputError as error:
+            raise OutputError(f"{error}; what was measured is in {file}, the same command goes on") from error
         if as_json:
             if made is not None:
                 written["specification"] = [made]

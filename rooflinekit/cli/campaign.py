@@ -9,6 +9,7 @@ import typer
 
 from rooflinekit.cli import documents
 from rooflinekit.cli.guide import Command, Group
+from rooflinekit.cli.measured import RankOption
 from rooflinekit.cli.options import ForceOption, JsonOption, gpu_names, print_json
 from rooflinekit.present.text.progress import bar
 
@@ -73,12 +74,16 @@ def summarize(files: Files, as_json: JsonOption = False) -> None:
 
 @campaign_app.command(cls=Command, name="from-trace")
 def from_trace(
-    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="of export_chrome_trace; also .json.gz")],
+    traces: Annotated[
+        list[Path],
+        typer.Argument(metavar="TRACE...", help="of export_chrome_trace, or .json.gz; or a folder"),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="file for the rows, .csv")],
     gpu: Annotated[
         str | None,
         typer.Option(autocompletion=gpu_names, help="by default the device that the trace names"),
     ] = None,
+    rank: RankOption = None,
     licence: Annotated[str, typer.Option(help="of the measurements, for whoever gets the file")] = "own measurements",
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -93,10 +98,12 @@ def from_trace(
     from rooflinekit.files import check_free, write_text
     from rooflinekit.present.text import campaigns as campaign_text_of
     from rooflinekit.study.profile.drawn import draw_all
+    from rooflinekit.study.profile.ranks import trace_files
 
     check_free(out, force=force)
-    with bar(f"reading {len(traces)} traces", share=True) as advance:
-        found = draw_all(traces, gpu, licence, advance)
+    files = [file for trace in traces for file in trace_files(trace, rank)]
+    with bar(f"reading {len(files)} traces", share=True) as advance:
+        found = draw_all(files, gpu, licence, advance)
     write_text(campaign_text(found.campaign), out, force=force)
     if as_json:
         print_json("campaign-from-trace", documents.drawn(found, out))

@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from rooflinekit.cli.guide import Command
+from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, correction_by, measured_step
+from rooflinekit.cli.money import CostOption, HourOption, PricesOption, WattsOption, pricing_of, say_notes
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
-from rooflinekit.cli.transfer import MEASURED, MeasuredOnOption, read_evidence
+from rooflinekit.cli.parse import quantity_of
 from rooflinekit.cli.workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError
 
@@ -24,7 +26,9 @@ def register(app: typer.Typer) -> None:
 def compare(
     workload: Workload,
     target: TargetArgument,
-    sort: Annotated[str, typer.Option(help="time, per-dollar, per-watt, share-of-peak, price or energy")] = "time",
+    sort: Annotated[
+        str, typer.Option(help="time, per-dollar, per-watt, share-of-peak, price, energy or cost")
+    ] = "time",
     vendor: Annotated[str | None, typer.Option(help="without --gpu: only GPUs of this vendor")] = None,
     architecture: Annotated[
         str | None, typer.Option(help="without --gpu: only of this architecture or compute capability")
@@ -32,13 +36,19 @@ def compare(
     memory_min: Annotated[
         str | None, typer.Option(metavar="SIZE", help='without --gpu: only with so much memory, "40 GB"')
     ] = None,
-    measured: Annotated[str | None, typer.Option(metavar="TIME|FILE", help=MEASURED)] = None,
+    measured: MeasuredOption = None,
     measured_on: MeasuredOnOption = None,
+    measured_at: MeasuredAtOption = None,
+    price_per_hour: HourOption = None,
+    prices: PricesOption = None,
+    max_watts: WattsOption = None,
+    max_cost: CostOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """One workload on many GPUs, and why they stand in this order.
 
-    Time, throughput, memory, per dollar and watt. Without --gpu, on every shipped GPU. Prices are those at launch.
+    Time, throughput, memory, per dollar and watt. Without --gpu, on every shipped GPU. Prices are those at launch,
+    unless --price-per-hour or --prices name others.
     With --measured, a step that was timed on one GPU, all rest on it, as in `rooflinekit transfer`.
     Example: rooflinekit compare timm:resnet50 --input batch,3,224,224 --batch 32 --memory-min "40 GB"
     """
@@ -47,23 +57,27 @@ def compare(
         given = ", ".join(f"--{name.replace('_', '-')}" for name, value in filters.items() if value)
         raise InputError(f"{given}: these choose among all GPUs; leave them or --gpu out")
     from rooflinekit.hardware.catalog import list_rows
+    from rooflinekit.study.compare.bounds import Bounds
     from rooflinekit.study.compare.gpus import check_gpus, check_sort, compare_machines
+    from rooflinekit.study.compare.pricing import Pricing
 
     check_sort(sort)
+    priced = price_per_hour is not None or prices is not None
+    bounds = Bounds(
+        price=pricing_of(price_per_hour, prices) if priced else None, max_cost=max_cost,
+        max_watts=None if max_watts is None else quantity_of("--max-watts", max_watts, "W"),
+    )  # fmt: skip
+    bounds.check(sort)
     rows = list_rows(kind="gpu", vendor=vendor, architecture=architecture, memory_min=memory_min)
     gpus = workload.gpus or tuple(row.device.name for row in rows if not (row.device.draft or row.device.caution))
     machines, host, execution = replace(workload, gpus=gpus).setting()
     check_gpus(machines)
-    evidence, place = (None, "") if measured is None else read_evidence(measured, measured_on)
-    here = replace(workload, gpus=(place,)).setting()[0][0] if place else None
+    step = measured_step(workload, measured, measured_on, measured_at)
     (graph,) = workload.trace(target)
-    corrected = None
-    if evidence is not None and here is not None:
-        from rooflinekit.step.prediction import predict_graph
-        from rooflinekit.study.transfer.transferred import correcting
-
-        corrected = correcting(evidence, predict_graph(graph, here, host, execution))
-    comparison = compare_machines(graph, machines, host, execution, sort, corrected)
+    corrected = correction_by(step, workload, graph)
+    comparison = compare_machines(graph, machines, host, execution, sort, corrected, bounds)
+    if isinstance(bounds.price, Pricing):
+        say_notes(bounds.price, [p.machine.device for p in comparison.predictions])
     if as_json:
         print_json("compare", comparison.to_dict())
         return

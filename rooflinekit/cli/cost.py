@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import re
-import sys
-from datetime import date
-from pathlib import Path
+import functools
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rooflinekit.cli.guide import Command
-from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
+from rooflinekit.cli.money import (
+    CarbonOption,
+    CostOption,
+    HourOption,
+    KwhOption,
+    PricesOption,
+    PueOption,
+    PurchaseOption,
+    UtilizationOption,
+    WattsOption,
+    YearsOption,
+    pricing_of,
+    say_notes,
+)
+from rooflinekit.cli.options import CLUSTERS, JsonOption, TargetArgument, cluster_names, print_json
 from rooflinekit.cli.parse import quantity_of
-from rooflinekit.cli.workload import OPEN, Workload, describes_workload
+from rooflinekit.cli.workload import NO_GPU, OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
-    from rooflinekit.hardware.device import Device
-    from rooflinekit.study.compare.cost import Price
-
-_MONEY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Z]{3})\s*")
+    from rooflinekit.strategies.prediction import ParallelPrediction
 
 
 def register(app: typer.Typer) -> None:
@@ -28,70 +36,59 @@ def register(app: typer.Typer) -> None:
     app.command(cls=Command, context_settings=OPEN)(cost)
 
 
-@describes_workload
+@functools.partial(describes_workload, needs_gpu=False)
 def cost(
     workload: Workload,
     target: TargetArgument,
-    price_per_hour: Annotated[
-        str | None, typer.Option(metavar="MONEY", help="of one GPU, with its currency: '0.80 USD'")
-    ] = None,
-    prices: Annotated[
-        Path | None, typer.Option(metavar="FILE.yaml", help="prices by GPU, each with currency, day and source")
-    ] = None,
-    purchase_price: Annotated[str | None, typer.Option(metavar="MONEY", help="of one GPU that is bought")] = None,
-    years: Annotated[float, typer.Option(help="over which the purchase is spread")] = 4.0,
-    utilization: Annotated[float, typer.Option(help="share of these years in which it works")] = 1.0,
-    kwh_price: Annotated[str | None, typer.Option(metavar="MONEY", help="of electricity, such as '0.25 USD'")] = None,
-    pue: Annotated[float, typer.Option(help="what host, fans and cooling draw too, by what the GPU draws")] = 1.0,
+    price_per_hour: HourOption = None,
+    prices: PricesOption = None,
+    purchase_price: PurchaseOption = None,
+    years: YearsOption = 4.0,
+    utilization: UtilizationOption = 1.0,
+    kwh_price: KwhOption = None,
+    pue: PueOption = 1.0,
     samples: Annotated[float | None, typer.Option(help="of an epoch or a run, such as 1281167 or 3e9")] = None,
-    carbon: Annotated[float | None, typer.Option(metavar="KG", help="CO2 of a kWh, in kg")] = None,
-    max_watts: Annotated[str | None, typer.Option(metavar="WATTS", help="leave out GPUs that draw more")] = None,
-    max_cost: Annotated[
-        float | None, typer.Option(help="leave out GPUs on which the run, or a million samples, costs more")
+    carbon: CarbonOption = None,
+    max_watts: WattsOption = None,
+    max_cost: CostOption = None,
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|FILE.yaml",
+            autocompletion=cluster_names,
+            help=f"also a training step on such a cluster; {CLUSTERS}",
+        ),
     ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="of a cluster: how many, from the first")] = None,
+    strategy: Annotated[str, typer.Option(help="of a cluster, as of `rooflinekit parallel`")] = "ddp",
     as_json: JsonOption = False,
 ) -> None:
-    """What a step, a million samples or a run costs, cheapest GPU first.
+    """What a step, a million samples or a run costs, cheapest first.
 
+    On GPUs, and with --cluster and --mode training on clusters. No price is taken that is not named.
     Example: rooflinekit cost timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4 --gpu nvidia-t4
     --prices examples/prices.yaml --samples 1281167
     """
-    from rooflinekit.hardware.prices import price_of, read_prices
-    from rooflinekit.hardware.specs import load_device
-    from rooflinekit.study.compare.cost import Price, costs_of
+    from rooflinekit.hardware.specs import load_cluster, load_device, members_of
+    from rooflinekit.study.compare.cost import costs_of
 
-    listed = read_prices(prices) if prices is not None else ()
-    if price_per_hour is not None and prices is not None:
-        raise InputError("--price-per-hour, --prices: give one of the two")
-    said = {
-        name: money_of(option, text)
-        for name, option, text in (
-            ("hour", "--price-per-hour", price_per_hour),
-            ("purchase", "--purchase-price", purchase_price),
-            ("kwh", "--kwh-price", kwh_price),
-        )
-        if text is not None
-    }
-    if "hour" not in said and "purchase" not in said and not listed:
-        raise InputError("a price is missing: --price-per-hour '0.80 USD', --prices FILE.yaml or --purchase-price")
-    shared = {"years": years, "utilization": utilization, "pue": pue}
-
-    def price(device: Device) -> Price:
-        mine = dict(said)
-        if listed:
-            found = price_of(device, listed)
-            mine["hour"] = found.hour, found.currency
-            if note := found.note(date.today()):
-                print(f"rooflinekit: {note}", file=sys.stderr)
-        currencies = sorted({currency for _, currency in mine.values()})
-        if len(currencies) > 1:
-            raise InputError(f"prices: expected one currency; got {', '.join(currencies)}")
-        return Price(currency=currencies[0], **{name: value for name, (value, _) in mine.items()}, **shared)
-
-    each = [price(load_device(gpu, allow_draft=workload.allow_draft)) for gpu in workload.gpus]
+    if not workload.gpus and not cluster:
+        raise InputError(NO_GPU)
+    if cluster and workload.options["mode"] != "training":
+        raise InputError("--cluster: a step on several devices is one of training; add --mode training")
+    pricing = pricing_of(
+        price_per_hour, prices, purchase_price, kwh_price, years=years, utilization=utilization, pue=pue
+    )  # fmt: skip
+    devices = [load_device(gpu, allow_draft=workload.allow_draft) for gpu in workload.gpus]
+    clusters = [load_cluster(name) for name in cluster or ()]
+    members = [[*members_of(one)] for one in clusters]
+    each = [*map(pricing.of, devices), *map(pricing.of_all, members)]
+    say_notes(pricing, [*devices, *(device for those in members for device in those)])
     most_w = None if max_watts is None else quantity_of("--max-watts", max_watts, "W")
-    (predictions,) = workload.predict(target)
-    found = costs_of(predictions, each, samples=samples, carbon=carbon, max_watts=most_w, max_cost=max_cost)
+    steps = [] if not workload.gpus else workload.predict(target, sizes_open=bool(clusters))[0]
+    teams = [_together(workload, target, name, gpus, strategy)
+             for name in cluster or ()]  # fmt: skip
+    found = costs_of([*steps, *teams], each, samples=samples, carbon=carbon, max_watts=most_w, max_cost=max_cost)
     if as_json:
         print_json("cost", found.to_dict())
         return
@@ -100,13 +97,16 @@ def cost(
     print_costs(found)
 
 
-def money_of(option: str, text: str) -> tuple[float, str]:
-    """An amount and its currency. Raises InputError for one without.
+def _together(
+    workload: Workload, target: str, cluster: str, gpus: int | None, strategy: str
+) -> ParallelPrediction:  # fmt: skip
+    """The step on a cluster."""
+    from rooflinekit.api.parallel import parallel
+    from rooflinekit.step.execution import Execution
 
-    >>> money_of("--kwh-price", "0.25 USD")
-    (0.25, 'USD')
-    """
-    found = _MONEY.fullmatch(text)
-    if found is None:
-        raise InputError(f"{option} {text!r}: expected an amount and its currency, such as '0.80 USD'")
-    return float(found[1]), found[2]
+    (graph,) = workload.trace(target, sizes_open=True)
+    return parallel(
+        graph, cluster=cluster, gpus=gpus, strategy=strategy, host=workload.named_host,
+        execution=Execution(**workload.execution), power_limit=workload.limits.get("power_w"),
+        sm_clock=workload.limits.get("clock"),
+    )  # fmt: skip

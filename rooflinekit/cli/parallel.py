@@ -85,7 +85,8 @@ def parallel(
     prediction = parallel_workflows.parallel(
         graph, cluster=found, gpus=count, strategy=chosen, savers=savers, host=workload.named_host,
         split="proportional" if split == "proportional" else "even",
-        execution=Execution(**workload.execution),
+        execution=Execution(**workload.execution), power_limit=workload.limits.get("power_w"),
+        sm_clock=workload.limits.get("clock"),
     )  # fmt: skip
     if trace is not None:
         from rooflinekit.present.traces.chrome import save_trace

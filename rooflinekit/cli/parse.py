@@ -197,8 +197,10 @@ def seconds_of(text: str | None) -> float:
 _YES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 
 
-def variants_of(texts: list[str]) -> dict[str, list[Any]]:
+def variants_of(texts: Sequence[str], option: str = "--compare") -> dict[str, list[Any]]:
     """What `--compare` names: `execution=eager,compiled`, `autocast=none,fp16`, `channels-last=no,yes`, `batch=1,8`.
+
+    option: which it is, for messages.
 
     >>> variants_of(["autocast=none,fp16", "batch=1,8"])
     {'autocast': [None, 'fp16'], 'batch': [1, 8]}
@@ -209,20 +211,20 @@ def variants_of(texts: list[str]) -> dict[str, list[Any]]:
         name = name.strip().replace("-", "_")
         words = [word.strip() for word in values.split(",")]
         if not equals or not name or not all(words):
-            raise InputError(f"--compare {text!r}: expected NAME=VALUE,…, such as execution=eager,compiled")
+            raise InputError(f"{option} {text!r}: expected NAME=VALUE,…, such as execution=eager,compiled")
         if name in found:
-            raise InputError(f"--compare {name!r} is given twice; put its values into one, separated by commas")
-        found[name] = [_variant(name, word) for word in words]
+            raise InputError(f"{option} {name!r} is given twice; put its values into one, separated by commas")
+        found[name] = [_variant(name, word, option) for word in words]
     return found
 
 
-def _variant(name: str, word: str) -> Any:
+def _variant(name: str, word: str, option: str) -> Any:
     if name == "execution":
         return word
     if name == "autocast":
         return None if word == "none" else word
     if name == "channels_last":
         if word not in _YES:
-            raise InputError(f"--compare channels-last: expected yes or no; got {word!r}")
+            raise InputError(f"{option} channels-last: expected yes or no; got {word!r}")
         return _YES[word]
-    return _integer(f"--compare {name}", word)
+    return _integer(f"{option} {name}", word)

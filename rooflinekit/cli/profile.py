@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rooflinekit.cli.guide import Command
+from rooflinekit.cli.measured import RankOption
 from rooflinekit.cli.options import JsonOption, print_json
 from rooflinekit.cli.workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError
@@ -33,11 +34,15 @@ def register(app: typer.Typer) -> None:
 @functools.partial(describes_workload, needs_gpu=False, needs_input=False)
 def profile(
     workload: Workload,
-    trace: Annotated[Path, typer.Argument(metavar="TRACE.json", help="of export_chrome_trace; also .json.gz")],
+    trace: Annotated[
+        Path,
+        typer.Argument(metavar="TRACE.json", help="of export_chrome_trace; also .json.gz, or a folder of ranks"),
+    ],
     target: Annotated[str | None, typer.Argument(metavar="TARGET", help=_TARGET_HELP)] = None,
     mark: Annotated[
         str | None, typer.Option(help="the record_function that marks a step; by default ProfilerStep#, or the longest")
     ] = None,
+    rank: RankOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """What a trace of torch.profiler says, beside a prediction.
@@ -55,10 +60,10 @@ def profile(
     from rooflinekit.hardware.specs import load_device
 
     devices = [load_device(gpu, allow_draft=workload.allow_draft) for gpu in workload.gpus]  # before the slow part
-    from rooflinekit.study.profile.profile import Profile
+    from rooflinekit.study.profile.ranks import read_profile
 
     with bar(f"reading {trace.name}", share=True) as advance:
-        found = Profile.read(trace, mark=mark, progress=advance)
+        found = read_profile(trace, rank=rank, mark=mark, progress=advance)
     beside = None if target is None else found.beside(_predicted(workload, target, found))
     if as_json:
         shown: Mapping[str, object] = {"profile": found.to_dict()} if beside is None else beside.to_dict()

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from rooflinekit.cli.guide import Command
+from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, changes_of, measured_step
 from rooflinekit.cli.options import TargetArgument, progress_line
 from rooflinekit.cli.workload import OPEN, Workload, describes_workload
 
@@ -31,6 +32,9 @@ def report(
     advice: Annotated[
         bool, typer.Option("--advice/--no-advice", help="whether changes are tried; takes a while")
     ] = True,
+    measured: MeasuredOption = None,
+    measured_on: MeasuredOnOption = None,
+    measured_at: MeasuredAtOption = None,
 ) -> None:
     """One page for a design review, a file that needs no network.
 
@@ -45,8 +49,10 @@ def report(
     check_path(out)
     first, *others = workload.gpus
     devices = [load_device(gpu, allow_draft=workload.allow_draft) for gpu in others] or None
+    step = measured_step(workload, measured, measured_on, measured_at)
     found = replace(workload, gpus=(first,)).predict(*filter(None, (target, against)))
     predictions = [prediction for (prediction,) in found]
+    program = _python(workload, target, against, out, advice=advice, measured=(measured, measured_on, measured_at))
     with progress_line("comparing GPUs") as say:
         save_report(
             predictions[0],
@@ -54,14 +60,18 @@ def report(
             gpus=devices,
             against=predictions[1] if against is not None else None,
             advice=advice,
+            measured=step,
             command=shlex.join(["rooflinekit", *sys.argv[1:]]),
-            python=_python(workload, target, against, out, advice=advice),
+            python=program,
             progress=say,
         )
     print(f"report written to {out}")
 
 
-def _python(workload: Workload, target: str, against: str | None, out: Path, *, advice: bool) -> str:
+def _python(
+    workload: Workload, target: str, against: str | None, out: Path, *, advice: bool,
+    measured: tuple[str | None, str | None, list[str] | None],
+) -> str:  # fmt: skip
     from rooflinekit.cli.as_python import python_of, text
 
     first, *others = workload.gpus
@@ -74,6 +84,10 @@ def _python(workload: Workload, target: str, against: str | None, out: Path, *, 
         arguments.append("against=other")
     if not advice:
         arguments.append("advice=False")
+    what, on, at = measured
+    if what is not None:
+        arguments += [f"measured={text(what)}", f"measured_on={text(on)}"]
+        arguments += [f"measured_at={text(changes_of('--measured-at', at))}"] if at else []
     return python_of(
         workload, target, first, f"rk.save_report({', '.join(arguments)})",
         others=[against] if against is not None else [],

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rooflinekit.cli.guide import Command
+from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, measured_step
+from rooflinekit.cli.money import CostOption, HourOption, PricesOption, WattsOption, pricing_of, say_notes
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
+from rooflinekit.cli.parse import quantity_of
 from rooflinekit.cli.sweep import ClusterOption, GpusOption, StrategyOption, ZipOption, plan_of
 from rooflinekit.cli.workload import OPEN, Workload, describes_workload
 from rooflinekit.errors import InputError
@@ -44,24 +47,42 @@ def search(
     price: Annotated[
         list[str] | None, typer.Option(metavar="NAME=DOLLARS", help="of one device, for its launch price; repeatable")
     ] = None,
+    price_per_hour: HourOption = None,
+    prices: PricesOption = None,
+    max_watts: WattsOption = None,
+    max_cost: CostOption = None,
+    measured: MeasuredOption = None,
+    measured_on: MeasuredOnOption = None,
+    measured_at: MeasuredAtOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """The fastest, cheapest or smallest configuration that fits.
 
     It meets every requirement, and gives the most samples a second where nothing else is asked for. Sizes to choose
-    from are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution may be a list too.
+    from are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution may be a list too. --minimize cost takes what an
+    hour costs: --price-per-hour, --prices, or --price NAME=…
     Example: rooflinekit search timm:resnet50 --input batch,3,224,224 --batch 1:256 --gpu rtx-3090 --gpu rtx-4090
     --minimize dollars --require 'time<0.1 s'
     """
+    from rooflinekit.study.sweep.goals import goal_of, named_prices
     from rooflinekit.study.sweep.requirements import requirements_of
-    from rooflinekit.study.sweep.search import goal_of, named_prices, search_plan
+    from rooflinekit.study.sweep.search import search_plan
 
     # what can be wrong is looked at before the slow part
     goal = goal_of(minimize, maximize)
-    requirements_of(require or (), tuple(workload.lists))
-    prices = named_prices(dict(map(_price, price or ())), _devices(workload, cluster)) if price else {}
+    asked = [*(require or ()), *_bounds(max_watts, max_cost)]
+    requirements_of(asked, tuple(workload.lists))
+    known = named_prices(dict(map(_price, price or ())), _devices(workload, cluster)) if price else {}
+    if price_per_hour is not None or prices is not None:
+        known = _hourly(price_per_hour, prices, [*_devices(workload, cluster)], bool(price))
+    step = measured_step(workload, measured, measured_on, measured_at)
     plan = plan_of(workload, target, cluster, gpus, strategy, zip)
-    found = search_plan(plan, goal, require or (), prices)
+    correct = None
+    if step is not None:
+        from rooflinekit.api.measured import correction_in
+
+        correct = correction_in(plan, step)
+    found = search_plan(plan, goal, asked, known, correct)
     if as_json:
         print_json("search", found.to_dict())
         return
@@ -78,6 +99,23 @@ def _devices(workload: Workload, clusters: Sequence[str] | None) -> Iterator[Dev
         yield load_device(gpu, allow_draft=workload.allow_draft)
     for cluster in clusters or ():
         yield from members_of(load_cluster(cluster))
+
+
+def _hourly(hour: str | None, prices: str | None, devices: Sequence[Device], named: bool) -> dict[str, float]:
+    """What an hour of each device costs."""
+    if named:
+        raise InputError("--price: names prices one by one; leave --price-per-hour and --prices out")
+    pricing = pricing_of(hour, prices)
+    say_notes(pricing, devices)
+    return {device.name: pricing.of(device).hour or 0.0 for device in devices}
+
+
+def _bounds(max_watts: str | None, max_cost: float | None) -> Iterator[str]:
+    """The bounds as requirements: a million samples are what `cost` counts one of."""
+    if max_watts is not None:
+        yield f"power<={quantity_of('--max-watts', max_watts, 'W'):g} W"
+    if max_cost is not None:
+        yield f"cost<={max_cost / 1e6:g}"
 
 
 def _price(text: str) -> tuple[str, float]:

@@ -151,8 +151,8 @@ def serve(
     options = EngineOptions(
         host_work=host_work, policy=policy, step_tokens=step_tokens, chunks=chunks, reserve=reserve,
         sequences=sequences, memory_share=memory_share, graph_sizes=graph_sizes, sums=sums, draft=draft,
-        draft_tokens=draft_tokens, acceptance=acceptance, adapters=adapters, adapter_rank=adapter_rank, prefill_engines=prefill_engines,
-        decode_engines=decode_engines, prefill_tp=prefill_tp, link=link,
+        draft_tokens=draft_tokens, acceptance=acceptance, adapters=adapters, adapter_rank=adapter_rank,
+        prefill_engines=prefill_engines, decode_engines=decode_engines, prefill_tp=prefill_tp, link=link,
     )  # fmt: skip
     found = places(gpu or (), cluster or (), (tp, ep, dp), (weights, kv), options.engines())
     apart = options.disaggregation()

@@ -31,11 +31,11 @@ class Stop:
 
 
 @contextlib.contextmanager
-def stopped_in_time(finish: threading.Lock) -> Iterator[Stop]:
+def stopped_in_time(finish: threading.Lock, told: threading.Event) -> Iterator[Stop]:
     """SIGINT and SIGTERM raise KeyboardInterrupt in this block; where that is not heeded soon, the process ends.
 
     Python runs a handler between two of its own steps, and a large product is one step that takes minutes: a thread
-    waits for the signal beside it. finish: what has to be free before the process may end.
+    waits for the signal beside it. finish: what has to be free before the process may end. told: set by the signal.
 
     Both signals count where the process was started with SIGINT ignored too, as a script starts `command &`: what is
     sent by hand to a measurement of hours is meant. The process ends with status 130 after SIGINT, 143 after SIGTERM.
@@ -51,10 +51,17 @@ def stopped_in_time(finish: threading.Lock) -> Iterator[Stop]:
     def handle(number: int, frame: FrameType | None) -> None:
         if not got:  # a second one changes nothing: the first is heeded in time
             got.append(number)
+            told.set()
             raise KeyboardInterrupt
+
+    def lost(what: sys.UnraisableHookArgs) -> None:
+        if not (got and what.exc_type is KeyboardInterrupt):  # it came during a callback: the thread beside ends all
+            hook(what)
 
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
+    told.clear()
+    hook, sys.unraisablehook = sys.unraisablehook, lost
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(reader, over, stop, finish), daemon=True).start()
@@ -72,6 +79,7 @@ def stopped_in_time(finish: threading.Lock) -> Iterator[Stop]:
         if not got:
             over.set()
             signal.set_wakeup_fd(wakeup)
+            sys.unraisablehook = hook
             for number, handler in before.items():
                 signal.signal(number, handler)
             os.close(writer)

@@ -18,7 +18,7 @@ from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli.parse import integers
 from rooflinekit.cli.workload import OPEN, Workload, describes_workload
-from rooflinekit.errors import InputError
+from rooflinekit.errors import InputError, SweepError
 
 if TYPE_CHECKING:
     from rooflinekit.study.sweep.plan import Plan
@@ -104,6 +104,11 @@ def _told(out: Path | None) -> Iterator[None]:
             if out is not None:
                 print(f"\nfinished pieces of {out} are kept; the same command goes on", file=sys.stderr)
             raise
+        except MemoryError:
+            kept = "" if out is None or out.suffix == ".parquet" else f"finished pieces of {out} are kept; "
+            raise SweepError(
+                f"memory ran out: {kept}take fewer sizes, or --out NAME.parquet, which never holds all rows at once"
+            ) from None
 
 
 def _line(message: Warning | str, *_: Any, **__: Any) -> None:

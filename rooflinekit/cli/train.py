@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rooflinekit.cli.guide import Command
+from rooflinekit.cli.money import (
+    CarbonOption,
+    HourOption,
+    KwhOption,
+    PricesOption,
+    PueOption,
+    PurchaseOption,
+    UtilizationOption,
+    YearsOption,
+)
 from rooflinekit.cli.options import ClusterOption, JsonOption, print_json, progress_line
+from rooflinekit.cli.parse import quantity_of
+from rooflinekit.cli.train_money import Money
 
 
 def register(app: typer.Typer) -> None:
@@ -39,11 +52,27 @@ def train(
     ] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="with --search: also draw time over memory")] = None,
     host: Annotated[str | None, typer.Option(help="in the place of the cluster's")] = None,
+    power_limit: Annotated[
+        str | None, typer.Option(metavar="WATTS", help="of each GPU, below the board's own, such as '500 W'")
+    ] = None,
+    rack: Annotated[
+        str | None, typer.Option(metavar="WATTS", help="also what a rack of so many watts trains in a day, by limit")
+    ] = None,
+    price_per_hour: HourOption = None,
+    prices: PricesOption = None,
+    purchase_price: PurchaseOption = None,
+    years: YearsOption = 4.0,
+    utilization: UtilizationOption = 1.0,
+    kwh_price: KwhOption = None,
+    pue: PueOption = 1.0,
+    tokens: Annotated[float | None, typer.Option(help="of a whole run, such as 1e12, for its cost")] = None,
+    carbon: CarbonOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """A decoder's training step on many GPUs, or its best layout.
 
-    From the dimensions of a language model: time by cause, memory by account, MFU and HFU.
+    From the dimensions of a language model: time by cause, memory by account, MFU and HFU, joules; with a price what a
+    run of --tokens costs, with --rack what so many watts train in a day.
     Example: rooflinekit train examples/decoders/llama-3.1-8b.json --cluster dgx-h100 --batch 128 --tp 2
     """
     from rooflinekit.api import train as walks
@@ -56,6 +85,11 @@ def train(
     chosen = recipe_of(recipe).with_changes(recompute=recompute, fp8=fp8)
     if out is not None and not search:
         raise InputError("--out: draws what --search has found; add --search")
+    money = Money(
+        hour=price_per_hour, prices=prices, purchase=purchase_price, years=years, utilization=utilization,
+        kwh=kwh_price, pue=pue, tokens=tokens, carbon=carbon, rack=rack,
+    )  # fmt: skip
+    money.check(search=search)
     if search:
         with progress_line("looking at layouts") as say:
             found = walks.search_layouts(
@@ -75,10 +109,21 @@ def train(
         tensor=tp, sequence=tp > 1, context=cp, pipeline=pp, chunks=vp, expert=ep, micro_batch=micro_batch,
         sharding=sharding,
     )  # fmt: skip
-    step = walks.train(
-        decoder, cluster=cluster, batch=batch, seq=seq, gpus=gpus, layout=layout, recipe=chosen, host=host
+    at = functools.partial(
+        walks.train, decoder, cluster=cluster, batch=batch, seq=seq, gpus=gpus, layout=layout, recipe=chosen, host=host
     )  # fmt: skip
+    step = at(power_limit=None if power_limit is None else quantity_of("--power-limit", power_limit, "W"))
+    costs, limits = money.costs(step), money.limits(step, at)
     if as_json:
-        print_json("train", {"step": step.to_dict(), "search": None})
+        further = {} if costs is None else {"cost": costs.to_dict()}
+        if limits is not None:
+            further["power"] = {**limits.to_dict(), "rack": limits.rack(money.rack_w, pue).to_dict("records")}
+        print_json("train", {"step": step.to_dict(), "search": None, **further})
         return
+    from rooflinekit.present.text.power import print_costs, print_limits
+
     print(step)
+    if costs is not None:
+        print_costs(costs)
+    if limits is not None:
+        print_limits(limits, limits.rack(money.rack_w, pue))

@@ -1,4 +1,4 @@
-"""What GPUs cost by the hour, from files: each price with its currency, its day and its source."""
+"""What GPUs cost by the hour, from tables: each price with its currency, its day and its source."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rooflinekit.errors import InputError, SpecError
+from rooflinekit.errors import DeviceNotFoundError, InputError, SpecError, nearest
 from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.specs import shipped_files
 from rooflinekit.hardware.yaml_file import read_mapping
 
 SCHEMA_VERSION = 1
@@ -31,31 +32,71 @@ class HourPrice(BaseModel):
     source: Annotated[str, Field(min_length=1)]
 
     def note(self, today: date) -> str:
-        """What to say of an old price; "" for one that is not."""
+        """What to say of an old price, and of one of a day to come; "" for one that is neither."""
         age = (today - self.day).days
-        if age <= STALE_DAYS:
+        if 0 <= age <= STALE_DAYS:
             return ""
-        return f"{self.gpu}: the price of {self.hour:g} {self.currency} an hour is {age} days old ({self.source})"
+        what = f"{self.gpu}: the price of {self.hour:g} {self.currency} an hour"
+        when = f"is {age} days old" if age > 0 else f"is of a day to come, {self.day}"
+        return f"{what} {when} ({self.source})"
 
 
-class _File(BaseModel):
+class PriceTable(BaseModel):
+    """Prices by GPU. `example`: its numbers are nobody's offer."""
+
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     schema_version: Annotated[int, Field(alias="schema", ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
+    example: bool = False
     prices: Annotated[list[HourPrice], Field(min_length=1)]
+
+    def of(self, device: Device) -> HourPrice:
+        """The newest price of a device, by any of its names. Raises InputError where there is none."""
+        return price_of(device, self.prices)
+
+    def notes(self, device: Device, today: date) -> tuple[str, ...]:
+        """What has to be said where the table's price of a device is taken; nothing where it has none."""
+        try:
+            old = self.of(device).note(today)
+        except InputError:
+            return ()
+        example = ("prices are examples, nobody's offer: name a table of your own",) if self.example else ()
+        return (*example, *((old,) if old else ()))
+
+
+def price_tables() -> tuple[str, ...]:
+    """The names of all tables, sorted; each is the stem of a file in gpu_specs/prices/, here or in another package.
+
+    >>> price_tables()
+    ('example',)
+    """
+    return tuple(shipped_files("prices"))
+
+
+def load_prices(name_or_path: str | Path) -> PriceTable:
+    """The table of this name or file.
+
+    Raises DeviceNotFoundError for an unknown name, SpecError for one of another form: above all, a price without
+    currency or day.
+
+    >>> load_prices("example").example
+    True
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text:
+        return _table(read_mapping(Path(name_or_path), text), text)
+    known = shipped_files("prices")
+    if text not in known:
+        raise DeviceNotFoundError(
+            f"unknown prices {text!r}: expected a file such as prices.yaml, or one of {', '.join(known)}"
+            f"{nearest(text, known)}"
+        )
+    return _table(read_mapping(*known[text]), text)
 
 
 def read_prices(file: Path) -> tuple[HourPrice, ...]:
-    """The prices of a file. Raises SpecError for one of another form: above all, one without currency or day."""
-    try:
-        return tuple(_File.model_validate(read_mapping(file, str(file))).prices)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ": ".join(map(str, first["loc"]))
-        raise SpecError(
-            f"{file}: {where}: {first['msg']}; a price has gpu, hour (a number), currency (USD), day (2026-01-31) and "
-            "source"
-        ) from error
+    """The prices of a file. Raises what `load_prices` raises."""
+    return tuple(load_prices(file).prices)
 
 
 def price_of(device: Device, prices: Sequence[HourPrice]) -> HourPrice:
@@ -66,3 +107,15 @@ def price_of(device: Device, prices: Sequence[HourPrice]) -> HourPrice:
         known = sorted({price.gpu for price in prices})
         raise InputError(f"{device.name}: no price is given; there are prices of {', '.join(known)}")
     return max(found, key=lambda price: price.day)
+
+
+def _table(mapping: dict[str, object], label: str) -> PriceTable:
+    try:
+        return PriceTable.model_validate(mapping)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ": ".join(map(str, first["loc"]))
+        raise SpecError(
+            f"{label}: {where}: {first['msg']}; a price has gpu, hour (a number), currency (USD), day (2026-01-31) and "
+            "source"
+        ) from error

@@ -174,9 +174,14 @@ def read_unverified(name_or_path: str) -> Device | Host | Cluster:
     return names.resolve(name_or_path, devices(allow_draft=True))
 
 
+def shipped_files(kind: str) -> Mapping[str, tuple[Traversable, str]]:
+    """By name each file of a folder of gpu_specs/, such as "prices", and its label; other packages' too."""
+    return _listed(kind)
+
+
 @cache
 def _listed(kind: str) -> Mapping[str, tuple[Traversable, str]]:
-    """By name each file of a kind ("", "hosts", "clusters") and its label, those of other packages too.
+    """By name each file of a kind ("", "hosts", "clusters", "prices") and its label, those of other packages too.
 
     Raises SpecError where two have the same name, PluginError for a package that cannot be read.
     """

@@ -35,7 +35,7 @@ PIXELWISE = "pixel by pixel"  # MIOpen's where a pixel sees one pixel
 WIDE_WINDOW = "wide window"  # of a volume, or of more than 7 pixels along one side
 
 _UNROLLED = (1, 3, 5)  # square windows, of PyTorch's kernels and of cuDNN's with channels first
-_UNROLLED_LAST = 7  # of cuDNN's with channels last, up to which timm's benchmark sees no fall (ConvNeXt, ConvMixer)
+_UNROLLED_LAST = 7  # squares of cuDNN's with channels last: timm's benchmark sees no fall (ConvNeXt, ConvMixer)
 _WIDEST_GROUP = 32  # channels a group up to which cuDNN tiles gradients with channels last (timm's training rows)
 _TENSOR_CORES = frozenset({"fp16"})  # of Volta, the first
 
@@ -115,7 +115,7 @@ def depthwise_algorithm(
     plain: equal strides in all directions, no dilation. sums: the gradient of the weight.
     """
     if channels_last:
-        if max(window) > _UNROLLED_LAST:
+        if max(window) > _UNROLLED_LAST or len(set(window)) > 1:
             return CHANNEL_PRODUCTS
         return SHARED_WINDOWS if forward else ""
     if sums:
@@ -273,6 +273,8 @@ def _of_cudnn(plain: Kernel, p: Problem) -> Kernel:
     if plain.pointwise:
         return replace(plain, library=CUDNN)
     few = of_few_channels(p, plain.math)
+    if few and p.direction == "data":
+        return replace(plain, padded=float(p.scattered), engine=False, library=CUDNN)
     return replace(plain, algorithm=implicit_algorithm(p, few=few), engine=not few, library=CUDNN)
 
 
@@ -291,7 +293,7 @@ def _may_run(form: Form, kernel: Kernel) -> bool:
 
 def of_few_channels(p: Problem, math: Math) -> bool:
     """Whether the lanes gather channels one by one: kernels of matrix engines load 4 of 32 bits at once."""
-    return bool(p.gathered < FEW) and math in (Math.FP32, Math.TF32) and p.direction == "forward"
+    return bool(p.gathered < FEW[p.direction]) and math in (Math.FP32, Math.TF32)
 
 
 def implicit_algorithm(p: Problem, *, few: bool) -> str:

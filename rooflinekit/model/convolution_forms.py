@@ -44,7 +44,11 @@ _FFT_LEAST = 5  # window below which it is not taken (DeepBench: 5×5 and larger
 _REAL = 4  # real multiplications in a complex one
 
 VECTOR_BYTES = 16  # of channels, that kernels of a matrix engine load at once
-FEW = 4  # channels below which they are no vector that kernels of a matrix engine could load
+#: Channels below which they are no vector that kernels of a matrix engine could load, by direction. Gradients of an
+#: image, of which transposed convolutions are the common case, go through kernels of the lanes up to more: 3 and 8
+#: channels take the same time, as do strides of 1 and 2 (KernelBench's transposed convolutions).
+FEW: dict[Direction, int] = {"forward": 4, "data": 16, "weight": 0}
+_SCATTERED_CHANNELS = 8  # that such a kernel takes at once
 WIDE = 7  # window above which kernels have no unrolled form
 
 
@@ -107,6 +111,15 @@ class Problem:
     def by_image(self) -> Gemm:
         """A product for each image."""
         return self._product(1, self.images)
+
+    @property
+    def scattered(self) -> Number:
+        """By how much FLOP grow where a data gradient of few channels takes every tap at every pixel.
+
+        It does so whether the stride meets the tap or not.
+        """
+        channels = _at_least(self.outer, _SCATTERED_CHANNELS)
+        return _product(self.image) * channels / (self.pixels * self.outer)
 
     def _product(self, images: Number, batch: Number) -> Gemm:
         pixels, of_window = images * self.pixels, self.taps * self.inner
@@ -225,8 +238,8 @@ def _fourier(p: Problem, possible: Any) -> Form:
     tiles = (
         p.images
         * depth
-        * _ceil(rows, _at_least_one(_FFT_TILE + 1 - r))
-        * _ceil(columns, _at_least_one(_FFT_TILE + 1 - s))
+        * _ceil(rows, _at_least(_FFT_TILE + 1 - r, 1))
+        * _ceil(columns, _at_least(_FFT_TILE + 1 - s, 1))
     )
     k, n = _summed(p)
     batch = _FFT_TILE * (_FFT_TILE // 2 + 1)
@@ -270,8 +283,8 @@ def _ceil(size: Any, piece: Any) -> Any:
     return -(-size // piece)
 
 
-def _at_least_one(size: Any) -> Any:
-    return np.maximum(1, size) if isinstance(size, np.ndarray) else larger(1, size)
+def _at_least(size: Any, least: int) -> Any:
+    return np.maximum(least, size) if isinstance(size, np.ndarray) else larger(least, size)
 
 
 def _product(sizes: Sequence[Any]) -> Any:

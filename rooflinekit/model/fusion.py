@@ -2,7 +2,8 @@
 
 Ops become loop nests (lowering.py), those that are not stored are written into their readers (inlining.py), and what
 goes through the same elements runs as one kernel (grouping.py). Products, convolutions and attention stay with their
-libraries: in the default mode inductor fuses nothing into them. A fused kernel reads each value from outside once and
+libraries: in the default mode inductor fuses nothing into them. Attention that is written out is one of these
+(attention_patterns.py). A fused kernel reads each value from outside once and
 writes each of its values once that is read outside.
 
 Simplified: no recomputation of forward results in the backward phase (AOTAutograd's partitioner); a whole step,
@@ -22,6 +23,7 @@ from rooflinekit.ir.op import Op, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math, TensorSpec
+from rooflinekit.model.attention_patterns import with_fused_attention
 from rooflinekit.model.convolution import with_layout_copies
 from rooflinekit.model.grouping import Group, groups_of
 from rooflinekit.model.inlining import Dataflow, buffers_of
@@ -59,6 +61,7 @@ def compiled_issues(graph: Graph, engines: Collection[str] = (), device: Device 
     """
     if graph.dims:
         raise missing_size(graph.dims)
+    graph = with_fused_attention(graph)
     buffers, flow = buffers_of(graph)
     groups = groups_of(buffers, flow, reorders_loops=graph.like is None or graph.like.reorders_loops)
     making = _Making(graph, flow, groups, engines, device)
@@ -69,6 +72,8 @@ def assumptions_of(graph: Graph) -> Iterator[str]:
     """What is taken for granted of the compiled step, to be told to the user."""
     if converts_to_channels_last(graph):
         yield "compiled: inductor runs the convolutions with channels last"
+    if with_fused_attention(graph) is not graph:
+        yield "compiled: inductor calls fused attention where products and a softmax between them are written out"
     if any(op.kind in RECURRENT for op in graph.ops):
         yield "compiled: recurrent layers run as in eager mode, where torch.compile leaves them"
     if graph.mode == "training":

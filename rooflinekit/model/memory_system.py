@@ -25,6 +25,8 @@ from rooflinekit.model.work import Floats, Work
 _L1_HELD = 0.5
 _L1_FADING = 0.7
 
+_PER_LOAD = 4  # elements that a thread of a block loads at once
+
 # How wide the edge is between a working set that stays in the cache and one that does not, relative to what stays: it
 # is sharper where addresses are in one partition (L40S), wider where in two (H100).
 _EDGE = 0.15
@@ -121,7 +123,19 @@ def rows_s(work: Work, machine: Machine) -> Floats:
     """Seconds that the SMs spend on rows: on their elements, and on starting, joining and ending each row's threads."""
     value = machine.values
     once = value["row_cycles"] * (work.threads > WARP)  # a warp needs no other to find its row's sum
-    return np.ceil(work.rows / machine.sm_count) * (value["column_cycles"] * work.columns + once) / machine.clock
+    busy = np.ceil(work.rows / machine.sm_count) * (value["column_cycles"] * work.columns + once)
+    longer: Floats = np.maximum(busy, _waited_cycles(work, machine))
+    return longer / machine.clock
+
+
+def _waited_cycles(work: Work, machine: Machine) -> Floats:
+    """Cycles that a block alone waits for its row: it asks for its next elements when the last have come from DRAM."""
+    far = 1 - np.divide(cached_bytes(work, machine), work.read_bytes, out=np.ones(len(work)), where=work.read_bytes > 0)
+    loads = work.columns / (_PER_LOAD * work.threads) * (1 + (work.passes - 1) * _missed(work, machine))
+    waited: Floats = np.where(
+        (work.rows > 0) & (work.threads > WARP), loads * machine.values["load_cycles"] * np.maximum(far, 0.0), 0.0
+    )
+    return waited
 
 
 def accesses_s(work: Work, machine: Machine) -> Floats:

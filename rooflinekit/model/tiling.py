@@ -30,7 +30,7 @@ from rooflinekit.model.tile_rates import (
     possible,
     steps,
 )
-from rooflinekit.model.work import SCALED, Floats, Products
+from rooflinekit.model.work import BACKWARD, SCALED, Floats, Products
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SPLITS = np.array(SPLITS, dtype=float)
@@ -117,8 +117,8 @@ class _Tiled:
 
     def __init__(self, p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: Machine) -> None:
         self.count, self.traffic_s, self.engine, self.machine = p.m.size, traffic_s, engine, machine
-        if engine and library_of(machine.device) == CUDNN:  # what is filled up is computed all the same
-            p = replace(p, k=p.k * p.padded)
+        if library_of(machine.device) == CUDNN:  # what is filled up is computed all the same
+            p = replace(p, k=np.where(engine | (p.way == BACKWARD), p.k * p.padded, p.k))
         p, rates = _shortened(p), _shortened(rates)
         (a, b), kind = SIDES[engine], "matrix" if engine else "lanes"
         step_s, issue_s, pace = steps(p, rates, engine, machine)

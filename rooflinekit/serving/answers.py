@@ -53,3 +53,9 @@ class Played:
     running: float  # sequences, on average over the steps' time
     peak_cache: float  # most of the cache that was in use, as a share
     engines: int = 1  # whose times and steps these are, summed
+    kernels_j: float | None = None  # joules of one GPU's kernels, on average over all, where they are asked for
+
+    @property
+    def end_s(self) -> float:
+        """When the last token came."""
+        return max(answer.last_s for answer in self.answers)

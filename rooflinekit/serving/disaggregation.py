@@ -67,11 +67,12 @@ def play_apart(
     reading: Reading,
     going_on: GoingOn,
     cache_bytes: Callable[[int], float],
+    gpus: tuple[int, int] = (1, 1),
 ) -> Played:
     """The requests through both kinds of engines.
 
     A first token comes from the engine that read the prompt; the second waits for the cache's transfer, of
-    `cache_bytes` of the prompt's tokens, and for room where it goes.
+    `cache_bytes` of the prompt's tokens, and for room where it goes. gpus: of an engine of each kind.
     """
     answers = [Answered(request=request) for request in requests]
     plays: list[Played] = []
@@ -100,10 +101,16 @@ def play_apart(
         plays.append(played)
         for (_, i), answer in zip(own_passed, played.answers, strict=True):
             answers[i].last_s, answers[i].preempted = answer.last_s, answer.preempted
-    return _together(answers, plays, sum(played.busy_s for played in plays[: min(over.prefill, len(requests))]))
+    return _together(answers, plays, min(over.prefill, len(requests)), gpus, over)
 
 
-def _together(answers: list[Answered], plays: list[Played], reading_s: float) -> Played:
+def _together(
+    answers: list[Answered], plays: list[Played], prefills: int, gpus: tuple[int, int], over: Disaggregation
+) -> Played:
+    """Of all engines, the first of which read prompts."""
+    reading_s = sum(played.busy_s for played in plays[:prefills])
+    drawn = [gpus[i >= prefills] * played.kernels_j for i, played in enumerate(plays) if played.kernels_j is not None]
+    whole = over.prefill * gpus[0] + over.decode * gpus[1]
     gaps: dict[float, float] = {}
     for played in plays:
         for seconds, times in played.gaps:
@@ -121,4 +128,5 @@ def _together(answers: list[Answered], plays: list[Played], reading_s: float) ->
         running=sum(played.running for played in decoding) / len(decoding),
         peak_cache=max(played.peak_cache for played in plays),
         engines=len(plays),
+        kernels_j=sum(drawn) / whole if drawn else None,
     )

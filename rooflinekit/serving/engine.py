@@ -58,6 +58,7 @@ class Served:
     decoding: float  # sequences that run, on average over time
     prompts_at_once: float  # read in a step that reads any
     reading_s: float  # a step that reads prompts, on average
+    kernels_j: float | None = None  # joules of one GPU's kernels, where they are asked for
 
 
 def serve_stream(
@@ -70,16 +71,19 @@ def serve_stream(
     chunks: bool = False,
     ahead: bool = False,
     given: float = 1.0,
+    step_j: StepTime | None = None,
 ) -> Served:
     """Plays the stream through the engine.
 
     step_tokens: most tokens of one step; without `chunks`, a prompt above that is read in a step of its own. room:
     sequences that the cache holds, 1 or more; further ones wait. policy: "mixed" reads prompts beside sequences that
     go on (vLLM, TensorRT-LLM); with "prefill-first" (SGLang) these wait meanwhile. ahead: steps are scheduled while
-    the one before runs. given: tokens that a step gives each running sequence, on average.
+    the one before runs. given: tokens that a step gives each running sequence, on average. step_j: joules of a step's
+    kernels, to be added up.
     """
     play = _Play(stream=stream, room=room, given=given, coming=[[] for _ in range(2 if ahead else 1)])
     play.send(stream.clients)
+    joules = 0.0
     play.waiting.append(play.coming[-1].pop())  # the first request finds the engine idle, the others meet its prompt
     while play.busy_or_waiting():
         count = len(play.running)
@@ -92,9 +96,11 @@ def serve_stream(
         going_on = beside if prompts else count
         seconds = step_s(prompts, going_on, context)
         play.pass_by(steps, seconds, ended, bool(going_on))
+        if step_j is not None:
+            joules += steps * step_j(prompts, going_on, context)
         if prompts:
             play.readings, play.reading_s = play.readings + 1, play.reading_s + seconds
-    return play.result()
+    return play.result(None if step_j is None else joules)
 
 
 #: The step at which it ends, its number, that at which it began, when its first token came, and its length.
@@ -190,7 +196,7 @@ class _Play:
         steps = math.ceil((length - 1) / self.given - 1e-9)
         heapq.heappush(self.running, (self.steps + steps, number, self.steps, self.now, length))
 
-    def result(self) -> Served:
+    def result(self, joules: float | None) -> Served:
         requests = self.stream.clients * self.stream.rounds
         return Served(
             ttft_s=self.ttft_s / requests,
@@ -200,6 +206,7 @@ class _Play:
             decoding=self.busy / self.now,
             prompts_at_once=requests / self.readings,
             reading_s=self.reading_s / self.readings,
+            kernels_j=joules,
         )
 
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from rooflinekit.serving.answers import Played
 from rooflinekit.serving.batch_times import BatchTimes, Chunk
 from rooflinekit.serving.disaggregation import Disaggregation, play_apart
+from rooflinekit.serving.energy import joules_of
 from rooflinekit.serving.engine_steps import EngineSteps
 from rooflinekit.serving.memory import ServingMemory, serving_memory
 from rooflinekit.serving.replay import BatchTime, replay
 from rooflinekit.serving.settings import Engine
+from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.traffic import Request, Traffic
 
 
@@ -42,23 +44,26 @@ class EnginePool:
         )  # fmt: skip
 
     def play(
-        self, requests: Sequence[Request], factors: tuple[float, float] = (1.0, 1.0), hidden: bool | None = None
-    ) -> Played:
+        self, requests: Sequence[Request], factors: tuple[float, float] = (1.0, 1.0), hidden: bool | None = None,
+        joules: bool = False,
+    ) -> Played:  # fmt: skip
         """The requests, with steps so many times as long: those that read prompts, and the others. hidden: whether the
-        CPU's work is, in the place of what the engine's settings say.
+        CPU's work is, in the place of what the engine's settings say. joules: also those of the kernels.
         """
-        engine = self.engine
+        engine, of, reading = self.engine, self.steps.times.times, self.prefill_steps.times.times
+        prefill_j, decode_j = (_joules(engine, one) if joules else None for one in (reading, of))
         if self.apart is None:
             return replay(requests, self._step_s(self.steps, factors, hidden), engine, self.cache_tokens,
-                          groups=self.steps.times.times.dp)  # fmt: skip
+                          groups=of.dp, step_j=decode_j)  # fmt: skip
         prefill_s, decode_s = (self._step_s(steps, factors, hidden) for steps in (self.prefill_steps, self.steps))
         return play_apart(
             requests,
             self.apart,
-            lambda log: replay(log, prefill_s, engine, self.prefill_tokens, groups=self.prefill_steps.times.times.dp),
-            lambda log, firsts_s: replay(log, decode_s, engine, self.cache_tokens, groups=self.steps.times.times.dp,
-                                         firsts_s=firsts_s),
+            lambda log: replay(log, prefill_s, engine, self.prefill_tokens, groups=reading.dp, step_j=prefill_j),
+            lambda log, firsts_s: replay(log, decode_s, engine, self.cache_tokens, groups=of.dp, firsts_s=firsts_s,
+                                         step_j=decode_j),
             self.moved_bytes,
+            (reading.gpus, of.gpus),
         )  # fmt: skip
 
     def _step_s(self, steps: EngineSteps, factors: tuple[float, float], hidden: bool | None) -> BatchTime:
@@ -90,3 +95,8 @@ def _room(engine: Engine, times: BatchTimes, traffic: Traffic) -> tuple[ServingM
     # of sequences of average length: layers with a window hold no more than its part
     held = memory.cache_bytes * tokens / memory.sequence_bytes(steps.decoder, tokens, steps.kv, steps.tp)
     return memory, steps.dp * held
+
+
+def _joules(engine: Engine, times: StepTimes) -> BatchTime | None:
+    found = joules_of(engine, times)
+    return None if found is None else found.batch_gpu_s

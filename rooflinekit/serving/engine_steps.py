@@ -28,6 +28,12 @@ class EngineSteps:
 
     def stream_s(self, prompts: float, input: int, sequences: int, context: float) -> float:
         """Prompts of equal length, whole or in part, beside sequences that go on."""
+        dp = self.times.times.dp
+        gpu_s = self.stream_gpu_s(prompts, input, sequences, context)
+        return self._with_cpu(gpu_s, math.ceil(min(prompts, math.ceil(prompts / dp))), -(-sequences // dp))
+
+    def stream_gpu_s(self, prompts: float, input: int, sequences: int, context: float) -> float:
+        """The same without the CPU."""
         of = self.times.times
         prompts, sequences = min(prompts, math.ceil(prompts / of.dp)), -(-sequences // of.dp)
         gpu_s = of.mixed_s(prompts, input, sequences, context)
@@ -35,19 +41,25 @@ class EngineSteps:
             drafting = self.draft.times
             gpu_s += drafting.mixed_s(prompts, input, 0, 0.0) if prompts else 0.0
             gpu_s += self.engine.drafted * drafting.decode_s(sequences, context) if sequences else 0.0
-        return self._with_cpu(gpu_s, math.ceil(prompts), sequences)
+        return gpu_s
 
     def batch_s(
         self, chunks: Sequence[Chunk], sequences: int, context: float, factors: tuple[float, float] = (1.0, 1.0)
     ) -> float:
         """Prompts of any lengths beside sequences that go on. factors: on steps that read prompts, and on others."""
         dp = self.times.times.dp
+        gpu_s = self.batch_gpu_s(chunks, sequences, context) * factors[0 if chunks else 1]
+        return self._with_cpu(gpu_s, len(fullest(chunks, dp)), -(-sequences // dp))
+
+    def batch_gpu_s(self, chunks: Sequence[Chunk], sequences: int, context: float) -> float:
+        """The same without the CPU."""
+        dp = self.times.times.dp
         chunks, sequences = fullest(chunks, dp), -(-sequences // dp)
         gpu_s = self.times.step_s(chunks, sequences, context)
         if self.draft is not None:
             gpu_s += self.draft.step_s(chunks, 0, 0.0) if chunks else 0.0
             gpu_s += self.engine.drafted * self.draft.step_s((), sequences, context) if sequences else 0.0
-        return self._with_cpu(gpu_s * factors[0 if chunks else 1], len(chunks), sequences)
+        return gpu_s
 
     def _with_cpu(self, gpu_s: float, prompts: int, sequences: int) -> float:
         layers = self.times.times.decoder.layers

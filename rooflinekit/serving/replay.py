@@ -41,13 +41,14 @@ def replay(
     *,
     groups: int = 1,
     firsts_s: Many[float] | None = None,
+    step_j: BatchTime | None = None,
 ) -> Played:
     """Plays requests, in order of arrival, through the engine.
 
     step_s: as `BatchTimes.step_s`, with the CPU's part. cache_tokens: what the cache holds. groups: of GPUs with
     sequences of their own, that work in step. firsts_s: when each request had its first token, of another engine that
-    read its prompt (disaggregated serving); it comes with the cache of its prompt. Raises CapacityError for a request
-    that the empty cache does not hold.
+    read its prompt (disaggregated serving); it comes with the cache of its prompt. step_j: joules of a step's kernels,
+    to be added up. Raises CapacityError for a request that the empty cache does not hold.
     """
     for request in requests:
         if request.input + request.output > cache_tokens:
@@ -57,11 +58,12 @@ def replay(
                 "requests"
             )
     play = _Replay(
-        requests=requests, step_s=step_s, engine=engine, cache=cache_tokens, groups=groups, firsts_s=firsts_s
+        requests=requests, step_s=step_s, engine=engine, cache=cache_tokens, groups=groups, firsts_s=firsts_s,
+        step_j=step_j,
     )  # fmt: skip
     while play.next_arrival < len(requests) or play.waiting or play.part or play.running:
         play.step()
-    return play.tally.result(play.answers, cache_tokens)
+    return play.tally.result(play.answers, cache_tokens, step_j is not None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +74,7 @@ class _Replay:
     cache: float
     groups: int
     firsts_s: Many[float] | None
+    step_j: BatchTime | None
     now: float = 0.0
     begun_s: float = 0.0  # when the step before began: what an engine that schedules ahead has seen
     next_arrival: int = 0
@@ -100,6 +103,9 @@ class _Replay:
         alone = bool(read) and self.engine.policy == "prefill-first"
         going_on = 0 if alone else len(self.running)
         count, seconds = self.timed(read, going_on)
+        if self.step_j is not None:
+            tokens = self.context / max(going_on, 1) + self.engine.given * (count + 1) / 2
+            self.tally.joules += count * self.step_j([chunk for _, chunk in read], going_on, tokens)
         self.pass_by(count, seconds, going_on)
         for sequence, chunk in read:
             self.take(sequence, chunk.tokens)
@@ -284,7 +290,6 @@ class _Replay:
             # Without a decoding step since it began its last token is the one that its prompt gave: the last to join.
             sequence.answer.last_s = self.last_decode_s if grown else self.joined_s.pop()
             sequence.answer.preempted += 1
-        cached = sequence.answer.request.cached
+        sequence.read = cached = sequence.answer.request.cached
         sequence.to_read = sequence.answer.request.input + round(sequence.given) - cached
-        sequence.read = cached
         self.waiting.appendleft(sequence)

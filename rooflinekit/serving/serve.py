@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rooflinekit.errors import CapacityError, InputError
@@ -13,12 +14,14 @@ from rooflinekit.ir.sizes import shown, whole
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.batch_times import BatchTimes
 from rooflinekit.serving.decoder import Decoder
+from rooflinekit.serving.energy import Draws, joules_of, serving_energy
 from rooflinekit.serving.engine import Served, Stream, serve_stream
 from rooflinekit.serving.engine_steps import EngineSteps
 from rooflinekit.serving.memory import ServingMemory, serving_memory
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.sums import CollectiveTime
+from rooflinekit.step.energy_together import TeamEnergy
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.units import format_quantity
@@ -28,7 +31,7 @@ _MOST_CLIENTS, _MOST_TOKENS, _MOST_PARTS = 2**16, 2**24, 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Serving:
+class Serving(Draws):
     """What clients see of a decoder, and what limits it. Times are seconds, means over all requests.
 
     ttft_s: from a request to its first token, waiting for the step under way and for earlier prompts included.
@@ -53,6 +56,7 @@ class Serving:
     decode: Prediction  # at the middle of a generation: one GPU's part
     memory: ServingMemory
     price_usd: float | None = None  # of one GPU, in the place of its launch price
+    energy: TeamEnergy | None = None  # of all GPUs over the stream; None where no power is stated
 
     @property
     def gpu(self) -> str:
@@ -68,6 +72,11 @@ class Serving:
     def tpot_s(self) -> float:
         """Seconds between tokens; not a number where answers have one token."""
         return self.served.tpot_s if self.stream.output > 1 else math.nan
+
+    @property
+    def tokens_given(self) -> int:
+        """Of all answers."""
+        return self.served.tokens
 
     @property
     def tokens_per_s(self) -> float:
@@ -139,6 +148,7 @@ class Serving:
             "prefill_regime": self.prefill.regime, "decode_regime": self.decode.regime,
             "weight_bytes": m.weight_bytes, "kv_bytes_per_token": m.kv_bytes_per_token,
             "workspace_bytes": m.workspace_bytes, "cache_bytes": m.cache_bytes,
+            **self.energy_document(),
             "notes": list(dict.fromkeys((*self.prefill.notes, *self.decode.notes))),
         }  # fmt: skip
 
@@ -150,12 +160,7 @@ class Serving:
         money = "" if priced is None else f", {priced:.3g} for each dollar of {of}"
         waits = "" if self.running == s.clients else f"; {self.running} run at once, the others wait"
 
-        def t(seconds: float) -> str:
-            return format_quantity(seconds, "s")
-
-        def b(size: float) -> str:
-            return format_quantity(size, "byte", binary=True)
-
+        t, b = partial(format_quantity, unit="s"), partial(format_quantity, unit="byte", binary=True)
         further = "no further tokens: answers have one"
         if s.output > 1:
             further = f"each further token {t(self.tpot_s)} (90 %: {t(low)} to {t(high)})"
@@ -166,6 +171,7 @@ class Serving:
             f"{t(self.prefill_s)}, {self.prefill.regime}-bound",
             f"  {further}; a decode step {t(self.decode_s)}, {self.decode.regime}-bound",
             f"  {self.tokens_per_s:.4g} tokens/s, {self.tokens_per_s_per_gpu:.4g} a GPU{money}",
+            *(f"  {line}" for line in self.energy_lines()),
             f"  memory of a GPU: weights {b(self.memory.weight_bytes)}, cache {b(self.memory.cache_bytes)} at "
             f"{b(self.memory.kv_bytes_per_token)} a token: {self.largest_batch()} such requests at once",
         ])  # fmt: skip
@@ -228,9 +234,11 @@ def serve_on(
     def step_s(prompts: float, sequences: int, context: float) -> float:
         return steps.stream_s(prompts, stream.input, sequences, context)
 
+    joules = joules_of(engine, times)
     served = serve_stream(
         stream, step_s, step_tokens=dp * engine.step_tokens, room=room, policy=engine.policy, chunks=engine.chunks,
         ahead=engine.host == "overlapped", given=engine.given,
+        step_j=None if joules is None else lambda p, n, context: joules.stream_gpu_s(p, stream.input, n, context),
     )  # fmt: skip
     running = min(stream.clients, room)
     middle = stream.input + max(1, stream.output // 2)
@@ -253,6 +261,7 @@ def serve_on(
         decode=predict_graph(times.graph("decode").at(batch=-(-running // dp), context=middle), machine, host, graphs),
         memory=memory,
         price_usd=price_usd,
+        energy=serving_energy(times, served.kernels_j, served.total_s, times.gpus),
     )
 
 

@@ -13,12 +13,14 @@ from rooflinekit.serving.answers import Answered, Played
 from rooflinekit.serving.batch_times import BatchTimes
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.disaggregation import Disaggregation
+from rooflinekit.serving.energy import Draws, serving_energy
 from rooflinekit.serving.engine_pool import EnginePool
 from rooflinekit.serving.levels import ServiceLevel
 from rooflinekit.serving.memory import ServingMemory
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.traffic import Request, Traffic
+from rooflinekit.step.energy_together import TeamEnergy
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 
@@ -35,7 +37,7 @@ _BACKLOG = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ServedTraffic:
+class ServedTraffic(Draws):
     """Requests at a rate, served. Times are seconds; requests that warm the engine up or drain it are not counted.
 
     queue_s: from a request's arrival to the step that first reads of its prompt. ttft_s: to its first token, the queue
@@ -58,6 +60,7 @@ class ServedTraffic:
     prefill: Prediction  # of an average prompt
     apart: Disaggregation | None = None  # engines of their own for prompts and answers
     transfer_s: float = 0.0  # of the cache of an average prompt between them
+    energy: TeamEnergy | None = None  # of all GPUs until the last token; None where it was not asked for, or not stated
 
     @property
     def gpu(self) -> str:
@@ -109,9 +112,14 @@ class ServedTraffic:
         return sum(answer.request.output for answer in self.answers) / self.seconds
 
     @property
+    def tokens_given(self) -> int:
+        """Of all answers, those that are not counted among them."""
+        return sum(answer.request.output for answer in self.played.answers)
+
+    @property
     def busy(self) -> float:
         """Share of the time in which the engine works on any step."""
-        return self.played.busy_s / max(answer.last_s for answer in self.played.answers) / self.played.engines
+        return self.played.busy_s / self.played.end_s / self.played.engines
 
     @property
     def overloaded(self) -> bool:
@@ -153,7 +161,7 @@ class ServedTraffic:
             "busy": self.busy, "reading": self.played.reading_s / self.played.busy_s, "running": self.played.running,
             "preemptions": self.played.preemptions, "peak_cache": self.played.peak_cache,
             "weight_bytes": m.weight_bytes, "cache_bytes": m.cache_bytes,
-            "kv_bytes_per_token": m.kv_bytes_per_token,
+            "kv_bytes_per_token": m.kv_bytes_per_token, **self.energy_document(),
             "notes": list(dict.fromkeys((*self.prefill.notes, *self.decode.notes))),
         }  # fmt: skip
 
@@ -172,14 +180,15 @@ def serve_traffic_on(
     apart: Disaggregation | None = None,
     prefill_times: BatchTimes | None = None,
 ) -> ServedTraffic:
-    """Requests at a rate on one machine, or on as many as `times` are of. Without `intervals` in a third of the time.
+    """Requests at a rate on one machine, or on as many as `times` are of. Without `intervals` and joules in a third of
+    the time.
 
     apart: engines of their own for prompts, whose steps are `prefill_times` where they are of other GPUs. Raises
     CapacityError for a request that the memory does not hold.
     """
     steps, requests = times.times, traffic.draw()
     pool = EnginePool.of(engine, times, traffic, apart, prefill_times)
-    played = pool.play(requests)
+    played = pool.play(requests, joules=intervals)
     prefill, decode = _predictions(machine, host, traffic, steps, played)
     return ServedTraffic(
         decoder=steps.decoder, traffic=traffic, engine=engine, weights=steps.weights, kv=steps.kv, tp=steps.tp,
@@ -187,6 +196,7 @@ def serve_traffic_on(
         bounds=_bounds(pool, requests, traffic, prefill, decode) if intervals else _means(played, traffic),
         memory=pool.memory, decode=decode, prefill=prefill, apart=apart,
         transfer_s=pool.transfer_s(traffic.input),
+        energy=serving_energy(steps, played.kernels_j, played.end_s, gpus_of(steps.gpus, apart)),
     )  # fmt: skip
 
 

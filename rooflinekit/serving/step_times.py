@@ -6,9 +6,11 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
+from rooflinekit.model.clocks import under_limits
 from rooflinekit.model.convolution import formats_channels_last
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
@@ -150,18 +152,21 @@ class StepTimes:
         return with_layers(self.decoder, self.seconds_by_part(timings))
 
     def _timings(self, graph: Graph) -> tuple[Timing, ...]:
-        gap = self.machine.values["kernel_gap_graph"]
-        launched = self.machine.with_values({**self.machine.values, "kernel_gap": gap})
         issues = issues_of(graph, formats_channels_last(self.machine.device))
-        return tuple(time_kernels([kernel for issue in issues for kernel in issue.kernels], launched))
+        timings = time_kernels([kernel for issue in issues for kernel in issue.kernels], self.launched)
+        return under_limits(timings, self.launched)
+
+    @cached_property
+    def launched(self) -> Machine:
+        """The machine with the gap between kernels that a CUDA graph leaves."""
+        gap = self.machine.values["kernel_gap_graph"]
+        return self.machine.with_values({**self.machine.values, "kernel_gap": gap})
 
     def seconds_by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
         """Seconds of each layer by its name, and of the rest under ""."""
         found: dict[str, float] = defaultdict(float)
         for timing in timings:
-            first, _, rest = timing.kernel.module.partition(".")
-            part = f"{first}.{rest.partition('.')[0]}" if first == "layers" else ""
-            found[part] += self.step_part_s(timing)
+            found[part_of(timing)] += self.step_part_s(timing)
         return found
 
     def step_part_s(self, timing: Timing) -> float:
@@ -174,6 +179,12 @@ class StepTimes:
             own = self.own_sums
             self._sums[key] = one_shot_s(*key, self.collective_s) if own else self.collective_s(*key)
         return self._sums[key]
+
+
+def part_of(timing: Timing) -> str:
+    """The layer that a kernel belongs to; "" for none."""
+    first, _, rest = timing.kernel.module.partition(".")
+    return f"{first}.{rest.partition('.')[0]}" if first == "layers" else ""
 
 
 def _kinds(decoder: Decoder) -> tuple[int, int, int]:

@@ -19,6 +19,7 @@ class Tally:
     steps: int = 0
     preemptions: int = 0
     peak: float = 0.0  # tokens of the cache
+    joules: float = 0.0
 
     def count_gap(self, seconds: float, times: float) -> None:
         """So many pairs of tokens of one sequence came so far apart."""
@@ -31,7 +32,7 @@ class Tally:
         self.steps += count
         self.running_s += running * count * seconds
 
-    def result(self, answers: Sequence[Answered], cache_tokens: float) -> Played:
+    def result(self, answers: Sequence[Answered], cache_tokens: float, joules: bool) -> Played:
         """All of it."""
         return Played(
             answers=tuple(answers),
@@ -42,4 +43,5 @@ class Tally:
             preemptions=self.preemptions,
             running=self.running_s / self.busy_s if self.busy_s else 0.0,
             peak_cache=self.peak / cache_tokens,
+            kernels_j=self.joules if joules else None,
         )

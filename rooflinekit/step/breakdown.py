@@ -17,11 +17,13 @@ KERNEL_TERMS = ("ideal", "underuse", "memory", "launch", "overhead")
 
 
 def grouped(
-    spans: Sequence[Span], total_s: float, name: str, key: Callable[[Timing], str], joules: Sequence[float] = ()
-) -> pd.DataFrame:
+    spans: Sequence[Span], total_s: float, name: str, key: Callable[[Timing], str], joules: Sequence[float] = (),
+    idle_w: float = 0.0,
+) -> pd.DataFrame:  # fmt: skip
     """One row a group of kernels, the longest first; `total_s` includes the GPU's waits before them.
 
-    joules: of each kernel and the wait before it, for a column `energy_j`.
+    joules: of each kernel and the wait before it, in which `idle_w` is drawn, for the columns energy_j, power_w (mean,
+    waits included) and peak_w (of the kernel that draws most while it runs).
 
     What belongs to no kernel stands in none: copies of inputs before the first, synchronization after the last.
     """
@@ -31,7 +33,10 @@ def grouped(
     for i, span in enumerate(spans):
         timing = span.timing
         row = rows[key(timing)]
-        row["energy_j"] += joules[i] if joules else 0.0
+        if joules:
+            row["energy_j"] += joules[i]
+            own_w = (joules[i] - idle_w * span.waited_s) / timing.total_s if timing.total_s else idle_w
+            row["peak_w"] = max(row["peak_w"], own_w)
         row["kernels"] += 1
         row["total_s"] += timing.total_s + span.waited_s
         row["gpu_s"] += timing.total_s
@@ -41,8 +46,11 @@ def grouped(
         row["flop"] += float(timing.kernel.cost.flop)
         row["bytes"] += float(timing.kernel.cost.bytes)
     columns = ["kernels", "total_s", "gpu_s", *(f"{term}_s" for term in KERNEL_TERMS), "flop", "bytes"]
-    columns += ["energy_j"] if joules else []
+    columns += ["energy_j", "peak_w"] if joules else []
     table = pd.DataFrame.from_dict(rows, orient="index", columns=columns).astype({"kernels": int})
     table.insert(1, "share", table["total_s"] / total_s if total_s else 0.0)
+    if joules:
+        table["power_w"] = (table["energy_j"] / table["total_s"]).where(table["total_s"] > 0, idle_w)
+        table["peak_w"] = table.pop("peak_w")  # behind the mean
     table.index.name = name
     return table.sort_values("total_s", ascending=False, kind="stable")

@@ -14,6 +14,8 @@ import numpy as np
 from rooflinekit.model.clocks import clocks
 from rooflinekit.model.energy import PARTS, Load, PowerLaw, drawn_j
 from rooflinekit.model.machine import Machine
+from rooflinekit.model.roofline import Timing
+from rooflinekit.model.work import Floats
 from rooflinekit.step.timeline import Span
 from rooflinekit.units import format_quantity
 
@@ -22,15 +24,13 @@ _SAMPLED_S = 0.02  # over which boards average what they report: a shorter kerne
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepEnergy:
-    """Joules and watts of one GPU over one step; without host, fans and supply."""
+class Drawn:
+    """Joules and watts of one GPU, or of several, over some time; without host, fans and supply."""
 
     total_s: float
     idle_w: float
-    parts_j: Mapping[str, float]  # idle, clocks, cache, dram, arithmetic; they add up
-    spans_j: tuple[float, ...]  # of each kernel, with the wait before it
-    peak_w: float  # highest mean over 20 ms
-    board_w: float  # its limit
+    parts_j: Mapping[str, float]  # they add up: idle, and what kernels draw beside it
+    board_w: float  # the limit of the board, or of all of them
     spread: float  # standard deviation of ln(watts)
 
     @property
@@ -72,8 +72,20 @@ class StepEnergy:
         low_w, high_w = self.power_interval()
         return {
             "joules": self.joules, "low_j": low_j, "high_j": high_j, "mean_w": self.mean_w, "low_w": low_w,
-            "high_w": high_w, "peak_w": self.peak_w, "idle_w": self.idle_w, "parts_j": dict(self.parts_j),
+            "high_w": high_w, "idle_w": self.idle_w, "parts_j": dict(self.parts_j),
         }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnergy(Drawn):
+    """Joules and watts of one GPU over one step: idle, clocks, cache, dram, arithmetic."""
+
+    spans_j: tuple[float, ...]  # of each kernel, with the wait before it
+    peak_w: float  # highest mean over 20 ms
+
+    def to_dict(self, time_interval: tuple[float, float]) -> dict[str, Any]:
+        """As that of `Drawn`, with the peak."""
+        return {**Drawn.to_dict(self, time_interval), "peak_w": self.peak_w}
 
 
 def _deviations(level: float) -> float:
@@ -88,10 +100,7 @@ def energy_of(spans: Sequence[Span], total_s: float, machine: Machine) -> StepEn
     if law is None or constants is None:
         return None
     timings = [span.timing for span in spans]
-    load = Load.of(timings, machine)
-    own, clock = clocks(law, load, machine)
-    limit_w = law.board_w if machine.power_limit is None else machine.power_limit
-    parts = drawn_j(law, load.at(clock / own) if machine.is_limited else load, clock, limit_w)
+    parts = kernels_j_of(timings, machine, law)
     kernels_j = sum((parts[name] for name in PARTS), np.zeros(len(spans)))
     seconds = np.array([timing.total_s for timing in timings])
     waited_s = np.array([span.waited_s for span in spans])
@@ -105,6 +114,16 @@ def energy_of(spans: Sequence[Span], total_s: float, machine: Machine) -> StepEn
         board_w=law.board_w,
         spread=constants.spread,
     )
+
+
+def kernels_j_of(timings: Sequence[Timing], machine: Machine, law: PowerLaw) -> dict[str, Floats]:
+    """What each kernel draws by part, beside the idling board, under the machine's limits: [kernels] of joules."""
+    if not timings:
+        return {name: np.zeros(0) for name in PARTS}
+    load = Load.of(timings, machine)
+    own, clock = clocks(law, load, machine)
+    limit_w = law.board_w if machine.power_limit is None else machine.power_limit
+    return drawn_j(law, load.at(clock / own) if machine.is_limited else load, clock, limit_w)
 
 
 def _peak_w(joules: Any, seconds: Any, idle_w: float) -> float:

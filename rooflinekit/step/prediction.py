@@ -272,8 +272,8 @@ class Prediction:
         return self._grouped("kernel", lambda timing: timing.kernel.name)
 
     def _grouped(self, name: str, key: Callable[[Timing], str]) -> pd.DataFrame:
-        joules = () if self.energy is None else self.energy.spans_j
-        return grouped(self.spans, self.total_s, name, key, joules)
+        joules, idle_w = ((), 0.0) if self.energy is None else (self.energy.spans_j, self.energy.idle_w)
+        return grouped(self.spans, self.total_s, name, key, joules, idle_w)
 
     def compare(self, **variants: Any) -> pd.DataFrame:
         """The same step in other ways: a row each, with its speed-up and what it removes.

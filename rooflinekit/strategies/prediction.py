@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.step.energy_together import Member, TeamEnergy, energy_together
 from rooflinekit.step.memory import MemoryUse
 from rooflinekit.step.prediction import TERMS as OWN_TERMS
 from rooflinekit.step.prediction import Prediction
@@ -31,6 +32,7 @@ class Share:
     run: DeviceRun
     terms: Mapping[str, float]  # seconds; they add up to `total_s`
     memory: MemoryUse
+    kernels_j: Mapping[str, float] | None = None  # joules by part, beside idling; None where no power is stated
 
     @property
     def total_s(self) -> float:
@@ -126,6 +128,26 @@ class ParallelPrediction:
     def hidden_s(self) -> float:
         """Communication beside its computation."""
         return self.communication_s - self.exposed_s
+
+    @cached_property
+    def energy(self) -> TeamEnergy | None:
+        """Joules and watts of all devices, their waits included; None where one's specification states no power."""
+        members = [
+            Member(count=len(share.numbers), machine=share.prediction.machine, kernels_j=share.kernels_j)
+            for share in self.shares
+            if share.kernels_j is not None
+        ]
+        return energy_together(members, self.total_s) if len(members) == len(self.shares) else None
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of the step on all devices; None where `energy` is."""
+        return None if self.energy is None else self.energy.joules
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean watts of all devices together; None where `energy` is."""
+        return None if self.energy is None else self.energy.mean_w
 
     @property
     def throughput(self) -> float:

@@ -32,6 +32,7 @@ def document(p: ParallelPrediction) -> dict[str, Any]:
         "hidden_s": p.hidden_s,
         "collectives_s": dict(p.message_terms),
         "throughput": p.throughput,
+        "energy": None if p.energy is None else p.energy.to_dict((low, high)),
         "one_gpu_s": p.one_gpu.total_s,
         "speedup": p.speedup,
         "efficiency": p.efficiency,
@@ -74,7 +75,9 @@ def lines(p: ParallelPrediction) -> list[str]:
         f"why: {reason(p)}",
         f"savers: {p.savers}; MFU {p.mfu:.1%} = matrix FLOP / (time · devices · peak), HFU {p.hfu:.1%}",
     ]
-    return found + [_device(share) for share in p.shares] + [f"note: {note}" for note in p.notes]
+    drawn = [] if p.energy is None else [p.energy.line((low, high))]
+    devices = [_device(share) for share in p.shares]
+    return found + devices + drawn + [f"note: {note}" for note in p.notes]
 
 
 _WAITS = ("communication", "straggling", "bubble", "overhead", "input", "contention", "offload")
@@ -83,7 +86,7 @@ _WAITS = ("communication", "straggling", "bubble", "overhead", "input", "content
 def reason(p: ParallelPrediction) -> str:
     """What the slowest device spends its step on, and where most of the rest goes."""
     terms = p.terms()
-    computing = sum(terms[name] for name in ("ideal", "underuse", "memory", "launch"))
+    computing = sum(terms.get(name, 0.0) for name in ("ideal", "underuse", "memory", "launch", "correction"))
     lost = max(_WAITS, key=lambda name: terms[name])
     text = f"{computing / p.total_s:.0%} of the step is kernels"
     if terms[lost] <= 0.01 * p.total_s:

@@ -19,6 +19,7 @@ from rooflinekit.ir.sizes import shown, whole
 from rooflinekit.model.collectives import LinkConstants
 from rooflinekit.model.links import route_of
 from rooflinekit.model.machine import Machine
+from rooflinekit.step.energy_together import drawn_by
 from rooflinekit.step.execution import Backend, Execution
 from rooflinekit.step.feed import copy_rate, feed_of
 from rooflinekit.step.prediction import Prediction, predict_graph
@@ -110,4 +111,7 @@ def share_of(numbers: tuple[int, ...], batch: int, p: Prediction, run: DeviceRun
         }  # fmt: skip
         supply_s = feed_of(p.graph, p.machine.device, p.host, p.execution).supply_s
         terms["input"] += max(0.0, supply_s - sum(terms.values()))
-    return Share(numbers=numbers, batch=batch, prediction=p, run=run, terms=MappingProxyType(terms), memory=p.memory)
+    return Share(
+        numbers=numbers, batch=batch, prediction=p, run=run, terms=MappingProxyType(terms), memory=p.memory,
+        kernels_j=drawn_by((span.timing for span in run.spans), p.machine),
+    )  # fmt: skip

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.collectives import CollectiveTiming
+from rooflinekit.step.energy_together import drawn_by
 from rooflinekit.step.memory import USABLE_SHARE, MemoryUse
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.pipeline import Hop, Slot, Task, pieces_under_way, run_pipeline
@@ -136,6 +137,7 @@ def _share(
     return Share(
         numbers=numbers, prediction=p, run=replace(run, spans=(), cpu=(), slots=named), terms=MappingProxyType(terms),
         batch=plan.pieces * own[0].piece.sizes[BATCH], memory=_memory(own, slots, plan.pieces),
+        kernels_j=drawn_by((span.timing for span in run.spans), p.machine),
     )  # fmt: skip
 
 

@@ -16,9 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
-from rooflinekit.tracing.assumed import Assumed, note_decided
+from rooflinekit.tracing.assumed import Assumed
 from rooflinekit.tracing.calls import ModuleCalls, Progress
 from rooflinekit.tracing.control import CONTROL
+from rooflinekit.tracing.decided import note_decided
 from rooflinekit.tracing.flexible import masked_pairs
 from rooflinekit.tracing.memory import OpMemory, fake_like
 from rooflinekit.tracing.shares import note

@@ -10,10 +10,12 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import Role
+from rooflinekit.model.clocks import under_limits
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing, time_kernels
 from rooflinekit.step.issuing import issue_cost_s
+from rooflinekit.training.energy import drawn_by_part
 from rooflinekit.training.graph import graph_of
 from rooflinekit.training.recipe import Recipe
 from rooflinekit.training.sizes import Part
@@ -60,6 +62,7 @@ class Pieces:
     matrix_flop: float  # of one layer forward and backward, as executed
     terms: Mapping[str, float]  # of a layer's time, by cause, forward and backward together: for the explanation
     deviation: float  # standard deviation of the logarithm of a layer's time
+    drawn_j: Mapping[str, Mapping[str, float]] | None  # joules of the parts' kernels, see `training.energy`
     tied: bool = False
 
     def part(self, name: str, phase: Phase) -> Piece:
@@ -87,7 +90,8 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     """The pieces of a decoder's part on a machine, from a graph of two layers."""
     graph = graph_of(part, recipe, optimizer=False)
     issues = issues_of(graph)
-    timings = iter(time_kernels([kernel for issue in issues for kernel in issue.kernels], machine))
+    timed = under_limits(time_kernels([kernel for issue in issues for kernel in issue.kernels], machine), machine)
+    timings = iter(timed)
     found: dict[tuple[str, Phase], Piece] = defaultdict(Piece)
     layer: list[Timing] = []
     for issue in issues:
@@ -115,6 +119,7 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
         parts=parts, weights=weights, expert_weights=experts, saved_bytes=saved, again_bytes=again,
         matrix_flop=sum(float(t.kernel.cost.matrix_flop) for t in layer) / _LAYERS, terms=terms,
         deviation=deviation_of(layer, machine), tied=part.decoder.tied,
+        drawn_j=drawn_by_part(timed, machine, _part_of, {"layer": _LAYERS}),
     )  # fmt: skip
 
 

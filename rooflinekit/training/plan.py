@@ -14,6 +14,7 @@ from rooflinekit.ir.op import Phase
 from rooflinekit.model.collectives import LinkConstants
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
+from rooflinekit.training.energy import training_energy
 from rooflinekit.training.groups import Groups
 from rooflinekit.training.layout import Layout
 from rooflinekit.training.memory import Accounts, Held, accounts_of
@@ -22,7 +23,7 @@ from rooflinekit.training.recipe import Recipe
 from rooflinekit.training.schedule import Pipelined, Stage, gathered, least_s, pipelined
 from rooflinekit.training.sizes import Part
 from rooflinekit.training.step import TrainingStep
-from rooflinekit.training.updates import update_s
+from rooflinekit.training.updates import update_j, update_s
 from rooflinekit.training.waits import Waits
 
 #: Share of a bucket's worth of gradients that is still to be sent when backward ends, of all: Megatron's buckets hold
@@ -233,12 +234,15 @@ class Planner:
         contention = sum(hidden) * (1 - self.progress("data", what, float(gradient * dense)))
         return reduce_s + gather_s - sum(hidden) + contention
 
-    def _update_s(self) -> float:
-        """The gradients' norm, and the optimizer on what a GPU has of the weights."""
+    def _updated(self) -> float:
+        """Numbers that a GPU's optimizer has of the weights."""
         dense, experts = self.numbers()
         parts = self.replicas if self.layout.sharding != "ddp" else 1
-        own = dense / parts + experts / max(1, parts // self.layout.expert)
-        return update_s(own, self.recipe, self.place.machine, self.place.host)
+        return dense / parts + experts / max(1, parts // self.layout.expert)
+
+    def _update_s(self) -> float:
+        """The gradients' norm, and the optimizer."""
+        return update_s(self._updated(), self.recipe, self.place.machine, self.place.host)
 
     def _gathered(self) -> TrainingStep:
         """Layers that gather their weights, one after another."""
@@ -271,7 +275,13 @@ class Planner:
 
     def _result(self, terms: Mapping[str, float], run: Pipelined) -> TrainingStep:
         spread = max([0.0, *self.groups.spreads.values()])
+        energy = training_energy(
+            self.place.machine, self.pieces.drawn_j, update_j(self._updated(), self.recipe, self.place.machine),
+            total_s=sum(terms.values()), gpus=self.place.gpus, pieces=self.count, layers=self.decoder.layers,
+            pipeline=self.layout.pipeline,
+        )  # fmt: skip
         return TrainingStep(
+            energy=energy,
             decoder=self.decoder, layout=self.layout, recipe=self.recipe, cluster=self.place.cluster,
             gpus=self.place.gpus, batch=self.batch, seq=self.seq, pieces=self.count,
             terms=MappingProxyType(dict(terms)),

@@ -10,6 +10,7 @@ from typing import Any
 
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.serving.decoder import Decoder
+from rooflinekit.step.energy_together import TeamEnergy
 from rooflinekit.step.words import MEANING
 from rooflinekit.training.layout import Layout
 from rooflinekit.training.memory import Accounts
@@ -39,6 +40,17 @@ class TrainingStep:
     deviation: float  # standard deviation of the logarithm of kernels' time
     link_deviation: float
     host_deviation: float
+    energy: TeamEnergy | None = None  # of all GPUs; None where the specification states no power
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of the step on all GPUs; None where `energy` is."""
+        return None if self.energy is None else self.energy.joules
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean watts of all GPUs together; None where `energy` is."""
+        return None if self.energy is None else self.energy.mean_w
 
     @property
     def memory(self) -> Accounts:
@@ -104,6 +116,7 @@ class TrainingStep:
             "recompute": self.recipe.recompute, "batch": self.batch, "seq": self.seq, "micro_batches": self.pieces,
             "total_s": self.total_s, "interval_s": list(self.interval()), "terms": dict(self.terms),
             "tokens_per_s": self.tokens_per_s, "mfu": self.mfu, "hfu": self.hfu, "memory": self.memory.to_dict(),
+            "energy": None if self.energy is None else self.energy.to_dict(self.interval()),
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -121,6 +134,7 @@ class TrainingStep:
             "memory: "
             + ", ".join(f"{k} {format_quantity(v, 'byte', binary=True)}" for k, v in memory.items() if v)
             + ("" if self.memory.fits else " (does not fit)"),
+            *([] if self.energy is None else [self.energy.line((low, high))]),
         ]
         return "\n".join(lines)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from rooflinekit.cost.table import price_all
@@ -10,9 +10,12 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.model.clocks import under_limits
+from rooflinekit.model.kernel import Issue
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import time_kernels
+from rooflinekit.model.roofline import Timing, time_kernels
+from rooflinekit.step.energy_together import drawn_by
 from rooflinekit.step.issuing import issue_cost_s
 from rooflinekit.training.graph import optimizer_ops
 from rooflinekit.training.recipe import Recipe
@@ -23,12 +26,23 @@ _TIMED = 2**26
 
 def update_s(numbers: float, recipe: Recipe, machine: Machine, host: Host) -> float:
     """Seconds for so many weights: the gradients' norm, their clipping, and Adam."""
-    gpu_s, cpu_s = _timed(recipe)(machine, host)
-    return max(gpu_s * numbers / _TIMED, cpu_s)
+    issues = _issues(recipe)
+    gpu_s, cpu_s = sum(t.total_s for t in _timings(issues, machine)), sum(issue_cost_s(i, host) for i in issues)
+    return max(gpu_s * numbers / _TIMED, cpu_s + host.step)
+
+
+def update_j(numbers: float, recipe: Recipe, machine: Machine) -> Mapping[str, float] | None:
+    """Joules by part, beside idling, of the same; None where no power is stated."""
+    drawn = drawn_by(_timings(_issues(recipe), machine), machine)
+    return None if drawn is None else {name: j * numbers / _TIMED for name, j in drawn.items()}
+
+
+def _timings(issues: Sequence[Issue], machine: Machine) -> tuple[Timing, ...]:
+    return under_limits(time_kernels([kernel for issue in issues for kernel in issue.kernels], machine), machine)
 
 
 @lru_cache(maxsize=64)
-def _timed(recipe: Recipe) -> Callable[[Machine, Host], tuple[float, float]]:
+def _issues(recipe: Recipe) -> tuple[Issue, ...]:
     wide = DType.FLOAT32 if recipe.main_gradients or recipe.autocast else recipe.dtype
     weight = TensorSpec(name="w", shape=(_TIMED,), dtype=recipe.dtype, role=Role.WEIGHT)
     gradient = TensorSpec(name="g", shape=(_TIMED,), dtype=wide, role=Role.GRADIENT)
@@ -41,10 +55,4 @@ def _timed(recipe: Recipe) -> Callable[[Machine, Host], tuple[float, float]]:
     graph = Graph(
         name="optimizer", mode="training", inputs=(), weights=(weight,), outputs=(), priced=price_all(ops)
     )  # fmt: skip
-    issues = issues_of(graph)
-
-    def timed(machine: Machine, host: Host) -> tuple[float, float]:
-        timings = time_kernels([kernel for issue in issues for kernel in issue.kernels], machine)
-        return sum(t.total_s for t in timings), sum(issue_cost_s(issue, host) for issue in issues) + host.step
-
-    return timed
+    return tuple(issues_of(graph))

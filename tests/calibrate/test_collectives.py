@@ -2,7 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
@@ -11,6 +15,7 @@ from rooflinekit.calibrate.collectives import Groups
 from rooflinekit.calibrate.host_ops import COLLECTIVES
 from rooflinekit.calibrate.microbench import UnsupportedError
 from rooflinekit.calibrate.plan import Case
+from rooflinekit.errors import CampaignError
 
 
 def case(op: str, **sizes: int) -> Case:
@@ -55,8 +60,12 @@ def test_a_process_that_ends_is_told_and_replaced(groups: Groups) -> None:
     for worker in group.workers:
         os.kill(worker.pid, signal.SIGKILL)
         worker.wait(30)
-    with pytest.raises(UnsupportedError):
+    with pytest.raises(CampaignError) as caught:  # it says nothing of the case, which is to be measured again
         group.samples(made, 1, 5, 0.5)
+    assert str(caught.value) == (
+        "a process of a collective was ended by SIGKILL; what was measured before is kept, the same command goes on "
+        "with this case, and --only leaves its op out"
+    )
     another = groups.of(made)
     assert another is not group
     assert len(another.samples(made, 1, 5, 0.5)[1]) == 5
@@ -68,3 +77,31 @@ def test_processes_end_with_their_input(groups: Groups) -> None:
         assert worker.stdin is not None
         worker.stdin.close()  # as it is when this process is killed
     assert [worker.wait(30) for worker in group.workers] == [0, 0]
+
+
+#: Starts a group of which one never comes, so that the other waits for it. Says the folder, and who waits.
+STARTS = """
+import subprocess, time
+from pathlib import Path
+from rooflinekit.calibrate import collectives
+class Waits(collectives.Group):
+    def _start(self, backend, rank):
+        return super()._start(backend, rank) if rank == 0 else subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    def _answer(self):
+        while not Path(f"{self.folder.name}/store").exists():
+            time.sleep(0.05)
+        print(self.folder.name, self.workers[0].pid, flush=True)
+        super()._answer()
+Waits("gloo", 2)
+"""
+
+
+def test_a_process_that_waits_for_others_ends_with_a_program_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", STARTS], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        folder, worker = program.stdout.readline().split()
+        program.kill()
+    end = time.monotonic() + 30
+    while Path(f"/proc/{worker}").exists() or Path(folder).exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)

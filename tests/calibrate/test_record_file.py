@@ -1,13 +1,15 @@
 """A campaign's file survives whatever ends the run, and is refused when somebody else has been at it."""
 
+import errno
 import os
 import random
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +17,13 @@ from types import MappingProxyType
 
 import pytest
 
+from rooflinekit.calibrate import ending
 from rooflinekit.calibrate.plan import Case
 from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, read_record, recording, write_record
 from rooflinekit.errors import CampaignError, OutputError
+from rooflinekit.files import write_text
 
 HEAD = Head(device="nvidia-t4", plan="tiny", digest="d1", units=6, environment={"torch": "2.13", "driver": "580"})
-KILLS = int(os.environ.get("ROOFLINEKIT_KILLS", "20"))
 
 
 def measurement(rows: int, turn: int = 0) -> Measurement:
@@ -111,6 +114,20 @@ def test_cut_off_anywhere_in_the_first_line(tmp_path: Path) -> None:
         assert file.read_bytes() == whole
 
 
+@pytest.mark.parametrize("whole", [0, 20])
+def test_zeros_that_a_crash_of_the_machine_has_left(tmp_path: Path, whole: int) -> None:
+    file = tmp_path / "run.jsonl"
+    written(file, 1)
+    content = file.read_bytes()
+    head = content[: content.index(b"\n")]
+    file.write_bytes(head[:whole] + bytes(3000))  # of the first line
+    written(file, 1)
+    assert file.read_bytes() == content
+    file.write_bytes(content + bytes(3000))  # of a further one
+    opened(file)
+    assert file.read_bytes() == content
+
+
 #: Imports once, then forks a run for each line that it is sent: says its process, and how it ended.
 DRIVER = """
 import os, sys, time
@@ -151,7 +168,8 @@ def content(found: Recorded) -> tuple[Head, dict[tuple[str, int], tuple[float, .
     return found.head, {(one.case.key, one.round): one.seconds for one in found.measurements}, found.finished
 
 
-def test_killed_again_and_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.slow)])
+def test_killed_again_and_again(tmp_path: Path, kills: int) -> None:
     (tmp_path / "tiny.yaml").write_text(TINY)
     undisturbed, file = tmp_path / "undisturbed.jsonl", tmp_path / "killed.jsonl"
     command = [sys.executable, "-c", DRIVER, str(tmp_path / "tiny.yaml")]
@@ -170,15 +188,15 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
         assert int(runs.stdout.readline()) == 0
         # 2 formats × 10 × 2 sizes, in 3 rounds
         assert len(read_record(undisturbed).measurements) == 120
-        for _ in range(KILLS):
+        for _ in range(kills):
             process = start(file)
-            time.sleep(draw.uniform(0, 0.8 / KILLS))
+            time.sleep(draw.uniform(0, 0.8 / kills))
             os.kill(process, draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGINT]))
             interrupted += int(runs.stdout.readline()) != 0
             lines = file.read_bytes().count(b"\n")
             assert lines >= seen  # nothing that was finished is lost
             seen = lines
-        assert interrupted > KILLS // 2
+        assert interrupted > kills // 2
         start(file)
         assert int(runs.stdout.readline()) == 0
         runs.communicate(timeout=60)
@@ -218,8 +236,8 @@ def test_an_edited_file(tmp_path: Path, edit, line: int, reason: str) -> None:
     written(file)
     edited = edit(file.read_text()).encode(errors="surrogateescape")
     file.write_bytes(edited)
-    for use in (read_record, opened):
-        with refused(CampaignError, f"{file}: line {line}: {reason}"):
+    for use, remedy in ((read_record, ""), (opened, "; choose another --out to begin anew")):
+        with refused(CampaignError, f"{file}: line {line}: {reason}{remedy}"):
             use(file)
     assert file.read_bytes() == edited
 
@@ -227,8 +245,8 @@ def test_an_edited_file(tmp_path: Path, edit, line: int, reason: str) -> None:
 def test_a_foreign_file_without_an_end_of_line_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "thesis.txt"
     file.write_text("It was a dark and stormy night")
-    for use in (read_record, opened):
-        with refused(CampaignError, f"{file}: line 1: expected the head of a campaign; found none"):
+    for use, remedy in ((read_record, ""), (opened, "; choose another --out to begin anew")):
+        with refused(CampaignError, f"{file}: line 1: expected the head of a campaign; found none{remedy}"):
             use(file)
     assert file.read_text() == "It was a dark and stormy night"
 
@@ -251,6 +269,49 @@ def test_another_head(tmp_path: Path, head: Head, name: str, before: object, now
         opened(file, head)
 
 
+# --- taken away while it is written -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "take",
+    [Path.unlink, lambda file: file.rename(file.with_name("kept")), lambda file: write_text(file.read_text(), file)],
+    ids=["removed", "moved", "replaced"],
+)
+def test_a_file_that_is_gone_is_told_at_the_next_line(tmp_path: Path, take: Callable[[Path], object]) -> None:
+    file = tmp_path / "run.jsonl"
+    told = f"{file}: was moved, removed or replaced meanwhile; put it back, or begin anew"
+    with refused(OutputError, told), recording(file, HEAD, 10) as recorder:
+        recorder.append(measurement(1))
+        take(file)
+        recorder.append(measurement(2))
+    if (tmp_path / "kept").exists():
+        (tmp_path / "kept").rename(file)
+        with recording(file, HEAD, 10) as recorder:
+            assert list(recorder.done) == [(measurement(1).case.key, 0)]
+
+
+@pytest.mark.parametrize("content", [b"", b"more\n"])
+def test_a_file_that_another_program_writes(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "run.jsonl"
+    told = f"{file}: was written by another program meanwhile; choose another --out"
+    with refused(OutputError, told), recording(file, HEAD, 10) as recorder:
+        recorder.append(measurement(1))
+        file.write_bytes(file.read_bytes() + content if content else b"")
+        recorder.append(measurement(2))
+
+
+def test_nothing_is_taken_for_measured_once_it_is_told_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = threading.Event()
+    monkeypatch.setattr(ending, "TOLD", told)
+    file = tmp_path / "run.jsonl"
+    with recording(file, HEAD, 10) as recorder:
+        recorder.append(measurement(1))
+        told.set()
+        with pytest.raises(KeyboardInterrupt):
+            recorder.append(measurement(2))
+    assert read_record(file).measurements == (measurement(1),)
+
+
 # --- no place to write ------------------------------------------------------------------------------------------------
 
 
@@ -264,6 +325,15 @@ def test_in_use(tmp_path: Path) -> None:
         first.append(measurement(1))
     opened(file)  # free again
     assert len(read_record(file).measurements) == 1
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    written(tmp_path / "run.jsonl", 1)  # as if nobody else were at work
+    assert len(read_record(tmp_path / "run.jsonl").measurements) == 1
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
@@ -296,7 +366,7 @@ def test_a_full_disk_is_found_before_measuring(tmp_path: Path) -> None:
 
 def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
-    told = f"{file}: cannot be written: File too large"
+    told = f"{file}: cannot be written: File too large; what was measured is kept, the same command goes on"
     with refused(OutputError, told), limited(2000), recording(file, HEAD, 10) as recorder:
         for rows in range(1, 100):
             recorder.append(measurement(rows))

@@ -143,7 +143,7 @@ def test_interrupted(run: Run, tmp_path: Path) -> None:
         ((*SPEC, "--plan", "tiny.yaml", "--only", "softmax"),
          "--only 'softmax': plan tiny has no such op or family (it has add, elementwise, mm, product)"),
         ((*SPEC, "--plan", "tiny.yaml", "--out", "tiny.yaml"),
-         "tiny.yaml: line 1: is not of a campaign that rooflinekit has measured"),
+         "tiny.yaml: line 1: is not of a campaign that rooflinekit has measured; choose another --out to begin anew"),
         ((*SPEC, "--plan", "tiny.yaml", "--out", "tiny.yaml/run.jsonl"),
          "tiny.yaml/run.jsonl: cannot be written: File exists"),
     ],
@@ -177,6 +177,23 @@ def test_a_limit_on_files_is_one_line(run: Run, tmp_path: Path, limit: int) -> N
     else:
         assert (found.status, found.err) == (0, "")
         assert len(read_record(tmp_path / "run.jsonl").measurements) == 6
+
+
+def test_what_is_made_of_samples_can_be_made_later(run: Run, tmp_path: Path) -> None:
+    options = (*SPEC, "--plan", "tiny.yaml", "--only", "mm", "--out", "run.jsonl")
+    (tmp_path / "run.fit.yaml").mkdir()
+    found = run(*options)
+    assert (found.status, found.out, found.err) == (
+        2,
+        "",
+        "rooflinekit: run.fit.yaml: cannot be written: Is a directory; what was measured is in run.jsonl, the same "
+        "command goes on\n",
+    )
+    before = (tmp_path / "run.jsonl").read_bytes()
+    (tmp_path / "run.fit.yaml").rmdir()
+    assert run(*options).status == 0
+    assert (tmp_path / "run.jsonl").read_bytes() == before
+    assert (tmp_path / "run.fit.yaml").is_file()
 
 
 def test_a_cpu_without_a_specification(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,15 @@
 """`rooflinekit power` and `cost`, and what is said of wrong use."""
 
+import json
+from pathlib import Path
+
 import pytest
 from command_line import Run
 
 #: See the fixture `net`.
 NET = "from torch import nn\nNet = nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048))\n"
 
+CONFIG = Path(__file__).parents[2] / "examples" / "decoders" / "llama-3.1-8b.json"
 CALL = ("-i", "batch,2048", "--batch", 2048, "--gpu", "a40")
 
 
@@ -43,6 +47,60 @@ def test_costs_of_two_gpus(run: Run, net: str) -> None:
 def test_wrong_use_is_one_line(run: Run, net: str, args: tuple[str, ...], message: str) -> None:
     command, *rest = args
     result = run(command, net, *CALL, *rest)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(f"rooflinekit: {message}")
+    assert result.err.count("\n") == 1
+
+
+TRAIN = ("--mode", "training", "--optimizer", "SGD")
+
+
+def test_clusters_have_limits_and_prices_too(run: Run, net: str) -> None:
+    size = ("-i", "batch,2048", "--batch", 2048, *TRAIN, "--cluster", "dgx-a100", "--gpus", 2)
+    limits = run("power", net, *size, "--step", "100 W", "--rack", "10 kW", "--json")
+    assert (limits.status, limits.err) == (0, "")
+    (study,) = json.loads(limits.out)["studies"]
+    assert [row["gpus"] for row in study["rack"]] == [100, 50, 32, 24]  # pairs of 2 · 100, 200, 300, 400 W
+    costs = run("cost", net, *size, "--prices", "example", "--json")
+    assert costs.err == "rooflinekit: prices are examples, nobody's offer: name a table of your own\n"
+    (row,) = json.loads(costs.out)["rows"]
+    assert (row["gpu"], row["gpus"]) == ("2 GPUs of dgx-a100", 2)
+    assert row["cost"] == pytest.approx(2 * 2.5 * row["total_s"] / 3600)
+
+
+def test_a_training_run_has_a_price_and_a_rack(run: Run) -> None:
+    args = ("train", CONFIG, "--cluster", "dgx-h100", "--gpus", 4, "--batch", 16, "--seq", 2048, "--tp", 4)
+    result = run(*args, "--price-per-hour", "3 EUR", "--tokens", "1e12", "--rack", "20 kW", "--json")
+    assert (result.status, result.err) == (0, "")
+    document = json.loads(result.out)
+    (row,) = document["cost"]["rows"]
+    step_s = document["step"]["total_s"]
+    assert row["run_cost"] == pytest.approx(4 * 3 * 1e12 * step_s / (16 * 2048) / 3600)
+    assert document["power"]["rack"][-1]["gpus"] == 28  # 20 kW / 700 W, in fours
+    assert document["step"]["energy"]["gpus"] == 4
+    held = json.loads(run(*args, "--power-limit", "400 W", "--json").out)
+    assert held["step"]["total_s"] >= step_s
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("power", "NET", *CALL[:4], "--gpu", "a40", "--cluster", "dgx-a100"), "--gpu or --cluster: expected one"),
+        (("power", "NET", *CALL[:4]), "--gpu is missing"),
+        (("power", "NET", *CALL[:4], "--cluster", "dgx-a100"), "--cluster: a step on several devices is one of"),
+        (("cost", "NET", *CALL[:4], "--price-per-hour", "1 USD"), "--gpu is missing"),
+        (("compare", "NET", *CALL, "--sort", "cost"), "sort 'cost': a price is missing: --price-per-hour"),
+        (("compare", "NET", *CALL, "--max-cost", "1"), "max cost: a price is missing: --price-per-hour"),
+        (("compare", "NET", *CALL, "--max-watts", "1"), "--max-watts '1': expected a quantity in W"),
+        (("compare", "NET", *CALL, "--max-watts", "1 W"), "no GPU is left: nvidia-a40: draws "),
+        (("search", "NET", *CALL, "--minimize", "cost"), "minimize 'cost': no price of an hour is known of nvidia-a40"),
+        (("search", "NET", *CALL, "--minimize", "cost", "--prices", "none"), "unknown prices 'none': expected a file"),
+        (("train", "LLAMA", "--cluster", "dgx-h100", "--batch", "8", "--tokens", "1e9"), "a price is missing: "),
+        (("train", "LLAMA", "--cluster", "dgx-h100", "--batch", "8", "--power-limit", "20 W"), "nvidia-h100-sxm5-80gb"),
+    ],
+)
+def test_wrong_money_is_one_line(run: Run, net: str, args: tuple[str, ...], message: str) -> None:
+    result = run(*({"NET": net, "LLAMA": str(CONFIG)}.get(str(word), word) for word in args))
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith(f"rooflinekit: {message}")
     assert result.err.count("\n") == 1

@@ -1,6 +1,7 @@
 """`rooflinekit calibrate` told to stop: in time, with a whole record, and nothing but the last case measured again."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from rooflinekit.calibrate.record_file import read_record
 #: Forks the program for each line of its input: where it hangs, after how many cases, what SIGINT and SIGTERM were set
 #: to when it was started, where its output goes; and its arguments. Answers with its number, and how it ended.
 DRIVER = """
-import hashlib, os, signal, sys, time
+import hashlib, os, signal, sys, time, weakref
 from rooflinekit.api import calibrate
 from rooflinekit.calibrate import fits, host_draft, link_own, own_fit, timers
 from rooflinekit.calibrate.record_file import Measurement
@@ -34,7 +35,10 @@ class Timer:
         print(case.key, turn, flush=True)
         self.left -= 1
         if self.left < 0:
-            HANGS[self.where]()
+            try:
+                HANGS[self.where]()
+            except RuntimeError as error:
+                return Measurement(case=case, round=turn, status="unsupported", note=str(error))
         # 131 GFLOP/s
         seconds = tuple(case.sizes["m"] * (100 + i) * 1e-8 for i in range(samples))
         return Measurement(case=case, round=turn, status="ok", timing="backend", inner=1, seconds=seconds)
@@ -53,7 +57,21 @@ def heedless():
         except BaseException:
             pass
 
-HANGS = {"python": in_python, "step": in_one_step, "heedless": heedless}
+def in_a_callback():  # of which nothing can be raised
+    while True:
+        thing = type("", (), {})()
+        there = weakref.ref(thing, lambda _: time.sleep(0.2))
+        del thing
+
+def turned():  # as a library may make an error of its own of an interrupt
+    try:
+        in_python()
+    except KeyboardInterrupt:
+        raise RuntimeError("something went wrong in a kernel")
+
+HANGS = {
+    "python": in_python, "step": in_one_step, "heedless": heedless, "callback": in_a_callback, "turned": turned
+}
 while line := sys.stdin.readline():
     where, after, ignored, out, *arguments = line.split()
     number = os.fork()
@@ -97,7 +115,7 @@ class Program:
     def __init__(self, driver: subprocess.Popen[str], folder: Path) -> None:
         self.driver, self.folder = driver, folder
 
-    def run(self, where: str, after: int, ignored: bool, stop: signal.Signals | None) -> Ended:
+    def run(self, where: str, after: int, ignored: bool, stop: signal.Signals | None, late: float = 0.1) -> Ended:
         out = self.folder / "run"
         arguments = f"--device cpu --spec {self.folder}/core.yaml --plan {self.folder}/tiny.yaml --out run.jsonl"
         word = "ignored" if ignored else "plain"
@@ -109,7 +127,7 @@ class Program:
             printed = Path(f"{out}.out")
             while not printed.exists() or printed.read_text().count("\n") <= after:
                 time.sleep(0.01)
-            time.sleep(0.1)  # in the midst of it
+            time.sleep(late)  # in the midst of it
             os.kill(number, stop)
             seconds = time.monotonic()
         status = int(self.driver.stdout.readline())
@@ -179,8 +197,39 @@ def test_it_ends_in_time_and_goes_on_with_the_last_case(
     assert list(program.folder.glob(".*")) == []
 
 
-def test_what_does_not_heed_is_ended(program: Program) -> None:
-    found = program.run("heedless", 3, False, signal.SIGINT)
+@pytest.mark.parametrize("where", ["heedless", "callback"])
+def test_what_does_not_heed_is_ended(program: Program, where: str) -> None:
+    found = program.run(where, 3, False, signal.SIGINT)
     assert found.seconds < 5
     assert (found.status, found.err) == (130, "\nwhat was measured is in run.jsonl; the same command goes on\n")
     assert len(read_record(program.folder / "run.jsonl").measurements) == 3
+
+
+@pytest.mark.slow
+def test_stopped_again_and_again(program: Program) -> None:
+    draw, record = random.Random(24), program.folder / "run.jsonl"
+    for _ in range(50):
+        stop = draw.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+        known = len(read_record(record).measurements) if record.exists() else 0
+        after = draw.randrange(6 - known)
+        where = draw.choice(["python", "python", "step", "callback", "turned"])
+        found = program.run(where, after, draw.random() < 0.5, stop, draw.choice([0, 0.01, 0.1]))
+        assert found.seconds < 5
+        assert found.status == (-stop if stop == signal.SIGKILL else 128 + stop)
+        assert "Traceback" not in found.err
+        kept = read_record(record).measurements
+        assert len(kept) == known + after
+        assert {one.status for one in kept} <= {"ok"}
+        if len(kept) == 5:
+            whole = program.run("python", 1000, False, None)
+            assert (whole.status, whole.err) == (0, "")
+            assert whole.cases == found.cases[-1:]  # the last alone
+            assert len(read_record(record).measurements) == 6
+            assert list(program.folder.glob(".*")) == []
+            record.unlink()
+
+
+def test_a_case_that_an_interrupt_has_spoilt_is_measured_again(program: Program) -> None:
+    found = program.run("turned", 3, False, signal.SIGTERM)
+    assert (found.status, found.err) == (143, "\nwhat was measured is in run.jsonl; the same command goes on\n")
+    assert [one.status for one in read_record(program.folder / "run.jsonl").measurements] == ["ok"] * 3

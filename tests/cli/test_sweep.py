@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 from command_line import Run
 
+from rooflinekit.study.sweep import run as sweep_run
+
 #: See the fixture `net`.
 NET = "from torch import nn\nNet = nn.Sequential(nn.Linear(64, 128, bias=False))\n"
 
@@ -84,6 +86,28 @@ def test_everything_is_looked_at_before_the_model(run: Run, tmp_path: Path) -> N
         result = run("search", *options, *wrong)
         assert (result.status, result.out) == (2, "")
         assert result.err.startswith(f"rooflinekit: {message}"), result.err
+
+
+def test_memory_that_runs_out_loses_no_piece(
+    run: Run, net: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("sweep", net, *INPUT, "--batch", "1:4", "--gpu", "l4")
+    out = tmp_path / "s.json"
+
+    def none(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_run, "_ordered", none)
+        lines = [run(*options, "--out", out).err, run(*options).err]
+    remedy = "take fewer sizes, or --out NAME.parquet, which never holds all rows at once\n"
+    assert lines == [
+        f"rooflinekit: memory ran out: finished pieces of {out} are kept; {remedy}",
+        f"rooflinekit: memory ran out: {remedy}",
+    ]
+    assert len(list((tmp_path / "s.json.parts").glob("part-*"))) == 1
+    assert run(*options, "--out", out).status == 0
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith("s.")] == ["s.json"]
 
 
 @pytest.mark.parametrize(

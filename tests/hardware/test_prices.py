@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rooflinekit.errors import InputError, SpecError
-from rooflinekit.hardware.prices import price_of, read_prices
+from rooflinekit.errors import DeviceNotFoundError, InputError, SpecError
+from rooflinekit.hardware.prices import load_prices, price_of, price_tables, read_prices
 from rooflinekit.hardware.specs import load_device
 
 ONE = "{gpu: nvidia-l4, hour: 0.8, currency: USD, day: 2026-01-31, source: an offer}"
@@ -30,6 +30,24 @@ def test_old_prices_say_so(tmp_path: Path) -> None:
     (price,) = read(tmp_path, ONE)
     assert price.note(date(2026, 7, 30)) == ""  # 180 days later
     assert price.note(date(2026, 7, 31)) == "nvidia-l4: the price of 0.8 USD an hour is 181 days old (an offer)"
+    assert price.note(date(2026, 1, 30)).startswith("nvidia-l4: the price of 0.8 USD an hour is of a day to come, 2026")
+
+
+def test_tables_by_name() -> None:
+    for name in price_tables():
+        table = load_prices(name)
+        assert all(price.source for price in table.prices)
+        for price in table.prices:
+            assert table.of(load_device(price.gpu)) is not None  # each is a device that there is
+    example = load_prices("example")
+    (said,) = example.notes(load_device("nvidia-l4"), date(2026, 11, 2))
+    assert said.startswith("prices are examples, nobody's offer")
+    assert len(example.notes(load_device("nvidia-l4"), date(2028, 1, 1))) == 2  # and old
+    assert example.notes(load_device("nvidia-k80"), date(2028, 1, 1)) == ()
+    with pytest.raises(DeviceNotFoundError, match=r"unknown prices 'exampel': .* did you mean 'example'"):
+        load_prices("exampel")
+    with pytest.raises(SpecError, match=r"none\.yaml: no such file"):
+        load_prices("none.yaml")
 
 
 @pytest.mark.parametrize("lacking", ["currency: USD, ", "day: 2026-01-31, ", ", source: an offer", "hour: 0.8, "])

@@ -73,6 +73,7 @@ def algorithm(window: tuple[int, ...], **changed: object) -> str:
         ((7, 7), {"channels_last": True}, SHARED_WINDOWS),
         ((7, 7), {"channels_last": True, "forward": False}, ""),
         ((9, 9), {"channels_last": True}, CHANNEL_PRODUCTS),
+        ((3, 5), {"channels_last": True}, CHANNEL_PRODUCTS),  # KernelBench's are ten times as slow as squares
         ((3, 3), {"sums": True}, TAP_SUMS),
         ((3, 3), {"sums": True, "channels_last": True, "forward": False}, ""),
     ],
@@ -150,3 +151,18 @@ def test_gradients_of_wide_groups_with_channels_last(width: int, channels_last: 
     layer = nn.Conv2d(2 * width, 2 * width, 3, padding=1, groups=2, bias=False)
     found = gradients(layer, dtype="float16", channels_last=channels_last)
     assert [kernel.engine for kernel in found] == [tiled, tiled]
+
+
+@pytest.mark.parametrize(
+    ("channels", "stride", "padded"),
+    # From 10 pixels to 8 at stride 1, from 17 to 8 at stride 2 (transposed: from 8 to 10, and 17, in each direction).
+    # Each of the image's pixels takes all taps of 8 channels: (10/8)²·8/3, and (17/8)² for 8 channels.
+    [(3, 1, 25 / 6), (8, 2, 289 / 64), (16, 2, 1.0)],
+)
+def test_transposed_convolutions_of_few_channels_take_every_tap_on_the_lanes(
+    channels: int, stride: int, padded: float
+) -> None:
+    layer = nn.ConvTranspose2d(channels, 32, 3, stride, bias=False)
+    graph = rk.trace(layer, rk.Input(2, channels, 8, 8))
+    (kernel,) = (k for issue in issues_of(graph, engines=("tf32",)) for k in issue.kernels if k.cost.gemms)
+    assert (kernel.engine, kernel.padded) == (channels == 16, pytest.approx(padded))

@@ -205,6 +205,18 @@ def test_single_accesses_take_their_cycles(device: Device) -> None:
     assert compute_us(machine, accesses=1e6) == pytest.approx(4.0)
 
 
+def test_a_block_alone_waits_for_each_load_of_its_row(device: Device) -> None:
+    machine = Machine.of(device, constants(column_cycles=0.5, load_cycles=800))
+    row = {"columns": 512_000, "threads": 128, "passes": 2, "read_bytes": 50 * 2.048e6, "row_bytes": 2.048e6}
+    # 512,000 columns by 128 threads, 4 at a time, are 1,000 loads, twice: 1.6 million cycles at 1.25 GHz
+    assert compute_us(machine, rows=50, **row) == pytest.approx(1280.0)
+    # ten rows an SM keep it as busy as they wait: 10 · 256,000 cycles
+    assert compute_us(machine, rows=500, **row) == pytest.approx(2048.0)
+    # a row that lies in the L1 when its block comes back is waited for once: 10 loads
+    short = {"columns": 5120, "threads": 128, "passes": 2, "read_bytes": 50 * 20_480, "row_bytes": 4096}
+    assert compute_us(machine, rows=50, **short) == pytest.approx(10 * 800 / 1250)
+
+
 def test_rows_are_beside_other_arithmetic_not_after_it(device: Device) -> None:
     machine = Machine.of(device, constants(column_cycles=0.5))
     # 50 rows of 1000 columns: 500 cycles, 0.4 µs; 10 MFLOP at 10 TFLOP/s 1 µs

@@ -27,6 +27,9 @@ def test_parts_and_kernels_add_up(graph: rk.Graph) -> None:
     after_the_last = p.energy.idle_w * p.timeline.tail_s
     for table in (p.by_module(), p.by_kind(), p.by_phase()):
         assert table["energy_j"].sum() + after_the_last == pytest.approx(p.energy_j)
+        assert (table["power_w"] * table["total_s"]).to_numpy() == pytest.approx(table["energy_j"].to_numpy())
+        assert (table["power_w"] <= table["peak_w"] * (1 + 1e-9)).all()  # of no kernel is the mean above the highest
+        assert table["peak_w"].max() <= 400
 
 
 def test_a_step_that_waits_for_its_host_hardly_draws_more_than_idling(graph: rk.Graph) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -84,7 +84,7 @@ def _names(axes: Axes, named: Sequence[tuple[EnergyPoint, float]], style: Style)
 
 
 def time_energy(
-    limits: PowerLimits, ax: Axes | None = None, *, width: Width = "column", venue: Venue | None = None
+    limits: PowerLimits[Any], ax: Axes | None = None, *, width: Width = "column", venue: Venue | None = None
 ) -> Axes:
     """Draws joules over seconds of a step at every power limit; filled marks are those that no other beats in both.
 

@@ -17,6 +17,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 import rooflinekit
 from rooflinekit.errors import OutputError
 from rooflinekit.files import write_text
+from rooflinekit.present.page.energy import energy_of
 from rooflinekit.present.page.kernels import kernels_of
 from rooflinekit.present.page.sources import sources_of
 from rooflinekit.present.page.step import step_of
@@ -24,6 +25,7 @@ from rooflinekit.present.page.studies import advice_of, explanation_of, gpus_of
 from rooflinekit.present.page.summary import summary_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.gpus import GpuComparison
+from rooflinekit.study.compare.limits import PowerLimits
 from rooflinekit.study.explain.advice import Advice
 from rooflinekit.study.explain.explanation import Explanation
 
@@ -38,6 +40,7 @@ class Findings:
     rule: str = ""  # by which the GPUs of the comparison were chosen, in words
     advice: Advice | None = None
     explanation: Explanation | None = None
+    limits: PowerLimits[Prediction] | None = None  # the step under limits of power
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,7 @@ def page(p: Prediction, findings: Findings, origin: Origin) -> str:
         summary=summary_of(p),
         kernels=kernels_of(p),
         step=step_of(p),
+        energy=energy_of(p, findings.limits),
         gpus=gpus_of(comparison, p.machine.name, findings.rule) if comparison is not None else None,
         advice=advice_of(advice) if advice is not None else None,
         explanation=explanation_of(explanation) if explanation is not None else None,

@@ -24,6 +24,7 @@ _DETAIL = {
     "launch": "from one kernel’s end to the next one’s work",
     "overhead": "nothing to execute: the CPU has not issued it yet, or synchronizes",
     "input": "copies of inputs, or samples not loaded yet",
+    "correction": "what the measured step shows all of these to be off by; below 0 where they are too long",
 }
 
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from rooflinekit.study.compare.limits import PowerLimits
 
 
-def print_limits(found: PowerLimits, rack: pd.DataFrame | None = None) -> None:
+def print_limits(found: PowerLimits[Any], rack: pd.DataFrame | None = None) -> None:
     """A line a limit, and which take least; `rack`: what a rack does in a day under each."""
-    own = found.predictions[-1]
-    sizes = ", ".join(f"{name}={value}" for name, value in own.sizes.items())
+    model, mode, device = found.heading
+    sizes = ", ".join(f"{name}={value}" for name, value in found.sizes.items())
     rows = table("power limit", "time of a step", "slower", "mean power", "energy", "saved", "energy × time",
                  *(() if rack is None else ("GPUs of a rack", "in a day")))  # fmt: skip
     for i, row in enumerate(found.table.to_dict("records")):
@@ -34,7 +34,8 @@ def print_limits(found: PowerLimits, rack: pd.DataFrame | None = None) -> None:
             *(() if rack is None else (f"{rack['gpus'][i]:,}", f"{rack['samples_a_day'][i]:,.4g}")),
         )
     out = console()
-    out.print(f"{own.graph_name} {own.mode}{f' ({sizes})' if sizes else ''} on {own.machine.name}", markup=False)
+    on = f"{found.gpus} GPUs of {device}" if found.gpus > 1 else device
+    out.print(f"{model} {mode}{f' ({sizes})' if sizes else ''} on {on}", markup=False)
     out.print(rows)
     out.print(str(found), markup=False)
 
@@ -42,11 +43,10 @@ def print_limits(found: PowerLimits, rack: pd.DataFrame | None = None) -> None:
 def print_costs(found: Costs) -> None:
     """A line a GPU, the cheapest first."""
     money, rows = found.currency, found.table.to_dict("records")
-    batch = "batch" in found.predictions[0].sizes
     heads: dict[str, Callable[[dict[Any, Any]], str]] = {
         "time of a step": lambda r: format_quantity(r["total_s"], "s"),
         "mean power": lambda r: _or_dash(r["power_w"], lambda v: format_quantity(v, "W")),
-        f"{money} a million {'samples' if batch else 'steps'}": lambda r: f"{r['per_million']:.4g}",
+        f"{money} a million {found.unit}": lambda r: f"{r['per_million']:.4g}",
         "break-even": lambda r: _or_dash(r["break_even_h"], lambda v: f"{v:,.0f} h of work"),
         "run": lambda r: f"{r['run_s'] / 3600:,.3g} h",
         f"{money} a run": lambda r: f"{r['run_cost']:,.4g}",

@@ -48,6 +48,7 @@ def _print_one(served: ServedTraffic) -> None:
             if served.overloaded
             else ()
         ),
+        *served.energy_lines(),
     ):
         out.print(f"  {line}", markup=False, soft_wrap=True)
 
@@ -56,14 +57,14 @@ def _print_several(found: Sequence[ServedTraffic]) -> None:
     first = found[0]
     console().print(f"{first.decoder.name}, {_requests(first)}", markup=False, soft_wrap=True)
     rows = table("gpu", "weights", "requests/s", "waiting", "first token", "90 %", "99 %", "per token", "99 %",
-                 "whole answer", "99 %", "tokens/s", "cache")  # fmt: skip
+                 "whole answer", "99 %", "tokens/s", "J/token", "cache")  # fmt: skip
     for one in found:
         rows.add_row(
             _gpus(one), one.weights, f"{one.traffic.rate:.4g}" + (" (too many)" if one.overloaded else ""),
             _s(one.mean("queue_s")), _s(one.mean("ttft_s")), _s(one.percentile("ttft_s", 90)),
             _s(one.percentile("ttft_s", 99)), _s(one.mean("tpot_s")), _s(one.percentile("tpot_s", 99)),
             _s(one.mean("e2e_s")), _s(one.percentile("e2e_s", 99)), f"{one.tokens_per_s:.4g}",
-            f"{one.played.peak_cache:.0%}",
+            _joules(one), f"{one.played.peak_cache:.0%}",
         )  # fmt: skip
     console(wide=True).print(rows)
 
@@ -99,7 +100,7 @@ def _print_table(found: Sequence[Capacity], load: float | None, needs: Sequence[
     out.print(f"{promised}, for {level.share:.0%} of the requests:", markup=False, soft_wrap=True)
     engines = len({(one.at.engine, one.at.apart) for one in found}) > 1
     rows = table("gpu", "weights", "cache", *(("engine",) if engines else ()), "most requests/s", "a GPU",
-                 "first token 90 %", "per token 90 %", "tokens/s", "$ a million tokens", *needs)  # fmt: skip
+                 "first token 90 %", "per token 90 %", "tokens/s", "J/token", "$ a million tokens", *needs)  # fmt: skip
     for one in found:
         usd, needed, copies = one.usd_per_million_tokens, None, None
         if load is not None:
@@ -108,7 +109,7 @@ def _print_table(found: Sequence[Capacity], load: float | None, needs: Sequence[
             _gpus(one.at), one.at.weights, one.at.kv, *((_engine(one.at),) if engines else ()),
             *((f"{one.rate:.3g}", f"{one.rate / one.gpus_of_a_copy:.3g}") if one.rate else ("none keeps it", "–")),
             _s(one.at.percentile("ttft_s", 90)), _s(one.at.percentile("tpot_s", 90)), f"{one.tokens_per_s:.4g}",
-            "–" if usd is None else f"{usd:.3g}",
+            _joules(one.at), "–" if usd is None else f"{usd:.3g}",
             *("–" if number is None else str(number) for number in (copies, needed)[2 - len(needs) :]),
         )  # fmt: skip
     console(wide=True).print(rows)
@@ -152,6 +153,11 @@ def _kind(served: ServedTraffic) -> str:
 
 def _gpus(served: ServedTraffic) -> str:
     return f"{served.gpus} × {served.gpu}" if served.gpus > 1 else served.gpu
+
+
+def _joules(served: ServedTraffic) -> str:
+    """Of a token."""
+    return "–" if served.joules_per_token is None else f"{served.joules_per_token:.3g}"
 
 
 def _s(seconds: float) -> str:

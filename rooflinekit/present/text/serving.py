@@ -14,7 +14,7 @@ from rooflinekit.units import format_quantity
 
 _COLUMNS = (
     "gpu", "clients", "in", "out", "first token", "per token", "decode step", "bound", "tokens/s", "a GPU",
-    "a launch $", "largest batch",
+    "a launch $", "J/token", "watts", "largest batch",
 )  # fmt: skip
 
 
@@ -56,6 +56,7 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
             f"{one.tokens_per_s:.4g}",
             f"{one.tokens_per_s_per_gpu:.4g}",
             "–" if priced is None else f"{priced:.3g}",
+            *("–" if value is None else f"{value:.3g}" for value in (one.joules_per_token, one.power_w)),
             str(one.largest_batch()),
         )
     for left in refused:

@@ -1,4 +1,4 @@
-"""What steps cost: rented by the hour, or bought and fed with electricity."""
+"""What steps cost: rented by the hour, or bought and fed with electricity; on one GPU or on many."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import InputError
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.strategies.prediction import ParallelPrediction
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,56 +65,83 @@ class Price:
         return self.kwh * self.pue * joules / KWH_J
 
     def break_even_hours(self, watts: float) -> float | None:
-        """Hours of work after which buying has cost less than renting; inf for never, None where one price lacks."""
-        if self.hour is None or self.purchase is None:
+        """Hours of work after which buying has cost less than renting; inf for never, None where a price lacks, or the
+        watts are not known."""
+        if self.hour is None or self.purchase is None or math.isnan(watts):
             return None
         saved = self.hour - self.electricity(watts * HOUR_S)
         return self.purchase / saved if saved > 0 else math.inf
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A step as money sees it: so many GPUs for so long, and what they get done."""
+
+    what: str  # the GPU, or how many of which cluster
+    total_s: float
+    energy_j: float | None  # of all GPUs
+    batch: float  # samples or tokens of a step
+    unit: str = "samples"  # what a batch is of: "samples", "tokens" or "steps"
+    gpus: int = 1
+
+    @classmethod
+    def of(cls, answer: Prediction | ParallelPrediction | Job) -> Job:
+        """That of a prediction."""
+        if isinstance(answer, Job):
+            return answer
+        if isinstance(answer, ParallelPrediction):
+            what = f"{answer.gpus} GPUs of {answer.cluster.name}"
+            return cls(what=what, total_s=answer.total_s, energy_j=answer.energy_j, batch=answer.batch,
+                       gpus=answer.gpus)  # fmt: skip
+        batch = answer.sizes.get(_BATCH)
+        return cls(what=answer.machine.name, total_s=answer.total_s, energy_j=answer.energy_j, batch=batch or 1,
+                   unit="steps" if batch is None else "samples")  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)  # no slots: the cached property needs a place
 class Costs:
-    """Steps with their prices: the cheapest sample, or step, first."""
+    """Steps with their prices: the cheapest sample, token or step first."""
 
-    predictions: tuple[Prediction, ...]
-    prices: tuple[Price, ...]
-    samples: float | None = None  # of a run, in the unit of the size named batch
+    jobs: tuple[Job, ...]
+    prices: tuple[Price, ...]  # of one GPU of each
+    samples: float | None = None  # of a run, in the unit of the jobs
     carbon: float | None = None  # kg CO2 a kWh
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row a GPU, the cheapest first.
+        """A row a GPU or cluster, the cheapest first.
 
-        gpu, total_s, power_w, energy_j; cost (of a step: the lesser of rented and owned), per_million (samples; where
-        no size is named batch, of steps), rented, owned, break_even_h; and of the run, where samples are given, run_s,
-        run_kwh and run_cost; with `carbon` run_kg, or kg of a million. What is not known is NaN.
+        gpu, gpus (how many), total_s, power_w, energy_j (of all of them); cost (of a step: the lesser of rented and
+        owned), per_million (samples or tokens; where no size is named batch, of steps), rented, owned, break_even_h;
+        and of the run, where samples are given, run_s, run_kwh and run_cost; with `carbon` kg of it, or of a million.
+        What is not known is NaN.
         """
         import pandas as pd
 
-        rows = [self._row(p, price) for p, price in zip(self.predictions, self.prices, strict=True)]
+        rows = [self._row(job, price) for job, price in zip(self.jobs, self.prices, strict=True)]
         return pd.DataFrame(rows).sort_values("per_million", kind="stable", ignore_index=True)
 
-    def _row(self, p: Prediction, price: Price) -> dict[str, Any]:
-        joules = math.nan if p.energy_j is None else p.energy_j
-        rented = price.rented(p.total_s)
-        owned = price.owned(p.total_s, joules if price.kwh else 0.0)
-        cost = min(c for c in (rented, owned) if c is not None)
-        batch = p.sizes.get(_BATCH, 1)
+    def _row(self, job: Job, price: Price) -> dict[str, Any]:
+        joules, batch = math.nan if job.energy_j is None else job.energy_j, job.batch
+        rented = price.rented(job.gpus * job.total_s)
+        owned = price.owned(job.gpus * job.total_s, joules if price.kwh else 0.0)
+        cost = min((c for c in (rented, owned) if c is not None and not math.isnan(c)), default=math.nan)
         steps = (1e6 if self.samples is None else self.samples) / batch
-        watts = math.nan if p.power_w is None else p.power_w
+        watts = joules / job.total_s if job.total_s else math.nan
         row = {
-            "gpu": p.machine.name,
-            "total_s": p.total_s,
+            "gpu": job.what,
+            "gpus": job.gpus,
+            "total_s": job.total_s,
             "power_w": watts,
             "energy_j": joules,
             "cost": cost,
             "per_million": cost * 1e6 / batch,
             "rented": math.nan if rented is None else rented,
             "owned": math.nan if owned is None else owned,
-            "break_even_h": _number(price.break_even_hours(watts if price.kwh else 0.0)),
+            "break_even_h": _number(price.break_even_hours(watts / job.gpus if price.kwh else 0.0)),
         }
         if self.samples is not None:
-            row |= {"run_s": steps * p.total_s, "run_cost": steps * cost}
+            row |= {"run_s": steps * job.total_s, "run_cost": steps * cost}
             row["run_kwh"] = steps * joules * price.pue / KWH_J
         if self.carbon is not None:
             row["kg"] = self.carbon * steps * joules * price.pue / KWH_J
@@ -124,11 +152,22 @@ class Costs:
         """Of all numbers."""
         return self.prices[0].currency
 
+    @property
+    def unit(self) -> str:
+        """What is counted: "samples", "tokens" or "steps"."""
+        return self.jobs[0].unit
+
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; null for what is not known."""
         rows = self.table.to_dict("records")
         clean = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in rows]
-        return {"currency": self.currency, "samples": self.samples, "carbon_kg_per_kwh": self.carbon, "rows": clean}
+        return {
+            "currency": self.currency,
+            "unit": self.unit,
+            "samples": self.samples,
+            "carbon_kg_per_kwh": self.carbon,
+            "rows": clean,
+        }
 
 
 def _number(value: float | None) -> float:
@@ -136,7 +175,7 @@ def _number(value: float | None) -> float:
 
 
 def costs_of(
-    predictions: Sequence[Prediction],
+    predictions: Sequence[Prediction | ParallelPrediction | Job],
     prices: Sequence[Price],
     *,
     samples: float | None = None,
@@ -144,28 +183,33 @@ def costs_of(
     max_watts: float | None = None,
     max_cost: float | None = None,
 ) -> Costs:
-    """Steps with the price of each one's GPU.
+    """Steps with the price of one GPU of each.
 
     samples: of an epoch or a whole run (tokens, where the size named batch counts those). carbon: kg CO2 a kWh.
-    max_watts, max_cost: leave out GPUs that draw more on average, or whose run (a million samples, where none is named)
-    costs more. Raises InputError for prices in several currencies, a number out of range, and where none is left.
+    max_watts, max_cost: leave out those that draw more on average, all GPUs together, or whose run (a million samples,
+    where none is named) costs more. Raises InputError for prices in several currencies, a number out of range, and
+    where none is left.
     """
     currencies = sorted({price.currency for price in prices})
     if len(currencies) != 1:
         raise InputError(f"prices: expected one currency; got {', '.join(currencies) or 'none'}")
-    for name, value in (("samples", samples), ("carbon", carbon), ("max watts", max_watts), ("max cost", max_cost)):
+    jobs = tuple(map(Job.of, predictions))
+    counted = jobs[0].unit if jobs and jobs[0].unit != "steps" else "samples"
+    for name, value in ((counted, samples), ("carbon", carbon), ("max watts", max_watts), ("max cost", max_cost)):
         if value is not None and not (math.isfinite(value) and 0 < value <= 1e18):
             raise InputError(f"{name}: expected a positive number; got {value!r}")
-    whole = Costs(predictions=tuple(predictions), prices=tuple(prices), samples=samples, carbon=carbon)
-    kept = [
-        (p, price)
-        for p, price in zip(predictions, prices, strict=True)
-        if (max_watts is None or (p.power_w is not None and p.power_w <= max_watts))
-        and (max_cost is None or whole._row(p, price)["run_cost" if samples else "per_million"] <= max_cost)
-    ]
+    if len(units := {job.unit for job in jobs}) > 1:
+        raise InputError(f"costs: expected steps of one kind; got {' and '.join(sorted(units))}")
+    whole = Costs(jobs=jobs, prices=tuple(prices), samples=samples, carbon=carbon)
+    kept = []
+    for job, price in zip(jobs, prices, strict=True):
+        row = whole._row(job, price)
+        drawn = max_watts is None or row["power_w"] <= max_watts  # what is not known does not keep a bound
+        if drawn and (max_cost is None or row["run_cost" if samples else "per_million"] <= max_cost):
+            kept.append((job, price))
     if not kept:
         asked = {"watts": max_watts, f"{currencies[0]}": max_cost}
         said = ", ".join(f"at most {value:g} {unit}" for unit, value in asked.items() if value is not None)
         raise InputError(f"no GPU is left: {said}; allow more, or name other GPUs")
     left, theirs = zip(*kept, strict=True)
-    return Costs(predictions=left, prices=theirs, samples=samples, carbon=carbon)
+    return Costs(jobs=left, prices=theirs, samples=samples, carbon=carbon)

@@ -19,6 +19,7 @@ from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import BATCH
 from rooflinekit.study.compare import story as gpu_story
+from rooflinekit.study.compare.bounds import Bounds
 from rooflinekit.study.explain.peaks import computed_in, main_format, stated_peak
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ SORTS = {
     "share-of-peak": ("share_of_peak", True),
     "price": ("price_usd", False),
     "energy": ("per_joule", True),
+    "cost": ("per_million", False),
 }
 
 
@@ -72,6 +74,7 @@ class GpuComparison:
     math: Math  # that most of its FLOP are done in
     engine: bool  # whether a matrix engine may do them
     sort: str
+    currency: str | None = None  # of what a million samples cost; None where no prices are given
 
     @property
     def counted(self) -> str:
@@ -86,13 +89,14 @@ class GpuComparison:
         second. fits, peak_bytes, memory_bytes. share_of_peak: the share of the step that its FLOP take at the
         datasheet's peak. regime. peak_flop_per_s: stated, of the format that it mostly computes in. per_dollar:
         throughput by the launch price; per_watt: by the board's power; per_joule: by drawn_w, the mean watts that the
-        step is predicted to draw. NaN where the specification does not say, and the former two for a device's part
-        where several share a board.
+        step is predicted to draw. per_million: what a million samples (or steps) cost, where prices are given; see
+        `bounds`. NaN where the specification does not say, and per_dollar and per_watt for a device's part where
+        several share a board.
         """
         import pandas as pd
 
         found = pd.DataFrame(list(self.rows)).set_index("gpu")
-        numbers = ["price_usd", "power_w", "per_dollar", "per_watt", "drawn_w", "per_joule"]
+        numbers = ["price_usd", "power_w", "per_dollar", "per_watt", "drawn_w", "per_joule", "per_million"]
         return found.astype(dict.fromkeys(numbers, float))
 
     @cached_property
@@ -152,6 +156,7 @@ class GpuComparison:
             "host": first.host.name,
             "format": str(self.math),
             "counted": self.counted,
+            "currency": self.currency,
             "sort": self.sort,
             "gpus": [dict(row) for row in self.rows],
             "refused": dict(self.refused),
@@ -186,13 +191,17 @@ def compare_machines(
     execution: Execution,
     sort: str = "time",
     corrected: Callable[[Prediction], Prediction] | None = None,
+    bounds: Bounds | None = None,
 ) -> GpuComparison:
     """The workload on each machine.
 
     sort: one of SORTS. corrected: makes of each prediction the one that counts, such as a measured step's transfer.
+    bounds: prices, and what leaves GPUs out.
     Raises InputError for another word, for no machine or one twice, SizeError while a size is open, and FormatError
     where no machine has its arithmetic.
     """
+    bounds = bounds or Bounds()
+    bounds.check(sort)
     check_sort(sort)
     check_gpus(machines)
     found, refused = [], {}
@@ -205,7 +214,9 @@ def compare_machines(
     if not found:
         raise FormatError(f"none of the GPUs can run it: {next(iter(refused.values()))}")
     math, engine = main_format(found[0])
-    rows = [_row(p, stated_peak(p.machine, math, engine=engine)) for p in found]
+    rows = [_row(p, stated_peak(p.machine, math, engine=engine)) | bounds.cost_of(p) for p in found]
+    found, rows, beyond = bounds.kept(found, rows)
+    refused |= beyond
     column, largest_first = SORTS[sort]
 
     def rank(place: int) -> tuple[bool, bool, float]:
@@ -221,6 +232,7 @@ def compare_machines(
         math=math,
         engine=engine,
         sort=sort,
+        currency=bounds.currency,
     )
 
 

@@ -1,15 +1,18 @@
-"""One step under limits of watts: time, power and energy at each, and which limit takes least energy."""
+"""One step under limits of watts: time, power and energy at each, and which limit takes least energy; on one GPU, or
+on many that have the same limit."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from rooflinekit.errors import InputError
 from rooflinekit.model.clocks import limited
 from rooflinekit.model.energy import PowerLaw
+from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.units import format_quantity
 
@@ -20,22 +23,46 @@ _DAY_S = 86_400.0
 _LEAST = 1.1  # of what the idling board draws: the lowest limit that is looked at
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: the cached property needs a place
-class PowerLimits:
-    """The same step under each limit, the board's own last."""
+class Drawing(Protocol):
+    """A step whose energy is known: `Prediction`, `ParallelPrediction`, `TrainingStep`."""
 
-    predictions: tuple[Prediction, ...]
+    @property
+    def total_s(self) -> float:
+        """Seconds."""
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of all GPUs."""
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean watts of all GPUs."""
+
+
+Step = TypeVar("Step", bound=Drawing)
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: the cached property needs a place
+class PowerLimits(Generic[Step]):
+    """The same step under each limit of every GPU, the board's own last."""
+
+    predictions: tuple[Step, ...]
+    limits_w: tuple[float, ...]
+    sizes: dict[str, int]
+    batch: float  # samples or tokens of a step; 1 where steps are counted
+    gpus: int = 1
+    heading: tuple[str, str, str]  # the workload, its mode, and the device or cluster
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row a limit: limit_w, total_s, slower (of the time at the board's own), power_w, energy_j, saved (of its
-        energy), energy_delay (J·s)."""
+        """A row a limit: limit_w (of each GPU), total_s, slower (of the time at the board's own), power_w, energy_j (of
+        all GPUs), saved (of its energy), energy_delay (J·s)."""
         import pandas as pd
 
         own = self.predictions[-1]
         rows = [
             {
-                "limit_w": p.machine.power_limit,
+                "limit_w": limit_w,
                 "total_s": p.total_s,
                 "slower": p.total_s / own.total_s - 1 if own.total_s else 0.0,
                 "power_w": p.power_w,
@@ -43,67 +70,100 @@ class PowerLimits:
                 "saved": 1 - (p.energy_j or 0.0) / own.energy_j if own.energy_j else 0.0,
                 "energy_delay": (p.energy_j or 0.0) * p.total_s,
             }
-            for p in self.predictions
+            for limit_w, p in zip(self.limits_w, self.predictions, strict=True)
         ]
         return pd.DataFrame(rows)
 
     @property
-    def least_energy(self) -> Prediction:
+    def least_energy(self) -> Step:
         """The step at the limit that takes least energy; of equals the highest limit."""
         return min(reversed(self.predictions), key=lambda p: p.energy_j or math.inf)
 
     @property
-    def least_energy_delay(self) -> Prediction:
+    def least_energy_delay(self) -> Step:
         """The step at the limit at which energy × time is least; of equals the highest limit."""
         return min(reversed(self.predictions), key=lambda p: (p.energy_j or math.inf) * p.total_s)
 
-    def rack(self, watts: float, pue: float = 1.0) -> pd.DataFrame:
-        """What a rack does in a day under each limit: limit_w, gpus, samples_a_day (steps, without a size named batch).
+    def limit_of(self, step: Step) -> float:
+        """The limit of one of the steps, in W."""
+        return next(limit for limit, p in zip(self.limits_w, self.predictions, strict=True) if p is step)
 
-        watts: that the rack may draw; each GPU has its limit in them, times `pue` for host, fans and supply. Raises
-        InputError for numbers that make no rack.
+    def rack(self, watts: float, pue: float = 1.0) -> pd.DataFrame:
+        """What a rack does in a day under each limit: limit_w, gpus, samples_a_day (tokens of a decoder's training;
+        steps, without a size named batch).
+
+        watts: that the rack may draw; each GPU has its limit in them, times `pue` for host, fans and supply. A step on
+        several GPUs runs as often at once as the rack holds so many of them. Raises InputError for numbers that make
+        no rack.
         """
         if not (math.isfinite(watts) and watts > 0) or not 1 <= pue <= 10:
             raise InputError(f"rack: expected positive watts and a PUE of 1 to 10; got {watts!r} and {pue!r}")
         table = self.table[["limit_w"]].copy()
-        table["gpus"] = (watts / (pue * table["limit_w"])).astype(int)
-        batch = self.predictions[-1].sizes.get("batch", 1)
-        table["samples_a_day"] = table["gpus"] * batch * _DAY_S / self.table["total_s"]
+        copies = (watts / (pue * self.gpus * table["limit_w"])).astype(int)
+        table["gpus"] = self.gpus * copies
+        table["samples_a_day"] = copies * self.batch * _DAY_S / self.table["total_s"]
         return table
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        own = self.predictions[-1]
+        model, mode, device = self.heading
         return {
-            "model": own.graph_name,
-            "mode": own.mode,
-            "device": own.machine.name,
-            "sizes": dict(own.sizes),
+            "model": model,
+            "mode": mode,
+            "device": device,
+            "gpus": self.gpus,
+            "sizes": self.sizes,
             "limits": self.table.to_dict("records"),
-            "least_energy_w": self.least_energy.machine.power_limit,
-            "least_energy_delay_w": self.least_energy_delay.machine.power_limit,
+            "least_energy_w": self.limit_of(self.least_energy),
+            "least_energy_delay_w": self.limit_of(self.least_energy_delay),
         }
 
     def __str__(self) -> str:
         rows = self.table.set_index("limit_w")
         said = []
         for what, p in (("energy", self.least_energy), ("energy × time", self.least_energy_delay)):
-            limit = p.machine.power_limit or 0.0
+            limit = self.limit_of(p)
             row = rows.loc[limit]
             said.append(
-                f"least {what} at {format_quantity(limit, 'W')}: {row['saved']:.0%} less energy, "
-                f"{row['slower']:.0%} more time than at the board's own limit"
+                f"least {what} at {format_quantity(limit, 'W')}{' a GPU' if self.gpus > 1 else ''}: "
+                f"{row['saved']:.0%} less energy, {row['slower']:.0%} more time than at the board's own limit"
             )
         return "\n".join(said)
 
 
-def power_limits(prediction: Prediction, step_w: float = 25.0) -> PowerLimits:
+def power_limits(prediction: Prediction, step_w: float = 25.0) -> PowerLimits[Prediction]:
     """The step under limits at every `step_w` watts, from a tenth above idling to the board's own.
 
     Raises InputError for a device whose specification states no power, and for a step of no watts, or of more than the
     range.
     """
-    machine = prediction.machine
+    p = prediction
+    limits_w = limits_of(p.machine, step_w)
+    machines = [limited(p.machine, power_w=watts, clock=p.machine.clock_limit) for watts in limits_w]
+    held = (predict_graph(p.graph, machine, p.host, p.execution) for machine in machines)
+    return PowerLimits(
+        predictions=tuple(held), limits_w=limits_w, sizes=dict(p.sizes), batch=p.sizes.get("batch", 1),
+        heading=(p.graph_name, p.mode, p.machine.name),
+    )  # fmt: skip
+
+
+def power_limits_together(
+    at: Callable[[float], Step], machine: Machine, step_w: float = 25.0, *, gpus: int, batch: float,
+    heading: tuple[str, str, str], sizes: dict[str, int],
+) -> PowerLimits[Step]:  # fmt: skip
+    """The same of a step on several equal GPUs.
+
+    at: the step with every GPU under a limit of so many watts. batch: samples or tokens of a step. heading: what the
+    workload is called, its mode, and the cluster's name.
+    """
+    limits_w = limits_of(machine, step_w)
+    return PowerLimits(
+        predictions=tuple(map(at, limits_w)), limits_w=limits_w, sizes=sizes, batch=batch, gpus=gpus, heading=heading
+    )  # fmt: skip
+
+
+def limits_of(machine: Machine, step_w: float) -> tuple[float, ...]:
+    """Limits at every `step_w` watts, from a tenth above idling to the board's own. Raises as `power_limits`."""
     law = PowerLaw.of(machine)
     if law is None:
         limited(machine, power_w=1.0)  # which says what is missing
@@ -114,10 +174,4 @@ def power_limits(prediction: Prediction, step_w: float = 25.0) -> PowerLimits:
             f"{format_quantity(law.board_w - law.idle_w, 'W')}, what {machine.name} draws beside idling; got {step_w!r}"
         )
     first = math.ceil(_LEAST * law.idle_w / step_w)
-    below = [step_w * i for i in range(first, math.ceil(law.board_w / step_w))]
-    return PowerLimits(
-        predictions=tuple(
-            predict_graph(prediction.graph, limited(machine, power_w=watts), prediction.host, prediction.execution)
-            for watts in (*below, law.board_w)
-        )
-    )
+    return (*(step_w * i for i in range(first, math.ceil(law.board_w / step_w))), law.board_w)

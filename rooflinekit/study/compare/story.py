@@ -126,9 +126,22 @@ def _and(words: Sequence[str]) -> str:
 
 def table_of(comparison: GpuComparison) -> tuple[list[str], list[list[str]]]:
     """The heads and rows of its table, as texts."""
-    one = comparison.counted.removesuffix("s")
+    one, money = comparison.counted.removesuffix("s"), comparison.currency
     heads = ["", "step", "90 % interval", f"{one}s/s", "regime", "of peak", "memory", f"{one}s/s/$1000", f"{one}s/s/W"]
-    return heads, [_cells(row) for row in comparison.rows]
+    rows = [_cells(row) for row in comparison.rows]
+    if money or comparison.sort == "energy":
+        heads.append("draws")
+        drawn = [row["drawn_w"] for row in comparison.rows]
+        rows = [[*cells, _drawn(watts)] for cells, watts in zip(rows, drawn, strict=True)]
+    if money:
+        heads.append(f"{money} a million")
+        costs = [row["per_million"] for row in comparison.rows]
+        rows = [[*cells, "–" if cost is None else f"{cost:.4g}"] for cells, cost in zip(rows, costs, strict=True)]
+    return heads, rows
+
+
+def _drawn(watts: float | None) -> str:
+    return "–" if watts is None else format_quantity(watts, "W")
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

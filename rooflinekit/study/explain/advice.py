@@ -117,16 +117,18 @@ class _Candidate:
     why_not: str = ""
 
 
-def advise(p: Prediction, gpus: Sequence[str | Path | Device] = ()) -> Advice:
+def advise(
+    p: Prediction, gpus: Sequence[str | Path | Device] = (), corrected: Callable[[Prediction], Prediction] | None = None
+) -> Advice:
     """What would make this step faster, each candidate predicted again, ranked by the time that it saves.
 
     Tried: twice the batch, channels last, autocast in both formats, torch.compile and CUDA graphs, copies from pinned
     memory, layers without recurrence in the place of those with it, the optimizer's fused form, and the other GPUs
     given. What cannot be predicted, or does not fit the memory, is left out, and said with the reason. The model is
-    traced again where a candidate asks for it. Raises DeviceNotFoundError or SpecError for the GPUs.
-
-    >>> print(advise(p, gpus=["nvidia-l40s"]))  # doctest: +SKIP
+    traced again where a candidate asks for it. corrected: makes of each prediction the one that counts, such as a
+    measured step's transfer. Raises DeviceNotFoundError or SpecError for the GPUs.
     """
+    base = p if corrected is None else corrected(p)
     devices = [gpu if isinstance(gpu, Device) else load_device(gpu) for gpu in gpus]
     found: list[Suggestion] = []
     left_out: list[tuple[str, str]] = []
@@ -134,16 +136,16 @@ def advise(p: Prediction, gpus: Sequence[str | Path | Device] = ()) -> Advice:
         try:
             if candidate.predict is None:
                 raise ComparisonError(candidate.why_not)
-            after = candidate.predict()
+            after = candidate.predict() if corrected is None else corrected(candidate.predict())
             if not after.memory.fits:
                 raise ComparisonError(_too_large(after))
         except RooflinekitError as error:
             left_out.append((candidate.what, str(error)))
             continue
         steps = p.sizes[BATCH] / after.sizes[BATCH] if BATCH in p.sizes else 1.0
-        found.append(Suggestion(what=candidate.what, base=p, prediction=after, steps=steps))
+        found.append(Suggestion(what=candidate.what, base=base, prediction=after, steps=steps))
     ranked = tuple(sorted(found, key=lambda suggestion: -suggestion.saved_s))
-    return Advice(base=p, suggestions=ranked, left_out=tuple(left_out))
+    return Advice(base=base, suggestions=ranked, left_out=tuple(left_out))
 
 
 def _too_large(p: Prediction) -> str:

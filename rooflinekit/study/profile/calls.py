@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -30,25 +32,34 @@ def launches_of(launches: Events) -> dict[int, Launch]:
 
 
 def calls_of(
-    calls: Events, kernels: Events, launches: Mapping[int, Launch], names: Sequence[str]
+    calls: Events, kernels: Events, launches: Mapping[int, Launch], names: Sequence[str], inputs: Sequence[str] = ()
 ) -> tuple[ProfiledOp, ...]:
     """Calls in the order of their beginning, each before those that it makes.
 
     With kernels, a call has the seconds of those that it launched, itself or through others, and only such calls are
-    given; then the kernels of no call. Without, it has its own duration.
+    given; then the kernels of no call. Without, it has its own duration. inputs: see `Trace.inputs`.
     """
     order = np.lexsort((-calls.end, calls.start, calls.thread))
     forest = Forest(calls.at(order))
     own, left = forest.seconds_of(kernels, launches) if len(kernels) else (None, {})
-    found = list(forest.ops(own, names))
+    found = list(forest.ops(own, names, inputs))
     return (*found, *(ProfiledOp(name=names[name], depth=0, seconds=seconds) for name, seconds in left.items()))
+
+
+@lru_cache(maxsize=4096)
+def _recorded(inputs: str) -> tuple[tuple[tuple[int, ...], ...], str]:
+    """Shapes of the tensors among a call's arguments, those of lists left out, and the format of the first."""
+    dims, types, *_ = json.loads(inputs)
+    listed = [one for one in dims if isinstance(one, list)] if isinstance(dims, list) else []
+    shapes = tuple(tuple(one) for one in listed if one and all(isinstance(size, int) for size in one))
+    return shapes, str(types[0]) if isinstance(types, list) and types else ""
 
 
 class Forest:
     """Calls by thread and time, so that each stands before those within it."""
 
     def __init__(self, calls: Events) -> None:
-        self.name, self.thread = calls.name.tolist(), calls.thread.tolist()
+        self.name, self.thread, self.inputs = calls.name.tolist(), calls.thread.tolist(), calls.inputs.tolist()
         self.start, self.end = calls.start.tolist(), calls.end.tolist()
         self.starts = {
             int(thread): (int(first), calls.start[calls.thread == thread])
@@ -99,7 +110,7 @@ class Forest:
                 found[i].append(row)
         return found
 
-    def ops(self, own: list[float] | None, names: Sequence[str]) -> Iterator[ProfiledOp]:
+    def ops(self, own: list[float] | None, names: Sequence[str], inputs: Sequence[str] = ()) -> Iterator[ProfiledOp]:
         """All calls, or with `own` those with kernels, each with the seconds of what it calls."""
         seconds = self._durations() if own is None else self._with_children(own)
         depth = [0] * len(seconds)
@@ -107,7 +118,11 @@ class Forest:
             depth[i] = 0 if parent == _FOREST else depth[parent] + 1
         for i in self._by_start():
             if seconds[i] or own is None:
-                yield ProfiledOp(name=names[self.name[i]], depth=depth[i], seconds=seconds[i])
+                place = self.inputs[i]
+                shapes, format_ = _recorded(inputs[place]) if 0 <= place < len(inputs) else ((), "")
+                yield ProfiledOp(
+                    name=names[self.name[i]], depth=depth[i], seconds=seconds[i], shapes=shapes, format=format_
+                )
 
     def _durations(self) -> list[float]:
         return [(end - start) * _MICROSECOND for start, end in zip(self.start, self.end, strict=True)]

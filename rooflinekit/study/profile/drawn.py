@@ -20,6 +20,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.study.profile.calls import Forest, launches_of
 from rooflinekit.study.profile.file import Progress, Trace, read_trace
+from rooflinekit.study.profile.ranks import part
 
 _FORMATS = {"float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
 _TF32 = ("tf32", "s1688", "tensorop_s")  # in the names of kernels that multiply fp32 as tf32
@@ -79,8 +80,7 @@ def draw_all(files: Sequence[Path], gpu: str | None, licence: str, progress: Pro
     found = _Rows()
     devices: dict[str, None] = {}
     for place, file in enumerate(files):
-        share = None if progress is None else _part(progress, place, len(files))
-        trace = read_trace(file, share)
+        trace = read_trace(file, part(progress, place, len(files)))
         devices |= dict.fromkeys(trace.devices)
         found.take(trace)
     if gpu is None and len(devices) != 1:
@@ -88,10 +88,6 @@ def draw_all(files: Sequence[Path], gpu: str | None, licence: str, progress: Pro
         raise CampaignError(f"{files[0]}: the traces name {named} as their device; name one as --gpu")
     device = load_device(gpu if gpu is not None else next(iter(devices)))
     return found.drawn(device, " ".join(file.name for file in files), licence)
-
-
-def _part(progress: Progress, place: int, count: int) -> Progress:
-    return lambda share: progress((place + share) / count)
 
 
 class _Rows:

@@ -90,7 +90,7 @@ def read_trace(file: str | Path, progress: Progress | None = None) -> Trace:
     try:
         with path.open("rb") as raw:
             size = path.stat().st_size
-            devices, events = _head(_Watched(_stream(raw), raw, size, None))
+            devices, events, _ = _head(_Watched(_stream(raw), raw, size, None))
             raw.seek(0)
             columns = _columns(_read(_Watched(_stream(raw), raw, size, progress), events))
     except (ijson.JSONError, ValueError) as error:  # ValueError: letters or numbers that Python cannot hold
@@ -133,17 +133,29 @@ class _Watched:
         return chunk
 
 
-def _head(stream: _Watched) -> tuple[tuple[str, ...], str]:
-    """What stands before the events: names of GPUs; and where the events are."""
+def rank_in(file: Path) -> int | None:
+    """The rank that a trace says it is of, before its events; None where it does not, or is no trace."""
+    try:
+        with file.open("rb") as raw:
+            return _head(_Watched(_stream(raw), raw, file.stat().st_size, None))[2]
+    except (ijson.JSONError, ValueError, EOFError, zlib.error, OSError):  # reading all of it says what is wrong
+        return None
+
+
+def _head(stream: _Watched) -> tuple[tuple[str, ...], str, int | None]:
+    """What stands before the events: names of GPUs, and where the events are; and the rank."""
     devices: list[str] = []
+    rank: int | None = None
     for prefix, event, value in ijson.parse(stream):
         if (prefix, event) == ("", "start_array"):
-            return (), "item"
+            return (), "item", None
         if (prefix, event) == ("traceEvents", "start_array"):
-            return tuple(devices), "traceEvents.item"
+            break
         if prefix == "deviceProperties.item.name":
             devices.append(str(value))
-    return (), "traceEvents.item"
+        if prefix == "distributedInfo.rank" and isinstance(value, int):
+            rank = value
+    return tuple(devices), "traceEvents.item", rank
 
 
 def _read(stream: _Watched, prefix: str) -> Iterator[dict[str, Any]]:

@@ -183,5 +183,6 @@ def _ops(
     of_call, count = _steps_of(trace.calls.start.tolist(), windows), len(windows)
     found = []
     for i in range(max(0, count - _MEDIANS), count):
-        found.append(calls_of(trace.calls.at(of_call == i), kernels.at(step == i), launches, trace.names))
+        calls = trace.calls.at(of_call == i)
+        found.append(calls_of(calls, kernels.at(step == i), launches, trace.names, trace.inputs))
     return median_step(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -18,7 +19,9 @@ from rooflinekit.strategies.setting import Setting
 from rooflinekit.study.sweep.points import LEVEL, Memory, Table, predict_points, unknown_points
 from rooflinekit.study.sweep.points import Setting as Alone
 
-_NUMBERS = ("total_s", "low_s", "high_s", "throughput", "communication_s", "exposed_s", "peak_bytes")
+_NUMBERS = (
+    "total_s", "low_s", "high_s", "throughput", "communication_s", "exposed_s", "energy_j", "power_w", "peak_bytes"
+)  # fmt: skip
 _COLUMNS = (*_NUMBERS[:-1], "fits", "peak_bytes", "problem")
 _DROPPED: dict[Memory, tuple[str, ...]] = {True: (), "peak": ("fits",), False: ("fits", "peak_bytes")}
 _UNKNOWN = dict.fromkeys(_NUMBERS, float("nan"))
@@ -73,9 +76,11 @@ def unknown_settings(
 def predict_teams(
     graph: Graph, teams: Sequence[Team], sizes: Mapping[str, NDArray[np.int64]], *, memory: Memory = True
 ) -> list[Table]:
-    """For each team a table: total_s, low_s, high_s, throughput, communication_s, exposed_s, fits, peak_bytes, problem.
+    """For each team a table: total_s, low_s, high_s, throughput, communication_s, exposed_s, energy_j, power_w, fits,
+    peak_bytes, problem.
 
-    The interval is that of 90 %; peak_bytes is the fullest device's. `problem` says why a step cannot be cut that way,
+    The interval is that of 90 %; energy_j and power_w are of all devices together, and no numbers where one's power is
+    not stated; peak_bytes is the fullest device's. `problem` says why a step cannot be cut that way,
     such as fewer samples than devices; its times and bytes then are no numbers.
     """
     count = len(next(iter(sizes.values()))) if sizes else 1
@@ -100,6 +105,9 @@ def _predicted(graph: Graph, team: Team, sizes: Mapping[str, int]) -> dict[str, 
     return {
         "total_s": p.total_s, "low_s": low, "high_s": high, "throughput": p.throughput,
         "communication_s": p.communication_s, "exposed_s": p.exposed_s, "fits": p.fits,
+        **{name: math.nan if value is None else value for name, value in (
+            ("energy_j", p.energy_j), ("power_w", p.power_w)
+        )},
         "peak_bytes": float(max(share.memory.peak_bytes for share in p.shares)), "problem": "",
     }  # fmt: skip
 

@@ -11,6 +11,7 @@ import contextlib
 import math
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -226,6 +227,8 @@ class _Crew:
         worker.close()
 
     def _free(self) -> _Worker | None:
+        for worker in [worker for worker in self.workers if worker.piece is None and worker.ended]:
+            self._end(worker)  # it was at work on nothing
         free = next((worker for worker in self.workers if worker.piece is None), None)
         return free or (self._started() if len(self.workers) < self.count else None)
 
@@ -253,13 +256,19 @@ def _serve(pipe: Connection) -> None:
         signal.SIGINT, signal.SIG_IGN
     )  # the keyboard's is for the process that hands out, which ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _end_with_parent()
     try:
+        _end_with_parent()
         pipe.send(("ready", None))
         while True:
-            pipe.send(_predicted(pipe.recv()))
+            answer = _predicted(pipe.recv())
+            try:
+                pipe.send(answer)
+            except MemoryError:  # for the message
+                pipe.send(("known", _MEMORY))
     except (EOFError, OSError):
         return  # nobody asks any more
+    except (MemoryError, RuntimeError):  # no room for a piece, or no thread: the status says so, without a traceback
+        os._exit(1)
 
 
 def _predicted(piece: Piece) -> tuple[str, Any]:
@@ -268,7 +277,12 @@ def _predicted(piece: Piece) -> tuple[str, Any]:
     except MemoryError:
         return "known", _MEMORY
     except Exception as error:
-        error.add_note(f"In a process of the sweep:\n{traceback.format_exc()}")
+        note = f"In a process of the sweep:\n{traceback.format_exc()}"
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # it cannot leave this process: another says what it says
+            error = RuntimeError(f"{type(error).__name__}: {error}")
+        error.add_note(note)
         return "raised", error
 
 

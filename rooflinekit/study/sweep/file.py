@@ -25,9 +25,15 @@ def check_parquet() -> None:
 
 
 def write_table(frame: pd.DataFrame, path: Path) -> None:
-    """A table as .csv or .json (a list of records), whole or not at all."""
-    text = frame.to_csv(index=False) if path.suffix == ".csv" else frame.to_json(orient="records", indent=1) + "\n"
-    write_text(text, path)
+    """A table as .csv or .json (a list of records), whole or not at all. Raises MemoryError where it is too large."""
+    write_text(frame.to_csv(index=False) if path.suffix == ".csv" else _json(frame), path)
+
+
+def _json(frame: pd.DataFrame) -> str:
+    try:
+        return f"{frame.to_json(orient='records', indent=1)}\n"
+    except OverflowError as error:  # what pandas raises where there is no room for the text
+        raise MemoryError from error
 
 
 def check_out(path: Path) -> None:
@@ -39,9 +45,9 @@ def check_out(path: Path) -> None:
     check_kind(path)
     if path.suffix == ".parquet":
         return
-    if path.is_dir():
+    if os.path.isdir(path):  # Path.is_dir raises where it may not look
         raise OutputError(f"{path}: is a folder; choose another name")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise OutputError(f"{path}: cannot be written: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):
         raise OutputError(f"{path}: cannot be written: nothing may be written to {path.parent}")

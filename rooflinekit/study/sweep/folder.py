@@ -16,12 +16,12 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from rooflinekit.errors import OutputError, SweepWarning
-from rooflinekit.files import check_kind, locked, write_bytes, write_text
+from rooflinekit.files import MOST_BYTES, check_kind, locked, write_bytes, write_text
 from rooflinekit.study.sweep.plan import Plan
 from rooflinekit.study.sweep.points import Table
 
@@ -32,6 +32,7 @@ _MANIFEST, _LOCK = "_sweep.json", "_lock"  # readers of parquet folders pass ove
 _SCHEMA = 2
 _PIECE = re.compile(r"part-(\d{7})-([0-9a-f]{16})")
 _OURS = re.compile(r"part-\d+.*\.(?:parquet|npz)")  # of any version
+_MOST_BYTES = 2**30  # of a piece, several times what the widest takes
 _TRIES = 100  # to lock a folder that its owner takes away at that moment
 
 
@@ -64,11 +65,29 @@ class SweepFolder:
     def read_tables(self, number: int) -> list[Table]:
         """What `write_tables` has kept."""
         found: dict[int, Table] = {}
-        with np.load(self._pieces[number], allow_pickle=False) as columns:
+        piece = self._pieces[number]
+        try:
+            content = piece.read_bytes()
+        except OSError as error:
+            raise OutputError(f"{piece}: cannot be read: {error.strerror or error}") from error
+        if not piece.stem.endswith(self._checked(number, io.BytesIO(content))):
+            raise OutputError(f"{piece}: was damaged while the sweep was on its way")
+        with np.load(io.BytesIO(content), allow_pickle=False) as columns:
             for key in columns.files:
                 i, name = key.split(" ", 1)
                 found.setdefault(int(i), {})[name] = columns[key]
         return [found[i] for i in sorted(found)]
+
+    def is_any_there(self) -> bool:
+        """Whether pieces are kept, which the same call takes over."""
+        return any(os.path.exists(piece) for piece in self._pieces.values())
+
+    def check_complete(self) -> None:
+        """Raises OutputError where somebody has taken a piece away meanwhile."""
+        there = set(os.listdir(self.path))
+        for piece in self._pieces.values():
+            if piece.name not in there:
+                raise OutputError(f"{piece}: was taken away while the sweep was on its way")
 
     def remove(self) -> None:
         """Takes the pieces away, and the folder if nothing else is in it."""
@@ -77,15 +96,14 @@ class SweepFolder:
         self._pieces.clear()
 
     def _keep(self, number: int, content: bytes) -> None:
-        piece = self.path / f"part-{number:07d}-{self._check(number, content)}.{self._ending}"
+        piece = self.path / f"part-{number:07d}-{self._checked(number, io.BytesIO(content))}.{self._ending}"
         write_bytes(content, piece)
         self._pieces[number] = piece
 
-    def _check(self, number: int, content: bytes) -> str:
+    def _checked(self, number: int, content: IO[bytes]) -> str:
         digest = hashlib.blake2b(self._identity, digest_size=8)
         digest.update(f"\n{number}\n".encode())
-        digest.update(content)
-        return digest.hexdigest()
+        return hashlib.file_digest(content, lambda: digest).hexdigest()  # type: ignore[arg-type]
 
     # --- what is there before ----------------------------------------------------------------------------------------
 
@@ -142,12 +160,16 @@ class SweepFolder:
         match = _PIECE.fullmatch(file.stem)
         if match is None or file.suffix != f".{self._ending}":
             return None
+        if file.is_dir():
+            raise OutputError(f"{file}: is a folder and no piece of a sweep; remove it, or choose another name")
         number = int(match[1])
         try:
-            content = file.read_bytes()
+            if not file.is_file() or file.stat().st_size > _MOST_BYTES:  # a pipe or a device might never end
+                return None
+            with file.open("rb") as content:
+                return number if self._checked(number, content) == match[2] else None
         except OSError as error:
             raise OutputError(f"{file}: cannot be read: {error.strerror or error}; remove it") from error
-        return number if self._check(number, content) == match[2] else None
 
 
 @contextlib.contextmanager
@@ -169,8 +191,13 @@ def opened(path: Path, ending: Literal["parquet", "npz"], plan: Plan) -> Iterato
         except OutputError:
             raise
         except OSError as error:
-            raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
-        yield folder
+            raise OutputError(f"{error.filename or path}: cannot be written: {error.strerror or error}") from error
+        try:
+            yield folder
+        except OutputError as error:
+            if not folder.is_any_there():
+                raise
+            raise OutputError(f"{error}; finished pieces are kept: the same call goes on") from error
 
 
 def _leave(path: Path) -> None:
@@ -200,6 +227,8 @@ def _refuse_others(path: Path) -> None:
     check_kind(path)
     if not os.path.lexists(path):
         return
+    if path.is_symlink() and not os.path.exists(path):
+        raise OutputError(f"{path}: is a link to what is not there; remove it, or choose another name")
     try:
         names = sorted(os.listdir(path))
     except FileNotFoundError:
@@ -214,17 +243,21 @@ def _refuse_others(path: Path) -> None:
             f"{path}: holds {others[0]}, which is no piece of a sweep; move that elsewhere, or choose another name"
         )
     if others:
-        raise OutputError(f"{path}: is there already and is no sweep; choose another folder")
+        raise OutputError(f"{path}: is there already and is no sweep; move it elsewhere, or choose another name")
 
 
 def _read(manifest: Path) -> dict[str, Any] | None:
     """Its content; None where it is damaged or not there."""
+    if os.path.lexists(manifest) and not os.path.isfile(manifest):
+        raise OutputError(f"{manifest}: is no file; remove it, or choose another name")
     try:
+        if manifest.stat().st_size > MOST_BYTES:
+            return None
         found = json.loads(manifest.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise OutputError(f"{manifest}: cannot be read: {error.strerror or error}") from error
-    except ValueError:
+        raise OutputError(f"{manifest}: cannot be read: {error.strerror or error}; remove it") from error
+    except (ValueError, RecursionError, MemoryError):  # it nests too deep
         return None
     return found if isinstance(found, dict) else None

@@ -24,7 +24,7 @@ QUANTITIES = {
     "price": ("price", ""),  # dollars at launch
     "dollars": ("dollars", ""),  # the price by the throughput
     "cost": ("cost", ""),  # dollars of a sample, where prices are those of an hour
-    "power": ("power_w", "W"),  # mean of the GPU over a step
+    "power": ("power_w", "W"),  # mean of all GPUs over a step
     "energy": ("joules", "J"),  # of a sample, else of a step
 }
 _COMPARISON = re.compile(r"\s*([\w-]+)\s*(<=|>=|<|>|=)\s*(.+?)\s*")

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.errors import InputError, SweepError, SweepWarning
+from rooflinekit.files import sync_folder
 from rooflinekit.study.sweep.crew import Say, here, in_crew
 from rooflinekit.study.sweep.file import check_out, write_table
 from rooflinekit.study.sweep.folder import opened
@@ -52,12 +53,14 @@ def run_to_file(
         ):
             for piece, tables in new:
                 folder.write(piece.number, _frame(plan, piece, tables))
+            folder.check_complete()
         return out
     with opened(out.with_name(f"{out.name}.parts"), "npz", plan) as folder:
         with _found(plan, pieces, folder.done, executor, workers, progress) as new:
             for piece, tables in new:
                 folder.write_tables(piece.number, tables)
         write_table(_ordered(plan, pieces, {piece.number: folder.read_tables(piece.number) for piece in pieces}), out)
+        sync_folder(out.parent)  # or a crash of the machine could leave neither
         folder.remove()
     return out
 
@@ -111,7 +114,8 @@ def _results(
         return
     pays_from = _EACH_PAYS_FROM if any(piece.each for piece in pieces) else _PAYS_FROM
     wanted = workers or (os.cpu_count() or 1 if rows >= pays_from else 1)
-    yield from in_crew(pieces, wanted, say) if min(wanted, len(pieces)) > 1 else here(pieces, say)
+    # One that is left may be the one that ends its process: where processes are asked for, it is not done in this one.
+    yield from in_crew(pieces, wanted, say) if pieces and wanted > 1 else here(pieces, say)
 
 
 def _handed_out(pieces: list[Piece], executor: Executor, workers: int) -> Iterator[tuple[Piece, list[Table]]]:

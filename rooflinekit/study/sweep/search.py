@@ -6,8 +6,9 @@ differential evolution chooses whole numbers among them, for each of the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,33 +16,26 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rooflinekit.errors import InputError, nearest
-from rooflinekit.hardware.device import Device
-from rooflinekit.hardware.names import resolve
 from rooflinekit.ir import notebook
 from rooflinekit.ir.plain import aligned
 from rooflinekit.study.sweep.cells import cells_of
 from rooflinekit.study.sweep.clusters import Team, predict_settings
+from rooflinekit.study.sweep.goals import GOALS, LEAST, MOST, named_prices, prices_of
 from rooflinekit.study.sweep.plan import BLOCK, Case, Plan
 from rooflinekit.study.sweep.points import REGIMES
 from rooflinekit.study.sweep.requirements import Requirement, requirements_of
 
-#: What can be had least of, and what most of, with its column.
-LEAST = {
-    "time": "total_s", "dollars": "dollars", "memory": "peak_bytes", "price": "price", "energy": "joules",
-    "cost": "dollars",  # whose order is the same where prices are those of an hour
-}  # fmt: skip
-MOST = {"throughput": "throughput"}
-GOALS = LEAST | MOST
 ENUMERATED = 200_000  # predictions, up to which all are made
 ENUMERATED_EACH = 2_000  # the same of steps on several devices, which take tenths of a second each
 
 _POPULATION, _GENERATIONS = 64, 24
 _TRIED = 32  # configurations at a time whose blocks are followed through the allocator
-_OF_ONE = {"energy", "joules", "power_w"}  # goals and columns
 _FAR = 1e6  # of the goal, for what meets nothing: far from all that does
 
 _HOUR_S = 3600.0
 _Columns = dict[str, NDArray[Any]]
+#: Changes a table's times in place, such as by what a measured step makes of them.
+Correct = Callable[[Case, Mapping[str, NDArray[np.int64]], _Columns], None]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -104,12 +98,15 @@ class Found:
         return notebook.block(first, notebook.paragraphs(rest), notebook.table(*cells_of(table)))
 
 
-def search_plan(plan: Plan, goal: str, require: Iterable[str], prices: Mapping[str, float] | None = None) -> Found:
+def search_plan(
+    plan: Plan, goal: str, require: Iterable[str], prices: Mapping[str, float] | None = None,
+    correct: Correct | None = None,
+) -> Found:  # fmt: skip
     """The configuration of a sweep that is best by a goal, among those that fit and meet the requirements.
 
     goal: the least "time", "dollars" (launch price by throughput), "memory", "price", "energy" (joules of a sample) or
     "cost" (of a sample, where `prices` are those of an hour), or the most "throughput". prices: dollars of one device,
-    by any of its names, in the place of its launch price. Raises InputError for another
+    by any of its names, in the place of its launch price. correct: of predicted times. Raises InputError for another
     goal, for a requirement that cannot be read, for the price of a device that is not there, and for a goal in dollars
     where no price is known.
     """
@@ -118,12 +115,10 @@ def search_plan(plan: Plan, goal: str, require: Iterable[str], prices: Mapping[s
     asked = requirements_of(require, tuple(plan.grid.lists))
     money = {"dollars", "price", "cost"}
     priced = goal in money or any(r.column in money for r in asked)
-    each = _prices(plan, prices or {})
+    each = prices_of(plan, prices or {})
     if goal == "cost" or any(r.column == "cost" for r in asked):  # what a GPU was sold for is no price of an hour
         hourly = named_prices(prices or {}, (device for case in plan.cases for device in case.setting.devices))
         each = {name: hourly.get(name) for name in each}
-    if any(isinstance(case.setting, Team) for case in plan.cases) and {goal, *(r.column for r in asked)} & _OF_ONE:
-        raise InputError("energy and power are known of steps on one device, not of a cluster: leave out either")
     unpriced = [name for name, price in each.items() if priced and price is None]
     cases = [case for case in plan.cases if not {device.name for device in case.setting.devices} & {*unpriced}]
     if not cases:
@@ -137,9 +132,9 @@ def search_plan(plan: Plan, goal: str, require: Iterable[str], prices: Mapping[s
     best, closest, predicted = [], [], 0
     for case in cases:
         price = sum((each[device.name] or float("nan") for device in case.setting.devices), 0.0)
-        columns = look(plan, case, price, goal, asked)
+        columns = look(plan, case, price, goal, asked, correct)
         predicted += len(columns["total_s"])
-        winner, nearest_one = _best(case, columns, goal, asked)
+        winner, nearest_one = _best(case, columns, goal, asked, partial(_alone, case, price, columns, correct))
         if winner is not None:
             best.append(winner)
         else:
@@ -155,62 +150,19 @@ def search_plan(plan: Plan, goal: str, require: Iterable[str], prices: Mapping[s
     )
 
 
-def goal_of(minimize: str | None, maximize: str | None) -> str:
-    """What is looked for: by default the most throughput, as the shortest step is that of the smallest batch.
-
-    Raises InputError for a word that is not known, and for both.
-    """
-    if minimize is not None and maximize is not None:
-        raise InputError(f"minimize {minimize!r} and maximize {maximize!r}: expected one of the two")
-    for option, word, known, others in (("minimize", minimize, LEAST, MOST), ("maximize", maximize, MOST, LEAST)):
-        if word is not None and word not in known:
-            other = {"minimize": "maximize", "maximize": "minimize"}[option]
-            hint = f"; {other} {word!r}" if word in others else nearest(word, known)
-            raise InputError(f"{option} {word!r}: expected {' or '.join(map(repr, known))}{hint}")
-    return minimize or maximize or "throughput"
-
-
-def named_prices(given: Mapping[str, float], devices: Iterable[Device]) -> dict[str, float]:
-    """Prices by the devices' names, where they are given by any name that a device answers to.
-
-    Raises InputError for a device that is not looked at, for one that is named twice, and for no positive number.
-    """
-    known = {device.name: device for device in devices}
-    found: dict[str, float] = {}
-    for name, price in given.items():
-        try:
-            device = resolve(name, known.values()).name
-        except LookupError:
-            listed = ", ".join(known)
-            raise InputError(f"prices: no device {name!r} is looked at: {listed}{nearest(name, known)}") from None
-        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < float("inf"):
-            raise InputError(f"prices: {name!r}: expected dollars, a positive number; got {price!r:.60}")
-        if device in found:
-            raise InputError(f"prices: {device} is given twice")
-        found[device] = price
-    return found
-
-
-def _prices(plan: Plan, given: Mapping[str, float]) -> dict[str, float | None]:
-    """Dollars of each device that occurs; of a board with several, of one of them."""
-    devices = {device.name: device for case in plan.cases for device in case.setting.devices}
-    given = named_prices(given, devices.values())
-    launch = {
-        name: None if device.launch_price_usd is None else device.launch_price_usd / device.devices_per_board
-        for name, device in devices.items()
-    }
-    return {**launch, **given}
-
-
-def _every(plan: Plan, case: Case, price: float, goal: str, asked: tuple[Requirement, ...]) -> _Columns:
+def _every(
+    plan: Plan, case: Case, price: float, goal: str, asked: tuple[Requirement, ...], correct: Correct | None
+) -> _Columns:
     """All combinations of sizes."""
     parts = []
     for start in range(0, plan.points, BLOCK):
-        parts.append(_predicted(case, price, plan.grid.at(np.arange(start, min(start + BLOCK, plan.points)))))
+        parts.append(_predicted(case, price, plan.grid.at(np.arange(start, min(start + BLOCK, plan.points))), correct))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _chosen(plan: Plan, case: Case, price: float, goal: str, asked: tuple[Requirement, ...]) -> _Columns:
+def _chosen(
+    plan: Plan, case: Case, price: float, goal: str, asked: tuple[Requirement, ...], correct: Correct | None
+) -> _Columns:
     """Those that scipy's differential evolution looks at."""
     from scipy.optimize import differential_evolution
 
@@ -219,7 +171,7 @@ def _chosen(plan: Plan, case: Case, price: float, goal: str, asked: tuple[Requir
 
     def cost(places: NDArray[np.float64]) -> NDArray[np.float64]:
         index = np.rint(places).astype(np.int64).reshape(len(lengths), -1)
-        columns = _predicted(case, price, plan.grid.at_places(list(index)))
+        columns = _predicted(case, price, plan.grid.at_places(list(index)), correct)
         seen.append(columns)
         excess = _excess(case, columns, asked)
         value = np.log(np.maximum(columns[GOALS[goal]].astype(float), 1e-300)) * (-1 if goal in MOST else 1)
@@ -232,11 +184,13 @@ def _chosen(plan: Plan, case: Case, price: float, goal: str, asked: tuple[Requir
     return {name: np.concatenate([part[name] for part in seen]) for name in seen[0]}
 
 
-def _predicted(case: Case, price: float, sizes: Mapping[str, NDArray[np.int64]]) -> _Columns:
+def _predicted(case: Case, price: float, sizes: Mapping[str, NDArray[np.int64]], correct: Correct | None) -> _Columns:
     # where the allocator is followed anyhow, `fits` costs nothing more
     (table,) = predict_settings(
         case.graph, [case.setting], sizes, memory=True if isinstance(case.setting, Team) else "peak"
     )
+    if correct is not None:
+        correct(case, sizes, table)
     count = len(table["total_s"])
     table.setdefault("throughput", 1 / table["total_s"])
     table["price"] = np.full(count, price)
@@ -244,6 +198,13 @@ def _predicted(case: Case, price: float, sizes: Mapping[str, NDArray[np.int64]])
     table["cost"] = table["dollars"] / _HOUR_S
     table["joules"] = table.get("power_w", np.full(count, np.nan)) / table["throughput"]
     return {**{name: np.asarray(values) for name, values in sizes.items()}, **table}
+
+
+def _alone(case: Case, price: float, columns: _Columns, correct: Correct | None, place: int) -> _Columns:
+    """One of the configurations; predicted again where times are corrected, which of one by itself is exact."""
+    if correct is None:
+        return {name: values[[place]] for name, values in columns.items()}
+    return _predicted(case, price, {name: columns[name][[place]] for name in case.graph.dims}, correct)
 
 
 def _excess(case: Case, columns: _Columns, asked: tuple[Requirement, ...]) -> NDArray[np.float64]:
@@ -256,17 +217,21 @@ def _excess(case: Case, columns: _Columns, asked: tuple[Requirement, ...]) -> ND
 
 
 def _best(
-    case: Case, columns: _Columns, goal: str, asked: tuple[Requirement, ...]
+    case: Case, columns: _Columns, goal: str, asked: tuple[Requirement, ...], alone: Callable[[int], _Columns]
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """The best configuration of a case, if there is one, and the one that comes nearest to meeting everything."""
+    """The best configuration of a case, if there is one, and the one that comes nearest to meeting everything.
+
+    alone: one of the configurations by itself.
+    """
     values, excess = columns[GOALS[goal]].astype(float) * (-1 if goal in MOST else 1), _excess(case, columns, asked)
     order = np.argsort(np.where(excess > 0, np.inf, values), kind="stable")
     order = order[(excess[order] == 0) & np.isfinite(values[order])]
     for start in range(0, len(order), _TRIED):
         some = order[start : start + _TRIED]
-        fitting = some[_fits(case, columns, some)]
-        if fitting.size:
-            return _row(case, columns, int(fitting[0])), {}
+        for place in some[_fits(case, columns, some)]:
+            one = alone(int(place))
+            if not _excess(case, one, asked)[0]:
+                return _row(case, one, 0), {}
     near = int(np.argmin(np.where(excess > 0, excess, np.inf))) if (excess > 0).any() else 0
     missed = [
         f"{r.text} by a factor of {np.exp(r.excess(columns[r.column][[near]])[0]):.3g}"

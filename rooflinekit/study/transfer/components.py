@@ -10,7 +10,10 @@ _OPS = (
     "median over pairs of GPUs of the correlation of ln(measured / predicted) of equal shapes about each GPU's mean, "
     "benchmarks/transfer_components.py"
 )
-_STEPS = "whole steps of one half of timm's families, benchmarks/transfer_accuracy.py --estimate"
+_STEPS = (
+    "the most likely values for whole steps of one half of the networks of timm and KernelBench, by a hash of their "
+    "families, benchmarks/transfer_components.py --estimate"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +54,16 @@ _LIKE = {
 }
 
 
-def of_kernels(family: str) -> float:
-    """The correlation for kernels of a family in any format, one of `model.families`."""
+KERNEL_NEAR = Component(
+    value=0.9, meaning="correlation of one kernel's errors on two GPUs of one architecture, whose library is the same",
+    source=_OPS,
+)  # fmt: skip
+
+
+def of_kernels(family: str, *, near: bool) -> float:
+    """The correlation for kernels of a family in any format, one of `model.families`. near: of one architecture."""
+    if near:
+        return KERNEL_NEAR.value
     return KERNEL.get(family, KERNEL.get(_LIKE.get(family, ""), OTHER_KERNEL)).value
 
 
@@ -70,12 +81,16 @@ OTHER_SIZE = Component(
 
 #: Of the host's times, in ln: how far a host of the same description is from it carries over with the host itself.
 OTHER_HOST = Component(
-    value=0.5, meaning="correlation of the errors of two hosts' CPU times",
-    source="stated: what PyTorch's own code costs is common, the CPU is not; no measurement tells it",
-)  # fmt: skip
+    value=0.1, meaning="correlation of the errors of two hosts' CPU times, and of two that nobody named", source=_STEPS
+)
 
-#: What a whole network is off by beyond its kernels, the same on every device, in ln.
-NETWORK = Component(value=0.05, meaning="spread of a network's own error, in ln", source=_STEPS)
+#: What a whole network is off by beyond its kernels, in ln, and how much of that it is off by on another device.
+NETWORK = Component(value=0.1, meaning="spread of a network's own error, in ln", source=_STEPS)
+NETWORK_NEAR = Component(value=0.9, meaning="its correlation between GPUs of one architecture", source=_STEPS)
+NETWORK_FAR = Component(value=0.6, meaning="its correlation between GPUs of different architectures", source=_STEPS)
+
+#: How often errors are much larger than their spreads: the degrees of freedom of Student's distribution.
+FREEDOM = Component(value=3.0, meaning="degrees of freedom of the errors' distribution", source=_STEPS)
 
 #: How well two measurements of one step on one device agree, in ln: clocks, drivers, releases.
 MEASURED = Component(

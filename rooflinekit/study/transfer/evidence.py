@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,14 @@ from rooflinekit.study.profile.profile import Profile
 from rooflinekit.study.profile.validation import Validation
 from rooflinekit.study.transfer.errors_of import Loaded, Part, kernel_parts, parts_of
 from rooflinekit.study.transfer.posterior import Seen
+from rooflinekit.study.transfer.shapes import NO_SHAPES, check_shapes
 from rooflinekit.units import format_quantity
 
 _MOST = 400  # measured ops that are looked at one by one, the longest
 _OP_NOISE = 0.05  # in ln, of one op's time in a trace: the profiler, clocks; stated
+_NEARLY = 0.999  # of a step that is a single operator: still an operator's share
+_COLLECTIVE = re.compile(r"ncclDevKernel|ncclKernel|rcclGenericKernel|rccl", re.IGNORECASE)
+_DOUBTFUL = math.log(3)  # a measured time so far from its prediction may be of something else
 _BEYOND = math.log(1e4)  # a measured time so far from its prediction is of something else
 
 
@@ -32,6 +37,7 @@ class Evidence:
     ops: tuple[ProfiledOp, ...] = ()
     matched: tuple[OpTime, ...] = ()  # by somebody else already
     device: str = ""  # the specification's name, or how the driver calls it; "" where it does not say
+    traced: bool = False  # whether a profiler's trace holds the ops
 
     @classmethod
     def of(cls, measured: object) -> Evidence:
@@ -44,9 +50,13 @@ class Evidence:
         if isinstance(measured, Profile):
             if not measured.on_gpu:
                 raise InputError(f"{measured.file}: the trace holds no kernels; record it with ProfilerActivity.CUDA")
+            # A step that waits for other ranks tells of one GPU's step by its operators alone.
+            alone = not any(_COLLECTIVE.match(kernel.name) for kernel in measured.kernels)
+            told = "" if alone else ", whose step holds communication and is not counted as a whole"
             return cls(
-                source=f"the trace {measured.file}", seconds=measured.wall_s, ops=measured.ops, device=measured.device
-            )
+                source=f"the trace {measured.file}{told}", seconds=measured.wall_s if alone else None,
+                ops=measured.ops, device=measured.device, traced=True,
+            )  # fmt: skip
         if isinstance(measured, Validation):
             return cls(
                 source=f"a measurement on {measured.device}", seconds=measured.measured_s, matched=measured.ops,
@@ -65,6 +75,7 @@ class Evidence:
     def seen(self, p: Prediction, names: Mapping[str, str]) -> list[Seen]:
         """What this says of the prediction's parts. Raises InputError where it cannot be of the predicted step."""
         found: list[Seen] = []
+        check_shapes(self.ops, p.graph, self.source)
         if self.seconds is not None:
             found.append(Seen(ln=self._ln(self.seconds, p), parts=parts_of(p, names)))
         ops = self.matched or (match(self.ops, p.timings) if self.ops else ())
@@ -75,6 +86,20 @@ class Evidence:
                 "were measured, or give the time of a step"
             )
         return found
+
+    def notes(self, p: Prediction) -> tuple[str, ...]:
+        """What would make the evidence better, or makes it doubtful, beside the prediction of the measured step."""
+        found = []
+        if self.traced and not check_shapes(self.ops, p.graph, self.source):
+            found.append(NO_SHAPES)
+        if self.seconds is not None and abs(math.log(self.seconds / p.total_s)) > _DOUBTFUL:
+            times = max(self.seconds / p.total_s, p.total_s / self.seconds)
+            word = "longer" if self.seconds > p.total_s else "shorter"
+            found.append(
+                f"{self.source} is {times:.1f} times {word} than predicted there: is it of this batch, format and "
+                "execution?"
+            )
+        return tuple(found)
 
     def _ln(self, seconds: float, p: Prediction) -> float:
         ln = math.log(seconds / p.total_s)
@@ -113,10 +138,11 @@ def _by_op(ops: Sequence[OpTime], p: Prediction, names: Mapping[str, str]) -> li
         if timings and abs(ln) < _BEYOND:
             parts = kernel_parts(p, names, timings)
             alike[frozenset(parts)].append((ln, op.measured_s, parts))
+    total = sum(s for group in alike.values() for _, s, _ in group)
     found = [
         Seen(
             ln=sum(ln * s for ln, s, _ in group) / sum(s for _, s, _ in group), parts=group[0][2],
-            noise=_OP_NOISE / math.sqrt(len(group)),
+            noise=_OP_NOISE / math.sqrt(len(group)), share=min(sum(s for _, s, _ in group) / total, _NEARLY),
         )
         for group in alike.values()
     ]  # fmt: skip

@@ -1,17 +1,26 @@
-"""What measurements on one device say of a step on another: parts of errors, jointly normal, given what was seen."""
+"""What measurements on one device say of a step on another: parts of errors, jointly distributed, given what was seen.
+
+The distribution is Student's: its condition has the mean of a normal one, and a scale that grows where what was seen is
+further off than its parts' spreads allow, for then what is left is likely to be too, and shrinks where it is nearer.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rooflinekit.calibrate.fits import architecture_of
+from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.transfer.components import (
+    FREEDOM,
     MEASURED,
+    NETWORK_FAR,
+    NETWORK_NEAR,
     OTHER_HOST,
     OTHER_SIZE,
     OTHER_UNIT,
@@ -29,6 +38,7 @@ class Seen:
     ln: float  # ln(measured / predicted)
     parts: Mapping[Part, Loaded]
     noise: float = MEASURED.value
+    share: float = 1.0  # of the step's time: 1 of the whole step, less of an operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +46,10 @@ class Posterior:
     """What the prediction on the target is off by, in ln: where it is expected, how wide, and how wide it was."""
 
     mean: float
-    spread: float
+    spread: float  # the scale of Student's distribution
     before: float
+    freedom: float  # its degrees
+    surprise: float  # by which factor what was seen widens what is left; 1 where it is off by as much as expected
     by_part: Mapping[str, float]  # of the mean, by family, "host" and "network"
 
 
@@ -51,12 +63,13 @@ class Kinship:
 
     @classmethod
     def of(cls, source: Prediction, target: Prediction) -> Kinship:
-        """Of two predictions."""
+        """Of two predictions. A host that nobody named is the same only where the device is: it is another machine."""
         a, b = source.machine.device, target.machine.device
+        named = source.host.name != DEFAULT_HOST or a == b
         return cls(
             same_device=a == b,
             near=architecture_of(a) == architecture_of(b),
-            same_host=source.host == target.host,
+            same_host=named and source.host == target.host,
         )
 
     def correlation(self, source: Part, target: Part) -> float:
@@ -66,19 +79,23 @@ class Kinship:
         if source.level == "host":
             return 1.0 if self.same_host else OTHER_HOST.value
         unit = 1.0 if source.unit == target.unit else OTHER_UNIT.value
-        if source.level == "family":
-            return unit if self.same_device else unit * (SHARED_NEAR if self.near else SHARED_FAR).value
         if source.level == "kernel":
-            alike = 1.0 if self.same_device else of_kernels(source.family)
-            return unit * alike * (1.0 if source.cost == target.cost else OTHER_SIZE.value)
-        return 1.0
+            return unit * self._of_kernels(source.family) * (1.0 if source.cost == target.cost else OTHER_SIZE.value)
+        near, far = (SHARED_NEAR, SHARED_FAR) if source.level == "family" else (NETWORK_NEAR, NETWORK_FAR)
+        return unit if self.same_device else unit * (near if self.near else far).value
+
+    def _of_kernels(self, family: str) -> float:
+        return 1.0 if self.same_device else of_kernels(family, near=self.near)
 
 
 def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> Posterior:
-    """The target's error given what was seen: the mean and the spread of a normal distribution under a condition."""
-    total = sum(one.size**2 for one in target.values())
-    # A plain prediction's interval has no part of the network's; what was seen never widens it.
+    """The target's error given what was seen: the mean and the scale of a distribution under a condition."""
+    # A plain prediction's interval has no part of the network's.
     before = math.sqrt(sum(one.size**2 for part, one in target.items() if part.level != "network"))
+    scales = _own_scales(seen)
+    target = _scaled(target, scales)
+    seen = [replace(one, parts=_scaled(one.parts, scales)) for one in seen]
+    total = sum(one.size**2 for one in target.values())
     parts = list(dict.fromkeys(part for one in seen for part in one.parts))
     place = {part: i for i, part in enumerate(parts)}
     loads = np.zeros((len(seen), len(parts)))
@@ -87,19 +104,55 @@ def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> 
             loads[row, place[part]] = loaded.size
     covariance = loads @ loads.T + np.diag([one.noise**2 for one in seen])
     crossed = np.zeros(len(parts))
-    kindred: dict[tuple[str, str, str], list[tuple[Part, Loaded]]] = {}
+    kindred: dict[_Key, list[tuple[Part, Loaded]]] = {}
     for part, loaded in target.items():
-        kindred.setdefault((part.level, part.family, part.name), []).append((part, loaded))
+        kindred.setdefault(_key(part), []).append((part, loaded))
     for part, column in place.items():
-        for other, loaded in kindred.get((part.level, part.family, part.name), ()):
+        for other, loaded in kindred.get(_key(part), ()):
             crossed[column] += kin.correlation(part, other) * loaded.size
-    weights = np.linalg.solve(covariance, np.array([one.ln for one in seen]))
-    moved = crossed * (loads.T @ weights)
+    off = np.array([one.ln for one in seen])
+    moved = crossed * (loads.T @ np.linalg.solve(covariance, off))
     known = loads @ crossed
     removed = float(known @ np.linalg.solve(covariance, known))
     by_part: dict[str, float] = {}
     for part, column in place.items():
         name = part.family or part.level
         by_part[name] = by_part.get(name, 0.0) + float(moved[column])
-    left = math.sqrt(max(total - removed, 0.0))
-    return Posterior(mean=float(moved.sum()), spread=min(left, before), before=before, by_part=by_part)
+    surprise = _surprise(seen, off, covariance)
+    return Posterior(
+        mean=float(moved.sum()), spread=surprise * math.sqrt(max(total - removed, 0.0)), before=before,
+        freedom=FREEDOM.value + 1, surprise=surprise, by_part=by_part,
+    )  # fmt: skip
+
+
+_Key = tuple[str, str, str]
+
+
+def _key(part: Part) -> _Key:
+    return part.level, part.family, part.name
+
+
+def _own_scales(seen: Sequence[Seen]) -> dict[_Key, float]:
+    """By how much an operator's own error is likely to be larger than its spread, of those that were seen alone.
+
+    Each operator's error is Student's by itself: one far off is so by its own kernel, not by what all have in common.
+    """
+    found: dict[_Key, float] = {}
+    for one in seen:
+        if one.share < 1:
+            variance = sum(loaded.size**2 for loaded in one.parts.values()) + one.noise**2
+            scale = math.sqrt((FREEDOM.value + one.ln**2 / variance) / (FREEDOM.value + 1))
+            found |= {_key(part): scale for part in one.parts if part.level == "kernel"}
+    return found
+
+
+def _scaled(parts: Mapping[Part, Loaded], scales: Mapping[_Key, float]) -> Mapping[Part, Loaded]:
+    return {part: replace(one, spread=one.spread * scales.get(_key(part), 1.0)) for part, one in parts.items()}
+
+
+def _surprise(seen: Sequence[Seen], off: NDArray[np.float64], covariance: NDArray[np.float64]) -> float:
+    """Student's: the step as a whole, or all operators by their time, against what its parts' spreads allow."""
+    whole = np.array([one.share if one.share >= 1 else 0.0 for one in seen])
+    weights = whole if whole.any() else np.array([one.share for one in seen])
+    distance = float(weights @ off) ** 2 / float(weights @ covariance @ weights)
+    return math.sqrt((FREEDOM.value + distance) / (FREEDOM.value + 1))

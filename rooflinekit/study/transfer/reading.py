@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rooflinekit.errors import CampaignError, InputError, UnitError
 from rooflinekit.study.profile.file import Progress
-from rooflinekit.study.profile.profile import Profile
+from rooflinekit.study.profile.ranks import read_profile
 from rooflinekit.study.profile.validation import Validation
 from rooflinekit.study.transfer.evidence import Evidence
 from rooflinekit.units import parse_quantity
@@ -20,28 +20,33 @@ _HEAD = 4096  # bytes that tell a record from a trace
 _LARGE = 64 * 2**20  # bytes: no record or table of a step is as long
 
 
-def read_measured(text: str, *, mark: str | None = None, progress: Progress | None = None) -> Evidence:
+def read_measured(
+    text: str, *, mark: str | None = None, rank: int | None = None, progress: Progress | None = None
+) -> Evidence:
     """What `--measured` says: "31.2 ms", or a file.
 
-    Files: a trace of torch.profiler (.json, .json.gz), a record of `rooflinekit measure --out`, or a table (.csv) with
-    the columns name and seconds, of operators on the device in one step. mark: of a trace, see `Profile.read`. Raises
-    InputError for text that is neither a time nor a file, CampaignError for a file that is none of these.
+    Files: a trace of torch.profiler (.json, .json.gz), or a folder of such, one a rank; a record of `rooflinekit
+    measure --out`; or a table (.csv) with the columns name and seconds, of operators on the device in one step. mark:
+    of a trace, see `Profile.read`. rank: of a folder, by default all in the mean. Raises InputError for text that is
+    neither a time nor a file, CampaignError for a file that is none of these.
     """
     file = Path(text)
+    if file.is_dir():
+        return Evidence.of(read_profile(file, rank=rank, mark=mark, progress=progress))
     if not file.is_file():
         try:
             seconds = parse_quantity(text, "s")
         except UnitError as error:
             raise InputError(
-                f"--measured {text!r}: expected a time, such as '31.2 ms', or a file: a trace of torch.profiler, a "
-                "record of `rooflinekit measure --out`, or a .csv with the columns name and seconds"
+                f"--measured {text!r}: expected a time, such as '31.2 ms', or a file: a trace of torch.profiler or a "
+                "folder of them, a record of `rooflinekit measure --out`, or a .csv with the columns name and seconds"
             ) from error
         return Evidence.of(seconds)
     if file.suffix == ".csv":
         return Evidence.of(_table(file))
     if _is_record(file):
         return Evidence.of(Validation.load(file))
-    return Evidence.of(Profile.read(file, mark=mark, progress=progress))
+    return Evidence.of(read_profile(file, rank=rank, mark=mark, progress=progress))
 
 
 def _is_record(file: Path) -> bool:

@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from statistics import NormalDist
 from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit
 
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.transfer.errors_of import leaders, parts_of
@@ -57,7 +59,7 @@ class Transferred(Prediction):
             f"{math.expm1(self.posterior.mean):+.1%}{f' ({shown})' if shown else ''}; plainly predicted spread "
             f"{self.posterior.before:.0%}, now {self.posterior.spread:.0%}"
         )
-        return (first, *self.plain.notes)
+        return (first, *self.evidence.notes(self.source), *self.plain.notes)
 
     def largest_parts(self) -> Mapping[str, float]:
         """Of the correction, in ln: the three largest families, host or network itself, if above 1 %."""
@@ -68,17 +70,19 @@ class Transferred(Prediction):
         """Bounds in seconds that hold the true time with this probability, given the measurement.
 
         A factor of the spread that is left to either side. To none it is larger than the plain prediction's, which may
-        differ: a host slower than stated prolongs a step, and a faster one shortens it only until kernels decide.
-        Raises ValueError for a level outside (0, 1).
+        differ: a host slower than stated prolongs a step, and a faster one shortens it only until kernels decide. What
+        was further off than its own interval allows widens both. Raises ValueError for a level outside (0, 1).
         """
         if not 0 < level < 1:
             raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
-        factor = math.exp(NormalDist().inv_cdf((1 + level) / 2) * self.posterior.spread)
         if not self.plain.total_s:
             return self.total_s, self.total_s
         low, high = self.plain.interval(level)
-        below, above = self.plain.total_s / low, high / self.plain.total_s
-        return self.total_s / min(factor, below), self.total_s * min(factor, above)
+        left = self.posterior
+        below, above = widths(
+            left.spread, left.freedom, left.surprise, level, self.plain.total_s / low, high / self.plain.total_s
+        )
+        return float(self.total_s / below), float(self.total_s * above)
 
     def to_dict(self) -> dict[str, Any]:
         """As a prediction's, with the measurement and what it changed under "transfer"."""
@@ -96,6 +100,13 @@ class Transferred(Prediction):
                 "by_part": dict(self.posterior.by_part),
             },
         }
+
+
+def widths(spread: Any, freedom: Any, surprise: Any, level: float, below: Any, above: Any) -> tuple[Any, Any]:
+    """Factors to either side of the expected time, from a posterior and the plain prediction's; numbers or arrays."""
+    factor = np.exp(stdtrit(freedom, (1 + level) / 2) * spread)
+    wider = np.maximum(1.0, surprise)
+    return np.minimum(factor, below**wider), np.minimum(factor, above**wider)
 
 
 def transferred(evidence: Evidence, source: Prediction, target: Prediction) -> Transferred:

@@ -16,6 +16,8 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.model.machine import Machine
 from rooflinekit.present.figures.records.build import by_time, kernel_figure
 from rooflinekit.present.page.charts.bars import difference_bars, interval_bars, waterfall_bars
+from rooflinekit.present.page.charts.energy import WIDE as WIDE_ENERGY
+from rooflinekit.present.page.charts.energy import Limit, limits_chart
 from rooflinekit.present.page.charts.labels import place_labels, shortened, text_width
 from rooflinekit.present.page.charts.roofline import NARROW, WIDE, Layout, roofline_chart, shape
 from rooflinekit.present.page.charts.timeline import WIDE as WIDE_TIME
@@ -240,3 +242,13 @@ def test_intervals_share_one_line() -> None:
     slow, fast = interval_bars([(6.0, 8.0, 10.0), (1.0, 2.0, 3.0)])
     assert (slow.low, slow.value, slow.high) == (600, 800, 1000)
     assert (fast.low, fast.value, fast.high) == (100, 200, 300)
+
+
+def test_limits_of_power_by_hand() -> None:
+    steps = [Limit(limit_w=w, total_s=s, joules=j) for w, s, j in ((100, 4.0, 5.0), (150, 2.0, 3.0), (200, 1.0, 4.0))]
+    chart = limits_chart(steps, WIDE_ENERGY)
+    # from 0 at x = 72 to 1.04 · 4 s at 1026: a second is 229.3 px; from 0 at y = 254 to 1.12 · 5 J at 30: a joule 40 px
+    assert [(dot.x, dot.y) for dot in chart.dots] == [(989.3, 54.0), (530.7, 134.0), (301.3, 94.0)]
+    assert [dot.front for dot in chart.dots] == [False, True, True]  # the first takes more of both than the second
+    assert {label.text for label in chart.labels} == {"100 W", "150 W", "200 W"}
+    assert (chart.x_title, chart.y_title) == ("time of a step, s", "J a step")

@@ -133,6 +133,12 @@ def test_it_says_what_the_prediction_says(full: tuple[rk.Prediction, str]) -> No
     for seconds in (p.total_s, p.gpu_s, p.cpu_s, *filter(None, p.terms().values())):
         assert format_quantity(seconds, "s") in page
     assert format_quantity(p.memory.peak_bytes, "byte", binary=True) in page
+    assert p.energy is not None
+    for joules in (p.energy.joules, *p.energy.interval(p.interval()), *p.energy.parts_j.values()):
+        assert format_quantity(joules, "J") in page
+    for watts in (p.power_w, p.energy.peak_w, *p.by_phase()["power_w"]):
+        assert format_quantity(watts, "W") in page
+    assert "Least energy at " in page
     for note in p.notes:
         assert note in page
     assert str(p.coverage) in page
@@ -166,6 +172,14 @@ def test_parts_that_nobody_asked_for_are_left_out(tmp_path: Path) -> None:
     ids = {attributes.get("id") for _, attributes in Page(written(net("a"), tmp_path)).elements}
     assert {"time", "roofline", "sources"} <= ids
     assert not {"gpus", "advice", "explanation"} & ids
+
+
+def test_energy_is_left_out_where_no_power_is_stated(tmp_path: Path) -> None:
+    silent = rk.load_device("nvidia-l4").replace(board_power=None)
+    for gpu, shown in (("nvidia-l4", True), (silent, False)):
+        p = rk.predict(Net("a"), rk.Input("batch", 3, 32, 32), gpu=gpu, batch=8)
+        ids = {attributes.get("id") for _, attributes in Page(written(p, tmp_path)).elements}
+        assert ("energy" in ids) == shown
 
 
 def test_a_network_of_thousands_of_kernels_stays_small(tmp_path: Path) -> None:

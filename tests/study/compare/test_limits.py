@@ -1,11 +1,12 @@
 """A step under every limit of watts."""
 
 import pytest
+import torch
 from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.study.compare.limits import power_limits
+from rooflinekit.study.compare.limits import power_limits, power_limits_together
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +49,21 @@ def test_a_board_without_power_data() -> None:
     p = rk.predict(nn.Linear(8, 8), rk.Input("batch", 8), gpu=device, batch=8)
     with pytest.raises(InputError, match="states no board_power or no process_node"):
         power_limits(p)
+
+
+def test_a_rack_of_clusters_by_hand() -> None:
+    graph = rk.trace(nn.Linear(1024, 1024), rk.Input("batch", 1024), mode="training", optimizer=torch.optim.SGD)
+    graph = graph.at(batch=512)
+    first = rk.parallel(graph, cluster="dgx-a100", gpus=4)
+    found = power_limits_together(
+        lambda watts: rk.parallel(graph, cluster="dgx-a100", gpus=4, power_limit=watts),
+        first.slowest.prediction.machine, 100.0, gpus=4, batch=512, heading=("linear", "training", "dgx-a100"),
+        sizes={"batch": 512},
+    )  # fmt: skip
+    assert found.limits_w == (100.0, 200.0, 300.0, 400.0)
+    assert found.table["energy_j"].iloc[-1] == pytest.approx(first.energy_j)
+    rack = found.rack(10_000.0, 1.25)
+    assert rack["gpus"].tolist() == [80, 40, 24, 20]  # 8 kW / (4 · 100 W) = 20 groups of four, then 10, 6, 5
+    assert rack["samples_a_day"].iloc[-1] == pytest.approx(5 * 512 * 86_400 / first.total_s)
+    assert found.to_dict()["least_energy_w"] in found.limits_w
+    assert " W a GPU: " in str(found)

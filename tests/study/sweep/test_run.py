@@ -278,7 +278,7 @@ def test_what_is_no_sweep_is_left_alone(graph: rk.Graph, tmp_path: Path) -> None
     (tmp_path / "s.parquet" / "mine").write_text("x")
     (tmp_path / "f.parquet").write_text("x")
     for name in ("s.parquet", "f.parquet"):
-        with pytest.raises(OutputError, match=f"{name}: is there already and is no sweep; choose another folder$"):
+        with pytest.raises(OutputError, match=f"{name}: is there already and is no sweep; move it elsewhere, or"):
             rk.sweep(graph, gpus=GPUS, batch=1, out=tmp_path / name)
 
 

@@ -129,3 +129,19 @@ def test_least_energy_and_least_cost(graph: rk.Graph) -> None:
         rk.search(graph, gpus=["nvidia-l4", "nvidia-t4"], minimize="cost", **sizes)
     low = rk.search(graph, gpus=["nvidia-l4"], require=["power<1 W"], **sizes)
     assert low.best is None
+
+
+def test_least_energy_and_cost_on_a_cluster() -> None:
+    net = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512))
+    graph = rk.trace(net, rk.Input("batch", 512), mode="training")
+    where: dict[str, Any] = {"clusters": ["dgx-a100"], "gpus": [1, 2, 4], "batch": [256, 4096]}
+    rows = rk.sweep(graph, **where)
+    each = rows["energy_j"] / rows["batch"]
+    found = rk.search(graph, minimize="energy", **where)
+    assert found.best is not None
+    assert found.best["joules"] == pytest.approx(each.min())
+    assert (rows["power_w"] - rows["energy_j"] / rows["total_s"]).abs().max() < 1e-6
+    cheap = rk.search(graph, minimize="cost", prices={"a100-sxm4-80gb": 2.0}, require=["power<=500 W"], **where)
+    held = rows[rows["power_w"] <= 500]
+    assert cheap.best is not None
+    assert cheap.best["dollars"] == pytest.approx((2 * held["gpus"] / held["throughput"]).min())

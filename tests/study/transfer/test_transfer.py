@@ -17,7 +17,7 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.calibrate.run_record import ProfiledOp
 from rooflinekit.errors import CampaignError, InputError
-from rooflinekit.study.transfer.components import NETWORK, OTHER_HOST, SHARED_FAR
+from rooflinekit.study.transfer.components import FREEDOM, NETWORK, OTHER_HOST, SHARED_FAR
 from rooflinekit.study.transfer.errors_of import Loaded, Part, host_weight, parts_of, scaled
 from rooflinekit.study.transfer.evidence import Evidence
 from rooflinekit.study.transfer.posterior import Kinship, Seen, given
@@ -42,12 +42,16 @@ def step(gpu: str, batch: int = 512) -> rk.Prediction:
 
 
 def test_one_part_by_hand() -> None:
-    # One part of spread 0.3 seen with noise 0.1: 0.09 / (0.09 + 0.01) = 0.9 of 0.2 is the part's.
+    # One part of spread 0.3 seen with noise 0.1: 0.09 / (0.09 + 0.01) = 0.9 of 0.2 is the part's. Of its variance a
+    # tenth is left, times (ν + 0.2²/0.1) / (ν + 1): Student's condition, as 0.2 is less than expected of √0.1.
     part = Part("host")
     loaded = {part: Loaded(weight=1.0, spread=0.3)}
     found = given([Seen(ln=0.2, parts=loaded, noise=0.1)], loaded, FAR)
     assert found.mean == pytest.approx(0.18)
-    assert found.spread == pytest.approx(math.sqrt(0.09 - 0.09 * 0.9))
+    nu = FREEDOM.value
+    assert found.surprise**2 == pytest.approx((nu + 0.4) / (nu + 1))
+    assert found.spread == pytest.approx(found.surprise * math.sqrt(0.09 - 0.09 * 0.9))
+    assert found.freedom == nu + 1
     assert found.before == pytest.approx(0.3)
 
 
@@ -58,7 +62,24 @@ def test_what_is_not_common_stays_unknown() -> None:
     loaded = {part: Loaded(weight=1.0, spread=0.1)}
     found = given([Seen(ln=0.2, parts=loaded, noise=1e-9)], loaded, FAR)
     assert found.mean == pytest.approx(0.2 * r)
-    assert found.spread == pytest.approx(0.1 * math.sqrt(1 - r * r))
+    assert found.spread == pytest.approx(found.surprise * 0.1 * math.sqrt(1 - r * r))
+
+
+def test_a_surprise_widens() -> None:
+    # Off by as much as expected, √(0.09 + 0.01), nothing changes: (ν + 1) / (ν + 1). Thrice as far it widens.
+    loaded = {Part("host"): Loaded(weight=1.0, spread=0.3)}
+    usual, far = (given([Seen(ln=k * math.sqrt(0.1), parts=loaded, noise=0.1)], loaded, FAR) for k in (1, 3))
+    assert usual.surprise == pytest.approx(1.0)
+    assert far.surprise == pytest.approx(math.sqrt((FREEDOM.value + 9) / (FREEDOM.value + 1)))
+    assert far.spread > usual.spread
+
+
+def test_hosts_that_nobody_named_are_two() -> None:
+    p, q = step(HERE), step(THERE)
+    assert not Kinship.of(p, q).same_host
+    assert Kinship.of(p, p).same_host
+    named = [rk.predict(graph(), gpu, batch=512, host="generic-server") for gpu in (HERE, THERE)]
+    assert Kinship.of(*named).same_host
 
 
 def test_another_host_is_half_known() -> None:
@@ -151,7 +172,8 @@ def test_json_text_and_explanation_hold_the_correction() -> None:
         (0.0, "expected a time above 0 seconds"),
         (float("nan"), "expected a time above 0 seconds"),
         (True, "expected seconds, a Profile"),
-        ("31 ms", "expected seconds, a Profile"),
+        ("31 miles", "expected a time, such as"),
+        (None, "measured: expected a time, a file or a profile"),
         (1e6, "it is of another network, batch or unit"),
         ({"aten::nothing": 1.0}, "none of its ops is one of"),
         ({3: 1.0}, "expected seconds by kind of op"),
@@ -195,5 +217,14 @@ def test_a_comparison_rests_on_it() -> None:
     assert by_name[THERE].total_s == pytest.approx(alone.total_s)
     assert found.table.loc[HERE, "total_s"] == pytest.approx(by_name[HERE].total_s)
     assert by_name[HERE].total_s > 1.4 * step(HERE).total_s
-    with pytest.raises(InputError, match="gpu: expected a name"):
+    with pytest.raises(InputError, match="measured_on: name the device"):
         rk.compare_gpus(graph(), gpus=[HERE, THERE], batch=512, measured=measured)
+
+
+def test_advice_on_a_transferred_step_rests_on_its_measurement() -> None:
+    found = rk.transfer("1.5 ms", graph(), measured_on=HERE, to=THERE, batch=512)
+    by_itself = rk.advise(found)
+    given_anew = rk.advise(step(THERE), measured="1.5 ms", measured_on=HERE)
+    assert [one.to_dict() for one in by_itself.suggestions] == [one.to_dict() for one in given_anew.suggestions]
+    assert by_itself.base.total_s == pytest.approx(found.total_s)
+    assert {"correction"} <= by_itself.suggestions[0].saved_terms().keys()

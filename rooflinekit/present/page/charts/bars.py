@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 LENGTH = 1000.0
 
@@ -21,16 +21,19 @@ class Bar:
 def waterfall_bars(terms: Mapping[str, float]) -> dict[str, Bar]:
     """One bar for each term, each beginning where the one before ends; together they are the whole length.
 
+    A term below 0 goes back from there.
+
     >>> [(bar.x, bar.width) for bar in waterfall_bars({"a": 1.0, "b": 3.0}).values()]
     [(0.0, 250.0), (250.0, 750.0)]
+    >>> [(bar.x, bar.width) for bar in waterfall_bars({"a": 4.0, "b": -1.0}).values()]
+    [(0.0, 1000.0), (750.0, 250.0)]
     """
-    total = sum(terms.values())
-    found, x = {}, 0.0
-    for name, value in terms.items():
-        width = LENGTH * value / total if total else 0.0
-        found[name] = Bar(x=round(x, 2), width=round(width, 2), look=name)
-        x += width
-    return found
+    levels = list(accumulate(terms.values(), initial=0.0))
+    scale = LENGTH / (max(levels) or 1.0)
+    return {
+        name: Bar(x=round(min(a, b) * scale, 2), width=round(abs(b - a) * scale, 2), look=name)
+        for name, (a, b) in zip(terms, pairwise(levels), strict=True)
+    }
 
 
 def difference_bars(start: float, changes: Sequence[float]) -> tuple[Bar, ...]:

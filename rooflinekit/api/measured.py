@@ -1,0 +1,142 @@
+"""The keywords by which a walk rests on a step that was measured: `measured`, `measured_on` and `measured_at`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from rooflinekit.api.predict import device_of, machines_of
+from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, InputError
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.host import Host
+from rooflinekit.hardware.specs import load_device
+from rooflinekit.ir.graph import Graph
+from rooflinekit.model.machine import Machine
+from rooflinekit.step.execution import Execution
+from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.variants import other_way
+from rooflinekit.study.transfer.evidence import Evidence
+from rooflinekit.study.transfer.reading import read_measured
+from rooflinekit.study.transfer.transferred import Transferred, correcting
+
+if TYPE_CHECKING:
+    from rooflinekit.study.sweep.plan import Plan
+    from rooflinekit.study.transfer.searched import Correcting
+
+#: Makes of a plain prediction the one that rests on the measurement.
+Correction: TypeAlias = Callable[[Prediction], Transferred]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """A step that somebody timed: what was measured, on which device, and what of it differs from the workload."""
+
+    evidence: Evidence
+    device: Device
+    at: Mapping[str, Any] = field(default_factory=dict)  # sizes, `execution`, `autocast`, `channels_last`
+
+    @classmethod
+    def of(
+        cls, measured: object, measured_on: str | Path | Device | None = None,
+        measured_at: Mapping[str, Any] | None = None, *, allow_draft: bool = False,
+    ) -> MeasuredStep | None:  # fmt: skip
+        """From the keywords; None where nothing was measured.
+
+        measured: what `Evidence.of` takes, or as on the command line: "31.2 ms", or a file or folder. measured_on: by
+        default the device that the file names. Raises InputError where neither says it, or its GPU is not known.
+        """
+        if isinstance(measured, MeasuredStep):
+            return measured
+        if measured is None:
+            if measured_on is not None or measured_at:
+                word = "measured_at" if measured_on is None else "measured_on"
+                raise InputError(f"{word}: belongs to `measured`, a time or a file, which is missing")
+            return None
+        evidence = read_measured(str(measured)) if isinstance(measured, str | Path) else Evidence.of(measured)
+        return cls(
+            evidence=evidence,
+            device=_device(evidence, measured_on, allow_draft=allow_draft),
+            at=dict(measured_at or {}),
+        )
+
+    def correction(
+        self, graph: Graph, host: Host, execution: Execution, *, burst: bool = False, machine: Machine | None = None
+    ) -> Correction:
+        """What it makes of predictions of this graph, whose sizes are numbers, and of the same at others.
+
+        machine: of `device`, by default with its shipped constants. Raises InputError where it cannot be of this step.
+        """
+        here = machine or machines_of([self.device], burst=burst)[0]
+        return correcting(self.evidence, other_way(predict_graph(graph, here, host, execution), self.at))
+
+    def sizes_of(self, lists: Mapping[str, Any]) -> dict[str, int]:
+        """The sizes that were measured, of lists of those that are looked at. Raises InputError where one is open."""
+        found: dict[str, int] = {}
+        for name, given in lists.items():
+            values = list(given) if isinstance(given, Sequence | range) else [given]
+            if name not in self.at and len(values) > 1:
+                raise InputError(
+                    f"measured_at: which {name} was measured? {len(values)} are looked at: measured_at={{{name!r}: "
+                    f"{values[0]}}} (--measured-at {name}={values[0]} on the command line)"
+                )
+            found[name] = self.at.get(name, values[0])
+        return found
+
+
+def correction_in(plan: Plan, step: MeasuredStep) -> Correcting:
+    """What the step makes of a sweep's times. Raises InputError for clusters, several networks, and sizes left open.
+
+    It was measured as the sweep's first way of execution runs it, unless it says otherwise.
+    """
+    from rooflinekit.study.sweep.clusters import Team
+    from rooflinekit.study.transfer.searched import Correcting
+
+    first = plan.cases[0]
+    setting = first.setting
+    if isinstance(setting, Team):
+        raise InputError("measured: a search on clusters cannot rest on it; `transfer` with cluster=… does, one by one")
+    if len({id(case.graph) for case in plan.cases}) > 1:
+        raise InputError("measured: is of one network; search among the sizes and GPUs of that one alone")
+    sizes = step.sizes_of(plan.grid.lists)
+    ways = {name: value for name, value in step.at.items() if name not in sizes}
+    same = replace(step, at=ways)
+    return Correcting(
+        same.correction(first.graph.at(**sizes), setting.host, setting.execution, burst=setting.machine.burst),
+        plan.grid,
+    )
+
+
+def corrected(
+    p: Prediction, measured: object, measured_on: str | Path | Device | None, measured_at: Mapping[str, Any] | None
+) -> tuple[Prediction, Correction | None]:
+    """The prediction as it rests on what was measured, and what that makes of others; without, itself and None.
+
+    A prediction that rests on a measurement already keeps to it. Raises what `MeasuredStep` raises.
+    """
+    step = MeasuredStep.of(measured, measured_on, measured_at)
+    if step is not None:
+        plain = p.plain if isinstance(p, Transferred) else p
+        correct = step.correction(plain.graph, plain.host, plain.execution, burst=plain.machine.burst)
+        return correct(plain), correct
+    if isinstance(p, Transferred):
+        return p, correcting(p.evidence, p.source)
+    return p, None
+
+
+def _device(evidence: Evidence, given: str | Path | Device | None, *, allow_draft: bool) -> Device:
+    if given is not None:
+        return device_of(given) if isinstance(given, Device) else load_device(given, allow_draft=allow_draft)
+    if not evidence.device:
+        raise InputError(
+            "measured_on: name the device that was measured, such as measured_on='nvidia-l4' (--measured-on nvidia-l4 "
+            "on the command line)"
+        )
+    try:
+        return load_device(evidence.device, allow_draft=allow_draft)
+    except (DeviceNotFoundError, AmbiguousDeviceError) as error:
+        raise InputError(
+            f"{evidence.source} names its GPU {evidence.device!r}, which has no specification: name the one that it is "
+            "as measured_on (--measured-on), or write its own (docs/hardware.md)"
+        ) from error

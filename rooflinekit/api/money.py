@@ -1,0 +1,71 @@
+"""What answers cost: any of them as a job that takes so many GPUs so long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from rooflinekit.hardware.specs import members_of
+from rooflinekit.serving.serve import Serving
+from rooflinekit.serving.served_traffic import ServedTraffic
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.strategies.prediction import ParallelPrediction
+from rooflinekit.study.compare.cost import Costs, Job, Price, costs_of
+from rooflinekit.study.compare.pricing import Pricing
+from rooflinekit.training.step import TrainingStep
+
+#: What has a price: a step on one GPU or on several, a decoder's training step, served clients or requests.
+Answer: TypeAlias = Prediction | ParallelPrediction | TrainingStep | Serving | ServedTraffic | Job
+
+
+def costs(
+    answers: Answer | Sequence[Answer],
+    price: Price | Pricing,
+    *,
+    samples: float | None = None,
+    carbon: float | None = None,
+    max_watts: float | None = None,
+    max_cost: float | None = None,
+) -> Costs:
+    """What steps and services cost, the cheapest sample or token first.
+
+    price: of one GPU, the same for all (`Price`) or by a table (`Pricing`). samples: of an epoch or a run, in what the
+    answers count: samples, or tokens of training and of answers. carbon: kg CO2 a kWh. max_watts, max_cost: leave out
+    what draws more on average, or of which the run (a million, where none is named) costs more.
+
+    Raises InputError for answers that count different things, for a GPU without a price, and where none is left.
+
+    >>> step = rk.train(decoder, cluster="dgx-h100", batch=128, seq=4096)  # doctest: +SKIP
+    >>> rk.costs(step, rk.Price(currency="USD", hour=2.0), samples=1e12).table  # doctest: +SKIP
+    """
+    listed = [*answers] if isinstance(answers, Sequence) else [answers]
+    prices = [price if isinstance(price, Price) else _price(one, price) for one in listed]
+    return costs_of(
+        [job_of(one) for one in listed], prices, samples=samples, carbon=carbon, max_watts=max_watts, max_cost=max_cost
+    )
+
+
+def job_of(answer: Answer) -> Job:
+    """An answer as money sees it."""
+    if isinstance(answer, TrainingStep):
+        return Job(
+            what=f"{answer.gpus} GPUs of {answer.cluster.name}", total_s=answer.total_s, energy_j=answer.energy_j,
+            batch=answer.batch * answer.seq, unit="tokens", gpus=answer.gpus,
+        )  # fmt: skip
+    if isinstance(answer, Serving | ServedTraffic):
+        total_s = answer.served.total_s if isinstance(answer, Serving) else answer.played.end_s
+        return Job(
+            what=answer.gpu if answer.tp == 1 else f"{answer.tp} × {answer.gpu}", total_s=total_s,
+            energy_j=answer.energy_j, batch=answer.tokens_given, unit="tokens", gpus=answer.tp,
+        )  # fmt: skip
+    return Job.of(answer)
+
+
+def _price(answer: Answer, pricing: Pricing) -> Price:
+    if isinstance(answer, ParallelPrediction | TrainingStep):
+        return pricing.of_all(members_of(answer.cluster))
+    if isinstance(answer, Prediction):
+        return pricing.of(answer.machine.device)
+    if isinstance(answer, Serving | ServedTraffic):
+        return pricing.of(answer.decode.machine.device)
+    return pricing.of_all(())

@@ -1,0 +1,134 @@
+"""The joules of a report: what they go to, where, and what limits of power make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rooflinekit.errors import InputError
+from rooflinekit.present.figures.records.energy import energy_figure
+from rooflinekit.present.page.charts.bars import Bar, waterfall_bars
+from rooflinekit.present.page.charts.energy import (
+    NARROW,
+    WIDE,
+    EnergyChart,
+    Limit,
+    energy_roofline_chart,
+    limits_chart,
+)
+from rooflinekit.present.page.studies import capital
+from rooflinekit.step.energy import StepEnergy
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.study.compare.limits import PowerLimits
+from rooflinekit.units import format_quantity
+
+#: What each part is, beside its name, and the colour of its bar.
+_PARTS = {
+    "idle": ("the board stands by, all the time", "used"),
+    "clocks": ("SMs that issue or fetch", "underuse"),
+    "cache": ("bytes through the last-level cache", "launch"),
+    "dram": ("bytes of the memory", "memory"),
+    "arithmetic": ("FLOP, by format", "compute"),
+}
+_ROWS = 8  # of modules and kinds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartRow:
+    """A part of the energy."""
+
+    name: str
+    detail: str
+    joules: str
+    share: str
+    bar: Bar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WattRow:
+    """Kernels of a phase, a kind or a module, with the waits before them."""
+
+    group: str
+    name: str
+    joules: str
+    share: str
+    mean: str
+    peak: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyView:
+    """The section. `limits` and `roofline` have a chart in each layout; none where nothing computes."""
+
+    joules: str
+    bounds: str
+    mean: str
+    mean_bounds: str
+    peak: str
+    board: str
+    parts: tuple[PartRow, ...]
+    rows: tuple[WattRow, ...]
+    limits: tuple[tuple[str, EnergyChart], ...]
+    least: str
+    roofline: tuple[tuple[str, EnergyChart], ...]
+
+
+def energy_of(p: Prediction, limits: PowerLimits[Prediction] | None) -> EnergyView | None:
+    """The section of a prediction; None where its device states no power, or the step takes none."""
+    energy = p.energy
+    if energy is None or not energy.joules:
+        return None
+    low_w, high_w = energy.power_interval()
+    low_j, high_j = energy.interval(p.interval())
+    held = [] if limits is None else [
+        Limit(limit_w=w, total_s=one.total_s, joules=one.energy_j or 0.0)
+        for w, one in zip(limits.limits_w, limits.predictions, strict=True)
+    ]  # fmt: skip
+    try:
+        figure = energy_figure(p)
+    except InputError:  # nothing computes
+        figure = None
+    layouts = (("wide", WIDE), ("narrow", NARROW))
+    return EnergyView(
+        joules=_j(energy.joules),
+        bounds=f"{_j(low_j)} – {_j(high_j)}",
+        mean=_w(energy.mean_w),
+        mean_bounds=f"{_w(low_w)} – {_w(high_w)}",
+        peak=_w(energy.peak_w),
+        board=_w(energy.board_w),
+        parts=_parts(energy),
+        rows=tuple(_rows(p, energy)),
+        limits=tuple((name, limits_chart(held, layout)) for name, layout in layouts if len(held) > 1),
+        least="" if limits is None else ". ".join(map(capital, str(limits).splitlines())),
+        roofline=tuple((n, energy_roofline_chart(figure, layout)) for n, layout in layouts if figure is not None),
+    )
+
+
+def _parts(energy: StepEnergy) -> tuple[PartRow, ...]:
+    return tuple(
+        PartRow(
+            name="DRAM" if name == "dram" else capital(name), detail=_PARTS[name][0], joules=_j(energy.parts_j[name]),
+            share=f"{energy.parts_j[name] / energy.joules:.0%}",
+            bar=Bar(x=bar.x, width=bar.width, look=_PARTS[name][1]),
+        )
+        for name, bar in waterfall_bars(energy.parts_j).items()
+    )  # fmt: skip
+
+
+def _rows(p: Prediction, energy: StepEnergy) -> Iterator[WattRow]:
+    groups = (("phase", p.by_phase()), ("kind", p.by_kind()), ("module", p.by_module(1))) if p.spans else ()
+    for group, table in groups:
+        ranked = table.sort_values("energy_j", ascending=False, kind="stable").head(_ROWS)
+        for name, row in ranked.to_dict("index").items():
+            yield WattRow(
+                group=group, name=str(name) or "(root)", joules=_j(row["energy_j"]),
+                share=f"{row['energy_j'] / energy.joules:.0%}", mean=_w(row["power_w"]), peak=_w(row["peak_w"]),
+            )  # fmt: skip
+
+
+def _j(joules: float) -> str:
+    return format_quantity(joules, "J")
+
+
+def _w(watts: float) -> str:
+    return format_quantity(watts, "W")
