@@ -1,16 +1,21 @@
 """What each term of the time model is worth: the error on shapes that no fit has seen, with the term and without it.
 
-    python benchmarks/ablation.py DATA
+    python benchmarks/ablation.py DATA [--only WORD ...] [--rows 400]
 
-Without a term, its constant is held at the value at which the term vanishes, and all others are fitted anew.
+Without a term, its constant is held at the value at which the term vanishes, or the algorithm is none to choose from,
+and the other constants of the stages that see the term are fitted anew; so they are for the figure with it. Those of
+other stages are the shipped ones.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from accuracy import held_back
@@ -18,12 +23,17 @@ from make_campaigns import sample
 from measured import read_ops
 
 from rooflinekit.calibrate import constants, fitting
+from rooflinekit.calibrate.campaign import Campaign
+from rooflinekit.calibrate.fits import load_constants
 from rooflinekit.calibrate.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.refit import machines_of
-from rooflinekit.calibrate.stages import STAGES
+from rooflinekit.calibrate.stages import STAGES, Stage
+from rooflinekit.model import tile_rates
+from rooflinekit.model.convolution_forms import library_of
 from rooflinekit.model.machine import Machine
+from rooflinekit.model.work import FOURIER, PLAIN, WINOGRAD, WINOGRAD_WEIGHT
 
-ROWS = 400  # of an op on a GPU
+_CONVOLUTIONS = ("conv_fwd", "conv_bwd_data", "conv_bwd_weight")
 
 #: Term: its constants with the values at which it vanishes, and the ops that it is about.
 TERMS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
@@ -51,9 +61,38 @@ TERMS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "volumes and wide windows": ({"lanes_volume": 1.0, "matrix_volume": 1.0, "lanes_few": 1.0}, ("conv_fwd",)),
     "latency of a step in k, MIOpen": ({"miopen_latency_cycles": 1e-6}, ("conv_fwd", "conv_bwd_data")),
     "bf16 on lanes, MIOpen": ({"emulated_bf16": 1.0}, ("conv_fwd", "conv_bwd_data")),
+    "pairs of fp16 on lanes, MIOpen": ({"miopen_half": 1.0, "emulated_fp16": 1.0}, _CONVOLUTIONS),
     "calls of the library of products, MIOpen": ({"library_call": 1e-12}, ("conv_fwd", "conv_bwd_data")),
     "blocks of attention": ({"attention_block_cycles": 1e-6}, ("attention", "attention_call")),
 }
+
+
+def without_ways(ways: set[int], o: Observations) -> Observations:
+    """Measurements of convolutions with fewer algorithms to choose from, but for the first."""
+    kept = [one for i, one in enumerate(o.candidates) if i == 0 or not ways & set(one[0][-1].products.way.tolist())]
+    return replace(o, candidates=kept)
+
+
+def as_if_awake(o: Observations) -> Observations:
+    """Measurements as if a board were awake whenever it is timed."""
+    return replace(o, timing="profiler") if o.timing == "alone" else o
+
+
+#: Term: what becomes of measurements without it, and the ops that it is about.
+CHANGES: dict[str, tuple[Callable[[Observations], Observations], tuple[str, ...]]] = {
+    "Winograd": (partial(without_ways, {WINOGRAD, WINOGRAD_WEIGHT}), _CONVOLUTIONS),
+    "FFT": (partial(without_ways, {FOURIER}), ("conv_fwd", "conv_bwd_data")),
+    "products by image, unfolded windows (MIOpen)": (partial(without_ways, {PLAIN}), _CONVOLUTIONS),
+    "a board that wakes up": (as_if_awake, _CONVOLUTIONS),
+}
+
+#: Term: numbers of the rules with the values at which it vanishes, and the ops that it is about.
+RULES: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
+    "tiles of gradients on engines": (
+        {"_GRADIENT_SIDE": 0, "_GRADIENT_TILE": 0}, ("conv_bwd_data", "conv_bwd_weight"),
+    ),
+    "no tiles of a few rows, MIOpen": ({"_LEAST_SIDE": 0}, _CONVOLUTIONS),
+}  # fmt: skip
 
 
 def errors(observations: list[Observations], machines: Mapping[str, Machine], solution: fitting.Solution) -> np.ndarray:
@@ -66,35 +105,125 @@ def errors(observations: list[Observations], machines: Mapping[str, Machine], so
     return 100 * np.mean(found, axis=0)
 
 
-def main(data: Path) -> None:
-    """Prints the table."""
-    campaigns = read_ops(data)
-    machines = machines_of(sorted({c.gpu for c in campaigns}))
+def shipped(gpus: Sequence[str]) -> fitting.Solution:
+    """The shipped constants as a solution, from which stages go on."""
+    shared = {name: c.value for name, c in load_constants().constants.items()}
+    known = {("", name): fitting.Estimate(log=float(np.log(value)), stderr=0.1) for name, value in shared.items()}
+    for gpu in gpus:
+        for name, constant in load_constants(gpu).constants.items():
+            if (own := float(np.log(constant.value / shared[name]))) != 0:
+                known[gpu, name] = fitting.Estimate(log=own, stderr=constant.stderr)
+    return fitting.Solution(estimates=known)
 
-    def seen(parts: list) -> list[Observations]:
-        usable = [without_faults(o, machines[o.gpu]) for o in observations_of(parts)]
-        return [o for o in usable if len(o)]
 
-    training = seen([sample(campaign) for campaign in campaigns])
-    judged = [o.taken(np.arange(len(o)) < ROWS) for o in seen(held_back(campaigns))]
-    whole = fitting.fit(training, machines)
-    print("| term | ops | median / MAPE with it, % | without it, % |\n| --- | --- | --- | --- |")
-    for term, (neutral, ops) in TERMS.items():
-        described = dict(constants.CONSTANTS)
-        for name, value in neutral.items():
-            about = described[name]
-            constants.CONSTANTS[name] = replace(about, start=value, low=value / 2, high=value * 2, between=0.0)
-        stages = [replace(s, constants=tuple(n for n in s.constants if n not in neutral)) for s in STAGES]
-        without = fitting.fit(training, machines, stages)
-        about_it = [o for o in judged if o.op in ops]
-        after = errors(about_it, machines, without)
+@contextmanager
+def without_constants(neutral: Mapping[str, float]) -> Iterator[None]:
+    """Constants held at the values at which their terms vanish."""
+    described = dict(constants.CONSTANTS)
+    for name, value in neutral.items():
+        constants.CONSTANTS[name] = replace(described[name], start=value, low=value / 2, high=value * 2, between=0.0)
+    try:
+        yield
+    finally:
         constants.CONSTANTS.update(described)
-        before = errors(about_it, machines, whole)
-        print(
-            f"| {term} | {', '.join(ops)} | {before[0]:.1f} / {before[1]:.1f} | {after[0]:.1f} / {after[1]:.1f} |",
-            flush=True,
-        )
+
+
+@contextmanager
+def without_rules(neutral: Mapping[str, int]) -> Iterator[None]:
+    """Numbers of `model.tile_rates` at which its rules vanish."""
+    stand = {name: getattr(tile_rates, name) for name in neutral}
+    for name, value in neutral.items():
+        setattr(tile_rates, name, value)
+    try:
+        yield
+    finally:
+        for name, value in stand.items():
+            setattr(tile_rates, name, value)
+
+
+class Ablation:
+    """Fits and judges with and without terms."""
+
+    def __init__(self, campaigns: Sequence[Campaign], rows: int) -> None:
+        self.machines = machines_of(sorted({c.gpu for c in campaigns}))
+        self.training = self._usable([sample(campaign) for campaign in campaigns], rows)
+        self.judged = self._usable(held_back(campaigns), rows)
+
+    def _usable(self, campaigns: list[Campaign], rows: int) -> list[Observations]:
+        few = [replace(c, rows=c.rows.groupby(["op", "dtype"], group_keys=False).head(rows)) for c in campaigns]
+        return [kept for o in observations_of(few) if len(kept := without_faults(o, self.machines[o.gpu]))]
+
+    def fitted(
+        self,
+        stages: Sequence[Stage],
+        change: Callable[[Observations], Observations],
+        ops: set[str],
+        neutral: Sequence[str] = (),
+    ) -> Any:
+        """The errors on the ops after a fit of these stages; `neutral` constants stand where CONSTANTS says."""
+        names = {name for stage in stages for name in stage.constants} | set(neutral)
+        known = shipped(list(self.machines))
+        known.estimates = {key: e for key, e in known.estimates.items() if key[1] not in names}
+        solution = fitting.fit([change(o) for o in self.training], self.machines, stages, known, by_count=True)
+        about_it = [o for o in map(change, self.judged) if o.op in ops and _seen(o, stages, self.machines)]
+        return errors(about_it, self.machines, solution)
+
+
+def _seen(o: Observations, stages: Sequence[Stage], machines: Mapping[str, Machine]) -> bool:
+    library = library_of(machines[o.gpu].device)
+    formats = set(o.rows["dtype"])
+    return any(o.op in s.ops and formats <= s.dtypes and s.library in ("", library) for s in stages)
+
+
+def stages_of(names: Sequence[str], ops: Sequence[str], dtypes: str = "") -> list[Stage]:
+    """The stages that tell these constants; where none is named, all those of the ops."""
+    told = [s for s in STAGES if set(names) & set(s.constants)] if names else [s for s in STAGES if s.ops & set(ops)]
+    return [s for s in told if not dtypes or dtypes in s.name]
+
+
+def _same(o: Observations) -> Observations:
+    return o
+
+
+def _stages_for(term: str, ops: Sequence[str]) -> list[Stage]:
+    """Of a change of algorithms or rules: by the library, and the unit, that its name says."""
+    word = "MIOpen" if "MIOpen" in term or "wakes" in term else "engine" if "engines" in term else "lanes"
+    found = stages_of((), ops, word)
+    return found + stages_of((), ops, "MIOpen") if term == "Winograd" else found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--only", nargs="*", default=[""], metavar="WORD", help="terms that have one of these in them")
+    parser.add_argument("--rows", type=int, default=400, help="of an op and format on a GPU, at most")
+    options = parser.parse_args(arguments)
+    run = Ablation(read_ops(options.data), options.rows)
+    print("| term | ops | median / MAPE with it, % | without it, % |\n| --- | --- | --- | --- |")
+    for term in (*TERMS, *CHANGES, *RULES):
+        if not any(word in term for word in options.only):
+            continue
+        before, after, ops = worth(run, term)
+        print(f"| {term} | {', '.join(ops)} | {before[0]:.1f} / {before[1]:.1f} | {after[0]:.1f} / {after[1]:.1f} |",
+              flush=True)  # fmt: skip
+
+
+def worth(run: Ablation, term: str) -> tuple[Any, Any, tuple[str, ...]]:
+    """The errors with a term and without it, and the ops that they are of."""
+    if term in TERMS:
+        neutral, ops = TERMS[term]
+        stages = stages_of(list(neutral), ops)
+        before = run.fitted(stages, _same, set(ops))
+        with without_constants(neutral):
+            fewer = [replace(s, constants=tuple(n for n in s.constants if n not in neutral)) for s in stages]
+            return before, run.fitted(fewer, _same, set(ops), list(neutral)), ops
+    change, ops = CHANGES.get(term, (_same, RULES.get(term, ({}, ()))[1]))
+    stages = _stages_for(term, ops)
+    before = run.fitted(stages, _same, set(ops))
+    with without_rules(RULES.get(term, ({}, ()))[0]):
+        return before, run.fitted(stages, change, set(ops)), ops
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -25,7 +25,7 @@ from rooflinekit.api.train import place_of
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.training.plan import Place, Planner
 
-SCALING = "## sia and gavel"
+SCALING = "## Time on n GPUs by that on one"
 PAGE = Path(__file__).parent.parent / "docs" / "clusters_accuracy.md"
 _OUTLIER = 0.2  # beyond which a row counts as this much in a fit: some rows are of other settings than they say
 
@@ -257,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = "\n".join(lines).rstrip() + "\n"
     if options.page:
         before = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
-        kept = "".join(before.partition(SCALING)[1:])  # made by clusters_scaling.py
+        kept = "".join(before.partition(SCALING)[1:])  # made by clusters_scaling.py and those after it
         PAGE.write_text(text + ("\n" + kept if kept else ""), encoding="utf-8")
     print(text)
 

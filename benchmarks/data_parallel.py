@@ -36,7 +36,7 @@ _GPUS = {"GeForce RTX 2080 Ti": "nvidia-rtx-2080-ti", "TITAN Xp": "nvidia-titan-
 #: Whether a card writes into another's memory over PCIe: GeForce cards of Turing do not, Pascal's do.
 _PEERS = {"nvidia-rtx-2080-ti": False, "nvidia-titan-xp": True}
 #: What issuing costs the hosts, times generic-server's, and their backward factor.
-_HOSTS = {"nvidia-rtx-2080-ti": (3.0, 1.4), "nvidia-titan-xp": (4.0, 0.7)}
+_HOSTS = {"nvidia-rtx-2080-ti": (2.0, 1.4), "nvidia-titan-xp": (4.0, 0.7)}
 _GRID = tuple(product((1.0, 1.5, 2.0, 3.0, 4.0), (0.7, 1.4, 2.8)))
 _EXECUTION = rk.Execution(copy="pageable")
 #: Not shipped, for this benchmark alone.

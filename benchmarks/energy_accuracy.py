@@ -10,7 +10,9 @@ count as one GPU. Rows without a licence (ml_energy) are in no fit. `--write` ma
 first half of the networks and all GPUs, with the spread of the judged residuals.
 
 Power: mean watts of a step, as predicted whole, and as the law has it for the seconds that the step was measured to
-take: a step that the host decides idles more where it takes longer, one that the GPU decides draws the same. Energy:
+take: a step that the host decides (its CPU issues for nine tenths of the time that kernels take, or longer) idles more
+where it takes longer, one that the GPU decides draws the same: its kernels are slower than predicted, not absent. With
+these watts the measured seconds make joules that are off by as much. Energy:
 joules of a step, where the rows say its seconds. Limits: seconds at a limit, of those without one; whether the limit of
 least energy is hit within 25 W (best cap), and what the one that is chosen takes more than the best (regret): where a
 board never reaches its limit, chance decides which is best.
@@ -137,7 +139,7 @@ def watts_of(row: Row, power: PowerConstants) -> tuple[float, float, float]:
     """Mean watts as predicted, mean watts for the seconds that were measured, predicted seconds."""
     joules, seconds, idle = lawful(row, power, row.case.limit_w)
     predicted = idle + joules / seconds
-    waits = row.case.execution != "eager" or any(part.cpu_s > 0.9 * part.gpu_s for part in row.parts)
+    waits = row.case.execution == "eager" and any(part.cpu_s > 0.9 * part.gpu_s for part in row.parts)
     longer = max(1.0, row.base.seconds / lawful(row, power)[1]) if row.base.seconds and waits else 1.0
     return predicted, idle + joules / (seconds * longer), seconds
 

@@ -3,21 +3,33 @@
 `python benchmarks/transfer_components.py DATA` prints, by family and by how the two GPUs are related, the
 correlation of ln(measured / predicted) of equal shapes about the mean of each GPU ("kernel"), which is what
 `study/transfer/components.py` states. Ops alone: no whole step is looked at.
+
+With `--estimate` it prints what that file states of whole steps: the most likely correlations, spread of a network and
+degrees of freedom, for pairs of GPUs of one half of the networks of timm and KernelBench, each source and way of
+execution with equal weight. All that transfer_accuracy.py judges is of the other half.
 """
 
 from __future__ import annotations
 
 import argparse
-from itertools import combinations
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations, permutations
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from measured import read_ops
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.stats import t as student
+from transfer_sources import SOURCES, Measured
 
 import rooflinekit as rk
-from rooflinekit.calibrate.fits import architecture_of
 from rooflinekit.calibrate.measured_ops import OPS
+from rooflinekit.study.transfer import components
+from rooflinekit.study.transfer.errors_of import Part, leaders, parts_of
+from rooflinekit.study.transfer.posterior import Kinship, one_chip
 
 _LONG_S = 100e-6
 _LEAST = 60  # shapes that two GPUs share
@@ -51,7 +63,7 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
             both = both[(both.sub(both.median()).abs() < 1.0).all(axis=1)]  # beyond e: another algorithm, not noise
             if len(both) < _LEAST:
                 continue
-            near = architecture_of(rk.load_device(a)) == architecture_of(rk.load_device(b))
+            near = one_chip(rk.load_device(a), rk.load_device(b))
             found.append(
                 {"family": family, "a": a, "b": b, "near": near, "shapes": len(both)}
                 | {"correlation": both.corr().iloc[0, 1], "sd_a": both[a].std(), "sd_b": both[b].std()}
@@ -59,9 +71,104 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-if __name__ == "__main__":
+_LEVELS = ("family", "kernel", "host")
+_NAMES = (
+    "SHARED_NEAR", "SHARED_FAR", "OTHER_HOST", "KERNEL near, of 1", "KERNEL far, of the table", "NETWORK", "NETWORK_NEAR",
+    "NETWORK_FAR", "FREEDOM",
+)  # fmt: skip
+_START = (2.0, 1.0, -1.0, 1.0, 1.0, -3.0, 2.0, 1.0, 1.0)
+_TIE = 5e-4  # how firmly what no pair tells stays where it starts
+
+
+def moments(a: Measured, b: Measured) -> dict[str, object]:
+    """Of two measurements of a step: what both predictions are off by, and their variances and covariance by level."""
+    names = {**leaders(b.prediction), **leaders(a.prediction)}
+    here, there = parts_of(a.prediction, names), parts_of(b.prediction, names)
+    near = one_chip(a.prediction.machine.device, b.prediction.machine.device)
+    alike = Kinship(same_device=False, near=near, same_host=True)
+    found: dict[str, object] = {
+        "set": f"{a.source} {a.how}", "near": near, "here": math.log(a.seconds / a.prediction.total_s),
+        "there": math.log(b.seconds / b.prediction.total_s),
+    }  # fmt: skip
+    kindred: dict[tuple[str, str, str], list[Part]] = {}
+    for part in there:
+        kindred.setdefault((part.level, part.family, part.name), []).append(part)
+    for level in _LEVELS:
+        own = [part for part in here if part.level == level]
+        covariance = 0.0
+        for part in own:
+            for other in kindred.get((level, part.family, part.name), ()):
+                of_levels = alike.correlation(part, other) if level == "kernel" else float(part.unit == other.unit)
+                covariance += of_levels * here[part].size * there[other].size
+        found[f"here {level}"] = sum(here[part].size ** 2 for part in own)
+        found[f"there {level}"] = sum(one.size**2 for part, one in there.items() if part.level == level)
+        found[f"both {level}"] = covariance
+    return found
+
+
+def unlikelihood(rows: pd.DataFrame, values: Sequence[float]) -> float:
+    """Minus the mean logarithm of the density of what the target was off by, given what the source was."""
+    shared_near, shared_far, host, kernel_near, kernel_far, network, network_near, network_far, freedom = values
+    near = rows["near"].to_numpy(dtype=bool)
+    noise = network**2 + components.MEASURED.value**2
+    here = sum(rows[f"here {level}"] for level in _LEVELS) + noise
+    there = sum(rows[f"there {level}"] for level in _LEVELS) + network**2
+    both = (
+        np.where(near, shared_near, shared_far) * rows["both family"]
+        + np.where(near, kernel_near, kernel_far) * rows["both kernel"]
+        + host * rows["both host"]
+        + np.where(near, network_near, network_far) * network**2
+    )
+    left = np.maximum(there - both**2 / here, 1e-8) + components.MEASURED.value**2
+    scale = np.sqrt(left * (freedom + rows["here"] ** 2 / here) / (freedom + 1))
+    off = (rows["there"] - both / here * rows["here"]) / scale
+    return float((np.log(scale) - student.logpdf(off, freedom + 1)).mean())
+
+
+def estimate(rows: pd.DataFrame) -> dict[str, float]:
+    """The most likely values, by `_NAMES`; correlations lie between 0 and 1."""
+
+    def values(x: NDArray[np.float64]) -> list[float]:
+        share = 1 / (1 + np.exp(-x))
+        return [*share[:5], float(np.exp(x[5])), *share[6:8], 1 + float(np.exp(x[8]))]
+
+    sets = [part for _, part in rows.groupby("set")]
+    start = np.array(_START)
+
+    def cost(x: NDArray[np.float64]) -> float:
+        fit = float(np.mean([unlikelihood(part, values(x)) for part in sets]))
+        return fit + _TIE * float(np.square(x - start).sum())
+
+    found = minimize(cost, start, method="Nelder-Mead", options={"maxfev": 8000, "adaptive": True, "fatol": 1e-6})
+    return dict(zip(_NAMES, values(found.x), strict=True))
+
+
+def estimated_half(data: Path, shares: Mapping[str, float]) -> pd.DataFrame:
+    """A row a pair of the half that constants are told by."""
+    rows = []
+    for source, share in shares.items():
+        for same in SOURCES[source](data, share, estimate=True):
+            rows += [moments(a, b) for a, b in permutations(same, 2)]
+    return pd.DataFrame(rows)
+
+
+def main() -> None:
+    """Prints correlations of ops, or what whole steps tell."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="folder of published measurements, see measured.py")
-    pairs = correlations(residuals(parser.parse_args().data))
+    parser.add_argument("--estimate", action="store_true")
+    parser.add_argument("--share", type=float, default=0.04, help="of timm's networks; of KernelBench's all are taken")
+    given = parser.parse_args()
+    if given.estimate:
+        rows = estimated_half(given.data, {"timm": given.share, "kernelbench": 1.0})
+        print(rows.groupby(["set", "near"]).size().to_string())
+        for name, value in estimate(rows).items():
+            print(f"{name} {value:.2f}")
+        return
+    pairs = correlations(residuals(given.data))
     print(pairs.round(2).to_string(index=False))
     print(pairs.groupby(["family", "near"])["correlation"].agg(["median", "count"]).round(2))
+
+
+if __name__ == "__main__":
+    main()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import signal
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -37,7 +39,15 @@ class Measured:
     gpu: str
     prediction: Prediction
     seconds: float
+    kernels: Mapping[str, float] | None = None  # of operators, where those and not a whole step were measured
 
+    @property
+    def evidence(self) -> object:
+        """What a transfer rests on."""
+        return self.seconds if self.kernels is None else self.kernels
+
+
+_LIMIT_S = 60  # of predicting a network on its GPUs
 
 Pair = tuple[Measured, Measured]
 
@@ -111,13 +121,36 @@ def _steps(source: str, chosen: list[Step], host: str) -> Iterator[list[Measured
     last, alike = "", defaultdict[tuple[object, ...], dict[str, tuple[Step, rk.Graph]]](dict)
     for step, graph in traced(chosen):
         if step.workload != last:
-            yield from (_predicted(source, same, host) for same in alike.values() if len(same) > 1)
+            yield from _all_predicted(source, alike, host)
             last = step.workload
             alike.clear()
         before = alike[_same(step)].get(step.gpu)
         if before is None or before[0].table < step.table:
             alike[_same(step)][step.gpu] = step, graph
-    yield from (_predicted(source, same, host) for same in alike.values() if len(same) > 1)
+    yield from _all_predicted(source, alike, host)
+
+
+def _all_predicted(
+    source: str, alike: Mapping[tuple[object, ...], Mapping[str, tuple[Step, rk.Graph]]], host: str
+) -> Iterator[list[Measured]]:
+    """Those on several GPUs; a network that takes minutes to predict is named and left out."""
+    for same in alike.values():
+        if len(same) < 2:
+            continue
+        signal.signal(signal.SIGALRM, _late)
+        signal.alarm(_LIMIT_S)
+        found = []
+        try:
+            found = _predicted(source, same, host)
+        except TimeoutError:
+            (step, _), *_ = same.values()
+            print(f"left out: {step.workload}: not predicted in {_LIMIT_S} s", file=sys.stderr)
+        signal.alarm(0)
+        yield found
+
+
+def _late(*_: object) -> None:
+    raise TimeoutError
 
 
 def _same(step: Step) -> tuple[object, ...]:

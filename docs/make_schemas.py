@@ -123,9 +123,14 @@ DEVICE = record({
 CLUSTER = record({
     "schema": COUNT, "name": TEXT, "devices": many(record({"name": TEXT, "count": COUNT}), 1), "host": TEXT,
 })  # fmt: skip
+CHOSEN: Schema = {"anyOf": [FLAG, many(TEXT)]}  # all blocks or none, or modules
 SHARED = record({
     "model": TEXT, "cluster": TEXT, "gpus": COUNT, "strategy": record({"name": TEXT}),
-    "savers": record({"accumulate": COUNT, "checkpoint": FLAG, "eight_bit": FLAG, "offload": FLAG}), "batch": COUNT,
+    "savers": record({
+        "accumulate": COUNT, "checkpoint": CHOSEN, "eight_bit": FLAG, "offload": FLAG, "save": many(TEXT),
+        "offload_activations": CHOSEN,
+    }),
+    "batch": COUNT,
     **SPAN, "terms": record({**TERMS, "input": SECONDS, "communication": CHANGE}),
     "communication_s": SECONDS, "exposed_s": SECONDS, "hidden_s": SECONDS, "collectives_s": named(SECONDS),
     "throughput": of("samples/s"), "one_gpu_s": perhaps(SECONDS), "speedup": perhaps(NUMBER),

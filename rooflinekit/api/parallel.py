@@ -41,6 +41,7 @@ def parallel(
     host: str | Path | Host | None = None,
     execution: Execution | Backend = "eager",
     links: Path | None = None,
+    measured: tuple[int, float] | None = None,
     power_limit: str | float | None = None,
     sm_clock: str | float | None = None,
     **options: Any,
@@ -55,6 +56,8 @@ def parallel(
     split: the batch in even parts, or "proportional" to what each device reaches alone.
     savers: what saves memory, see `Savers`. host: by default the cluster's.
     links: constants of links at hand, from `rooflinekit calibrate`.
+    measured: samples and seconds of a step of the same model on one of these devices. All that devices and their CPUs
+        do is then stretched to it, and what links do is not: how a step that is known on one scales to many.
     power_limit, sm_clock: limits of every device below its board's own, as text ("250 W", "1.2 GHz") or in W and Hz.
     options: a number for each named size; with a model also the options of `trace`.
 
@@ -68,7 +71,9 @@ def parallel(
         raise InputError(f"split: expected 'even' or 'proportional'; got {split!r}")
     chosen = DDP() if strategy is None else strategy_of(strategy, len(setting.numbers))
     graph = graph_at(workload, inputs, options)
-    return plan(graph, setting, chosen, savers=savers or Savers(), proportional=split == "proportional")
+    return plan(
+        graph, setting, chosen, savers=savers or Savers(), proportional=split == "proportional", measured=measured
+    )
 
 
 def fit_into(
@@ -85,7 +90,10 @@ def fit_into(
     """What makes a training step fit, and which combination of it is the fastest.
 
     Tried are: the batch in parts, checkpoints of every block, the optimizer in 8 bits or on the CPU, autocast with
-    fp32 weights, and on several devices DDP and ZeRO's stages. Each is predicted; `table` lists them all.
+    fp32 weights, and on several devices DDP and ZeRO's stages. Where activations do not fit, it also chooses which
+    ops' results checkpoints save, how many blocks are checkpoints, and how many blocks' activations wait on the CPU:
+    in eager steps, as many as fit. Each is predicted; `table` lists them all, and `best.prediction.savers` says
+    what was chosen.
 
     gpu: one device; or cluster and gpus, as for `parallel`. options: a number for each named size, `batch` that of all
     devices together; with a model also the options of `trace`. progress: called with each combination.

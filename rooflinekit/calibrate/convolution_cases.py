@@ -12,7 +12,6 @@ from rooflinekit.calibrate.case_columns import Candidates, column, itemsize, mat
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import DIRECT_WAYS, IMPLICIT_WAYS, algorithm_way
-from rooflinekit.model.convolution import depthwise_algorithm
 from rooflinekit.model.convolution_forms import (
     CUDNN,
     FEW,
@@ -25,10 +24,11 @@ from rooflinekit.model.convolution_forms import (
     result_sizes,
     runs,
 )
+from rooflinekit.model.depthwise import depthwise_algorithm
 from rooflinekit.model.kernel import MIOPEN
 from rooflinekit.model.machine import on_engine
 from rooflinekit.model.work import FEW as FEW_WAY
-from rooflinekit.model.work import PIXEL, PLAIN, VOLUME, WEIGHT, Floats, Products, Work
+from rooflinekit.model.work import PIXEL, PIXEL_WEIGHT, PLAIN, VOLUME, Floats, Products, Work
 
 _DIRECTIONS: dict[str, Direction] = {"conv_fwd": "forward", "conv_bwd_data": "data", "conv_bwd_weight": "weight"}
 CONVOLUTIONS = tuple(_DIRECTIONS)
@@ -62,6 +62,8 @@ class _Cases:
             "forward": (image + kernel, result), "data": (result + kernel, image), "weight": (result + image, kernel),
         }  # fmt: skip
         self.read, self.write = read_and_written[p.direction]
+        if p.direction == "data":
+            self.write = self.write + p.itemsize * p.cleared
         self.copied = {"forward": (image, result), "data": (result, image), "weight": (image, result)}[p.direction]
         thin = {"forward": p.outer, "data": p.inner, "weight": np.minimum(p.outer, p.inner * p.taps)}[p.direction]
         self.depthwise = (p.groups > 1) & (thin == 1)
@@ -75,7 +77,7 @@ class _Cases:
         wide = p.volume | (p.wide & self._on_engine())
         implicit = np.where(wide, VOLUME, IMPLICIT_WAYS[p.direction])
         pixel = p.pointwise & (p.direction == "forward")
-        gathering = (p.direction == "forward") & (p.volume | p.wide)
+        gathering = (p.direction != "data") & (p.volume | p.wide)
         few_way = np.where(gathering, FEW_WAY, IMPLICIT_WAYS[p.direction])
         way = np.select([self.depthwise, pixel, few], [self._direct_ways(), PLAIN, few_way], implicit)
         direct = self._work(p.product(), way, engine=~self.depthwise & ~few)
@@ -91,7 +93,7 @@ class _Cases:
     def of_miopen(self) -> Iterator[tuple[tuple[Work, ...], np.ndarray | None]]:
         """The implicit product, where there is one, without copies; windows by threads; and what else there is."""
         p = self.problem
-        gathered = WEIGHT if p.direction == "weight" else PIXEL
+        gathered = PIXEL_WEIGHT if p.direction == "weight" else PIXEL
         way = np.where(p.pointwise, gathered, IMPLICIT_WAYS[p.direction])
         tiled = ~p.volume if self.math in (Math.FP16, Math.BF16) else np.ones(len(self.rows), dtype=bool)
         yield (self._work(p.product(), way, engine=~p.volume),), tiled
@@ -132,7 +134,7 @@ class _Cases:
     def _few(self) -> np.ndarray:
         """Where the lanes gather channels one by one (`model.convolution.of_few_channels`)."""
         p = self.problem
-        if self.math not in (Math.FP32, Math.TF32):
+        if p.direction != "weight" and self.math not in (Math.FP32, Math.TF32):
             return np.zeros(len(self.rows), dtype=bool)
         found: np.ndarray = (p.gathered < FEW[p.direction]) & ~p.pointwise & ~self.depthwise
         return found

@@ -28,7 +28,11 @@ _OUTLIER = 0.1  # ln(predicted / measured) from which on an error counts as an o
 _STEP = 1e-3  # of finite differences, in log units
 _EQUAL_WEIGHT = 100  # measurements that a group counts as, however many it has; of few at most as many
 _PRIOR_WEIGHT = 1 / _OUTLIER  # one sigma of a prior weighs as much as an error at the outlier's edge
-_HARNESS = {"dispatch": (15e-6, 0.7), "after": (15e-6, 0.7), "backend": (8e-6, 0.7)}  # seconds, spread
+#: What a way of timing adds: where to begin, and its spread; seconds, but for `slow`, a factor.
+_HARNESS = {
+    "dispatch": (15e-6, 0.7), "after": (15e-6, 0.7), "backend": (8e-6, 0.7), "slow": (1.0, 0.7), "awake": (5e-3, 0.5),
+}  # fmt: skip
+_PARTS = {"event": ("dispatch", "after"), "backend": ("backend",), "alone": ("slow", "awake")}
 _TOLD = 0.9  # an error that is not below this share of the prior's tells nothing
 _INHERITED = 0.8  # share of a deviation that is the architecture's and not the board's own
 _OP_SPREAD = 0.5
@@ -197,8 +201,7 @@ class Problem:
                     self._add((gpu, name), told.log if told else 0.0, told.stderr if told else differs)
         for host in sorted({o.host for o in self.observations}):
             timings = {o.timing for o in self.observations if o.host == host}
-            parts = ("dispatch", "after") * ("event" in timings) + ("backend",) * ("backend" in timings)
-            for part in parts:
+            for part in (part for timing, parts in _PARTS.items() if timing in timings for part in parts):
                 start, spread = _HARNESS[part]
                 if (f"host {host}", part) not in self.known.estimates:  # the first stage that sees a host tells
                     self._add((f"host {host}", part), np.log(start), spread)

@@ -28,10 +28,14 @@ from rooflinekit.model.work import Floats
 #: The constant that stands for the gap before a kernel, by the way of timing; a profiler sees none.
 _GAPS = {"graph": "kernel_gap_graph", "backend": "kernel_gap_graph", "event": "kernel_gap"}
 
+#: How sharply a board wakes up, as a power of the time: equal solvers on RX 6800 XT and MI60, and on Vega 56 and 64.
+_WAKING = 3.0
+
 #: Ops that are off by themselves, not with the others of their family.
 _APART = {
     "mm_quantized": "product",
     "bmm": "batched product",
+    "quantize": "serving",  # a serving library's kernel, as model.families has it
     "conv_bwd_data": "convolution gradient",
     "conv_bwd_weight": "convolution gradient",
 }
@@ -62,7 +66,8 @@ class Observations:
         """Seconds as this way of timing would measure them.
 
         harness: `dispatch` and `after`, the CPU's seconds before the launch and from there to the closing event;
-        `dispatch:OP`, how much more the op takes than an addition; `backend`, what a library does around a kernel.
+        `dispatch:OP`, how much more the op takes than an addition; `backend`, what a library does around a kernel;
+        `slow` and `awake`: by how much a board that wakes up is slower, and seconds after which it no longer is.
         """
         gap = _GAPS.get(self.timing)
         values = {**machine.values, "kernel_gap": machine.values[gap] if gap else 0.0}
@@ -76,11 +81,19 @@ class Observations:
             best = before + np.maximum(best, harness["after"])
         elif self.timing == "backend":
             best = best + harness["backend"]
+        elif self.timing == "alone":
+            best = best * harness["slow"] ** _asleep(best * harness["slow"] / harness["awake"])
         return best
 
     def taken(self, chosen: np.ndarray) -> Observations:
         """Some of the measurements."""
         return observe(self.gpu, self.host, self.op, self.timing, self.rows[chosen], self.calls)
+
+
+def _asleep(share: Floats) -> Floats:
+    """How much of its slowness, as a logarithm, a board keeps through so much of the time that it takes to wake up."""
+    found: Floats = 1 / (1 + share**_WAKING)
+    return found
 
 
 def observe(gpu: str, host: str, op: str, timing: str, rows: pd.DataFrame, calls: float = float("inf")) -> Observations:

@@ -93,8 +93,10 @@ STAGES = (
         ops=_CONVOLUTIONS,
         dtypes=_HALF | _SINGLE,
         constants=(
-            "miopen_lanes", "miopen_lanes_pixel", "miopen_lanes_weight", "miopen_latency_cycles", "miopen_matrix",
-            "miopen_matrix_weight", "miopen_winograd", "emulated_bf16", "naive_cycles", "repeat_gap", "library_call",
+            "miopen_lanes", "miopen_lanes_pixel", "miopen_lanes_weight", "miopen_lanes_pixel_weight",
+            "miopen_latency_cycles", "miopen_matrix", "miopen_matrix_weight", "miopen_winograd",
+            "miopen_winograd_weight", "miopen_half", "emulated_bf16", "emulated_fp16", "naive_cycles", "repeat_gap",
+            "library_call",
         ),
         library=MIOPEN,
     ),

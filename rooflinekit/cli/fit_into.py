@@ -31,8 +31,9 @@ def fit_into(
 ) -> None:
     """What makes a training step fit, and the fastest way to it.
 
-    Combinations of memory savers, each predicted. Of those within 2 % of the fastest the one that changes least is
-    chosen.
+    Combinations of memory savers, each predicted: parts of the batch, formats, the optimizer in 8 bits or on the CPU;
+    and which activations to save, to compute again, by op and by block, or to send to the CPU. Of those within 2 % of
+    the fastest the one that changes least is chosen.
     Example: rooflinekit fit-into timm:resnet18 --input batch,3,224,224 --batch 512 --optimizer Adam --gpu rtx-3070
     """
     if (cluster is None) == (not workload.gpus) or len(workload.gpus) > 1:

@@ -50,8 +50,21 @@ def parallel(
     checkpoint: Annotated[
         list[str] | None, typer.Option(metavar="MODULE|all", help="blocks that backward computes again; repeatable")
     ] = None,
+    save: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OP|PATH:OP", help="what checkpoints keep all the same, as aten.addmm; repeatable"),
+    ] = None,
+    offload_activations: Annotated[
+        list[str] | None, typer.Option(metavar="BLOCK|all", help="blocks whose activations wait on the CPU; repeatable")
+    ] = None,
     eight_bit: Annotated[bool, typer.Option("--eight-bit", help="the optimizer's state in 8 bits")] = False,
     offload: Annotated[bool, typer.Option("--offload", help="the optimizer on the CPU")] = False,
+    measured: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BATCH:SECONDS", help="a step measured on one of the GPUs, to which all but links is fitted"
+        ),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="also write the time line, to open in Perfetto")
     ] = None,
@@ -76,17 +89,16 @@ def parallel(
         strategy, count, {"tensor": tensor, "expert": expert, "pipeline": pipeline},
         {"sequence": sequence, "imbalance": imbalance, "microbatches": microbatches, "schedule": schedule},
     )  # fmt: skip
-    paths = tuple(checkpoint or ())
     savers: Savers = Savers(
-        accumulate=accumulate, checkpoint=True if paths == ("all",) else paths or False, eight_bit=eight_bit,
-        offload=offload,
+        accumulate=accumulate, checkpoint=_blocks(checkpoint), save=tuple(save or ()), eight_bit=eight_bit,
+        offload=offload, offload_activations=_blocks(offload_activations),
     )  # fmt: skip
     (graph,) = workload.trace(target, sizes_open=True)
     prediction = parallel_workflows.parallel(
         graph, cluster=found, gpus=count, strategy=chosen, savers=savers, host=workload.named_host,
         split="proportional" if split == "proportional" else "even",
         execution=Execution(**workload.execution), power_limit=workload.limits.get("power_w"),
-        sm_clock=workload.limits.get("clock"),
+        sm_clock=workload.limits.get("clock"), measured=_measured(measured),
     )  # fmt: skip
     if trace is not None:
         from rooflinekit.present.traces.chrome import save_trace
@@ -96,6 +108,22 @@ def parallel(
         print_json("parallel", prediction.to_dict())
         return
     print(prediction)
+
+
+def _blocks(words: list[str] | None) -> bool | tuple[str, ...]:
+    """Paths of blocks, or whether all are meant."""
+    return True if words == ["all"] else tuple(words or ()) or False
+
+
+def _measured(text: str | None) -> tuple[int, float] | None:
+    """Samples and seconds of a step. Raises InputError where that is not what was given."""
+    if text is None:
+        return None
+    batch, _, seconds = text.partition(":")
+    try:
+        return int(batch), float(seconds)
+    except ValueError as error:
+        raise InputError(f"--measured: expected BATCH:SECONDS, as 32:0.18; got {text!r}") from error
 
 
 def _no_gpu(workload: Workload) -> None:

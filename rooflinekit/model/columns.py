@@ -9,20 +9,18 @@ from numpy.typing import NDArray
 
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Column, Number, values_of
-from rooflinekit.model.convolution import (
+from rooflinekit.model.convolution import FEW_CHANNELS, PIXELWISE, WIDE_WINDOW
+from rooflinekit.model.convolution_forms import FFT, UNFOLDED
+from rooflinekit.model.convolution_forms import NAIVE as EACH_ALONE
+from rooflinekit.model.convolution_forms import WINOGRAD as BLOCKWISE
+from rooflinekit.model.depthwise import (
     CHANNEL_PRODUCTS,
-    FEW_CHANNELS,
-    PIXELWISE,
     SHARED_WINDOWS,
     SINGLE_LOOP,
     SINGLE_WINDOW,
     TAP_SUMS,
-    WIDE_WINDOW,
     WINDOW_LOOP,
 )
-from rooflinekit.model.convolution_forms import FFT, UNFOLDED
-from rooflinekit.model.convolution_forms import NAIVE as EACH_ALONE
-from rooflinekit.model.convolution_forms import WINOGRAD as BLOCKWISE
 from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.work import (
     ATTENTION,
@@ -40,6 +38,7 @@ from rooflinekit.model.work import (
     NAIVE,
     PERSISTENT,
     PIXEL,
+    PIXEL_WEIGHT,
     PLAIN,
     SCALED,
     VOLUME,
@@ -134,7 +133,8 @@ IMPLICIT_WAYS = {"forward": CONVOLUTION, "data": BACKWARD, "weight": WEIGHT}
 
 def algorithm_way(algorithm: str, direction: str) -> int:
     """How the products of an algorithm are tiled, which is not the plain one."""
-    return WINOGRAD_WEIGHT if (algorithm, direction) == (BLOCKWISE, "weight") else ALGORITHM_WAYS.get(algorithm, PLAIN)
+    of_weight = {BLOCKWISE: WINOGRAD_WEIGHT, PIXELWISE: PIXEL_WEIGHT} if direction == "weight" else {}
+    return of_weight.get(algorithm, ALGORITHM_WAYS.get(algorithm, PLAIN))
 
 
 def _way(kernel: Kernel) -> int:

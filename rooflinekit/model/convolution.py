@@ -1,9 +1,4 @@
-"""What launches for a convolution: its product, layout copies, the bias, Winograd forms, and kernels without tiles.
-
-Where there is nothing to tile (a channel a group), or a library has no tiled kernel, each thread walks the window of
-its result by itself. PyTorch has such kernels of its own (aten/src/ATen/native/cuda/DepthwiseConv2d.cu); cuDNN takes
-over where aten/src/ATen/native/Convolution.cpp (use_cudnn_depthwise) says so.
-"""
+"""What launches for a convolution: its product, layout copies, the bias, and other algorithms beside it."""
 
 from __future__ import annotations
 
@@ -15,27 +10,17 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
-from rooflinekit.ir.sizes import Size
 from rooflinekit.ir.tensor import Math, TensorSpec
 from rooflinekit.model.convolution_forms import CUDNN, FEW, VECTOR_BYTES, Direction, Form, Problem, forms, library_of
+from rooflinekit.model.depthwise import depthwise_algorithm, is_depthwise
 from rooflinekit.model.kernel import MIOPEN, Chain, Family, Kernel
 from rooflinekit.model.rows import NO_ROWS
-
-#: Kernels without tiles, where they are not the unrolled ones, by the names that `Kernel.algorithm` gives them.
-WINDOW_LOOP = "window loop"  # the compiler does not know the window's size
-SINGLE_LOOP = "window loop in fp32"  # without conversions
-SINGLE_WINDOW = "unrolled window in fp32"  # PyTorch's, where cuDNN has none
-SHARED_WINDOWS = "shared windows"  # threads whose windows overlap fetch what they share once
-TAP_SUMS = "sums by tap"  # of a weight's gradient: for each of its numbers once over all pixels
-CHANNEL_PRODUCTS = "a product a channel"  # as of any other grouped convolution, each of one channel
 
 #: Implicit products that no unrolled kernel of the matrix engine does.
 FEW_CHANNELS = "few channels"  # on the lanes, element by element
 PIXELWISE = "pixel by pixel"  # MIOpen's where a pixel sees one pixel
 WIDE_WINDOW = "wide window"  # of a volume, or of more than 7 pixels along one side
 
-_UNROLLED = (1, 3, 5)  # square windows, of PyTorch's kernels and of cuDNN's with channels first
-_UNROLLED_LAST = 7  # squares of cuDNN's with channels last: timm's benchmark sees no fall (ConvNeXt, ConvMixer)
 _WIDEST_GROUP = 32  # channels a group up to which cuDNN tiles gradients with channels last (timm's training rows)
 _TENSOR_CORES = frozenset({"fp16"})  # of Volta, the first
 
@@ -79,11 +64,6 @@ def _without_bias(kernel: Kernel, bias: int) -> Kernel:
 # --- kernels without tiles -------------------------------------------------------------------------------------------
 
 
-def is_depthwise(cost: Cost) -> bool:
-    """One channel in and one out a group: there is nothing for a matrix engine to contract but the window."""
-    return any(gemm.batch != 1 and 1 in (gemm.n, gemm.m) for gemm in cost.gemms)
-
-
 def _algorithm(op: Op, kernel: Kernel) -> str:
     image, weight = _image_and_weight(op)
     stride = op.attrs.get("stride", (1,))
@@ -97,46 +77,6 @@ def _algorithm(op: Op, kernel: Kernel) -> str:
         forward=op.kind == "aten.convolution",
         sums=kernel.cost.label == "weight gradient",
     )
-
-
-def depthwise_algorithm(
-    *,
-    channels_last: bool,
-    sixteen_bits: bool,
-    window: Sequence[int],
-    plain: bool,
-    stride: int,
-    shape: Sequence[Size],
-    forward: bool,
-    sums: bool,
-) -> str:
-    """How a depthwise convolution of an image [N, C, …, W] runs on a GPU: "" for an unrolled kernel in 16 bits.
-
-    plain: equal strides in all directions, no dilation. sums: the gradient of the weight.
-    """
-    if channels_last:
-        if max(window) > _UNROLLED_LAST or len(set(window)) > 1:
-            return CHANNEL_PRODUCTS
-        return SHARED_WINDOWS if forward else ""
-    if sums:
-        return TAP_SUMS
-    unrolled = len(set(window)) == 1 and window[0] in _UNROLLED
-    library = sixteen_bits and plain and _library_takes(window, stride, shape)
-    if not sixteen_bits:
-        return SINGLE_WINDOW if unrolled else SINGLE_LOOP
-    return "" if unrolled or library else WINDOW_LOOP
-
-
-def _library_takes(window: Sequence[int], stride: int, shape: Sequence[Size]) -> bool:
-    """Whether cuDNN runs a depthwise convolution of 16 bits with channels first (check_cudnn_depthwise_workload)."""
-    images, channels, width = shape[0], shape[1], shape[-1]
-    if channels < 32:
-        return False
-    if len(window) == 1:
-        return stride == 1
-    if len(set(window)) > 1 or window[0] not in _UNROLLED or width < 7:
-        return False
-    return stride == 1 or (stride == 2 and bool(images == 1 or channels >= 512 or (channels >= 256 and width >= 28)))
 
 
 def _is_untiled(op: Op, kernel: Kernel) -> bool:
@@ -254,10 +194,12 @@ def problem_of(op: Op, label: str = "") -> Problem:
 
 def _with_algorithms(kernel: Kernel, p: Problem) -> Kernel:
     """The kernel as cuDNN runs it, with all other algorithms beside it."""
+    cleared = p.itemsize * p.cleared if p.direction == "data" else 0
+    cost = replace(kernel.cost, write_bytes=integer(kernel.cost.write_bytes) + cleared)
     plain = replace(
         kernel,
         direction=p.direction,
-        cost=kernel.cost if kernel.untiled else replace(kernel.cost, gemms=(p.product(),)),
+        cost=cost if kernel.untiled else replace(cost, gemms=(p.product(),)),
         padded=_filled_up(p),
         unusual=bool(p.volume) or any(int(d) > 1 for d in p.dilation),
     )
@@ -282,7 +224,7 @@ def _of_miopen(plain: Kernel, p: Problem) -> tuple[Kernel, ...]:
     """For three dimensions in fp32 alone, on the lanes."""
     if p.volume and plain.math not in (Math.FP32, Math.TF32):
         return ()
-    algorithm = PIXELWISE if plain.pointwise and p.direction != "weight" else ""
+    algorithm = PIXELWISE if plain.pointwise else ""
     return (replace(plain, algorithm=algorithm, engine=not p.volume, library=MIOPEN),)
 
 
@@ -292,8 +234,11 @@ def _may_run(form: Form, kernel: Kernel) -> bool:
 
 
 def of_few_channels(p: Problem, math: Math) -> bool:
-    """Whether the lanes gather channels one by one: kernels of matrix engines load 4 of 32 bits at once."""
-    return bool(p.gathered < FEW[p.direction]) and math in (Math.FP32, Math.TF32)
+    """Whether the lanes gather channels one by one: kernels of matrix engines load 4 of 32 bits at once.
+
+    Of 16 bits the forward pass fills channels up; the gradient of the weight has no such kernels.
+    """
+    return bool(p.gathered < FEW[p.direction]) and (p.direction == "weight" or math in (Math.FP32, Math.TF32))
 
 
 def implicit_algorithm(p: Problem, *, few: bool) -> str:

@@ -47,7 +47,7 @@ VECTOR_BYTES = 16  # of channels, that kernels of a matrix engine load at once
 #: Channels below which they are no vector that kernels of a matrix engine could load, by direction. Gradients of an
 #: image, of which transposed convolutions are the common case, go through kernels of the lanes up to more: 3 and 8
 #: channels take the same time, as do strides of 1 and 2 (KernelBench's transposed convolutions).
-FEW: dict[Direction, int] = {"forward": 4, "data": 16, "weight": 0}
+FEW: dict[Direction, int] = {"forward": 4, "data": 16, "weight": 4}
 _SCATTERED_CHANNELS = 8  # that such a kernel takes at once
 WIDE = 7  # window above which kernels have no unrolled form
 
@@ -98,6 +98,12 @@ class Problem:
     def wide(self) -> Any:
         """Whether libraries have no kernels that are unrolled for its window: volumes, and windows above 7."""
         return (self.window[0] > 1) | (self.window[1] > WIDE) | (self.window[2] > WIDE)
+
+    @property
+    def cleared(self) -> Number:
+        """Numbers of an image's gradient that are set to 0 before: of all, where no window sees some of its pixels."""
+        unseen = _any(w < s for w, s in zip(self.window, self.stride, strict=True))
+        return self.images * self.groups * self.inner * _product(self.image) * unseen
 
     @property
     def written(self) -> tuple[Number, ...]:
@@ -298,4 +304,11 @@ def _all(conditions: Iterable[Any]) -> Any:
     found: Any = True
     for condition in conditions:
         found = found & condition
+    return found
+
+
+def _any(conditions: Iterable[Any]) -> Any:
+    found: Any = False
+    for condition in conditions:
+        found = found | condition
     return found

@@ -23,7 +23,9 @@ from rooflinekit.ir.tensor import Math
 
 #: Energy of a FLOP on the matrix engine: the power of `eight_bit_energy` that a format takes of 16 bit's. Half as many
 #: bits are moved, and multipliers shrink with the square of the mantissa, but sums stay in fp32.
-_HALVINGS = {Math.FP4: 2, Math.FP8: 1, Math.INT8: 1, Math.FP16: 0, Math.BF16: 0, Math.TF32: -1}
+_HALVINGS = {
+    Math.FP4: 2, Math.FP8: 1, Math.INT8: 1, Math.FP16: 0, Math.BF16: 0, Math.TF32: -1, Math.FP32: -2,
+}  # fmt: skip
 _REFERENCE_NM = 16.0
 _REFERENCE_SIZE = 512.0  # multiply-adds in 16 bits that an SM of Volta does in a clock
 _OF_FP32 = {Math.FP64: 2.0, Math.FP16: 0.5}  # on the lanes: by the bits of what is multiplied

@@ -21,12 +21,12 @@ from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of
 from rooflinekit.model.convolution_forms import runs
 from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.machine import Machine, Rate
+from rooflinekit.model.machine import Machine, Rate, has_dot_products
 from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
 from rooflinekit.model.tile_rates import Rates
 from rooflinekit.model.tiling import CAUSES
 from rooflinekit.model.utilization import fill
-from rooflinekit.model.work import WEIGHT, Floats, Work
+from rooflinekit.model.work import PIXEL_WEIGHT, Floats, Work
 
 #: What time goes to, and what a kernel or a step is therefore bound by; see "Regimes" in docs/model.md. A kernel is
 #: never bound by overhead, which is the time in which the device has no kernel to execute.
@@ -119,11 +119,20 @@ def _product_rates(work: Work, machine: Machine) -> Rates:
         rate = machine.matrix_rate(work.math[i // 2], engine=bool(i % 2))
         table[:, i] = rate.on_engine, rate.peak, (rate.full or rate.peak) * rate.share, rate.limit
     on_engine, peak, issued, limit = table[:, key]
-    # without bf16 lanes unpack what they read and round what they write; a weight's gradient writes little
-    slow = np.array([math is Math.BF16 for math in work.math])[work.arithmetic[rows]] & (on_engine == 0)
-    issued = np.where(slow & (work.products.way != WEIGHT), machine.values["emulated_bf16"], 1.0) * issued
+    issued = np.where(on_engine > 0, 1.0, _conversion(work, machine)) * issued
     gain = machine.clock_gain
     return Rates(on_engine=on_engine > 0, peak=gain * peak, issued=gain * issued, limit=limit)
+
+
+def _conversion(work: Work, machine: Machine) -> Floats:
+    """The share of their rate that lanes keep which have no unit for a product's format.
+
+    They unpack what they read and round what they write. The gradient of a 1×1 weight writes little.
+    """
+    value, converts = machine.values, machine.device.vendor == "AMD" and not has_dot_products(machine.device)
+    shares = {Math.BF16: value["emulated_bf16"], Math.FP16: value["emulated_fp16"] if converts else 1.0}
+    found = np.array([shares.get(math, 1.0) for math in work.math])[work.arithmetic[work.products.kernel]]
+    return np.where(work.products.way == PIXEL_WEIGHT, 1.0, found)
 
 
 def _vector_rates(work: Work, machine: Machine) -> tuple[Floats, Floats]:

@@ -17,6 +17,7 @@ from rooflinekit.model.work import (
     FEW,
     FOURIER,
     PIXEL,
+    PIXEL_WEIGHT,
     PLAIN,
     SCALED,
     VOLUME,
@@ -50,6 +51,8 @@ class Rates:
 
 #: Tiles of the lanes and of the matrix engine, each as two columns [tiles, 1].
 SIDES = [np.array(tiles, dtype=float).T[:, :, None] for tiles in ((*TILES, *THIN), TILES)]
+_LEAST_SIDE = 16  # of a tile that is not thin
+_GRADIENT_SIDE, _GRADIENT_TILE = 64, 128 * 128  # least side and size of cuDNN's tiles of gradients
 _FP32_BYTES = 4  # of a number on the lanes
 
 
@@ -73,7 +76,7 @@ def bounds_on_lanes(p: Products, rates: Rates, engine: bool, machine: Machine) -
     """
     if engine:
         return np.full(p.m.size, np.inf), np.zeros(p.m.size)
-    vector = (p.m == 1) | (p.n == 1)
+    vector = ((p.m == 1) | (p.n == 1)) & ~_by_miopen(p, machine)
     fetched = _FP32_BYTES * p.batch * p.k * np.maximum(p.m, p.n) * p.executed
     return np.where(vector, p.flop / rates.issued, np.inf), fetched / machine.l2_bandwidth
 
@@ -83,11 +86,14 @@ def steps(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Fl
     value = machine.values
     kind = "matrix" if engine else "lanes"
     a, b = SIDES[engine]
-    loss = 1 + value[f"{kind}_tile_loss"] * (1 / a + 1 / b)
-    way = _shares(p, engine, machine)
-    per_sm = rates.issued * way / machine.sm_count
     # a step in k is as long as in 16 bit: formats of twice the rate take two numbers where those take one
     pace = rates.peak / machine.reference_peak(engine=engine)
+    theirs = _by_miopen(p, machine)
+    # slower formats wait less for operands
+    lost = value[f"{kind}_tile_loss"] * np.where(theirs & engine, np.minimum(pace, 1.0), 1.0)
+    loss = 1 + lost * (1 / a + 1 / b)
+    way = _shares(p, engine, machine) * np.where(theirs & (pace > 1), value["miopen_half"], 1.0)
+    per_sm = rates.issued * way / machine.sm_count
     latency_s = _latency_cycles(p, kind, machine) / machine.clock / pace
     step_s = np.maximum(2 * a * b * loss / per_sm, latency_s)
     # halved units come near their peak, as operands are there in time; gradients lose by more than operands
@@ -96,23 +102,23 @@ def steps(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Fl
 
 
 def _latency_cycles(p: Products, kind: str, machine: Machine) -> Floats:
-    value, own = machine.values, p.way == PLAIN
-    if library_of(machine.device) != MIOPEN:
-        own = np.ones_like(own)
-    return np.where(own, value[f"{kind}_latency_cycles"], value["miopen_latency_cycles"])
+    value = machine.values
+    return np.where(_by_miopen(p, machine), value["miopen_latency_cycles"], value[f"{kind}_latency_cycles"])
 
 
-def never_split(p: Products, machine: Machine) -> NDArray[np.bool_]:
-    """Whether k is never split: in scaled products, and in MIOpen's convolutions but for the weight's gradient."""
+def never_split(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_]:
+    """Whether k is never split: in scaled products, in MIOpen's convolutions but for the weight's gradient, and in
+    cuDNN's gradients of an image on matrix engines, which take as long for 8 images of 7×7 as for 16 (DeepBench).
+    """
     found: NDArray[np.bool_] = p.way == SCALED
     if library_of(machine.device) == MIOPEN:
-        found = found | np.isin(p.way, (CONVOLUTION, BACKWARD, PIXEL))
-    return found
+        return found | np.isin(p.way, (CONVOLUTION, BACKWARD, PIXEL))
+    return found | (p.way == BACKWARD) if engine else found
 
 
 def is_gradient(p: Products) -> NDArray[np.bool_]:
     """Whether it is a convolution's gradient."""
-    found: NDArray[np.bool_] = (p.way == BACKWARD) | (p.way == WEIGHT)
+    found: NDArray[np.bool_] = np.isin(p.way, (BACKWARD, WEIGHT, PIXEL_WEIGHT))
     return found
 
 
@@ -132,8 +138,9 @@ _OF_MIOPEN = {
     CONVOLUTION: ("miopen_lanes", "miopen_matrix"),
     BACKWARD: ("miopen_lanes", "miopen_matrix"),
     WEIGHT: ("miopen_lanes_weight", "miopen_matrix_weight"),
+    PIXEL_WEIGHT: ("miopen_lanes_pixel_weight", "miopen_matrix_weight"),
     WINOGRAD: ("miopen_winograd", "miopen_winograd"),
-    WINOGRAD_WEIGHT: ("miopen_winograd", "miopen_winograd"),
+    WINOGRAD_WEIGHT: ("miopen_winograd_weight", "miopen_winograd_weight"),
 }
 
 
@@ -151,13 +158,31 @@ def packed_bytes(p: Products, machine: Machine) -> Floats:
     return np.where(packs, 2 * _FP32_BYTES * p.k * (p.m + p.n), 0.0)
 
 
-def possible(p: Products, engine: bool) -> NDArray[np.bool_]:
+def restricted(p: Products, engine: bool, machine: Machine) -> bool:
+    """Whether not all products have all tiles."""
+    return bool((p.way != PLAIN).any()) if engine else bool((p.way == SCALED).any() | _by_miopen(p, machine).any())
+
+
+def possible(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_]:
     """Which tiles a×b the library of each product has: [tiles, products].
 
     For scaled products of 8 bits serving libraries have one tile for few rows, one for more and one for many, and no
-    split (vLLM, csrc/quantization/cutlass_w8a8, sm90: 64×64, 64×128 above 64 rows, 128×128 above 128).
+    split (vLLM, csrc/quantization/cutlass_w8a8, sm90: 64×64, 64×128 above 64 rows, 128×128 above 128). Gradients of
+    cuDNN's convolutions on matrix engines have the tiles in their kernels' names: 128×128, 256×64 and 256×128.
+    MIOpen's convolutions have no thin ones.
     """
     a, b = SIDES[engine]
     one = (a == np.where(p.m <= 128, 64, 128)) & (b == np.where(p.m <= 64, 64, 128))
     found: NDArray[np.bool_] = one | (p.way != SCALED)
+    if library_of(machine.device) == MIOPEN:
+        found = found & ~((np.minimum(a, b) < _LEAST_SIDE) & (p.way != PLAIN))
+    elif engine:
+        small = (np.minimum(a, b) < _GRADIENT_SIDE) | (a * b < _GRADIENT_TILE)
+        found = found & ~(small & is_gradient(p))
+    return found
+
+
+def _by_miopen(p: Products, machine: Machine) -> NDArray[np.bool_]:
+    """Which products are MIOpen's own kernels, and none of the library of products."""
+    found: NDArray[np.bool_] = (p.way != PLAIN) & (library_of(machine.device) == MIOPEN)
     return found

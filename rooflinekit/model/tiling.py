@@ -28,9 +28,10 @@ from rooflinekit.model.tile_rates import (
     never_split,
     packed_bytes,
     possible,
+    restricted,
     steps,
 )
-from rooflinekit.model.work import BACKWARD, SCALED, Floats, Products
+from rooflinekit.model.work import BACKWARD, Floats, Products
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SPLITS = np.array(SPLITS, dtype=float)
@@ -159,8 +160,8 @@ class _Tiled:
         extra = np.broadcast_to(self.packed_bytes, (self.count,))
         memory_s = self.traffic_s + extra / self.bandwidth
         least_s = np.maximum(compute_s, memory_s)
-        if (p.way == SCALED).any():
-            least_s[~np.broadcast_to(possible(p, self.engine), least_s.shape)] = np.inf
+        if restricted(p, self.engine, self.machine):
+            least_s[~np.broadcast_to(possible(p, self.engine, self.machine), least_s.shape)] = np.inf
         first = np.argmin(least_s, axis=0)
         lowest_s = combined(_of(compute_s, every, first), memory_s, self.machine)
         close = least_s <= lowest_s * _CLOSE
@@ -196,9 +197,11 @@ class _Tiled:
     def _worth_splitting(self, most_s: Floats) -> tuple[_Ints, _Ints]:
         """Tiles, each with a product, of which the bound above is not more than this without the start."""
         p, every = self.p, np.arange(self.count)
-        most_s = np.where(never_split(p, self.machine), -1.0, most_s * (1 + _ROUNDING))
+        most_s = np.where(never_split(p, self.engine, self.machine), -1.0, most_s * (1 + _ROUNDING))
         least_s = self.tiles * (block_s(p.k, *self.steps, prologues=2) * p.executed / self.machine.sm_count)
         least_s = np.maximum(least_s, np.maximum(self.limit_s, self.fetch_s))
+        if restricted(p, self.engine, self.machine):
+            least_s = np.where(possible(p, self.engine, self.machine), least_s, np.inf)
         memory_s = self.traffic_s + self._extra_bytes(_SPLITS[1], every) / self.bandwidth
         tile, product = np.nonzero(np.maximum(least_s, memory_s) <= most_s)
         both_s = combined(_of(least_s, product, tile), memory_s[product], self.machine)

@@ -17,6 +17,8 @@ Floats: TypeAlias = NDArray[np.float64]
 PLAIN, CONVOLUTION, WINOGRAD, ATTENTION, SCALED, BACKWARD, WEIGHT, VOLUME, FEW, FOURIER, PIXEL = range(11)
 #: Winograd of a weight's gradient.
 WINOGRAD_WEIGHT = 11
+#: The gradient of a weight where a pixel sees one pixel.
+PIXEL_WEIGHT = -2
 #: One matrix stays on the SMs, the other comes to all of them.
 PERSISTENT = -1
 #: Without tiles, a thread a result: unrolled, by threads that share what they fetch, in a loop over the window, a tap

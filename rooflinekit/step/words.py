@@ -16,7 +16,7 @@ MEANING: Mapping[str, str] = {
     "communication": "GPU waits for links",
     "straggling": "GPU waits for slower devices",
     "bubble": "idle pipeline stages",
-    "offload": "GPU waits for the optimizer on the CPU",
+    "offload": "GPU waits for what is kept on the CPU",
     "correction": "correction as measured",
     "power": "clock held down by the board's power",
     "waves": "SMs idle in the last wave",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.origin import origin_of, resized, traced_with
 from rooflinekit.ir.tensor import DType
+from rooflinekit.strategies.choosing import choices
 from rooflinekit.strategies.planning import plan
 from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.strategies.records import DDP, FSDP, Savers, Strategy
@@ -50,7 +52,10 @@ class Trial:
     def changes(self) -> int:
         """How many things differ from plain training in the graph's own formats."""
         savers = self.prediction.savers
-        chosen = (self.autocast, savers.accumulate > 1, savers.checkpoint, savers.eight_bit, savers.offload)
+        chosen = (
+            self.autocast, savers.accumulate > 1, savers.checkpoint, savers.save, savers.eight_bit, savers.offload,
+            savers.offload_activations,
+        )  # fmt: skip
         return sum(map(bool, (*chosen, isinstance(self.prediction.strategy, FSDP))))
 
 
@@ -142,17 +147,66 @@ class Fitting:
 
 
 def try_all(graph: Graph, setting: Setting, advance: Callable[[str], None] | None = None) -> Fitting:
-    """Every combination; the batch cut into the fewest parts that fit, and no further."""
+    """Every combination; the batch cut into the fewest parts that fit, and no further.
+
+    Then, where what keeps all activations does not fit, what keeps as many as fit: of each format and strategy in as
+    few parts as checkpoints need, and of every other combination that would be 2 % faster than all that fit, if it
+    computed nothing again.
+    """
     trials: list[Trial] = []
+    open_ends: list[_OpenEnd] = []
     count = len(setting.numbers)
+
+    def add(trial: Trial) -> None:
+        trials.append(trial)
+        if advance is not None:
+            advance(trial.name)
+
     for autocast, strategy in product(_formats(graph, setting), _strategies(count)):
         own = graph if autocast == graph.autocast else resized(traced_with(graph, autocast=autocast), **graph.sizes)
-        for optimizer, checkpoint in product(_optimizers(graph), (False, True)):
-            for trial in _parts(own, setting, strategy, {**optimizer, "checkpoint": checkpoint}, autocast):
-                trials.append(trial)
-                if advance is not None:
-                    advance(trial.name)
+        for optimizer in _optimizers(graph):
+            found = [
+                list(_parts(own, setting, strategy, {**optimizer, "checkpoint": c}, autocast)) for c in (False, True)
+            ]
+            for trial in (*found[0], *found[1]):
+                add(trial)
+            if setting.execution.backend == "eager":
+                open_ends += _open_ends(own, *found, wanted=not optimizer)
+    for one in sorted(open_ends, key=lambda one: (not one.wanted, one.trial.prediction.total_s)):
+        fitting = [trial.prediction.total_s for trial in trials if trial.prediction.fits]
+        if one.wanted or _AS_FAST * one.trial.prediction.total_s < min(fitting, default=math.inf):
+            for trial in one.trials(setting):
+                add(trial)
     return Fitting(trials=tuple(trials))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenEnd:
+    """A combination that does not fit with all of its activations. wanted: whether it is tried in any case."""
+
+    graph: Graph
+    trial: Trial
+    wanted: bool
+
+    def trials(self, setting: Setting) -> Iterator[Trial]:
+        """With activations saved, computed again or sent away so that it just fits."""
+        p = self.trial.prediction
+        predict = cache(lambda savers: plan(self.graph, setting, p.strategy, savers=savers))
+        for found in choices(p.savers, p, predict):
+            yield Trial(prediction=found, autocast=self.trial.autocast)
+
+
+def _open_ends(graph: Graph, plain: Sequence[Trial], full: Sequence[Trial], *, wanted: bool) -> list[_OpenEnd]:
+    """Of those that do not fit: the one in most parts, and if `wanted` that in as few as checkpoints of all fit in."""
+    left = [trial for trial in plain if not trial.prediction.fits]
+    if not left:
+        return []
+    fitting = {trial.prediction.savers.accumulate for trial in full if trial.prediction.fits}
+    fewest = [trial for trial in left if trial.prediction.savers.accumulate in fitting][:1] or left[-1:]
+    chosen = [(fewest[0], True)] if wanted else []
+    if not wanted or fewest[0] is not left[-1]:
+        chosen.append((left[-1], False))
+    return [_OpenEnd(graph=graph, trial=trial, wanted=known) for trial, known in chosen]
 
 
 def _parts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,9 +11,11 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.origin import resized
+from rooflinekit.ir.sizes import whole
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.compiling import check_execution, graphs_of, in_graphs
+from rooflinekit.strategies.host_memory import check_savers, host_bytes
 from rooflinekit.strategies.mesh import on_mesh
 from rooflinekit.strategies.prediction import ParallelPrediction, Share
 from rooflinekit.strategies.program import Wiring, program_of
@@ -50,16 +53,23 @@ def split_by_rate(batch: int, rates: Sequence[float]) -> list[int]:
 
 
 def plan(
-    graph: Graph, setting: Setting, strategy: Strategy, *, savers: Savers, proportional: bool = False
-) -> ParallelPrediction:
-    """The prediction of a step on the setting's devices; the graph's batch is that of all of them."""
+    graph: Graph, setting: Setting, strategy: Strategy, *, savers: Savers, proportional: bool = False,
+    measured: tuple[int, float] | None = None,
+) -> ParallelPrediction:  # fmt: skip
+    """The prediction of a step on the setting's devices; the graph's batch is that of all of them.
+
+    measured: samples and seconds of a step on one of these devices.
+    """
     check_execution(strategy, len(setting.numbers), setting.execution)
+    check_savers(savers, setting.execution)
     batch, machines = batch_of(graph), [setting.machine(number) for number in setting.numbers]
 
     alone = _Alone(graph=graph, setting=setting, machines=tuple(machines))
+    stretch = 1.0 if measured is None else _stretch(graph, setting, strategy, *measured)
     if isinstance(strategy, Mesh):
         shares, messages, busy = on_mesh(graph, setting, strategy, savers)
-        assumptions = (*strategy.assumptions, *graphs_of(shares[0].prediction.graph))
+        step = shares[0].prediction.graph
+        assumptions = (*strategy.assumptions, *graphs_of(step), *host_bytes(step))
         return ParallelPrediction(
             cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=shares, messages=messages,
             communication_s=busy, alone=alone, assumptions=assumptions,
@@ -73,11 +83,12 @@ def plan(
         _Part(number=number, machine=machine, batch=part, first=number == setting.numbers[0])
         for number, machine, part in zip(setting.numbers, machines, parts, strict=True)
     ]
-    found = _replicas(graph, setting, strategy, planned, savers)
+    found = _replicas(graph, setting, strategy, planned, savers, stretch)
+    step = found[0][0].prediction.graph
     return ParallelPrediction(
         cluster=setting.cluster, strategy=strategy, savers=savers, batch=batch, shares=found[0],
         messages=found[1].messages, communication_s=found[1].communication_s, alone=alone,
-        assumptions=graphs_of(found[0][0].prediction.graph),
+        assumptions=(*graphs_of(step), *host_bytes(step)), stretch=stretch,
     )  # fmt: skip
 
 
@@ -107,7 +118,7 @@ class _Part:
 
 
 def _replicas(
-    graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[_Part], savers: Savers
+    graph: Graph, setting: Setting, strategy: Strategy, parts: Sequence[_Part], savers: Savers, stretch: float
 ) -> tuple[tuple[Share, ...], Run]:
     """Whole models, each with a part of the batch. Devices of one kind with as many samples are predicted once."""
     ranks = len(parts)
@@ -128,12 +139,28 @@ def _replicas(
         machine = members[0].machine
         own = saving(sized[size], savers, machine.device, setting.host)
         predictions.append(setting.predict(rewritten(own, strategy, ranks, setting.host, first=first), machine))
-    run = run_devices([program_of(p, wiring, threads) for p in predictions])
+    run = run_devices([program_of(p, wiring, threads, stretch) for p in predictions])
     shares = tuple(
-        share_of(tuple(part.number for part in members), members[0].batch, p, device, threads)
+        share_of(tuple(part.number for part in members), members[0].batch, p, device, threads, stretch)
         for members, p, device in zip(kinds.values(), predictions, run.devices, strict=True)
     )
     return shares, run
+
+
+def _stretch(graph: Graph, setting: Setting, strategy: Strategy, batch: object, seconds: object) -> float:
+    """A measured step of so many samples on the first device, over its prediction.
+
+    Raises InputError for what is no batch and no time, and for a mesh, whose devices do not run whole models.
+    """
+    if isinstance(strategy, Mesh):
+        raise InputError("measured: a step on one device tells nothing of a mesh, whose devices run parts of the model")
+    samples = whole(batch)
+    if samples is None or samples < 1 or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise InputError(
+            f"measured: expected samples and seconds of a step, as (32, 0.18); got ({batch!r}, {seconds!r})"
+        )
+    p = setting.predict(resized(graph, **{BATCH: samples}), setting.machine(setting.numbers[0]))
+    return seconds / p.total_s
 
 
 def _piece(batch: int, savers: Savers) -> int:

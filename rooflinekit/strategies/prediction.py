@@ -57,6 +57,7 @@ class ParallelPrediction:
     communication_s: float
     alone: Callable[[], Prediction]  # makes `one_gpu`
     assumptions: tuple[str, ...] = ()
+    stretch: float = 1.0  # a measured step on one device, over its prediction
 
     @property
     def gpus(self) -> int:
@@ -73,6 +74,11 @@ class ParallelPrediction:
         """The same batch on the fastest device alone, without memory savers."""
         return self.alone()
 
+    @property
+    def one_gpu_s(self) -> float:
+        """Seconds of that, by what was measured."""
+        return self.stretch * self.one_gpu.total_s
+
     @cached_property
     def slowest(self) -> Share:
         """The device that is done last."""
@@ -88,7 +94,7 @@ class ParallelPrediction:
 
         Beside those of `Prediction`: contention, by which collectives slow kernels; communication, waits for the
         links; straggling, waits for slower devices; bubble, a pipeline's idle stages; offload, waits for the CPU's
-        optimizer.
+        optimizer and for activations on their way from it and to it.
         """
         return dict(self.slowest.terms)
 
@@ -157,7 +163,7 @@ class ParallelPrediction:
     @property
     def speedup(self) -> float:
         """How many times faster than the fastest device alone, for as many samples."""
-        return self.one_gpu.total_s / self.total_s
+        return self.one_gpu_s / self.total_s
 
     @property
     def efficiency(self) -> float:
@@ -173,6 +179,8 @@ class ParallelPrediction:
     def notes(self) -> tuple[str, ...]:
         """What was assumed, each once."""
         found = dict.fromkeys(self.assumptions)
+        if self.stretch != 1:
+            found[f"all but the links takes {self.stretch:.3g} times as long as predicted, as measured on one"] = None
         for share in self.shares:
             found |= dict.fromkeys(note for note in share.prediction.notes if "does not fit" not in note)
             if not share.memory.fits:

@@ -13,13 +13,16 @@ from rooflinekit.model.links import Route
 from rooflinekit.step.entry import entry_of, issues_for
 from rooflinekit.step.issuing import is_captured, issue_cost_s, reads_a_number
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.strategies.queues import Barrier, Item, Pace, Transmission, Work
-from rooflinekit.strategies.rewriting import is_ours
+from rooflinekit.strategies.items import Barrier, HostCopy, HostWait, Item, Transmission, Work
+from rooflinekit.strategies.queues import Pace
+from rooflinekit.strategies.rewriting import HOST_COPY, is_ours
 
-#: Python's part of an op called from a module, in issues of a plain op: 2.0 µs measured (torch 2.13, Python 3.11, an
-#: activation of one number on a CPU, whose arithmetic is less than 0.3) where a GPU op of a current server was taken to
-#: need 7; of generic-server's 10, fitted since, they would be 0.2.
-_PYTHON_ISSUES = 0.3
+#: Of an op that a module calls, Python's part beyond calling the module, in issues of a plain op: 2.0 µs were measured
+#: for both (torch 2.13, Python 3.11, an activation of one number on a CPU, whose arithmetic is less than 0.3), of which
+#: 1.5 are generic-server's `module`; the rest is 0.05 of its 10 for an op. Hosts whose ops have the module's call in
+#: them have 0.2 in all. Uncertain to a factor of 1.5.
+_PYTHON_ISSUES = 0.05
+_PYTHON_ISSUES_WITH_MODULE = 0.2
 #: From one thread's letting go of Python's lock until a waiting one runs: a wake-up by the operating system. Stated
 #: default of a server; 15 µs on a busy virtual machine.
 _HANDOVER_S = 5e-6
@@ -51,17 +54,18 @@ class Wiring:
         )  # fmt: skip
 
 
-def program_of(p: Prediction, wiring: Wiring, threads: int = 1) -> tuple[list[Item], Pace]:
+def program_of(p: Prediction, wiring: Wiring, threads: int = 1, stretch: float = 1.0) -> tuple[list[Item], Pace]:
     """The program of a device whose step, without waiting for others, is predicted.
 
-    threads: how many issue their forward ops, and copy their inputs, in turns with this one.
+    threads: how many issue their forward ops, and copy their inputs, in turns with this one. stretch: what all takes
+    longer than predicted, as measured.
 
     Eager and compiled steps are issued anew, so that a device that has waited finds its kernels launched. Steps that
     are one CUDA graph, steps in a loop and those of a CPU keep the gaps between their kernels.
     """
     plain = is_issued_anew(p)
     items: list[Item] = [Work(what="step and inputs", cpu_s=_before_the_first_op(p, threads))] if plain else []
-    return items + [item for _, item in items_of(p, wiring, threads)], pace_of(p)
+    return items + [item for _, item in items_of(p, wiring, threads)], replace(pace_of(p), stretch=stretch)
 
 
 def pace_of(p: Prediction) -> Pace:
@@ -108,7 +112,9 @@ def items_of(p: Prediction, wiring: Wiring, threads: int = 1) -> Iterator[tuple[
             # compiled holds all but those of the copies, which DDP's and FSDP's hooks send.
             outside = not p.execution.as_graph or op.attrs.get("group") == "data"
             cost_s = p.host.dispatch_s("default") if plain and outside else 0.0
-            if "keys" in op.attrs:
+            if op.kind == HOST_COPY:
+                yield op, _host_item(op, cost_s)
+            elif "keys" in op.attrs:
                 yield op, Barrier(keys=op.attrs["keys"])
             elif "collective" in op.attrs:
                 yield op, wiring.item(op, cost_s)
@@ -135,10 +141,20 @@ def items_of(p: Prediction, wiring: Wiring, threads: int = 1) -> Iterator[tuple[
         yield op, Work(what=op.name, kernels=timings, cpu_s=cost_s, between_s=p.host.launch, syncs=reads_a_number(op))
 
 
+def _host_item(op: Op, cpu_s: float) -> HostCopy | HostWait:
+    facts = op.attrs
+    if "until" in facts:
+        return HostWait(key=facts["until"])
+    calls = max(len(op.inputs), len(op.outputs))  # a copy for each tensor
+    return HostCopy(key=facts["key"], seconds=facts["seconds"], inward=facts["inward"], cpu_s=calls * cpu_s)
+
+
 def turns_s(host: Host, threads: int) -> float:
     """From one op of a thread to its next, where so many threads of one Python issue ops and nothing else limits them.
 
     One at a time holds Python's lock; PyTorch lets go of it while an op is dispatched and launched. So each op of each
     thread takes the lock once: the bottleneck law of closed queues.
     """
-    return 0.0 if threads == 1 else threads * (_PYTHON_ISSUES * host.dispatch_s("default") + _HANDOVER_S)
+    issues = _PYTHON_ISSUES if host.module else _PYTHON_ISSUES_WITH_MODULE
+    python_s = host.module + issues * host.dispatch_s("default")
+    return 0.0 if threads == 1 else threads * (python_s + _HANDOVER_S)

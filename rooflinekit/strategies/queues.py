@@ -14,42 +14,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.model.collectives import CollectiveTiming
 from rooflinekit.model.contention import Slowdown, slowdown_of
 from rooflinekit.model.roofline import Timing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """An op on its way: what the CPU spends before its first kernel, and the kernels. `gap_s`: in the place of the
-    CPU's time, how long the device stands idle before it, where that does not depend on when it starts."""
-
-    what: str
-    cpu_s: float = 0.0
-    kernels: tuple[Timing, ...] = ()
-    between_s: float = 0.0  # of the CPU, before each further kernel
-    gaps_s: tuple[float, ...] | None = None  # before each kernel
-    syncs: bool = False  # whether the CPU waits for its result
-    waits: bool = False  # whether the device stands idle meanwhile, having done all before it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transmission:
-    """A collective on its way."""
-
-    key: str
-    timing: CollectiveTiming
-    group: str = "data"
-    blocking: bool = False
-    cpu_s: float = 0.0
-    on_host: bool = False  # whether it leaves the devices' SMs and memory alone
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Barrier:
-    """The device computes nothing before these are over."""
-
-    keys: tuple[str, ...]
-
-
-Item = Work | Transmission | Barrier
+from rooflinekit.strategies.items import Barrier, HostCopy, HostWait, Item, Transmission, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +49,7 @@ class DeviceRun:
     contention_s: float  # by which kernels beside collectives are slower
     end_s: float
     communicates: bool
-    offload_s: float  # of the waits: for an optimizer on the CPU
+    offload_s: float  # of `idle_s`: for an optimizer on the CPU, and for activations on their way
     slots: tuple[tuple[str, float, float], ...] = ()  # of a pipeline's stage: what, from, to
     waits: tuple[tuple[float, float], ...] = ()  # from, to: it stands still for collectives or other devices
 
@@ -111,6 +76,7 @@ class Pace:
     sync_s: float  # at the end of the step; 0 where nobody waits
     tail_s: float | None = None  # in the place of that, where it does not depend on when the last kernel ends
     steady: bool = False  # whether the CPU has long issued everything when the device comes to it
+    stretch: float = 1.0  # by which all that the device and its CPU do takes longer than predicted
 
 
 def run_devices(programs: Sequence[tuple[Sequence[Item], Pace]]) -> Run:
@@ -162,6 +128,8 @@ class DeviceQueues:
         self.messages: list[tuple[Message, Slowdown]] = []  # that are not over yet
         self.waits: list[tuple[float, float]] = []
         self.ends: dict[str, float] = {}
+        self.engines = {True: 0.0, False: 0.0}  # when they are free, into the device and out of it
+        self.copies: dict[str, float] = {}  # when each is over
 
     def next_ready_s(self) -> float:
         """Goes on to the next collective; when it could start as far as this device is concerned."""
@@ -197,7 +165,7 @@ class DeviceQueues:
         """What has become of the step; all that it has sent is over."""
         self.hold(max(self.ends.values(), default=0.0))
         left = 0.0 if self.pace.steady else max(0.0, self.cpu - self.gpu)  # of the CPU, after the last kernel
-        tail = self.pace.sync_s if self.pace.tail_s is None else self.pace.tail_s
+        tail = self.pace.stretch * (self.pace.sync_s if self.pace.tail_s is None else self.pace.tail_s)
         self.idle += left + tail
         self._stand_still(self.gpu + left)
         return DeviceRun(
@@ -207,35 +175,55 @@ class DeviceQueues:
         )  # fmt: skip
 
     def _earliest(self) -> float:
-        return 0.0 if self.pace.steady else self.cpu + self.pace.latency_s
+        return 0.0 if self.pace.steady else self.cpu + self.pace.stretch * self.pace.latency_s
 
     def _spend(self, what: str, seconds: float) -> None:
         if seconds:
-            self.work.append((what, self.cpu, self.cpu + seconds))
-            self.cpu += seconds
+            end = self.cpu + self.pace.stretch * seconds
+            self.work.append((what, self.cpu, end))
+            self.cpu = end
 
-    def _step(self, item: Work | Barrier) -> None:
+    def _step(self, item: Work | Barrier | HostCopy | HostWait) -> None:
         if isinstance(item, Barrier):
             self.barrier = max([self.barrier, *(self.ends[key] for key in item.keys)])
+            return
+        if isinstance(item, HostCopy | HostWait):
+            self._at_host(item)
             return
         if item.waits:
             self._stand_still(self.gpu)
             self.cpu = max(self.cpu, self.gpu)
             self._spend(item.what, item.cpu_s)
             self.idle += self.cpu - self.gpu
-            self.offload += item.cpu_s
+            self.offload += self.pace.stretch * item.cpu_s
             self.gpu = self.cpu
             return
         self._spend(item.what, item.cpu_s)
         for i, timing in enumerate(item.kernels):
             if i:
                 self._spend(item.what, item.between_s)
-            gap = item.gaps_s[i] if item.gaps_s is not None else max(0.0, self._earliest() - self.gpu)
+            gap = (
+                self.pace.stretch * item.gaps_s[i] if item.gaps_s is not None else max(0.0, self._earliest() - self.gpu)
+            )
             self.idle += gap
             self._stand_still(self.gpu + gap)
             self._compute(timing)
         if item.syncs and item.kernels:
-            self.cpu = max(self.cpu, self.gpu) + self.pace.sync_s
+            self.cpu = max(self.cpu, self.gpu) + self.pace.stretch * self.pace.sync_s
+
+    def _at_host(self, item: HostCopy | HostWait) -> None:
+        """A copy starts after all that the device has been given before it; who waits for it stands idle."""
+        if isinstance(item, HostCopy):
+            self._spend(item.key, item.cpu_s)
+            start = max(self.gpu, self.barrier, self._earliest(), self.engines[item.inward])
+            self.engines[item.inward] = self.copies[item.key] = start + item.seconds
+            return
+        wait = self.copies[item.key] - max(self.gpu, self.barrier)
+        if wait > 0:
+            self._stand_still(self.gpu)
+            self.gpu += wait
+            self.idle += wait
+            self.offload += wait
 
     def _stand_still(self, ready_s: float) -> None:
         """Until the barrier, from when the device could have gone on; `gpu` is then when it does."""
@@ -249,7 +237,7 @@ class DeviceQueues:
             self.straggling += self.gpu - ready_s - busy
 
     def _compute(self, timing: Timing) -> None:
-        start, left = self.gpu, timing.total_s
+        start, left = self.gpu, self.pace.stretch * timing.total_s
         now, extra = start, 0.0
         for message, slowdown in self.messages:
             if left <= 0 or message.end_s <= now:

@@ -124,23 +124,33 @@ class Savers:
     """What makes a step need less memory.
 
     `accumulate`: so many parts of the batch, one after another, before the optimizer's step. `checkpoint`: blocks
-    whose activations are computed again in backward: True for all, or module paths. `eight_bit`: the optimizer's
-    state in a quarter of the bytes. `offload`: its state, and the step itself, on the CPU.
+    whose activations are computed again in backward: True for all, or module paths. `save`: what they keep all the
+    same, as PyTorch's selective activation checkpointing does: ops by kind, "aten.addmm", or those of a module by its
+    path inside the block, "attn.proj:aten.addmm". `eight_bit`: the optimizer's state in a quarter of the bytes.
+    `offload`: its state, and the step itself, on the CPU. `offload_activations`: what forward keeps for backward lies
+    in the host's memory meanwhile: of True for all blocks, or of module paths.
     """
 
     accumulate: int = 1
     checkpoint: bool | tuple[str, ...] = False
     eight_bit: bool = False
     offload: bool = False
+    save: tuple[str, ...] = ()
+    offload_activations: bool | tuple[str, ...] = False
 
     def __post_init__(self) -> None:
         _check("accumulate", self.accumulate)
+        if self.save and not self.checkpoint:
+            raise InputError(
+                f"save: checkpointed blocks save {', '.join(self.save)}; expected checkpoint too; got none"
+            )
 
     def __str__(self) -> str:
-        chosen = "all blocks" if self.checkpoint is True else ", ".join(self.checkpoint or ())
         words = (
             (self.accumulate > 1, f"accumulate {self.accumulate}"),
-            (self.checkpoint, f"checkpoint {chosen}"),
+            (self.checkpoint, f"checkpoint {_blocks(self.checkpoint)}"),
+            (self.save, f"saving {' '.join(one.replace('aten.', '').lstrip(':') for one in self.save)}"),
+            (self.offload_activations, f"activations of {_blocks(self.offload_activations)} on the CPU"),
             (self.eight_bit, "8-bit optimizer"),
             (self.offload, "optimizer on the CPU"),
         )
@@ -168,6 +178,17 @@ def strategy_of(word: str | Strategy, gpus: int) -> Strategy:
     if word.lower() not in known:
         raise InputError(f"strategy: expected {', '.join(known)}; got {word!r}{nearest(word.lower(), known)}")
     return known[word.lower()]
+
+
+def _blocks(chosen: bool | tuple[str, ...]) -> str:
+    """Blocks in words: the first and the last of many.
+
+    >>> _blocks(("h.0", "h.1", "h.2", "h.3"))
+    'h.0 to h.3 (4 blocks)'
+    """
+    if isinstance(chosen, bool):
+        return "all blocks"
+    return ", ".join(chosen) if len(chosen) < 4 else f"{chosen[0]} to {chosen[-1]} ({len(chosen)} blocks)"
 
 
 def _check(name: str, value: object) -> None:

@@ -33,7 +33,7 @@ def document(p: ParallelPrediction) -> dict[str, Any]:
         "collectives_s": dict(p.message_terms),
         "throughput": p.throughput,
         "energy": None if p.energy is None else p.energy.to_dict((low, high)),
-        "one_gpu_s": p.one_gpu.total_s,
+        "one_gpu_s": p.one_gpu_s,
         "speedup": p.speedup,
         "efficiency": p.efficiency,
         "mfu": p.mfu,
@@ -69,7 +69,7 @@ def lines(p: ParallelPrediction) -> list[str]:
         f"{p.graph_name} {p.slowest.prediction.mode} (batch={p.batch}) on {p.gpus} of {p.cluster.name}, {name}: "
         f"{_s(p.total_s)} ({_s(low)} to {_s(high)})",
         f"{p.throughput:.4g} samples/s, {p.speedup:.2f} times one {p.one_gpu.machine.name} "
-        f"({_s(p.one_gpu.total_s)}), efficiency {p.efficiency:.0%}",
+        f"({_s(p.one_gpu_s)}), efficiency {p.efficiency:.0%}",
         f"links busy {_s(p.communication_s)}: {_s(p.hidden_s)} hidden, {_s(p.exposed_s)} exposed",
         f"terms: {terms}",
         f"why: {reason(p)}",

@@ -19,7 +19,12 @@ from rooflinekit.ir.tensor import DType, Role, TensorSpec
 
 T = TypeVar("T")
 
-COLLECTIVE, WAIT, WORK, BEGIN = (f"{ADDED}{what}" for what in ("collective", "wait", "work", "graph"))
+COLLECTIVE, WAIT, WORK, BEGIN, HOST_COPY = (
+    f"{ADDED}{what}" for what in ("collective", "wait", "work", "graph", "host-copy")
+)
+
+#: In the name of what a later part of an accumulated batch runs.
+PART = " of part "
 
 
 def is_ours(op: Op) -> bool:
@@ -50,6 +55,22 @@ def wait(keys: Iterable[str], phase: Phase) -> PricedOp:
 def work(name: str, seconds: float, phase: Phase, **attrs: Any) -> PricedOp:
     """The CPU is busy with something that is no op."""
     return _ours(WORK, name, phase, {"cpu_s": seconds, **attrs})
+
+
+def host_copy(
+    key: str, seconds: float, phase: Phase, *, inward: bool, inputs: Sequence[TensorSpec] = (),
+    outputs: Sequence[TensorSpec] = (),
+) -> PricedOp:  # fmt: skip
+    """Tensors on their way to the host's memory, or back, by a copy engine beside what the device computes.
+
+    It starts when all before it has been computed. A wait for it is `host_wait`.
+    """
+    return _ours(HOST_COPY, key, phase, {"key": key, "seconds": seconds, "inward": inward}, inputs, outputs)
+
+
+def host_wait(key: str, phase: Phase, inputs: Sequence[TensorSpec] = ()) -> PricedOp:
+    """Computing goes on when this copy is over; what it has read is free then."""
+    return _ours(HOST_COPY, f"wait for {key}", phase, {"until": key}, inputs)
 
 
 def begin(name: str, seconds: float, phase: Phase) -> PricedOp:
@@ -199,6 +220,24 @@ def renamed(priced: PricedOp, names: Mapping[str, TensorSpec]) -> PricedOp:
 def in_module(priced: PricedOp, module: str) -> PricedOp:
     """The op as one of this module, with which it is computed again and put on a stage."""
     return replace(priced, op=replace(priced.op, module=module))
+
+
+def moved(priced: PricedOp, names: Mapping[str, str], suffix: str = "", phase: Phase | None = None) -> PricedOp:
+    """The op on other memory, under another name."""
+
+    def other(spec: TensorSpec) -> TensorSpec:
+        if spec.memory not in names:
+            return spec
+        return replace(spec, name=names.get(spec.name, spec.name), storage=names[spec.memory])
+
+    op = priced.op
+    return replace(
+        priced,
+        op=replace(
+            op, name=op.name + suffix, phase=phase or op.phase, inputs=tuple(map(other, op.inputs)),
+            outputs=tuple(map(other, op.outputs)),
+        ),
+    )  # fmt: skip
 
 
 def copied(name: str, given: Sequence[TensorSpec], made: Sequence[TensorSpec], phase: Phase) -> PricedOp:

@@ -1,9 +1,8 @@
-"""Steps that need less memory: accumulation, checkpoints, an optimizer in 8 bits or on the CPU; changes of a graph."""
+"""Steps that need less memory: accumulation, an optimizer in 8 bits or on the CPU, and all savers together."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -15,9 +14,10 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Basis, Op, Phase, PricedOp
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.step.feed import copy_rate
-from rooflinekit.strategies.blocks import known_modules, segments_of, within
+from rooflinekit.strategies.checkpointing import checkpointed
+from rooflinekit.strategies.host_memory import activations_on_host
 from rooflinekit.strategies.records import Savers
-from rooflinekit.strategies.rewriting import Insertions, gradients_of, with_ops, work
+from rooflinekit.strategies.rewriting import PART, gradients_of, moved, work
 
 #: Elements of a state that share one scale of 4 bytes (bitsandbytes: blockwise, 256).
 _SCALED_TOGETHER = 256
@@ -34,62 +34,14 @@ def saving(graph: Graph, savers: Savers, device: Device, host: Host) -> Graph:
     if (savers.eight_bit or savers.offload) and not any(p.op.phase is Phase.OPTIMIZER for p in graph.priced):
         raise InputError(f"{graph.name}: the step has no optimizer to keep in 8 bits or on the CPU")
     if savers.checkpoint:
-        graph = checkpointed(graph, savers.checkpoint)
+        graph = checkpointed(graph, savers.checkpoint, savers.save)
+    if savers.offload_activations:
+        graph = activations_on_host(graph, savers.offload_activations, device, host)
     if savers.accumulate > 1:
         graph = accumulated(graph, savers.accumulate)
     if savers.eight_bit:
         graph = in_eight_bits(graph)
     return offloaded(graph, device, host) if savers.offload else graph
-
-
-# --- activations computed again ----------------------------------------------------------------------------------
-
-
-def checkpointed(graph: Graph, chosen: bool | tuple[str, ...]) -> Graph:
-    """Each block's forward ops once more before its backward, which then reads what they give.
-
-    What the first forward made in the block dies with its last use there; what the block was given stays.
-    """
-    paths = segments_of(graph) if chosen is True else [(path,) for path in known_modules(graph, chosen or ())]
-    put = Insertions()
-    priced = list(graph.priced)
-    for path in paths:
-        inside = [(i, p) for i, p in enumerate(priced) if any(within(p.op.module, block) for block in path)]
-        forward = [p for _, p in inside if p.op.phase is Phase.FORWARD]
-        backward = [i for i, p in inside if p.op.phase is Phase.BACKWARD]
-        if not forward or not backward:
-            continue
-        again = _again(forward, f" again in {path[0]}")
-        put.before[backward[0]] += [_moved(p, again, f" again in {path[0]}", Phase.BACKWARD) for p in forward]
-        for i in backward:
-            priced[i] = _moved(priced[i], again)
-    return with_ops(replace(graph, priced=tuple(priced)), put)
-
-
-def _again(ops: list[PricedOp], suffix: str) -> Mapping[str, str]:
-    """New names for memory that these ops make, by the old ones."""
-    made: dict[str, str] = {}
-    given: set[str] = set()
-    for p in ops:
-        given |= {spec.memory for spec in p.op.inputs if spec.memory not in made}
-        made |= {spec.memory: spec.memory + suffix for spec in p.op.outputs if spec.memory not in given}
-    return made
-
-
-def _moved(priced: PricedOp, names: Mapping[str, str], suffix: str = "", phase: Phase | None = None) -> PricedOp:
-    """The op on other memory, under another name."""
-
-    def other(spec: TensorSpec) -> TensorSpec:
-        if spec.memory not in names:
-            return spec
-        return replace(spec, name=names.get(spec.name, spec.name), storage=names[spec.memory])
-
-    op = priced.op
-    moved = replace(
-        op, name=op.name + suffix, phase=phase or op.phase, inputs=tuple(map(other, op.inputs)),
-        outputs=tuple(map(other, op.outputs)),
-    )  # fmt: skip
-    return replace(priced, op=moved)
 
 
 # --- the batch in parts ------------------------------------------------------------------------------------------
@@ -103,7 +55,7 @@ def accumulated(graph: Graph, parts: int) -> Graph:
     inputs, held = list(graph.inputs), dict(graph.held)
     found: list[PricedOp] = list(once)
     for k in range(1, parts):
-        suffix = f" of part {k}"
+        suffix = f"{PART}{k}"
         own = {spec.memory for p in once for spec in (*p.op.inputs, *p.op.outputs)} - kept
         names = {memory: memory + suffix for memory in own}
         inputs += [replace(spec, name=spec.name + suffix, storage=names.get(spec.memory, "")) for spec in graph.inputs]
@@ -114,7 +66,7 @@ def accumulated(graph: Graph, parts: int) -> Graph:
         for i, p in enumerate(graph.priced):
             if p.op.phase is Phase.OPTIMIZER:
                 continue
-            found.append(_moved(p, names, suffix))
+            found.append(moved(p, names, suffix))
             found += [_added(gradients[memory].spec, names[memory], suffix) for memory in ready.get(i, ())]
     last = [p for p in graph.priced if p.op.phase is Phase.OPTIMIZER]
     return replace(

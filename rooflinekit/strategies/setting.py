@@ -98,8 +98,10 @@ def batch_of(graph: Graph) -> int:
     return graph.sizes[BATCH]
 
 
-def share_of(numbers: tuple[int, ...], batch: int, p: Prediction, run: DeviceRun, threads: int = 1) -> Share:
-    """The terms of a device that has run beside others."""
+def share_of(
+    numbers: tuple[int, ...], batch: int, p: Prediction, run: DeviceRun, threads: int = 1, stretch: float = 1.0
+) -> Share:  # fmt: skip
+    """The terms of a device that has run beside others, `stretch` times as slowly as predicted."""
     terms = dict.fromkeys(TERMS, 0.0) | p.terms()
     if run.communicates or run.offload_s:
         copied = copied_s(p, threads)
@@ -111,6 +113,9 @@ def share_of(numbers: tuple[int, ...], batch: int, p: Prediction, run: DeviceRun
         }  # fmt: skip
         supply_s = feed_of(p.graph, p.machine.device, p.host, p.execution).supply_s
         terms["input"] += max(0.0, supply_s - sum(terms.values()))
+    if stretch != 1:
+        own = sum(span.timing.total_s for span in run.spans) if run.communicates or run.offload_s else p.total_s
+        terms["correction"] = (stretch - 1) * own
     return Share(
         numbers=numbers, batch=batch, prediction=p, run=run, terms=MappingProxyType(terms), memory=p.memory,
         kernels_j=drawn_by((span.timing for span in run.spans), p.machine),

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from rooflinekit.ir.op import EAGER, Op, Phase
 from rooflinekit.step.entry import entry_of
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.strategies.items import Barrier, Item, Work
 from rooflinekit.strategies.pipeline import Task
 from rooflinekit.strategies.program import Wiring, copied_s, entry_s, is_issued_anew, items_of
-from rooflinekit.strategies.queues import Barrier, Item, Work
 from rooflinekit.strategies.rewriting import is_ours
 
 _Pairs = list[tuple[Op, Item]]

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from rooflinekit.ir.tensor import DType, TensorSpec
 from rooflinekit.training.products import Products
 
+#: Calls that make a tensor 8 bits: its largest element, the scale, the cast with its transpose, the scales' order.
+#: Stated default, as read in Transformer Engine 2.
+_CALLS_OF_EIGHT_BITS = 4
+
 
 @dataclass(slots=True, kw_only=True)
 class Experts(Products):
@@ -94,6 +98,13 @@ class Experts(Products):
         tape.later(back)
         return index
 
+    def _calls(self, experts: int) -> int:
+        """What the CPU launches for a grouped product: Transformer Engine's `GroupedLinear` calls cuBLAS for each
+        expert, and in 8 bits makes each expert's rows so by calls of their own."""
+        if not self.recipe.fused:
+            return 1
+        return experts * (1 + _CALLS_OF_EIGHT_BITS * self.recipe.fp8)
+
     def _grouped(self, x: TensorSpec, name: str, n: int, rows: int) -> TensorSpec:
         """[experts, rows of each, k] → [experts, rows of each, n], and gradients by two products as large."""
         tape, (experts, each, k) = self.tape, tuple(map(int, x.shape))
@@ -111,15 +122,17 @@ class Experts(Products):
             made = self.eight_bit(flat)
             return TensorSpec(name=f"{made.name}.g", shape=one.shape, dtype=made.dtype, storage=made.memory)
 
-        tape.run("serving.grouped_mm", (operand(x), operand(weight)), y, weight_only=False, rows=rows)
+        calls = self._calls(experts)
+        tape.run("serving.grouped_mm", (operand(x), operand(weight)), y, weight_only=False, rows=rows, calls=calls)
 
         def back() -> None:
             g = tape.gradient(y)
             g = TensorSpec(name=f"{g.name}.y", shape=y.shape, dtype=g.dtype, storage=g.memory)
             gx = tape.new(experts, each, k)
-            tape.run("serving.grouped_mm", (operand(g), operand(weight)), gx, weight_only=False, rows=rows)
+            tape.run("serving.grouped_mm", (operand(g), operand(weight)), gx, weight_only=False, rows=rows, calls=calls)
             turned = TensorSpec(name=f"{g.name}.t", shape=(experts, n, each), dtype=g.dtype, storage=g.memory)
-            tape.run("aten.bmm", (operand(turned), operand(x)), tape.main[weight.name])
+            each_alone = experts if self.recipe.fused else 1
+            tape.run("aten.bmm", (operand(turned), operand(x)), tape.main[weight.name], calls=each_alone)
             tape.give(x, gx)
 
         tape.later(back)

@@ -10,7 +10,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.strategies.saving import checkpointed
+from rooflinekit.strategies.checkpointing import checkpointed
 from rooflinekit.training.layers import Layers
 from rooflinekit.training.recipe import Recipe, recipe_of
 from rooflinekit.training.sizes import Part
@@ -55,7 +55,7 @@ def recomputed(graph: Graph, recipe: Recipe, layers: int) -> Graph:
     if recipe.recompute == "none":
         return graph
     part = ".attention.core" if recipe.recompute == "selective" else ""
-    return checkpointed(graph, tuple(f"layers.{i}{part}" for i in range(layers)))
+    return checkpointed(graph, tuple(f"layers.{i}{part}" for i in range(layers)), whole=True)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import Role
 from rooflinekit.model.clocks import under_limits
+from rooflinekit.model.kernel import Issue
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing, time_kernels
@@ -102,7 +103,8 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
         products = any(kernel.cost.gemms for kernel in issue.kernels)
         name = _part_of(issue.op.module)
         found[name, issue.op.phase] += Piece(
-            gpu_s=seconds, cpu_s=recipe.issue * issue_cost_s(issue, host), kernels=len(own),
+            gpu_s=seconds, cpu_s=recipe.issue * (issue_cost_s(issue, host) + _further_calls_s(issue, host)),
+            kernels=len(own),
             weight_gradient_s=seconds if gradient and products else 0.0,
             attention_s=seconds if core else 0.0,
         )  # fmt: skip
@@ -121,6 +123,11 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
         deviation=deviation_of(layer, machine), tied=part.decoder.tied,
         drawn_j=drawn_by_part(timed, machine, _part_of, {"layer": _LAYERS}),
     )  # fmt: skip
+
+
+def _further_calls_s(issue: Issue, host: Host) -> float:
+    """CPU time of what an op launches beside its kernels as they are timed: a product for each expert."""
+    return max(0, int(issue.op.attrs.get("calls", 1)) - 1) * host.launch
 
 
 def _mean(piece: Piece) -> Piece:

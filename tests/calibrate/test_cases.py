@@ -410,14 +410,14 @@ def test_few_channels_are_filled_up_on_an_engine_or_left_to_the_lanes() -> None:
 @pytest.mark.parametrize(
     ("op", "before", "after"),
     [
-        # image [2, 3, 8, 8], output [2, 5, 8, 8] of 2 bytes: 768 and 1280 B
-        ("conv_fwd", 768, 1280),
-        ("conv_bwd_data", 1280, 768),
-        ("conv_bwd_weight", 768, 1280),  # both before
+        # image [2, 4, 8, 8], output [2, 5, 8, 8] of 2 bytes: 1024 and 1280 B
+        ("conv_fwd", 1024, 1280),
+        ("conv_bwd_data", 1280, 1024),
+        ("conv_bwd_weight", 1024, 1280),  # both before
     ],
 )
 def test_the_matrix_engine_wants_channels_last(op: str, before: int, after: int) -> None:
-    sizes = _convolution_sizes((2, 3, 5, 8, 8, 3, 3, 1, 1)) | {"op": op, "dtype": "fp16"}
+    sizes = _convolution_sizes((2, 4, 5, 8, 8, 3, 3, 1, 1)) | {"op": op, "dtype": "fp16"}
     last, pixel = {"channels_last": 1}, {"r": 1, "s": 1, "pad_h": 0, "pad_w": 0, "channels_last": 0}
     rows = pd.DataFrame([sizes | {"channels_last": 0}, sizes | last, sizes | pixel])
     (three, spread), (one, plain) = candidates(op, rows)
@@ -425,6 +425,20 @@ def test_the_matrix_engine_wants_channels_last(op: str, before: int, after: int)
     assert copies == [(before, before), (after, after)]
     assert len(one) == 1  # a pixel that sees one pixel is a product in either layout
     assert (spread.tolist(), plain.tolist()) == ([True, False, False], [False, True, True])
+
+
+def test_a_weight_of_few_channels_has_no_kernel_on_the_engine() -> None:
+    sizes = _convolution_sizes((2, 3, 5, 8, 8, 3, 3, 1, 1)) | {"op": "conv_bwd_weight", "dtype": "fp16"}
+    (_, copied), ((work,), plain) = candidates("conv_bwd_weight", pd.DataFrame([sizes | {"channels_last": 0}]))
+    assert (copied.tolist(), plain.tolist(), work.engine.tolist()) == ([False], [True], [False])
+
+
+def test_pixels_that_no_window_sees_are_set_to_0() -> None:
+    # image [2, 16, 8, 8] of 4 bytes: 8192 B, once more where windows of 1×1 leave out every second pixel; not with 3×3
+    window, pixel = (
+        works("conv_bwd_data", **_convolution_sizes((2, 16, 4, 8, 8, side, side, 2, side // 2)))[0] for side in (3, 1)
+    )
+    assert [float(work.write_bytes[0]) for work in (window, pixel)] == [8192, 2 * 8192]
 
 
 def test_winograd_is_open_to_the_rows_that_it_can_run() -> None:

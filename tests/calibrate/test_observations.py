@@ -44,6 +44,13 @@ def test_an_event_waits_for_the_kernel_or_the_cpu(machine: Machine) -> None:
     assert microseconds(machine, "event", after=5e-6) == pytest.approx(33.0)
 
 
+# asleep the board is four times slower: 48 µs. It is as good as awake where it needs far less than that to wake up, and
+# has half of its slowness left, as a logarithm, where it needs as much: 12 · 4^(1/2) = 24.
+@pytest.mark.parametrize(("awake", "expected"), [(1e-9, 12.0), (48e-6, 24.0), (1.0, 48.0)])
+def test_a_board_wakes_up(machine: Machine, awake: float, expected: float) -> None:
+    assert microseconds(machine, "alone", slow=4.0, awake=awake) == pytest.approx(expected, rel=1e-4)
+
+
 def test_an_op_of_unknown_dispatch_takes_that_of_an_addition(machine: Machine) -> None:
     found = observe("gpu", "gpu lab", "add", "event", ADDITION).predict(machine, {"dispatch": 10e-6, "after": 0.0})
     assert found[0] == pytest.approx(23e-6)

@@ -55,6 +55,22 @@ def test_a_mesh_with_savers(run: Run, net: str) -> None:
     assert document["savers"]["accumulate"] == 2
 
 
+def test_activations_kept_and_sent_away(run: Run, net: str) -> None:
+    options = ("--cluster", "dgx-a100", "--gpus", 1, "--checkpoint", "all", "--save", "0:aten.addmm", "--json")
+    savers = json.loads(run("parallel", net, *SIZE, *options).out)["savers"]
+    assert (savers["checkpoint"], savers["save"]) == (True, ["0:aten.addmm"])
+    away = run("parallel", net, *SIZE, "--cluster", "dgx-a100", "--gpus", 1, "--offload-activations", "head")
+    assert "offload_activations: 'head' is no block" in away.err
+
+
+def test_a_measured_step(run: Run, net: str) -> None:
+    place = ("--cluster", "dgx-a100", "--gpus", 1)
+    document = json.loads(run("parallel", net, *SIZE, *place, "--measured", "64:0.5", "--json").out)
+    assert document["total_s"] == pytest.approx(0.5)
+    wrong = run("parallel", net, *SIZE, *place, "--measured", "0.5")
+    assert "--measured: expected BATCH:SECONDS, as 32:0.18; got '0.5'" in wrong.err
+
+
 def test_what_fits(run: Run, net: str) -> None:
     result = run("fit-into", net, *SIZE, "--gpu", "nvidia-rtx-3070", "--optimizer", "Adam")
     assert (result.status, result.err) == (0, "")

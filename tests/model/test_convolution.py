@@ -7,7 +7,7 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
-from rooflinekit.model.convolution import (
+from rooflinekit.model.depthwise import (
     CHANNEL_PRODUCTS,
     SHARED_WINDOWS,
     SINGLE_LOOP,

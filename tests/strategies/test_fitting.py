@@ -37,6 +37,17 @@ def test_every_row_is_a_prediction(tight: object, blocks: rk.Graph) -> None:
     assert "<table" in tight._repr_html_()
 
 
+def test_as_many_activations_are_saved_as_fit(tight: object) -> None:
+    fitting = [trial.prediction for trial in tight.trials if trial.prediction.fits]
+    chosen = [p for p in fitting if p.savers.save or p.savers.offload_activations]
+    assert chosen
+    full = {p.savers.accumulate: p for p in fitting if p.savers.checkpoint is True and not p.savers.save}
+    for p in chosen:
+        if p.savers.save and p.savers.accumulate in full:
+            least = full[p.savers.accumulate]
+            assert p.shares[0].memory.peak_bytes >= least.shares[0].memory.peak_bytes
+
+
 def test_what_fits_as_it_is_needs_nothing(blocks: rk.Graph) -> None:
     found = rk.fit_into(blocks, gpu="nvidia-rtx-3070", batch=64)
     assert found.best.name == "as it is"  # though an optimizer in 8 bits is a little faster

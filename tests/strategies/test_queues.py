@@ -9,7 +9,8 @@ from rooflinekit.hardware.specs import members_of
 from rooflinekit.model.collectives import CollectiveTiming
 from rooflinekit.model.links import route_of
 from rooflinekit.model.roofline import Timing
-from rooflinekit.strategies.queues import Barrier, Item, Pace, Transmission, Work, covered, run_devices
+from rooflinekit.strategies.items import Barrier, Item, Transmission, Work
+from rooflinekit.strategies.queues import Pace, covered, run_devices
 
 
 @pytest.fixture(scope="module")

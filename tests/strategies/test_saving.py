@@ -11,7 +11,9 @@ PARAMETERS = 140672  # see conftest
 # Matrix FLOP a sample: stem 2 products of 64·64 (its input needs no gradient), head 3, each of the blocks' 8 layers 3
 # of 64·256; 2 FLOP each: 2·(5·4096 + 24·16384) = 827392.
 FLOP = 827392
-BLOCK_FORWARD = 4 * 2 * 2 * 16384  # of all four: 2 layers, 2 FLOP, 64·256
+# Computed again in all four blocks: the first layer alone, 2 FLOP · 64·256, for backward reads nothing that the second
+# one gives.
+AGAIN = 4 * 2 * 16384
 
 
 def saved(blocks: rk.Graph, batch: int = 4096, **savers: object) -> rk.ParallelPrediction:
@@ -21,8 +23,8 @@ def saved(blocks: rk.Graph, batch: int = 4096, **savers: object) -> rk.ParallelP
 def test_a_checkpoint_computes_forward_once_more(blocks: rk.Graph) -> None:
     graph = blocks.at(batch=8)
     assert graph.matrix_flop == 8 * FLOP
-    assert checkpointed(graph, True).matrix_flop == 8 * (FLOP + BLOCK_FORWARD)
-    assert checkpointed(graph, ("blocks.1", "blocks.2")).matrix_flop == 8 * (FLOP + BLOCK_FORWARD // 2)
+    assert checkpointed(graph, True).matrix_flop == 8 * (FLOP + AGAIN)
+    assert checkpointed(graph, ("blocks.1", "blocks.2")).matrix_flop == 8 * (FLOP + AGAIN // 2)
 
 
 def test_checkpoints_free_activations(blocks: rk.Graph) -> None:
@@ -32,6 +34,54 @@ def test_checkpoints_free_activations(blocks: rk.Graph) -> None:
     # a block keeps 256 numbers a sample after its first layer, which ReLU's result is, twice while both are alive
     assert peaks[0] - peaks[2] >= 2 * 4096 * 256 * 4
     assert plain.total_s < one.total_s < every.total_s
+
+
+def test_a_checkpoint_that_saves_its_products_computes_none_again(blocks: rk.Graph) -> None:
+    graph = blocks.at(batch=8)
+    saved_products = checkpointed(graph, True, ("aten.addmm",))
+    assert saved_products.matrix_flop == graph.matrix_flop
+    again = [p.op for p in saved_products.priced if " again in " in p.op.name and p.costs]
+    assert [op.kind for op in again] == 4 * ["aten.relu"]
+    by_place = checkpointed(graph, True, ("0:aten.addmm",))
+    assert by_place.matrix_flop == graph.matrix_flop
+
+
+def test_what_a_checkpoint_saves_stays(blocks: rk.Graph) -> None:
+    nothing, products, plain = (
+        saved(blocks, 65536, checkpoint=True),
+        saved(blocks, 65536, checkpoint=True, save=("0:aten.addmm",)),
+        saved(blocks, 65536),
+    )
+    peaks = [p.shares[0].memory.peak_bytes for p in (nothing, products, plain)]
+    # 256 numbers of 4 bytes a sample, of three blocks at least: the last one's are there in any case
+    assert peaks[1] - peaks[0] >= 3 * 65536 * 256 * 4 - 2**21
+    assert plain.total_s < products.total_s < nothing.total_s
+
+
+def test_activations_on_the_host(blocks: rk.Graph) -> None:
+    batch = 262144
+    plain, away = saved(blocks, batch), saved(blocks, batch, offload_activations=True)
+    one = batch * 256 * 4  # bytes of a block's ReLU
+    peaks = [p.shares[0].memory.peak_bytes for p in (plain, away)]
+    assert peaks[0] - peaks[1] >= one
+    # three blocks' leave over PCIe 4 x16, 31.5 GB/s, which takes longer than computing
+    assert away.total_s > 3 * one / 31.5e9
+    assert away.terms()["offload"] > 0
+    assert sum(away.terms().values()) == pytest.approx(away.total_s)
+    assert "activations on the CPU: " in away.notes[0]
+    few = saved(blocks, batch, offload_activations=("blocks.0",))
+    assert plain.total_s < few.total_s < away.total_s
+
+
+def test_activations_on_the_host_in_parts_and_stages(blocks: rk.Graph) -> None:
+    parts = saved(blocks, 65536, accumulate=2, offload_activations=True)
+    assert sum(parts.terms().values()) == pytest.approx(parts.total_s)
+    staged = rk.parallel(
+        blocks, cluster="dgx-a100", gpus=2, batch=65536, strategy=rk.Mesh(pipeline=2, microbatches=4),
+        savers=rk.Savers(offload_activations=True),
+    )  # fmt: skip
+    assert staged.terms()["offload"] > 0
+    assert sum(staged.terms().values()) == pytest.approx(staged.total_s)
 
 
 def test_accumulation_does_the_same_work_with_less_memory(blocks: rk.Graph) -> None:
@@ -86,5 +136,16 @@ def test_errors(blocks: rk.Graph) -> None:
         saved(blocks, batch=64, accumulate=3)
     with pytest.raises(InputError, match=r"no op of forward is in module 'blocks.9'"):
         saved(blocks, checkpoint=("blocks.9",))
+    with pytest.raises(InputError, match=r"offload_activations: 'blocks.9' is no block: expected some of blocks.0, "):
+        saved(blocks, offload_activations=("blocks.9",))
+    with pytest.raises(InputError, match=r"^save: aten.mm: expected ops of these blocks: 0:aten.addmm, 1:aten.relu$"):
+        saved(blocks, checkpoint=True, save=("aten.mm",))
+    with pytest.raises(InputError, match=r"^save: .* expected checkpoint too; got none$"):
+        rk.Savers(save=("aten.mm",))
+    with pytest.raises(InputError, match=r"^execution 'compiled': activations go to the host between"):
+        rk.parallel(
+            blocks, cluster="dgx-a100", gpus=1, batch=64, execution="compiled",
+            savers=rk.Savers(offload_activations=True),
+        )  # fmt: skip
     with pytest.raises(InputError, match=r"^accumulate: expected an integer of 1 or more; got 0$"):
         rk.Savers(accumulate=0)

@@ -29,21 +29,21 @@ def _kernel(value: float, family: str) -> Component:
     return Component(value=value, meaning=f"correlation of the errors of one {family} kernel on two GPUs", source=_OPS)
 
 
-#: Correlation between two GPUs of a kernel's own error, by family. Library kernels that are told by their shape alone
-#: (convolutions, rows) are as wrong on both; products are not, for the library chooses tiles anew on each GPU.
+#: Correlation between two GPUs of different chips of a kernel's own error, by family. Kernels that are told by their
+#: shape alone (rows, attention) are as wrong on both; products are not, for the library chooses tiles anew on each.
 KERNEL: Mapping[str, Component] = MappingProxyType(
     {
-        "attention": _kernel(0.66, "attention"),
-        "convolution": _kernel(0.83, "convolution"),
-        "elementwise": _kernel(0.78, "element-wise"),
-        "normalization": _kernel(0.69, "normalization"),
-        "product": _kernel(0.27, "product"),
-        "serving": _kernel(0.21, "serving library's"),
-        "softmax": _kernel(0.68, "softmax"),
+        "attention": _kernel(0.79, "attention"),
+        "convolution": _kernel(0.63, "convolution"),
+        "elementwise": _kernel(0.86, "element-wise"),
+        "normalization": _kernel(0.56, "normalization"),
+        "product": _kernel(0.29, "product"),
+        "serving": _kernel(0.22, "serving library's"),
+        "softmax": _kernel(0.62, "softmax"),
     }
 )
 OTHER_KERNEL = Component(
-    value=0.66, meaning="the same of other families", source="median of the families that were measured"
+    value=0.62, meaning="the same of other families", source="median of the families that were measured"
 )
 
 _LIKE = {
@@ -55,21 +55,21 @@ _LIKE = {
 
 
 KERNEL_NEAR = Component(
-    value=0.9, meaning="correlation of one kernel's errors on two GPUs of one architecture, whose library is the same",
+    value=0.95, meaning="correlation of one kernel's errors on two GPUs of one chip, for which libraries choose alike",
     source=_OPS,
 )  # fmt: skip
 
 
 def of_kernels(family: str, *, near: bool) -> float:
-    """The correlation for kernels of a family in any format, one of `model.families`. near: of one architecture."""
+    """The correlation for kernels of a family in any format, one of `model.families`. near: of one chip."""
     if near:
         return KERNEL_NEAR.value
     return KERNEL.get(family, KERNEL.get(_LIKE.get(family, ""), OTHER_KERNEL)).value
 
 
 #: Correlation of the error that all kernels of a family share on a GPU.
-SHARED_NEAR = Component(value=0.95, meaning="of two GPUs of one architecture", source=_STEPS)
-SHARED_FAR = Component(value=0.9, meaning="of two GPUs of different architectures", source=_STEPS)
+SHARED_NEAR = Component(value=0.95, meaning="of two GPUs of one chip", source=_STEPS)
+SHARED_FAR = Component(value=0.9, meaning="of two GPUs of different chips", source=_STEPS)
 
 #: Correlation of one kernel's error with that of the same operator at another size or in another format.
 OTHER_UNIT = Component(
@@ -86,8 +86,8 @@ OTHER_HOST = Component(
 
 #: What a whole network is off by beyond its kernels, in ln, and how much of that it is off by on another device.
 NETWORK = Component(value=0.1, meaning="spread of a network's own error, in ln", source=_STEPS)
-NETWORK_NEAR = Component(value=0.9, meaning="its correlation between GPUs of one architecture", source=_STEPS)
-NETWORK_FAR = Component(value=0.6, meaning="its correlation between GPUs of different architectures", source=_STEPS)
+NETWORK_NEAR = Component(value=0.9, meaning="its correlation between GPUs of one chip", source=_STEPS)
+NETWORK_FAR = Component(value=0.6, meaning="its correlation between GPUs of different chips", source=_STEPS)
 
 #: How often errors are much larger than their spreads: the degrees of freedom of Student's distribution.
 FREEDOM = Component(value=3.0, meaning="degrees of freedom of the errors' distribution", source=_STEPS)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.calibrate.fits import architecture_of
+from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.transfer.components import (
@@ -53,12 +54,17 @@ class Posterior:
     by_part: Mapping[str, float]  # of the mean, by family, "host" and "network"
 
 
+def one_chip(a: Device, b: Device) -> bool:
+    """Whether libraries choose alike on both: as many multiprocessors of one architecture, with whatever memory."""
+    return architecture_of(a) == architecture_of(b) and a.sm_count == b.sm_count
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kinship:
     """How alike two settings are, part by part."""
 
     same_device: bool
-    near: bool  # of one architecture
+    near: bool  # of one chip, see `one_chip`
     same_host: bool
 
     @classmethod
@@ -68,7 +74,7 @@ class Kinship:
         named = source.host.name != DEFAULT_HOST or a == b
         return cls(
             same_device=a == b,
-            near=architecture_of(a) == architecture_of(b),
+            near=one_chip(a, b),
             same_host=named and source.host == target.host,
         )
 

@@ -1,0 +1,69 @@
+"""Convolutions without tiles: how each thread walks the window of its result by itself.
+
+So it is where there is nothing to tile (a channel a group), or a library has no tiled kernel. PyTorch has such kernels
+of its own (aten/src/ATen/native/cuda/DepthwiseConv2d.cu); cuDNN takes over where aten/src/ATen/native/Convolution.cpp
+(use_cudnn_depthwise) says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.sizes import Size
+
+#: Kernels without tiles, where they are not the unrolled ones, by the names that `Kernel.algorithm` gives them.
+WINDOW_LOOP = "window loop"  # the compiler does not know the window's size
+SINGLE_LOOP = "window loop in fp32"  # without conversions
+SINGLE_WINDOW = "unrolled window in fp32"  # PyTorch's, where cuDNN has none
+SHARED_WINDOWS = "shared windows"  # threads whose windows overlap fetch what they share once
+TAP_SUMS = "sums by tap"  # of a weight's gradient: for each of its numbers once over all pixels
+CHANNEL_PRODUCTS = "a product a channel"  # as of any other grouped convolution, each of one channel
+
+_UNROLLED = (1, 3, 5)  # square windows, of PyTorch's kernels and of cuDNN's with channels first
+_UNROLLED_LAST = 7  # squares of cuDNN's with channels last: timm's benchmark sees no fall (ConvNeXt, ConvMixer)
+
+
+def is_depthwise(cost: Cost) -> bool:
+    """One channel in and one out a group: there is nothing for a matrix engine to contract but the window."""
+    return any(gemm.batch != 1 and 1 in (gemm.n, gemm.m) for gemm in cost.gemms)
+
+
+def depthwise_algorithm(
+    *,
+    channels_last: bool,
+    sixteen_bits: bool,
+    window: Sequence[int],
+    plain: bool,
+    stride: int,
+    shape: Sequence[Size],
+    forward: bool,
+    sums: bool,
+) -> str:
+    """How a depthwise convolution of an image [N, C, …, W] runs on a GPU: "" for an unrolled kernel in 16 bits.
+
+    plain: equal strides in all directions, no dilation. sums: the gradient of the weight.
+    """
+    if channels_last:
+        if max(window) > _UNROLLED_LAST or len(set(window)) > 1:
+            return CHANNEL_PRODUCTS
+        return SHARED_WINDOWS if forward else ""
+    if sums:
+        return TAP_SUMS
+    unrolled = len(set(window)) == 1 and window[0] in _UNROLLED
+    library = sixteen_bits and plain and _library_takes(window, stride, shape)
+    if not sixteen_bits:
+        return SINGLE_WINDOW if unrolled else SINGLE_LOOP
+    return "" if unrolled or library else WINDOW_LOOP
+
+
+def _library_takes(window: Sequence[int], stride: int, shape: Sequence[Size]) -> bool:
+    """Whether cuDNN runs a depthwise convolution of 16 bits with channels first (check_cudnn_depthwise_workload)."""
+    images, channels, width = shape[0], shape[1], shape[-1]
+    if channels < 32:
+        return False
+    if len(window) == 1:
+        return stride == 1
+    if len(set(window)) > 1 or window[0] not in _UNROLLED or width < 7:
+        return False
+    return stride == 1 or (stride == 2 and bool(images == 1 or channels >= 512 or (channels >= 256 and width >= 28)))
