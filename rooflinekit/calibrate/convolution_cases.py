@@ -12,6 +12,7 @@ from rooflinekit.calibrate.case_columns import Candidates, column, itemsize, mat
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import DIRECT_WAYS, IMPLICIT_WAYS, algorithm_way
+from rooflinekit.model.convolution import gradients_in_either
 from rooflinekit.model.convolution_forms import (
     CUDNN,
     FEW,
@@ -84,7 +85,8 @@ class _Cases:
         if not self._on_engine():
             yield (direct,), None
         else:
-            first = (p.taps > 1) & ~self.depthwise & ~few & (column(self.rows, "channels_last", 0) == 0)
+            copied = ~((p.taps == 1) & self._either_layout()) & ~self.depthwise & ~few
+            first = copied & (column(self.rows, "channels_last", 0) == 0)
             before, after = (Work.of(len(self.rows), read_bytes=n, write_bytes=n) for n in self.copied)
             yield (before, direct, after), first
             yield (direct,), ~first
@@ -143,6 +145,11 @@ class _Cases:
         if self.device is None:
             return self.math in (Math.FP16, Math.BF16)
         return on_engine(self.device, self.math)
+
+    def _either_layout(self) -> bool:
+        """Whether a convolution with a window of one pixel runs in either layout."""
+        engines = () if self.device is None else self.device.matrix_peak
+        return self.problem.direction == "forward" or gradients_in_either(engines)
 
     def _direct_ways(self) -> list[int]:
         """How each would run if it were depthwise."""

@@ -22,7 +22,7 @@ PIXELWISE = "pixel by pixel"  # MIOpen's where a pixel sees one pixel
 WIDE_WINDOW = "wide window"  # of a volume, or of more than 7 pixels along one side
 
 _WIDEST_GROUP = 32  # channels a group up to which cuDNN tiles gradients with channels last (timm's training rows)
-_TENSOR_CORES = frozenset({"fp16"})  # of Volta, the first
+_LATER_CORES = frozenset({"bf16"})  # what matrix engines have from Ampere on, but not on Volta and Turing
 
 
 def convolution_kernels(kernel: Kernel, op: Op) -> Iterator[Kernel]:
@@ -102,14 +102,15 @@ def _image_and_weight(op: Op) -> tuple[TensorSpec, TensorSpec]:
 def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[str]) -> Iterator[Kernel]:
     """The kernels of a convolution, with the copies to and from channels last that the matrix engine asks for.
 
-    A convolution of one pixel is a product in either layout. Its gradients are only where libraries have kernels for
-    channels first, as they did for the first tensor cores (DeepBench on V100 shows no copies; timm's training on
-    RTX 3090 does).
+    One with a window of one pixel runs in either layout. Its gradients do only where libraries have kernels for
+    channels first, as they did for the first tensor cores (DeepBench on V100 and T4 shows no copies, at any stride;
+    timm's training on RTX 3090 does).
     """
     for plain in kernels:
         on_engine = plain.engine and plain.math in engines
         kernel = _by_image(plain, op) if on_engine else plain
-        either = kernel.pointwise and ("gradient" not in kernel.cost.label or gradients_in_either(engines))
+        pixel = set(_image_and_weight(op)[1].shape[2:]) == {1}
+        either = pixel and ("gradient" not in kernel.cost.label or gradients_in_either(engines))
         copied = on_engine and not either and kernel.cost.gemms
         read = 2 if kernel.cost.label == "weight gradient" else 1
         written = 0 if kernel.cost.label == "weight gradient" else 1
@@ -122,7 +123,7 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[st
 
 def gradients_in_either(engines: Collection[str]) -> bool:
     """Whether gradients of a convolution of one pixel run in either layout where these formats have an engine."""
-    return _TENSOR_CORES.issuperset(engines)
+    return not _LATER_CORES & set(engines)
 
 
 def _by_image(kernel: Kernel, op: Op) -> Kernel:

@@ -168,8 +168,8 @@ def possible(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_]:
 
     For scaled products of 8 bits serving libraries have one tile for few rows, one for more and one for many, and no
     split (vLLM, csrc/quantization/cutlass_w8a8, sm90: 64×64, 64×128 above 64 rows, 128×128 above 128). Gradients of
-    cuDNN's convolutions on matrix engines have the tiles in their kernels' names: 128×128, 256×64 and 256×128.
-    MIOpen's convolutions have no thin ones.
+    cuDNN's convolutions on matrix engines have the tiles in their kernels' names: 128×128, 256×64 and 256×128, and for
+    fewer channels, as in groups, narrower ones. MIOpen's convolutions have no thin ones.
     """
     a, b = SIDES[engine]
     one = (a == np.where(p.m <= 128, 64, 128)) & (b == np.where(p.m <= 64, 64, 128))
@@ -177,7 +177,9 @@ def possible(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_]:
     if library_of(machine.device) == MIOPEN:
         found = found & ~((np.minimum(a, b) < _LEAST_SIDE) & (p.way != PLAIN))
     elif engine:
-        small = (np.minimum(a, b) < _GRADIENT_SIDE) | (a * b < _GRADIENT_TILE)
+        narrow = np.minimum(p.m, p.n) < _GRADIENT_SIDE
+        small = (a < np.minimum(p.m, _GRADIENT_SIDE)) | (b < np.minimum(p.n, _GRADIENT_SIDE))
+        small = small | (~narrow & (a * b < _GRADIENT_TILE))
         found = found & ~(small & is_gradient(p))
     return found
 

@@ -120,3 +120,9 @@ def _working(held: Held, last: bool) -> float:
         loss += 2 * max(held.pieces.weights.get(name, 0) for name in ("head", "embedding"))
     layer = held.pieces.again_bytes or 8 * held.tokens * held.decoder.hidden
     return float(max(loss * last, layer))
+
+
+def at_least_hopper(capability: str | None) -> bool:
+    """Whether a compute capability is 9.0 or more; what has none is no such GPU."""
+    major = (capability or "").partition(".")[0]
+    return major.isdigit() and int(major) >= 9

@@ -137,13 +137,13 @@ def test_one_pixel_with_channels_first_is_a_product_for_each_image() -> None:
 
 def test_gradients_of_one_pixel_want_channels_last() -> None:
     layer = nn.Conv2d(64, 32, 1, bias=False)
-    labels = [kernel.cost.label for kernel in gradients(layer, dtype="float16", engines=("fp16", "int8"))]
+    labels = [kernel.cost.label for kernel in gradients(layer, dtype="float16", engines=("fp16", "bf16"))]
     there, back = "to channels last", "from channels last"
     # the gradient of the input: that of the output there, itself back; of the weight: both images there
     assert labels == [there, "input gradient", back, there, there, "weight gradient"]
     # the first tensor cores had kernels for either layout
     assert len(gradients(layer, dtype="float16", engines=("fp16",))) == 2
-    assert len(gradients(layer, dtype="float16", engines=("fp16", "int8"), channels_last=True)) == 2
+    assert len(gradients(layer, dtype="float16", engines=("fp16", "bf16"), channels_last=True)) == 2
 
 
 @pytest.mark.parametrize(("width", "channels_last", "tiled"), [(32, True, True), (64, True, False), (64, False, True)])
