@@ -118,13 +118,15 @@ def _megatron(row: Any, args: Mapping[str, Any]) -> Case:
     gpus = worlds[0] if worlds else 8
     if release:  # not in the recipe: see `release_gpus`
         gpus = release_gpus(tensor * pipeline * context, batch // micro)
-    decoder = _decoder(args, str(row.model))
+    decoder = _decoder(args, str(row.model), tensor)
     layout = Layout(
         tensor=tensor, sequence=bool(args.get("sequence-parallel")), context=context, pipeline=pipeline,
         chunks=chunks, expert=expert, expert_tensor=int(args.get("expert-tensor-parallel-size", tensor if expert > 1 or
         args.get("num-experts") else 1)), micro_batch=micro,
         sharding="zero-1" if args.get("use-distributed-optimizer") else "ddp",
         overlap=bool(args.get("overlap-grad-reduce")),
+        instances=int(args.get("num-distributed-optimizer-instances") or 1) if args.get("use-distributed-optimizer")
+        else 1,
     )  # fmt: skip
     hopper = "h100" in str(row.platform)
     return Case(
@@ -141,11 +143,11 @@ def release_gpus(model: int, sequences: int) -> int:
     return model * max(1, min(sequences, max(1, 128 // model)))
 
 
-def _decoder(args: Mapping[str, Any], name: str) -> rk.Decoder:
+def _decoder(args: Mapping[str, Any], name: str, tensor: int) -> rk.Decoder:
     hidden, heads = int(args["hidden-size"]), int(args["num-attention-heads"])
     grouped = int(args.get("num-query-groups", heads)) if args.get("group-query-attention") else heads
     rotary = args.get("position-embedding-type") == "rope"
-    vocab = 50304  # GPT-2's, filled up to a multiple of 128
+    vocab = 50257  # GPT-2's
     tokenizer = str(args.get("tokenizer-model", args.get("tokenizer-type", "")))
     if "Llama2" in str(args.get("tokenizer-type", "")):
         vocab = 32000
@@ -153,6 +155,8 @@ def _decoder(args: Mapping[str, Any], name: str) -> rk.Decoder:
         vocab = 256000
     elif args.get("vocab-size"):
         vocab = int(args["vocab-size"])
+    whole = tensor * int(args.get("make-vocab-size-divisible-by") or 128)
+    vocab = -(-vocab // whole) * whole  # as Megatron fills it up
     experts = int(args.get("num-experts") or 0)
     ffn = int(args.get("ffn-hidden-size") or 4 * hidden)
     return rk.Decoder(

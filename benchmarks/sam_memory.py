@@ -42,9 +42,7 @@ def traced(size: str, dtype: str) -> rk.Graph:
     config._attn_implementation = "eager"
     with torch.device("meta"):
         encoder = SamVisionEncoder(config)
-    softmax = torch.nn.functional.softmax
-    with mock.patch("torch.nn.functional.softmax", lambda x, dim=None, **_: softmax(x, dim=dim)):
-        return rk.trace(encoder, rk.Input("batch", 3, 1024, 1024), dtype=dtype, name=size)
+    return rk.trace(encoder, rk.Input("batch", 3, 1024, 1024), dtype=dtype, name=size)
 
 
 def judged(data: Path) -> pd.DataFrame:
@@ -75,7 +73,10 @@ def main() -> None:
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    print(judged(options.data).round(3).to_string(index=False))
+    softmax = torch.nn.functional.softmax
+    with mock.patch("torch.nn.functional.softmax", lambda x, dim=None, **_: softmax(x, dim=dim)):
+        found = judged(options.data)  # also where a size is traced anew
+    print(found.round(3).to_string(index=False))
 
 
 if __name__ == "__main__":

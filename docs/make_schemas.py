@@ -147,10 +147,22 @@ ROW = record({"total_s": perhaps(SECONDS), "low_s": perhaps(SECONDS), "high_s": 
 _OVER_REQUESTS = record({
     **dict.fromkeys(("mean", "p50", "p90", "p99"), perhaps(SECONDS)), "mean_interval": many(perhaps(SECONDS), 2),
 })  # fmt: skip
+ENGINE = record({
+    "host": TEXT, "policy": TEXT, "graph_sizes": perhaps(many(COUNT, 1)),
+    "speculation": perhaps(record({
+        "tokens": COUNT, "acceptance": NUMBER, "given": NUMBER, "weights": TEXT, "draft": perhaps(TEXT),
+    })),
+    "adapters": perhaps(record({"number": COUNT, "rank": COUNT})), "sums": TEXT,
+})  # fmt: skip
 SERVED = record({
-    "decoder": TEXT, "gpu": TEXT, "tp": COUNT, "ep": COUNT, "weights": TEXT, "kv": TEXT, "rate": of("request/s"),
-    "cv": NUMBER, "input": COUNT, "output": COUNT, "length_cv": NUMBER, "cached": NUMBER, "requests": COUNT,
-    "warm_up": NUMBER, "drain": NUMBER, "seed": NUMBER, "log": FLAG, "engine": record({"host": TEXT, "policy": TEXT}),
+    "decoder": TEXT, "gpu": TEXT, "tp": COUNT, "ep": COUNT, "dp": COUNT, "weights": TEXT, "kv": TEXT,
+    "rate": of("request/s"), "cv": NUMBER, "input": COUNT, "output": COUNT, "length_cv": NUMBER, "cached": NUMBER,
+    "requests": COUNT,
+    "warm_up": NUMBER, "drain": NUMBER, "seed": NUMBER, "log": FLAG, "engine": ENGINE, "gpus": COUNT,
+    "disaggregation": perhaps(record({
+        "prefill": COUNT, "decode": COUNT, "prefill_tp": perhaps(COUNT), "link_bytes_per_s": of("byte/s"),
+        "link_latency_s": SECONDS, "transfer_s": SECONDS,
+    })),
     **dict.fromkeys(("queue_s", "ttft_s", "tpot_s", "e2e_s"), _OVER_REQUESTS),
     "gap_s": record(dict.fromkeys(("p50", "p90", "p99"), perhaps(SECONDS))),
     "alone": record({"ttft_s": SECONDS, "tpot_s": perhaps(SECONDS), "e2e_s": SECONDS}),
@@ -307,8 +319,9 @@ SCHEMAS: dict[str, Schema] = {
         "exhaustive": FLAG, "unpriced": many(TEXT), "best": perhaps(ROW), "runners_up": many(ROW), "closest": many(ROW),
     }),
     "serve": record({"servings": many(record({
-        "decoder": TEXT, "gpu": TEXT, "tp": COUNT, "ep": COUNT, "weights": TEXT, "kv": TEXT, "batch": COUNT,
-        "engine": record({"host": TEXT, "policy": TEXT}),
+        "decoder": TEXT, "gpu": TEXT, "tp": COUNT, "ep": COUNT, "dp": COUNT, "weights": TEXT, "kv": TEXT,
+        "batch": COUNT,
+        "engine": ENGINE,
         "ttft_s": SECONDS, "tpot_s": perhaps(SECONDS), "prefill_s": SECONDS, "decode_s": SECONDS,
         "tokens_per_s": of("token/s"), "tokens_per_s_per_gpu": of("token/s"), "running": NUMBER, "largest_batch": COUNT,
         "prefill_regime": REGIME, "decode_regime": REGIME, "weight_bytes": BYTES, "kv_bytes_per_token": BYTES,
@@ -328,9 +341,9 @@ SCHEMAS: dict[str, Schema] = {
                 "overloaded": FLAG,
             }), 1),
             "at": SERVED,
-        }), 1),
+        })),
         "refused": many(record({"gpu": TEXT, "why": TEXT})),
-    }),
+    }, {"considered": COUNT, "played": COUNT}),
     "serve-rates": record({"served": many(SERVED, 1), "refused": many(record({"gpu": TEXT, "why": TEXT}))}),
     "sweep": record({"rows": many(ROW)}),
     "train": record({

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rooflinekit.api.advise import advise
     from rooflinekit.api.collectives import collective_time
     from rooflinekit.api.compare import compare_gpus
+    from rooflinekit.api.fleet import search_fleet
     from rooflinekit.api.measure import measure_model
     from rooflinekit.api.money import costs
     from rooflinekit.api.parallel import fit_into, parallel
@@ -36,12 +37,16 @@ if TYPE_CHECKING:
     from rooflinekit.ir.op import Op
     from rooflinekit.present.figures import plot
     from rooflinekit.present.traces.chrome import save_trace
+    from rooflinekit.serving.adapters import Adapters
     from rooflinekit.serving.capacity import Capacity
     from rooflinekit.serving.decoder import Decoder
+    from rooflinekit.serving.disaggregation import Disaggregation
+    from rooflinekit.serving.fleet import FleetSearch
     from rooflinekit.serving.levels import ServiceLevel
     from rooflinekit.serving.serve import Serving
     from rooflinekit.serving.served_traffic import ServedTraffic
     from rooflinekit.serving.settings import Engine
+    from rooflinekit.serving.speculation import Speculation
     from rooflinekit.serving.traffic import Request, Traffic
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
@@ -68,6 +73,7 @@ __version__ = "0.1.0"
 
 # Loaded when first used (PEP 562): torch alone takes two seconds, and `rooflinekit devices` needs none of it.
 _HOME = {
+    "Adapters": "serving.adapters",
     "Advice": "study.explain.advice",
     "Capacity": "serving.capacity",
     "Cluster": "hardware.cluster",
@@ -76,10 +82,12 @@ _HOME = {
     "DDP": "strategies.records",
     "DataParallel": "strategies.records",
     "Device": "hardware.device",
+    "Disaggregation": "serving.disaggregation",
     "Engine": "serving.settings",
     "Execution": "step.execution",
     "Explanation": "study.explain.explanation",
     "FSDP": "strategies.records",
+    "FleetSearch": "serving.fleet",
     "Gemm": "ir.cost",
     "GpuComparison": "study.compare.gpus",
     "Graph": "ir.graph",
@@ -102,6 +110,7 @@ _HOME = {
     "Serving": "serving.serve",
     "Traffic": "serving.traffic",
     "Savers": "strategies.records",
+    "Speculation": "serving.speculation",
     "TrainingStep": "training.step",
     "Transferred": "study.transfer.transferred",
     "Validation": "study.profile.validation",
@@ -131,6 +140,7 @@ _HOME = {
     "save_report": "api.report",
     "save_trace": "present.traces.chrome",
     "search": "api.sweep",
+    "search_fleet": "api.fleet",
     "search_layouts": "api.train",
     "serve": "api.serve",
     "serve_traffic": "api.serve",
@@ -145,6 +155,7 @@ _HOME = {
 __all__ = [
     "DDP",
     "FSDP",
+    "Adapters",
     "Advice",
     "Capacity",
     "Cluster",
@@ -152,9 +163,11 @@ __all__ = [
     "DataParallel",
     "Decoder",
     "Device",
+    "Disaggregation",
     "Engine",
     "Execution",
     "Explanation",
+    "FleetSearch",
     "Gemm",
     "GpuComparison",
     "Graph",
@@ -176,6 +189,7 @@ __all__ = [
     "ServedTraffic",
     "ServiceLevel",
     "Serving",
+    "Speculation",
     "Traffic",
     "TrainingStep",
     "Transferred",
@@ -206,6 +220,7 @@ __all__ = [
     "save_report",
     "save_trace",
     "search",
+    "search_fleet",
     "search_layouts",
     "serve",
     "serve_traffic",

@@ -64,7 +64,7 @@ CIRCLES = [
     {"ir.graph", "ir.origin", "ir.apart"},
     {"step.prediction", "step.report", "step.chains", "step.variants", "step.capacity"},
     {"strategies.prediction", "strategies.report"},
-    {"serving.decoder", "serving.steps"},
+    {"serving.decoder", "serving.steps", "serving.networks"},
     {"study.explain.explanation", "study.explain.story"},
     {"study.explain.advice", "study.explain.advice_story"},
     {"study.compare.gpus", "study.compare.story"},

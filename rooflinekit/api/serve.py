@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from operator import index
 from pathlib import Path
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
     from rooflinekit.serving.batch_times import BatchTimes
     from rooflinekit.serving.capacity import Capacity
     from rooflinekit.serving.decoder import Decoder
+    from rooflinekit.serving.disaggregation import Disaggregation
     from rooflinekit.serving.levels import ServiceLevel
     from rooflinekit.serving.serve import Serving
     from rooflinekit.serving.served_traffic import ServedTraffic
     from rooflinekit.serving.settings import Engine
-    from rooflinekit.serving.step_times import CollectiveTime
+    from rooflinekit.serving.sums import CollectiveTime
     from rooflinekit.serving.traffic import Traffic
 
 
@@ -39,6 +41,7 @@ def serve(
     kv: str = "bf16",
     tp: int = 1,
     ep: int = 1,
+    dp: int = 1,
     cluster: Cluster | str | Path | None = None,
     collective_s: CollectiveTime | None = None,
     engine: Engine | None = None,
@@ -66,14 +69,14 @@ def serve(
     from rooflinekit.serving.settings import Engine
 
     check_stream(batch, input, output)
-    check_parts(tp, ep)
-    tp, ep = index(tp), index(ep)
+    check_parts(tp, ep, dp)
+    tp, ep, dp = index(tp), index(ep), index(dp)
     check_price(price_usd)
-    machine, collective_s = _placed("serve", gpu, cluster, tp, collective_s)
+    machine, collective_s = _placed("serve", gpu, cluster, tp * dp, collective_s)
     stream = Stream(clients=index(batch), input=index(input), output=index(output), spread=spread)
     return serve_on(
         decoder, machine, host_of(host), stream, engine or Engine(),
-        weights=weights, kv=kv, tp=tp, ep=ep, collective_s=collective_s, price_usd=price_usd,
+        weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, collective_s=collective_s, price_usd=price_usd,
     )  # fmt: skip
 
 
@@ -86,15 +89,17 @@ def serve_traffic(
     kv: str = "bf16",
     tp: int = 1,
     ep: int = 1,
+    dp: int = 1,
     cluster: Cluster | str | Path | None = None,
     collective_s: CollectiveTime | None = None,
     engine: Engine | None = None,
+    disaggregation: Disaggregation | None = None,
     host: str | Path | Host = DEFAULT_HOST,
 ) -> ServedTraffic:
     """A language model that answers requests that come at a rate, or as a log says, whoever waits (an open loop).
 
-    traffic: the requests. Other options as of `serve`, and what it raises; CapacityError for a request that the memory
-    does not hold.
+    traffic: the requests. disaggregation: engines of their own for prompts and for answers. Other options as of
+    `serve`, and what it raises; CapacityError for a request that the memory does not hold.
 
     >>> load = rk.Traffic(rate=4, input=1024, output=256)  # doctest: +SKIP
     >>> found = serve_traffic(decoder, "nvidia-l4", traffic=load)  # doctest: +SKIP
@@ -103,8 +108,14 @@ def serve_traffic(
     from rooflinekit.serving.served_traffic import serve_traffic_on
     from rooflinekit.serving.settings import Engine
 
-    machine, times = _times("serve_traffic", decoder, gpu, cluster, weights, kv, (tp, ep), collective_s)
-    return serve_traffic_on(machine, host_of(host), traffic, engine or Engine(), times)
+    used = engine or Engine()
+    machine, times = engine_times(
+        "serve_traffic", used, decoder, gpu, cluster, (weights, kv), (tp, ep, dp), collective_s
+    )
+    return serve_traffic_on(
+        machine, host_of(host), traffic, used, times, apart=disaggregation,
+        prefill_times=prefill_times(times, disaggregation, cluster),
+    )  # fmt: skip
 
 
 def highest_rate(
@@ -117,17 +128,19 @@ def highest_rate(
     kv: str = "bf16",
     tp: int = 1,
     ep: int = 1,
+    dp: int = 1,
     cluster: Cluster | str | Path | None = None,
     collective_s: CollectiveTime | None = None,
     engine: Engine | None = None,
+    disaggregation: Disaggregation | None = None,
     price_usd_per_hour: float | None = None,
     host: str | Path | Host = DEFAULT_HOST,
 ) -> Capacity:
     """The most requests a second that one copy of the model answers within a service level, found to 2 %.
 
     traffic: the requests, whose rate is varied; more of them are drawn where they do not last five times an answer's
-    time, so that as many answers run as will. price_usd_per_hour: of one GPU. Other options as of `serve`, and what
-    it raises.
+    time, so that as many answers run as will. price_usd_per_hour: of one GPU. Other options as of `serve_traffic`,
+    and what it raises.
 
     >>> level = rk.ServiceLevel(ttft_s=0.5, tpot_s=0.04)  # doctest: +SKIP
     >>> found = highest_rate(decoder, "nvidia-l4", level=level, traffic=rk.Traffic(rate=1))  # doctest: +SKIP
@@ -139,45 +152,68 @@ def highest_rate(
     from rooflinekit.serving.settings import Engine
 
     check_price(price_usd_per_hour)
-    machine, times = _times("highest_rate", decoder, gpu, cluster, weights, kv, (tp, ep), collective_s)
     used, beside = engine or Engine(), host_of(host)
+    machine, times = engine_times(
+        "highest_rate", used, decoder, gpu, cluster, (weights, kv), (tp, ep, dp), collective_s
+    )
+    reading = prefill_times(times, disaggregation, cluster)
     return find_capacity(
-        lambda requests, intervals: serve_traffic_on(machine, beside, requests, used, times, intervals=intervals),
+        lambda requests, intervals: serve_traffic_on(
+            machine, beside, requests, used, times, intervals=intervals, apart=disaggregation, prefill_times=reading
+        ),
         traffic,
         level,
         price_usd_per_hour=price_usd_per_hour,
     )
 
 
-def _times(
+def engine_times(
     walk: str,
+    engine: Engine,
     decoder: Decoder,
     gpu: str | Path | Device | None,
     cluster: Cluster | str | Path | None,
-    weights: str,
-    kv: str,
-    over: tuple[int, int],
+    formats: tuple[str, str],
+    over: tuple[int, int, int],
     collective_s: CollectiveTime | None,
 ) -> tuple[Machine, BatchTimes]:
-    """The machine, and the times of its steps."""
+    """The machine, and the times of its steps. formats: of weights and cache. over: tp, ep, dp."""
     from rooflinekit.serving.batch_times import BatchTimes
     from rooflinekit.serving.serve import check_parts
     from rooflinekit.serving.step_times import StepTimes
 
     check_parts(*over)
-    tp, ep = map(index, over)
-    machine, collective_s = _placed(walk, gpu, cluster, tp, collective_s)
+    tp, ep, dp = map(index, over)
+    machine, collective_s = _placed(walk, gpu, cluster, tp * dp, collective_s)
     steps = StepTimes(
-        decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, ep=ep, collective_s=collective_s
+        decoder=decoder, machine=machine, weights=formats[0], kv=formats[1], tp=tp, ep=ep, dp=dp,
+        drafted=engine.drafted, adapters=engine.adapters, padded=engine.padded, collective_s=collective_s,
+        own_sums=engine.sums == "one-shot",
     )  # fmt: skip
     return machine, BatchTimes(times=steps)
+
+
+def prefill_times(
+    times: BatchTimes, apart: Disaggregation | None, cluster: Cluster | str | Path | None
+) -> BatchTimes | None:
+    """Steps of the engines that only read prompts, where they have GPUs of another number."""
+    from rooflinekit.serving.batch_times import BatchTimes
+
+    if apart is None or apart.prefill_tp in (None, times.times.gpus):
+        return None
+    tp = index(apart.prefill_tp or 1)
+    if cluster is not None:
+        _shared(cluster if isinstance(cluster, Cluster) else load_cluster(cluster), tp)
+    return BatchTimes(times=replace(
+        times.times, tp=tp, ep=1, dp=1, _graphs={}, _known={}, _sums={}
+    ))  # fmt: skip
 
 
 def _placed(
     walk: str,
     gpu: str | Path | Device | None,
     cluster: Cluster | str | Path | None,
-    tp: int,
+    gpus: int,
     collective_s: CollectiveTime | None,
 ) -> tuple[Machine, CollectiveTime | None]:
     """The GPU, given or the cluster's, and the seconds of its all-reduces."""
@@ -185,7 +221,7 @@ def _placed(
         if gpu is not None:
             raise InputError(f"{walk}: expected a GPU or a cluster of GPUs; got both: leave out one")
         cluster = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-        gpu = _shared(cluster, tp)
+        gpu = _shared(cluster, gpus)
         collective_s = collective_s or partial(_all_reduce_s, cluster)
     if gpu is None:
         raise InputError(f"{walk}: expected a GPU, such as 'nvidia-l4', or cluster='dgx-h100'; got neither")
@@ -193,14 +229,14 @@ def _placed(
     return machine, collective_s
 
 
-def _shared(cluster: Cluster, tp: int) -> str:
-    """The name of the GPU that each of the first `tp` is."""
-    names = cluster.device_names[:tp]
-    if len(names) < tp:
-        raise InputError(f"{cluster.name}: tp={tp} needs as many GPUs; it has {len(names)}")
+def _shared(cluster: Cluster, gpus: int) -> str:
+    """The name of the GPU that each of so many, the first of the cluster, is."""
+    names = cluster.device_names[:gpus]
+    if len(names) < gpus:
+        raise InputError(f"{cluster.name}: tp={gpus} needs as many GPUs; it has {len(names)}")
     if len(set(names)) > 1:
         raise InputError(
-            f"{cluster.name}: tp={tp}: its GPUs differ ({', '.join(dict.fromkeys(names))}); choose equal ones"
+            f"{cluster.name}: tp={gpus}: its GPUs differ ({', '.join(dict.fromkeys(names))}); choose equal ones"
         )
     return names[0]
 

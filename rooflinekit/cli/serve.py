@@ -10,6 +10,7 @@ import typer
 
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, print_json
+from rooflinekit.cli.serve_engine import EngineOptions, numbers, places
 from rooflinekit.cli.serve_rates import Rates, serve_rates
 from rooflinekit.errors import CapacityError, FormatError, InputError
 
@@ -37,19 +38,25 @@ def serve(
     weights: Annotated[
         str, typer.Option(help="bf16, fp16, fp8, fp8-dynamic, int8 or int4; several as bf16,fp8")
     ] = "bf16",
-    kv: Annotated[str, typer.Option(help="format of the cache: bf16, fp16 or fp8")] = "bf16",
+    kv: Annotated[str, typer.Option(help="format of the cache: bf16, fp16 or fp8; several as bf16,fp8")] = "bf16",
     cluster: Annotated[
         list[str] | None, typer.Option(help="name or file of a cluster, whose first GPUs serve; repeatable")
     ] = None,
     tp: Annotated[str, typer.Option(help="GPUs of the cluster that share each layer; several as 1,2,4")] = "1",
-    ep: Annotated[int, typer.Option(min=1, help="parts of the experts over these GPUs; 1: all share each")] = 1,
+    ep: Annotated[
+        str, typer.Option(help="parts of the experts over all GPUs; 1: all share each; several as 1,8")
+    ] = "1",
+    dp: Annotated[
+        str, typer.Option(help="groups of --tp GPUs with sequences of their own, that share the experts")
+    ] = "1",
     host_work: Annotated[
         str, typer.Option("--host-work", help="overlapped with the GPU's, or serial: between its steps")
     ] = "overlapped",
     policy: Annotated[
-        str, typer.Option(help="prompts are read in mixed steps, beside sequences that go on, or prefill-first")
+        str,
+        typer.Option(help="prompts are read in mixed steps, beside sequences that go on, or prefill-first, or both"),
     ] = "mixed",
-    step_tokens: Annotated[int, typer.Option(min=1, help="most tokens of a step")] = 8192,
+    step_tokens: Annotated[str, typer.Option(help="most tokens of a step; several as 2048,8192")] = "8192",
     chunks: Annotated[
         bool, typer.Option(help="a prompt is cut where a step's tokens end; otherwise it waits until it fits")
     ] = True,
@@ -58,6 +65,37 @@ def serve(
     ] = "grow",
     sequences: Annotated[int | None, typer.Option(min=1, help="most sequences at once; by default any number")] = None,
     memory_share: Annotated[float, typer.Option(help="of the GPU's memory that the engine takes")] = 0.9,
+    graph_sizes: Annotated[
+        str | None,
+        typer.Option(help="sequences that steps are captured for as CUDA graphs, and filled up to: 1,2,4,8,16"),
+    ] = None,
+    sums: Annotated[
+        str, typer.Option(help="over GPUs: by nccl, or one-shot: by the engine's own kernels, for NVLink")
+    ] = "nccl",
+    draft: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CONFIG.json", help="with --acceptance: the model that proposes tokens; else they are free"
+        ),
+    ] = None,
+    draft_tokens: Annotated[int, typer.Option(help="with --acceptance: tokens proposed in each step")] = 4,
+    acceptance: Annotated[
+        float | None, typer.Option(help="speculative decoding: chance that a proposed token is kept, such as 0.7")
+    ] = None,
+    adapters: Annotated[int, typer.Option(min=0, help="LoRA adapters in memory, of which each sequence uses one")] = 0,
+    adapter_rank: Annotated[int, typer.Option(help="of each LoRA adapter")] = 16,
+    prefill_engines: Annotated[
+        int, typer.Option(min=0, help="copies of the model that only read prompts; with --rate or --slo")
+    ] = 0,
+    decode_engines: Annotated[
+        int, typer.Option(min=1, help="with --prefill-engines: copies that go on with the answers")
+    ] = 1,
+    prefill_tp: Annotated[
+        int | None, typer.Option(help="GPUs of a copy that only reads prompts; by default as many as of the others")
+    ] = None,
+    link: Annotated[
+        str, typer.Option(help="with --prefill-engines: speed at which each GPU hands its part of the cache on")
+    ] = "50 GB/s",
     price: Annotated[
         float | None, typer.Option(help="dollars for one GPU, bought or for an hour, in the place of its launch price")
     ] = None,
@@ -65,7 +103,11 @@ def serve(
         str | None, typer.Option(help="requests come at this rate, whoever waits: 4/s, 120/min; several as 1,2,4/s")
     ] = None,
     requests: Annotated[
-        str, typer.Option(help="how many come at the rate, or a log: a CSV file with columns arrival,input,output")
+        str,
+        typer.Option(
+            help="how many come at the rate, or a log: a CSV file with columns arrival,input,output and perhaps "
+            "cached, or prefix,shared"
+        ),
     ] = "1000",
     arrivals: Annotated[
         str, typer.Option(help="poisson, even, or gamma:CV with the gaps' coefficient of variation")
@@ -85,6 +127,9 @@ def serve(
     price_per_hour: Annotated[
         float | None, typer.Option(help="with --slo: dollars for an hour of one GPU, for the cost of a million tokens")
     ] = None,
+    search: Annotated[
+        bool, typer.Option("--search", help="with --load: only the cheapest of all combinations, the others not played")
+    ] = False,
     figure: Annotated[
         Path | None, typer.Option(help="with --slo: draw latency over the rate, as .svg, .pdf, .png or .pgf")
     ] = None,
@@ -101,31 +146,28 @@ def serve(
             "--gpu is missing: name one, such as --gpu nvidia-l4 (rooflinekit devices lists them), or a --cluster"
         )
     from rooflinekit.serving.decoder import Decoder
-    from rooflinekit.serving.settings import Engine
 
     decoder = Decoder.from_config(config)
-    engine = Engine(
-        host=host_work,  # type: ignore[arg-type]  # checked there
-        policy=policy,  # type: ignore[arg-type]
-        step_tokens=step_tokens,
-        chunks=chunks,
-        reserve=reserve,  # type: ignore[arg-type]
-        sequences=sequences,
-        memory_share=memory_share,
-    )
-    places = [
-        {"gpu": one, "cluster": group, "tp": parts, "weights": form, "kv": kv, "ep": ep, "engine": engine}
-        for one, group in [*((name, None) for name in gpu or ()), *((None, name) for name in cluster or ())]
-        for parts, form in product(_numbers("--tp", tp), weights.split(","))
-    ]
+    options = EngineOptions(
+        host_work=host_work, policy=policy, step_tokens=step_tokens, chunks=chunks, reserve=reserve,
+        sequences=sequences, memory_share=memory_share, graph_sizes=graph_sizes, sums=sums, draft=draft,
+        draft_tokens=draft_tokens, acceptance=acceptance, adapters=adapters, adapter_rank=adapter_rank,
+        prefill_engines=prefill_engines, decode_engines=decode_engines, prefill_tp=prefill_tp, link=link,
+    )  # fmt: skip
+    found = places(gpu or (), cluster or (), (tp, ep, dp), (weights, kv), options.engines())
+    apart = options.disaggregation()
     rates = Rates(
         rate=rate, requests=requests, arrivals=arrivals, length_cv=length_cv, cached=cached, warm_up=warm_up,
-        drain=drain, seed=seed, slo=slo, keep=keep, load=load, price_per_hour=price_per_hour, figure=figure,
+        drain=drain, seed=seed, slo=slo, keep=keep, load=load, price_per_hour=price_per_hour, search=search,
+        figure=figure,
     )  # fmt: skip
     if rates.asked:
-        serve_rates(decoder, places, rates, (_one("--input", input_tokens), output), as_json)
+        found = [{**place, "disaggregation": apart} for place in found]
+        serve_rates(decoder, found, rates, (_one("--input", input_tokens), output), as_json)
         return
-    _closed(decoder, places, (_numbers("--input", input_tokens), _numbers("--batch", batch), output), price, as_json)
+    if apart is not None:
+        raise InputError("--prefill-engines: needs requests at a rate: give --rate, --requests FILE or --slo")
+    _closed(decoder, found, (numbers("--input", input_tokens), numbers("--batch", batch), output), price, as_json)
 
 
 def _closed(
@@ -159,22 +201,11 @@ def _closed(
     _print(found, refused)
 
 
-def _numbers(option: str, text: str) -> list[int]:
-    """'1,8' → [1, 8]."""
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = [0]
-    if min(numbers) < 1:
-        raise InputError(f"{option} {text!r}: expected a positive integer, or several as 1,8,64")
-    return numbers
-
-
 def _one(option: str, text: str) -> int:
-    numbers = _numbers(option, text)
-    if len(numbers) > 1:
+    found = numbers(option, text)
+    if len(found) > 1:
         raise InputError(f"{option} {text!r}: with --rate, --requests FILE or --slo, expected one number")
-    return numbers[0]
+    return found[0]
 
 
 def _print(found: list[Serving], refused: list[Refused]) -> None:

@@ -38,6 +38,7 @@ class Rates:
     keep: float
     load: str | None
     price_per_hour: float | None
+    search: bool
     figure: Path | None
 
     @property
@@ -50,6 +51,9 @@ def serve_rates(decoder: Decoder, places: Sequence[Mapping[str, Any]], given: Ra
                 as_json: bool) -> None:  # fmt: skip
     """Prints what clients see at each rate, or the highest rate that keeps the service level, for each place."""
     traffic, rates = _traffic(given, lengths)
+    if given.search:
+        _search(decoder, places, given, traffic, as_json)
+        return
     if given.slo is not None:
         _capacities(decoder, places, given, traffic, as_json)
         return
@@ -94,6 +98,24 @@ def _capacities(
         print_json("serve-capacity", {"capacities": documents, "refused": refused})
         return
     print_capacities(found, refused, load)
+
+
+def _search(
+    decoder: Decoder, places: Sequence[Mapping[str, Any]], given: Rates, traffic: Traffic, as_json: bool
+) -> None:
+    if given.slo is None or given.load is None or given.figure is not None:
+        raise InputError("--search: needs --slo, such as ttft=500ms,tpot=40ms, and --load, such as 100/s; no --figure")
+    from rooflinekit.api.fleet import search_places
+    from rooflinekit.present.text.rates import print_fleets
+
+    found = search_places(
+        decoder, places, load=rates_of("--load", given.load)[0], level=level_of(given.slo, given.keep), traffic=traffic,
+        price_usd_per_hour=given.price_per_hour,
+    )  # fmt: skip
+    if as_json:
+        print_json("serve-capacity", found.to_dict())
+        return
+    print_fleets(found)
 
 
 def _each(

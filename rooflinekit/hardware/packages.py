@@ -15,7 +15,7 @@ GROUP = "rooflinekit.devices"
 
 @cache
 def specification_folders() -> tuple[tuple[str, Traversable], ...]:
-    """For each entry point its package's name and folder, laid out as gpu_specs/: devices, hosts/ and clusters/.
+    """For each entry point its package's name and folder, laid out as gpu_specs/: devices, hosts/, clusters/, prices/.
 
     Raises PluginError for one that cannot be imported or is no package.
     """

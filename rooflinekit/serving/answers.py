@@ -45,14 +45,15 @@ class Played:
     """The requests, in order of arrival, and what the engine did."""
 
     answers: tuple[Answered, ...]
-    gaps: tuple[tuple[float, int], ...]  # seconds between two tokens of a sequence, and how many such gaps
+    gaps: tuple[tuple[float, float], ...]  # seconds between two tokens of a sequence, and how many such gaps
     busy_s: float  # steps
     reading_s: float  # of these, beyond what sequences that go on take alone: reading prompts
     steps: int
     preemptions: int
     running: float  # sequences, on average over the steps' time
     peak_cache: float  # most of the cache that was in use, as a share
-    kernels_j: float | None = None  # joules of one GPU's kernels, where they are asked for
+    engines: int = 1  # whose times and steps these are, summed
+    kernels_j: float | None = None  # joules of one GPU's kernels, on average over all, where they are asked for
 
     @property
     def end_s(self) -> float:

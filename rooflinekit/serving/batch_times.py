@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from rooflinekit.serving.step_times import ATTENTION, StepTimes, captured
+from rooflinekit.serving.step_times import ATTENTION, StepTimes
 
 #: Tokens are rounded to so many parts of a power of two, and time is linear between: a step of this grid is 4 to 9 % of
 #: the tokens, within which products of whole tiles differ by no more.
@@ -38,7 +38,7 @@ class BatchTimes:
         """Seconds: `chunks` of prompts beside `sequences` of `context` tokens on average, the new one included."""
         if not chunks:
             return self._decode_s(sequences, context)
-        tokens = sum(chunk.tokens for chunk in chunks) + sequences
+        tokens = sum(chunk.tokens for chunk in chunks) + sequences * (1 + self.times.drafted)
         going_on_s = self._decode_s(sequences, context, 1) if sequences else 0.0
         return self._dense_s(tokens) + self._reading_s(chunks) + going_on_s
 
@@ -50,7 +50,9 @@ class BatchTimes:
                 self._decode[size, tokens] = self.times.parts_s("decode", ATTENTION, batch=size, context=tokens)
             return self._decode[size, tokens][part]
 
-        return _on_grid(captured(sequences), lambda size: _on_grid(context, lambda tokens: at(size, tokens), 1))
+        return _on_grid(
+            self.times.padded(sequences), lambda size: _on_grid(context, lambda tokens: at(size, tokens), 1)
+        )
 
     def _dense_s(self, tokens: int) -> float:
         """A step of so many tokens without its attention."""

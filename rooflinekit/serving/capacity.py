@@ -67,8 +67,8 @@ class Capacity:
 
     @property
     def gpus_of_a_copy(self) -> int:
-        """GPUs that share the layers of one copy."""
-        return self.at.tp
+        """GPUs of one copy, or of its engines for prompts and answers together."""
+        return self.at.gpus
 
     def copies(self, load: float) -> int | None:
         """Copies that a load of so many requests a second needs, spread evenly; None where no rate keeps the level."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rooflinekit.errors import InputError, nearest, printable
 from rooflinekit.files import read_json
 from rooflinekit.ir.sizes import shown
+from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.config import check_number, fields_of
 from rooflinekit.serving.formats import KV_FORMATS, check_format
 
@@ -176,51 +177,74 @@ class Decoder:
         self.check_tp(tp)
         return max(1, self.kv_heads // tp)
 
-    def check_tp(self, tp: int, ep: int = 1) -> None:
-        """Raises InputError where the layers cannot be cut into `tp` equal parts, their experts into `ep`."""
-        check_number("tp", tp, 1)
-        check_number("ep", ep, 1)
-        if ep > 1 and (tp % ep or not self.experts or self.experts % ep):
+    def check_tp(self, tp: int, ep: int = 1, dp: int = 1) -> None:
+        """Raises InputError where the layers cannot be cut into `tp` equal parts, their experts into `ep` over dp · tp
+        GPUs.
+        """
+        for name, value in (("tp", tp), ("ep", ep), ("dp", dp)):
+            check_number(name, value, 1)
+        if dp > 1 and not self.experts:
             raise InputError(
-                f"ep {ep}: {self.name} cannot be cut so: expected a divisor of tp ({tp}) and of its experts "
-                f"({self.experts or 'none'})"
+                f"dp {dp}: {self.name} has no experts that groups could share; copies of it are independent: divide "
+                "the requests among them"
+            )
+        if ep > 1 and (tp * dp % ep or not self.experts or self.experts % ep):
+            raise InputError(
+                f"ep {ep}: {self.name} cannot be cut so: expected a divisor of {'tp' if dp == 1 else 'tp · dp'} "
+                f"({tp * dp}) and of its experts ({self.experts or 'none'})"
             )
         even = self.kv_heads % tp == 0 or tp % self.kv_heads == 0
-        if self.heads % tp or self.ffn * ep % tp or self.shared_ffn % tp or self.dense_ffn % tp or not even:
+        uneven = self.ffn * ep % (tp * dp) or self.shared_ffn % tp or self.dense_ffn % tp
+        if self.heads % tp or uneven or not even:
             raise InputError(
                 f"tp {tp}: {self.name} cannot be cut so: expected a divisor of its heads ({self.heads}) and of the "
                 f"width of its network ({self.ffn}), that divides or is a multiple of its kv_heads ({self.kv_heads})"
             )
 
-    def prefill(self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1) -> Graph:
+    def prefill(
+        self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1, dp: int = 1,
+        adapters: Adapters | None = None,
+    ) -> Graph:  # fmt: skip
         """The step that reads prompts: `batch` of them, `seq` tokens each, and gives the next token of each.
 
         weights: "bf16", "fp16", "fp8", "fp8-dynamic", "int8" or "int4". kv: format of the cache: "bf16", "fp16" or
-        "fp8". tp: GPUs that share each layer; the graph is one GPU's part. ep: parts into which the experts are
-        divided over these; tp / ep GPUs share each. Raises InputError for other words, or a tp or ep that does not
-        cut the layers evenly.
+        "fp8". tp: GPUs that share each layer; the graph is one GPU's part. dp: groups of so many GPUs, each with
+        sequences of its own, that share the experts; `batch` is one group's. ep: parts into which the experts are
+        divided over all of these; tp · dp / ep GPUs share each. adapters: LoRA adapters that sequences use. Raises
+        InputError for other words, or a tp, dp or ep that does not cut the layers evenly.
         """
-        from rooflinekit.serving.steps import prefill
+        from rooflinekit.serving.steps import Options, prefill
 
-        return prefill(self, weights=weights, kv=kv, tp=tp, ep=ep)
+        options = Options(weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters)
+        return prefill(self, options)
 
-    def decode(self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1) -> Graph:
+    def decode(
+        self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1, dp: int = 1,
+        adapters: Adapters | None = None, drafted: int = 0,
+    ) -> Graph:  # fmt: skip
         """The step that gives one token to each of `batch` sequences of `context` tokens, the new one included.
 
-        Options as of `prefill`.
+        drafted: tokens of each sequence that are checked beside (speculative decoding). Other options as of `prefill`.
         """
-        from rooflinekit.serving.steps import decode
+        from rooflinekit.serving.steps import Options, decode
 
-        return decode(self, weights=weights, kv=kv, tp=tp, ep=ep)
+        check_number("drafted", drafted, 0)
+        options = Options(weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters)
+        return decode(self, options, drafted)
 
-    def mixed(self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1) -> Graph:
+    def mixed(
+        self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1, dp: int = 1,
+        adapters: Adapters | None = None, drafted: int = 0,
+    ) -> Graph:  # fmt: skip
         """A step of both: `prompts` of `seq` tokens are read beside `batch` sequences of `context` tokens.
 
-        All tokens pass the matrices together; attention treats the two apart. Options as of `prefill`.
+        All tokens pass the matrices together; attention treats the two apart. Options as of `decode`.
         """
-        from rooflinekit.serving.steps import mixed
+        from rooflinekit.serving.steps import Options, mixed
 
-        return mixed(self, weights=weights, kv=kv, tp=tp, ep=ep)
+        check_number("drafted", drafted, 0)
+        options = Options(weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters)
+        return mixed(self, options, drafted)
 
 
 def _known(changed: Mapping[str, Any], decoder: type) -> Mapping[str, Any]:

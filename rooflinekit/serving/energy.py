@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from rooflinekit.model.energy import PowerLaw
 from rooflinekit.model.roofline import Timing
+from rooflinekit.serving.batch_times import BatchTimes
+from rooflinekit.serving.engine_steps import EngineSteps, draft_times
+from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.step_times import StepTimes, part_of
 from rooflinekit.step.energy import kernels_j_of
 from rooflinekit.step.energy_together import Member, TeamEnergy, energy_together
@@ -34,21 +37,26 @@ class StepJoules(StepTimes):
         return found
 
 
-def joules_of(times: StepTimes) -> StepJoules | None:
-    """The joules of the same steps, made of the same graphs; None where no power is stated."""
+def joules_of(engine: Engine, times: StepTimes) -> EngineSteps | None:
+    """The joules of the same steps, made of the same graphs, without the CPU; None where no power is stated."""
     if PowerLaw.of(times.machine) is None:
         return None
-    return StepJoules(
-        decoder=times.decoder, machine=times.machine, weights=times.weights, kv=times.kv, tp=times.tp, ep=times.ep,
-        collective_s=times.collective_s, _graphs=times._graphs,
-    )  # fmt: skip
+    draft = draft_times(engine, times)
+    return EngineSteps(
+        engine=engine, times=BatchTimes(times=_joules(times)), draft=draft and BatchTimes(times=_joules(draft.times))
+    )
 
 
-def serving_energy(times: StepTimes, kernels_j: float | None, total_s: float) -> TeamEnergy | None:
-    """All GPUs of a copy over so many seconds, of which each's kernels draw so many joules; None where not known."""
+def _joules(times: StepTimes) -> StepJoules:
+    said = {one.name: getattr(times, one.name) for one in fields(times) if not one.name.startswith("_")}
+    return StepJoules(**said, _graphs=times._graphs)
+
+
+def serving_energy(times: StepTimes, kernels_j: float | None, total_s: float, gpus: int) -> TeamEnergy | None:
+    """All GPUs over so many seconds, of which each's kernels draw so many joules on average; None where not known."""
     if kernels_j is None:
         return None
-    return energy_together([Member(count=times.tp, machine=times.machine, kernels_j={"kernels": kernels_j})], total_s)
+    return energy_together([Member(count=gpus, machine=times.machine, kernels_j={"kernels": kernels_j})], total_s)
 
 
 class Draws:

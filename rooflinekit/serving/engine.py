@@ -70,6 +70,7 @@ def serve_stream(
     policy: Policy = "mixed",
     chunks: bool = False,
     ahead: bool = False,
+    given: float = 1.0,
     step_j: StepTime | None = None,
 ) -> Served:
     """Plays the stream through the engine.
@@ -77,9 +78,10 @@ def serve_stream(
     step_tokens: most tokens of one step; without `chunks`, a prompt above that is read in a step of its own. room:
     sequences that the cache holds, 1 or more; further ones wait. policy: "mixed" reads prompts beside sequences that
     go on (vLLM, TensorRT-LLM); with "prefill-first" (SGLang) these wait meanwhile. ahead: steps are scheduled while
-    the one before runs. step_j: joules of a step's kernels, to be added up.
+    the one before runs. given: tokens that a step gives each running sequence, on average. step_j: joules of a step's
+    kernels, to be added up.
     """
-    play = _Play(stream=stream, room=room, coming=[[] for _ in range(2 if ahead else 1)])
+    play = _Play(stream=stream, room=room, given=given, coming=[[] for _ in range(2 if ahead else 1)])
     play.send(stream.clients)
     joules = 0.0
     play.waiting.append(play.coming[-1].pop())  # the first request finds the engine idle, the others meet its prompt
@@ -90,7 +92,7 @@ def serve_stream(
         if not count and not prompts:
             continue  # idle: what is on its way is there
         steps = 1 if prompts or play.about_to_read() else max(1, play.running[0][0] - play.steps)
-        context = stream.input + play.mean_given() + (steps + 1) / 2 if count else 0.0
+        context = stream.input + play.mean_given() + given * (steps + 1) / 2 if count else 0.0
         going_on = beside if prompts else count
         seconds = step_s(prompts, going_on, context)
         play.pass_by(steps, seconds, ended, bool(going_on))
@@ -101,19 +103,24 @@ def serve_stream(
     return play.result(None if step_j is None else joules)
 
 
+#: The step at which it ends, its number, that at which it began, when its first token came, and its length.
+_Running = tuple[int, int, int, float, int]
+
+
 @dataclass(slots=True)
 class _Play:
     """The engine and its clients at a moment; `steps` counts those in which running sequences got a token."""
 
     stream: Stream
     room: int  # sequences whose tokens the cache holds
+    given: float  # tokens of a step
     coming: list[list[float]]  # when each was sent that misses the next step; first those that miss the fewest
     now: float = 0.0
     steps: int = 0
     sent: int = 0
     waiting: deque[float] = field(default_factory=deque)  # when each was sent
     part: tuple[float, int] | None = None  # a prompt that is read in part: when it was sent, tokens left
-    running: list[tuple[int, int, float, int]] = field(default_factory=list)  # last step, number, first token, length
+    running: list[_Running] = field(default_factory=list)
     begun_count: int = 0  # sequences so far
     begun: int = 0  # steps at which the running sequences began, summed
     ttft_s: float = 0.0
@@ -161,7 +168,7 @@ class _Play:
 
     def mean_given(self) -> float:
         """Tokens that the running sequences have got, on average."""
-        return self.steps - self.begun / len(self.running) if self.running else 0.0
+        return self.given * (self.steps - self.begun / len(self.running)) if self.running else 0.0
 
     def pass_by(self, steps: int, seconds: float, read: list[float], going_on: bool) -> None:
         """So many steps of so many seconds each, at whose end these prompts are read."""
@@ -174,8 +181,8 @@ class _Play:
             self._begin()
         ended = 0
         while self.running and self.running[0][0] <= self.steps:
-            last, _, first_s, length = heapq.heappop(self.running)
-            self.begun -= last - length + 1
+            _, _, begun, first_s, length = heapq.heappop(self.running)
+            self.begun -= begun
             self.tpot_s += (self.now - first_s) / max(length - 1, 1)
             self.tokens += length
             ended += 1
@@ -186,7 +193,8 @@ class _Play:
         self.begun_count += 1
         length = _length(self.stream, number)
         self.begun += self.steps
-        heapq.heappush(self.running, (self.steps + length - 1, number, self.now, length))
+        steps = math.ceil((length - 1) / self.given - 1e-9)
+        heapq.heappush(self.running, (self.steps + steps, number, self.steps, self.now, length))
 
     def result(self, joules: float | None) -> Served:
         requests = self.stream.clients * self.stream.rounds

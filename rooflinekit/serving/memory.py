@@ -8,6 +8,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.model.convolution import formats_channels_last
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.serving.decoder import Decoder
+from rooflinekit.serving.engine_steps import draft_times
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE, memory_of
@@ -23,10 +24,15 @@ class ServingMemory:
     cache_bytes: int  # left for keys and values; below 0 where the rest does not fit
     kv_bytes_per_token: int
     capacity: float  # the device's, as its datasheet states it
+    draft: Decoder | None = None  # that proposes tokens, with a cache of its own
+
+    def sequence_bytes(self, decoder: Decoder, tokens: int, kv: str, tp: int) -> int:
+        """Cache of a sequence of so many tokens."""
+        return decoder.kv_bytes(tokens, kv, tp) + (self.draft.kv_bytes(tokens, kv) if self.draft else 0)
 
     def largest_batch(self, decoder: Decoder, context: int, kv: str, tp: int) -> int:
         """Sequences of so many tokens that the cache holds."""
-        return max(0, self.cache_bytes // decoder.kv_bytes(context, kv, tp))
+        return max(0, self.cache_bytes // self.sequence_bytes(decoder, context, kv, tp))
 
 
 def serving_memory(times: StepTimes, engine: Engine, input: int) -> ServingMemory:
@@ -39,14 +45,20 @@ def serving_memory(times: StepTimes, engine: Engine, input: int) -> ServingMemor
     standing = sum({spec.memory: int(spec.bytes) for spec in (*thin.weights, *thin.inputs)}.values())
     workspace = max(0, used.peak_bytes - standing)
     weight_bytes = weight_bytes_of(times.graph("prefill"))
+    draft, kv_bytes = None, times.decoder.kv_bytes_per_token(times.kv, times.tp)
+    if (proposing := draft_times(engine, times)) is not None:
+        draft = proposing.times.decoder
+        weight_bytes += weight_bytes_of(proposing.times.graph("prefill"))
+        kv_bytes += draft.kv_bytes_per_token(times.kv)
     room = engine.memory_share * USABLE_SHARE * device.dram.capacity
     return ServingMemory(
         weight_bytes=weight_bytes,
         workspace_bytes=workspace,
         context_bytes=CONTEXT_BYTES,
         cache_bytes=int(room - weight_bytes - workspace - CONTEXT_BYTES),
-        kv_bytes_per_token=times.decoder.kv_bytes_per_token(times.kv, times.tp),
+        kv_bytes_per_token=kv_bytes,
         capacity=device.dram.capacity,
+        draft=draft,
     )
 
 

@@ -14,53 +14,41 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 from rooflinekit.errors import CapacityError
 from rooflinekit.serving.answers import Answered, Played
 from rooflinekit.serving.batch_times import Chunk
+from rooflinekit.serving.sequences import Sequence
 from rooflinekit.serving.settings import Engine
+from rooflinekit.serving.tally import Tally
 from rooflinekit.serving.traffic import Request
 
 #: Seconds of a step: parts of prompts that it reads, sequences that go on, and their tokens on average.
-BatchTime = Callable[[Sequence[Chunk], int, float], float]
+BatchTime = Callable[[Many[Chunk], int, float], float]
 
 #: Steps that are played together at most: contexts grow by one a step, and each has the time of the middle.
 _MOST_AT_ONCE = 64
 
 
-@dataclass(slots=True)
-class _Sequence:
-    """A request in the engine. While it runs, its context is `read` and the decoding steps since `joined`."""
-
-    answer: Answered
-    number: int
-    to_read: int  # tokens of the prompt, and after preemption of the answer so far, that are not in the cache
-    read: int  # tokens in the cache when it joined those that run
-    given: int = 0  # tokens of the answer when it joined
-    joined: int = 0  # decoding steps before
-    ends: int = 0  # decoding steps when it has its last token
-
-    @property
-    def own(self) -> int:
-        """Tokens read into room of its own: all but those that requests share."""
-        return self.read - self.answer.request.cached
-
-    @property
-    def whole(self) -> int:
-        """Room of its own for all its tokens."""
-        request = self.answer.request
-        return request.input + request.output - request.cached
-
-
 def replay(
-    requests: Sequence[Request], step_s: BatchTime, engine: Engine, cache_tokens: float, step_j: BatchTime | None = None
+    requests: Many[Request],
+    step_s: BatchTime,
+    engine: Engine,
+    cache_tokens: float,
+    *,
+    groups: int = 1,
+    firsts_s: Many[float] | None = None,
+    step_j: BatchTime | None = None,
 ) -> Played:
     """Plays requests, in order of arrival, through the engine.
 
-    step_s: as `BatchTimes.step_s`, with the CPU's part. cache_tokens: what the cache holds. step_j: joules of a step's
-    kernels, to be added up. Raises CapacityError for a request that the empty cache does not hold.
+    step_s: as `BatchTimes.step_s`, with the CPU's part. cache_tokens: what the cache holds. groups: of GPUs with
+    sequences of their own, that work in step. firsts_s: when each request had its first token, of another engine that
+    read its prompt (disaggregated serving); it comes with the cache of its prompt. step_j: joules of a step's kernels,
+    to be added up. Raises CapacityError for a request that the empty cache does not hold.
     """
     for request in requests:
         if request.input + request.output > cache_tokens:
@@ -69,40 +57,38 @@ def replay(
                 f"{max(0, int(cache_tokens)):,} tokens; choose a cache or weights of fewer bits, more GPUs, or shorter "
                 "requests"
             )
-    play = _Replay(requests=requests, step_s=step_s, engine=engine, cache=cache_tokens, step_j=step_j)
+    play = _Replay(
+        requests=requests, step_s=step_s, engine=engine, cache=cache_tokens, groups=groups, firsts_s=firsts_s,
+        step_j=step_j,
+    )  # fmt: skip
     while play.next_arrival < len(requests) or play.waiting or play.part or play.running:
         play.step()
-    return play.result()
+    return play.tally.result(play.answers, cache_tokens, step_j is not None)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Replay:
-    requests: Sequence[Request]
+    requests: Many[Request]
     step_s: BatchTime
     engine: Engine
     cache: float
-    step_j: BatchTime | None = None
+    groups: int
+    firsts_s: Many[float] | None
+    step_j: BatchTime | None
     now: float = 0.0
     begun_s: float = 0.0  # when the step before began: what an engine that schedules ahead has seen
     next_arrival: int = 0
-    waiting: deque[_Sequence] = field(default_factory=deque)
-    part: _Sequence | None = None  # read in part
-    running: dict[int, _Sequence] = field(default_factory=dict)  # by number, in the order in which they began
+    waiting: deque[Sequence] = field(default_factory=deque)
+    part: Sequence | None = None  # read in part
+    running: dict[int, Sequence] = field(default_factory=dict)  # by number, in the order in which they began
     ends: list[tuple[int, int]] = field(default_factory=list)  # heap: when each has its last token, and its number
     used: float = 0.0  # tokens of the cache that are set aside
-    context: int = 0  # tokens of the running sequences, those shared included, summed
+    context: float = 0.0  # tokens of the running sequences, those shared included, summed
     decodes: int = 0  # steps that gave tokens to running sequences
     last_decode_s: float = 0.0
     joined_s: list[float] = field(default_factory=list)  # first tokens since then
     answers: list[Answered] = field(default_factory=list)
-    gaps: dict[float, int] = field(default_factory=dict)
-    busy_s: float = 0.0
-    reading_s: float = 0.0
-    running_s: float = 0.0
-    steps: int = 0
-    preemptions: int = 0
-    peak: float = 0.0
-    joules: float = 0.0
+    tally: Tally = field(default_factory=Tally)
 
     def step(self) -> None:
         """The next step, or several of one kind."""
@@ -110,6 +96,7 @@ class _Replay:
         if not (self.waiting or self.part or self.running):
             self.now = max(self.now, self.requests[self.next_arrival].arrival_s)
             self.arrive()
+        self.receive()
         read = self.choose()
         while not read and self.full():
             self.preempt()
@@ -117,27 +104,28 @@ class _Replay:
         going_on = 0 if alone else len(self.running)
         count, seconds = self.timed(read, going_on)
         if self.step_j is not None:
-            tokens = self.context / max(going_on, 1) + (count + 1) / 2
-            self.joules += count * self.step_j([chunk for _, chunk in read], going_on, tokens)
+            tokens = self.context / max(going_on, 1) + self.engine.given * (count + 1) / 2
+            self.tally.joules += count * self.step_j([chunk for _, chunk in read], going_on, tokens)
         self.pass_by(count, seconds, going_on)
         for sequence, chunk in read:
             self.take(sequence, chunk.tokens)
         self.end()
 
-    def timed(self, read: Sequence[tuple[_Sequence, Chunk]], going_on: int) -> tuple[int, float]:
+    def timed(self, read: Many[tuple[Sequence, Chunk]], going_on: int) -> tuple[int, float]:
         """How many steps pass, and the seconds of each."""
         chunks = [chunk for _, chunk in read]
         if chunks:
-            context = self.context / going_on + 1 if going_on else 0.0
+            context = self.context / going_on + self.engine.given if going_on else 0.0
             seconds = self.step_s(chunks, going_on, context)
             plain_s = self.step_s([], going_on, context) if going_on else 0.0
-            self.reading_s += max(0.0, seconds - plain_s)
+            self.tally.reading_s += max(0.0, seconds - plain_s)
             return 1, seconds
         most = self.together()
-        seconds = self.step_s([], going_on, self.context / going_on + (most + 1) / 2)
+        given = self.engine.given
+        seconds = self.step_s([], going_on, self.context / going_on + given * (most + 1) / 2)
         count = self.until_arrival(most, seconds)
         if count < most:
-            seconds = self.step_s([], going_on, self.context / going_on + (count + 1) / 2)
+            seconds = self.step_s([], going_on, self.context / going_on + given * (count + 1) / 2)
         return count, seconds
 
     def arrive(self) -> None:
@@ -148,29 +136,49 @@ class _Replay:
             request = self.requests[self.next_arrival]
             answer = Answered(request=request)
             self.answers.append(answer)
-            self.waiting.append(_Sequence(
-                answer=answer, number=self.next_arrival, to_read=request.input - request.cached, read=request.cached
+            there = request.cached if self.firsts_s is None else request.input
+            self.waiting.append(Sequence(
+                answer=answer, number=self.next_arrival, to_read=request.input - there, read=there
             ))  # fmt: skip
             self.next_arrival += 1
 
-    def grows(self) -> int:
+    def receive(self) -> None:
+        """Sequences whose prompts were read elsewhere run as soon as there is room for them."""
+        while self.firsts_s is not None and self.waiting and not self.waiting[0].to_read:
+            sequence = self.waiting[0]
+            needs = sequence.own if self.engine.reserve == "grow" else sequence.whole
+            idle = not self.running and self.used < 0.5
+            full = self.used + self.grows() + needs + self.engine.given > self.cache
+            if not idle and (full or len(self.running) >= self.most()):
+                return
+            self.waiting.popleft()
+            self.used += needs
+            sequence.answer.scheduled_s, sequence.answer.first_s = self.now, self.firsts_s[sequence.number]
+            self.join(sequence, sequence.answer.first_s)
+
+    def most(self) -> float:
+        """Sequences that may run at once."""
+        return self.groups * self.engine.sequences if self.engine.sequences else math.inf
+
+    def grows(self) -> float:
         """Tokens that the next step of the running sequences adds to what is set aside."""
-        return len(self.running) if self.engine.reserve == "grow" else 0
+        return len(self.running) * self.engine.given if self.engine.reserve == "grow" else 0
 
     def full(self) -> bool:
         return self.used + self.grows() > self.cache
 
-    def choose(self) -> list[tuple[_Sequence, Chunk]]:
+    def choose(self) -> list[tuple[Sequence, Chunk]]:
         """Prompts that the step reads, whole or in part."""
-        engine, found = self.engine, list[tuple[_Sequence, Chunk]]()
-        budget = engine.step_tokens - (len(self.running) if engine.policy == "mixed" else 0)
+        engine, found = self.engine, list[tuple[Sequence, Chunk]]()
+        beside = len(self.running) * (1 + engine.drafted) if engine.policy == "mixed" else 0
+        budget = engine.step_tokens * self.groups - beside
         room = self.cache - self.used - self.grows()
-        most = (engine.sequences or math.inf) - len(self.running)
+        most = self.most() - len(self.running)
         while len(found) < most and (self.part or self.waiting):
             sequence = self.part or self.waiting[0]
             fits = min(sequence.to_read, budget) if engine.chunks else sequence.to_read
             too_long = fits > budget and (engine.chunks or bool(found))
-            empty = not (self.running or self.used or found)
+            empty = not (self.running or found) and self.used < 0.5
             if fits < 1 or too_long or not (empty or self.needs(sequence) <= room):
                 break
             if sequence is not self.part:
@@ -184,13 +192,13 @@ class _Replay:
                 break
         return found
 
-    def needs(self, sequence: _Sequence) -> int:
+    def needs(self, sequence: Sequence) -> int:
         """Room that is set aside until a prompt is read."""
         if self.engine.reserve == "grow":
             return sequence.to_read
         return 0 if sequence.own else sequence.whole
 
-    def take(self, sequence: _Sequence, tokens: int) -> None:
+    def take(self, sequence: Sequence, tokens: int) -> None:
         """Tokens of a prompt are read; behind the last one comes the first token of its answer."""
         self.used += tokens if self.engine.reserve == "grow" else self.needs(sequence)
         sequence.read += tokens
@@ -199,17 +207,22 @@ class _Replay:
             return
         answer = sequence.answer
         if sequence.given:  # read again after preemption: its next token comes late
-            self.count_gap(self.now - answer.last_s, 1)
+            self.tally.count_gap(self.now - answer.last_s, 1)
         else:
             answer.first_s = self.now
+        self.join(sequence, self.now)
+
+    def join(self, sequence: Sequence, since_s: float) -> None:
+        """A sequence runs, which had its latest token then."""
         sequence.given += 1
         sequence.joined = self.decodes
-        sequence.ends = self.decodes + answer.request.output - sequence.given
+        left = max(0.0, sequence.answer.request.output - sequence.given)
+        sequence.ends = self.decodes + math.ceil(left / self.engine.given - 1e-9)
         self.running[sequence.number] = sequence
         self.context += sequence.read
         heapq.heappush(self.ends, (sequence.ends, sequence.number))
         if sequence.ends > self.decodes:
-            self.joined_s.append(self.now)
+            self.joined_s.append(since_s)
 
     def together(self) -> int:
         """Steps until a sequence ends, the cache is full, or a waiting prompt could be read."""
@@ -232,28 +245,23 @@ class _Replay:
         self.begun_s = self.now + (count - 1) * seconds
         first_end_s = self.now + seconds
         self.now += count * seconds
-        self.busy_s += count * seconds
-        self.steps += count
-        self.running_s += len(self.running) * count * seconds
+        self.tally.pass_by(count, seconds, len(self.running))
         if not going_on:
             return
         for since_s in self.joined_s:
-            self.count_gap(first_end_s - since_s, 1)
-        self.count_gap(first_end_s - self.last_decode_s, going_on - len(self.joined_s))
-        self.count_gap(seconds, going_on * (count - 1))
+            self.tally.count_gap(first_end_s - since_s, 1)
+        self.tally.count_gap(first_end_s - self.last_decode_s, going_on - len(self.joined_s))
+        self.tally.count_gap(seconds, going_on * (count - 1))
+        self.tally.count_gap(0.0, going_on * count * (self.engine.given - 1))  # several tokens of a step come at once
         self.joined_s.clear()
         self.last_decode_s = self.now
         self.decodes += count
-        self.context += going_on * count
+        self.context += going_on * count * self.engine.given
         self.used += self.grows() * count
-
-    def count_gap(self, seconds: float, times: int) -> None:
-        if times > 0:
-            self.gaps[seconds] = self.gaps.get(seconds, 0) + times
 
     def end(self) -> None:
         """Sequences that have their last token give their room back."""
-        self.peak = max(self.peak, self.used)
+        self.tally.peak = max(self.tally.peak, self.used)
         while self.ends and self.ends[0][0] <= self.decodes:
             ends, number = heapq.heappop(self.ends)
             sequence = self.running.get(number)
@@ -261,17 +269,17 @@ class _Replay:
                 self.leave(sequence)
                 sequence.answer.last_s = self.now
 
-    def leave(self, sequence: _Sequence) -> int:
+    def leave(self, sequence: Sequence) -> float:
         """A sequence stops running; tokens that it was given meanwhile."""
         del self.running[sequence.number]
-        grown = self.decodes - sequence.joined
+        grown = (self.decodes - sequence.joined) * self.engine.given
         self.context -= sequence.read + grown
         self.used -= sequence.own + grown if self.engine.reserve == "grow" else sequence.whole
         return grown
 
     def preempt(self) -> None:
         """What came last gives its room back, and waits in front."""
-        self.preemptions += 1
+        self.tally.preemptions += 1
         if self.part:
             sequence, self.part = self.part, None
             self.used -= sequence.own
@@ -283,18 +291,5 @@ class _Replay:
             sequence.answer.last_s = self.last_decode_s if grown else self.joined_s.pop()
             sequence.answer.preempted += 1
         sequence.read = cached = sequence.answer.request.cached
-        sequence.to_read = sequence.answer.request.input + sequence.given - cached
+        sequence.to_read = sequence.answer.request.input + round(sequence.given) - cached
         self.waiting.appendleft(sequence)
-
-    def result(self) -> Played:
-        return Played(
-            answers=tuple(self.answers),
-            gaps=tuple(sorted(self.gaps.items())),
-            busy_s=self.busy_s,
-            reading_s=self.reading_s,
-            steps=self.steps,
-            preemptions=self.preemptions,
-            running=self.running_s / self.busy_s,
-            peak_cache=self.peak / self.cache,
-            kernels_j=None if self.step_j is None else self.joules,
-        )

@@ -12,12 +12,15 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir import notebook
 from rooflinekit.ir.sizes import shown, whole
 from rooflinekit.model.machine import Machine
+from rooflinekit.serving.batch_times import BatchTimes
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.energy import Draws, joules_of, serving_energy
 from rooflinekit.serving.engine import Served, Stream, serve_stream
+from rooflinekit.serving.engine_steps import EngineSteps
 from rooflinekit.serving.memory import ServingMemory, serving_memory
 from rooflinekit.serving.settings import Engine
-from rooflinekit.serving.step_times import CollectiveTime, StepTimes
+from rooflinekit.serving.step_times import StepTimes
+from rooflinekit.serving.sums import CollectiveTime
 from rooflinekit.step.energy_together import TeamEnergy
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
@@ -44,6 +47,7 @@ class Serving(Draws):
     kv: str
     tp: int
     ep: int
+    dp: int
     running: int  # clients whose sequences the cache and the engine hold together
     served: Served
     prefill_s: float
@@ -82,7 +86,7 @@ class Serving(Draws):
     @property
     def tokens_per_s_per_gpu(self) -> float:
         """Tokens given a second by each GPU."""
-        return self.tokens_per_s / self.tp
+        return self.tokens_per_s / (self.tp * self.dp)
 
     @property
     def tokens_per_s_per_dollar(self) -> float | None:
@@ -122,21 +126,17 @@ class Serving(Draws):
         tokens = self.stream.input + self.stream.output if context is None else whole(context)
         if tokens is None or tokens < 1:
             raise InputError(f"largest_batch: expected a positive number of tokens; got {shown(context)}")
-        return self.memory.largest_batch(self.decoder, tokens, self.kv, self.tp)
+        return self.dp * self.memory.largest_batch(self.decoder, tokens, self.kv, self.tp)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
         s, m = self.stream, self.memory
         bounds = self.interval()
         return {
-            "decoder": self.decoder.name, "gpu": self.gpu, "tp": self.tp, "ep": self.ep,
+            "decoder": self.decoder.name, "gpu": self.gpu, "tp": self.tp, "ep": self.ep, "dp": self.dp,
             "weights": self.weights, "kv": self.kv,
             "batch": s.clients, "input": s.input, "output": s.output, "spread": s.spread,
-            "engine": {
-                "host": self.engine.host, "policy": self.engine.policy, "step_tokens": self.engine.step_tokens,
-                "chunks": self.engine.chunks, "sequences": self.engine.sequences, "layer_s": self.engine.layer_s,
-                "memory_share": self.engine.memory_share,
-            },
+            "engine": self.engine.to_dict(),
             "ttft_s": self.ttft_s, "ttft_interval_s": list(bounds["ttft_s"]),
             **({"tpot_s": self.tpot_s, "tpot_interval_s": list(bounds["tpot_s"])} if s.output > 1 else {
                 "tpot_s": None, "tpot_interval_s": None
@@ -153,7 +153,7 @@ class Serving(Draws):
         }  # fmt: skip
 
     def __str__(self) -> str:
-        s, gpus = self.stream, f"{self.tp} × " if self.tp > 1 else ""
+        s, gpus = self.stream, f"{self.tp * self.dp} × " if self.tp * self.dp > 1 else ""
         (ttft_low, ttft_high), (low, high) = self.interval().values()
         priced = self.tokens_per_s_per_dollar
         of = "launch price" if self.price_usd is None else "a GPU's price"
@@ -207,6 +207,7 @@ def serve_on(
     kv: str = "bf16",
     tp: int = 1,
     ep: int = 1,
+    dp: int = 1,
     collective_s: CollectiveTime | None = None,
     times: StepTimes | None = None,
     price_usd: float | None = None,
@@ -218,26 +219,26 @@ def serve_on(
     `collective_s`.
     """
     times = times or StepTimes(
-        decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, ep=ep, collective_s=collective_s
-    )
+        decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=engine.adapters,
+        drafted=engine.drafted, padded=engine.padded, collective_s=collective_s,
+        own_sums=engine.sums == "one-shot",
+    )  # fmt: skip
     memory = serving_memory(times, engine, stream.input)
-    room = memory.largest_batch(decoder, stream.input + stream.output, kv, tp)
+    room = dp * memory.largest_batch(decoder, stream.input + stream.output, kv, tp)
     if room < 1:
         raise _too_large(decoder, memory, stream, kv, tp, machine.name)
 
-    room = min(room, engine.sequences or room)
+    room = min(room, dp * engine.sequences if engine.sequences else room)
+    steps = EngineSteps.of(engine, BatchTimes(times=times))
 
     def step_s(prompts: float, sequences: int, context: float) -> float:
-        gpu_s = times.mixed_s(prompts, stream.input, sequences, context)
-        if prompts:
-            gpu_s = max(gpu_s, engine.layer_s * decoder.layers)
-        return engine.step_s(gpu_s, math.ceil(prompts) + sequences)
+        return steps.stream_s(prompts, stream.input, sequences, context)
 
-    joules = joules_of(times)
+    joules = joules_of(engine, times)
     served = serve_stream(
-        stream, step_s, step_tokens=engine.step_tokens, room=room, policy=engine.policy, chunks=engine.chunks,
-        ahead=engine.host == "overlapped",
-        step_j=None if joules is None else lambda p, n, context: joules.mixed_s(p, stream.input, n, context),
+        stream, step_s, step_tokens=dp * engine.step_tokens, room=room, policy=engine.policy, chunks=engine.chunks,
+        ahead=engine.host == "overlapped", given=engine.given,
+        step_j=None if joules is None else lambda p, n, context: joules.stream_gpu_s(p, stream.input, n, context),
     )  # fmt: skip
     running = min(stream.clients, room)
     middle = stream.input + max(1, stream.output // 2)
@@ -251,15 +252,16 @@ def serve_on(
         kv=kv,
         tp=tp,
         ep=ep,
+        dp=dp,
         running=running,
         served=served,
         prefill_s=step_s(1, 0, 0.0),
-        decode_s=sum(engine.step_s(times.decode_s(running, tokens), running) for tokens in along) / len(along),
+        decode_s=sum(step_s(0, running, tokens) for tokens in along) / len(along),
         prefill=predict_graph(times.graph("prefill").at(batch=1, seq=stream.input), machine, host, graphs),
-        decode=predict_graph(times.graph("decode").at(batch=running, context=middle), machine, host, graphs),
+        decode=predict_graph(times.graph("decode").at(batch=-(-running // dp), context=middle), machine, host, graphs),
         memory=memory,
         price_usd=price_usd,
-        energy=serving_energy(times, served.kernels_j, served.total_s),
+        energy=serving_energy(times, served.kernels_j, served.total_s, times.gpus),
     )
 
 
@@ -273,9 +275,9 @@ def check_stream(batch: int, input: int, output: int) -> None:
             raise InputError(f"{name}: expected at most {most:,}; got {shown(value)}")
 
 
-def check_parts(tp: int, ep: int) -> None:
+def check_parts(tp: int, ep: int, dp: int = 1) -> None:
     """Raises InputError for a number of GPUs or of parts below 1, or beyond any cluster."""
-    for name, value in (("tp", tp), ("ep", ep)):
+    for name, value in (("tp", tp), ("ep", ep), ("dp", dp)):
         number = whole(value)
         if number is None or not 1 <= number <= _MOST_PARTS:
             raise InputError(f"{name}: expected a positive integer of at most {_MOST_PARTS:,}; got {shown(value)}")
@@ -288,7 +290,7 @@ def check_price(price_usd: float | None) -> None:
 
 
 def _too_large(decoder: Decoder, m: ServingMemory, stream: Stream, kv: str, tp: int, gpu: str) -> CapacityError:
-    one = decoder.kv_bytes(stream.input + stream.output, kv, tp)
+    one = m.sequence_bytes(decoder, stream.input + stream.output, kv, tp)
     needs, weights, have = (
         format_quantity(size, "byte", binary=True)
         for size in (m.weight_bytes + m.workspace_bytes + m.context_bytes + one, m.weight_bytes, m.capacity)

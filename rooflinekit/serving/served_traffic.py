@@ -10,12 +10,13 @@ from typing import Any
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.answers import Answered, Played
-from rooflinekit.serving.batch_times import BatchTimes, Chunk
+from rooflinekit.serving.batch_times import BatchTimes
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.energy import Draws, joules_of, serving_energy
+from rooflinekit.serving.disaggregation import Disaggregation
+from rooflinekit.serving.energy import Draws, serving_energy
+from rooflinekit.serving.engine_pool import EnginePool
 from rooflinekit.serving.levels import ServiceLevel
-from rooflinekit.serving.memory import ServingMemory, serving_memory
-from rooflinekit.serving.replay import BatchTime, replay
+from rooflinekit.serving.memory import ServingMemory
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.traffic import Request, Traffic
@@ -50,18 +51,26 @@ class ServedTraffic(Draws):
     kv: str
     tp: int
     ep: int
+    dp: int
     played: Played
     alone: Answered  # a request of average length with the engine to itself: work without queueing
     bounds: dict[str, tuple[float, float]]  # of the means, with 90 %: played with kernels faster and slower
     memory: ServingMemory
     decode: Prediction  # a step of the sequences that run on average, at the middle of an answer: one GPU's part
     prefill: Prediction  # of an average prompt
+    apart: Disaggregation | None = None  # engines of their own for prompts and answers
+    transfer_s: float = 0.0  # of the cache of an average prompt between them
     energy: TeamEnergy | None = None  # of all GPUs until the last token; None where it was not asked for, or not stated
 
     @property
     def gpu(self) -> str:
         """The device's name."""
         return self.decode.machine.name
+
+    @property
+    def gpus(self) -> int:
+        """Of all engines."""
+        return gpus_of(self.tp * self.dp, self.apart)
 
     @property
     def answers(self) -> tuple[Answered, ...]:
@@ -110,7 +119,7 @@ class ServedTraffic(Draws):
     @property
     def busy(self) -> float:
         """Share of the time in which the engine works on any step."""
-        return self.played.busy_s / self.played.end_s
+        return self.played.busy_s / self.played.end_s / self.played.engines
 
     @property
     def overloaded(self) -> bool:
@@ -131,15 +140,12 @@ class ServedTraffic(Draws):
         """Everything but the single requests, ready for JSON."""
         t, m = self.traffic, self.memory
         return {
-            "decoder": self.decoder.name, "gpu": self.gpu, "tp": self.tp, "ep": self.ep,
+            "decoder": self.decoder.name, "gpu": self.gpu, "tp": self.tp, "ep": self.ep, "dp": self.dp,
             "weights": self.weights, "kv": self.kv, "rate": t.rate, "cv": t.cv, "input": t.input, "output": t.output,
             "length_cv": t.length_cv, "cached": t.cached, "requests": t.requests, "warm_up": t.warm_up,
             "drain": t.drain, "seed": t.seed, "log": bool(t.log),
-            "engine": {
-                "host": self.engine.host, "policy": self.engine.policy, "step_tokens": self.engine.step_tokens,
-                "chunks": self.engine.chunks, "reserve": self.engine.reserve, "sequences": self.engine.sequences,
-                "layer_s": self.engine.layer_s, "memory_share": self.engine.memory_share,
-            },
+            "engine": self.engine.to_dict(), "gpus": self.gpus,
+            "disaggregation": self.apart and {**self.apart.to_dict(), "transfer_s": self.transfer_s},
             **{
                 measure: {
                     "mean": _told(self.mean(measure)),
@@ -151,7 +157,7 @@ class ServedTraffic(Draws):
             "gap_s": {name: _told(value) for name, value in self.gaps_s.items()},
             "alone": {"ttft_s": self.alone.ttft_s, "tpot_s": _told(self.alone.tpot_s), "e2e_s": self.alone.e2e_s},
             "requests_per_s": self.requests_per_s, "tokens_per_s": self.tokens_per_s,
-            "tokens_per_s_per_gpu": self.tokens_per_s / self.tp, "overloaded": self.overloaded,
+            "tokens_per_s_per_gpu": self.tokens_per_s / self.gpus, "overloaded": self.overloaded,
             "busy": self.busy, "reading": self.played.reading_s / self.played.busy_s, "running": self.played.running,
             "preemptions": self.played.preemptions, "peak_cache": self.played.peak_cache,
             "weight_bytes": m.weight_bytes, "cache_bytes": m.cache_bytes,
@@ -171,54 +177,54 @@ def serve_traffic_on(
     times: BatchTimes,
     *,
     intervals: bool = True,
+    apart: Disaggregation | None = None,
+    prefill_times: BatchTimes | None = None,
 ) -> ServedTraffic:
     """Requests at a rate on one machine, or on as many as `times` are of. Without `intervals` and joules in a third of
     the time.
 
-    Raises CapacityError for a request that the memory does not hold.
+    apart: engines of their own for prompts, whose steps are `prefill_times` where they are of other GPUs. Raises
+    CapacityError for a request that the memory does not hold.
     """
-    steps = times.times
-    requests = traffic.draw()
-    memory = serving_memory(steps, engine, traffic.input)
-    cache_tokens = cache_tokens_of(steps, memory, traffic)
-
-    def play(
-        log: Sequence[Request], reading: float = 1.0, going_on: float = 1.0, *, step_j: BatchTime | None = None
-    ) -> Played:
-        def step_s(chunks: Sequence[Chunk], sequences: int, context: float) -> float:
-            gpu_s = times.step_s(chunks, sequences, context) * (reading if chunks else going_on)
-            if chunks:
-                gpu_s = max(gpu_s, engine.layer_s * steps.decoder.layers)
-            return engine.step_s(gpu_s, len(chunks) + sequences)
-
-        return replay(log, step_s, engine, cache_tokens, step_j)
-
-    joules = joules_of(steps) if intervals else None
-    played = play(requests, step_j=None if joules is None else BatchTimes(times=joules).step_s)
-    mean = Request(arrival_s=0.0, input=traffic.input, output=traffic.output,
-                   cached=min(traffic.input - 1, round(traffic.cached * traffic.input)))  # fmt: skip
+    steps, requests = times.times, traffic.draw()
+    pool = EnginePool.of(engine, times, traffic, apart, prefill_times)
+    played = pool.play(requests, joules=intervals)
     prefill, decode = _predictions(machine, host, traffic, steps, played)
-    end = len(requests) - traffic.drain
-    (slow, fast) = (
-        play(requests, *(p.interval()[bound] / p.total_s for p in (prefill, decode))) if intervals else played
-        for bound in (1, 0)
-    )
-    bounds = {
-        measure: (_mean(fast, measure, traffic.warm_up, end), _mean(slow, measure, traffic.warm_up, end))
-        for measure in MEASURES
-    }
-    energy = serving_energy(steps, played.kernels_j, played.end_s)
     return ServedTraffic(
         decoder=steps.decoder, traffic=traffic, engine=engine, weights=steps.weights, kv=steps.kv, tp=steps.tp,
-        ep=steps.ep, played=played, energy=energy, alone=play((mean,)).answers[0], bounds=bounds,
-        memory=memory, decode=decode, prefill=prefill,
+        ep=steps.ep, dp=steps.dp, played=played, alone=pool.play((traffic.mean_request,)).answers[0],
+        bounds=_bounds(pool, requests, traffic, prefill, decode) if intervals else _means(played, traffic),
+        memory=pool.memory, decode=decode, prefill=prefill, apart=apart,
+        transfer_s=pool.transfer_s(traffic.input),
+        energy=serving_energy(steps, played.kernels_j, played.end_s, gpus_of(steps.gpus, apart)),
     )  # fmt: skip
 
 
-def cache_tokens_of(steps: StepTimes, memory: ServingMemory, traffic: Traffic) -> float:
-    """Tokens that the cache holds, of sequences of average length: layers with a window hold no more than its part."""
-    tokens = traffic.input + traffic.output
-    return memory.cache_bytes * tokens / steps.decoder.kv_bytes(tokens, steps.kv, steps.tp)
+def _bounds(
+    pool: EnginePool, requests: Sequence[Request], traffic: Traffic, prefill: Prediction, decode: Prediction
+) -> dict[str, tuple[float, float]]:
+    """The means, with 90 %: the same requests with kernels as fast and as slow as theirs.
+
+    Waiting follows from these. As in a closed loop (`Serving.interval`), the CPU hides its work better or worse than
+    it is said to: the fast end is played with all of it hidden, the slow one with none.
+    """
+    fast, slow = (
+        _means(pool.play(requests, (prefill.interval()[end] / prefill.total_s, decode.interval()[end] / decode.total_s),
+                         hidden=not end), traffic)
+        for end in (0, 1)
+    )  # fmt: skip
+    return {measure: (fast[measure][0], slow[measure][1]) for measure in MEASURES}
+
+
+def _means(played: Played, traffic: Traffic) -> dict[str, tuple[float, float]]:
+    end = len(played.answers) - traffic.drain
+    found = {measure: _mean(played, measure, traffic.warm_up, end) for measure in MEASURES}
+    return {measure: (mean, mean) for measure, mean in found.items()}
+
+
+def gpus_of(a_copy: int, apart: Disaggregation | None) -> int:
+    """GPUs of all engines, where one copy of the model has so many."""
+    return a_copy if apart is None else apart.decode * a_copy + apart.prefill * (apart.prefill_tp or a_copy)
 
 
 def mean_of(values: Sequence[float]) -> float:
@@ -241,7 +247,7 @@ def percentile_of(values: Iterable[float], share: float) -> float:
     return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
-def _weighted(gaps: Sequence[tuple[float, int]], share: float) -> float:
+def _weighted(gaps: Sequence[tuple[float, float]], share: float) -> float:
     """The same of values that occur several times, the lowest first, without lines between."""
     left = share / 100 * sum(times for _, times in gaps)
     for value, times in gaps:
@@ -268,5 +274,5 @@ def _predictions(
     running, middle = max(1, round(played.running)), traffic.input + max(1, traffic.output // 2)
     return (
         predict_graph(steps.graph("prefill").at(batch=1, seq=traffic.input), machine, host, graphs),
-        predict_graph(steps.graph("decode").at(batch=running, context=middle), machine, host, graphs),
+        predict_graph(steps.graph("decode").at(batch=-(-running // steps.dp), context=middle), machine, host, graphs),
     )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.engine import Policy
+from rooflinekit.serving.speculation import Speculation
 
 HostWork = Literal["overlapped", "serial"]
 Reserve = Literal["grow", "whole"]
+Sums = Literal["nccl", "one-shot"]
 
 #: Seconds of the CPU in each step, and for each sequence in it: scheduling, inputs, sampling, handling of tokens. A
 #: least-squares line through the 26 rows on an A100 without tensor parallelism of vidur's `cpu_overheads` (vLLM of
@@ -39,7 +42,12 @@ class Engine:
     most of them at once, beside what the cache holds (`max_num_seqs`, `max_batch_size`; None for any number). layer_s:
     seconds in which the CPU launches a layer of a step that reads prompts: such steps are no CUDA graphs, and none is
     shorter than its layers' launches (0: never in the way; `TRTLLM_LAYER_S`). memory_share: of the GPU's memory that
-    the engine takes for weights, work space and cache.
+    the engine takes for weights, work space and cache. graph_sizes: numbers of sequences that decoding steps are
+    captured for as CUDA graphs (`cudagraph_capture_sizes`): a step is filled up to the next; a larger one is launched
+    kernel by kernel, `layer_s` a layer or more (None for 1, 2, 4 and multiples of 8 without end). speculation: tokens
+    that a draft proposes. adapters: LoRA adapters that sequences use. sums: results are summed over GPUs by "nccl", or
+    by the engine's own kernels, over links that let each GPU read the others' memory ("one-shot": all-reduces fused
+    with the normalization, in vLLM and TensorRT-LLM on B200).
 
     Raises InputError for another word or number.
     """
@@ -52,10 +60,14 @@ class Engine:
     sequences: int | None = None
     layer_s: float = 0.0
     memory_share: float = 0.9
+    graph_sizes: tuple[int, ...] | None = None
+    speculation: Speculation | None = None
+    adapters: Adapters | None = None
+    sums: Sums = "nccl"
 
     def __post_init__(self) -> None:
         words = (("host", self.host, get_args(HostWork)), ("policy", self.policy, get_args(Policy)),
-                 ("reserve", self.reserve, get_args(Reserve)))  # fmt: skip
+                 ("reserve", self.reserve, get_args(Reserve)), ("sums", self.sums, get_args(Sums)))  # fmt: skip
         for name, value, known in words:
             if value not in known:
                 raise InputError(f"engine {name} {value!r}: expected {' or '.join(known)}{nearest(str(value), known)}")
@@ -67,6 +79,33 @@ class Engine:
             raise InputError(f"engine layer_s: expected seconds, 0 or more; got {self.layer_s!r}")
         if not (math.isfinite(self.memory_share) and 0 < self.memory_share <= 1):
             raise InputError(f"engine memory_share: expected a share above 0, up to 1; got {self.memory_share!r}")
+        sizes = self.graph_sizes
+        if sizes is not None and (not sizes or min(sizes) < 1 or list(sizes) != sorted(set(sizes))):
+            raise InputError(
+                "engine graph_sizes: expected numbers of sequences, 1 or more, each above the one before, such as "
+                f"(1, 2, 4, 8); got {sizes!r}"
+            )
+
+    @property
+    def given(self) -> float:
+        """Tokens that a step gives a sequence, on average."""
+        return self.speculation.given if self.speculation else 1.0
+
+    @property
+    def drafted(self) -> int:
+        """Tokens of each sequence that a step checks beside the new one."""
+        return self.speculation.tokens if self.speculation else 0
+
+    def padded(self, sequences: int) -> int:
+        """Sequences that a decoding step is filled up to: a captured size, where there is one."""
+        if self.graph_sizes is None:
+            return captured(sequences)
+        return next((size for size in self.graph_sizes if size >= sequences), sequences)
+
+    def launched_s(self, gpu_s: float, reads: bool, sequences: int, layers: int) -> float:
+        """A step no shorter than the launches of its layers, where it is no CUDA graph."""
+        launched = reads or (self.graph_sizes is not None and sequences > self.graph_sizes[-1])
+        return max(gpu_s, self.layer_s * layers) if launched else gpu_s
 
     def step_s(self, gpu_s: float, sequences: float) -> float:
         """A step with the CPU's part in it."""
@@ -76,3 +115,23 @@ class Engine:
     def host_s(self, sequences: float) -> float:
         """What the CPU does for a step, in seconds."""
         return HOST_STEP_S + HOST_SEQUENCE_S * sequences
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "host": self.host, "policy": self.policy, "step_tokens": self.step_tokens, "chunks": self.chunks,
+            "reserve": self.reserve, "sequences": self.sequences, "layer_s": self.layer_s,
+            "memory_share": self.memory_share,
+            "graph_sizes": None if self.graph_sizes is None else list(self.graph_sizes),
+            "speculation": self.speculation and self.speculation.to_dict(),
+            "adapters": self.adapters and self.adapters.to_dict(), "sums": self.sums,
+        }  # fmt: skip
+
+
+def captured(batch: int) -> int:
+    """The smallest size of a CUDA graph that engines capture by default (1, 2, 4, multiples of 8) and holds the batch.
+
+    >>> [captured(batch) for batch in (1, 3, 8, 9, 100)]
+    [1, 4, 8, 16, 104]
+    """
+    return next((size for size in (1, 2, 4) if batch <= size), -(-batch // 8) * 8)

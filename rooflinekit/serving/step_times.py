@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
@@ -16,7 +15,11 @@ from rooflinekit.model.convolution import formats_channels_last
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing, time_kernels
+from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.decoder import Decoder
+from rooflinekit.serving.networks import EXCHANGE
+from rooflinekit.serving.settings import captured
+from rooflinekit.serving.sums import CollectiveTime, one_shot_s
 
 ALL_REDUCE = "serving.all_reduce"
 ATTENTION = "serving.paged_attention"
@@ -25,20 +28,14 @@ ATTENTION = "serving.paged_attention"
 LEAST_PART = 64
 
 
-class CollectiveTime(Protocol):
-    """Seconds of an all-reduce of so many bytes over so many GPUs."""
-
-    def __call__(self, size_bytes: float, gpus: int, /) -> float:
-        """Seconds."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
     """Seconds of the steps of one decoder on one machine (or on `tp` of them).
 
     A step is timed with at most two layers of each kind, and what the second takes stands for all further ones: they
     find in the cache what it finds. Decoding batches are filled up to the sizes that engines capture CUDA graphs for
-    (1, 2, 4, then multiples of 8); contexts lie between powers of two, where time is linear.
+    (`padded`); contexts lie between powers of two, where time is linear. dp: groups of `tp` GPUs that share experts, as
+    of `Decoder.prefill`; batches are one group's. drafted: tokens of each sequence that a step checks beside the new.
 
     Raises InputError for tp above 1 without `collective_s`.
     """
@@ -49,17 +46,28 @@ class StepTimes:
     kv: str = "bf16"
     tp: int = 1
     ep: int = 1
+    dp: int = 1
+    drafted: int = 0
+    adapters: Adapters | None = None
+    padded: Callable[[int], int] = captured
     collective_s: CollectiveTime | None = None
+    own_sums: bool = False  # by the engine's kernels, where these are faster than `collective_s`
     _graphs: dict[tuple[str, bool], Graph] = field(default_factory=dict)
     _known: dict[tuple[int, ...], float] = field(default_factory=dict)
-    _sums: dict[float, float] = field(default_factory=dict)  # seconds of an all-reduce by its bytes
+    _sums: dict[tuple[float, int], float] = field(default_factory=dict)  # seconds of all-reduces, by bytes and GPUs
 
     def __post_init__(self) -> None:
-        if self.tp > 1 and self.collective_s is None:
+        if self.gpus > 1 and self.collective_s is None:
+            over = f"tp {self.tp}" if self.dp == 1 else f"dp {self.dp}"
             raise InputError(
-                f"tp {self.tp}: the GPUs sum their results over a link, whose speed a GPU's specification does not "
+                f"{over}: the GPUs sum their results over a link, whose speed a GPU's specification does not "
                 "tell: name a cluster in the GPU's place, such as dgx-h100 (rooflinekit clusters lists them)"
             )
+
+    @property
+    def gpus(self) -> int:
+        """Of one copy of the model."""
+        return self.tp * self.dp
 
     def prefill_s(self, prompts: int, seq: int) -> float:
         """So many prompts of `seq` tokens, read together."""
@@ -67,7 +75,7 @@ class StepTimes:
 
     def decode_s(self, batch: int, context: float) -> float:
         """One token for each sequence of, on average, `context` tokens."""
-        return _between(context, lambda tokens: self._timed("decode", batch=captured(batch), context=tokens))
+        return _between(context, lambda tokens: self._timed("decode", batch=self.padded(batch), context=tokens))
 
     def mixed_s(self, prompts: float, seq: int, batch: int, context: float) -> float:
         """Prompts read beside sequences that go on; without any of these, or those, the plain step.
@@ -88,7 +96,7 @@ class StepTimes:
             return self.decode_s(batch, context)
         if batch == 0:
             return self.prefill_s(prompts, seq)
-        sizes = {"prompts": prompts, "seq": seq, "batch": captured(batch)}
+        sizes = {"prompts": prompts, "seq": seq, "batch": self.padded(batch)}
         return _between(context, lambda tokens: self._timed("mixed", **sizes, context=tokens))
 
     def _part_s(self, tokens: float, seq: int, batch: int, context: float) -> float:
@@ -125,7 +133,10 @@ class StepTimes:
         key = step, whole
         if key not in self._graphs:
             decoder = self.decoder if whole else thinned(self.decoder)
-            self._graphs[key] = getattr(decoder, step)(weights=self.weights, kv=self.kv, tp=self.tp, ep=self.ep)
+            checked = {} if step == "prefill" else {"drafted": self.drafted}
+            self._graphs[key] = getattr(decoder, step)(
+                weights=self.weights, kv=self.kv, tp=self.tp, ep=self.ep, dp=self.dp, adapters=self.adapters, **checked
+            )
         return self._graphs[key]
 
     def parts_s(self, step: str, kind: str, **sizes: int) -> tuple[float, float]:
@@ -162,25 +173,18 @@ class StepTimes:
         """A kernel's time; of an all-reduce that of the collective."""
         if timing.kernel.kind != ALL_REDUCE or self.collective_s is None:
             return timing.total_s
-        size_bytes = float(timing.kernel.cost.write_bytes)
-        if size_bytes not in self._sums:
-            self._sums[size_bytes] = self.collective_s(size_bytes, self.tp)
-        return self._sums[size_bytes]
+        gpus = self.gpus if timing.kernel.module.endswith(f".{EXCHANGE}") else self.tp
+        key = float(timing.kernel.cost.write_bytes), gpus
+        if key not in self._sums:
+            own = self.own_sums
+            self._sums[key] = one_shot_s(*key, self.collective_s) if own else self.collective_s(*key)
+        return self._sums[key]
 
 
 def part_of(timing: Timing) -> str:
     """The layer that a kernel belongs to; "" for none."""
     first, _, rest = timing.kernel.module.partition(".")
     return f"{first}.{rest.partition('.')[0]}" if first == "layers" else ""
-
-
-def captured(batch: int) -> int:
-    """The smallest size of a captured CUDA graph that holds the batch.
-
-    >>> [captured(batch) for batch in (1, 3, 8, 9, 100)]
-    [1, 4, 8, 16, 104]
-    """
-    return next((size for size in (1, 2, 4) if batch <= size), -(-batch // 8) * 8)
 
 
 def _kinds(decoder: Decoder) -> tuple[int, int, int]:

@@ -12,76 +12,91 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import sympy
-
 from rooflinekit.cost.table import price_all
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.sizes import Size, ceil_div, product, simplest, symbol, total
+from rooflinekit.ir.sizes import Size, ceil_div, product, symbol, total
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, check_format
+from rooflinekit.serving.networks import Network
 from rooflinekit.serving.tape import Tape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """Sequences that attention treats alike: so many, with so many new tokens, over so many in all."""
+class Options:
+    """How a step is cut and stored, as `Decoder.prefill` and `Decoder.decode` describe it."""
+
+    weights: str = "bf16"
+    kv: str = "bf16"
+    tp: int = 1
+    ep: int = 1
+    dp: int = 1
+    adapters: Adapters | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Sequences that attention treats alike: so many, with so many new tokens, over so many in all.
+
+    decodes: these are sequences that go on, whose new tokens all see the same cache; else they are prompts.
+    """
 
     sequences: Size
     new: Size
     context: Size
+    decodes: bool = False
 
     @property
     def tokens(self) -> Size:
+        """New ones of all sequences."""
         return product((self.sequences, self.new))
 
+    @property
+    def answers(self) -> Size:
+        """Tokens whose logits are needed: the last of a prompt, all of a sequence that goes on."""
+        return self.tokens if self.decodes else self.sequences
 
-def prefill(decoder: Decoder, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1) -> Graph:
+
+def prefill(decoder: Decoder, options: Options) -> Graph:
     """`batch` prompts of `seq` tokens."""
     seq = symbol("seq")
-    parts = (_Part(sequences=symbol("batch"), new=seq, context=seq),)
-    return _step(decoder, "prefill", ("batch", "seq"), parts, weights, kv, (tp, ep))
+    return _step(decoder, "prefill", ("batch", "seq"), (_prompts("batch", seq),), options)
 
 
-def decode(decoder: Decoder, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1) -> Graph:
-    """One token for each of `batch` sequences of `context` tokens."""
-    parts = (_Part(sequences=symbol("batch"), new=1, context=symbol("context")),)
-    return _step(decoder, "decode", ("batch", "context"), parts, weights, kv, (tp, ep))
+def decode(decoder: Decoder, options: Options, drafted: int = 0) -> Graph:
+    """One token for each of `batch` sequences of `context` tokens, and `drafted` ones that are checked."""
+    return _step(decoder, "decode", ("batch", "context"), (_going_on(drafted),), options)
 
 
-def mixed(decoder: Decoder, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1) -> Graph:
+def mixed(decoder: Decoder, options: Options, drafted: int = 0) -> Graph:
     """`prompts` of `seq` tokens beside `batch` sequences of `context` tokens."""
-    seq = symbol("seq")
-    parts = (
-        _Part(sequences=symbol("batch"), new=1, context=symbol("context")),
-        _Part(sequences=symbol("prompts"), new=seq, context=seq),
-    )
-    return _step(decoder, "mixed", ("batch", "context", "prompts", "seq"), parts, weights, kv, (tp, ep))
+    parts = (_going_on(drafted), _prompts("prompts", symbol("seq")))
+    return _step(decoder, "mixed", ("batch", "context", "prompts", "seq"), parts, options)
 
 
-def _step(
-    decoder: Decoder,
-    step: str,
-    dims: tuple[str, ...],
-    parts: tuple[_Part, ...],
-    weights: str,
-    kv: str,
-    over: tuple[int, int],
-) -> Graph:
-    tp, ep = over
-    decoder.check_tp(tp, ep)
-    form = check_format("weights", weights, WEIGHT_FORMATS)
-    cached = check_format("kv", kv, KV_FORMATS)
-    tape = Tape(format=form)
+def _prompts(number: str, seq: Size) -> Part:
+    return Part(sequences=symbol(number), new=seq, context=seq)
+
+
+def _going_on(drafted: int) -> Part:
+    return Part(sequences=symbol("batch"), new=1 + drafted, context=symbol("context"), decodes=True)
+
+
+def _step(decoder: Decoder, step: str, dims: tuple[str, ...], parts: tuple[Part, ...], options: Options) -> Graph:
+    decoder.check_tp(options.tp, options.ep, options.dp)
+    form = check_format("weights", options.weights, WEIGHT_FORMATS)
+    cached = check_format("kv", options.kv, KV_FORMATS)
+    tape = Tape(format=form, adapters=options.adapters, sequences=total(part.sequences for part in parts))
     ids = TensorSpec(name="ids", shape=(total(part.tokens for part in parts),), dtype=DType.INT64, role=Role.INPUT)
     table = tape.weight("embedding", decoder.vocab, decoder.hidden, dtype=form.outside)
     x = tape.run("aten.embedding", (table, ids), tape.tensor(*ids.shape, decoder.hidden))
     residual: TensorSpec | None = None
     for i in range(decoder.layers):
         windowed = decoder.window if i >= decoder.full_layers else None
-        layer = _Layer(decoder=decoder, tape=tape, parts=parts, cached=cached, tp=tp, ep=ep, window=windowed)
+        layer = _Layer(decoder=decoder, tape=tape, parts=parts, cached=cached, options=options, window=windowed)
         x, residual = layer.run(f"layers.{i}", x, residual, dense=i < decoder.dense_layers)
-    answer = _output(decoder, tape, x, residual, total(part.sequences for part in parts), tp)
+    answer = _output(decoder, tape, x, residual, total(part.answers for part in parts), options.tp)
     return Graph(
         name=f"{decoder.name} {step}",
         mode="inference",
@@ -135,31 +150,31 @@ class _Layer:
 
     decoder: Decoder
     tape: Tape
-    parts: tuple[_Part, ...]
+    parts: tuple[Part, ...]
     cached: DType
-    tp: int
-    ep: int  # of the GPUs among which the experts are divided; tp / ep share each
+    options: Options
     window: int | None
 
     def run(
         self, module: str, x: TensorSpec, residual: TensorSpec | None, *, dense: bool
     ) -> tuple[TensorSpec, TensorSpec]:
         """[tokens, hidden] and its residual → the same behind the layer; `dense`: one without experts before others."""
-        d, tape = self.decoder, self.tape
+        d, tape, over = self.decoder, self.tape, self.options
         tape.module = f"{module}.attention"
         x, residual = _normalized(d, tape, x, residual)
         if d.latent:
             attended = self._latent(x)
         else:
-            heads, kv_heads = d.heads // self.tp, d.kv_heads_on(self.tp)
+            heads, kv_heads = d.heads // over.tp, d.kv_heads_on(over.tp)
             qkv = tape.linear(x, "qkv", (heads + 2 * kv_heads) * d.head_dim)
             attended = self._attention(qkv, heads, kv_heads)
-        x = self._summed(tape.linear(attended, "output", d.hidden))
+        x = tape.summed(tape.linear(attended, "output", d.hidden), over.tp)
         tape.module = f"{module}.network"
         x, residual = _normalized(d, tape, x, residual)
-        plain = dense or not d.experts
-        x = self._network(x, d.dense_ffn if dense else d.ffn, "") if plain else self._experts(x)
-        return self._summed(x), residual
+        network = Network(decoder=d, tape=tape, tp=over.tp, ep=over.ep, dp=over.dp)
+        if dense or not d.experts:
+            return tape.summed(network.plain(x, d.dense_ffn if dense else d.ffn), over.tp), residual
+        return network.experts(x), residual
 
     def _attention(self, qkv: TensorSpec, heads: int, kv_heads: int) -> TensorSpec:
         d, tape = self.decoder, self.tape
@@ -173,7 +188,7 @@ class _Layer:
             mark, b, s = f".{i}" if i else "", part.sequences, part.new
             width = (heads + 2 * kv_heads) * d.head_dim
             own = TensorSpec(name=f"{qkv.name} part{mark}", shape=(b, s, width), dtype=qkv.dtype, storage=qkv.name)
-            query = TensorSpec(name=f"q{len(tape.ops)}", shape=(b, heads, s, d.head_dim), dtype=qkv.dtype)
+            query = TensorSpec(name=f"q{len(tape.ops)}", shape=_queries(part, heads, d.head_dim), dtype=qkv.dtype)
             put = [
                 TensorSpec(name=f"{name}{len(tape.ops)}", shape=(b, kv_heads, s, d.head_dim), dtype=self.cached)
                 for name in ("k", "v")
@@ -191,7 +206,7 @@ class _Layer:
         Decoding multiplies the queries into the latent and attends to it alone; prompts make keys and values of it
         first, as vLLM, SGLang and TensorRT-LLM do (DeepSeek-V2, arXiv 2405.04434, 2.1). Every GPU has the whole latent.
         """
-        d, tape, heads, tokens = self.decoder, self.tape, self.decoder.heads // self.tp, x.shape[0]
+        d, tape, heads, tokens = self.decoder, self.tape, self.decoder.heads // self.options.tp, x.shape[0]
         low = tape.linear(x, "down", d.query_latent + d.latent + d.rope_dim)
         gain = tape.weight("latent_norm", d.query_latent + d.latent, dtype=tape.format.outside)
         latent = tape.run("serving.rms_norm", (low, gain), tape.tensor(tokens, d.query_latent + d.latent))
@@ -203,7 +218,7 @@ class _Layer:
             turned = _part_of(low, b, s, heads * d.rope_dim + d.latent + d.rope_dim)
             put = TensorSpec(name=f"c{len(tape.ops)}", shape=(b, s, d.latent + d.rope_dim), dtype=self.cached)
             tape.run("serving.rope_and_cache", (turned,), put)
-            if s == 1:
+            if part.decodes:
                 self._absorbed(mark, part, query, result)
                 continue
             own = _part_of(latent, product((b, s)), d.latent)
@@ -214,78 +229,32 @@ class _Layer:
             tape.run("serving.paged_attention", (q, k, v), out, window=None)
         return result
 
-    def _absorbed(self, mark: str, part: _Part, query: TensorSpec, result: TensorSpec) -> None:
-        """One token of each sequence over the latent: all heads share it."""
-        d, tape, heads, b = self.decoder, self.tape, self.decoder.heads // self.tp, part.sequences
-        plain, outside = d.head_dim - d.rope_dim, tape.format.outside
+    def _absorbed(self, mark: str, part: Part, query: TensorSpec, result: TensorSpec) -> None:
+        """The new tokens of each sequence over the latent: all heads share it."""
+        d, tape, heads, b = self.decoder, self.tape, self.decoder.heads // self.options.tp, part.sequences
+        plain, outside, tokens = d.head_dim - d.rope_dim, tape.format.outside, part.tokens
         into = tape.weight("up.keys", heads, plain, d.latent, dtype=outside)
         back = tape.weight("up.values", heads, d.latent, d.value_dim, dtype=outside)
-        tape.run("aten.bmm", (_part_of(query, heads, b, plain), into), tape.tensor(heads, b, d.latent))
+        tape.run("aten.bmm", (_part_of(query, heads, tokens, plain), into), tape.tensor(heads, tokens, d.latent))
         cache = tape.cache(f"latent{mark}", b, 1, part.context, d.latent + d.rope_dim, dtype=self.cached)
         seen = TensorSpec(name=f"{cache.name} values", shape=(b, 1, part.context, d.latent), dtype=self.cached,
                           storage=cache.memory, role=cache.role)  # fmt: skip
-        q = TensorSpec(name=f"q{len(tape.ops)}", shape=(b, heads, 1, d.latent + d.rope_dim), dtype=query.dtype)
-        mixed = tape.run("serving.paged_attention", (q, cache, seen), TensorSpec(
-            name=f"o{len(tape.ops)}", shape=(b, heads, 1, d.latent), dtype=query.dtype), window=None)  # fmt: skip
-        tape.run("aten.bmm", (_part_of(mixed, heads, b, d.latent), back), _part_of(result, heads, b, d.value_dim))
+        q = TensorSpec(name=f"q{len(tape.ops)}", shape=_queries(part, heads, d.latent + d.rope_dim), dtype=query.dtype)
+        out = TensorSpec(name=f"o{len(tape.ops)}", shape=_queries(part, heads, d.latent), dtype=query.dtype)
+        mixed = tape.run("serving.paged_attention", (q, cache, seen), out, window=None)
+        tape.run("aten.bmm", (_part_of(mixed, heads, tokens, d.latent), back),
+                 _part_of(result, heads, tokens, d.value_dim))  # fmt: skip
 
-    def _network(self, x: TensorSpec, ffn: int, name: str) -> TensorSpec:
-        """[tokens, hidden] → the same, not yet summed over GPUs."""
-        d, tape, width = self.decoder, self.tape, ffn // self.tp
-        h = tape.linear(x, f"{name}up", (1 + d.gated) * width)
-        return tape.linear(self._activated(h, width), f"{name}down", d.hidden)
 
-    def _activated(self, h: TensorSpec, width: int) -> TensorSpec:
-        kind = "serving.gated_activation" if self.decoder.gated else "serving.activation"
-        return self.tape.run(kind, (h,), self.tape.tensor(*h.shape[:-1], width))
-
-    def _experts(self, x: TensorSpec) -> TensorSpec:
-        """Each token through its experts of this GPU, whose weights are read as far as some token needs them.
-
-        Each GPU has all tokens, as attention leaves them, and a part of the experts, or a share of each: what the
-        tokens of other GPUs' experts lack here comes with the sum over GPUs. Experts are chosen evenly.
-        """
-        d, tape, tokens = self.decoder, self.tape, x.shape[0]
-        chosen = tape.run(
-            "aten._softmax", (tape.plain(x, "router", d.experts),), tape.tensor(tokens, d.experts), dim=-1
-        )
-        picked = tape.tensor(tokens, d.experts_per_token)
-        index = TensorSpec(name=f"i{len(tape.ops)}", shape=picked.shape, dtype=DType.INT64)
-        tape.run("aten.topk", (chosen,), picked, index, k=d.experts_per_token, dim=-1, largest=True, sorted=True)
-        touched = touched_experts(d.experts, d.experts_per_token, tokens, self.ep)
-        rows = ceil_div(product((tokens, d.experts_per_token)), self.ep)
-        each = ceil_div(rows, touched)
-        grouped = tape.run("aten.index_select", (x, index), tape.tensor(touched, each, d.hidden), dim=0)
-        width, held = d.ffn * self.ep // self.tp, d.experts // self.ep
-        h = tape.experts(grouped, "experts.up", (1 + d.gated) * width, held, rows)
-        y = tape.experts(self._activated(h, width), "experts.down", d.hidden, held, rows)
-        result = tape.run("serving.combine_experts", (y, picked, index), tape.tensor(tokens, d.hidden))
-        if d.shared_ffn:
-            shared = self._network(x, d.shared_ffn, "shared.")
-            result = tape.run("aten.add", (result, shared), tape.tensor(tokens, d.hidden), alpha=1)
-        return result
-
-    def _summed(self, x: TensorSpec) -> TensorSpec:
-        return (
-            x if self.tp == 1 else self.tape.run("serving.all_reduce", (x,), self.tape.tensor(*x.shape), gpus=self.tp)
-        )
+def _queries(part: Part, heads: int, width: int) -> tuple[Size, ...]:
+    """Shape of the queries. All new tokens of a sequence that goes on are worked on as further heads of one: kernels
+    put them into the rows of a tile, beside the heads that share keys, and read the cache once.
+    """
+    if part.decodes:
+        return part.sequences, product((heads, part.new)), 1, width
+    return part.sequences, heads, part.new, width
 
 
 def _part_of(whole: TensorSpec, *shape: Size) -> TensorSpec:
     """Some of a tensor's numbers, in another shape."""
     return TensorSpec(name=f"{whole.name} part", shape=shape, dtype=whole.dtype, storage=whole.memory, role=whole.role)
-
-
-def touched_experts(experts: int, per_token: int, tokens: Size, ep: int = 1) -> Size:
-    """Experts that at least one of the tokens passes, on average: E · (1 − (1 − k/E)^tokens), to the nearest whole.
-
-    Of E / ep of them where these are divided, and never less than one: the kernel runs.
-
-    Each token takes k distinct ones of E, all choices alike and independent of the other tokens' (uniform routing).
-
-    >>> touched_experts(8, 2, 1), touched_experts(8, 2, 4), touched_experts(8, 2, 1000)
-    (2, 5, 8)
-    """
-    missed = sympy.Float(1 - per_token / experts) ** sympy.sympify(tokens)
-    held = sympy.floor(sympy.Rational(experts, ep) * (1 - missed) + sympy.Rational(1, 2))
-    return simplest(held if ep == 1 else sympy.Max(1, held))

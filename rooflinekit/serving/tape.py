@@ -7,9 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from rooflinekit.ir.op import Op
-from rooflinekit.ir.sizes import Size
+from rooflinekit.ir.sizes import Size, ceil_div
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.formats import WeightFormat
+from rooflinekit.serving.touched import touched_experts
 
 
 @dataclass(slots=True)
@@ -21,6 +23,8 @@ class Tape:
     weights: dict[str, TensorSpec] = field(default_factory=dict)
     caches: list[TensorSpec] = field(default_factory=list)
     module: str = ""
+    adapters: Adapters | None = None
+    sequences: Size = 1  # of the step, each with an adapter
 
     def run(self, kind: str, inputs: tuple[TensorSpec, ...], *outputs: TensorSpec, **attrs: Any) -> TensorSpec:
         """One more op; its first output is handed on."""
@@ -51,7 +55,32 @@ class Tape:
         return self.run("aten.mm", (x, weight), self.tensor(tokens, n))
 
     def linear(self, x: TensorSpec, name: str, n: int) -> TensorSpec:
-        """[tokens, k] → [tokens, n] by a matrix in the format of the layers."""
+        """[tokens, k] → [tokens, n] by a matrix in the format of the layers, and by the adapters beside it."""
+        y = self._product(x, name, n)
+        return y if self.adapters is None else self._adapted(x, y, name, self.adapters)
+
+    def _adapted(self, x: TensorSpec, y: TensorSpec, name: str, adapters: Adapters) -> TensorSpec:
+        """The tokens of each adapter that some sequence uses through its two matrices, added to y."""
+        (tokens, k), n, dtype = x.shape, y.shape[1], self.format.outside
+        touched = touched_experts(adapters.number, 1, self.sequences)
+        each = ceil_div(tokens, touched)
+        read = []
+        for part, shape in (("down", (adapters.rank, k)), ("up", (n, adapters.rank))):
+            whole = self.weight(f"{name}.lora.{part}", adapters.number, *shape, dtype=dtype)
+            read.append(TensorSpec(name=f"{whole.name} touched", shape=(touched, *shape), dtype=dtype,
+                                   storage=whole.name, role=Role.WEIGHT))  # fmt: skip
+        grouped = TensorSpec(name=f"{x.name} grouped", shape=(touched, each, k), dtype=x.dtype, storage=x.memory)
+        low = self.run("serving.grouped_mm", (grouped, read[0]), self.tensor(touched, each, adapters.rank),
+                       weight_only=False, rows=tokens)  # fmt: skip
+        added = TensorSpec(name=f"{y.name}+", shape=(touched, each, n), dtype=y.dtype, storage=y.memory)
+        self.run("serving.grouped_mm", (low, read[1], y), added, weight_only=False, rows=tokens)
+        return y
+
+    def summed(self, x: TensorSpec, gpus: int) -> TensorSpec:
+        """The same, summed over GPUs."""
+        return x if gpus == 1 else self.run("serving.all_reduce", (x,), self.tensor(*x.shape), gpus=gpus)
+
+    def _product(self, x: TensorSpec, name: str, n: int) -> TensorSpec:
         form, (tokens, k) = self.format, x.shape
         assert isinstance(k, int)
         if form.bits == 16:

@@ -64,8 +64,8 @@ class Traffic:
                 raise InputError(
                     f"traffic {name}: expected a coefficient of variation, 0 to 10; got {getattr(self, name)!r}"
                 )
-        if not 0 <= self.cached < 1:
-            raise InputError(f"traffic cached: expected a share of the tokens in, 0 to below 1; got {self.cached!r}")
+        if not 0 <= self.cached <= 1:
+            raise InputError(f"traffic cached: expected a share of the tokens in, 0 to 1; got {self.cached!r}")
         if min(self.warm_up, self.drain) < 0 or self.warm_up + self.drain >= self.requests:
             raise InputError(
                 f"traffic warm_up and drain: expected 0 or more, together fewer than the {self.requests:,} requests; "
@@ -89,7 +89,10 @@ class Traffic:
     def from_csv(cls, file: str | Path, **changed: int) -> Traffic:
         """Of a log: columns arrival (seconds, from any moment), input and output (tokens), and, where known, cached.
 
-        Raises InputError for a file that cannot be read, a column that is missing, and a line that is no request.
+        In the place of cached, columns prefix (any name) and shared (tokens in front of the prompt that all requests of
+        that name have in common): the first to come reads them, the others find them in the prefix cache, which is
+        taken to keep them all. Raises InputError for a file that cannot be read, a column that is missing, and a line
+        that is no request.
         """
         path = Path(file)
         try:
@@ -101,7 +104,10 @@ class Traffic:
                         f"{printable(str(path))}: expected columns arrival, input, output (and perhaps cached); "
                         f"{', '.join(missing)} missing"
                     )
-                found = [_request(path, number, row) for number, row in enumerate(table, 2)]
+                rows = list(enumerate(table, 2))
+                found = [_request(path, number, row) for number, row in rows]
+                if "prefix" in (table.fieldnames or ()):
+                    found = _with_prefixes(path, found, rows)
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise InputError(f"{printable(str(path))}: cannot be read as a log of requests: {error}") from error
         if len(found) > MOST_REQUESTS:
@@ -118,6 +124,12 @@ class Traffic:
         stretch = self.rate / rate
         log = tuple(replace(request, arrival_s=request.arrival_s * stretch) for request in self.log)
         return replace(self, rate=rate, log=log)
+
+    @property
+    def mean_request(self) -> Request:
+        """A request of average length."""
+        cached = min(self.input - 1, round(self.cached * self.input))
+        return Request(arrival_s=0.0, input=self.input, output=self.output, cached=cached)
 
     def draw(self) -> tuple[Request, ...]:
         """The requests, in order of arrival; the first comes at 0."""
@@ -163,3 +175,23 @@ def _request(path: Path, line: int, row: Mapping[str, str]) -> Request:
             f"cached than input; got {printable(got)}"
         )
     return Request(arrival_s=arrival_s, input=given, output=answer, cached=cached)
+
+
+def _with_prefixes(path: Path, found: list[Request], rows: list[tuple[int, dict[str, str]]]) -> list[Request]:
+    """The requests with what the prefix cache holds when they come: nothing of a prefix that is new to it."""
+    seen: set[str] = set()
+    told = list(found)
+    for place in sorted(range(len(found)), key=lambda i: found[i].arrival_s):
+        (line, row), request = rows[place], found[place]
+        name, text = row.get("prefix") or "", row.get("shared") or "0"
+        shared = int(text) if text.isdecimal() else -1
+        if request.cached or not 0 <= shared <= request.input or (shared and not name):
+            raise InputError(
+                f"{printable(str(path))}, line {line}: expected with a column prefix its name, and in the column "
+                f"shared no more tokens than input, without a column cached; got prefix={printable(name)!r}, "
+                f"shared={printable(text)!r}, input={request.input}, cached={request.cached}"
+            )
+        if name in seen:
+            told[place] = replace(request, cached=min(shared, request.input - 1))
+        seen.add(name)
+    return told

@@ -20,8 +20,9 @@ class Layout:
 
     `sharding` of the copies: "ddp" has all on each; "zero-1" shares out the optimizer's state (Megatron's distributed
     optimizer); "grad-op" gradients too, weights kept from forward to backward (FSDP's SHARD_GRAD_OP); "fsdp" weights
-    too, gathered layer by layer; "hybrid" as fsdp inside each node and copies across. `overlap`: whether what copies
-    send runs beside backward and forward.
+    too, gathered layer by layer; "hybrid" as fsdp inside each node and copies across. `instances`: with "zero-1" the
+    optimizer's state is shared out within so many equal groups of copies, each of which has all of it. `overlap`:
+    whether what copies send runs beside backward and forward.
 
     Raises InputError for other words and numbers.
     """
@@ -36,9 +37,10 @@ class Layout:
     micro_batch: int = 1
     sharding: str = "zero-1"
     overlap: bool = True
+    instances: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("tensor", "context", "pipeline", "chunks", "expert", "expert_tensor", "micro_batch"):
+        for name in ("tensor", "context", "pipeline", "chunks", "expert", "expert_tensor", "micro_batch", "instances"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"layout {name}: expected an integer of 1 or more; got {value!r}")
@@ -47,6 +49,8 @@ class Layout:
             raise InputError(f"layout sharding: expected {', '.join(SHARDINGS)}; got {self.sharding!r}{near}")
         if self.gathers and self.pipeline > 1:
             raise InputError(f"layout: {self.sharding} gathers weights layer by layer; expected pipeline=1")
+        if self.instances > 1 and self.sharding != "zero-1":
+            raise InputError(f"layout instances: of the optimizer's state of zero-1; got sharding {self.sharding!r}")
         if self.chunks > 1 and self.pipeline == 1:
             raise InputError("layout chunks: virtual stages are of a pipeline; expected pipeline of 2 or more")
         if self.sequence and self.tensor == 1:

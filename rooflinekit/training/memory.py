@@ -100,7 +100,8 @@ def accounts_of(held: Held, k: int, layers: int, under_way: int) -> Accounts:
     else:
         weights, gradients = float(stated * whole), float(gradient * whole)
         shared = lay.sharding != "ddp"
-        optimizer = state * ((dense / held.replicas + experts / few) if shared else whole)
+        parts, few = (max(1, number // lay.instances) for number in (held.replicas, few))
+        optimizer = state * ((dense / parts + experts / few) if shared else whole)
     saved = pieces.saved_bytes
     activations = saved["layer"] * layers / lay.chunks * max(under_way, lay.chunks)
     activations += saved.get("embedding", 0) * first * -(-under_way // lay.chunks) + saved.get("head", 0) * last
@@ -119,3 +120,9 @@ def _working(held: Held, last: bool) -> float:
         loss += 2 * max(held.pieces.weights.get(name, 0) for name in ("head", "embedding"))
     layer = held.pieces.again_bytes or 8 * held.tokens * held.decoder.hidden
     return float(max(loss * last, layer))
+
+
+def at_least_hopper(capability: str | None) -> bool:
+    """Whether a compute capability is 9.0 or more; what has none is no such GPU."""
+    major = (capability or "").partition(".")[0]
+    return major.isdigit() and int(major) >= 9

@@ -17,12 +17,12 @@ from rooflinekit.serving.decoder import Decoder
 from rooflinekit.training.energy import training_energy
 from rooflinekit.training.groups import Groups
 from rooflinekit.training.layout import Layout
-from rooflinekit.training.memory import Accounts, Held, accounts_of
+from rooflinekit.training.memory import Accounts, Held, accounts_of, at_least_hopper
 from rooflinekit.training.pieces import Piece, Pieces, Workbench
 from rooflinekit.training.recipe import Recipe
 from rooflinekit.training.schedule import Pipelined, Stage, gathered, least_s, pipelined
 from rooflinekit.training.sizes import Part
-from rooflinekit.training.step import TrainingStep
+from rooflinekit.training.step import TrainingStep, dense_peak
 from rooflinekit.training.updates import update_j, update_s
 from rooflinekit.training.waits import Waits
 
@@ -237,7 +237,7 @@ class Planner:
     def _updated(self) -> float:
         """Numbers that a GPU's optimizer has of the weights."""
         dense, experts = self.numbers()
-        parts = self.replicas if self.layout.sharding != "ddp" else 1
+        parts = max(1, self.replicas // self.layout.instances) if self.layout.sharding != "ddp" else 1
         return dense / parts + experts / max(1, parts // self.layout.expert)
 
     def _update_s(self) -> float:
@@ -285,7 +285,7 @@ class Planner:
             decoder=self.decoder, layout=self.layout, recipe=self.recipe, cluster=self.place.cluster,
             gpus=self.place.gpus, batch=self.batch, seq=self.seq, pieces=self.count,
             terms=MappingProxyType(dict(terms)),
-            peak_flops=_peak(self.place.machine, self.recipe), deviation=math.hypot(self.pieces.deviation, 0.0),
+            peak_flops=dense_peak(self.place.machine, self.recipe), deviation=math.hypot(self.pieces.deviation, 0.0),
             link_deviation=spread, host_deviation=self.place.host.spread, stages=self.accounts(run.under_way),
             executed_flop=self.decoder.layers * self.batch / self.layout.micro_batch * self.pieces.matrix_flop
             * self.layout.tensor * self.layout.context,
@@ -300,22 +300,9 @@ class Planner:
             decoder=self.decoder, layout=lay, recipe=self.recipe, pieces=self.pieces, replicas=self.replicas,
             shards=len(self.groups.members("node")) if lay.sharding == "hybrid" else self.replicas,
             tokens=lay.micro_batch * self.seq // lay.context, capacity=self.place.machine.device.dram.capacity,
-            hopper=_at_least_hopper(self.place.machine.device.compute_capability),
+            hopper=at_least_hopper(self.place.machine.device.compute_capability),
         )  # fmt: skip
         return tuple(
             accounts_of(held, k, sum(counts[k :: lay.pipeline]), under_way[k] if k < len(under_way) else 1)
             for k in range(lay.pipeline)
         )
-
-
-def _at_least_hopper(capability: str | None) -> bool:
-    """Whether a compute capability is 9.0 or more; what has none is no such GPU."""
-    major = (capability or "").partition(".")[0]
-    return major.isdigit() and int(major) >= 9
-
-
-def _peak(machine: Machine, recipe: Recipe) -> float:
-    """FLOP/s of dense products, by the datasheet, in the format that is multiplied."""
-    peaks = machine.device.matrix_peak
-    word = "fp8" if recipe.fp8 else {"bfloat16": "bf16", "float16": "fp16"}.get(recipe.dtype.value, "fp32")
-    return float(next(peak for name, peak in peaks.items() if str(name) == word)) if word in map(str, peaks) else 0.0

@@ -9,6 +9,7 @@ from statistics import NormalDist
 from typing import Any
 
 from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.energy_together import TeamEnergy
 from rooflinekit.step.words import MEANING
@@ -152,3 +153,10 @@ def _flop_per_token(d: Decoder, seq: int) -> float:
     network = matrices * d.hidden * (d.ffn * max(1, d.experts_per_token) + d.shared_ffn) + d.hidden * d.experts
     numbers = d.layers * (attention + network) + d.vocab * d.hidden
     return 6.0 * numbers + 12.0 * d.layers * d.heads * d.head_dim * seq / 2
+
+
+def dense_peak(machine: Machine, recipe: Recipe) -> float:
+    """FLOP/s of dense products, by the datasheet, in the format that is multiplied."""
+    peaks = machine.device.matrix_peak
+    word = "fp8" if recipe.fp8 else {"bfloat16": "bf16", "float16": "fp16"}.get(recipe.dtype.value, "fp32")
+    return float(next(peak for name, peak in peaks.items() if str(name) == word)) if word in map(str, peaks) else 0.0

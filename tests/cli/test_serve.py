@@ -62,7 +62,7 @@ def test_wrong_use_is_one_line(run: Run, args: tuple[str, ...], message: str) ->
 def test_the_commands_of_the_page_print_what_it_shows(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     shown = re.findall(r"```console\n\$ rooflinekit ([^\n]*)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(shown) == 4
+    assert len(shown) == 5
     for command, text in shown:
         printed = run(*shlex.split(command)).out
         assert [line.rstrip() for line in printed.splitlines() if line.strip()] == [
@@ -124,3 +124,50 @@ def test_wrong_rates_are_one_line(run: Run, args: tuple[str, ...], message: str)
     result = run("serve", CONFIG, "--gpu", "l40s", *args)
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith(f"rooflinekit: {message}")
+
+
+def test_settings_of_the_engine(run: Run) -> None:
+    args = ("serve", CONFIG, "--gpu", "l40s", "-i", 64, "--output", 8, "--json")
+    speculation = ("--acceptance", 0.7, "--draft-tokens", 3, "--draft", CONFIG)
+    engine = json.loads(run(*args, *speculation, "--adapters", 4, "--graph-sizes", "1,8").out)["servings"][0]["engine"]
+    assert engine["speculation"]["given"] == pytest.approx(1 + 0.7 + 0.7**2 + 0.7**3)
+    assert engine["speculation"]["draft"] == "llama-3.1-8b"
+    assert (engine["adapters"], engine["graph_sizes"]) == ({"number": 4, "rank": 16}, [1, 8])
+    both = json.loads(run(*args, "--policy", "mixed,prefill-first", "--kv", "bf16,fp8").out)["servings"]
+    assert [(one["kv"], one["engine"]["policy"]) for one in both] == [
+        ("bf16", "mixed"), ("bf16", "prefill-first"), ("fp8", "mixed"), ("fp8", "prefill-first")
+    ]  # fmt: skip
+
+
+def test_engines_apart_and_the_cheapest_of_several(run: Run) -> None:
+    args = ("serve", CONFIG, "--gpu", "l40s", "-i", 64, "--output", 8, "--requests", 20)
+    document = json.loads(run(*args, "--rate", "2/s", "--prefill-engines", 2, "--link", "10 GB/s", "--json").out)
+    (served,) = document["served"]
+    assert served["gpus"] == 3
+    # 64 tokens of 2 · 32 layers · 8 heads · 128 numbers of 2 bytes
+    assert served["disaggregation"]["transfer_s"] == pytest.approx(5e-6 + 64 * 2**17 / 10e9)
+    searched = (*args, "--slo", "ttft=16ms", "--load", "20/s", "--weights", "bf16,fp8", "--search")
+    result = run(*searched)
+    assert (result.status, result.err) == (0, "")
+    assert "copies   GPUs for 20/s" in result.out
+    assert "2 ways considered, " in result.out
+    assert json.loads(run(*searched, "--json").out)["considered"] == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--draft", CONFIG), "--draft: needs --acceptance"),
+        (("--acceptance", "2"), "speculation acceptance: expected the chance that a proposed token is kept, 0 to 1"),
+        (("--prefill-engines", "1"), "--prefill-engines: needs requests at a rate"),
+        (("--prefill-engines", "1", "--link", "fast"), "--link 'fast': expected bytes a second"),
+        (("--graph-sizes", "8,x"), "--graph-sizes '8,x': expected a positive integer"),
+        (("--search", "--rate", "1/s"), "--search: needs --slo"),
+        (("--dp", "2"), "dp 2: the GPUs sum their results over a link"),
+    ],
+)
+def test_wrong_settings_are_one_line(run: Run, args: tuple[str, ...], message: str) -> None:
+    result = run("serve", CONFIG, "--gpu", "l4", "-i", 64, "--output", 4, *args)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(f"rooflinekit: {message}")
+    assert result.err.count("\n") == 1

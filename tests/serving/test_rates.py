@@ -16,9 +16,9 @@ PROMISED = rk.ServiceLevel(ttft_s=0.2, tpot_s=0.02)
 
 @pytest.fixture(scope="module")
 def times() -> Any:
-    from rooflinekit.api.serve import _times
+    from rooflinekit.api.serve import engine_times
 
-    return _times("serve", D, "nvidia-l4", None, "bf16", "bf16", (1, 1), None)[1]
+    return engine_times("serve", rk.Engine(), D, "nvidia-l4", None, ("bf16", "bf16"), (1, 1, 1), None)[1]
 
 
 def test_steps_put_together_are_those_that_are_timed_whole(times: Any) -> None:

@@ -16,7 +16,8 @@ from rooflinekit.model.columns import work_of
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
-from rooflinekit.serving.step_times import StepTimes, captured
+from rooflinekit.serving.settings import captured
+from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.step.execution import Execution
 
 SMALL = rk.Decoder(name="small", layers=6, hidden=1024, heads=16, kv_heads=4, head_dim=64, ffn=4096, vocab=32000)

@@ -80,7 +80,7 @@ def test_a_file_that_is_no_log(tmp_path: Path, text: str, message: str) -> None:
         ({"rate": 0}, "traffic rate: expected requests a second, above 0; got 0"),
         ({"requests": 0}, "traffic requests: expected 1 to 1,048,576; got 0"),
         ({"cv": -1}, "traffic cv: expected a coefficient of variation, 0 to 10; got -1"),
-        ({"cached": 1}, "traffic cached: expected a share"),
+        ({"cached": 1.1}, "traffic cached: expected a share"),
         ({"requests": 5, "warm_up": 3, "drain": 2}, "together fewer than the 5 requests; got 3 and 2"),
     ],
 )

@@ -109,3 +109,20 @@ def test_words_that_are_no_recipe() -> None:
         rk.training_graph(GPT, batch=1, seq=64, recipe="megatorn")
     with pytest.raises(InputError, match="recipe attention: expected flash or flash-1 or unfused; got 'flsh'"):
         rk.Recipe(attention="flsh")
+
+
+def test_megatron_launches_a_product_for_each_expert() -> None:
+    mixture = rk.Decoder(
+        name="mixture", layers=1, hidden=64, heads=2, kv_heads=2, head_dim=32, ffn=128, vocab=256, experts=8,
+        experts_per_token=2,
+    )  # fmt: skip
+
+    def calls(recipe: object) -> list[int]:
+        graph = rk.training_graph(mixture, batch=1, seq=64, recipe=recipe)
+        return [p.op.attrs["calls"] for p in graph.priced if "calls" in p.op.attrs]
+
+    # two products forward, and for each one of the activation's and one of the weight's gradient
+    assert calls("megatron") == 6 * [8]
+    # in 8 bits each expert's rows take four calls more, but for the weight's gradient, which finds them made
+    assert sorted(calls(recipe_of("megatron").with_changes(fp8=True))) == 2 * [8] + 4 * [8 * 5]
+    assert calls("pytorch") == 6 * [1]

@@ -51,6 +51,8 @@ def test_shards_of_the_optimizer() -> None:
     assert shared.optimizer == pytest.approx(whole.optimizer / 8)
     assert shared.weights == whole.weights
     assert step(sharding="fsdp").memory.allocated < shared.allocated
+    twice = step(sharding="zero-1", instances=2).memory  # each four of the eight GPUs have all of it
+    assert twice.optimizer == pytest.approx(whole.optimizer / 4)
 
 
 def test_more_bandwidth_is_never_slower() -> None:
@@ -92,6 +94,8 @@ def test_layouts_that_cannot_be() -> None:
         rk.Layout(sharding="zero-9")
     with pytest.raises(InputError, match="layout: fsdp gathers weights layer by layer; expected pipeline=1"):
         rk.Layout(sharding="fsdp", pipeline=2)
+    with pytest.raises(InputError, match="layout instances: of the optimizer's state of zero-1; got sharding 'ddp'"):
+        rk.Layout(sharding="ddp", instances=2)
     with pytest.raises(InputError, match="llama: heads 16 cannot be cut into 3 equal parts"):
         rk.train(LLAMA, cluster=CLUSTER, gpus=3, batch=3, seq=64, layout=rk.Layout(tensor=3))
     with pytest.raises(InputError, match="expected a multiple of 16 GPUs; got 8"):

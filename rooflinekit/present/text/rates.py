@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rooflinekit.present.text.tables import console, table
 from rooflinekit.serving.capacity import Capacity
+from rooflinekit.serving.fleet import FleetSearch
 from rooflinekit.serving.served_traffic import MEASURES, SHARES, ServedTraffic
 from rooflinekit.units import format_quantity
 
@@ -70,6 +71,23 @@ def _print_several(found: Sequence[ServedTraffic]) -> None:
 
 def print_capacities(found: Sequence[Capacity], refused: Sequence[Mapping[str, str]], load: float | None) -> None:
     """A line for each place, the cheapest first, or without a price the one with the most requests a GPU."""
+    _print_table(sorted(found, key=_order), load, needs=() if load is None else (f"GPUs for {load:.4g}/s",))
+    _print_left([one.at for one in found], refused)
+
+
+def print_fleets(found: FleetSearch) -> None:
+    """The best, with the settings that differ; how many were looked at, and why others are none."""
+    left = [{"why": f"{name}: {why}"} for name, why in found.refused]
+    if found.best:
+        _print_table(found.best, found.load, needs=("copies", f"GPUs for {found.load:.4g}/s"))
+    out = console()
+    out.print(f"{found.considered} ways considered, {found.played} played: by what their kernels could answer at most "
+              f"the others cannot be among these{'' if found.best else '; none keeps the level'}",
+              markup=False, soft_wrap=True)  # fmt: skip
+    _print_left([one.at for one in found.best], left)
+
+
+def _print_table(found: Sequence[Capacity], load: float | None, needs: Sequence[str]) -> None:
     out, level = console(), found[0].level
     promised = ", ".join(
         f"{name} within {_s(value)}"
@@ -80,20 +98,32 @@ def print_capacities(found: Sequence[Capacity], refused: Sequence[Mapping[str, s
     first = found[0].at
     out.print(f"{first.decoder.name}, {_kind(first)}", markup=False, soft_wrap=True)
     out.print(f"{promised}, for {level.share:.0%} of the requests:", markup=False, soft_wrap=True)
-    needs = () if load is None else (f"GPUs for {load:.4g}/s",)
-    rows = table("gpu", "weights", "cache", "most requests/s", "a GPU", "first token 90 %", "per token 90 %",
-                 "tokens/s", "J/token", "$ a million tokens", *needs)  # fmt: skip
-    for one in sorted(found, key=_order):
-        usd, needed = one.usd_per_million_tokens, None if load is None else one.gpus(load)
+    engines = len({(one.at.engine, one.at.apart) for one in found}) > 1
+    rows = table("gpu", "weights", "cache", *(("engine",) if engines else ()), "most requests/s", "a GPU",
+                 "first token 90 %", "per token 90 %", "tokens/s", "J/token", "$ a million tokens", *needs)  # fmt: skip
+    for one in found:
+        usd, needed, copies = one.usd_per_million_tokens, None, None
+        if load is not None:
+            needed, copies = one.gpus(load), one.copies(load)
         rows.add_row(
-            _gpus(one.at), one.at.weights, one.at.kv,
+            _gpus(one.at), one.at.weights, one.at.kv, *((_engine(one.at),) if engines else ()),
             *((f"{one.rate:.3g}", f"{one.rate / one.gpus_of_a_copy:.3g}") if one.rate else ("none keeps it", "–")),
             _s(one.at.percentile("ttft_s", 90)), _s(one.at.percentile("tpot_s", 90)), f"{one.tokens_per_s:.4g}",
             _joules(one.at), "–" if usd is None else f"{usd:.3g}",
-            *(() if load is None else ("–" if needed is None else str(needed),)),
+            *("–" if number is None else str(number) for number in (copies, needed)[2 - len(needs) :]),
         )  # fmt: skip
     console(wide=True).print(rows)
-    _print_left([one.at for one in found], refused)
+
+
+def _engine(served: ServedTraffic) -> str:
+    """The settings that a search varies."""
+    e, apart = served.engine, served.apart
+    words = [e.policy, f"{e.step_tokens} a step"]
+    if e.speculation:
+        words.append(f"{e.speculation.tokens} proposed")
+    if apart is not None:
+        words.append(f"{apart.prefill} + {apart.decode} engines")
+    return ", ".join(words)
 
 
 def _order(capacity: Capacity) -> tuple[bool, float, float]:
@@ -122,7 +152,7 @@ def _kind(served: ServedTraffic) -> str:
 
 
 def _gpus(served: ServedTraffic) -> str:
-    return f"{served.tp} × {served.gpu}" if served.tp > 1 else served.gpu
+    return f"{served.gpus} × {served.gpu}" if served.gpus > 1 else served.gpu
 
 
 def _joules(served: ServedTraffic) -> str:

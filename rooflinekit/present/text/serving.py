@@ -44,7 +44,7 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
     for one in found:
         priced = one.tokens_per_s_per_dollar
         rows.add_row(
-            one.gpu if one.tp == 1 else f"{one.tp} × {one.gpu}",
+            one.gpu if one.tp * one.dp == 1 else f"{one.tp * one.dp} × {one.gpu}",
             str(one.stream.clients),
             str(one.stream.input),
             str(one.stream.output),

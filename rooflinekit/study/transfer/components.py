@@ -55,8 +55,8 @@ _LIKE = {
 
 
 KERNEL_NEAR = Component(
-    value=0.95, meaning="correlation of one kernel's errors on two GPUs of one chip, for which libraries choose alike",
-    source=_OPS,
+    value=0.86, meaning="correlation of one kernel's errors on two GPUs of one chip, for which libraries choose alike",
+    source=_STEPS,
 )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def of_kernels(family: str, *, near: bool) -> float:
 
 #: Correlation of the error that all kernels of a family share on a GPU.
 SHARED_NEAR = Component(value=0.95, meaning="of two GPUs of one chip", source=_STEPS)
-SHARED_FAR = Component(value=0.9, meaning="of two GPUs of different chips", source=_STEPS)
+SHARED_FAR = Component(value=0.57, meaning="of two GPUs of different chips", source=_STEPS)
 
 #: Correlation of one kernel's error with that of the same operator at another size or in another format.
 OTHER_UNIT = Component(
@@ -81,16 +81,16 @@ OTHER_SIZE = Component(
 
 #: Of the host's times, in ln: how far a host of the same description is from it carries over with the host itself.
 OTHER_HOST = Component(
-    value=0.1, meaning="correlation of the errors of two hosts' CPU times, and of two that nobody named", source=_STEPS
+    value=0.0, meaning="correlation of the errors of two hosts' CPU times, and of two that nobody named", source=_STEPS
 )
 
 #: What a whole network is off by beyond its kernels, in ln, and how much of that it is off by on another device.
-NETWORK = Component(value=0.1, meaning="spread of a network's own error, in ln", source=_STEPS)
-NETWORK_NEAR = Component(value=0.9, meaning="its correlation between GPUs of one chip", source=_STEPS)
-NETWORK_FAR = Component(value=0.6, meaning="its correlation between GPUs of different chips", source=_STEPS)
+NETWORK = Component(value=0.08, meaning="spread of a network's own error, in ln", source=_STEPS)
+NETWORK_NEAR = Component(value=0.93, meaning="its correlation between GPUs of one chip", source=_STEPS)
+NETWORK_FAR = Component(value=0.93, meaning="its correlation between GPUs of different chips", source=_STEPS)
 
 #: How often errors are much larger than their spreads: the degrees of freedom of Student's distribution.
-FREEDOM = Component(value=3.0, meaning="degrees of freedom of the errors' distribution", source=_STEPS)
+FREEDOM = Component(value=2.1, meaning="degrees of freedom of the errors' distribution", source=_STEPS)
 
 #: How well two measurements of one step on one device agree, in ln: clocks, drivers, releases.
 MEASURED = Component(

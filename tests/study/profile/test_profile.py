@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from traces import call, document, event, launched, step, two_steps, write
 
 import rooflinekit as rk
 from rooflinekit.errors import CampaignError, ComparisonError, InputError
+from rooflinekit.study.profile.file import read_trace
 
 US = 1e-6
 
@@ -260,3 +262,19 @@ def test_a_trace_of_200_mb_takes_little_memory(tmp_path: Path) -> None:
     (base, *_), (most, steps, kernels) = peak(small), peak(large)
     assert (steps, kernels) == (2, 4)
     assert most - base < 60e6
+
+
+def test_of_an_event_that_counts_a_few_numbers_are_kept(tmp_path: Path) -> None:
+    """300 MB of calls and kernels, a thousand letters each, need no 300 MB either."""
+
+    def peak(count: int) -> int:
+        calls = [call(f"aten::relu{i % 10}", 10 * i, 10 * i + 5) | {"padding": "x" * 800} for i in range(count)]
+        file = write(document(*calls), tmp_path / f"{count}.json")
+        tracemalloc.start()
+        assert len(read_trace(file).calls) == count
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    # six columns of 8 bytes, and once more while they become arrays; a list grows by an eighth beyond what it holds
+    assert peak(6000) - peak(1000) < 5000 * 200

@@ -1,0 +1,227 @@
+"""Closed loops of clients, against measured ones. Called by serving_accuracy.py, by default or --source ml_energy.
+
+DATA holds `aiconfigurator/e2e_serving_h100_sxm.parquet` (validation: nothing is fitted on it). Judged are rows of
+dense models that prefill and decode on the same GPUs (mode "agg"), with `--experts` those of models with experts,
+each token choosing evenly among all. What each row does not say is assumed from its source:
+
+* formats: as `gemm_quant_mode` says, fp8 with fixed scales; the cache in fp8 where TensorRT-LLM serves an fp8
+  checkpoint, else in bf16; models with experts in blocks of fp8, as published, with scales found in each step;
+* engine: vLLM (0.12 and before) works on the CPU between its steps, TensorRT-LLM 1.0 and SGLang beside them, a step
+  ahead, as vLLM from 0.14 on does; SGLang reads prompts before it goes on with answers, the others beside them;
+  TensorRT-LLM does not cut prompts (`enable_chunked_prefill` is off by default), the others do; its steps that read
+  prompts take `TRTLLM_LAYER_S` a layer or more, told from five rows of Llama 3.1 8B; 0.9 of the memory;
+* tokens of a step: aiconfigurator writes them into the engine's settings, by the rules of its generator (version
+  0.12.0, rule_plugin/*.rule): clients + input + 1500 (vLLM), clients + input + 500 up to a multiple of 32
+  (TensorRT-LLM). InferenceX and SGLang: 8192;
+* clients: ten requests each, all of the stated lengths. Rows out of InferenceX's database have lengths between 80 % and
+  100 % of the stated ones, as its client draws them (`random_range_ratio` 0.8).
+
+Several GPUs: an all-reduce takes what was measured for its size (`collectives_h100_sxm.parquet`: the fastest of the
+implementations, between sizes in proportion), so that the table says how good the rest is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from serving_models import DECODERS
+
+import rooflinekit as rk
+from rooflinekit.api.predict import machines_of
+from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
+from rooflinekit.serving.engine import Stream
+from rooflinekit.serving.serve import serve_on
+from rooflinekit.serving.settings import TRTLLM_LAYER_S, Sums
+from rooflinekit.serving.step_times import StepTimes
+
+#: By the name in the source's files: the GPU, and the cluster whose links join several.
+GPUS = {
+    "h100": ("nvidia-h100-sxm5-80gb", "dgx-h100"),
+    "b200": ("nvidia-b200-sxm-180gb", "dgx-b200"),
+}
+GPU = GPUS["h100"][0]
+FOLDER = Path(__file__).parent.parent / "examples" / "decoders"
+MODELS = {
+    "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",
+    "meta-llama/Llama-3.1-70B": "llama-3.1-70b",
+    "Qwen/Qwen3-32B": "qwen3-32b",
+}
+MODELS_WITH_EXPERTS = {
+    "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
+    "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
+}
+ENGINES = {
+    "vllm": rk.Engine(host="serial"),
+    "trtllm": rk.Engine(chunks=False, layer_s=TRTLLM_LAYER_S),
+    "sglang": rk.Engine(policy="prefill-first"),
+}
+#: Versions of vLLM that schedule a step ahead (`async_scheduling`, the default from 0.14 on).
+SCHEDULED_AHEAD = ("0.18.0",)
+#: Deployments of NVIDIA Dynamo: several copies of the model behind a router, how many is not recorded.
+DYNAMO = "dynamo_version"
+
+
+def engine_of(row: Mapping[str, Any], fewer: int) -> rk.Engine:
+    """The engine with the step that its source gave it: of InferenceX and SGLang the default of 8192 tokens.
+
+    fewer: sequences that it holds less than there are clients.
+    """
+    engine, least = ENGINES[row["backend"]], row["batch_size"] + row["isl"]
+    if row["backend_version"] in SCHEDULED_AHEAD:
+        engine = replace(engine, host="overlapped")
+    if fewer:
+        engine = replace(engine, sequences=max(1, int(row["batch_size"]) - fewer))
+    if is_inferencex(row) or row["backend"] == "sglang":
+        return engine
+    whole_blocks = -(-int(least + 500) // 32) * 32  # of TensorRT-LLM's cache
+    return replace(engine, step_tokens=int(least) + 1500 if row["backend"] == "vllm" else whole_blocks)
+
+
+def is_inferencex(row: Mapping[str, Any]) -> bool:
+    """Whether the row is out of InferenceX's database, which names its model."""
+    return "model=" in row["silicon_data_source"]
+
+
+def rows_of(data: Path, gpu: str, models: Mapping[str, str]) -> pd.DataFrame:
+    """The rows that are judged, and how many of which kind are not."""
+    table = pd.read_parquet(data / "aiconfigurator" / f"e2e_serving_{gpu}_sxm.parquet")
+    other = ~table["model_path"].isin(models) | (table["gemm_quant_mode"] == "nvfp4")
+    apart = ~other & (table["mode"] != "agg")
+    routed = ~other & ~apart & table["silicon_data_source"].str.contains(DYNAMO)
+    over = table["moe_tp_size"] * table["moe_ep_size"]
+    attention = table["tp_size"] * table["attention_dp_size"].fillna(1)
+    # InferenceX tells groups by experts divided over more GPUs than share attention, or the same number for both
+    own = ~other & ~apart & ~routed & (over > 1) & (over != attention)
+    print(
+        f"{len(table)} rows; left out: {other.sum()} of other models or formats, {apart.sum()} with prefill and "
+        f"decode on GPUs of their own, {routed.sum()} of several copies behind a router, {own.sum()} whose numbers of "
+        "GPUs for attention and experts differ"
+    )
+    return table[~(other | apart | routed | own)]
+
+
+def all_reduce_times(data: Path, gpu: str) -> Any:
+    """Seconds of an all-reduce by bytes and number of GPUs, as measured."""
+    table = pd.read_parquet(data / "aiconfigurator" / f"collectives_{gpu}_sxm.parquet")
+    table = table[table["collective"].isin(["all_reduce", "allreduce"]) & (table["mode"] != "eager")]
+    known: Mapping[int, pd.Series] = {
+        int(gpus): part.groupby("message_bytes")["latency_us"].min().sort_index()
+        for gpus, part in table.groupby("num_gpus")
+    }
+
+    def seconds(size_bytes: float, gpus: int) -> float:
+        times = known[gpus]
+        sizes = times.index.to_numpy(dtype=float)
+        if size_bytes > sizes[-1]:
+            return float(times.iloc[-1] * size_bytes / sizes[-1]) * 1e-6
+        return float(np.interp(size_bytes, sizes, times.to_numpy())) * 1e-6
+
+    return seconds
+
+
+@cache
+def predicted_all_reduce_s(size_bytes: float, gpus: int, cluster: str) -> float:
+    """Seconds of NCCL's all-reduce by bytes and number of GPUs, as predicted for a cluster."""
+    return rk.collective_time("all-reduce", size_bytes, cluster, gpus).total_s
+
+
+def judged(
+    data: Path, gpu: str, links: str, models: Mapping[str, str], fewer: int = 0, sums: Sums = "nccl"
+) -> pd.DataFrame:
+    """A line each: measured and predicted. links: whether all-reduces are "measured" or "predicted"."""
+    name, cluster = GPUS[gpu]
+    (machine,) = machines_of([name])
+    host = load_host(DEFAULT_HOST)
+    collective_s = (
+        all_reduce_times(data, gpu) if links == "measured" else partial(predicted_all_reduce_s, cluster=cluster)
+    )
+    decoders = {path: rk.Decoder.from_config(FOLDER / f"{name}.json") for path, name in models.items()}
+    known: dict[tuple[Any, ...], StepTimes] = {}
+    found = []
+    for row in rows_of(data, gpu, models).to_dict("records"):
+        decoder, tp, fp8 = decoders[row["model_path"]], int(row["tp_size"]), str(row["gemm_quant_mode"])[:3] == "fp8"
+        groups = int(row["attention_dp_size"]) if row["attention_dp_size"] > 1 else 1
+        formats: dict[str, Any] = {
+            "weights": "fp8-dynamic" if decoder.experts else "fp8" if fp8 else "bf16",
+            "kv": "fp8" if fp8 and row["backend"] == "trtllm" else "bf16",
+            "tp": tp,
+            "ep": int(row["moe_ep_size"]) if decoder.experts else 1,
+            "dp": groups,
+            "collective_s": collective_s,
+        }
+        drawn = 0.8 if is_inferencex(row) else 1.0
+        mean = (1 + drawn) / 2
+        stream = Stream(
+            clients=int(row["batch_size"]),
+            input=round(mean * row["isl"]),
+            output=round(mean * row["osl"]),
+            spread=(1 - drawn) / mean,
+        )
+        key = (decoder.name, formats["weights"], formats["kv"], tp, formats["ep"], groups)
+        own = sums == "one-shot"
+        times = known.setdefault(key, StepTimes(decoder=decoder, machine=machine, own_sums=own, **formats))
+        served = serve_on(decoder, machine, host, stream, engine_of(row, fewer), times=times, **formats)
+        bounds = served.interval()
+        found.append({
+            "model": decoder.name, "engine": row["backend"], "weights": formats["weights"], "tp": tp, "dp": groups,
+            "in": row["isl"], "out": row["osl"], "clients": stream.clients, "waits": served.running < stream.clients,
+            **{
+                name: seconds for which in ("ttft", "tpot") for name, seconds in (
+                    (which, row[f"silicon_{which}_ms"] * 1e-3), (f"{which}_predicted", getattr(served, f"{which}_s")),
+                    (f"{which}_low", bounds[f"{which}_s"][0]), (f"{which}_high", bounds[f"{which}_s"][1]),
+                )
+            },
+        })  # fmt: skip
+    return pd.DataFrame(found)
+
+
+#: Tokens of a prompt of ml_energy's chats, which the table does not tell: of LMSYS-Chat-1M's 69.5 on average a turn
+#: (arXiv 2309.11998, table 1), and the template's.
+_CHAT_TOKENS = 100
+
+
+def ml_energy(data: Path) -> pd.DataFrame:
+    """vLLM on H100 at a number of sequences that are always there: median between tokens, tokens a second.
+
+    Requests are of a data set (LM Arena), with answers of the stated length on average; how long prompts are is not
+    told, nor how lengths differ: prompts of `_CHAT_TOKENS`, answers from half to one and a half times the mean. The
+    table's sequences are those that ran. Prompts are read in steps of their own kind, few enough not to be the median.
+    """
+    (machine,), host = machines_of([GPU]), load_host(DEFAULT_HOST)
+    table = pd.read_csv(data / "ml_energy" / "leaderboard_v3.csv")
+    table = table[(table["task"] == "lm-arena-chat") & table["model_id"].isin(DECODERS) & (table["data_parallel"] == 1)]
+    known: dict[Any, StepTimes] = {}
+    lines = []
+    for row in table.to_dict("records"):
+        decoder, tp = DECODERS[row["model_id"]], int(row["tensor_parallel"])
+        # where experts are divided, and GPUs are more than share attention, each has sequences of its own
+        gpus = int(row["num_gpus"])
+        ep, dp = (gpus, gpus // tp) if row["expert_parallel"] > 1 else (1, 1)
+        weights = "fp8-dynamic" if row["weight_precision"] == "fp8" else "bf16"
+        formats: dict[str, Any] = {"weights": weights, "tp": tp, "ep": ep, "dp": dp}
+        collective_s = partial(predicted_all_reduce_s, cluster="dgx-h100")
+        key = decoder.name, *formats.values()
+        if key not in known:
+            known[key] = StepTimes(decoder=decoder, machine=machine, collective_s=collective_s, **formats)
+        stream = Stream(clients=round(row["avg_batch_size"]), input=_CHAT_TOKENS, output=round(row["avg_output_len"]),
+                        spread=1.0, rounds=4)  # fmt: skip
+        served = serve_on(decoder, machine, host, stream, ENGINES["vllm"], times=known[key], **formats)
+        low, high = served.decode.interval()
+        cpu_s = served.engine.host_s(served.running)
+        common = {
+            "engine": "vllm", "gpu": "H100", "model": decoder.name, "tp": tp, "dp": dp, "weights": weights,
+            "clients": stream.clients,
+        }  # fmt: skip
+        measured_s = row["median_itl_ms"] * 1e-3
+        bounds = [(served.decode_s - cpu_s) * bound / served.decode.total_s for bound in (low, high)]
+        lines.append({**common, "what": "between tokens, median", "measured": measured_s, "predicted": served.decode_s,
+                      "hit": bounds[0] <= measured_s <= bounds[1] + cpu_s})  # fmt: skip
+        lines.append({**common, "what": "tokens/s", "measured": row["output_throughput_tokens_per_sec"],
+                      "predicted": served.tokens_per_s, "hit": None})  # fmt: skip
+    return pd.DataFrame(lines)

@@ -1,0 +1,122 @@
+"""`rooflinekit serve`: the options that say how the engine works, and the combinations that several values ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.errors import InputError, UnitError
+from rooflinekit.units import parse_quantity
+
+if TYPE_CHECKING:
+    from rooflinekit.serving.adapters import Adapters
+    from rooflinekit.serving.disaggregation import Disaggregation
+    from rooflinekit.serving.settings import Engine
+    from rooflinekit.serving.speculation import Speculation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """As typed."""
+
+    host_work: str
+    policy: str
+    step_tokens: str
+    chunks: bool
+    reserve: str
+    sequences: int | None
+    memory_share: float
+    graph_sizes: str | None
+    sums: str
+    draft: Path | None
+    draft_tokens: int
+    acceptance: float | None
+    adapters: int
+    adapter_rank: int
+    prefill_engines: int
+    decode_engines: int
+    prefill_tp: int | None
+    link: str
+
+    def engines(self) -> list[Engine]:
+        """One for each combination of `policy` and `step_tokens`."""
+        from rooflinekit.serving.settings import Engine
+
+        sizes = None if self.graph_sizes is None else tuple(numbers("--graph-sizes", self.graph_sizes))
+        return [
+            Engine(
+                host=self.host_work,  # type: ignore[arg-type]  # checked there
+                policy=policy,  # type: ignore[arg-type]
+                step_tokens=tokens,
+                chunks=self.chunks,
+                reserve=self.reserve,  # type: ignore[arg-type]
+                sequences=self.sequences,
+                memory_share=self.memory_share,
+                graph_sizes=sizes,
+                sums=self.sums,  # type: ignore[arg-type]
+                speculation=self._speculation(),
+                adapters=self._adapters(),
+            )
+            for policy, tokens in product(self.policy.split(","), numbers("--step-tokens", self.step_tokens))
+        ]
+
+    def _speculation(self) -> Speculation | None:
+        from rooflinekit.serving.decoder import Decoder
+        from rooflinekit.serving.speculation import Speculation
+
+        if self.acceptance is None:
+            if self.draft is not None:
+                raise InputError("--draft: needs --acceptance, the chance that a proposed token is kept, such as 0.7")
+            return None
+        draft = None if self.draft is None else Decoder.from_config(self.draft)
+        return Speculation(tokens=self.draft_tokens, acceptance=self.acceptance, draft=draft)
+
+    def _adapters(self) -> Adapters | None:
+        from rooflinekit.serving.adapters import Adapters
+
+        return Adapters(number=self.adapters, rank=self.adapter_rank) if self.adapters else None
+
+    def disaggregation(self) -> Disaggregation | None:
+        """Engines of their own for prompts, where some are asked for."""
+        from rooflinekit.serving.disaggregation import Disaggregation
+
+        if not self.prefill_engines:
+            return None
+        try:
+            speed = parse_quantity(self.link, "byte/s")
+        except UnitError:
+            raise InputError(f"--link {self.link!r}: expected bytes a second, such as '50 GB/s'") from None
+        return Disaggregation(
+            prefill=self.prefill_engines, decode=self.decode_engines, prefill_tp=self.prefill_tp, link_bytes_per_s=speed
+        )
+
+
+def places(
+    gpus: Iterable[str], clusters: Iterable[str], over: tuple[str, str, str], formats: tuple[str, str],
+    engines: Iterable[Engine],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Options of `rk.serve` for each combination. over: --tp, --ep, --dp. formats: --weights, --kv."""
+    asked = list(product(*(numbers(name, text) for name, text in zip(("--tp", "--ep", "--dp"), over, strict=True))))
+    # of several, those that divide the experts evenly; what is asked for alone is refused with its reason
+    parts = [(tp, ep, dp) for tp, ep, dp in asked if tp * dp % ep == 0] or asked
+    where = [*((name, None) for name in gpus), *((None, name) for name in clusters)]
+    return [
+        {"gpu": one, "cluster": group, "tp": tp, "ep": ep, "dp": dp, "weights": weights, "kv": kv, "engine": engine}
+        for (one, group), (tp, ep, dp), weights, kv, engine in product(
+            where, parts, formats[0].split(","), formats[1].split(","), list(engines)
+        )
+    ]
+
+
+def numbers(option: str, text: str) -> list[int]:
+    """'1,8,64' → [1, 8, 64]."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise InputError(f"{option} {text!r}: expected a positive integer, or several as 1,8,64")
+    return found
