@@ -1,6 +1,9 @@
 """What each term of the time model is worth: the error on shapes that no fit has seen, with the term and without it.
 
     python benchmarks/ablation.py DATA [--only WORD ...] [--rows 400]
+    python benchmarks/ablation.py DATA --shipped
+
+The second fits nothing: what the chain of recurrent layers is worth on whole problems, and intervals by format.
 
 Without a term, its constant is held at the value at which the term vanishes, or the algorithm is none to choose from,
 and the other constants of the stages that see the term are fitted anew; so they are for the figure with it. Those of
@@ -18,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accuracy import held_back
+from accuracy import NINETY, held_back
 from make_campaigns import sample
 from measured import read_ops
 
@@ -30,6 +33,7 @@ from rooflinekit.calibrate.refit import machines_of
 from rooflinekit.calibrate.stages import STAGES, Stage
 from rooflinekit.model import tile_rates
 from rooflinekit.model.convolution_forms import library_of
+from rooflinekit.model.families import plain
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.work import FOURIER, PLAIN, WINOGRAD, WINOGRAD_WEIGHT
 
@@ -192,13 +196,55 @@ def _stages_for(term: str, ops: Sequence[str]) -> list[Stage]:
     return found + stages_of((), ops, "MIOpen") if term == "Winograd" else found
 
 
+def recurrent(data: Path) -> None:
+    """KernelBench's recurrent problems, in eager mode, with the chain and with all steps at once."""
+    from kernelbench import predicted_row  # imports torch
+    from recurrence import judged
+
+    from rooflinekit.step.chains import without_recurrence
+
+    rows, graphs = judged(data / "kernelbench", "eager")
+    at_once = [
+        predicted_row(without_recurrence(graph), gpu, "eager")["predicted_s"]
+        for graph, gpu in zip(graphs, rows["gpu"], strict=True)
+    ]
+    with_it, without = (np.abs(np.asarray(p) / rows["measured_s"] - 1) for p in (rows["predicted_s"], at_once))
+    print(
+        f"| chain of a recurrent layer | {len(rows)} problems of KernelBench | {100 * np.median(with_it):.1f} / "
+        f"{100 * with_it.mean():.1f} | {100 * np.median(without):.1f} / {100 * without.mean():.1f} |"
+    )
+
+
+def spreads_by_format(run: Ablation) -> None:
+    """How many measurements lie in 90 % intervals of their own format, and in those of 16 bits."""
+    held: dict[str, list[tuple[float, float]]] = {}
+    for o in run.judged:
+        fit = load_constants(o.gpu)
+        if o.timing != "profiler" or plain(o.residuals) == o.residuals or o.residuals not in fit.spreads:
+            continue
+        values = {name: c.value for name, c in fit.constants.items()}
+        off = np.abs(np.log(o.seconds / o.predict(run.machines[o.gpu].with_values(values), {})))
+        spreads = [fit.spreads[name] for name in (o.residuals, plain(o.residuals))]
+        inside = [float(np.mean(off <= NINETY * np.hypot(s.kernel, s.shared))) for s in spreads]
+        held.setdefault(o.residuals, []).append((inside[0], inside[1]))
+    print("\n| family | held by intervals of its format, % | of 16 bits, % |\n| --- | --- | --- |")
+    for family, parts in sorted(held.items()):
+        own, other = 100 * np.mean(parts, axis=0)
+        print(f"| {family} | {own:.0f} | {other:.0f} |")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--only", nargs="*", default=[""], metavar="WORD", help="terms that have one of these in them")
     parser.add_argument("--rows", type=int, default=400, help="of an op and format on a GPU, at most")
+    parser.add_argument("--shipped", action="store_true", help="what needs no fit")
     options = parser.parse_args(arguments)
+    if options.shipped:
+        recurrent(options.data)
+        spreads_by_format(Ablation(read_ops(options.data), options.rows))
+        return
     run = Ablation(read_ops(options.data), options.rows)
     print("| term | ops | median / MAPE with it, % | without it, % |\n| --- | --- | --- | --- |")
     for term in (*TERMS, *CHANGES, *RULES):
