@@ -363,11 +363,14 @@ def test_a_reduction_down_columns_fuses_with_what_reads_it_where_loops_are_turne
 
 def test_kernels_that_lie_apart_close_no_circle() -> None:
     class Crossed(nn.Module):
-        def forward(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            first, second = x.sin(), y.cos()
-            return first @ w + y, second @ w + x
+        def forward(
+            self, x: torch.Tensor, u: torch.Tensor, y: torch.Tensor, w: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            first, second = (x + u).sin(), y.cos()
+            return first @ w + y, second @ w + x * u
 
-    # sin shares x with the last sum, cos shares y with the other: as one kernel each, both would need the other first
+    # The sine shares two tensors with the last sum and runs with it, the cosine one with the other sum. That sum needs
+    # the sine and the last one the cosine: as one kernel each, both would need the other first.
     square = rk.Input(512, 512)
-    issues = compiled_issues(rk.trace(Crossed(), square, square, square))
+    issues = compiled_issues(rk.trace(Crossed(), square, square, square, square))
     assert sorted(is_fused(issue) for issue in issues) == [False, False, True, True, True]
