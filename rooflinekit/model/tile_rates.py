@@ -160,7 +160,8 @@ def packed_bytes(p: Products, machine: Machine) -> Floats:
 
 def restricted(p: Products, engine: bool, machine: Machine) -> bool:
     """Whether not all products have all tiles."""
-    return bool((p.way != PLAIN).any()) if engine else bool((p.way == SCALED).any() | _by_miopen(p, machine).any())
+    told = is_gradient(p) if engine else _by_miopen(p, machine)
+    return bool(((p.way == SCALED) | told).any())
 
 
 def possible(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_]:
