@@ -99,6 +99,8 @@ class _Fusing:
     def __init__(self, buffers: Sequence[Buffer], flow: Dataflow, reorders_loops: bool) -> None:
         self._buffers, self._flow, self._reorders = buffers, flow, reorders_loops
         self._of = [Group.of(buffer) for buffer in buffers]  # by the buffers' order
+        # of each place in the order the earliest buffer of all groups that end there or later
+        self._earliest = list(range(len(buffers)))
         self._writers: dict[str, list[int]] = defaultdict(list)
         self._readers: dict[str, list[int]] = defaultdict(list)
         for buffer in buffers:
@@ -157,6 +159,10 @@ class _Fusing:
         a.absorb(b)
         for buffer in b.buffers:
             self._of[buffer.order] = a
+        place = a.last
+        while self._earliest[place] > a.first:
+            self._earliest[place] = a.first
+            place -= 1
         return True
 
     def _can_fuse(self, a: Group, b: Group) -> bool:
@@ -202,10 +208,16 @@ class _Fusing:
             group = stack.pop()
             if group is goal:
                 return True
-            if id(group) not in seen and group.first < goal.last:
+            if id(group) not in seen and self._lowest(group.first) < goal.last:
                 seen.add(id(group))
                 stack.extend(self._after(group))
         return False
+
+    def _lowest(self, place: int) -> int:
+        """The earliest place that a way from here may lead to: groups whose buffers lie apart lead back."""
+        while self._earliest[place] < place:
+            place = self._earliest[place]
+        return place
 
     def _after(self, group: Group) -> Iterator[Group]:
         """The groups that read what it writes."""

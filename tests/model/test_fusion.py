@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import rooflinekit as rk
 from rooflinekit.errors import SizeError
-from rooflinekit.model.fusion import compiled_issues
+from rooflinekit.model.fusion import compiled_issues, is_fused
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.layout import converts_to_channels_last
@@ -359,3 +359,15 @@ def test_a_reduction_down_columns_fuses_with_what_reads_it_where_loops_are_turne
     new, old = (traffic(rk.trace(normed, rk.Input(16, 64, 32, 32), fixed=True, like=like)) for like in (None, "2.5"))
     assert [part[1:] for part in new] == [(size, size)]
     assert [part[1:] for part in old] == [(size, size // 64), (size + size // 64, size)]
+
+
+def test_kernels_that_lie_apart_close_no_circle() -> None:
+    class Crossed(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            first, second = x.sin(), y.cos()
+            return first @ w + y, second @ w + x
+
+    # sin shares x with the last sum, cos shares y with the other: as one kernel each, both would need the other first
+    square = rk.Input(512, 512)
+    issues = compiled_issues(rk.trace(Crossed(), square, square, square))
+    assert sorted(is_fused(issue) for issue in issues) == [False, False, True, True, True]
