@@ -88,11 +88,14 @@ def steps(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Fl
     a, b = SIDES[engine]
     # a step in k is as long as in 16 bit: formats of twice the rate take two numbers where those take one
     pace = rates.peak / machine.reference_peak(engine=engine)
-    theirs = _by_miopen(p, machine)
-    # slower formats wait less for operands
-    lost = value[f"{kind}_tile_loss"] * np.where(theirs & engine, np.minimum(pace, 1.0), 1.0)
+    lost: Any = value[f"{kind}_tile_loss"]
+    way = _shares(p, engine, machine)
+    if library_of(machine.device) == MIOPEN:
+        theirs = _by_miopen(p, machine)
+        # slower formats wait less for operands
+        lost = lost * np.where(theirs & engine, np.minimum(pace, 1.0), 1.0)
+        way = way * np.where(theirs & (pace > 1), value["miopen_half"], 1.0)
     loss = 1 + lost * (1 / a + 1 / b)
-    way = _shares(p, engine, machine) * np.where(theirs & (pace > 1), value["miopen_half"], 1.0)
     per_sm = rates.issued * way / machine.sm_count
     latency_s = _latency_cycles(p, kind, machine) / machine.clock / pace
     step_s = np.maximum(2 * a * b * loss / per_sm, latency_s)
@@ -118,7 +121,7 @@ def never_split(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_
 
 def is_gradient(p: Products) -> NDArray[np.bool_]:
     """Whether it is a convolution's gradient."""
-    found: NDArray[np.bool_] = np.isin(p.way, (BACKWARD, WEIGHT, PIXEL_WEIGHT))
+    found: NDArray[np.bool_] = (p.way == BACKWARD) | (p.way == WEIGHT) | (p.way == PIXEL_WEIGHT)
     return found
 
 
@@ -160,7 +163,8 @@ def packed_bytes(p: Products, machine: Machine) -> Floats:
 
 def restricted(p: Products, engine: bool, machine: Machine) -> bool:
     """Whether not all products have all tiles."""
-    return bool((p.way != PLAIN).any()) if engine else bool((p.way == SCALED).any() | _by_miopen(p, machine).any())
+    told = is_gradient(p) if engine else _by_miopen(p, machine)
+    return bool(((p.way == SCALED) | told).any())
 
 
 def possible(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_]:
