@@ -20,6 +20,7 @@ ERROR_TOLERANCE = 0.05  # by which a standard error may
 CORRELATION_TOLERANCE = 0.05  # by which a correlation may, absolutely
 
 _MARK = "# Constants of "  # how each file made here begins
+_OTHERS = "# Made by `python "  # how benchmarks go on, which make constants too
 _ERROR = "standard error of "
 _CORRELATION = "correlation of "
 
@@ -98,7 +99,7 @@ def _fits(folder: Path) -> list[Path]:
 
     def made(file: Path) -> bool:
         with file.open(encoding="utf-8", errors="replace") as lines:
-            return lines.readline().startswith(_MARK)
+            return lines.readline().startswith(_MARK) and not lines.readline().startswith(_OTHERS)
 
     return sorted(file for file in folder.glob("*.yaml") if file.is_file() and made(file))
 

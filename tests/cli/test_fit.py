@@ -67,14 +67,17 @@ def row(out: str, name: str) -> list[list[str]]:
 def test_writes_prints_and_removes(run: Run, campaigns: Path, tmp_path: Path) -> None:
     fits = tmp_path / "fits"
     fits.mkdir()
-    (fits / "nvidia-t4.yaml").write_text("# Constants of nvidia-t4 where measurements tell them. Made by hand.\n")
+    (fits / "nvidia-t4.yaml").write_text(
+        "# Constants of nvidia-t4 where they are told.\n# Made by `rooflinekit fit`.\n"
+    )
+    (fits / "energy.yaml").write_text("# Constants of power: what a board draws.\n# Made by `python benchmarks/…`.\n")
     (fits / "notes.yaml").write_text("mine: true\n")
     result = run("--campaigns", campaigns, "--out", "fits")
     assert (result.status, result.err) == (0, "")
     # The fit of a GPU without measurements goes, a file that no fit has made stays.
     assert sorted(file.name for file in fits.iterdir()) == [
         *("architecture-8.0.yaml", "architecture-8.9.yaml"),
-        *("notes.yaml", "nvidia-a100-sxm4-80gb.yaml", "nvidia-l4.yaml", "priors.yaml"),
+        *("energy.yaml", "notes.yaml", "nvidia-a100-sxm4-80gb.yaml", "nvidia-l4.yaml", "priors.yaml"),
     ]
     assert (fits / "nvidia-l4.yaml").read_text().splitlines()[:3] == [
         "# Constants of nvidia-l4 where measurements tell them; for the rest, those of priors.yaml stand.",
