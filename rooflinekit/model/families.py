@@ -38,6 +38,10 @@ _NEAREST = {
 
 ALL = (*(prefix + name for prefix in dict.fromkeys(_FORMATS.values()) for name in MULTIPLYING), *OTHERS)
 
+#: What all kernels of a step are off together, beside their families: libraries, drivers, clocks of the day. As far as
+#: two collections of the same products on one GPU lie apart (docs/accuracy.md); standard deviation of the logarithm.
+OF_THE_DAY = 0.05
+
 _ON_ENGINES = (Math.FP16, Math.BF16, Math.TF32)  # what runs as fp32 where there is no unit for it
 _FEW = 64  # queries up to which attention has no tile of its own: model.utilization
 _BATCHED = ("aten.bmm", "aten.baddbmm", "aten.addbmm")

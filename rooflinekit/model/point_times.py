@@ -14,7 +14,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.points import Column, Number, Points, values_of
 from rooflinekit.model.clocks import limited_times
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.families import residuals_of, stated_family
+from rooflinekit.model.families import OF_THE_DAY, residuals_of, stated_family
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import choices_of, exposed_share, time_work
@@ -86,7 +86,10 @@ class PointKernels:
             compute_s=compute_s,
             memory_s=memory_s,
             latency_s=gpu_s - compute_s - memory_s,
-            shared_variance=sum(((s * spreads[f].shared) ** 2 for f, s in together.items()), np.zeros(points)),
+            shared_variance=sum(
+                ((s * spreads[f].shared) ** 2 for f, s in together.items()),
+                (OF_THE_DAY * sum(together.values(), np.zeros(points))) ** 2,
+            ),
             kernel_variance=((shapes * alone[:, None]) ** 2).sum(axis=0),
         )
 
