@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -86,8 +87,7 @@ def cost(
     say_notes(pricing, [*devices, *(device for those in members for device in those)])
     most_w = None if max_watts is None else quantity_of("--max-watts", max_watts, "W")
     steps = [] if not workload.gpus else workload.predict(target, sizes_open=bool(clusters))[0]
-    teams = [_together(workload, target, name, gpus, strategy)
-             for name in cluster or ()]  # fmt: skip
+    teams = _together(workload, target, cluster, gpus, strategy) if cluster else []
     found = costs_of([*steps, *teams], each, samples=samples, carbon=carbon, max_watts=most_w, max_cost=max_cost)
     if as_json:
         print_json("cost", found.to_dict())
@@ -98,15 +98,16 @@ def cost(
 
 
 def _together(
-    workload: Workload, target: str, cluster: str, gpus: int | None, strategy: str
-) -> ParallelPrediction:  # fmt: skip
-    """The step on a cluster."""
+    workload: Workload, target: str, clusters: Sequence[str], gpus: int | None, strategy: str
+) -> list[ParallelPrediction]:
+    """The step on each cluster."""
     from rooflinekit.api.parallel import parallel
     from rooflinekit.step.execution import Execution
 
     (graph,) = workload.trace(target, sizes_open=True)
-    return parallel(
-        graph, cluster=cluster, gpus=gpus, strategy=strategy, host=workload.named_host,
+    at = functools.partial(
+        parallel, graph, gpus=gpus, strategy=strategy, host=workload.named_host,
         execution=Execution(**workload.execution), power_limit=workload.limits.get("power_w"),
         sm_clock=workload.limits.get("clock"),
     )  # fmt: skip
+    return [at(cluster=cluster) for cluster in clusters]

@@ -36,10 +36,17 @@ class _Written:
 
 
 def with_fused_attention(graph: Graph) -> Graph:
-    """The graph with each attention that inductor finds as one op, in the place of its second product."""
+    """The graph with each attention that inductor finds as one op, in the place of its second product; remembered."""
+    if "fused attention" not in graph.memo:
+        graph.memo["fused attention"] = _with_fused_attention(graph)
+    return graph.memo["fused attention"] or graph
+
+
+def _with_fused_attention(graph: Graph) -> Graph | None:
+    """None where there is no such attention."""
     found = {} if graph.mode == "training" else {one.output.name: one for one in _Uses(graph).attentions()}
     if not found:
-        return graph
+        return None
     dropped = {op.name for one in found.values() for op in (one.scores, *one.between)}
     (*fused,) = price_all(_fused(one) for one in found.values())
     instead = dict(zip(found, fused, strict=True))

@@ -13,7 +13,7 @@ from rooflinekit.serving.batch_times import BatchTimes
 from rooflinekit.serving.engine_steps import EngineSteps, draft_times
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.step_times import StepTimes, part_of
-from rooflinekit.step.energy import kernels_j_of
+from rooflinekit.step.energy import Draws, kernels_j_of
 from rooflinekit.step.energy_together import Member, TeamEnergy, energy_together
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
@@ -59,7 +59,7 @@ def serving_energy(times: StepTimes, kernels_j: float | None, total_s: float, gp
     return energy_together([Member(count=gpus, machine=times.machine, kernels_j={"kernels": kernels_j})], total_s)
 
 
-class Draws:
+class ServingDraws(Draws):
     """What answers say of their joules, by what they have: `energy`, and the tokens that were given meanwhile."""
 
     __slots__ = ()
@@ -75,16 +75,6 @@ class Draws:
     def decode(self) -> Prediction:
         """A step that gives a token to each sequence, by whose interval seconds are off."""
         raise NotImplementedError
-
-    @property
-    def energy_j(self) -> float | None:
-        """Joules of all GPUs while they answered."""
-        return None if self.energy is None else self.energy.joules
-
-    @property
-    def power_w(self) -> float | None:
-        """Mean watts of all GPUs together."""
-        return None if self.energy is None else self.energy.mean_w
 
     @property
     def joules_per_token(self) -> float | None:

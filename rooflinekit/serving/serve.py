@@ -14,7 +14,7 @@ from rooflinekit.ir.sizes import shown, whole
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.batch_times import BatchTimes
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.energy import Draws, joules_of, serving_energy
+from rooflinekit.serving.energy import ServingDraws, joules_of, serving_energy
 from rooflinekit.serving.engine import Served, Stream, serve_stream
 from rooflinekit.serving.engine_steps import EngineSteps
 from rooflinekit.serving.memory import ServingMemory, serving_memory
@@ -31,7 +31,7 @@ _MOST_CLIENTS, _MOST_TOKENS, _MOST_PARTS = 2**16, 2**24, 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Serving(Draws):
+class Serving(ServingDraws):
     """What clients see of a decoder, and what limits it. Times are seconds, means over all requests.
 
     ttft_s: from a request to its first token, waiting for the step under way and for earlier prompts included.

@@ -13,7 +13,7 @@ from rooflinekit.serving.answers import Answered, Played
 from rooflinekit.serving.batch_times import BatchTimes
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.disaggregation import Disaggregation
-from rooflinekit.serving.energy import Draws, serving_energy
+from rooflinekit.serving.energy import ServingDraws, serving_energy
 from rooflinekit.serving.engine_pool import EnginePool
 from rooflinekit.serving.levels import ServiceLevel
 from rooflinekit.serving.memory import ServingMemory
@@ -37,7 +37,7 @@ _BACKLOG = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ServedTraffic(Draws):
+class ServedTraffic(ServingDraws):
     """Requests at a rate, served. Times are seconds; requests that warm the engine up or drain it are not counted.
 
     queue_s: from a request's arrival to the step that first reads of its prompt. ttft_s: to its first token, the queue

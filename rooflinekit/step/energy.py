@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -74,6 +74,30 @@ class Drawn:
             "joules": self.joules, "low_j": low_j, "high_j": high_j, "mean_w": self.mean_w, "low_w": low_w,
             "high_w": high_w, "idle_w": self.idle_w, "parts_j": dict(self.parts_j),
         }  # fmt: skip
+
+
+class _Powered(Protocol):
+    """What has `energy`, as a field or worked out."""
+
+    @property
+    def energy(self) -> Drawn | None:
+        """None where a specification states no power."""
+
+
+class Draws:
+    """What a prediction says of its joules, by its `energy`."""
+
+    __slots__ = ()
+
+    @property
+    def energy_j(self: _Powered) -> float | None:
+        """Joules of all its GPUs, their waits included; None where `energy` is."""
+        return None if self.energy is None else self.energy.joules
+
+    @property
+    def power_w(self: _Powered) -> float | None:
+        """Mean watts of all its GPUs together; None where `energy` is."""
+        return None if self.energy is None else self.energy.mean_w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from rooflinekit.model.roofline import Bound, Timing, time_kernels
 from rooflinekit.model.tiling import CAUSES
 from rooflinekit.step.bounds import bounds, host_note
 from rooflinekit.step.breakdown import KERNEL_TERMS, grouped
-from rooflinekit.step.energy import StepEnergy, energy_of, limit_note
+from rooflinekit.step.energy import Draws, StepEnergy, energy_of, limit_note
 from rooflinekit.step.entry import as_run, entry_of, issues_for, issuing, unrecorded
 from rooflinekit.step.execution import Execution, check_release
 from rooflinekit.step.feed import feed_of
@@ -43,7 +43,7 @@ _WAITS = ("overhead", "input")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached properties need a place
-class Prediction:
+class Prediction(Draws):
     """One step: how long it takes, on which queue, and in which terms.
 
     All times are seconds. `total_s` is the wall time of the step, `gpu_s` the time that kernels execute, `cpu_s` the
@@ -239,16 +239,6 @@ class Prediction:
     def energy(self) -> StepEnergy | None:
         """Joules and watts of the GPU, by part; None where its specification states no power or no process."""
         return energy_of(self.spans, self.total_s, self.machine)
-
-    @property
-    def energy_j(self) -> float | None:
-        """Joules that the GPU takes for the step, its waits included; None where `energy` is."""
-        return None if self.energy is None else self.energy.joules
-
-    @property
-    def power_w(self) -> float | None:
-        """Mean watts of the GPU over the step; None where `energy` is."""
-        return None if self.energy is None else self.energy.mean_w
 
     # --- tables ------------------------------------------------------------------------------------------------
 

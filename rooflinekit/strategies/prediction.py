@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.step.energy import Draws
 from rooflinekit.step.energy_together import Member, TeamEnergy, energy_together
 from rooflinekit.step.memory import MemoryUse
 from rooflinekit.step.prediction import TERMS as OWN_TERMS
@@ -41,7 +42,7 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached properties need a place
-class ParallelPrediction:
+class ParallelPrediction(Draws):
     """One training step on several devices. All times are seconds.
 
     `communication_s` is how long the links are busy: `hidden_s` while the slowest device computes, and `exposed_s`
@@ -144,16 +145,6 @@ class ParallelPrediction:
             if share.kernels_j is not None
         ]
         return energy_together(members, self.total_s) if len(members) == len(self.shares) else None
-
-    @property
-    def energy_j(self) -> float | None:
-        """Joules of the step on all devices; None where `energy` is."""
-        return None if self.energy is None else self.energy.joules
-
-    @property
-    def power_w(self) -> float | None:
-        """Mean watts of all devices together; None where `energy` is."""
-        return None if self.energy is None else self.energy.mean_w
 
     @property
     def throughput(self) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
+from rooflinekit.step.energy import Draws
 from rooflinekit.step.energy_together import TeamEnergy
 from rooflinekit.step.words import MEANING
 from rooflinekit.training.layout import Layout
@@ -23,7 +24,7 @@ SENT = ("tensor", "context", "expert", "copies", "contention")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TrainingStep:
+class TrainingStep(Draws):
     """One step of `batch` sequences of `seq` tokens. All times are seconds."""
 
     decoder: Decoder
@@ -42,16 +43,6 @@ class TrainingStep:
     link_deviation: float
     host_deviation: float
     energy: TeamEnergy | None = None  # of all GPUs; None where the specification states no power
-
-    @property
-    def energy_j(self) -> float | None:
-        """Joules of the step on all GPUs; None where `energy` is."""
-        return None if self.energy is None else self.energy.joules
-
-    @property
-    def power_w(self) -> float | None:
-        """Mean watts of all GPUs together; None where `energy` is."""
-        return None if self.energy is None else self.energy.mean_w
 
     @property
     def memory(self) -> Accounts:
