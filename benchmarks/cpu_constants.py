@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from halves import in_first_half
 from network_accuracy import traced
 from networks import Step, timm_steps
 from numpy.typing import NDArray
@@ -90,9 +91,9 @@ def main() -> None:
     rows = rows_of(given.data, given.share)
     of_gpus: dict[str, Any] = {name: constant.value for name, constant in load_constants().constants.items()}
     start = {**of_gpus, "memory_share": of_gpus["memory_share"] * _LINES}
-    half = [zlib.crc32(step.columns["family"].encode()) % 2 for step, _ in rows]
-    told_on = [row for row, which in zip(rows, half, strict=True) if which == 0]
-    others = [row for row, which in zip(rows, half, strict=True) if which == 1]
+    half = [in_first_half(step.columns["family"]) for step, _ in rows]
+    told_on = [row for row, which in zip(rows, half, strict=True) if which]
+    others = [row for row, which in zip(rows, half, strict=True) if not which]
     logs, stderr = fitted(told_on, start)
     print(f"{'':44}{'n':>5}{'median %':>9}{'MAPE %':>9}{'bias %':>9}")
     for name, part in (("families fitted on", told_on), ("other families", others)):

@@ -10,13 +10,13 @@ a cost that all hosts share.
 from __future__ import annotations
 
 import argparse
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from halves import in_first_half
 from kernelbench import EXECUTIONS, measured
 from kernelbench_graphs import readable
 from scipy.optimize import least_squares
@@ -118,7 +118,7 @@ def main(data: Path) -> None:
     """Prints the costs, the hosts, and how far they are off."""
     base = load_host("generic-server")
     table = pd.DataFrame(rows(data, base))
-    half = table["problem"].map(lambda name: zlib.crc32(name.encode()) % 2).to_numpy() == 0
+    half = table["problem"].map(in_first_half).to_numpy()
     names = sorted({name for work in table["work"] for name in work if work[name]})
     print(f"{len(table)} calls that the CPU decides, {half.sum()} of them fitted on")
     costs, factors = fit(table[half], base, names)

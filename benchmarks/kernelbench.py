@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from halves import in_first_half
 from kernelbench_graphs import Problem, readable
-from kernelbench_page import in_first_half, known_hosts_tables, tables, worst, write_page
+from kernelbench_page import known_hosts_tables, tables, worst, write_page
 from measured import gpu_name
 
 import rooflinekit as rk
@@ -161,7 +162,7 @@ def judge(
 def hosts_of(rows: pd.DataFrame, host: str) -> dict[str, Host]:
     """Of each GPU the host, as slow as those eager steps of half of the problems say that wait for it: one number."""
     waiting = rows[
-        (rows["mode"] == "eager") & (rows["cpu_s"] > _WAITS * rows["gpu_s"]) & in_first_half(rows["problem"])
+        (rows["mode"] == "eager") & (rows["cpu_s"] > _WAITS * rows["gpu_s"]) & rows["problem"].map(in_first_half)
     ]
     base = load_host(host)
     found = {}
@@ -197,7 +198,8 @@ def main(options: argparse.Namespace) -> None:
     rows = rows.dropna(subset=["predicted_s"])
     found = list(tables(rows))
     if not options.each_collection and (hosts := hosts_of(rows, options.host)):
-        known = judge(points, graphs, options.host, hosts).dropna(subset=["predicted_s"])
+        others = [(problem, graph) for problem, graph in graphs if not in_first_half(problem.name)]
+        known = judge(points, others, options.host, hosts).dropna(subset=["predicted_s"])
         found.extend(known_hosts_tables(known[known["gpu"].isin(hosts)]))
     if options.page:
         write_page(found, options.page)

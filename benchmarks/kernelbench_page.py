@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from page_tables import write_tables
 
 _LEAST = 10  # points of a line of the page
-
-
-def in_first_half(problems: pd.Series) -> pd.Series:
-    """By a hash of the problems' names."""
-    return problems.map(lambda name: zlib.crc32(name.encode()) % 2 == 0)
 
 
 def summary(rows: pd.DataFrame) -> pd.Series:
@@ -63,12 +58,8 @@ def worst(rows: pd.DataFrame, count: int) -> pd.DataFrame:
     return found.reindex(np.log(found["ratio"]).abs().sort_values(ascending=False).index).head(count)
 
 
-_BEGIN, _END = "<!-- numbers: made by `python benchmarks/kernelbench.py DATA --page", "<!-- end of numbers -->"
-
-
-def known_hosts_tables(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+def known_hosts_tables(judged: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """The other half of the problems, with hosts of known pace."""
-    judged = rows[~in_first_half(rows["problem"])]
     level = judged["level"].str.removeprefix("level")
     for title, by in (
         ("pace of hosts known", np.zeros(len(judged), int)),
@@ -88,8 +79,4 @@ def write_page(found: Iterable[tuple[str, pd.DataFrame]], page: Path) -> None:
             cells = [f"{row['n']:.0f}", *(f"{row[column]:.1f}" for column in table.columns[1:])]
             lines.append("| " + " | ".join([words, *cells]) + " |")
         shown.append("\n".join(lines))
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(_BEGIN)
-    mark, _, rest = rest.partition("\n")
-    after = rest.partition(_END)[2]
-    page.write_text(f"{before}{_BEGIN}{mark}\n\n" + "\n\n".join(shown) + f"\n\n{_END}{after}", encoding="utf-8")
+    write_tables(shown, page, "kernelbench.py")

@@ -20,6 +20,7 @@ from typing import Any
 
 import pandas as pd
 from graph_store import NotTraced, stored
+from halves import in_first_half
 from networks import Step, timm_steps, transformer_steps
 from small_batches import bottleneck_steps, torchvision_steps
 
@@ -123,7 +124,7 @@ def _chosen(data: Path, share: float) -> Iterator[Step]:
 
 def fitted_on(step: Step) -> bool:
     """Whether the constants of CPUs have seen it: half of the families (benchmarks/cpu_constants.py)."""
-    return rk.load_device(step.gpu).kind == "cpu" and zlib.crc32(step.columns["family"].encode()) % 2 == 0
+    return rk.load_device(step.gpu).kind == "cpu" and in_first_half(step.columns["family"])
 
 
 def traced(steps: Iterable[Step]) -> Iterator[tuple[Step, rk.Graph]]:

@@ -10,11 +10,11 @@ the other half, and fitted without each GPU and judged on it.
 from __future__ import annotations
 
 import argparse
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from halves import in_first_half
 from kernelbench import measured, predicted_row
 from kernelbench_graphs import readable
 from kernelbench_page import summary
@@ -83,7 +83,7 @@ def main(options: argparse.Namespace) -> None:
     print(f"\nall steps at once: {times.median():.0f} times too fast (median)")
     logs = tried(rows, graphs, options.mode)
     print(f"\nHANDOVER stands at {recurrence.HANDOVER}")
-    half = rows["family"].map(lambda name: zlib.crc32(name.encode()) % 2 == 0)
+    half = rows["family"].map(in_first_half)
     print("first half:", ", ".join(sorted(set(rows["family"][half]))))
     _told("fitted on the first half", logs, half)
     _told("fitted on the second half", logs, ~half)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from page_tables import write_tables
 from transfer_sources import SOURCES, Measured, pairs
 
 from rooflinekit.errors import InputError
@@ -28,7 +29,6 @@ from rooflinekit.study.transfer.posterior import one_chip
 from rooflinekit.study.transfer.transferred import transferred
 
 _LEAST = 5  # pairs of a line
-_BEGIN, _END = "<!-- numbers: made by `python benchmarks/transfer_accuracy.py DATA --page", "<!-- end of numbers -->"
 
 
 def judged(a: Measured, b: Measured) -> dict[str, object] | None:
@@ -104,11 +104,7 @@ def write_page(found: list[pd.DataFrame], page: Path) -> None:
             cells = [*name, f"{row['pairs']:.0f}", *(f"{value:.1f}" for value in row.iloc[1:])]
             lines.append("| " + " | ".join(map(str, cells)) + " |")
         shown.append("\n".join(lines))
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(_BEGIN)
-    mark, _, rest = rest.partition("\n")
-    after = rest.partition(_END)[2]
-    page.write_text(f"{before}{_BEGIN}{mark}\n\n" + "\n\n".join(shown) + f"\n\n{_END}{after}", encoding="utf-8")
+    write_tables(shown, page, "transfer_accuracy.py")
 
 
 def main() -> None:

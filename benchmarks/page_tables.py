@@ -1,0 +1,17 @@
+"""Tables of a page in docs, between the marks that name the command which made them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+_END = "<!-- end of numbers -->"
+
+
+def write_tables(tables: Iterable[str], page: Path, script: str) -> None:
+    """Puts tables in Markdown in the place of those that `benchmarks/SCRIPT DATA --page …` made before."""
+    begin = f"<!-- numbers: made by `python benchmarks/{script} DATA --page"
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    mark, _, rest = rest.partition("\n")
+    after = rest.partition(_END)[2]
+    page.write_text(f"{before}{begin}{mark}\n\n" + "\n\n".join(tables) + f"\n\n{_END}{after}", encoding="utf-8")
