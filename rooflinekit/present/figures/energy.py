@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MARK, _WHOLE = 10.0, 400.0  # pt² of the smallest mark, and of one that took all joules
+_ROOM_RIGHT, _ROOM_ABOVE = 1.04, 1.12  # of axes that begin at 0, beyond the outermost mark: as on the report's page
 
 
 def energy_roofline(
@@ -101,8 +102,8 @@ def time_energy(
             some = table[best == front]
             axes.scatter(some["total_s"], some["energy_j"], s=18, facecolor=colour, edgecolor=BLUE, zorder=3)
         _limits(axes, table, style)
-        axes.set_xlim(left=0)
-        axes.set_ylim(bottom=0)
+        axes.set_xlim(0, _ROOM_RIGHT * table["total_s"].max())
+        axes.set_ylim(0, _ROOM_ABOVE * table["energy_j"].max())
         for axis, column, what, base in ((axes.xaxis, "total_s", "time", "s"), (axes.yaxis, "energy_j", "energy", "J")):
             _, _, unit = format_quantity(table[column].max(), base).partition(" ")
             one = parse_quantity(f"1 {unit}", base)
