@@ -20,13 +20,12 @@ from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.transfer.components import (
     FREEDOM,
     MEASURED,
-    NETWORK_FAR,
-    NETWORK_NEAR,
+    NETWORKS,
     OTHER_HOST,
     OTHER_SIZE,
     OTHER_UNIT,
-    SHARED_FAR,
-    SHARED_NEAR,
+    SHARED,
+    Chips,
     of_kernels,
 )
 from rooflinekit.study.transfer.errors_of import Loaded, Part
@@ -54,17 +53,25 @@ class Posterior:
     by_part: Mapping[str, float]  # of the mean, by family, "host" and "network"
 
 
-def one_chip(a: Device, b: Device) -> bool:
-    """Whether libraries choose alike on both: as many multiprocessors of one architecture, with whatever memory."""
-    return architecture_of(a) == architecture_of(b) and a.sm_count == b.sm_count
+def chips_of(a: Device, b: Device) -> Chips:
+    """How alike the chips of two devices are: one chip has one architecture and as many multiprocessors."""
+    if a == b:
+        return Chips.SAME
+    if architecture_of(a) == architecture_of(b) and a.sm_count == b.sm_count:
+        return Chips.ONE
+    return Chips.KINDRED if _class(a) == _class(b) else Chips.FOREIGN
+
+
+def _class(device: Device) -> tuple[str, str, bool]:
+    """Whose libraries run on it, and whether its memory is stacked."""
+    return device.kind, device.vendor, (device.dram.type or "").upper().startswith("HBM")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kinship:
     """How alike two settings are, part by part."""
 
-    same_device: bool
-    near: bool  # of one chip, see `one_chip`
+    chips: Chips
     same_host: bool
 
     @classmethod
@@ -72,11 +79,7 @@ class Kinship:
         """Of two predictions. A host that nobody named is the same only where the device is: it is another machine."""
         a, b = source.machine.device, target.machine.device
         named = source.host.name != DEFAULT_HOST or a == b
-        return cls(
-            same_device=a == b,
-            near=one_chip(a, b),
-            same_host=named and source.host == target.host,
-        )
+        return cls(chips=chips_of(a, b), same_host=named and source.host == target.host)
 
     def correlation(self, source: Part, target: Part) -> float:
         """Of a part on the source with one on the target; 0 where they have nothing in common."""
@@ -86,12 +89,9 @@ class Kinship:
             return 1.0 if self.same_host else OTHER_HOST.value
         unit = 1.0 if source.unit == target.unit else OTHER_UNIT.value
         if source.level == "kernel":
-            return unit * self._of_kernels(source.family) * (1.0 if source.cost == target.cost else OTHER_SIZE.value)
-        near, far = (SHARED_NEAR, SHARED_FAR) if source.level == "family" else (NETWORK_NEAR, NETWORK_FAR)
-        return unit if self.same_device else unit * (near if self.near else far).value
-
-    def _of_kernels(self, family: str) -> float:
-        return 1.0 if self.same_device else of_kernels(family, near=self.near)
+            size = 1.0 if source.cost == target.cost else OTHER_SIZE.value
+            return unit * size * of_kernels(source.family, self.chips)
+        return unit * (SHARED if source.level == "family" else NETWORKS)[self.chips].value
 
 
 def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> Posterior:
