@@ -30,6 +30,9 @@ from rooflinekit.study.transfer.components import (
 )
 from rooflinekit.study.transfer.errors_of import Loaded, Part
 
+#: What the levels of parts are called where a measured step's error is split into them.
+LEVELS = {"family": "constants", "kernel": "kernels", "host": "host", "network": "network"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
@@ -51,6 +54,7 @@ class Posterior:
     freedom: float  # its degrees
     surprise: float  # by which factor what was seen widens what is left; 1 where it is off by as much as expected
     by_part: Mapping[str, float]  # of the mean, by family, "host" and "network"
+    split: Mapping[str, float]  # of what the source's step is off by, in ln: its constants, kernels, host and network
 
 
 def chips_of(a: Device, b: Device) -> Chips:
@@ -117,7 +121,8 @@ def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> 
         for other, loaded in kindred.get(_key(part), ()):
             crossed[column] += kin.correlation(part, other) * loaded.size
     off = np.array([one.ln for one in seen])
-    moved = crossed * (loads.T @ np.linalg.solve(covariance, off))
+    told = loads.T @ np.linalg.solve(covariance, off)
+    moved = crossed * told
     known = loads @ crossed
     removed = float(known @ np.linalg.solve(covariance, known))
     by_part: dict[str, float] = {}
@@ -125,9 +130,12 @@ def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> 
         name = part.family or part.level
         by_part[name] = by_part.get(name, 0.0) + float(moved[column])
     surprise = _surprise(seen, off, covariance)
+    split: dict[str, float] = {}
+    for part, ln in zip(parts, _of_step(seen) @ loads * told, strict=True):
+        split[LEVELS[part.level]] = split.get(LEVELS[part.level], 0.0) + float(ln)
     return Posterior(
         mean=float(moved.sum()), spread=surprise * math.sqrt(max(total - removed, 0.0)), before=before,
-        freedom=FREEDOM.value + 1, surprise=surprise, by_part=by_part,
+        freedom=FREEDOM.value + 1, surprise=surprise, by_part=by_part, split=split,
     )  # fmt: skip
 
 
@@ -156,9 +164,14 @@ def _scaled(parts: Mapping[Part, Loaded], scales: Mapping[_Key, float]) -> Mappi
     return {part: replace(one, spread=one.spread * scales.get(_key(part), 1.0)) for part, one in parts.items()}
 
 
+def _of_step(seen: Sequence[Seen]) -> NDArray[np.float64]:
+    """Weights of what was seen in the step: of it as a whole, or of all operators by their time."""
+    whole = np.array([one.share if one.share >= 1 else 0.0 for one in seen])
+    return whole if whole.any() else np.array([one.share for one in seen])
+
+
 def _surprise(seen: Sequence[Seen], off: NDArray[np.float64], covariance: NDArray[np.float64]) -> float:
     """Student's: the step as a whole, or all operators by their time, against what its parts' spreads allow."""
-    whole = np.array([one.share if one.share >= 1 else 0.0 for one in seen])
-    weights = whole if whole.any() else np.array([one.share for one in seen])
+    weights = _of_step(seen)
     distance = float(weights @ off) ** 2 / float(weights @ covariance @ weights)
     return math.sqrt((FREEDOM.value + distance) / (FREEDOM.value + 1))

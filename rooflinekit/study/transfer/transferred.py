@@ -60,7 +60,13 @@ class Transferred(Prediction):
             f"{math.expm1(self.posterior.mean):+.1%}{f' ({shown})' if shown else ''}; plainly predicted spread "
             f"{self.posterior.before:.0%}, now {self.posterior.spread:.0%}"
         )
-        return (first, *self.evidence.notes(self.source), *self.plain.notes)
+        return (first, self._split(), *self.evidence.notes(self.source), *self.plain.notes)
+
+    def _split(self) -> str:
+        """What the measured step is off by, in words."""
+        found = [f"its {name} {math.expm1(ln):+.1%}" for name, ln in self.posterior.split.items() if abs(ln) >= 0.001]
+        own = "" if self.source.machine.device == self.machine.device else "; its constants are of that GPU alone"
+        return f"of what it is off by there is told: {', '.join(found) or 'nothing above 0.1 %'}{own}"
 
     def largest_parts(self) -> Mapping[str, float]:
         """Of the correction, in ln: the three largest families, host or network itself, if above 1 %."""
@@ -100,6 +106,7 @@ class Transferred(Prediction):
                 "spread_before": self.posterior.before,
                 "spread": self.posterior.spread,
                 "by_part": dict(self.posterior.by_part),
+                "split": dict(self.posterior.split),
             },
         }
 

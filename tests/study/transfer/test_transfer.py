@@ -20,6 +20,7 @@ from rooflinekit.errors import CampaignError, InputError
 from rooflinekit.study.transfer.components import FREEDOM, NETWORK, NETWORKS, OTHER_HOST, SHARED, Chips
 from rooflinekit.study.transfer.errors_of import Loaded, Part, host_weight, parts_of, scaled
 from rooflinekit.study.transfer.evidence import Evidence
+from rooflinekit.study.transfer.matched import matched
 from rooflinekit.study.transfer.posterior import Kinship, Seen, chips_of, given
 from rooflinekit.study.transfer.reading import read_measured
 from rooflinekit.study.transfer.transferred import transferred
@@ -166,6 +167,32 @@ def test_operators_move_the_steps_that_have_them() -> None:
     assert moved > 0.05
     assert abs(parts.get("elementwise", 0.0)) < 0.3 * moved
     assert found.correction_s > 0
+
+
+def test_calls_are_matched_by_shape_and_order() -> None:
+    # The second convolution is called first, and both in three steps; no op has the third one's shapes.
+    image, first = (512, 3, 16, 16), (64, 3, 3, 3)
+    inner, second = (512, 64, 14, 14), (64, 64, 3, 3)
+    call = lambda seconds, *shapes: ProfiledOp(name="aten::conv2d", depth=0, seconds=seconds, shapes=shapes)  # noqa: E731
+    calls = [
+        one
+        for k in (1, 2, 3)
+        for one in (call(k * 1e-3, inner, second), call(k * 1e-4, image, first), call(9.0, image, second))
+    ]
+    found = matched(calls, step(HERE))
+    assert [one.measured_s for one in found if one.kind == "convolution"] == pytest.approx([2e-4, 2e-3])  # means
+    in_order = matched([*calls[3:5], call(5e-3, (1, 1, 8, 8))], step(HERE))
+    assert [one.measured_s for one in in_order if one.kind == "convolution"] == pytest.approx([2e-4, 2e-3])
+    without = [ProfiledOp(name="aten::conv2d", depth=0, seconds=s) for s in (1.0, 2.0)]
+    assert [one.measured_s for one in matched(without, step(HERE)) if one.kind == "convolution"] == [1.0, 2.0]
+
+
+def test_a_residual_is_split() -> None:
+    # Seen without noise, the parts add up to it; half of the variance is each one's, so is half of 0.2.
+    loaded = {part: Loaded(weight=1.0, spread=0.1) for part in (Part("family", "product"), Part("network"))}
+    found = given([Seen(ln=0.2, parts=loaded, noise=1e-9)], loaded, FAR)
+    assert found.split == pytest.approx({"constants": 0.1, "network": 0.1})
+    assert found.mean == pytest.approx(0.1 * NETWORKS[Chips.FOREIGN].value)  # the constants are the source's own
 
 
 def test_other_sizes_executions_and_hosts() -> None:
