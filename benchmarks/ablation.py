@@ -225,7 +225,8 @@ def spreads_by_format(run: Ablation) -> None:
     held: dict[str, list[tuple[float, float]]] = {}
     for o in run.judged:
         fit = load_constants(o.gpu)
-        if o.timing != "profiler" or plain(o.residuals) == o.residuals or o.residuals not in fit.spreads:
+        alike = plain(o.residuals) == o.residuals or o.residuals not in fit.spreads
+        if o.timing not in ("profiler", "rested") or alike:
             continue
         values = {name: c.value for name, c in fit.constants.items()}
         off = np.abs(np.log(o.seconds / o.predict(run.machines[o.gpu].with_values(values), {})))

@@ -271,7 +271,7 @@ def _deepbench(data: Path) -> Iterator[Campaign]:
             rows = _numbers(table, sizes).assign(
                 gpu=table["gpu"], op=op, dtype=table["dtype"].map(_DEEPBENCH_FORMATS), seconds=table[column] * 1e-3
             )
-            yield from _by_gpu(rows[rows["seconds"] > 0], DEEPBENCH, file.stem, "profiler")
+            yield from _by_gpu(rows[rows["seconds"] > 0], DEEPBENCH, file.stem, "rested")
 
 
 _AITER_FORMATS = {"a8w8_blockscale": "fp8", "bf16": "bf16"}
