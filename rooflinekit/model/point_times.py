@@ -60,15 +60,17 @@ class PointKernels:
         found, drawn_w = limited_times(work, found, machine)
         exposed = exposed_share(found.compute_s, found.busy_s, machine.values["overlap"])
         at_roof_s, traffic_s = exposed * (found.ideal_s + found.causes_s[0]), found.busy_s - exposed * found.compute_s
-        total, at_roof, traffic = (
-            column.reshape(len(owner), points) for column in (found.total_s, at_roof_s, traffic_s)
+        total, at_roof, traffic, start = (
+            column.reshape(len(owner), points) for column in (found.total_s, at_roof_s, traffic_s, found.launch_s)
         )
         weight = np.array([self._counts[i] for i in owner], dtype=float)
         drawn_j = np.zeros((0, points)) if drawn_w is None else drawn_w.reshape(len(owner), points) * total
         if len(owner) > count:
             runs = _fastest(total, owner)
             drawn_j = np.where(runs, drawn_j, 0.0) if drawn_w is not None else drawn_j
-            total, at_roof, traffic = (np.where(runs, column, 0.0) for column in (total, at_roof, traffic))
+            total, at_roof, traffic, start = (
+                np.where(runs, column, 0.0) for column in (total, at_roof, traffic, start)
+            )
         gpu_s, compute_s, memory_s = weight @ total, weight @ at_roof, weight @ traffic
         belongs = np.zeros((len(self._heads), len(owner)))
         belongs[shape, np.arange(len(owner))] = weight
@@ -88,7 +90,8 @@ class PointKernels:
             latency_s=gpu_s - compute_s - memory_s,
             shared_variance=sum(
                 ((s * spreads[f].shared) ** 2 for f, s in together.items()),
-                (OF_THE_DAY * sum(together.values(), np.zeros(points))) ** 2,
+                (OF_THE_DAY * sum(together.values(), np.zeros(points))) ** 2
+                + (machine.start_spread * (weight @ start)) ** 2,
             ),
             kernel_variance=((shapes * alone[:, None]) ** 2).sum(axis=0),
         )

@@ -208,10 +208,10 @@ class Prediction(Draws):
         """Bounds in seconds that hold the true time with this probability.
 
         The kernels of a family are off together by its shared spread, and those of one shape, the same in every layer,
-        on their own by its kernel spread, and all together by what is of the day; the families, and the host, are taken
-        as independent of each other. Spreads
-        come from the fits' residuals: on this GPU where its kernels were measured, on GPUs left out of the fit where
-        not. The host's is its `spread`, and counts as far as the CPU decides: see `bounds`.
+        on their own by its kernel spread, and all together by what is of the day; so are the starts of all kernels. The
+        families, and the host, are taken as independent of each other. Spreads come from the fits' residuals: on this
+        GPU where its kernels were measured, on GPUs left out of the fit where not. The host's is its `spread`, and
+        counts as far as the CPU decides: see `bounds`.
         Raises ValueError for a level outside (0, 1).
         """
         if not 0 < level < 1:
@@ -226,6 +226,7 @@ class Prediction(Draws):
         alone = sum((seconds * constants.spreads[key[0]].kernel) ** 2 for key, seconds in shapes.items())
         shared = sum((seconds * constants.spreads[family].shared) ** 2 for family, seconds in together.items())
         shared += (OF_THE_DAY * sum(together.values())) ** 2
+        shared += (self.machine.start_spread * sum(timing.launch_s for timing in self.timings)) ** 2
         low, high = bounds(
             self.total_s, self.cpu_s, self.gpu_s + self._terms["input"], math.sqrt(alone + shared), self.host.spread,
             NormalDist().inv_cdf((1 + level) / 2), in_series=self.machine.device.kind == "cpu",
