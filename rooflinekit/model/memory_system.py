@@ -44,23 +44,24 @@ def combined(compute_s: Floats, memory_s: Floats, machine: Machine) -> Floats:
 
 def traffic_s(work: Work, machine: Machine) -> Floats:
     """Seconds of memory traffic, and of waiting for it where too few blocks ask for it."""
+    passed_s, waited_s = _passed_and_waited_s(work, machine)
+    return passed_s + waited_s
+
+
+def _passed_and_waited_s(work: Work, machine: Machine) -> tuple[Floats, Floats]:
+    """Seconds in which the bandwidth lets all bytes pass, and those that blocks of sums wait for their loads beyond.
+
+    An SM holds several of these blocks at once, which wait together.
+    """
     again = np.where(work.rows > 0, work.read_bytes * (work.passes - 1) * _missed(work, machine), 0.0)
     cached = cached_bytes(work, machine)
-    streamed = work.read_bytes + again + work.reread_bytes + work.write_bytes - cached
-    passed_s = streamed / sustained_bandwidth(work, machine) + cached / cache_bandwidth(work, machine)
-    return passed_s + waiting_s(work, machine)
-
-
-def waiting_s(work: Work, machine: Machine) -> Floats:
-    """Seconds that the blocks of sums wait for their loads, beyond those in which the bandwidth lets their bytes pass.
-
-    An SM holds several of them at once, which wait together.
-    """
+    moved = work.read_bytes + again + work.reread_bytes + work.write_bytes
+    passed_s = (moved - cached) / sustained_bandwidth(work, machine) + cached / cache_bandwidth(work, machine)
     held = max(1, machine.threads_per_sm // SUM_THREADS)
     rounds = np.ceil(work.blocks / (machine.sm_count * held))
     alone_s = rounds * work.loads * machine.values["load_cycles"] / machine.clock
-    longer: Floats = np.maximum(alone_s - work.block_bytes / sustained_bandwidth(work, machine), 0.0)
-    return longer
+    share = np.divide(work.block_bytes, moved, out=np.zeros(len(work)), where=moved > 0)
+    return passed_s, np.maximum(alone_s - np.minimum(share, 1.0) * passed_s, 0.0)
 
 
 def cached_bytes(work: Work, machine: Machine) -> Floats:
@@ -85,8 +86,8 @@ def levels(kernels: Sequence[Kernel], memory_s: Sequence[float], machine: Machin
 def passed_bytes(work: Work, memory_s: Floats, machine: Machine) -> tuple[Floats, Floats]:
     """The bytes of each kernel that pass DRAM, and those that pass the L2, told from its seconds of traffic."""
     cached = work.links * cached_bytes(work, machine)
-    waited_s = waiting_s(work, machine) + cached / cache_bandwidth(work, machine)
-    dram = (memory_s - waited_s) * sustained_bandwidth(work, machine)
+    elsewhere_s = _passed_and_waited_s(work, machine)[1] + cached / cache_bandwidth(work, machine)
+    dram = (memory_s - elsewhere_s) * sustained_bandwidth(work, machine)
     dram = np.maximum(dram, 0.0)
     return dram, dram + cached
 

@@ -151,7 +151,7 @@ class Blocks:
 
 NO_BLOCKS = Blocks()
 SUM_THREADS = 512
-_LOADED_AT_ONCE = 2  # numbers, by cuDNN's kernels; PyTorch's own take one
+_LOADED_BYTES = 8  # at once, by a thread of cuDNN's kernels; PyTorch's own take one number
 
 
 def blocks_of(op: Op, cost: Cost) -> Blocks:
@@ -170,12 +170,14 @@ def blocks_of(op: Op, cost: Cost) -> Blocks:
         return Blocks(count=count, loads=steps, bytes=integer(x.bytes))
     tensors = 2 if backward else 1
     passes = NORM_PASSES * tensors
-    return Blocks(count=count, loads=steps * passes // _LOADED_AT_ONCE, bytes=(passes + 1) * integer(x.bytes))
+    loads = steps * passes * x.dtype.itemsize // _LOADED_BYTES
+    return Blocks(count=count, loads=loads, bytes=(passes + 1) * integer(x.bytes))
 
 
-#: What a thread does to find its window's place, in loads of a single element (± 50 %): three divisions of whole
-#: numbers. V100 and MI300X take 2 and 6 cycles of an SM for a result of 3×3 (traces), H100, L40S and RTX A6000 3 to 4
-#: for one of 1×8 (KernelBench).
+#: What a thread of an average does to find its window's place and size, in loads of a single element (± 50 %): it
+#: divides whole numbers of 64 bits. A result of 1×8 takes H100, L40S and RTX A6000 3 to 4 cycles of an SM
+#: (KernelBench). A maximum's thread takes no longer than its taps: 2 cycles for 3×3 on V100 (a trace), 3 for 1×8 on
+#: H100.
 _PLACE = 4
 
 
@@ -189,4 +191,4 @@ def window_accesses(op: Op) -> int:
     taps = 1
     for size in sizes * dimensions if len(sizes) == 1 else sizes:
         taps *= integer(size)
-    return integer(op.outputs[0].numel) * (taps + _PLACE)
+    return integer(op.outputs[0].numel) * (taps + (_PLACE if "avg" in name else 0))
