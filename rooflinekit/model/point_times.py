@@ -14,7 +14,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.points import Column, Number, Points, values_of
 from rooflinekit.model.clocks import limited_times
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.families import OF_THE_DAY, residuals_of, stated_family
+from rooflinekit.model.families import of_the_step, residuals_of, stated_family
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import choices_of, exposed_share, time_work
@@ -42,7 +42,7 @@ class PointKernels:
     """
 
     def __init__(self, kernels: Sequence[Kernel], points: Points) -> None:
-        self._points, self._same = points, _Interned()
+        self._points, self._same, self._of_the_step = points, _Interned(), of_the_step(kernels)
         keys = [self._timing_key(kernel) for kernel in kernels]
         places = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         first = {key: kernel for kernel, key in zip(reversed(kernels), reversed(keys), strict=True)}
@@ -88,7 +88,7 @@ class PointKernels:
             latency_s=gpu_s - compute_s - memory_s,
             shared_variance=sum(
                 ((s * spreads[f].shared) ** 2 for f, s in together.items()),
-                (OF_THE_DAY * sum(together.values(), np.zeros(points))) ** 2,
+                (self._of_the_step * sum(together.values(), np.zeros(points))) ** 2,
             ),
             kernel_variance=((shapes * alone[:, None]) ** 2).sum(axis=0),
         )

@@ -17,7 +17,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.clocks import under_limits
-from rooflinekit.model.families import OF_THE_DAY, residuals_of
+from rooflinekit.model.families import of_the_step, residuals_of
 from rooflinekit.model.fusion import assumptions_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
@@ -226,7 +226,7 @@ class Prediction(Draws):
             shapes[family, timing.kernel.kind, timing.kernel.cost] += timing.total_s
         alone = sum((seconds * constants.spreads[key[0]].kernel) ** 2 for key, seconds in shapes.items())
         shared = sum((seconds * constants.spreads[family].shared) ** 2 for family, seconds in together.items())
-        shared += (OF_THE_DAY * sum(together.values())) ** 2
+        shared += (of_the_step(timing.kernel for timing in self.timings) * sum(together.values())) ** 2
         low, high = bounds(
             self.total_s, self.cpu_s, self.gpu_s + self._terms["input"], math.sqrt(alone + shared), self.host.spread,
             NormalDist().inv_cdf((1 + level) / 2), in_series=self.machine.device.kind == "cpu",
