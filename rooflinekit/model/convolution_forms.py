@@ -53,8 +53,8 @@ WIDE = 7  # window above which kernels have no unrolled form
 
 
 def library_of(device: Device) -> str:
-    """The library that runs a device's convolutions."""
-    return MIOPEN if device.vendor == "AMD" else CUDNN
+    """The library that runs a device's convolutions; on CPUs oneDNN, which stands with cuDNN, whoever made the CPU."""
+    return MIOPEN if device.vendor == "AMD" and device.kind == "gpu" else CUDNN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,11 +175,12 @@ class Algorithm(Protocol):
 def runs(algorithm: Algorithm, math: Math, device: Device) -> bool:
     """Whether a device's library has an algorithm in this arithmetic.
 
-    cuDNN takes the lanes where no matrix engine has the format. Sums of 16 bits on lanes need dot products.
+    cuDNN takes the lanes where no matrix engine has the format. Sums of 16 bits on lanes need dot products. On a CPU
+    PyTorch asks for oneDNN's direct algorithm alone (aten/src/ATen/native/mkldnn/Conv.cpp).
     """
-    if algorithm.library not in ("", library_of(device)):
-        return False
-    if algorithm.formats and math not in algorithm.formats:
+    fewer = device.kind == "cpu" and algorithm.algorithm in FEWER_FLOP
+    unknown = algorithm.formats and math not in algorithm.formats
+    if fewer or unknown or algorithm.library not in ("", library_of(device)):
         return False
     if not algorithm.lanes or not algorithm.formats:
         return True

@@ -13,7 +13,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.points import Column, Number, Points, values_of
 from rooflinekit.model.clocks import limited_times
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.families import residuals_of, shared_variance, stated_family, untold
+from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, stated_family, untold
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import choices_of, exposed_share, time_work
@@ -41,7 +41,7 @@ class PointKernels:
     """
 
     def __init__(self, kernels: Sequence[Kernel], points: Points) -> None:
-        self._points, self._same = points, _Interned()
+        self._points, self._same, self._of_the_step = points, _Interned(), of_the_step(kernels)
         keys = [self._timing_key(kernel) for kernel in kernels]
         places = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         first = {key: kernel for kernel, key in zip(reversed(kernels), reversed(keys), strict=True)}
@@ -85,7 +85,7 @@ class PointKernels:
             compute_s=compute_s,
             memory_s=memory_s,
             latency_s=gpu_s - compute_s - memory_s,
-            shared_variance=shared_variance(zip(families, others, shapes, strict=True), spreads)
+            shared_variance=shared_variance(zip(families, others, shapes, strict=True), spreads, self._of_the_step)
             + (machine.start_spread * (weight @ start)) ** 2,
             kernel_variance=((shapes * alone[:, None]) ** 2).sum(axis=0),
         )

@@ -17,7 +17,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.clocks import under_limits
-from rooflinekit.model.families import residuals_of, shared_variance, untold
+from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, untold
 from rooflinekit.model.fusion import assumptions_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
@@ -224,7 +224,8 @@ class Prediction(Draws):
             together.append((family, other, timing.total_s))
             shapes[family, other, timing.kernel.kind, timing.kernel.cost] += timing.total_s
         alone = sum((seconds * constants.spreads[key[0]].kernel) ** 2 for key, seconds in shapes.items())
-        shared = shared_variance(together, constants.spreads)
+        of_all = of_the_step(timing.kernel for timing in self.timings)
+        shared = shared_variance(together, constants.spreads, of_all)
         shared += (self.machine.start_spread * sum(timing.launch_s for timing in self.timings)) ** 2
         low, high = bounds(
             self.total_s, self.cpu_s, self.gpu_s + self._terms["input"], math.sqrt(alone + shared), self.host.spread,
