@@ -63,18 +63,18 @@ def _passed_and_waited_s(work: Work, machine: Machine) -> tuple[Floats, Floats]:
     cached = cached_bytes(work, machine)
     moved = work.read_bytes + again + work.reread_bytes + work.write_bytes
     passed_s = (moved - cached) / sustained_bandwidth(work, machine) + cached / cache_bandwidth(work, machine)
+    if machine.device.kind == "cpu":  # whose cores are no blocks, and fetch ahead
+        return passed_s + _faults_s(work), np.zeros(len(work))
     held = max(1, machine.threads_per_sm // SUM_THREADS)
     rounds = np.ceil(work.blocks / (machine.sm_count * held))
     alone_s = rounds * work.loads * machine.values["load_cycles"] / machine.clock
     share = np.divide(work.block_bytes, moved, out=np.zeros(len(work)), where=moved > 0)
     waited_s = np.maximum(alone_s - np.minimum(share, 1.0) * passed_s, 0.0)
-    return passed_s + _faults_s(work, machine), waited_s
+    return passed_s, waited_s
 
 
-def _faults_s(work: Work, machine: Machine) -> Floats:
+def _faults_s(work: Work) -> Floats:
     """Seconds in which a CPU's system finds the pages of large results."""
-    if machine.device.kind != "cpu":
-        return np.zeros(len(work))
     fresh = np.where(work.write_bytes > _GIVEN_BACK_BYTES, work.write_bytes, 0.0)
     found: Floats = fresh / _PAGE_BYTES * _FAULT_S
     return found
