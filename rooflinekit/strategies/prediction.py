@@ -33,6 +33,7 @@ class Share:
     run: DeviceRun
     terms: Mapping[str, float]  # seconds; they add up to `total_s`
     memory: MemoryUse
+    further: tuple[Prediction, ...] = ()  # of a device's other virtual stages
     kernels_j: Mapping[str, float] | None = None  # joules by part, beside idling; None where no power is stated
 
     @property
@@ -114,10 +115,10 @@ class ParallelPrediction(Draws):
         # A share's prediction may stand for a part of its step, such as two pieces of a pipeline's batch.
         found = [0.0, 0.0]
         for share in self.shares:
-            p = share.prediction
-            parts = share.batch / max(1, p.sizes.get("batch", share.batch) * self._parts(p))
-            for i, value in enumerate((p.mfu, p.hfu)):
-                found[i] += len(share.numbers) * parts * value * p.total_s
+            for p in (share.prediction, *share.further):
+                parts = share.batch / max(1, p.sizes.get("batch", share.batch) * self._parts(p))
+                for i, value in enumerate((p.mfu, p.hfu)):
+                    found[i] += len(share.numbers) * parts * value * p.total_s
         return found[0] / (self.gpus * self.total_s), found[1] / (self.gpus * self.total_s)
 
     @staticmethod
