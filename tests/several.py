@@ -93,5 +93,7 @@ def loss(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 def transformer_step() -> rk.Graph:
     """Its training step with Adam, of sequences of SEQUENCE tokens; the batch is open."""
     tokens = rk.Input("batch", "seq", dtype="int64")
-    step = {"optimizer": torch.optim.Adam, "loss": loss, "targets": [tokens]}
-    return rk.trace(Transformer(), tokens, mode="training", **step).at(seq=SEQUENCE)
+    step = rk.trace(
+        Transformer(), tokens, mode="training", optimizer=torch.optim.Adam, loss=loss, targets=[tokens]
+    )  # fmt: skip
+    return step.at(seq=SEQUENCE)

@@ -20,7 +20,7 @@ from rooflinekit.training.recipe import Recipe
 from rooflinekit.units import format_quantity
 
 #: Terms that are waits for links.
-SENT = ("tensor", "context", "expert", "copies", "contention")
+SENT = ("tensor", "context", "expert", "copies", "contention", "offload")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -105,7 +105,8 @@ class TrainingStep(Draws):
         return {
             "model": self.decoder.name, "parameters": self.decoder.parameters, "cluster": self.cluster.name,
             "gpus": self.gpus, "layout": str(self.layout), "recipe": self.recipe.name,
-            "recompute": self.recipe.recompute, "batch": self.batch, "seq": self.seq, "micro_batches": self.pieces,
+            "recompute": self.recipe.recompute,
+            "offload_layers": self.recipe.offload, "batch": self.batch, "seq": self.seq, "micro_batches": self.pieces,
             "total_s": self.total_s, "interval_s": list(self.interval()), "terms": dict(self.terms),
             "tokens_per_s": self.tokens_per_s, "mfu": self.mfu, "hfu": self.hfu, "memory": self.memory.to_dict(),
             "energy": None if self.energy is None else self.energy.to_dict(self.interval()),
@@ -118,7 +119,8 @@ class TrainingStep(Draws):
         lines = [
             f"{self.decoder.name}, {self.batch} × {self.seq} tokens on {self.gpus} GPUs of {self.cluster.name}: {time}"
             f" ({least} to {most}), {self.tokens_per_s:,.0f} tokens/s",
-            f"layout {self.layout}; recipe {self.recipe.name}, recompute {self.recipe.recompute}",
+            f"layout {self.layout}; recipe {self.recipe.name}, recompute {self.recipe.recompute}"
+            + (f", {self.recipe.offload} layers' activations on the CPU" if self.recipe.offload else ""),
             f"MFU {self.mfu:.1%} = model FLOP {self.model_flop:.3g} / (step · {self.gpus} · {self.peak_flops:.3g} "
             f"FLOP/s); HFU {self.hfu:.1%}",
             "time: "
