@@ -181,9 +181,8 @@ class Prediction(Draws):
         if caution := self.machine.device.caution:
             found[caution] = None
         if unmeasured := self._unmeasured():
-            found[f"{self.machine.name}: {unmeasured}: constants fitted on other GPUs, interval accordingly wider"] = (
-                None
-            )
+            others = f"other {self.machine.device.kind.upper()}s"
+            found[f"{self.machine.name}: {unmeasured}: constants fitted on {others}, interval accordingly wider"] = None
         if told := host_note(self.host, self.cpu_s, self.total_s):
             found[told] = None
         if not self.memory.fits:
