@@ -81,8 +81,8 @@ class Held:
 
     @property
     def workspace(self) -> int:
-        """Of cuBLAS."""
-        return _WORKSPACE[self.hopper] + self.recipe.fused * _WORKSPACE_FUSED[self.hopper]
+        """Of cuBLAS, of the threads of forward and of backward."""
+        return 2 * _WORKSPACE[self.hopper] + self.recipe.fused * _WORKSPACE_FUSED[self.hopper]
 
 
 def accounts_of(held: Held, k: int, layers: int, under_way: int) -> Accounts:
