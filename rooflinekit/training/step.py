@@ -87,7 +87,8 @@ class TrainingStep(Draws):
         return flop / (self.total_s * self.gpus * self.peak_flops) if self.peak_flops else 0.0
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
-        """Bounds in seconds that hold the true time with this probability, by the spreads of kernels, links and host.
+        """Bounds in seconds that hold the true time with this probability, by the spreads of kernels, links and host,
+        and of the load of experts that GPUs share out.
 
         Raises ValueError for a level outside (0, 1).
         """
@@ -97,7 +98,8 @@ class TrainingStep(Draws):
         sent = sum(self.terms.get(name, 0.0) for name in SENT) / total
         host = self.terms.get("overhead", 0.0) / total
         parts = ((1 - sent - host) * self.deviation, sent * self.link_deviation, host * self.host_deviation)
-        width = math.exp(NormalDist().inv_cdf((1 + level) / 2) * math.hypot(*parts, UNTOLD))
+        load = (1 - sent - host) * _expert_share(self.decoder) * LOAD if self.layout.expert > 1 else 0.0
+        width = math.exp(NormalDist().inv_cdf((1 + level) / 2) * math.hypot(*parts, load, UNTOLD))
         return total / width, total * width
 
     def to_dict(self) -> dict[str, Any]:
@@ -138,6 +140,15 @@ class TrainingStep(Draws):
 
 #: Standard deviation of the logarithm of what nothing else tells of: software of other releases, other tenants, clocks.
 UNTOLD = 0.06
+#: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean: models were
+#: trained with room for 1.25 times the mean (Fedus et al. 2021, "Switch Transformers", section 2.2). Not fitted.
+LOAD = math.log(1.25)
+
+
+def _expert_share(d: Decoder) -> float:
+    """Of a token's FLOP outside attention's scores those of experts."""
+    own = 6.0 * d.layers * (3 if d.gated else 2) * d.hidden * d.ffn * d.experts_per_token
+    return own / _flop_per_token(d, 0) if d.experts else 0.0
 
 
 def _flop_per_token(d: Decoder, seq: int) -> float:
