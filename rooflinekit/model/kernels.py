@@ -162,6 +162,7 @@ _MATH_OF = {
     DType.FLOAT8_E5M2FNUZ: Math.FP8,
     DType.INT8: Math.INT8,
     DType.UINT8: Math.INT8,
+    DType.FLOAT4_E2M1FN_X2: Math.FP4,
 }
 
 
