@@ -29,6 +29,7 @@ from rooflinekit.model.rows import (
 from rooflinekit.model.work import (
     ATTENTION,
     SCALED,
+    SCALED_FOUR,
     Products,
     Recent,
     Work,
@@ -139,7 +140,7 @@ def four_bit_product(rows: pd.DataFrame) -> Candidates:
     product_work = Work.of(
         count,
         math=Math.FP4,
-        products=Products.of(np.arange(count), m=m, n=n, k=k, way=SCALED),
+        products=Products.of(np.arange(count), m=m, n=n, k=k, way=SCALED_FOUR),
         read_bytes=m * k / 2 + weight,
         write_bytes=2 * m * n,
         recent=product_again(rows, m * k / 2, weight, 2 * m * n),

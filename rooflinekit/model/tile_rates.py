@@ -20,6 +20,7 @@ from rooflinekit.model.work import (
     PIXEL_WEIGHT,
     PLAIN,
     SCALED,
+    SCALED_FOUR,
     VOLUME,
     WEIGHT,
     WINOGRAD,
@@ -115,7 +116,7 @@ def never_split(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_
     """Whether k is never split: in scaled products, in MIOpen's convolutions but for the weight's gradient, and in
     cuDNN's gradients of an image on matrix engines, which take as long for 8 images of 7×7 as for 16 (DeepBench).
     """
-    found: NDArray[np.bool_] = p.way == SCALED
+    found: NDArray[np.bool_] = (p.way == SCALED) | (p.way == SCALED_FOUR)
     if library_of(machine.device) == MIOPEN:
         return found | np.isin(p.way, (CONVOLUTION, BACKWARD, PIXEL))
     return found | (p.way == BACKWARD) if engine else found
