@@ -114,6 +114,11 @@ def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
         row_bytes=flat(kernel.rows.held_bytes for kernel in kernels),
         threads=flat(kernel.rows.threads for kernel in kernels),
         reread_bytes=flat(kernel.reread_bytes for kernel in kernels),
+        column=flat(kernel.column for kernel in kernels),
+        blocks=flat(kernel.blocks.count for kernel in kernels),
+        loads=flat(kernel.blocks.loads for kernel in kernels),
+        block_bytes=flat(kernel.blocks.bytes for kernel in kernels),
+        accesses=flat(kernel.accesses for kernel in kernels),
         waits=flat(_waits(kernel) for kernel in kernels),
     )
 

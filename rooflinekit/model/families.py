@@ -7,12 +7,13 @@ engine for whole fp32 numbers. Everything else computes on the lanes, whatever i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.kernel import MIOPEN, Family, Kernel
-from rooflinekit.model.machine import Machine
+from rooflinekit.model.machine import Machine, Spread
 
 #: Families that are told apart by format.
 MULTIPLYING = (
@@ -41,6 +42,11 @@ ALL = (*(prefix + name for prefix in dict.fromkeys(_FORMATS.values()) for name i
 #: What all kernels of a step are off together, beside their families: libraries, drivers, clocks of the day. As far as
 #: two collections of the same products on one GPU lie apart (docs/accuracy.md); standard deviation of the logarithm.
 OF_THE_DAY = 0.05
+
+#: Kernels of which no op was measured alone, and what they are off together beside their families, standard deviations
+#: of the logarithm: what inductor makes; convolutions that are transposed; sums by few blocks, columns and windows.
+#: Found on the steps of half of KernelBench's problems that the GPU decides (benchmarks/kernelbench.py).
+UNTOLD = {"compiled": 0.3, "transposed": 0.4, "sums": 0.3}
 
 _ON_ENGINES = (Math.FP16, Math.BF16, Math.TF32)  # what runs as fp32 where there is no unit for it
 _FEW = 64  # queries up to which attention has no tile of its own: model.utilization
@@ -86,6 +92,26 @@ def base_of(kernel: Kernel) -> str:
     if kernel.kind.startswith("serving."):
         return "serving"
     return {Family.NORMALIZATION: "normalization", Family.REDUCTION: "softmax"}.get(kernel.family, "elementwise")
+
+
+def untold(kernel: Kernel) -> str:
+    """Which of UNTOLD a kernel is; "" for those whose like was measured."""
+    if kernel.kind.startswith("inductor."):
+        return "compiled"
+    if kernel.kind == "aten.convolution" and kernel.direction == "data":
+        return "transposed"
+    return "sums" if kernel.blocks.count or kernel.accesses or kernel.column else ""
+
+
+def shared_variance(kernels: Iterable[tuple[str, str, Any]], spreads: Mapping[str, Spread]) -> Any:
+    """s², numbers or arrays, of what kernels are off together: of each its family, what is untold of it, its time."""
+    families, others = defaultdict[str, Any](float), defaultdict[str, Any](float)
+    for family, other, seconds in kernels:
+        families[family] = families[family] + seconds
+        others[other] = others[other] + seconds
+    found = (OF_THE_DAY * sum(families.values())) ** 2
+    found = found + sum((seconds * spreads[family].shared) ** 2 for family, seconds in families.items())
+    return found + sum((seconds * UNTOLD.get(other, 0.0)) ** 2 for other, seconds in others.items())
 
 
 def plain(family: str) -> str:
