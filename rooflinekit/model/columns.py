@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Column, Number, values_of
 from rooflinekit.model.convolution import FEW_CHANNELS, PIXELWISE, WIDE_WINDOW
-from rooflinekit.model.convolution_forms import FFT, UNFOLDED
+from rooflinekit.model.convolution_forms import FFT, IN_PASSES, UNFOLDED
 from rooflinekit.model.convolution_forms import NAIVE as EACH_ALONE
 from rooflinekit.model.convolution_forms import WINOGRAD as BLOCKWISE
 from rooflinekit.model.depthwise import (
@@ -126,6 +126,7 @@ def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
 #: Ways of a convolution's algorithms, and of its directions where it is an implicit product.
 ALGORITHM_WAYS = {
     BLOCKWISE: WINOGRAD,
+    IN_PASSES: WINOGRAD_WEIGHT,
     FFT: FOURIER,
     UNFOLDED: PLAIN,
     EACH_ALONE: NAIVE,

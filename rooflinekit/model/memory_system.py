@@ -32,6 +32,12 @@ _PER_LOAD = 4  # elements that a thread of a block loads at once
 # is sharper where addresses are in one partition (L40S), wider where in two (H100).
 _EDGE = 0.15
 
+# A CPU's allocator gives results of more than this back to the system, which has to find and clear their pages anew at
+# the next step: glibc's largest threshold (DEFAULT_MMAP_THRESHOLD_MAX), and the time of a fault beside the others of
+# all threads. That is stated: 0.5 to 1 µs alone, of which threads share what does not hold the lock of the pages.
+_GIVEN_BACK_BYTES = 32 * 2**20
+_PAGE_BYTES, _FAULT_S = 4096, 0.25e-6
+
 
 def combined(compute_s: Floats, memory_s: Floats, machine: Machine) -> Floats:
     """Both at once: the p-norm with p = overlap, a sharp maximum where p is large."""
@@ -57,11 +63,21 @@ def _passed_and_waited_s(work: Work, machine: Machine) -> tuple[Floats, Floats]:
     cached = cached_bytes(work, machine)
     moved = work.read_bytes + again + work.reread_bytes + work.write_bytes
     passed_s = (moved - cached) / sustained_bandwidth(work, machine) + cached / cache_bandwidth(work, machine)
+    if machine.device.kind == "cpu":  # whose cores are no blocks, and fetch ahead
+        return passed_s + _faults_s(work), np.zeros(len(work))
     held = max(1, machine.threads_per_sm // SUM_THREADS)
     rounds = np.ceil(work.blocks / (machine.sm_count * held))
     alone_s = rounds * work.loads * machine.values["load_cycles"] / machine.clock
     share = np.divide(work.block_bytes, moved, out=np.zeros(len(work)), where=moved > 0)
-    return passed_s, np.maximum(alone_s - np.minimum(share, 1.0) * passed_s, 0.0)
+    waited_s = np.maximum(alone_s - np.minimum(share, 1.0) * passed_s, 0.0)
+    return passed_s, waited_s
+
+
+def _faults_s(work: Work) -> Floats:
+    """Seconds in which a CPU's system finds the pages of large results."""
+    fresh = np.where(work.write_bytes > _GIVEN_BACK_BYTES, work.write_bytes, 0.0)
+    found: Floats = fresh / _PAGE_BYTES * _FAULT_S
+    return found
 
 
 def cached_bytes(work: Work, machine: Machine) -> Floats:

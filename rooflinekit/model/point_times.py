@@ -13,7 +13,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.points import Column, Number, Points, values_of
 from rooflinekit.model.clocks import limited_times
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.families import residuals_of, shared_variance, stated_family, untold
+from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, stated_family, untold
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import choices_of, exposed_share, time_work
@@ -41,7 +41,7 @@ class PointKernels:
     """
 
     def __init__(self, kernels: Sequence[Kernel], points: Points) -> None:
-        self._points, self._same = points, _Interned()
+        self._points, self._same, self._of_the_step = points, _Interned(), of_the_step(kernels)
         keys = [self._timing_key(kernel) for kernel in kernels]
         places = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         first = {key: kernel for kernel, key in zip(reversed(kernels), reversed(keys), strict=True)}
@@ -59,15 +59,17 @@ class PointKernels:
         found, drawn_w = limited_times(work, found, machine)
         exposed = exposed_share(found.compute_s, found.busy_s, machine.values["overlap"])
         at_roof_s, traffic_s = exposed * (found.ideal_s + found.causes_s[0]), found.busy_s - exposed * found.compute_s
-        total, at_roof, traffic = (
-            column.reshape(len(owner), points) for column in (found.total_s, at_roof_s, traffic_s)
+        total, at_roof, traffic, start = (
+            column.reshape(len(owner), points) for column in (found.total_s, at_roof_s, traffic_s, found.launch_s)
         )
         weight = np.array([self._counts[i] for i in owner], dtype=float)
         drawn_j = np.zeros((0, points)) if drawn_w is None else drawn_w.reshape(len(owner), points) * total
         if len(owner) > count:
             runs = _fastest(total, owner)
             drawn_j = np.where(runs, drawn_j, 0.0) if drawn_w is not None else drawn_j
-            total, at_roof, traffic = (np.where(runs, column, 0.0) for column in (total, at_roof, traffic))
+            total, at_roof, traffic, start = (
+                np.where(runs, column, 0.0) for column in (total, at_roof, traffic, start)
+            )
         gpu_s, compute_s, memory_s = weight @ total, weight @ at_roof, weight @ traffic
         belongs = np.zeros((len(self._heads), len(owner)))
         belongs[shape, np.arange(len(owner))] = weight
@@ -83,7 +85,8 @@ class PointKernels:
             compute_s=compute_s,
             memory_s=memory_s,
             latency_s=gpu_s - compute_s - memory_s,
-            shared_variance=shared_variance(zip(families, others, shapes, strict=True), spreads),
+            shared_variance=shared_variance(zip(families, others, shapes, strict=True), spreads, self._of_the_step)
+            + (machine.start_spread * (weight @ start)) ** 2,
             kernel_variance=((shapes * alone[:, None]) ** 2).sum(axis=0),
         )
 

@@ -17,7 +17,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.clocks import under_limits
-from rooflinekit.model.families import residuals_of, shared_variance, untold
+from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, untold
 from rooflinekit.model.fusion import assumptions_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
@@ -209,9 +209,9 @@ class Prediction(Draws):
 
         The kernels of a family are off together by its shared spread, and those of one shape, the same in every layer,
         on their own by its kernel spread; those of which no like was measured by UNTOLD, and all together by what is of
-        the day; the families, and the host, are taken as independent of each other. Spreads come from the fits'
-        residuals: on this GPU where its kernels were measured, on GPUs left out of the fit where not. The host's is its
-        `spread`, and counts as far as the CPU decides: see `bounds`.
+        the day; so are the starts of all kernels. The families, and the host, are taken as independent of each other.
+        Spreads come from the fits' residuals: on this GPU where its kernels were measured, on GPUs left out of the fit
+        where not. The host's is its `spread`, and counts as far as the CPU decides: see `bounds`.
         Raises ValueError for a level outside (0, 1).
         """
         if not 0 < level < 1:
@@ -224,7 +224,9 @@ class Prediction(Draws):
             together.append((family, other, timing.total_s))
             shapes[family, other, timing.kernel.kind, timing.kernel.cost] += timing.total_s
         alone = sum((seconds * constants.spreads[key[0]].kernel) ** 2 for key, seconds in shapes.items())
-        shared = shared_variance(together, constants.spreads)
+        of_all = of_the_step(timing.kernel for timing in self.timings)
+        shared = shared_variance(together, constants.spreads, of_all)
+        shared += (self.machine.start_spread * sum(timing.launch_s for timing in self.timings)) ** 2
         low, high = bounds(
             self.total_s, self.cpu_s, self.gpu_s + self._terms["input"], math.sqrt(alone + shared), self.host.spread,
             NormalDist().inv_cdf((1 + level) / 2), in_series=self.machine.device.kind == "cpu",
