@@ -34,6 +34,7 @@ _WAKING = 3.0
 #: Ops that are off by themselves, not with the others of their family.
 _APART = {
     "mm_quantized": "product",
+    "mm_nvfp4": "four-bit product",  # of an input in 16 bits, which `dtype` says
     "bmm": "batched product",
     "quantize": "serving",  # a serving library's kernel, as model.families has it
     "conv_bwd_data": "convolution gradient",

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Column, Number, values_of
+from rooflinekit.ir.tensor import Math
 from rooflinekit.model.convolution import FEW_CHANNELS, PIXELWISE, WIDE_WINDOW
 from rooflinekit.model.convolution_forms import FFT, IN_PASSES, UNFOLDED
 from rooflinekit.model.convolution_forms import NAIVE as EACH_ALONE
@@ -41,6 +42,7 @@ from rooflinekit.model.work import (
     PIXEL_WEIGHT,
     PLAIN,
     SCALED,
+    SCALED_FOUR,
     VOLUME,
     WEIGHT,
     WINOGRAD,
@@ -155,7 +157,7 @@ def _way(kernel: Kernel) -> int:
         by_products = kernel.pointwise and (implicit == CONVOLUTION or bool(kernel.formats))
         return PLAIN if by_products else implicit
     if kernel.kind == "serving.scaled_mm":
-        return SCALED
+        return SCALED_FOUR if kernel.math is Math.FP4 else SCALED
     return ATTENTION if kernel.family is Family.ATTENTION else PLAIN
 
 

@@ -25,16 +25,29 @@ MULTIPLYING = (
 #: erratically for them; the others must not have their spread.
 UNUSUAL = "unusual convolution"
 MIOPEN_FAMILY = "convolution by MIOpen"
-OTHERS = (MIOPEN_FAMILY, "elementwise", "movement", "normalization", "reduction", "serving", "softmax", "stream")
+#: Products of weights in fewer bits, which become numbers of 16 on their way: their own kernels, of serving libraries.
+PACKED = "packed product"
+OTHERS = (
+    MIOPEN_FAMILY,
+    PACKED,
+    "elementwise",
+    "movement",
+    "normalization",
+    "reduction",
+    "serving",
+    "softmax",
+    "stream",
+)
 
 _FORMATS = {
     Math.FP16: "", Math.BF16: "", Math.FP32: "fp32 ", Math.FP64: "fp64 ", Math.TF32: "tf32 ", Math.FP8: "quantized ",
-    Math.INT8: "quantized ", Math.FP4: "quantized ",
+    Math.INT8: "quantized ", Math.FP4: "four-bit ",
 }  # fmt: skip
 #: Where a family was measured on no GPU, how far others are off: the first of these that was.
 _NEAREST = {
     MIOPEN_FAMILY: "convolution",
     UNUSUAL: "convolution",
+    PACKED: "product",
     "batched product": "product", "convolution gradient": "convolution", "decoding": "attention",
     "attention": "product", "convolution": "product",
 }  # fmt: skip
@@ -54,6 +67,7 @@ UNTOLD = {"compiled": 0.3, "transposed": 0.4, "sums": 0.3}
 #: inside their intervals in both layouts; the other half is judged (docs/model.md).
 OF_A_BACKWARD_PASS = 0.15
 
+_FEW_BITS = ("quantized ", "four-bit ")
 _ON_ENGINES = (Math.FP16, Math.BF16, Math.TF32)  # what runs as fp32 where there is no unit for it
 _FEW = 64  # queries up to which attention has no tile of its own: model.utilization
 _BATCHED = ("aten.bmm", "aten.baddbmm", "aten.addbmm")
@@ -64,7 +78,7 @@ def in_format(family: str, math: Math) -> str:
     if family not in MULTIPLYING:
         return family
     prefix = _FORMATS[math]
-    return f"{prefix}product" if prefix == "quantized " and family == "batched product" else prefix + family
+    return f"{prefix}product" if prefix in _FEW_BITS and family == "batched product" else prefix + family
 
 
 def residuals_of(kernel: Kernel, machine: Machine) -> str:
@@ -92,6 +106,8 @@ def stated_family(kernel: Kernel) -> str:
 def base_of(kernel: Kernel) -> str:
     """The family of a kernel in any format."""
     if kernel.family in (Family.MATMUL, Family.RECURRENCE):
+        if kernel.kind == "serving.weight_only_mm":
+            return PACKED
         return "batched product" if kernel.kind in _BATCHED else "product"
     if kernel.family is Family.CONVOLUTION:
         if kernel.library == MIOPEN:
@@ -158,5 +174,6 @@ def nearest(name: str) -> list[str]:
     prefix, chain = _prefix(name), [plain(name)]
     while chain[-1] in _NEAREST:
         chain.append(_NEAREST[chain[-1]])
-    prefixes = dict.fromkeys((prefix, "fp32 " if prefix == "fp64 " else "", "", "fp32 "))
+    beside = {"fp64 ": "fp32 ", "four-bit ": "quantized "}.get(prefix, "")
+    prefixes = dict.fromkeys((prefix, beside, "", "fp32 "))
     return [p + one for one in chain for p in prefixes]

@@ -165,6 +165,7 @@ _MATH_OF = {
     DType.FLOAT8_E5M2FNUZ: Math.FP8,
     DType.INT8: Math.INT8,
     DType.UINT8: Math.INT8,
+    DType.FLOAT4_E2M1FN_X2: Math.FP4,
 }
 
 
@@ -177,6 +178,8 @@ def _math(op: Op, family: Family, tf32: bool | None) -> Math:
     Which has convolutions and recurrent layers (torch.backends.cudnn.allow_tf32).
     """
     stored = next((t.dtype for t in op.inputs if t.dtype.is_floating or t.dtype.is_complex), None)
+    if op.kind.startswith("serving."):  # whose scales are floating-point numbers beside what is multiplied
+        stored = op.inputs[0].dtype
     if family is not Family.MATMUL and family not in _OF_PRODUCTS:
         return Math.FP64 if stored in (DType.FLOAT64, DType.COMPLEX128) else Math.FP32
     if stored is None:

@@ -247,6 +247,8 @@ class Machine:
         share = self.values["matrix_share" if on_engine else "lanes_share"]
         if on_engine and math in _EIGHT_BITS:
             share *= self.values["eight_bit_share"]
+        if on_engine and math is Math.FP4:
+            share *= self.values["four_bit_share"]
         limit = float("inf") if self.burst else power_limit(self.device, self.values, math, engine=on_engine)
         full = peak * _halved(self.device) if on_engine else 0.0
         return Rate(peak=peak, share=share, on_engine=on_engine, limit=limit, full=full)

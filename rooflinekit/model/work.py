@@ -25,6 +25,8 @@ PERSISTENT = -1
 #: after the other, a channel at a time; over windows of all channels; in fp32, unrolled and in a loop.
 DEPTHWISE, DEPTHWISE_SHARED, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS, NAIVE = range(12, 18)
 DEPTHWISE_SINGLE, DEPTHWISE_SINGLE_LOOP = 18, 19
+#: As SCALED, in 4 bits.
+SCALED_FOUR = -3
 
 
 _ONCE = ("passes", "threads", "links", "starts")  # columns that are 1 where nothing is said
