@@ -10,6 +10,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ AICONFIGURATOR = (
     "github.com/ai-dynamo/aiconfigurator 095f58a",
     "Apache-2.0, (c) NVIDIA CORPORATION & AFFILIATES; changed: columns renamed, repeated keys reduced to their median",
 )
+TENSORRT = ("github.com/ai-dynamo/aiconfigurator/tensorrt 095f58a", AICONFIGURATOR[1])  # another way of timing
 VIDUR = ("github.com/microsoft/vidur 7d47513", "MIT, (c) Microsoft Corporation")
 VIDUR_FORK = ("github.com/AKafakA/vidur_opt_scheduler 20bdc49", "MIT, (c) Microsoft Corporation")
 AITER = (
@@ -90,7 +92,8 @@ def gpu_name(name: str) -> str | None:
 def read_ops(data: Path) -> list[Campaign]:
     """Every op-level table of the folder."""
     readers = (
-        _neusight, _gemm_consensus, _gemm_fp8, _attention, _quantize, _vidur, _deepbench, _aiter, _apex_plus, _infersim,
+        _neusight, _gemm_consensus, _gemm_fp8, _gemm_packed, _gemm_nvfp4, _attention, _quantize, _vidur, _deepbench,
+        _aiter, _apex_plus, _infersim,
         _llmservingsim, _miopen, _kernelbench,
     )  # fmt: skip
     return [campaign for reader in readers for campaign in reader(data)]
@@ -150,10 +153,12 @@ def _gemm_consensus(data: Path) -> Iterator[Campaign]:
         yield from _by_gpu(rows, AICONFIGURATOR, file.stem, "graph", calls=CALLS)
 
 
+def _gemm_files(data: Path) -> list[Path]:
+    return [file for file in sorted(data.glob("aiconfigurator/gemm_*.parquet")) if "consensus" not in file.stem]
+
+
 def _gemm_fp8(data: Path) -> Iterator[Campaign]:
-    for file in sorted(data.glob("aiconfigurator/gemm_*.parquet")):
-        if "consensus" in file.stem:
-            continue
+    for file in _gemm_files(data):
         table = pd.read_parquet(file)
         table = table[table["dtype"] == "fp8"]
         pooled = table.groupby(["gpu", "m", "n", "k"], as_index=False)["latency_us"].agg(["median", "count"])
@@ -162,6 +167,33 @@ def _gemm_fp8(data: Path) -> Iterator[Campaign]:
             gpu=pooled["gpu"], op="mm_quantized", dtype="fp8", copies=WEIGHTS, seconds=pooled["median"] * 1e-6
         )
         yield from _by_gpu(rows, AICONFIGURATOR, file.stem, "graph", calls=CALLS)
+
+
+#: TensorRT-LLM's kernels of weights in fewer bits; in 16 bits all else. Each was timed as a layer of an engine, by
+#: TensorRT's profiler, with which one of hardly any work takes 8 to 11 µs.
+_PACKED = {"int8_wo": "mm_int8", "int4_wo": "mm_int4"}
+
+
+def _gemm_packed(data: Path) -> Iterator[Campaign]:
+    for file in _gemm_files(data):
+        table = pd.read_parquet(file)
+        table = table[table["dtype"].isin(_PACKED)]
+        rows = _numbers(table, {"m": "m", "n": "n", "k": "k"}).assign(
+            gpu=table["gpu"], op=table["dtype"].map(_PACKED), dtype="fp16", seconds=table["latency_us"] * 1e-6
+        )
+        yield from _by_gpu(rows, TENSORRT, f"{file.stem}_packed", "backend", calls=CALLS)
+
+
+def _gemm_nvfp4(data: Path) -> Iterator[Campaign]:
+    for file in _gemm_files(data):
+        table = pd.read_parquet(file)
+        table = table[table["dtype"] == "nvfp4"]
+        pooled = table.groupby(["gpu", "m", "n", "k"], as_index=False)["latency_us"].agg(["median", "count"])
+        pooled = pooled[pooled["count"] >= 2]
+        rows = _numbers(pooled, {"m": "m", "n": "n", "k": "k"}).assign(
+            gpu=pooled["gpu"], op="mm_nvfp4", dtype="bf16", copies=WEIGHTS, seconds=pooled["median"] * 1e-6
+        )
+        yield from _by_gpu(rows, AICONFIGURATOR, f"{file.stem}_nvfp4", "graph", calls=CALLS)
 
 
 _ATTENTION_FORMATS = {"bfloat16": "bf16", "fp8": "fp8"}
@@ -270,7 +302,7 @@ def _deepbench(data: Path) -> Iterator[Campaign]:
             rows = _numbers(table, sizes).assign(
                 gpu=table["gpu"], op=op, dtype=table["dtype"].map(_DEEPBENCH_FORMATS), seconds=table[column] * 1e-3
             )
-            yield from _by_gpu(rows[rows["seconds"] > 0], DEEPBENCH, file.stem, "profiler")
+            yield from _by_gpu(rows[rows["seconds"] > 0], DEEPBENCH, file.stem, "rested")
 
 
 _AITER_FORMATS = {"a8w8_blockscale": "fp8", "bf16": "bf16"}
@@ -364,7 +396,11 @@ _SIDES = {"depth": "_depth", "height": "_h", "width": "_w"}
 
 
 def _miopen(data: Path) -> Iterator[Campaign]:
-    """The time of the best solver of each problem; columns say what the forward convolution looks like.
+    return (replace(c, rows=c.rows.drop(columns="solver")) for c in read_solvers(data))
+
+
+def read_solvers(data: Path) -> Iterator[Campaign]:
+    """The time of MIOpen's best solver of each problem, and its name; sizes are the forward convolution's.
 
     Where MLIR's solver was the only one that was timed, by the runs that tuned it, it is not the best of any.
     """
@@ -378,6 +414,7 @@ def _miopen(data: Path) -> Iterator[Campaign]:
             op=table["direction"].astype(str).map(_DIRECTIONS),
             dtype=table["dtype"].astype(str).map(_MIOPEN_FORMATS),
             seconds=table["best_us"] * 1e-6,
+            solver=table["best_solver"].astype(str),
             groups=table["groups"].astype(float),
             depth=table["in_d"].astype(float),
             **_by_side(table["kernel"], ("kernel_depth", "r", "s"), 1),
@@ -466,6 +503,6 @@ def _convolution_of(problem: dict[str, Any]) -> dict[str, Any]:
 
 def split_hash(rows: pd.DataFrame) -> np.ndarray:
     """A number in [0, 1) for each shape, the same for equal shapes: to hold some back."""
-    sizes = [name for name in rows if name not in ("seconds", "gpu", "split", "copies")]
+    sizes = [name for name in rows if name not in ("seconds", "gpu", "split", "copies", "solver")]
     keys = rows[sizes].reindex(columns=sorted(sizes))
     return pd.util.hash_pandas_object(keys, index=False).to_numpy() / 2.0**64

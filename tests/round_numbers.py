@@ -27,6 +27,8 @@ _IDEAL = {
     "boost_headroom": 1.0,
     "eight_bit_energy": 0.5,
     "eight_bit_share": 1.0,
+    "four_bit_energy": 0.25,
+    "four_bit_share": 1.0,
     "energy_size_exponent": 0.0,
     "power_window": 0.0,
     **dict.fromkeys(("kernel_ramp_cycles", "product_ramp_cycles", "kernel_gap", "kernel_gap_graph"), 0.0),

@@ -37,7 +37,7 @@ def serve(
     batch: int,
     input: int,
     output: int,
-    weights: str = "bf16",
+    weights: str | None = None,
     kv: str = "bf16",
     tp: int = 1,
     ep: int = 1,
@@ -51,12 +51,14 @@ def serve(
 ) -> Serving:
     """A language model served to `batch` clients, each with requests of `input` tokens and answers of `output`.
 
-    weights: "bf16", "fp16", "fp8", "fp8-dynamic", "int8" or "int4". kv: format of the cache of keys and values.
-    tp: GPUs that share each layer, the first ones of the cluster, whose links join them. cluster: a name, a file or a
-    Cluster, in the place of a GPU. ep: parts into which these divide the experts (1: all share each).
-    collective_s: seconds of an all-reduce as a function of bytes and number of GPUs, where they are known better.
-    engine: its settings. spread: how much the answers' lengths differ, as a share of output; 0 lets clients that begin
-    together go on together. price_usd: what one GPU costs, bought or for an hour, in the place of its launch price.
+    weights: "bf16", "fp16", "fp8", "fp8-dynamic", "fp8-block", "int8-dynamic", "int8", "int4", "nvfp4" or "mxfp4"; by
+    default what the decoder's config.json says. kv: format of the cache of keys and values. tp: GPUs that share each
+    layer, the first ones of the cluster, whose links join them. cluster: a name, a file or a Cluster, in the place of
+    a GPU. ep: parts into which these divide the experts (1: all share each). dp: groups of `tp` GPUs, each with
+    sequences of its own, that share the experts. collective_s: seconds of an all-reduce as a function of bytes and
+    number of GPUs, where they are known better. engine: its settings. spread: how much the answers' lengths differ, as
+    a share of output; 0 lets clients that begin together go on together. price_usd: what one GPU costs, bought or for
+    an hour, in the place of its launch price.
 
     Raises what `load_device` and `load_cluster` raise, FormatError for arithmetic that the GPU does not have, and
     InputError for another word, for GPUs that differ, or where not one request fits.
@@ -76,7 +78,8 @@ def serve(
     stream = Stream(clients=index(batch), input=index(input), output=index(output), spread=spread)
     return serve_on(
         decoder, machine, host_of(host), stream, engine or Engine(),
-        weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, collective_s=collective_s, price_usd=price_usd,
+        weights=weights or decoder.weights, kv=kv, tp=tp, ep=ep, dp=dp, collective_s=collective_s,
+        price_usd=price_usd,
     )  # fmt: skip
 
 
@@ -85,7 +88,7 @@ def serve_traffic(
     gpu: str | Path | Device | None = None,
     *,
     traffic: Traffic,
-    weights: str = "bf16",
+    weights: str | None = None,
     kv: str = "bf16",
     tp: int = 1,
     ep: int = 1,
@@ -110,7 +113,7 @@ def serve_traffic(
 
     used = engine or Engine()
     machine, times = engine_times(
-        "serve_traffic", used, decoder, gpu, cluster, (weights, kv), (tp, ep, dp), collective_s
+        "serve_traffic", used, decoder, gpu, cluster, (weights or decoder.weights, kv), (tp, ep, dp), collective_s
     )
     return serve_traffic_on(
         machine, host_of(host), traffic, used, times, apart=disaggregation,
@@ -124,7 +127,7 @@ def highest_rate(
     *,
     level: ServiceLevel,
     traffic: Traffic,
-    weights: str = "bf16",
+    weights: str | None = None,
     kv: str = "bf16",
     tp: int = 1,
     ep: int = 1,
@@ -154,7 +157,7 @@ def highest_rate(
     check_price(price_usd_per_hour)
     used, beside = engine or Engine(), host_of(host)
     machine, times = engine_times(
-        "highest_rate", used, decoder, gpu, cluster, (weights, kv), (tp, ep, dp), collective_s
+        "highest_rate", used, decoder, gpu, cluster, (weights or decoder.weights, kv), (tp, ep, dp), collective_s
     )
     reading = prefill_times(times, disaggregation, cluster)
     return find_capacity(

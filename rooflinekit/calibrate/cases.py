@@ -16,6 +16,7 @@ from rooflinekit.calibrate.convolution_cases import CONVOLUTIONS, convolution
 from rooflinekit.calibrate.operator_cases import OPERATORS, operator_work
 from rooflinekit.calibrate.repeated_cases import again, product_again, repeated
 from rooflinekit.hardware.device import Device
+from rooflinekit.ir.tensor import Math
 from rooflinekit.model.rows import (
     MOST_THREADS,
     NORM_PASSES,
@@ -28,6 +29,7 @@ from rooflinekit.model.rows import (
 from rooflinekit.model.work import (
     ATTENTION,
     SCALED,
+    SCALED_FOUR,
     Products,
     Recent,
     Work,
@@ -104,6 +106,46 @@ def quantized_product(rows: pd.DataFrame) -> Candidates:
     [((work,), _)] = product(rows)
     products = replace(work.products, way=np.full(count, SCALED))
     return [((largest, scaled, replace(work, products=products)), None)]
+
+
+#: Bits of a weight, by the op's name; scales have 16, one a row or one for 128 numbers of it.
+_PACKED = {"mm_int8": 8, "mm_int4": 4}
+_GROUP = 128
+
+
+@_case(*_PACKED)
+def packed_product(rows: pd.DataFrame) -> Candidates:
+    """[m, k] × a weight of [n, k] integers of 8 or 4 bits, which become numbers of the input's format on their way."""
+    m, n, k = (column(rows, name) for name in "mnk")
+    bits = rows["op"].map(_PACKED).to_numpy(dtype=float)
+    scales = np.where(bits == 8, n, n * np.ceil(k / _GROUP))
+    work = Work.of(
+        len(rows),
+        math=maths(rows),
+        products=Products.of(np.arange(len(rows)), m=m, n=n, k=k),
+        vector_flop=n * k,
+        read_bytes=2 * m * k + n * k * bits / 8 + 2 * scales,
+        write_bytes=2 * m * n,
+    )
+    return [((work,), None)]
+
+
+@_case("mm_nvfp4")
+def four_bit_product(rows: pd.DataFrame) -> Candidates:
+    """A 4-bit product [m, k] × [k, n] of a 16-bit input: its blocks of 16 numbers get scales, then the product."""
+    m, n, k = (column(rows, name) for name in "mnk")
+    count, weight = len(rows), n * k * (1 / 2 + 1 / 16)
+    recent = Recent.of(np.arange(count), 2 * m * k, np.where(column(rows, "copies", 0) > 0, weight + 2 * m * n, 0.0))
+    scaled = Work.of(count, vector_flop=3 * m * k, read_bytes=2 * m * k, write_bytes=m * k / 2, recent=recent)
+    product_work = Work.of(
+        count,
+        math=Math.FP4,
+        products=Products.of(np.arange(count), m=m, n=n, k=k, way=SCALED_FOUR),
+        read_bytes=m * k / 2 + weight,
+        write_bytes=2 * m * n,
+        recent=product_again(rows, m * k / 2, weight, 2 * m * n),
+    )
+    return [((scaled, product_work), None)]
 
 
 @_case("quantize")

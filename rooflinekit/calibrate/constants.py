@@ -70,6 +70,11 @@ CONSTANTS: dict[str, Description] = {
                            0.6, 0.3, 1.0, 0.2, 0.0, _FITTED),
     "eight_bit_share": _d("1", "issue rate of the matrix engine in 8 bits, of that in 16, each of its own peak",
                           0.95, 0.3, 1.3, 0.2, 0.10, _FITTED),
+    "four_bit_energy": _d("1", "energy of a 4-bit FLOP on the matrix engine, of a 16-bit one's",
+                          0.36, 0.1, 1.0, 0.3, 0.0,
+                          "half as many bits again: the square of eight_bit_energy's start"),
+    "four_bit_share": _d("1", "issue rate of the matrix engine in 4 bits, of that in 16, each of its own peak",
+                         0.8, 0.2, 1.3, 0.2, 0.10, _FITTED),
     # --- products on the vector lanes
     "lanes_share": _d("1", "issue rate of products on the vector lanes, of the peak",
                       0.88, 0.4, 1.0, 0.2, 0.10, _FITTED),

@@ -14,6 +14,7 @@ from rooflinekit.calibrate.cases import ELEMENTWISE
 from rooflinekit.calibrate.convolution_cases import CONVOLUTIONS
 from rooflinekit.calibrate.operator_cases import CASTS, GATHERS, REDUCTIONS, STREAMS
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.model.families import PACKED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,8 @@ OPS: Mapping[str, MeasuredOp] = MappingProxyType(
     {
         **dict.fromkeys(("linear", "mm"), MeasuredOp(family="product", needed=_PRODUCT, optional=("b", "copies"))),
         "mm_quantized": MeasuredOp(family="quantized product", needed=_PRODUCT, optional=_AGAIN),
+        **dict.fromkeys(("mm_int8", "mm_int4"), MeasuredOp(family=PACKED, needed=_PRODUCT)),
+        "mm_nvfp4": MeasuredOp(family="four-bit product", needed=_PRODUCT, optional=_AGAIN),
         "bmm": MeasuredOp(family="product", needed=("b", *_PRODUCT), optional=_AGAIN),
         **dict.fromkeys((*ELEMENTWISE, "quantize", "llm_add"), replace(_ALONG_ROWS, family="elementwise")),
         "softmax": replace(_ALONG_ROWS, family="softmax"),

@@ -54,6 +54,18 @@ STAGES = (
         constants=("eight_bit_energy", "eight_bit_share"),
     ),
     Stage(
+        name="products of packed weights",  # at the rates of others: only what TensorRT's profiler adds is told
+        ops=frozenset({"mm_int8", "mm_int4"}),
+        dtypes=_HALF,
+        constants=(),
+    ),
+    Stage(
+        name="products of 4 bits",
+        ops=frozenset({"mm_nvfp4"}),
+        dtypes=_HALF,
+        constants=("four_bit_energy", "four_bit_share"),
+    ),
+    Stage(
         name="rows",
         ops=frozenset({"softmax", "layernorm"}),
         dtypes=_HALF | _SINGLE,

@@ -36,8 +36,12 @@ def serve(
     ] = "1024",
     output: Annotated[int, typer.Option(min=1, help="tokens of an answer")] = 256,
     weights: Annotated[
-        str, typer.Option(help="bf16, fp16, fp8, fp8-dynamic, int8 or int4; several as bf16,fp8")
-    ] = "bf16",
+        str | None,
+        typer.Option(
+            help="bf16, fp16, fp8, fp8-dynamic, fp8-block, int8-dynamic, int8, int4, nvfp4 or mxfp4; several as "
+            "bf16,fp8; by default as CONFIG.json says"
+        ),
+    ] = None,
     kv: Annotated[str, typer.Option(help="format of the cache: bf16, fp16 or fp8; several as bf16,fp8")] = "bf16",
     cluster: Annotated[
         list[str] | None, typer.Option(help="name or file of a cluster, whose first GPUs serve; repeatable")
@@ -154,7 +158,7 @@ def serve(
         draft_tokens=draft_tokens, acceptance=acceptance, adapters=adapters, adapter_rank=adapter_rank,
         prefill_engines=prefill_engines, decode_engines=decode_engines, prefill_tp=prefill_tp, link=link,
     )  # fmt: skip
-    found = places(gpu or (), cluster or (), (tp, ep, dp), (weights, kv), options.engines())
+    found = places(gpu or (), cluster or (), (tp, ep, dp), (weights or decoder.weights, kv), options.engines())
     apart = options.disaggregation()
     rates = Rates(
         rate=rate, requests=requests, arrivals=arrivals, length_cv=length_cv, cached=cached, warm_up=warm_up,

@@ -20,6 +20,7 @@ class DType(StrEnum):
     FLOAT8_E4M3FNUZ = "float8_e4m3fnuz"
     FLOAT8_E5M2FNUZ = "float8_e5m2fnuz"
     FLOAT8_E8M0FNU = "float8_e8m0fnu"
+    FLOAT4_E2M1FN_X2 = "float4_e2m1fn_x2"  # two numbers in an element
     COMPLEX128 = "complex128"
     COMPLEX64 = "complex64"
     COMPLEX32 = "complex32"
@@ -51,7 +52,7 @@ class DType(StrEnum):
 
 _ITEMSIZE = {
     dtype: 1
-    if dtype.value.startswith("float8") or dtype in (DType.INT8, DType.UINT8, DType.BOOL)
+    if dtype.value.startswith(("float8", "float4")) or dtype in (DType.INT8, DType.UINT8, DType.BOOL)
     else 2
     if dtype is DType.BFLOAT16
     else int(dtype.value.lstrip("abcdefghijklmnopqrstuvwxyz")) // 8

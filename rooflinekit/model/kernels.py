@@ -15,7 +15,7 @@ from rooflinekit.model.convolution import convolution_kernels, with_layout_copie
 from rooflinekit.model.kernel import Family, Issue, Kernel
 from rooflinekit.model.recurrence import cell_kernel, recurrent_kernel
 from rooflinekit.model.reuse import Traffic
-from rooflinekit.model.rows import reread_bytes, rows_of
+from rooflinekit.model.rows import blocks_of, columns_length, reread_bytes, rows_of, window_accesses
 
 
 def issues_of(graph: Graph, engines: Collection[str] = (), device: Device | None = None) -> tuple[Issue, ...]:
@@ -102,6 +102,9 @@ def _kernels(priced: PricedOp, family: Family, tf32: bool | None, device: Device
             cost=cost,
             rows=rows_of(op, cost),
             reread_bytes=reread_bytes(op, cost),
+            column=columns_length(op) * op.inputs[0].dtype.itemsize if op.inputs else 0,
+            blocks=blocks_of(op, cost),
+            accesses=window_accesses(op),
             raises=op.kind.removesuffix("_") == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS,
         )
         if family is Family.CONVOLUTION:
@@ -162,6 +165,7 @@ _MATH_OF = {
     DType.FLOAT8_E5M2FNUZ: Math.FP8,
     DType.INT8: Math.INT8,
     DType.UINT8: Math.INT8,
+    DType.FLOAT4_E2M1FN_X2: Math.FP4,
 }
 
 
@@ -174,6 +178,8 @@ def _math(op: Op, family: Family, tf32: bool | None) -> Math:
     Which has convolutions and recurrent layers (torch.backends.cudnn.allow_tf32).
     """
     stored = next((t.dtype for t in op.inputs if t.dtype.is_floating or t.dtype.is_complex), None)
+    if op.kind.startswith("serving."):  # whose scales are floating-point numbers beside what is multiplied
+        stored = op.inputs[0].dtype
     if family is not Family.MATMUL and family not in _OF_PRODUCTS:
         return Math.FP64 if stored in (DType.FLOAT64, DType.COMPLEX128) else Math.FP32
     if stored is None:

@@ -210,6 +210,11 @@ class Machine:
         """What a kernel takes beside its work: its ramp, and the gap before it."""
         return self.ramp_s + self.values["kernel_gap"]
 
+    @property
+    def start_spread(self) -> float:
+        """How far the starts of all kernels may be off together: standard deviation of the logarithm."""
+        return self.constants.constants["kernel_ramp_cycles"].stderr
+
     def reference_peak(self, *, engine: bool) -> float:
         """FLOP/s of the format in which the constants of tiles are stated: fp16 on the engine, fp32 on the lanes."""
         table = self.device.matrix_peak if engine else self.device.vector_peak
@@ -242,6 +247,8 @@ class Machine:
         share = self.values["matrix_share" if on_engine else "lanes_share"]
         if on_engine and math in _EIGHT_BITS:
             share *= self.values["eight_bit_share"]
+        if on_engine and math is Math.FP4:
+            share *= self.values["four_bit_share"]
         limit = float("inf") if self.burst else power_limit(self.device, self.values, math, engine=on_engine)
         full = peak * _halved(self.device) if on_engine else 0.0
         return Rate(peak=peak, share=share, on_engine=on_engine, limit=limit, full=full)

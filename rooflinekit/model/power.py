@@ -69,7 +69,8 @@ def board_share(device: Device) -> float | None:
 def flop_energy(device: Device, values: Mapping[str, float], math: Math, *, engine: bool) -> float:
     """Joules of a FLOP that sustained products cost a board at its limit, all that comes with them included."""
     if engine and math in _HALVINGS:
-        energy = values["matrix_energy"] * values["eight_bit_energy"] ** _HALVINGS[math]
+        few = values["four_bit_energy"] if math is Math.FP4 else values["eight_bit_energy"] ** _HALVINGS[math]
+        energy = values["matrix_energy"] * few
         energy *= (_REFERENCE_SIZE / _products_a_clock(device)) ** values["energy_size_exponent"]
     else:
         energy = values["lanes_energy"] * _OF_FP32.get(math, 1.0)

@@ -20,6 +20,7 @@ from rooflinekit.model.work import (
     PIXEL_WEIGHT,
     PLAIN,
     SCALED,
+    SCALED_FOUR,
     VOLUME,
     WEIGHT,
     WINOGRAD,
@@ -51,6 +52,7 @@ class Rates:
 
 #: Tiles of the lanes and of the matrix engine, each as two columns [tiles, 1].
 SIDES = [np.array(tiles, dtype=float).T[:, :, None] for tiles in ((*TILES, *THIN), TILES)]
+_TWICE = 2.5  # rates of 16 bits, above which a format is no longer one of 8
 _LEAST_SIDE = 16  # of a tile that is not thin
 _GRADIENT_SIDE, _GRADIENT_TILE = 64, 128 * 128  # least side and size of cuDNN's tiles of gradients
 _FP32_BYTES = 4  # of a number on the lanes
@@ -97,7 +99,8 @@ def steps(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Fl
         way = way * np.where(theirs & (pace > 1), value["miopen_half"], 1.0)
     loss = 1 + lost * (1 / a + 1 / b)
     per_sm = rates.issued * way / machine.sm_count
-    latency_s = _latency_cycles(p, kind, machine) / machine.clock / pace
+    # but not of four times the rate: of 4 bits, short ones take as long as of 16
+    latency_s = _latency_cycles(p, kind, machine) / machine.clock / np.where(pace > _TWICE, 1.0, pace)
     step_s = np.maximum(2 * a * b * loss / per_sm, latency_s)
     # halved units come near their peak, as operands are there in time; gradients lose by more than operands
     reached = rates.peak * np.where(is_gradient(p), np.minimum(way, 1.0), 1.0)
@@ -113,7 +116,7 @@ def never_split(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_
     """Whether k is never split: in scaled products, in MIOpen's convolutions but for the weight's gradient, and in
     cuDNN's gradients of an image on matrix engines, which take as long for 8 images of 7×7 as for 16 (DeepBench).
     """
-    found: NDArray[np.bool_] = p.way == SCALED
+    found: NDArray[np.bool_] = (p.way == SCALED) | (p.way == SCALED_FOUR)
     if library_of(machine.device) == MIOPEN:
         return found | np.isin(p.way, (CONVOLUTION, BACKWARD, PIXEL))
     return found | (p.way == BACKWARD) if engine else found
@@ -156,9 +159,16 @@ def _shares(p: Products, engine: bool, machine: Machine) -> Floats:
 
 
 def packed_bytes(p: Products, machine: Machine) -> Floats:
-    """What a CPU's library writes and reads to bring both matrices into the order of its tiles, before one product."""
-    packs = (machine.device.kind == "cpu") & (p.way == PLAIN) & (p.batch == 1) & (p.m > 1) & (p.n > 1)
-    return np.where(packs, 2 * _FP32_BYTES * p.k * (p.m + p.n), 0.0)
+    """What a CPU's library writes and reads to bring matrices into the order of its tiles, before one product.
+
+    Of a convolution these are its weights, whose order in memory is another than that of oneDNN's blocks.
+    """
+    if machine.device.kind != "cpu":
+        return np.zeros(p.k.shape)
+    packs = (p.way == PLAIN) & (p.batch == 1) & (p.m > 1) & (p.n > 1)
+    both = np.where(packs, p.k * (p.m + p.n), 0.0)
+    weights = np.where(p.way == CONVOLUTION, p.batch * p.k * p.n, 0.0)
+    return 2 * _FP32_BYTES * (both + weights)
 
 
 def restricted(p: Products, engine: bool, machine: Machine) -> bool:

@@ -12,7 +12,7 @@ from rooflinekit.files import read_json
 from rooflinekit.ir.sizes import shown
 from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.config import check_number, fields_of
-from rooflinekit.serving.formats import KV_FORMATS, check_format
+from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, check_format
 
 if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph
@@ -68,6 +68,7 @@ class Decoder:
     query_latent: int = 0  # numbers of which queries are made; 0: of the layer's input
     rope_dim: int = 0  # of head_dim those that are rotated, for keys shared by all heads
     value_dim: int = 0  # of a head's values, where these differ from head_dim
+    weights: str = "bf16"  # the format in which its matrices are published
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isprintable():
@@ -96,6 +97,7 @@ class Decoder:
 
     def _check_fields(self) -> None:
         """Each by itself."""
+        check_format("decoder: weights", self.weights, WEIGHT_FORMATS)
         for name, words in (("norm", ("rms", "layer")), ("positions", ("rotary", "learned", "alibi", "none"))):
             if getattr(self, name) not in words:
                 raise InputError(f"decoder: {name}: expected {' or '.join(words)}; got {shown(getattr(self, name))}")
@@ -202,24 +204,24 @@ class Decoder:
             )
 
     def prefill(
-        self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1, dp: int = 1,
+        self, *, weights: str | None = None, kv: str = "bf16", tp: int = 1, ep: int = 1, dp: int = 1,
         adapters: Adapters | None = None,
     ) -> Graph:  # fmt: skip
         """The step that reads prompts: `batch` of them, `seq` tokens each, and gives the next token of each.
 
-        weights: "bf16", "fp16", "fp8", "fp8-dynamic", "int8" or "int4". kv: format of the cache: "bf16", "fp16" or
-        "fp8". tp: GPUs that share each layer; the graph is one GPU's part. dp: groups of so many GPUs, each with
-        sequences of its own, that share the experts; `batch` is one group's. ep: parts into which the experts are
-        divided over all of these; tp · dp / ep GPUs share each. adapters: LoRA adapters that sequences use. Raises
-        InputError for other words, or a tp, dp or ep that does not cut the layers evenly.
+        weights: a format as of `serve`, by default the published one. kv: that of the cache: "bf16", "fp16" or "fp8".
+        tp: GPUs that share each layer; the graph is one GPU's part. dp: groups of so many GPUs, each with sequences of
+        its own, that share the experts; `batch` is one group's. ep: parts into which the experts are divided over all
+        of these; tp · dp / ep GPUs share each. adapters: LoRA adapters that sequences use. Raises InputError for other
+        words, or a tp, dp or ep that does not cut the layers evenly.
         """
         from rooflinekit.serving.steps import Options, prefill
 
-        options = Options(weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters)
+        options = Options(weights=weights or self.weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters)
         return prefill(self, options)
 
     def decode(
-        self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1, dp: int = 1,
+        self, *, weights: str | None = None, kv: str = "bf16", tp: int = 1, ep: int = 1, dp: int = 1,
         adapters: Adapters | None = None, drafted: int = 0,
     ) -> Graph:  # fmt: skip
         """The step that gives one token to each of `batch` sequences of `context` tokens, the new one included.
@@ -229,11 +231,11 @@ class Decoder:
         from rooflinekit.serving.steps import Options, decode
 
         check_number("drafted", drafted, 0)
-        options = Options(weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters)
+        options = Options(weights=weights or self.weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters)
         return decode(self, options, drafted)
 
     def mixed(
-        self, *, weights: str = "bf16", kv: str = "bf16", tp: int = 1, ep: int = 1, dp: int = 1,
+        self, *, weights: str | None = None, kv: str = "bf16", tp: int = 1, ep: int = 1, dp: int = 1,
         adapters: Adapters | None = None, drafted: int = 0,
     ) -> Graph:  # fmt: skip
         """A step of both: `prompts` of `seq` tokens are read beside `batch` sequences of `context` tokens.
@@ -243,7 +245,7 @@ class Decoder:
         from rooflinekit.serving.steps import Options, mixed
 
         check_number("drafted", drafted, 0)
-        options = Options(weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters)
+        options = Options(weights=weights or self.weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters)
         return mixed(self, options, drafted)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,8 +11,8 @@ from typing import TypeVar
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.tensor import DType
 
-#: Weights of 4 bits that share a scale (GPTQ and AWQ as published; also the group of aiconfigurator's int4_wo).
-GROUP = 128
+#: Of scales: one a row.
+ROW = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,8 @@ class WeightFormat:
 
     bits: of a number. activations: format in which they are multiplied. dynamic: the scale of the activations is found
     anew in each step, where it is otherwise fixed. weight_only: weights become numbers of 16 bits in the product.
+    group: numbers of a row that share a scale; ROW for all of them, None for the whole matrix. square: so many rows
+    share it too. scale: how scales are stored. experts_only: where there are experts, all else stays in 16 bits.
     """
 
     bits: int
@@ -27,34 +30,43 @@ class WeightFormat:
     activations: DType
     dynamic: bool = False
     weight_only: bool = False
+    group: int | None = None
+    square: bool = False
+    scale: DType = DType.FLOAT32
+    experts_only: bool = False
 
     @property
-    def eight_bits(self) -> bool:
-        """Whether both factors of the product have 8 bits."""
+    def few_bits(self) -> bool:
+        """Whether both factors of the product have 8 bits or fewer."""
         return self.activations.itemsize == 1
 
     @property
     def outside(self) -> DType:
         """The format of everything but the products."""
-        return DType.BFLOAT16 if self.eight_bits else self.activations
+        return DType.BFLOAT16 if self.few_bits else self.activations
+
+    @property
+    def packed(self) -> int:
+        """Numbers in an element of what is stored."""
+        return 8 * self.stored.itemsize // self.bits
 
     def scale_shape(self, n: int, k: int) -> tuple[int, ...]:
-        """Scales of an [n, k] matrix: one in all, one a row, or one a group of 128 in a row; () for none."""
+        """Scales of an [n, k] matrix; () for none."""
         if self.bits == 16:
             return ()
-        if not self.weight_only:
+        if self.group is None:
             return (1,)
-        return (n,) if self.bits == 8 else (n, -(-k // GROUP))
+        if self.group == ROW:
+            return (n,)
+        return (math.ceil(n / self.group) if self.square else n, math.ceil(k / self.group))
 
     def weight_bytes(self, n: int, k: int) -> int:
-        """Bytes of an [n, k] matrix with its scales: of 2 bytes in weight-only formats, else of 4."""
-        scales = 1
-        for size in self.scale_shape(n, k):
-            scales *= size
-        return n * k * self.bits // 8 + (scales * (2 if self.weight_only else 4) if self.bits < 16 else 0)
+        """Bytes of an [n, k] matrix with its scales."""
+        scales = math.prod(self.scale_shape(n, k)) if self.bits < 16 else 0
+        return n * k * self.bits // 8 + scales * self.scale.itemsize
 
 
-_BF16, _FP16, _FP8 = DType.BFLOAT16, DType.FLOAT16, DType.FLOAT8_E4M3FN
+_BF16, _FP16, _FP8, _FP4 = DType.BFLOAT16, DType.FLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT4_E2M1FN_X2
 
 WEIGHT_FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
     {
@@ -62,10 +74,22 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
         "fp16": WeightFormat(bits=16, stored=_FP16, activations=_FP16),
         "fp8": WeightFormat(bits=8, stored=_FP8, activations=_FP8),
         "fp8-dynamic": WeightFormat(bits=8, stored=_FP8, activations=_FP8, dynamic=True),
-        "int8": WeightFormat(bits=8, stored=DType.INT8, activations=_BF16, weight_only=True),
-        "int4": WeightFormat(bits=4, stored=DType.UINT8, activations=_BF16, weight_only=True),
+        # DeepSeek V3's: scales of 128 × 128 weights, and of 128 numbers of an activation
+        "fp8-block": WeightFormat(bits=8, stored=_FP8, activations=_FP8, dynamic=True, group=128, square=True),
+        "int8-dynamic": WeightFormat(bits=8, stored=DType.INT8, activations=DType.INT8, dynamic=True, group=ROW),
+        "int8": WeightFormat(
+            bits=8, stored=DType.INT8, activations=_BF16, weight_only=True, group=ROW, scale=_BF16
+        ),
+        # GPTQ's and AWQ's as published; also the group of aiconfigurator's int4_wo
+        "int4": WeightFormat(bits=4, stored=DType.UINT8, activations=_BF16, weight_only=True, group=128, scale=_BF16),
+        "nvfp4": WeightFormat(bits=4, stored=_FP4, activations=_FP4, dynamic=True, group=16, scale=_FP8),
+        # OCP Microscaling Formats 1.0: 32 numbers share an exponent of 8 bits; weights alone, as gpt-oss is served
+        "mxfp4": WeightFormat(
+            bits=4, stored=DType.UINT8, activations=_BF16, weight_only=True, group=32, scale=DType.FLOAT8_E8M0FNU,
+            experts_only=True,
+        ),
     }
-)
+)  # fmt: skip
 KV_FORMATS: Mapping[str, DType] = MappingProxyType({"bf16": _BF16, "fp16": _FP16, "fp8": _FP8})
 
 _Format = TypeVar("_Format")

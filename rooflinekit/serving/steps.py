@@ -87,7 +87,10 @@ def _step(decoder: Decoder, step: str, dims: tuple[str, ...], parts: tuple[Part,
     decoder.check_tp(options.tp, options.ep, options.dp)
     form = check_format("weights", options.weights, WEIGHT_FORMATS)
     cached = check_format("kv", options.kv, KV_FORMATS)
-    tape = Tape(format=form, adapters=options.adapters, sequences=total(part.sequences for part in parts))
+    tape = Tape(
+        format=form, adapters=options.adapters, sequences=total(part.sequences for part in parts),
+        has_experts=decoder.experts > 0,
+    )  # fmt: skip
     ids = TensorSpec(name="ids", shape=(total(part.tokens for part in parts),), dtype=DType.INT64, role=Role.INPUT)
     table = tape.weight("embedding", decoder.vocab, decoder.hidden, dtype=form.outside)
     x = tape.run("aten.embedding", (table, ids), tape.tensor(*ids.shape, decoder.hidden))

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rooflinekit.ir.op import Op
-from rooflinekit.ir.sizes import Size, ceil_div
+from rooflinekit.ir.sizes import Size, ceil_div, floor_div
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.formats import WeightFormat
@@ -25,6 +25,7 @@ class Tape:
     module: str = ""
     adapters: Adapters | None = None
     sequences: Size = 1  # of the step, each with an adapter
+    has_experts: bool = False  # of which alone some formats are
 
     def run(self, kind: str, inputs: tuple[TensorSpec, ...], *outputs: TensorSpec, **attrs: Any) -> TensorSpec:
         """One more op; its first output is handed on."""
@@ -83,37 +84,40 @@ class Tape:
     def _product(self, x: TensorSpec, name: str, n: int) -> TensorSpec:
         form, (tokens, k) = self.format, x.shape
         assert isinstance(k, int)
-        if form.bits == 16:
+        if form.bits == 16 or (form.experts_only and self.has_experts):
             return self.plain(x, name, n)
-        if form.eight_bits:
-            weight = self.weight(name, k, n, dtype=form.stored)
-            self.weight(f"{name}.scale", 1, dtype=DType.FLOAT32)
-            return self.run("serving.scaled_mm", (self.eight_bit(x), weight), self.tensor(tokens, n))
-        scale = self.weight(f"{name}.scale", *form.scale_shape(n, k), dtype=form.activations)
-        packed = self.weight(name, n, k * form.bits // 8, dtype=form.stored)
-        kind = "aten._weight_int8pack_mm" if form.bits == 8 else "aten._weight_int4pack_mm"
-        return self.run(kind, (x, packed, scale), self.tensor(tokens, n))
+        scale = self.weight(f"{name}.scale", *form.scale_shape(n, k), dtype=form.scale)
+        if form.few_bits:
+            weight = self.weight(name, k // form.packed, n, dtype=form.stored)
+            read = () if form.group is None else (scale,)
+            return self.run("serving.scaled_mm", (self.few_bits(x), weight, *read), self.tensor(tokens, n))
+        packed = self.weight(name, n, k // form.packed, dtype=form.stored)
+        return self.run("serving.weight_only_mm", (x, packed, scale), self.tensor(tokens, n))
 
-    def eight_bit(self, x: TensorSpec) -> TensorSpec:
-        """The same numbers in 8 bits: one kernel, and one before it where the scale is not known."""
-        if self.format.dynamic:
+    def few_bits(self, x: TensorSpec) -> TensorSpec:
+        """The same numbers in 8 or 4 bits: one kernel, and one before it where one scale for all is not known."""
+        form = self.format
+        *before, k = x.shape
+        made = self.tensor(*before, floor_div(k, form.packed), dtype=form.activations)
+        if form.group is not None:
+            return self.run("serving.scale_blocks", (x,), made)
+        if form.dynamic:
             self.run("serving.largest", (x,), self.tensor(1, dtype=DType.FLOAT32))
-        return self.run("serving.scale_to_eight_bits", (x,), self.tensor(*x.shape, dtype=self.format.activations))
+        return self.run("serving.scale_to_eight_bits", (x,), made)
 
     def experts(self, x: TensorSpec, name: str, n: int, experts: int, rows: Size) -> TensorSpec:
         """[touched, tokens, k] → [touched, tokens, n]: each touched expert's matrix on its own of all `rows`."""
         form, (touched, tokens, k) = self.format, x.shape
         assert isinstance(k, int)
-        a_row = k * form.bits // 8 // form.stored.itemsize
+        a_row = k // form.packed
         whole = self.weight(name, experts, n, a_row, dtype=form.stored)
         read = [TensorSpec(name=f"{whole.name} touched", shape=(touched, n, a_row), dtype=form.stored,
                            storage=whole.name, role=Role.WEIGHT)]  # fmt: skip
         if form.bits < 16:
-            dtype = form.activations if form.weight_only else DType.FLOAT32
             scales = form.scale_shape(n, k)
-            scale = self.weight(f"{name}.scale", experts, *scales, dtype=dtype)
-            read.append(TensorSpec(name=f"{scale.name} touched", shape=(touched, *scales), dtype=dtype,
+            scale = self.weight(f"{name}.scale", experts, *scales, dtype=form.scale)
+            read.append(TensorSpec(name=f"{scale.name} touched", shape=(touched, *scales), dtype=form.scale,
                                    storage=scale.name, role=Role.WEIGHT))  # fmt: skip
-        given = self.eight_bit(x) if form.eight_bits else x
+        given = self.few_bits(x) if form.few_bits else x
         result = self.tensor(touched, tokens, n)
         return self.run("serving.grouped_mm", (given, *read), result, weight_only=form.weight_only, rows=rows)

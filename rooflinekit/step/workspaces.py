@@ -35,10 +35,11 @@ def _windows(kernel: Kernel, device: Device) -> int:
     ways = [k for k in (kernel, *kernel.alternatives) if runs(k, k.math, device) and k.algorithm != NAIVE]
     if not kernel.alternatives or any(k.algorithm != UNFOLDED for k in ways):
         return 0
+    result = integer(kernel.cost.write_bytes)  # which a loop over images writes anew each time where it is a sum
     return max(
-        ((integer(k.cost.write_bytes) - integer(kernel.cost.write_bytes)) // k.chain.links for k in ways if k.chain),
-        default=0,
-    )
+        (integer(k.cost.write_bytes) // k.chain.links - (result if k.direction == "weight" else result // k.chain.links)
+         for k in ways if k.chain), default=0,
+    )  # fmt: skip
 
 
 def product_workspace(device: Device) -> int:

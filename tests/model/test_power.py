@@ -17,7 +17,8 @@ from rooflinekit.model.work import Products, Work
 
 #: 10 pJ a FLOP on the lanes, 2 pJ on the engine, in 16 nm; a fifth of the board idles.
 VALUES = {
-    "lanes_energy": 10e-12, "matrix_energy": 2e-12, "eight_bit_energy": 0.5, "idle_share": 0.2,
+    "lanes_energy": 10e-12, "matrix_energy": 2e-12, "eight_bit_energy": 0.5, "four_bit_energy": 0.25,
+    "idle_share": 0.2,
     "energy_node_exponent": 1.0, "energy_size_exponent": 0.0,
 }  # fmt: skip
 

@@ -50,6 +50,9 @@ def test_a_window_bounds_the_cache() -> None:
         ("fp8", 256 * 128 + 4),  # one scale
         ("int8", 256 * 128 + 256 * 2),  # one a row
         ("int4", 256 * 128 // 2 + 256 * 2),  # one for the 128 numbers of a row
+        ("fp8-block", 256 * 128 + 2 * 1 * 4),  # one for 128 × 128 numbers
+        ("nvfp4", 256 * 128 // 2 + 256 * 8),  # one of a byte for 16 numbers of a row
+        ("mxfp4", 256 * 128 // 2 + 256 * 4),  # for 32
     ],
 )
 def test_bytes_of_a_matrix(weights: str, expected: int) -> None:
@@ -63,6 +66,51 @@ def test_bytes_of_a_decoders_weights() -> None:
     for weights, form in WEIGHT_FORMATS.items():
         layers = 2 * sum(form.weight_bytes(n, k) for n, k in shapes)
         assert weight_bytes_of(decoder.decode(weights=weights)) == outside + layers, weights
+
+
+_LLAMA = {
+    "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 99, "intermediate_size": 96
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scheme", "weights"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "int4"),
+        ({"quant_method": "gptq", "bits": 8}, "int8"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}, "fp8-block"),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {
+            "weights": {"num_bits": 4, "type": "int"}, "input_activations": None}}}, "int4"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {
+            "weights": {"num_bits": 8, "type": "int"}, "input_activations": {"num_bits": 8, "dynamic": True}}}},
+         "int8-dynamic"),
+    ],
+)  # fmt: skip
+def test_weights_as_a_config_says(scheme: dict[str, object], weights: str) -> None:
+    decoder = rk.Decoder.from_config(_LLAMA | {"quantization_config": scheme})
+    assert decoder.weights == weights
+    assert weight_bytes_of(decoder.decode()) == weight_bytes_of(decoder.decode(weights=weights))
+
+
+def test_schemes_of_quantization_that_have_no_format() -> None:
+    with pytest.raises(InputError, match="no time of bitsandbytes is known; state another one with weights="):
+        rk.Decoder.from_config(_LLAMA | {"quantization_config": {"quant_method": "bitsandbytes"}})
+    with pytest.raises(InputError, match="gptq of 3 bits: expected 4 or 8"):
+        rk.Decoder.from_config(_LLAMA | {"quantization_config": {"quant_method": "gptq", "bits": 3}})
+
+
+def test_products_of_four_bits_multiply_all_numbers_of_a_row() -> None:
+    decoder = rk.Decoder(layers=1, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn=128, vocab=32)
+    plain, packed = (decoder.prefill(weights=weights).at(batch=1, seq=8) for weights in ("bf16", "nvfp4"))
+    assert packed.matrix_flop == plain.matrix_flop
+    # experts alone: a dense network's matrices too, those of attention not where there are experts
+    mixed = decoder.with_changes(experts=2, experts_per_token=1)
+    kinds = [priced.op.kind for priced in mixed.decode(weights="mxfp4").priced]
+    assert kinds.count("serving.weight_only_mm") == 0
+    assert kinds.count("serving.grouped_mm") == 2
 
 
 def test_families_that_name_numbers_otherwise() -> None:
@@ -123,5 +171,5 @@ def test_layers_that_cannot_be_cut() -> None:
     decoder = rk.Decoder(name="d", layers=1, hidden=8, heads=4, kv_heads=2, head_dim=2, ffn=6, vocab=8)
     with pytest.raises(InputError, match="tp 4: d cannot be cut so: expected a divisor of its heads"):
         decoder.decode(tp=4)
-    with pytest.raises(InputError, match="weights 'int5': expected bf16, fp16, fp8, fp8-dynamic, int8, int4; did you"):
+    with pytest.raises(InputError, match=r"weights .int5.: expected bf16, fp16, fp8, .*, mxfp4; did you"):
         decoder.decode(weights="int5")

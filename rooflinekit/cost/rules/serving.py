@@ -9,7 +9,8 @@ from rooflinekit.cost.rules.attention import score_pairs
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Op
-from rooflinekit.ir.sizes import product, quotient, smaller, total
+from rooflinekit.ir.sizes import Size, product, quotient, smaller, total
+from rooflinekit.ir.tensor import DType, TensorSpec
 
 
 @rule("serving.paged_attention")
@@ -85,12 +86,33 @@ def scale_to_eight_bits(op: Op) -> Cost:
     return Cost(vector_flop=op.inputs[0].numel) + traffic(op)
 
 
+@rule("serving.scale_blocks")
+def scale_blocks(op: Op) -> Cost:
+    """Blocks of a row, each times a scale of its own, rounded into 8 or 4 bits: for its largest value 2, and 1."""
+    return Cost(vector_flop=product((3, op.inputs[0].numel))) + traffic(op)
+
+
 @rule("serving.scaled_mm")
 def scaled_mm(op: Op) -> Cost:
-    """[m, k] × [k, n] of 8-bit numbers, written in 16: 2·m·k·n."""
-    a, b = op.inputs[:2]
-    m, k = a.shape
-    return Cost(gemms=(Gemm(m=m, n=b.shape[1], k=k),)) + traffic(op)
+    """[m, k] × [k, n] of 8-bit numbers, or of 4-bit ones, two in an element along k, written in 16: 2·m·k·n."""
+    m, n = op.outputs[0].shape
+    return Cost(gemms=(Gemm(m=m, n=n, k=_length(op.inputs[0])),)) + traffic(op)
+
+
+def _length(x: TensorSpec) -> Size:
+    """Numbers of a row."""
+    return product((2, x.shape[-1])) if x.dtype is DType.FLOAT4_E2M1FN_X2 else x.shape[-1]
+
+
+@rule("serving.weight_only_mm")
+def weight_only_mm(op: Op) -> Cost:
+    """[m, k] × a packed weight of [n, k] numbers of 4 or 8 bits: 2·m·k·n, and 1 a weight for its scale.
+
+    Kernels unpack pairs of numbers with logical operations, and scale them as pairs.
+    """
+    m, k = op.inputs[0].shape
+    n = op.outputs[0].shape[1]
+    return Cost(gemms=(Gemm(m=m, n=n, k=k),), vector_flop=product((n, k))) + traffic(op)
 
 
 @rule("serving.grouped_mm")
@@ -101,7 +123,7 @@ def grouped_mm(op: Op) -> Cost:
     """
     x = op.inputs[0]
     (y,) = op.outputs
-    g, m, k = x.shape
+    g, m, k = *x.shape[:2], _length(x)
     n = y.shape[2]
     unpacked = product((2, g, n, k)) if op.attrs["weight_only"] else 0
     gemm = Gemm(batch=g, m=m, n=n, k=k, needed=product((op.attrs["rows"], n, k)))
