@@ -1,9 +1,10 @@
 """What each term of the time model is worth: the error on shapes that no fit has seen, with the term and without it.
 
-    python benchmarks/ablation.py DATA [--only WORD ...] [--rows 400]
+    python benchmarks/ablation.py DATA [--only WORD ...] [--rows 400] [--held]
     python benchmarks/ablation.py DATA --shipped
 
-The second fits nothing: what the chain of recurrent layers is worth on whole problems, and intervals by format.
+The second fits nothing: what the chain of recurrent layers is worth on whole problems, and intervals by format. With
+`--held` all other constants stay as shipped, and only what the way of timing adds is fitted, with the term and without.
 
 Without a term, its constant is held at the value at which the term vanishes, or the algorithm is none to choose from,
 and the other constants of the stages that see the term are fitted anew; so they are for the figure with it. Those of
@@ -148,7 +149,8 @@ def without_rules(neutral: Mapping[str, int]) -> Iterator[None]:
 class Ablation:
     """Fits and judges with and without terms."""
 
-    def __init__(self, campaigns: Sequence[Campaign], rows: int) -> None:
+    def __init__(self, campaigns: Sequence[Campaign], rows: int, held: bool = False) -> None:
+        self.held = held
         self.machines = machines_of(sorted({c.gpu for c in campaigns}))
         self.training = self._usable([sample(campaign) for campaign in campaigns], rows)
         self.judged = self._usable(held_back(campaigns), rows)
@@ -165,11 +167,14 @@ class Ablation:
         neutral: Sequence[str] = (),
     ) -> Any:
         """The errors on the ops after a fit of these stages; `neutral` constants stand where CONSTANTS says."""
+        judging = list(stages)
+        if self.held:
+            stages = [replace(stage, constants=(), own=()) for stage in stages]
         names = {name for stage in stages for name in stage.constants} | set(neutral)
         known = shipped(list(self.machines))
         known.estimates = {key: e for key, e in known.estimates.items() if key[1] not in names}
         solution = fitting.fit([change(o) for o in self.training], self.machines, stages, known, by_count=True)
-        about_it = [o for o in map(change, self.judged) if o.op in ops and _seen(o, stages, self.machines)]
+        about_it = [o for o in map(change, self.judged) if o.op in ops and _seen(o, judging, self.machines)]
         return errors(about_it, self.machines, solution)
 
 
@@ -220,7 +225,8 @@ def spreads_by_format(run: Ablation) -> None:
     held: dict[str, list[tuple[float, float]]] = {}
     for o in run.judged:
         fit = load_constants(o.gpu)
-        if o.timing != "profiler" or plain(o.residuals) == o.residuals or o.residuals not in fit.spreads:
+        alike = plain(o.residuals) == o.residuals or o.residuals not in fit.spreads
+        if o.timing not in ("profiler", "rested") or alike:
             continue
         values = {name: c.value for name, c in fit.constants.items()}
         off = np.abs(np.log(o.seconds / o.predict(run.machines[o.gpu].with_values(values), {})))
@@ -239,13 +245,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--only", nargs="*", default=[""], metavar="WORD", help="terms that have one of these in them")
     parser.add_argument("--rows", type=int, default=400, help="of an op and format on a GPU, at most")
+    parser.add_argument("--held", action="store_true", help="all other constants stay as shipped")
     parser.add_argument("--shipped", action="store_true", help="what needs no fit")
     options = parser.parse_args(arguments)
     if options.shipped:
         recurrent(options.data)
         spreads_by_format(Ablation(read_ops(options.data), options.rows))
         return
-    run = Ablation(read_ops(options.data), options.rows)
+    run = Ablation(read_ops(options.data), options.rows, options.held)
     print("| term | ops | median / MAPE with it, % | without it, % |\n| --- | --- | --- | --- |")
     for term in (*TERMS, *CHANGES, *RULES):
         if not any(word in term for word in options.only):

@@ -30,12 +30,14 @@ from measured import read_ops, split_hash
 from rooflinekit.calibrate.campaign import Campaign
 from rooflinekit.calibrate.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.refit import Refit, machines_of, refit
+from rooflinekit.model.families import OF_THE_DAY
 from rooflinekit.model.machine import Machine, Spread
 from rooflinekit.model.roofline import time_work
 from rooflinekit.model.work import Floats
 
 ROWS = 4000  # of an op on a GPU that are judged at most
 NINETY = 1.645
+_START = "kernel_ramp_cycles"
 _NETWORK_OPS = {"linear", "bmm"}  # NeuSight's other shapes are random; theirs are those of networks
 
 
@@ -50,15 +52,24 @@ class Judged:
     measured: Floats
     predicted: Floats
     roofline: Floats
-    spread: Spread
+    width: Floats  # of the 90 % interval, as a logarithm
 
 
-def summary(measured: Floats, predicted: Floats, roofline: Floats, spread: Spread) -> dict[str, float]:
+def widths(o: Observations, machine: Machine, predicted: Floats, spread: Spread, start: float) -> Floats:
+    """The 90 % interval of each measurement as `Prediction.interval` has it, as a logarithm.
+
+    start: the standard deviation of what the starts of kernels take. The host's part of a time is taken as known.
+    """
+    start_s = sum((time_work(work, machine, explained=False).launch_s for work in o.candidates[0][0]), np.zeros(len(o)))
+    off: Floats = start * np.minimum(start_s / predicted, 1.0)
+    return NINETY * np.sqrt(spread.kernel**2 + spread.shared**2 + OF_THE_DAY**2 + off**2)
+
+
+def summary(measured: Floats, predicted: Floats, roofline: Floats, width: Floats) -> dict[str, float]:
     """Errors in per cent; bias is the median of predicted / measured; `held` the share inside 90 % intervals."""
     error = np.abs(predicted / measured - 1)
     log = np.log(predicted / measured)
     naive = np.abs(roofline / measured - 1)
-    width = NINETY * float(np.hypot(spread.kernel, spread.shared))
     rank = pd.Series(predicted).corr(pd.Series(measured), method="spearman") if len(measured) > 2 else np.nan
     return {
         "n": len(measured),
@@ -111,7 +122,10 @@ def judge(campaigns: Sequence[Campaign], fits: Refit) -> list[Judged]:
                 "unseen": (fits.without[o.gpu].values(o.gpu, fits.relatives[o.gpu]), fits.priors.spreads[o.residuals]),
             }
             for mode, (values, spread) in modes.items():
-                predicted = o.predict(machines[o.gpu].with_values(values), fits.solution.harness(o.host))
+                machine = machines[o.gpu].with_values(values)
+                predicted = o.predict(machine, fits.solution.harness(o.host))
+                ramp = (fits.gpus[o.gpu] if mode == "calibrated" else fits.priors).constants.get(_START)
+                start = (ramp or fits.priors.constants[_START]).stderr
                 found.append(
                     Judged(
                         mode=mode,
@@ -121,7 +135,7 @@ def judge(campaigns: Sequence[Campaign], fits: Refit) -> list[Judged]:
                         measured=o.seconds,
                         predicted=predicted,
                         roofline=roofline_s(o, machines[o.gpu]),
-                        spread=spread,
+                        width=widths(o, machine, predicted, spread, start),
                     )
                 )
     return found
@@ -144,8 +158,10 @@ def by_set(judged: Sequence[Judged]) -> pd.DataFrame:
         groups.setdefault((part.mode, part.table, part.gpu), []).append(part)
     rows = []
     for (mode, table, gpu), parts in groups.items():
-        columns = [np.concatenate([getattr(p, name) for p in parts]) for name in ("measured", "predicted", "roofline")]
-        rows.append({"mode": mode, "set": table, "gpu": gpu} | summary(*columns, parts[0].spread))
+        columns = [
+            np.concatenate([getattr(p, name) for p in parts]) for name in ("measured", "predicted", "roofline", "width")
+        ]
+        rows.append({"mode": mode, "set": table, "gpu": gpu} | summary(*columns))
     return pd.DataFrame(rows).sort_values(["mode", "set", "gpu"], kind="stable").reset_index(drop=True)
 
 

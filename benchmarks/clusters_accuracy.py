@@ -23,7 +23,8 @@ from clusters_sources import SOURCES, Case
 import rooflinekit.training.recipe as recipes
 from rooflinekit.api.train import place_of
 from rooflinekit.errors import RooflinekitError
-from rooflinekit.training.plan import Place, Planner
+from rooflinekit.training.place import Place
+from rooflinekit.training.plan import Planner
 
 SCALING = "## Time on n GPUs by that on one"
 PAGE = Path(__file__).parent.parent / "docs" / "clusters_accuracy.md"

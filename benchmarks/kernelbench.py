@@ -28,7 +28,7 @@ from typing import Any
 import pandas as pd
 from halves import in_first_half
 from kernelbench_graphs import Problem, readable
-from kernelbench_page import known_hosts_tables, tables, worst, write_page
+from kernelbench_page import known_hosts_tables, steady_tables, tables, worst, write_page
 from measured import gpu_name
 
 import rooflinekit as rk
@@ -68,7 +68,10 @@ _KEY = ["blob", "gpu", "mode"]
 
 
 def measured(file: Path, *, each: bool) -> pd.DataFrame:
-    """A line a point (`each`: and collection): blob, gpu, mode, measured_s, and how far its collections differ."""
+    """A line a point (`each`: and collection): blob, gpu, mode, measured_s, how far its collections differ.
+
+    And `scatter`, the standard deviation of the trials of the one that is taken, of their mean.
+    """
     table = pd.read_parquet(file)
     spelt = table["hardware"].fillna(table["collection"].map(_UNNAMED))
     names = {name: gpu_name(name) for name in spelt.dropna().unique()}
@@ -77,20 +80,22 @@ def measured(file: Path, *, each: bool) -> pd.DataFrame:
         gpu=spelt.map(names),
         mode=table["config"].map(_CONFIGS),
         measured_s=table["mean_ms"] * 1e-3,
+        scatter=table["std_ms"] / table["mean_ms"],
     )
     for column, what in (("gpu", "specification"), ("mode", "mode"), ("blob", "version of the problem")):
         if (lacking := table[column].isna()).any():
             print(f"left out: {lacking.sum()} rows without a {what}", file=sys.stderr)
             table = table[~lacking]
     if each:
-        return table[[*_KEY, "level", "collection", "date", "measured_s"]].assign(collections=1, apart=1.0)
-    grouped = table.groupby(_KEY, as_index=False)
+        return table[[*_KEY, "level", "collection", "date", "measured_s", "scatter"]].assign(collections=1, apart=1.0)
+    grouped = table.sort_values("measured_s").groupby(_KEY, as_index=False)
     return grouped.agg(
         level=("level", "first"),
         collections=("measured_s", "size"),
         apart=("measured_s", lambda seconds: seconds.max() / seconds.min()),
         measured_s=("measured_s", "min"),
         date=("date", "min"),
+        scatter=("scatter", "first"),
     )
 
 
@@ -196,7 +201,7 @@ def main(options: argparse.Namespace) -> None:
     for reason, count in Counter([*unread.values(), *failed.get("unpredicted", pd.Series(dtype=str))]).items():
         print(f"    {count}: {reason}")
     rows = rows.dropna(subset=["predicted_s"])
-    found = list(tables(rows))
+    found = [*tables(rows), *steady_tables(rows)]
     if not options.each_collection and (hosts := hosts_of(rows, options.host)):
         others = [(problem, graph) for problem, graph in graphs if not in_first_half(problem.name)]
         known = judge(points, others, options.host, hosts).dropna(subset=["predicted_s"])

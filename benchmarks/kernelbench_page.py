@@ -10,6 +10,7 @@ import pandas as pd
 from page_tables import write_tables
 
 _LEAST = 10  # points of a line of the page
+_STEADY = 0.1  # of its mean, at most, is the standard deviation of trials that tell a time
 
 
 def summary(rows: pd.DataFrame) -> pd.Series:
@@ -45,6 +46,18 @@ def tables(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         ("operator that takes most, default", rows["operator"].where(rows["mode"] == "default")),
     ):
         yield title, rows.groupby(by)[rows.columns.tolist()].apply(summary)
+
+
+def steady_tables(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Points whose trials agree, whatever is predicted: on a machine that others use too they do not."""
+    steady = rows[rows["scatter"] <= _STEADY]
+    level = steady["level"].str.removeprefix("level")
+    for title, by in (
+        ("trials within 10 %", np.zeros(len(steady), int)),
+        ("trials within 10 %, mode", steady["mode"]),
+        ("trials within 10 %, level and mode", [level, steady["mode"]]),
+    ):
+        yield title, steady.groupby(by)[steady.columns.tolist()].apply(summary)
 
 
 def worst(rows: pd.DataFrame, count: int) -> pd.DataFrame:

@@ -10,6 +10,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -301,7 +302,7 @@ def _deepbench(data: Path) -> Iterator[Campaign]:
             rows = _numbers(table, sizes).assign(
                 gpu=table["gpu"], op=op, dtype=table["dtype"].map(_DEEPBENCH_FORMATS), seconds=table[column] * 1e-3
             )
-            yield from _by_gpu(rows[rows["seconds"] > 0], DEEPBENCH, file.stem, "profiler")
+            yield from _by_gpu(rows[rows["seconds"] > 0], DEEPBENCH, file.stem, "rested")
 
 
 _AITER_FORMATS = {"a8w8_blockscale": "fp8", "bf16": "bf16"}
@@ -395,7 +396,11 @@ _SIDES = {"depth": "_depth", "height": "_h", "width": "_w"}
 
 
 def _miopen(data: Path) -> Iterator[Campaign]:
-    """The time of the best solver of each problem; columns say what the forward convolution looks like.
+    return (replace(c, rows=c.rows.drop(columns="solver")) for c in read_solvers(data))
+
+
+def read_solvers(data: Path) -> Iterator[Campaign]:
+    """The time of MIOpen's best solver of each problem, and its name; sizes are the forward convolution's.
 
     Where MLIR's solver was the only one that was timed, by the runs that tuned it, it is not the best of any.
     """
@@ -409,6 +414,7 @@ def _miopen(data: Path) -> Iterator[Campaign]:
             op=table["direction"].astype(str).map(_DIRECTIONS),
             dtype=table["dtype"].astype(str).map(_MIOPEN_FORMATS),
             seconds=table["best_us"] * 1e-6,
+            solver=table["best_solver"].astype(str),
             groups=table["groups"].astype(float),
             depth=table["in_d"].astype(float),
             **_by_side(table["kernel"], ("kernel_depth", "r", "s"), 1),
@@ -497,6 +503,6 @@ def _convolution_of(problem: dict[str, Any]) -> dict[str, Any]:
 
 def split_hash(rows: pd.DataFrame) -> np.ndarray:
     """A number in [0, 1) for each shape, the same for equal shapes: to hold some back."""
-    sizes = [name for name in rows if name not in ("seconds", "gpu", "split", "copies")]
+    sizes = [name for name in rows if name not in ("seconds", "gpu", "split", "copies", "solver")]
     keys = rows[sizes].reindex(columns=sorted(sizes))
     return pd.util.hash_pandas_object(keys, index=False).to_numpy() / 2.0**64

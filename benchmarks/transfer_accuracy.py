@@ -25,7 +25,7 @@ from transfer_sources import SOURCES, Measured, pairs
 
 from rooflinekit.errors import InputError
 from rooflinekit.study.transfer.evidence import Evidence
-from rooflinekit.study.transfer.posterior import one_chip
+from rooflinekit.study.transfer.posterior import chips_of
 from rooflinekit.study.transfer.transferred import transferred
 
 _LEAST = 5  # pairs of a line
@@ -40,7 +40,7 @@ def judged(a: Measured, b: Measured) -> dict[str, object] | None:
     (low, high), (least, most) = found.interval(), b.prediction.interval()
     return {
         "source": a.source, "how": a.how, "network": a.network, "from": a.gpu, "to": b.gpu,
-        "chips": "one" if one_chip(a.prediction.machine.device, b.prediction.machine.device) else "two",
+        "chips": str(chips_of(a.prediction.machine.device, b.prediction.machine.device)),
         "waits": "overhead" in (a.prediction.regime, b.prediction.regime),
         "measured_s": b.seconds, "direct_s": b.prediction.total_s, "transferred_s": found.total_s,
         "ratio_s": b.prediction.total_s * a.seconds / a.prediction.total_s,

@@ -1,14 +1,14 @@
 """How much of what is wrong about a kernel on one GPU is wrong on another: correlations of residuals.
 
 `python benchmarks/transfer_components.py DATA` prints, by family and by how the two GPUs are related, the
-correlation of ln(measured / predicted) of equal shapes about the mean of each GPU ("kernel"), which is what
-`study/transfer/components.py` states. Ops alone: no whole step is looked at.
+correlation of ln(measured / predicted) of equal shapes about the mean of each GPU, and the medians by how alike the
+chips are, which `study/transfer/components.py` states as KERNEL. Ops alone: no whole step is looked at.
 
 With `--estimate` it prints what that file states of whole steps, of one half of the networks of timm and KernelBench;
 all that transfer_accuracy.py judges is of the other half. What all steps of a source on a GPU are off by, in the
-median, is the GPU's or its host's: how that goes together on two GPUs gives SHARED_NEAR, SHARED_FAR and OTHER_HOST (at
-least 0). How a network deviates from it is its own: the most likely correlations of kernels and networks, spread of a
-network and degrees of freedom are for these deviations, each source and way of execution with equal weight.
+median, less what its GPUs are off by in the mean, is the GPU's own: how that goes together on GPUs of two chips gives
+their SHARED (at least 0; both of few GPUs, so together), and where the host decides OTHER_HOST. All else are the most
+likely values for pairs of steps, each source and way of execution with equal weight.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from transfer_sources import SOURCES, Measured
 import rooflinekit as rk
 from rooflinekit.calibrate.measured_ops import OPS
 from rooflinekit.study.transfer import components
+from rooflinekit.study.transfer.components import Chips
 from rooflinekit.study.transfer.errors_of import Part, leaders, parts_of
-from rooflinekit.study.transfer.posterior import Kinship, one_chip
+from rooflinekit.study.transfer.posterior import chips_of
 
 _LONG_S = 100e-6
 _LEAST = 60  # shapes that two GPUs share
@@ -65,18 +66,21 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
             both = both[(both.sub(both.median()).abs() < 1.0).all(axis=1)]  # beyond e: another algorithm, not noise
             if len(both) < _LEAST:
                 continue
-            near = one_chip(rk.load_device(a), rk.load_device(b))
+            chips = str(chips_of(rk.load_device(a), rk.load_device(b)))
             found.append(
-                {"family": family, "a": a, "b": b, "near": near, "shapes": len(both)}
+                {"family": family, "a": a, "b": b, "chips": chips, "shapes": len(both)}
                 | {"correlation": both.corr().iloc[0, 1], "sd_a": both[a].std(), "sd_b": both[b].std()}
             )
     return pd.DataFrame(found)
 
 
 _LEVELS = ("family", "kernel", "host")
-_OWN = _LEVELS[1:]  # of a network, not of all on a GPU
-_NAMES = ("KERNEL_NEAR", "KERNEL, of the table", "host", "NETWORK", "NETWORK_NEAR", "NETWORK_FAR", "FREEDOM")
-_START = (1.0, 1.0, -1.0, -3.0, 2.0, 1.0, 1.0)
+_CHIPS = (Chips.ONE, Chips.KINDRED, Chips.FOREIGN)
+_NAMES = (
+    "SHARED, one", *(f"IN_STEPS, {chips}" for chips in _CHIPS), *(f"NETWORKS, {chips}" for chips in _CHIPS),
+    "NETWORK", "FREEDOM",
+)  # fmt: skip
+_START = (2.0, 1.0, 1.0, 1.0, 2.0, 1.0, 0.0, -3.0, 1.0)
 _TIE = 5e-4  # how firmly what no pair tells stays where it starts
 _FEW = 8  # steps that a median is taken of
 
@@ -85,10 +89,9 @@ def moments(a: Measured, b: Measured) -> dict[str, object]:
     """Of two measurements of a step: what both predictions are off by, and their variances and covariance by level."""
     names = {**leaders(b.prediction), **leaders(a.prediction)}
     here, there = parts_of(a.prediction, names), parts_of(b.prediction, names)
-    near = one_chip(a.prediction.machine.device, b.prediction.machine.device)
-    alike = Kinship(same_device=False, near=near, same_host=True)
+    chips = chips_of(a.prediction.machine.device, b.prediction.machine.device)
     found: dict[str, object] = {
-        "set": f"{a.source} {a.how}", "from": a.gpu, "to": b.gpu, "near": near,
+        "set": f"{a.source} {a.how}", "from": a.gpu, "to": b.gpu, "chips": str(chips),
         "waits": "overhead" in (a.prediction.regime, b.prediction.regime),
         "here": math.log(a.seconds / a.prediction.total_s),
         "there": math.log(b.seconds / b.prediction.total_s),
@@ -101,8 +104,9 @@ def moments(a: Measured, b: Measured) -> dict[str, object]:
         covariance = 0.0
         for part in own:
             for other in kindred.get((level, part.family, part.name), ()):
-                # of kernels as the table has it, or 1 on one chip; of all else 1
-                stated = alike.correlation(part, other) if level == "kernel" and not near else 1.0
+                stated = components.alone(part.family, chips) if level == "kernel" else 1.0
+                if level == "kernel" and part.unit != other.unit:
+                    stated *= components.OTHER_UNIT.value
                 covariance += stated * here[part].size * there[other].size
         found[f"here {level}"] = sum(here[part].size ** 2 for part in own)
         found[f"there {level}"] = sum(one.size**2 for part, one in there.items() if part.level == level)
@@ -111,27 +115,34 @@ def moments(a: Measured, b: Measured) -> dict[str, object]:
 
 
 def shared(rows: pd.DataFrame) -> float:
-    """The correlation, about 0, of what all steps on one GPU and on another are off by in the median."""
+    """The correlation of what all steps on one GPU and on another are off by in the median, about the GPUs' mean.
+
+    Of n values about their own mean each two have a covariance of -1/n of the variance, if they have nothing in common.
+    """
     both = squares = 0.0
-    for _, part in rows.groupby(["set", "from", "to"]):
-        if len(part) >= _FEW:
-            a, b = part["here"].median(), part["there"].median()
-            both, squares = both + a * b, squares + (a * a + b * b) / 2
+    for _, part in rows.groupby("set"):
+        own = part.groupby("from").filter(lambda steps: len(steps) >= _FEW).groupby("from")["here"].median()
+        own -= own.mean()
+        for a, b in part[["from", "to"]].drop_duplicates().itertuples(index=False):
+            if a in own and b in own:
+                both += own[a] * own[b] + own.var() / len(own)
+                squares += own.var()
     return max(0.0, both / squares)
 
 
-def unlikelihood(rows: pd.DataFrame, values: Sequence[float]) -> float:
-    """Minus the mean logarithm of the density of a deviation on the target, given that on the source."""
-    kernel_near, kernel_far, host, network, network_near, network_far, freedom = values
-    near = rows["near"].to_numpy(dtype=bool)
-    noise = network**2 + components.MEASURED.value**2
-    here = sum(rows[f"here {level}"] for level in _OWN) + noise
-    there = sum(rows[f"there {level}"] for level in _OWN) + network**2
+def unlikelihood(rows: pd.DataFrame, values: Sequence[float], others: float) -> float:
+    """Minus the mean logarithm of the density of an error on the target, given that on the source."""
+    shared_one, *by_chips, network, freedom = values
+    n = len(_CHIPS)
+    chips = [rows["chips"] == one for one in _CHIPS]
+    family = np.select(chips, [shared_one, others, others])
+    kernel, whole = np.select(chips, by_chips[:n]), np.select(chips, by_chips[n:])
+    here, there = (sum(rows[f"{side} {level}"] for level in _LEVELS) + network**2 for side in ("here", "there"))
+    here = here + components.MEASURED.value**2
     both = (
-        np.where(near, kernel_near, kernel_far) * rows["both kernel"]
-        + host * rows["both host"]
-        + np.where(near, network_near, network_far) * network**2
-    )
+        family * rows["both family"] + kernel * rows["both kernel"] + whole * network**2
+        + components.OTHER_HOST.value * rows["both host"]
+    )  # fmt: skip
     left = np.maximum(there - both**2 / here, 1e-8) + components.MEASURED.value**2
     scale = np.sqrt(left * (freedom + rows["here"] ** 2 / here) / (freedom + 1))
     off = (rows["there"] - both / here * rows["here"]) / scale
@@ -140,25 +151,23 @@ def unlikelihood(rows: pd.DataFrame, values: Sequence[float]) -> float:
 
 def estimate(rows: pd.DataFrame) -> dict[str, float]:
     """The values, by name; correlations lie between 0 and 1."""
+    computing = rows[~rows["waits"]]
+    others = shared(computing[computing["chips"] != Chips.ONE])
+    sets = [part for _, part in rows.groupby("set")]
+    start = np.array(_START)
 
     def values(x: NDArray[np.float64]) -> list[float]:
         share = 1 / (1 + np.exp(-x))
-        return [*share[:3], float(np.exp(x[3])), *share[4:6], 1 + float(np.exp(x[6]))]
-
-    middle = rows.groupby(["set", "from", "to"])[["here", "there"]].transform("median")
-    own = rows.assign(here=rows["here"] - middle["here"], there=rows["there"] - middle["there"])
-    sets = [part for _, part in own.groupby("set")]
-    start = np.array(_START)
+        return [*share[:7], float(np.exp(x[7])), 1 + float(np.exp(x[8]))]
 
     def cost(x: NDArray[np.float64]) -> float:
-        fit = float(np.mean([unlikelihood(part, values(x)) for part in sets]))
+        fit = float(np.mean([unlikelihood(part, values(x), others) for part in sets]))
         return fit + _TIE * float(np.square(x - start).sum())
 
-    found = minimize(cost, start, method="Nelder-Mead", options={"maxfev": 8000, "adaptive": True, "fatol": 1e-6})
-    computing = rows[~rows["waits"]]
+    found = minimize(cost, start, method="Nelder-Mead", options={"maxfev": 5000, "adaptive": True, "fatol": 1e-6})
     return {
-        "SHARED_NEAR": shared(computing[computing["near"]]), "SHARED_FAR": shared(computing[~computing["near"]]),
-        "OTHER_HOST": shared(rows[rows["waits"]]), **dict(zip(_NAMES, values(found.x), strict=True)),
+        "SHARED, kindred and foreign": others, "OTHER_HOST": shared(rows[rows["waits"]]),
+        **dict(zip(_NAMES, values(found.x), strict=True)),
     }  # fmt: skip
 
 
@@ -180,13 +189,13 @@ def main() -> None:
     given = parser.parse_args()
     if given.estimate:
         rows = estimated_half(given.data, {"timm": given.share, "kernelbench": 1.0})
-        print(rows.groupby(["set", "near"]).size().to_string())
+        print(rows.groupby(["set", "chips"]).size().to_string())
         for name, value in estimate(rows).items():
             print(f"{name} {value:.2f}")
         return
     pairs = correlations(residuals(given.data))
     print(pairs.round(2).to_string(index=False))
-    print(pairs.groupby(["family", "near"])["correlation"].agg(["median", "count"]).round(2))
+    print(pairs.groupby(["family", "chips"])["correlation"].agg(["median", "count"]).round(2))
 
 
 if __name__ == "__main__":

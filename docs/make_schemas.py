@@ -189,13 +189,13 @@ OWN_FIT = {
 
 TRAINING = record({
     "model": TEXT, "parameters": COUNT, "cluster": TEXT, "gpus": COUNT, "layout": TEXT, "recipe": TEXT,
-    "recompute": TEXT, "batch": COUNT, "seq": COUNT, "micro_batches": COUNT, "total_s": SECONDS,
+    "recompute": TEXT, "offload_layers": COUNT, "batch": COUNT, "seq": COUNT, "micro_batches": COUNT, "total_s": SECONDS,
     "interval_s": {**many(SECONDS, 2), "maxItems": 2}, "terms": named(CHANGE), "tokens_per_s": of("token/s"),
     "mfu": NUMBER, "hfu": NUMBER, "energy": perhaps(TEAM_ENERGY),
     "memory": record({
         **dict.fromkeys((
             "weights", "gradients", "optimizer", "activations", "working", "buffers", "allocated", "reserved",
-            "context",
+            "context", "host",
         ), BYTES),
         "fits": FLAG,
     }),

@@ -17,7 +17,8 @@ from rooflinekit.model.clocks import limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.training.layout import Layout
-from rooflinekit.training.plan import Place, Planner
+from rooflinekit.training.place import Place
+from rooflinekit.training.plan import Planner
 from rooflinekit.training.recipe import Recipe, recipe_of
 from rooflinekit.training.step import TrainingStep
 

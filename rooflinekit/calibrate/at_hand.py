@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -29,24 +30,26 @@ def specification(
 ) -> Device:
     """The one that was named, or that of the hardware's own name.
 
-    option: what a message says to pass. Raises InputError for hardware without a specification, or that is not there.
+    A CPU that is not shipped is described by `described_cpu`.
+
+    option: what a message says to pass. Raises InputError for a GPU without a specification, for hardware that is not
+    there, and SpecError as `described_cpu` does.
     """
     if spec is not None:
         found = load_device(spec, allow_draft=allow_draft)
         _check_kind(found, kind, option)
         return found
-    if kind == "cuda":
-        from rooflinekit.calibrate import timers
+    if kind == "cpu":
+        return _known_cpu(allow_draft=allow_draft) or described_cpu()
+    from rooflinekit.calibrate import timers
 
-        name, detect = timers.gpu_name(index), "rooflinekit specs detect"
-    else:
-        name, detect = str(cpu_detection.describe_cpu().mapping["display_name"]), "rooflinekit specs detect --cpu"
+    name = timers.gpu_name(index)
     try:
         return load_device(name, allow_draft=allow_draft)
     except RooflinekitError as error:
         raise InputError(
-            f"no specification of {name!r} is known; write one with `{detect} --out mine.yaml`, fill in what is left "
-            f"empty, and pass {option} mine.yaml"
+            f"no specification of {name!r} is known; write one with `rooflinekit specs detect --out mine.yaml`, fill "
+            f"in what is left empty, and pass {option} mine.yaml"
         ) from error
 
 
@@ -87,28 +90,48 @@ def check_here(device: Device, kind: Kind, index: int = 0) -> None:
             raise InputError(f"--spec {device.name}: the GPU here is {name}, of another architecture")
 
 
-def cpu_specification(file: Path | None = None) -> tuple[Device, Path | None]:
-    """That of the CPU at hand by its name; else one that is made in a second of measuring, and kept in a file.
+def _known_cpu(*, allow_draft: bool = False) -> Device | None:
+    try:
+        return load_device(str(cpu_detection.describe_cpu().mapping["display_name"]), allow_draft=allow_draft)
+    except RooflinekitError:
+        return None
 
-    file: where; by default the CPU's name in this folder. One that is there already is taken as it is. Raises SpecError
-    where Linux says too little, OutputError for a file that cannot be written.
+
+def described_cpu(file: Path | None = None) -> Device:
+    """The CPU at hand, from what Linux reports and a second of measuring; or from a file that is there already.
+
+    file: by default the CPU's name in this folder. Raises SpecError where Linux says too little.
     """
     said = cpu_detection.describe_cpu().mapping
-    try:
-        return load_device(str(said["display_name"])), None
-    except RooflinekitError:
-        pass
-    file = file or Path(f"{said['name']}.yaml")
+    file = file or _file_of(said)
+    if file.exists():
+        return load_device(file)
+    from rooflinekit.calibrate import cpu_at_hand
+
+    return cpu_at_hand.device_of(cpu_at_hand.measured_rates(min(int(said["sm_count"]), usable_cores())))
+
+
+def cpu_specification(file: Path | None = None) -> tuple[Device, Path | None]:
+    """That of the CPU at hand by its name; else `described_cpu`, and the file that keeps it.
+
+    Raises what that raises, and OutputError for a file that cannot be written.
+    """
+    known = _known_cpu()
+    if known is not None:
+        return known, None
+    file = file or _file_of(cpu_detection.describe_cpu().mapping)
     if not file.exists():
-        from rooflinekit.calibrate import cpu_at_hand
         from rooflinekit.hardware.spec_text import device_text
 
-        cores = min(int(said["sm_count"]), usable_cores())
-        device = cpu_at_hand.device_of(cpu_at_hand.measured_rates(cores))
+        device = described_cpu(file)
         write_text(
             device_text(device, f"{device.display_name}, from what Linux reports and a second of measuring."), file
         )
     return load_device(file), file
+
+
+def _file_of(said: Mapping[str, object]) -> Path:
+    return Path(f"{said['name']}.yaml")
 
 
 def usable_cores() -> int:

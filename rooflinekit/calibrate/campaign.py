@@ -12,6 +12,7 @@ A file is a CSV table. Comment lines at its head name the GPU, the source, its l
 `timing` says what is inside `seconds`:
     profiler  the kernel alone
     alone     the same on a board that is idle before, and begins at a low clock
+    rested    the same on a board that rests between, so that neither power nor heat lower its clock
     graph     the kernel and the gap before it in a CUDA graph
     backend   the same, with what a serving library does around the kernel
     event     one eager call between two CUDA events, synchronised each time: the CPU's work before and after the launch
@@ -34,7 +35,7 @@ from rooflinekit.calibrate.measured_ops import check_ops
 from rooflinekit.errors import CampaignError, InputError
 from rooflinekit.files import read_text, write_text
 
-TIMINGS = ("profiler", "alone", "graph", "backend", "event")
+TIMINGS = ("profiler", "alone", "rested", "graph", "backend", "event")
 _MOST_COLUMNS = 100
 HEADER = ("gpu", "source", "licence", "timing")
 

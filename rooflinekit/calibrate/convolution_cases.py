@@ -20,7 +20,6 @@ from rooflinekit.model.convolution_forms import (
     Direction,
     Form,
     Problem,
-    forms,
     library_of,
     result_sizes,
     runs,
@@ -28,6 +27,7 @@ from rooflinekit.model.convolution_forms import (
 from rooflinekit.model.depthwise import depthwise_algorithm
 from rooflinekit.model.kernel import MIOPEN
 from rooflinekit.model.machine import on_engine
+from rooflinekit.model.miopen_forms import forms, gathers_pixels
 from rooflinekit.model.work import FEW as FEW_WAY
 from rooflinekit.model.work import PIXEL, PIXEL_WEIGHT, PLAIN, VOLUME, Floats, Products, Work
 
@@ -96,7 +96,7 @@ class _Cases:
         """The implicit product, where there is one, without copies; windows by threads; and what else there is."""
         p = self.problem
         gathered = PIXEL_WEIGHT if p.direction == "weight" else PIXEL
-        way = np.where(p.pointwise, gathered, IMPLICIT_WAYS[p.direction])
+        way = np.where(gathers_pixels(self.math, p), gathered, IMPLICIT_WAYS[p.direction])
         tiled = ~p.volume if self.math in (Math.FP16, Math.BF16) else np.ones(len(self.rows), dtype=bool)
         yield (self._work(p.product(), way, engine=~p.volume),), tiled
         if self.depthwise.any():
@@ -118,7 +118,7 @@ class _Cases:
         links = np.broadcast_to(np.asarray(form.repeats, dtype=float), (len(self.rows),))
         kernels = np.where(links > 1, 2 if form.algorithm else 1, 1)
         return self._work(
-            form.gemm, way, engine=not form.lanes, moved=form.moved, links=links, starts=links * kernels,
+            form.gemm, way, engine=not form.lanes, moved=form.moved + form.added, links=links, starts=links * kernels,
             waits=links - 1, calls=form.calls,
         )  # fmt: skip
 

@@ -72,7 +72,7 @@ class Observations:
         """
         gap = _GAPS.get(self.timing)
         values = {**machine.values, "kernel_gap": machine.values[gap] if gap else 0.0}
-        gapped = replace(machine, values=values, calls=self.calls)
+        gapped = replace(machine, values=values, calls=self.calls, burst=machine.burst or self.timing == "rested")
         best: Floats = np.full(len(self), np.inf)
         for works, possible in self.candidates:
             total = sum((time_work(work, gapped, explained=False).total_s for work in works), start=np.zeros(len(self)))

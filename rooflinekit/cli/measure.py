@@ -45,8 +45,9 @@ def measure(
     """Is the prediction right? Time a model on hardware at hand.
 
     The model is built with random weights, and called with random numbers. --gpu is the specification of the
-    hardware, by default that of its name. With --host-only it takes a minute and no model, and writes a file for
-    --host: rooflinekit measure --host-only --out my-host.yaml
+    hardware, by default that of its name; a CPU that is not shipped is described in a second of measuring. With
+    --host-only it takes a minute and no model, and writes a file for --host: rooflinekit measure --host-only
+    --out my-host.yaml
     Example: rooflinekit measure timm:resnet18 --input batch,3,224,224 --batch 8 --device cpu --mode training
     """
     if host_only:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from rooflinekit.strategies.records import Savers, Strategy
 
 TRAINING = functools.partial(describes_workload, needs_gpu=False, mode="training")
-_NO_OPTIONS = {"sequence": False, "imbalance": 1.0, "microbatches": None, "schedule": "1f1b"}
+_NO_OPTIONS = {
+    "sequence": False, "context_way": "ring", "imbalance": 1.0, "microbatches": None, "schedule": "1f1b", "chunks": 2,
+}  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -35,17 +37,25 @@ def parallel(
     strategy: Annotated[
         str,
         typer.Option(
-            help="dp, ddp, ddp-gloo, zero-1, zero-2, fsdp, tensor, expert, pipeline; or mesh, with its own options"
+            help="dp, ddp, ddp-gloo, zero-1, zero-2, fsdp, tensor, context, expert, pipeline; or mesh, with its own "
+            "options"
         ),
     ] = "ddp",
     split: Annotated[str, typer.Option(help="the batch in even parts, or proportional to each device's rate")] = "even",
     tensor: Annotated[int | None, typer.Option(min=1, help="mesh: devices of a tensor group")] = None,
     sequence: Annotated[bool, typer.Option("--sequence", help="mesh: tokens cut between pairs of layers")] = False,
+    sharing: Annotated[
+        int | None, typer.Option("--context", min=1, help="mesh: devices that share each sequence")
+    ] = None,
+    context_way: Annotated[
+        str, typer.Option(help="of context: keys and values go around a ring, or by all-gather")
+    ] = "ring",
     expert: Annotated[int | None, typer.Option(min=1, help="mesh: copies that share out experts")] = None,
     imbalance: Annotated[float, typer.Option(help="of experts: tokens of the fullest device, over the mean")] = 1.0,
     pipeline: Annotated[int | None, typer.Option(min=1, help="mesh: stages")] = None,
     microbatches: Annotated[int | None, typer.Option(min=1, help="of a pipeline; by default four a stage")] = None,
     schedule: Annotated[str, typer.Option(help="of a pipeline: gpipe, 1f1b or interleaved")] = "1f1b",
+    chunks: Annotated[int, typer.Option(min=1, help="of interleaved: virtual stages of a device")] = 2,
     accumulate: Annotated[int, typer.Option(min=1, help="parts of the batch, one after another")] = 1,
     checkpoint: Annotated[
         list[str] | None, typer.Option(metavar="MODULE|all", help="blocks that backward computes again; repeatable")
@@ -86,8 +96,11 @@ def parallel(
     found = load_cluster(cluster)
     count = found.size if gpus is None else gpus
     chosen = _strategy(
-        strategy, count, {"tensor": tensor, "expert": expert, "pipeline": pipeline},
-        {"sequence": sequence, "imbalance": imbalance, "microbatches": microbatches, "schedule": schedule},
+        strategy, count, {"tensor": tensor, "context": sharing, "expert": expert, "pipeline": pipeline},
+        {
+            "sequence": sequence, "context_way": context_way, "imbalance": imbalance, "microbatches": microbatches,
+            "schedule": schedule, "chunks": chunks,
+        },
     )  # fmt: skip
     savers: Savers = Savers(
         accumulate=accumulate, checkpoint=_blocks(checkpoint), save=tuple(save or ()), eight_bit=eight_bit,

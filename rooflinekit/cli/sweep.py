@@ -31,7 +31,7 @@ ClusterOption = Annotated[
 GpusOption = Annotated[str | None, typer.Option(metavar="COUNTS", help="of a cluster: 1,2,4 or 1:8; by default all")]
 StrategyOption = Annotated[
     str | None,
-    typer.Option(help="of a cluster, listed: dp, ddp, zero-1, zero-2, fsdp, tensor, expert, pipeline"),
+    typer.Option(help="of a cluster, listed: dp, ddp, zero-1, zero-2, fsdp, tensor, context, expert, pipeline"),
 ]
 ZipOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME,NAME", help="sizes whose lists go together; repeatable")

@@ -39,6 +39,9 @@ def train(
     gpus: Annotated[int | None, typer.Option(min=1, help="how many, from the first; by default all")] = None,
     recipe: Annotated[str, typer.Option(help="megatron, megatron-2023, nemo, mpt or pytorch")] = "megatron",
     recompute: Annotated[str, typer.Option(help="in backward: none, selective (attention) or full")] = "none",
+    offload: Annotated[
+        int, typer.Option(min=0, metavar="LAYERS", help="so many layers' activations wait on the CPU, of each GPU")
+    ] = 0,
     fp8: Annotated[bool, typer.Option("--fp8", help="products of 8 bits")] = False,
     tp: Annotated[int, typer.Option(min=1, help="GPUs that share each layer; with tokens cut between products")] = 1,
     cp: Annotated[int, typer.Option(min=1, help="GPUs that share a sequence")] = 1,
@@ -82,7 +85,7 @@ def train(
     from rooflinekit.training.recipe import recipe_of
 
     decoder = Decoder.from_config(config)
-    chosen = recipe_of(recipe).with_changes(recompute=recompute, fp8=fp8)
+    chosen = recipe_of(recipe).with_changes(recompute=recompute, offload=offload, fp8=fp8)
     if out is not None and not search:
         raise InputError("--out: draws what --search has found; add --search")
     money = Money(

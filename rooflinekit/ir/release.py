@@ -56,6 +56,11 @@ class Release(NamedTuple):
         """Whether inductor turns loops over so that more kernels fuse (2.8: the default; 2.5 has it, switched off)."""
         return self >= (2, 8)
 
+    @property
+    def compiles_dilated_pooling(self) -> bool:
+        """Whether inductor makes the kernel of a maximum over a dilated window (2.8; before, the library's runs)."""
+        return self >= (2, 8)
+
     def tf32(self, allowed: bool | None) -> bool | None:
         """Where fp32 products may run as tf32: as allowed; by default nowhere before 1.7, everywhere up to 1.11.
 

@@ -4,7 +4,8 @@ A board that draws more than its limit lowers the clock until it does not, but n
 what it draws there is exceeded. It does so for each kernel as if kernels like it came on and on, for its controller is
 quicker than a phase of a step and slower than a kernel. What the board does at its own limit is in the time model
 already (`model.power`), so limits below count from there: a kernel at the clock x takes its time at x / (its clock at
-the board's own limit).
+the board's own limit). Kernels without products, of which `model.power` says nothing, keep the clock that their watts
+leave them: arithmetic, starts and what passes the last-level cache take longer, DRAM's own clock stays.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rooflinekit.units import format_quantity
 
 #: Watts of kernels: of these, at these shares of the full clock, with their places.
 Drawn = Callable[[Load, Any, Any], Any]
+_SECONDS = ("compute_s", "memory_s", "busy_s", "launch_s")  # of a kernel, what its clock changes
 _STEPS = 60  # of the clock that are looked at, each about 4 % below the one before
 
 
@@ -76,6 +78,32 @@ def clocks(law: PowerLaw, load: Load, machine: Machine) -> tuple[Floats, Floats]
     return own, found
 
 
+def held_back(law: PowerLaw, machine: Machine) -> bool:
+    """Whether a board draws more than its own limit where it streams at full clock, and nobody measured how it does.
+
+    So do boards below their chip's usual power (Max-Q, a server's 300 W). Where streams were measured on a GPU, its
+    constants have it; where no base clock is stated, how low it may go is not known.
+    """
+    if machine.device.clock.base is None or "elementwise" in machine.constants.measured:
+        return False
+    streaming_w = law.idle_w + law.clocks_w + machine.device.dram.bandwidth * (law.dram_j + law.cache_j)
+    return streaming_w > law.kept(law.board_w)
+
+
+def _of_streams(law: PowerLaw, load: Load, machine: Machine, plain: Any) -> Floats:
+    """The share of the full clock that kernels without products keep at the board's own limit; of products it is 1, for
+    the time model has what power makes of them. Never below the base clock, which makers promise at that limit.
+    """
+    least = (machine.device.clock.base or 0.0) / machine.clock
+    highest = _highest(law, load, lambda some, x, _: watts(law, some.at(x), x), law.kept(law.board_w))
+    found: Floats = np.where(plain, np.maximum(highest, min(least, 1.0)), 1.0)
+    return found
+
+
+def _seconds(load: Load, i: int) -> dict[str, Any]:
+    return {name: float(getattr(load, name)[i]) for name in _SECONDS}
+
+
 def _highest(law: PowerLaw, load: Load, drawn: Drawn, limit_w: float) -> Floats:
     """The highest clock at which no more is drawn; the lowest where all draw more. Between two steps it is linear.
 
@@ -99,7 +127,13 @@ def _highest(law: PowerLaw, load: Load, drawn: Drawn, limit_w: float) -> Floats:
 def under_limits(timings: Sequence[Timing], machine: Machine) -> tuple[Timing, ...]:
     """The kernels' times under the machine's limits; what those add to arithmetic counts as the cause "power"."""
     law = PowerLaw.of(machine)
-    if law is None or not timings or not machine.is_limited:
+    if law is None or not timings:
+        return tuple(timings)
+    if held_back(law, machine):
+        load = Load.of(timings, machine)
+        slower = load.at(_of_streams(law, load, machine, [not t.kernel.cost.gemms for t in timings]))
+        timings = [replace(timing, **_seconds(slower, i)) for i, timing in enumerate(timings)]
+    if not machine.is_limited:
         return tuple(timings)
     load = Load.of(timings, machine)
     own, found = clocks(law, load, machine)
@@ -107,10 +141,7 @@ def under_limits(timings: Sequence[Timing], machine: Machine) -> tuple[Timing, .
     return tuple(
         replace(
             timing,
-            compute_s=float(slowed.compute_s[i]),
-            memory_s=float(slowed.memory_s[i]),
-            busy_s=float(slowed.busy_s[i]),
-            launch_s=float(slowed.launch_s[i]),
+            **_seconds(slowed, i),
             causes_s=_with_power(timing, float(slowed.compute_s[i]) - timing.compute_s),
             unlimited=timing,
         )
@@ -126,14 +157,17 @@ def limited_times(work: Work, times: Times, machine: Machine) -> tuple[Times, Fl
     law = PowerLaw.of(machine)
     if law is None:
         return times, None
-    columns = {name: getattr(times, name) for name in ("ideal_s", "compute_s", "memory_s", "busy_s", "launch_s")}
-    load = Load.of_work(work, machine, **columns)
+    load = Load.of_work(work, machine, ideal_s=times.ideal_s, **{name: getattr(times, name) for name in _SECONDS})
+    if held_back(law, machine):
+        plain = np.bincount(work.products.kernel, minlength=len(work)) == 0
+        load = load.at(_of_streams(law, load, machine, plain))
+        times = replace(times, **{name: getattr(load, name) for name in _SECONDS})
     own, found = clocks(law, load, machine)
     limit_w = law.board_w
     if machine.is_limited:
         slowed = load.at(found / own)
         more_s = slowed.compute_s - load.compute_s
-        later = {name: getattr(slowed, name) for name in ("compute_s", "memory_s", "busy_s", "launch_s")}
+        later = {name: getattr(slowed, name) for name in _SECONDS}
         times = replace(times, **later, causes_s=np.concatenate((times.causes_s[:1] + more_s, times.causes_s[1:])))
         load, limit_w = slowed, machine.power_limit or limit_w
     drawn = sum(drawn_j(law, load, found, limit_w).values(), np.zeros(len(work)))

@@ -11,7 +11,7 @@ from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Column, Number, values_of
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.convolution import FEW_CHANNELS, PIXELWISE, WIDE_WINDOW
-from rooflinekit.model.convolution_forms import FFT, UNFOLDED
+from rooflinekit.model.convolution_forms import FFT, IN_PASSES, UNFOLDED
 from rooflinekit.model.convolution_forms import NAIVE as EACH_ALONE
 from rooflinekit.model.convolution_forms import WINOGRAD as BLOCKWISE
 from rooflinekit.model.depthwise import (
@@ -116,6 +116,11 @@ def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
         row_bytes=flat(kernel.rows.held_bytes for kernel in kernels),
         threads=flat(kernel.rows.threads for kernel in kernels),
         reread_bytes=flat(kernel.reread_bytes for kernel in kernels),
+        column=flat(kernel.column for kernel in kernels),
+        blocks=flat(kernel.blocks.count for kernel in kernels),
+        loads=flat(kernel.blocks.loads for kernel in kernels),
+        block_bytes=flat(kernel.blocks.bytes for kernel in kernels),
+        accesses=flat(kernel.accesses for kernel in kernels),
         waits=flat(_waits(kernel) for kernel in kernels),
     )
 
@@ -123,6 +128,7 @@ def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
 #: Ways of a convolution's algorithms, and of its directions where it is an implicit product.
 ALGORITHM_WAYS = {
     BLOCKWISE: WINOGRAD,
+    IN_PASSES: WINOGRAD_WEIGHT,
     FFT: FOURIER,
     UNFOLDED: PLAIN,
     EACH_ALONE: NAIVE,

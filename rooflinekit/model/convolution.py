@@ -11,9 +11,10 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import Math, TensorSpec
-from rooflinekit.model.convolution_forms import CUDNN, FEW, VECTOR_BYTES, Direction, Form, Problem, forms, library_of
+from rooflinekit.model.convolution_forms import CUDNN, FEW, VECTOR_BYTES, Direction, Form, Problem, library_of
 from rooflinekit.model.depthwise import depthwise_algorithm, is_depthwise
 from rooflinekit.model.kernel import MIOPEN, Chain, Family, Kernel
+from rooflinekit.model.miopen_forms import forms, gathers_pixels
 from rooflinekit.model.rows import NO_ROWS
 
 #: Implicit products that no unrolled kernel of the matrix engine does.
@@ -225,7 +226,7 @@ def _of_miopen(plain: Kernel, p: Problem) -> tuple[Kernel, ...]:
     """For three dimensions in fp32 alone, on the lanes."""
     if p.volume and plain.math not in (Math.FP32, Math.TF32):
         return ()
-    algorithm = PIXELWISE if plain.pointwise else ""
+    algorithm = PIXELWISE if plain.pointwise and gathers_pixels(plain.math, p) else ""
     return (replace(plain, algorithm=algorithm, engine=not p.volume, library=MIOPEN),)
 
 
@@ -257,7 +258,8 @@ def _filled_up(p: Problem) -> float:
 
 def _as_form(kernel: Kernel, form: Form) -> Kernel:
     read, write = integer(kernel.cost.read_bytes), integer(kernel.cost.write_bytes)
-    cost = replace(kernel.cost, gemms=(form.gemm,), read_bytes=read + form.moved, write_bytes=write + form.moved)
+    moved = form.moved + form.added
+    cost = replace(kernel.cost, gemms=(form.gemm,), read_bytes=read + moved, write_bytes=write + moved)
     return replace(
         kernel,
         name=f"{kernel.name} ({form.algorithm})" if form.algorithm else kernel.name,

@@ -4,13 +4,14 @@ Sizes may be numbers, numbers at points, or arrays of measured cases; what is ma
 
     implicit    windows are gathered as a product goes along                                      every library
     Winograd    blocks of e×e results of 3×3 windows take (e+2)² products instead of 9·e²         every library
+    in passes   the same of a weight's gradient, transforms and products as kernels of their own  MIOpen
     FFT         tiles of 32×32, 32·17 complex products instead of one for each tap                cuDNN
     batched     one pixel sees one pixel: a product for each image, by the library of products    MIOpen
     unfolded    the windows of an image are written out, and the library of products is called    MIOpen
     naive       a thread a result, nothing shared                                                 MIOpen
 
 Which exist where is read from cuDNN's developer guide (its table of algorithms and what each supports) and from the
-names of MIOpen's solvers with what their `IsApplicable` asks for.
+names of MIOpen's solvers with what their `IsApplicable` asks for (`model.miopen_forms`).
 """
 
 from __future__ import annotations
@@ -31,13 +32,12 @@ from rooflinekit.model.machine import has_dot_products, on_engine
 Direction = Literal["forward", "data", "weight"]
 CUDNN = "cuDNN"
 WINOGRAD, FFT, UNFOLDED, NAIVE = "Winograd", "FFT", "unfolded", "naive"
+IN_PASSES = "Winograd in passes"  # its products by the library of products, between transforms
 
-FEWER_FLOP = (WINOGRAD, FFT)  # than the plain product has
+FEWER_FLOP = (WINOGRAD, IN_PASSES, FFT)  # than the plain product has
 
 WINOGRAD_EDGES = (2, 4)  # of a block of outputs
 WINOGRAD_UNFUSED = 4  # the edge whose transformed tensors go through memory
-_WINOGRAD_WEIGHT = 6  # MIOpen's largest of a weight's gradient (ConvWinograd3x3MultipassWrW<3-6>)
-_LANES = (Math.FP32, Math.TF32, Math.FP16)
 
 _FFT_TILE = 32  # cuDNN's FFT_TILING
 _FFT_LEAST = 5  # window below which it is not taken (DeepBench: 5×5 and larger alone)
@@ -53,8 +53,8 @@ WIDE = 7  # window above which kernels have no unrolled form
 
 
 def library_of(device: Device) -> str:
-    """The library that runs a device's convolutions."""
-    return MIOPEN if device.vendor == "AMD" else CUDNN
+    """The library that runs a device's convolutions; on CPUs oneDNN, which stands with cuDNN, whoever made the CPU."""
+    return MIOPEN if device.vendor == "AMD" and device.kind == "gpu" else CUDNN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +77,12 @@ class Problem:
     @property
     def taps(self) -> Number:
         """Pixels of the window."""
-        return _product(self.window)
+        return product_of(self.window)
 
     @property
     def pixels(self) -> Number:
         """Of the result, of one image."""
-        return _product(self.result)
+        return product_of(self.result)
 
     @property
     def gathered(self) -> Number:
@@ -92,7 +92,7 @@ class Problem:
     @property
     def pointwise(self) -> Any:
         """Whether each output pixel sees one input pixel."""
-        return (self.taps == 1) & _all(s == 1 for s in self.stride)
+        return (self.taps == 1) & all_of(s == 1 for s in self.stride)
 
     @property
     def wide(self) -> Any:
@@ -102,8 +102,8 @@ class Problem:
     @property
     def cleared(self) -> Number:
         """Numbers of an image's gradient that are set to 0 before: of all, where no window sees some of its pixels."""
-        unseen = _any(w < s for w, s in zip(self.window, self.stride, strict=True))
-        return self.images * self.groups * self.inner * _product(self.image) * unseen
+        unseen = any_of(w < s for w, s in zip(self.window, self.stride, strict=True))
+        return self.images * self.groups * self.inner * product_of(self.image) * unseen
 
     @property
     def written(self) -> tuple[Number, ...]:
@@ -125,7 +125,7 @@ class Problem:
         It does so whether the stride meets the tap or not.
         """
         channels = _at_least(self.outer, _SCATTERED_CHANNELS)
-        return _product(self.image) * channels / (self.pixels * self.outer)
+        return product_of(self.image) * channels / (self.pixels * self.outer)
 
     def _product(self, images: Number, batch: Number) -> Gemm:
         pixels, of_window = images * self.pixels, self.taps * self.inner
@@ -147,6 +147,7 @@ class Form:
     lanes: bool = False  # whether it is for the vector lanes alone
     formats: tuple[Math, ...] = (Math.FP32, Math.TF32)
     moved: Number = 0  # bytes written, and read again
+    added: Number = 0  # of the result, which each launch but the first reads and writes again
     repeats: Number = 1  # launches, one after the other
     calls: Number = 0  # of the library of products
 
@@ -174,30 +175,29 @@ class Algorithm(Protocol):
 def runs(algorithm: Algorithm, math: Math, device: Device) -> bool:
     """Whether a device's library has an algorithm in this arithmetic.
 
-    cuDNN takes the lanes where no matrix engine has the format. Sums of 16 bits on lanes need dot products.
+    cuDNN takes the lanes where no matrix engine has the format. Sums of 16 bits on lanes need dot products. On a CPU
+    PyTorch asks for oneDNN's direct algorithm alone (aten/src/ATen/native/mkldnn/Conv.cpp).
     """
-    if algorithm.library not in ("", library_of(device)):
-        return False
-    if algorithm.formats and math not in algorithm.formats:
+    fewer = device.kind == "cpu" and algorithm.algorithm in FEWER_FLOP
+    unknown = algorithm.formats and math not in algorithm.formats
+    if fewer or unknown or algorithm.library not in ("", library_of(device)):
         return False
     if not algorithm.lanes or not algorithm.formats:
         return True
     if algorithm.library == CUDNN:
         return not on_engine(device, math)
-    return math is not Math.FP16 or algorithm.algorithm == NAIVE or has_dot_products(device)
+    return math is not Math.FP16 or algorithm.algorithm in (NAIVE, IN_PASSES) or has_dot_products(device)
 
 
-def forms(p: Problem) -> Iterator[Form]:
-    """All algorithms beside the implicit product."""
-    plain = _all(d == 1 for d in (*p.stride, *p.dilation))
+def cudnn_forms(p: Problem) -> Iterator[Form]:
+    """cuDNN's algorithms beside the implicit product."""
+    plain = all_of(d == 1 for d in (*p.stride, *p.dilation))
     flat = (p.window[0] == 1) & (p.volume == False)  # noqa: E712 (arrays)
     square = flat & (p.window[1] == 3) & (p.window[2] == 3)
     larger = flat & (p.window[1] == 5) & (p.window[2] == 5)
     yield from _winograd(p, plain & (square | larger) & (p.groups == 1))
     if p.direction != "weight":
         yield _fourier(p, plain & (p.groups == 1))
-    yield from _winograd_of_miopen(p, plain, square)
-    yield from _by_products(p)
 
 
 def _winograd(p: Problem, possible: Any) -> Iterator[Form]:
@@ -206,69 +206,34 @@ def _winograd(p: Problem, possible: Any) -> Iterator[Form]:
     The larger keeps its transformed tensors in memory.
     So do both of a weight's gradient, whose blocks of e×e pixels come as products with those of the image.
     """
-    k, n = _summed(p)
+    k, n = summed(p)
     weight = p.direction == "weight"
     for edge in WINOGRAD_EDGES:
-        batch, blocks = (edge + p.window[1] - 1) ** 2, p.images * _blocks(p.written, edge)
-        moved = p.itemsize * batch * blocks * (n + k) if edge == WINOGRAD_UNFUSED or weight else 0
-        gemm = Gemm(batch=batch, m=n, n=k, k=blocks) if weight else Gemm(batch=batch, m=blocks, n=n, k=k)
+        batch, count = (edge + p.window[1] - 1) ** 2, p.images * blocks(p.written, edge)
+        moved = p.itemsize * batch * count * (n + k) if edge == WINOGRAD_UNFUSED or weight else 0
+        gemm = Gemm(batch=batch, m=n, n=k, k=count) if weight else Gemm(batch=batch, m=count, n=n, k=k)
         yield Form(algorithm=WINOGRAD, library=CUDNN, gemm=gemm, possible=possible, lanes=True, moved=moved)
-
-
-def _winograd_of_miopen(p: Problem, plain: Any, square: Any) -> Iterator[Form]:
-    """On the lanes, in fp16 too: F(2×2, 3×3) with windows in pieces of 3×3 (ConvBinWinogradRxS); of weights F(3, 6)."""
-    flat = (p.volume == False) & _all(d == 1 for d in p.dilation)  # noqa: E712 (arrays)
-    if p.direction == "weight":
-        for edge in (WINOGRAD_EDGES[0], _WINOGRAD_WEIGHT):
-            batch, blocks = (edge + 2) ** 2, p.images * _blocks(p.written, edge)
-            moved = p.itemsize * batch * blocks * (p.inner + p.outer) * p.groups if edge == _WINOGRAD_WEIGHT else 0
-            gemm = Gemm(batch=batch * p.groups, m=p.outer, n=p.inner, k=blocks)
-            yield Form(
-                algorithm=WINOGRAD, library=MIOPEN, gemm=gemm, possible=plain & square, lanes=True, formats=_LANES,
-                moved=moved,
-            )  # fmt: skip
-        return
-    k, n = _summed(p)
-    pieces = _product([s * _ceil(_ceil(w, s), 3) for w, s in zip(p.window, p.stride, strict=True)][1:])
-    gemm = Gemm(batch=16 * p.groups, m=p.images * _blocks(p.written, 2), n=n, k=k * pieces)
-    possible = flat & plain if p.direction == "data" else flat
-    yield Form(algorithm=WINOGRAD, library=MIOPEN, gemm=gemm, possible=possible, lanes=True, formats=_LANES)
 
 
 def _fourier(p: Problem, possible: Any) -> Form:
     """Tiles of 32×32 as products of their spectra: a tile holds 33 - r results along a window of r.
 
-    Taps along a depth stay as they are.
+    Taps along a depth stay as they are. It sums spectra over channels, so few of them are gathered instead: volumes of
+    3 channels take 3 to 5 times what this would (KernelBench on T4), and what the gathered product does.
     """
     (depth, rows, columns), (taps, r, s) = p.written, p.window
     tiles = (
         p.images
         * depth
-        * _ceil(rows, _at_least(_FFT_TILE + 1 - r, 1))
-        * _ceil(columns, _at_least(_FFT_TILE + 1 - s, 1))
+        * ceiled(rows, _at_least(_FFT_TILE + 1 - r, 1))
+        * ceiled(columns, _at_least(_FFT_TILE + 1 - s, 1))
     )
-    k, n = _summed(p)
+    k, n = summed(p)
     batch = _FFT_TILE * (_FFT_TILE // 2 + 1)
-    fits = (r >= _FFT_LEAST) & (s >= _FFT_LEAST) & (r <= _FFT_TILE) & (s <= _FFT_TILE)
+    fits = (k >= FEW["forward"]) & (r >= _FFT_LEAST) & (s >= _FFT_LEAST) & (r <= _FFT_TILE) & (s <= _FFT_TILE)
     moved = 2 * p.itemsize * batch * (tiles * (k + n) + k * n * taps)
     gemm = Gemm(batch=batch * _REAL, m=tiles, n=n, k=k * taps)
     return Form(algorithm=FFT, library=CUDNN, gemm=gemm, possible=possible & fits, lanes=True, moved=moved)
-
-
-def _by_products(p: Problem) -> Iterator[Form]:
-    """MIOpen's ways through the library of products (its gemm.cpp), and its last resort."""
-    weight = p.direction == "weight"  # of which the images' parts are added up, one call after the other
-    every = (Math.FP32, Math.TF32, Math.FP16, Math.BF16)
-    windows = p.itemsize * p.groups * p.images * p.inner * p.taps * p.pixels
-    yield Form(
-        algorithm="", library=MIOPEN, gemm=p.by_image(), possible=p.pointwise, formats=every,
-        repeats=p.images if weight else 1, calls=0 if weight else 1,
-    )  # fmt: skip
-    yield Form(
-        algorithm=UNFOLDED, library=MIOPEN, gemm=p.by_image(), possible=p.pointwise == False, formats=every,  # noqa: E712
-        moved=windows, repeats=p.images, calls=p.images,
-    )  # fmt: skip
-    yield Form(algorithm=NAIVE, library=MIOPEN, gemm=p.product(), lanes=True, formats=every)
 
 
 def result_sizes(image: Any, window: Any, pad: Any, stride: Any, dilation: Any) -> Any:
@@ -276,16 +241,18 @@ def result_sizes(image: Any, window: Any, pad: Any, stride: Any, dilation: Any) 
     return (image + 2 * pad - dilation * (window - 1) - 1) // stride + 1
 
 
-def _summed(p: Problem) -> tuple[Number, Number]:
+def summed(p: Problem) -> tuple[Number, Number]:
     """Channels a group that are summed over, and those that come out."""
     return (p.outer, p.inner) if p.direction == "data" else (p.inner, p.outer)
 
 
-def _blocks(sizes: tuple[Number, ...], edge: int) -> Number:
-    return sizes[0] * _ceil(sizes[1], edge) * _ceil(sizes[2], edge)
+def blocks(sizes: tuple[Number, ...], edge: int) -> Number:
+    """Blocks of so many pixels along a side that cover an image, in each slice along its depth."""
+    return sizes[0] * ceiled(sizes[1], edge) * ceiled(sizes[2], edge)
 
 
-def _ceil(size: Any, piece: Any) -> Any:
+def ceiled(size: Any, piece: Any) -> Any:
+    """How many pieces cover a size."""
     return -(-size // piece)
 
 
@@ -293,21 +260,24 @@ def _at_least(size: Any, least: int) -> Any:
     return np.maximum(least, size) if isinstance(size, np.ndarray) else larger(least, size)
 
 
-def _product(sizes: Sequence[Any]) -> Any:
+def product_of(sizes: Sequence[Any]) -> Any:
+    """Of all sizes."""
     found: Any = 1
     for size in sizes:
         found = found * size
     return found
 
 
-def _all(conditions: Iterable[Any]) -> Any:
+def all_of(conditions: Iterable[Any]) -> Any:
+    """Whether all hold: case by case where they are arrays."""
     found: Any = True
     for condition in conditions:
         found = found & condition
     return found
 
 
-def _any(conditions: Iterable[Any]) -> Any:
+def any_of(conditions: Iterable[Any]) -> Any:
+    """Whether one holds."""
     found: Any = False
     for condition in conditions:
         found = found | condition

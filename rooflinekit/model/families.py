@@ -7,12 +7,15 @@ engine for whole fp32 numbers. Everything else computes on the lanes, whatever i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
+from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.kernel import MIOPEN, Family, Kernel
-from rooflinekit.model.machine import Machine
+from rooflinekit.model.machine import Machine, Spread
 
 #: Families that are told apart by format.
 MULTIPLYING = (
@@ -55,6 +58,15 @@ ALL = (*(prefix + name for prefix in dict.fromkeys(_FORMATS.values()) for name i
 #: two collections of the same products on one GPU lie apart (docs/accuracy.md); standard deviation of the logarithm.
 OF_THE_DAY = 0.05
 
+#: Kernels of which no op was measured alone, and what they are off together beside their families, standard deviations
+#: of the logarithm: what inductor makes; convolutions that are transposed; sums by few blocks, columns and windows.
+#: Found on the steps of half of KernelBench's problems that the GPU decides (benchmarks/kernelbench.py).
+UNTOLD = {"compiled": 0.3, "transposed": 0.4, "sums": 0.3}
+#: The same of a step with a backward pass, beside what is of the day: campaigns hold the gradients of convolutions and
+#: products, and no other operator's. The least at which 90 % of timm's training steps of half of the families are
+#: inside their intervals in both layouts; the other half is judged (docs/model.md).
+OF_A_BACKWARD_PASS = 0.15
+
 _FEW_BITS = ("quantized ", "four-bit ")
 _ON_ENGINES = (Math.FP16, Math.BF16, Math.TF32)  # what runs as fp32 where there is no unit for it
 _FEW = 64  # queries up to which attention has no tile of its own: model.utilization
@@ -77,6 +89,12 @@ def residuals_of(kernel: Kernel, machine: Machine) -> str:
     if math in _ON_ENGINES and not machine.matrix_rate(math, engine=kernel.engine).on_engine:
         math = Math.FP32
     return in_format(base, math)
+
+
+def of_the_step(kernels: Iterable[Kernel]) -> float:
+    """What all kernels of a step are off together, beside their families: standard deviation of the logarithm."""
+    learns = any(kernel.phase is Phase.BACKWARD for kernel in kernels)
+    return math.hypot(OF_THE_DAY, OF_A_BACKWARD_PASS) if learns else OF_THE_DAY
 
 
 def stated_family(kernel: Kernel) -> str:
@@ -102,6 +120,29 @@ def base_of(kernel: Kernel) -> str:
     if kernel.kind.startswith("serving."):
         return "serving"
     return {Family.NORMALIZATION: "normalization", Family.REDUCTION: "softmax"}.get(kernel.family, "elementwise")
+
+
+def untold(kernel: Kernel) -> str:
+    """Which of UNTOLD a kernel is; "" for those whose like was measured."""
+    if kernel.kind.startswith("inductor."):
+        return "compiled"
+    if kernel.kind == "aten.convolution" and kernel.direction == "data":
+        return "transposed"
+    return "sums" if kernel.blocks.count or kernel.accesses or kernel.column else ""
+
+
+def shared_variance(kernels: Iterable[tuple[str, str, Any]], spreads: Mapping[str, Spread], of_all: float) -> Any:
+    """s², numbers or arrays, of what kernels are off together: of each its family, what is untold of it, its time.
+
+    of_all: what all of them are off together, see `of_the_step`.
+    """
+    families, others = defaultdict[str, Any](float), defaultdict[str, Any](float)
+    for family, other, seconds in kernels:
+        families[family] = families[family] + seconds
+        others[other] = others[other] + seconds
+    found = (of_all * sum(families.values())) ** 2
+    found = found + sum((seconds * spreads[family].shared) ** 2 for family, seconds in families.items())
+    return found + sum((seconds * UNTOLD.get(other, 0.0)) ** 2 for other, seconds in others.items())
 
 
 def plain(family: str) -> str:

@@ -105,7 +105,7 @@ def _parts(graph: Graph) -> Iterator[Part]:
     region = 0
     for priced in graph.priced:
         region += priced.op.kind.startswith(ADDED)
-        for part in parts_of(priced):
+        for part in parts_of(priced, graph.like):
             yield replace(part, region=region) if region else part
 
 

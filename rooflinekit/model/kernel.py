@@ -9,7 +9,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.reuse import Reuse
-from rooflinekit.model.rows import NO_ROWS, Rows
+from rooflinekit.model.rows import NO_BLOCKS, NO_ROWS, Blocks, Rows
 
 
 class Family(StrEnum):
@@ -68,6 +68,9 @@ class Kernel:
     pointwise: bool = False  # a convolution of one pixel: a product without gathering windows
     rows: Rows = NO_ROWS
     reread_bytes: int = 0  # of what it reads twice: first for statistics over the whole tensor
+    column: int = 0  # bytes that each thread reads again, where it is not the whole tensor
+    blocks: Blocks = NO_BLOCKS
+    accesses: int = 0  # loads of single elements where a thread does not take several at once
     recent: tuple[Reuse, ...] = ()  # of what it reads: touched by the kernels before it; of a chain, of one link
     chain: Chain | None = None
     raises: bool = False  # whether its special functions are powers, for which libraries take many instructions

@@ -15,7 +15,7 @@ from rooflinekit.model.convolution import convolution_kernels, with_layout_copie
 from rooflinekit.model.kernel import Family, Issue, Kernel
 from rooflinekit.model.recurrence import cell_kernel, recurrent_kernel
 from rooflinekit.model.reuse import Traffic
-from rooflinekit.model.rows import reread_bytes, rows_of
+from rooflinekit.model.rows import blocks_of, columns_length, reread_bytes, rows_of, window_accesses
 
 
 def issues_of(graph: Graph, engines: Collection[str] = (), device: Device | None = None) -> tuple[Issue, ...]:
@@ -102,6 +102,9 @@ def _kernels(priced: PricedOp, family: Family, tf32: bool | None, device: Device
             cost=cost,
             rows=rows_of(op, cost),
             reread_bytes=reread_bytes(op, cost),
+            column=columns_length(op) * op.inputs[0].dtype.itemsize if op.inputs else 0,
+            blocks=blocks_of(op, cost),
+            accesses=window_accesses(op),
             raises=op.kind.removesuffix("_") == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS,
         )
         if family is Family.CONVOLUTION:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rooflinekit.ir.op import ADDED, EAGER, Basis, Op, PricedOp
 from rooflinekit.ir.points import integer
+from rooflinekit.ir.release import Release
 from rooflinekit.ir.tensor import DType, TensorSpec
 from rooflinekit.model.kernel import Family
 from rooflinekit.model.kernels import family_of
@@ -18,7 +19,7 @@ BIAS_GRADIENT = "bias gradient"  # label of a convolution's kernel
 UNROLLED = 8
 
 
-def parts_of(priced: PricedOp) -> tuple[Part, ...]:
+def parts_of(priced: PricedOp, like: Release | None = None) -> tuple[Part, ...]:
     """The loops of an op in their order; none for a view. What a strategy has put in has one, a call."""
     if priced.op.kind.startswith(ADDED):
         return (extern(priced),)
@@ -29,7 +30,7 @@ def parts_of(priced: PricedOp) -> tuple[Part, ...]:
         return tuple(_convolution(priced))
     if name == "convolution_backward" and priced.costs[-1].label == BIAS_GRADIENT:
         return tuple(_convolution_backward(priced))
-    if _is_extern(priced, name):
+    if _is_extern(priced, name) or _is_pooled_by_library(priced.op, like):
         return (extern(priced),)
     if name in _REDUCTIONS:
         return tuple(_reduction(priced))
@@ -57,8 +58,15 @@ def _is_extern(priced: PricedOp, name: str) -> bool:
     if EAGER in priced.op.attrs:
         return True
     products = family in (Family.MATMUL, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENCE)
-    large_window = "avg_pool" in name and _window(priced.op) > 25  # lowering.py: falls back to the library
-    return products or large_window or any(word in name for word in _LIBRARY if name != "linalg_vector_norm")
+    return products or any(word in name for word in _LIBRARY if name != "linalg_vector_norm")
+
+
+def _is_pooled_by_library(op: Op, like: Release | None) -> bool:
+    """A window of more than 25, or a dilated one before some release (lowering.py: falls back)."""
+    if "pool" not in op.kind or "backward" in op.kind:
+        return False
+    dilated = any(integer(step) > 1 for step in op.attrs.get("dilation") or ())
+    return _window(op) > 25 or (dilated and like is not None and not like.compiles_dilated_pooling)
 
 
 def _window(op: Op) -> int:

@@ -210,6 +210,11 @@ class Machine:
         """What a kernel takes beside its work: its ramp, and the gap before it."""
         return self.ramp_s + self.values["kernel_gap"]
 
+    @property
+    def start_spread(self) -> float:
+        """How far the starts of all kernels may be off together: standard deviation of the logarithm."""
+        return self.constants.constants["kernel_ramp_cycles"].stderr
+
     def reference_peak(self, *, engine: bool) -> float:
         """FLOP/s of the format in which the constants of tiles are stated: fp16 on the engine, fp32 on the lanes."""
         table = self.device.matrix_peak if engine else self.device.vector_peak

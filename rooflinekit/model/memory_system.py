@@ -5,6 +5,7 @@
             is still there as far as the traffic since then has not filled cache_share of the last level
     rows    an element of a normalization or softmax costs the SM that has its row column_cycles
     access  a load of one element at a time costs access_cycles of an SM
+    waiting blocks that sum a part of a tensor each, and are few, wait load_cycles for each of their loads
 
 A row that is read more than once finds itself in the L1, as far as the rows of all blocks on the SM fit there.
 """
@@ -18,7 +19,7 @@ import numpy as np
 from rooflinekit.model.columns import work_of
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.rows import WARP
+from rooflinekit.model.rows import SUM_THREADS, WARP
 from rooflinekit.model.work import Floats, Work
 
 # Rows of the blocks on an SM, relative to its L1: all hit below the first, and the second further on none does.
@@ -31,6 +32,12 @@ _PER_LOAD = 4  # elements that a thread of a block loads at once
 # is sharper where addresses are in one partition (L40S), wider where in two (H100).
 _EDGE = 0.15
 
+# A CPU's allocator gives results of more than this back to the system, which has to find and clear their pages anew at
+# the next step: glibc's largest threshold (DEFAULT_MMAP_THRESHOLD_MAX), and the time of a fault beside the others of
+# all threads. That is stated: 0.5 to 1 µs alone, of which threads share what does not hold the lock of the pages.
+_GIVEN_BACK_BYTES = 32 * 2**20
+_PAGE_BYTES, _FAULT_S = 4096, 0.25e-6
+
 
 def combined(compute_s: Floats, memory_s: Floats, machine: Machine) -> Floats:
     """Both at once: the p-norm with p = overlap, a sharp maximum where p is large."""
@@ -42,16 +49,42 @@ def combined(compute_s: Floats, memory_s: Floats, machine: Machine) -> Floats:
 
 
 def traffic_s(work: Work, machine: Machine) -> Floats:
-    """Seconds of memory traffic."""
+    """Seconds of memory traffic, and of waiting for it where too few blocks ask for it."""
+    passed_s, waited_s = _passed_and_waited_s(work, machine)
+    return passed_s + waited_s
+
+
+def _passed_and_waited_s(work: Work, machine: Machine) -> tuple[Floats, Floats]:
+    """Seconds in which the bandwidth lets all bytes pass, and those that blocks of sums wait for their loads beyond.
+
+    An SM holds several of these blocks at once, which wait together.
+    """
     again = np.where(work.rows > 0, work.read_bytes * (work.passes - 1) * _missed(work, machine), 0.0)
     cached = cached_bytes(work, machine)
-    streamed = work.read_bytes + again + work.reread_bytes + work.write_bytes - cached
-    return streamed / sustained_bandwidth(work, machine) + cached / cache_bandwidth(work, machine)
+    moved = work.read_bytes + again + work.reread_bytes + work.write_bytes
+    passed_s = (moved - cached) / sustained_bandwidth(work, machine) + cached / cache_bandwidth(work, machine)
+    if machine.device.kind == "cpu":  # whose cores are no blocks, and fetch ahead
+        return passed_s + _faults_s(work), np.zeros(len(work))
+    held = max(1, machine.threads_per_sm // SUM_THREADS)
+    rounds = np.ceil(work.blocks / (machine.sm_count * held))
+    alone_s = rounds * work.loads * machine.values["load_cycles"] / machine.clock
+    share = np.divide(work.block_bytes, moved, out=np.zeros(len(work)), where=moved > 0)
+    waited_s = np.maximum(alone_s - np.minimum(share, 1.0) * passed_s, 0.0)
+    return passed_s, waited_s
+
+
+def _faults_s(work: Work) -> Floats:
+    """Seconds in which a CPU's system finds the pages of large results."""
+    fresh = np.where(work.write_bytes > _GIVEN_BACK_BYTES, work.write_bytes, 0.0)
+    found: Floats = fresh / _PAGE_BYTES * _FAULT_S
+    return found
 
 
 def cached_bytes(work: Work, machine: Machine) -> Floats:
     """Bytes that a kernel reads and finds in the L2: left there by kernels before it, or by itself."""
-    later = work.reread_bytes * _kept(work.reread_bytes, work.write_bytes, machine)
+    walked = work.column > 0
+    filled = np.where(walked, work.column * machine.threads_per_sm * machine.sm_count, work.reread_bytes)
+    later = work.reread_bytes * _kept(filled, np.where(walked, 0.0, work.write_bytes), machine)
     return _held(work, machine) + later
 
 
@@ -69,7 +102,8 @@ def levels(kernels: Sequence[Kernel], memory_s: Sequence[float], machine: Machin
 def passed_bytes(work: Work, memory_s: Floats, machine: Machine) -> tuple[Floats, Floats]:
     """The bytes of each kernel that pass DRAM, and those that pass the L2, told from its seconds of traffic."""
     cached = work.links * cached_bytes(work, machine)
-    dram = (memory_s - cached / cache_bandwidth(work, machine)) * sustained_bandwidth(work, machine)
+    elsewhere_s = _passed_and_waited_s(work, machine)[1] + cached / cache_bandwidth(work, machine)
+    dram = (memory_s - elsewhere_s) * sustained_bandwidth(work, machine)
     dram = np.maximum(dram, 0.0)
     return dram, dram + cached
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.points import Column, Number, Points, values_of
 from rooflinekit.model.clocks import limited_times
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.families import OF_THE_DAY, residuals_of, stated_family
+from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, stated_family, untold
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import choices_of, exposed_share, time_work
@@ -42,7 +41,7 @@ class PointKernels:
     """
 
     def __init__(self, kernels: Sequence[Kernel], points: Points) -> None:
-        self._points, self._same = points, _Interned()
+        self._points, self._same, self._of_the_step = points, _Interned(), of_the_step(kernels)
         keys = [self._timing_key(kernel) for kernel in kernels]
         places = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         first = {key: kernel for kernel, key in zip(reversed(kernels), reversed(keys), strict=True)}
@@ -60,15 +59,17 @@ class PointKernels:
         found, drawn_w = limited_times(work, found, machine)
         exposed = exposed_share(found.compute_s, found.busy_s, machine.values["overlap"])
         at_roof_s, traffic_s = exposed * (found.ideal_s + found.causes_s[0]), found.busy_s - exposed * found.compute_s
-        total, at_roof, traffic = (
-            column.reshape(len(owner), points) for column in (found.total_s, at_roof_s, traffic_s)
+        total, at_roof, traffic, start = (
+            column.reshape(len(owner), points) for column in (found.total_s, at_roof_s, traffic_s, found.launch_s)
         )
         weight = np.array([self._counts[i] for i in owner], dtype=float)
         drawn_j = np.zeros((0, points)) if drawn_w is None else drawn_w.reshape(len(owner), points) * total
         if len(owner) > count:
             runs = _fastest(total, owner)
             drawn_j = np.where(runs, drawn_j, 0.0) if drawn_w is not None else drawn_j
-            total, at_roof, traffic = (np.where(runs, column, 0.0) for column in (total, at_roof, traffic))
+            total, at_roof, traffic, start = (
+                np.where(runs, column, 0.0) for column in (total, at_roof, traffic, start)
+            )
         gpu_s, compute_s, memory_s = weight @ total, weight @ at_roof, weight @ traffic
         belongs = np.zeros((len(self._heads), len(owner)))
         belongs[shape, np.arange(len(owner))] = weight
@@ -76,9 +77,7 @@ class PointKernels:
         families = [residuals_of(kernel, machine) for kernel in self._heads]
         spreads = machine.constants.spreads
         alone = np.array([spreads[family].kernel for family in families])
-        together = defaultdict[str, Any](float)
-        for family, seconds in zip(families, shapes, strict=True):
-            together[family] = together[family] + seconds
+        others = map(untold, self._heads)
         return PointTimes(
             kernel_s=np.add.reduceat(total, np.searchsorted(owner, np.arange(count))) if count else total,
             gpu_s=gpu_s,
@@ -86,10 +85,8 @@ class PointKernels:
             compute_s=compute_s,
             memory_s=memory_s,
             latency_s=gpu_s - compute_s - memory_s,
-            shared_variance=sum(
-                ((s * spreads[f].shared) ** 2 for f, s in together.items()),
-                (OF_THE_DAY * sum(together.values(), np.zeros(points))) ** 2,
-            ),
+            shared_variance=shared_variance(zip(families, others, shapes, strict=True), spreads, self._of_the_step)
+            + (machine.start_spread * (weight @ start)) ** 2,
             kernel_variance=((shapes * alone[:, None]) ** 2).sum(axis=0),
         )
 
@@ -119,6 +116,7 @@ class PointKernels:
             self._shape_key(kernel), kernel.math, kernel.engine, kernel.family, kernel.algorithm, kernel.pointwise,
             kernel.direction, kernel.library, kernel.formats, kernel.untiled, same(kernel.padded), kernel.raises,
             *map(same, (rows.count, rows.length, rows.passes, rows.held_bytes, rows.threads, kernel.reread_bytes)),
+            *map(same, (kernel.column, kernel.blocks.count, kernel.blocks.loads, kernel.blocks.bytes, kernel.accesses)),
             rows.worked,
             *((same(part.bytes), same(part.distance)) for part in kernel.recent),
             *(map(same, _chain_numbers(kernel))),
@@ -186,8 +184,8 @@ def _numbers(cost: Cost) -> Iterator[Number]:
 
 
 def _family(kernel: Kernel) -> tuple[Hashable, ...]:
-    """What decides the family of its residuals on any machine, and its kind."""
-    return (stated_family(kernel), kernel.kind)
+    """What decides the family of its residuals on any machine, what is untold of it, and its kind."""
+    return (stated_family(kernel), untold(kernel), kernel.kind)
 
 
 def _chain_numbers(kernel: Kernel) -> tuple[Number, ...]:

@@ -1,9 +1,13 @@
-"""Kernels that give each row to a block of its own: softmax and normalization along the last sizes.
+"""Kernels that give each row to a block of its own: softmax and normalization.
 
 How PyTorch writes them (aten/src/ATen/native/cuda: SoftMax.cu, PersistentSoftmax.cuh, layer_norm_kernel.cu):
 a softmax of up to 1024 elements is one warp's, who keeps the row in registers; a longer one reads its row three times
 (maximum, sum, result), its gradient twice (sum, result), with a thread for every four elements, up to 1024 of them. A
 normalization takes 128 threads and reads its row twice, for the statistics and for the result.
+
+A channel of a batch norm in training, and a group of a group norm, are one block's of 512 threads, however few they are
+(cuDNN's bn_fw_tr_1C11 and bn_bw_1C11; batch_norm_collect_statistics, RowwiseMoments). A softmax over another dimension
+than the last gives each column to a thread, which walks it three times.
 """
 
 from __future__ import annotations
@@ -104,14 +108,87 @@ def rows_of(op: Op, cost: Cost) -> Rows:
 
 
 def reread_bytes(op: Op, cost: Cost) -> int:
-    """Bytes that a batch or group normalization reads again: its statistics need the whole tensor before the result.
+    """Bytes that are read again. A batch or group normalization's statistics need the whole tensor before the result.
 
-    Forward the input, backward the input and the gradient of the output. With fixed statistics nothing is.
+    Forward the input, backward the input and the gradient of the output. With fixed statistics nothing is. A softmax
+    over columns reads them three times, its gradient twice.
     """
     name = op.kind.rpartition(".")[2]
-    if "batch_norm" not in name and "group_norm" not in name:
-        return 0
-    training = op.attrs.get("training", op.attrs.get("train", "no_training" not in name))
-    if not training or cost.label not in ("", "input gradient"):
+    if columns_length(op):
+        again = GRADIENT_PASSES - 1 if "backward" in name else SOFTMAX_PASSES - 1
+        return again * sum(integer(tensor.bytes) for tensor in op.inputs)
+    if not _over_all(op, cost):
         return 0
     return sum(integer(tensor.bytes) for tensor in op.inputs[: 2 if "backward" in name else 1])
+
+
+def columns_length(op: Op) -> int:
+    """Elements of a column that one thread's softmax walks; 0 for other ops, and along the last size."""
+    if "softmax" not in op.kind or op.kind.startswith("serving.") or not op.outputs or not op.outputs[0].shape:
+        return 0
+    shape = op.outputs[0].shape
+    dim = op.attrs.get("dim", -1) % len(shape)
+    return 0 if dim == len(shape) - 1 else integer(shape[dim])
+
+
+def _over_all(op: Op, cost: Cost) -> bool:
+    """Whether it is a batch or group normalization, or its input's gradient, by statistics of what it is given."""
+    name = op.kind.rpartition(".")[2]
+    if "batch_norm" not in name and "group_norm" not in name:
+        return False
+    training = op.attrs.get("training", op.attrs.get("train", "no_training" not in name))
+    return bool(training) and cost.label in ("", "input gradient")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Blocks that sum one part of a tensor each: where they are few, they wait for what they load."""
+
+    count: int = 0
+    loads: int = 0  # of a thread, one after the other
+    bytes: int = 0  # that pass meanwhile, of all blocks
+
+
+NO_BLOCKS = Blocks()
+SUM_THREADS = 512
+_LOADED_BYTES = 8  # at once, by a thread of cuDNN's kernels; PyTorch's own take one number
+
+
+def blocks_of(op: Op, cost: Cost) -> Blocks:
+    """The blocks of a channel or group each; none for other kernels, and where channels lie next to each other."""
+    if not op.inputs or len(op.inputs[0].shape) < 3 or not _over_all(op, cost):
+        return NO_BLOCKS
+    x = op.inputs[0]
+    if x.stride is not None and integer(x.stride[1]) == 1:
+        return NO_BLOCKS
+    backward, of_groups = "backward" in op.kind, "group_norm" in op.kind
+    if of_groups and backward:
+        return NO_BLOCKS  # sums over rows, then over the batch
+    count = integer(op.outputs[1].numel) if of_groups else integer(x.shape[1])
+    steps = integer(x.numel) // (count * SUM_THREADS)
+    if of_groups or op.attrs.get("weight") is None:  # the result is another kernel's
+        return Blocks(count=count, loads=steps, bytes=integer(x.bytes))
+    tensors = 2 if backward else 1
+    passes = NORM_PASSES * tensors
+    loads = steps * passes * x.dtype.itemsize // _LOADED_BYTES
+    return Blocks(count=count, loads=loads, bytes=(passes + 1) * integer(x.bytes))
+
+
+#: What a thread of an average does to find its window's place and size, in loads of a single element (± 50 %): it
+#: divides whole numbers of 64 bits. A result of 1×8 takes H100, L40S and RTX A6000 3 to 4 cycles of an SM
+#: (KernelBench). A maximum's thread takes no longer than its taps: 2 cycles for 3×3 on V100 (a trace), 3 for 1×8 on
+#: H100.
+_PLACE = 4
+
+
+def window_accesses(op: Op) -> int:
+    """Loads of single elements by a pooling's threads, each of which walks the window of one result."""
+    name = op.kind.rpartition(".")[2]
+    if not name.startswith(("max_pool", "avg_pool")) or "backward" in name:
+        return 0
+    sizes = tuple(op.attrs.get("kernel_size") or ())
+    dimensions = len(op.outputs[0].shape) - 2
+    taps = 1
+    for size in sizes * dimensions if len(sizes) == 1 else sizes:
+        taps *= integer(size)
+    return integer(op.outputs[0].numel) * (taps + (_PLACE if "avg" in name else 0))

@@ -159,9 +159,16 @@ def _shares(p: Products, engine: bool, machine: Machine) -> Floats:
 
 
 def packed_bytes(p: Products, machine: Machine) -> Floats:
-    """What a CPU's library writes and reads to bring both matrices into the order of its tiles, before one product."""
-    packs = (machine.device.kind == "cpu") & (p.way == PLAIN) & (p.batch == 1) & (p.m > 1) & (p.n > 1)
-    return np.where(packs, 2 * _FP32_BYTES * p.k * (p.m + p.n), 0.0)
+    """What a CPU's library writes and reads to bring matrices into the order of its tiles, before one product.
+
+    Of a convolution these are its weights, whose order in memory is another than that of oneDNN's blocks.
+    """
+    if machine.device.kind != "cpu":
+        return np.zeros(p.k.shape)
+    packs = (p.way == PLAIN) & (p.batch == 1) & (p.m > 1) & (p.n > 1)
+    both = np.where(packs, p.k * (p.m + p.n), 0.0)
+    weights = np.where(p.way == CONVOLUTION, p.batch * p.k * p.n, 0.0)
+    return 2 * _FP32_BYTES * (both + weights)
 
 
 def restricted(p: Products, engine: bool, machine: Machine) -> bool:

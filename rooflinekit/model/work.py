@@ -134,6 +134,10 @@ class Work:
     row_bytes: Floats  # what a block comes back to in the later passes
     threads: Floats  # of such a block
     reread_bytes: Floats  # of tensors that are read once more after the kernel has been through them
+    column: Floats  # bytes that a thread has been through before it reads them once more; 0 for the whole tensor
+    blocks: Floats  # that sum a part of a tensor each
+    loads: Floats  # of such a block's thread, one after the other
+    block_bytes: Floats  # that pass while those blocks load
     links: Floats  # of a chain, of which all other columns describe one; 1 for a kernel that is none
     starts: Floats  # of kernels, all links together
     barriers: Floats  # at which all SMs wait for each other, all links together

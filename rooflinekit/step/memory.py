@@ -13,9 +13,9 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import Role, TensorSpec
-from rooflinekit.model.convolution_forms import NAIVE, UNFOLDED, runs
-from rooflinekit.model.kernel import Family, Issue, Kernel
+from rooflinekit.model.kernel import Family, Issue
 from rooflinekit.step.allocator import Allocator, Block, OutOfMemoryError, rounded
+from rooflinekit.step.workspaces import product_workspace, workspace_of
 
 #: What a process takes of a GPU's memory before its first tensor: the driver's context, and the kernels of PyTorch's
 #: libraries as far as they are loaded. Stated default; 300 to 800 MiB are commonly seen.
@@ -25,10 +25,7 @@ CONTEXT_BYTES = 500 * 2**20
 #: RTX 3090 (24268 MiB are reported), 359 MiB of those of an RTX 4090 (24217 MiB).
 USABLE_SHARE = 24217 / 24576
 
-#: Of cuBLAS, kept from its first product on: 4 MiB twice and 16 KiB eight times, on compute capability 9.0 eight times
-#: 4 MiB (aten/src/ATen/cuda/CUDABlas.cpp, getChosenWorkspaceSize, torch 2.13).
-_PRODUCT_WORKSPACE = 2 * 4 * 2**20 + 8 * 16 * 2**10
-_PRODUCT_WORKSPACE_HOPPER = 8 * 4 * 2**20
+_POWER_BACKWARD = ["aten.pow", "aten.mul", "aten.mul"]
 
 #: What memory is used for: what stays first. Gradients are those of weights; workspace is that of libraries.
 ACCOUNTS = ("weights", "optimizer state", "inputs", "gradients", "activations", "workspace")
@@ -209,12 +206,14 @@ def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
     ops = [issue.op for issue in issues]
     standing = _standing(graph)
     on_gpu = device.kind == "gpu"
-    product = product_workspace(device) if on_gpu and any(i.family is Family.MATMUL for i in issues) else 0
+    # Backward has a thread of its own, and a thread's handle of cuBLAS a workspace of its own.
+    phases = {i.op.phase for i in issues if i.family is Family.MATMUL}
+    product = len(phases & {Phase.FORWARD, Phase.BACKWARD}) * product_workspace(device) if on_gpu else 0
     return Blocks(
         standing=tuple(standing.values()),
         fixed=[*(integer(spec.bytes) for spec in standing.values()), product],
         lives=_lives(graph, ops, standing, {} if fused else _held(graph, ops)),
-        temporary=[_workspace(issue, device) for issue in issues],
+        temporary=[workspace_of(issue, device, fused=fused) for issue in issues],
     )
 
 
@@ -231,6 +230,19 @@ def _held(graph: Graph, ops: Sequence[Op]) -> dict[str, int]:
                     found[ops[i].outputs[0].memory] = end
             else:
                 end = 0
+    return found | _formulas(ops)
+
+
+def _formulas(ops: Sequence[Op]) -> dict[str, int]:
+    """Of a power's gradient, grad · (n · xⁿ⁻¹), the inner power lives until the outer product is there: C++ frees what
+    one expression makes when it ends (pow_backward of torch/csrc/autograd/FunctionsManual.cpp).
+    """
+    found = {}
+    for i, (power, scaled, product) in enumerate(zip(ops, ops[1:], ops[2:], strict=False)):
+        if power.phase is Phase.BACKWARD and [power.kind, scaled.kind, product.kind] == _POWER_BACKWARD:
+            inner, outer = power.outputs[0].memory, scaled.outputs[0].memory
+            if any(s.memory == inner for s in scaled.inputs) and any(s.memory == outer for s in product.inputs):
+                found[inner] = i + 2
     return found
 
 
@@ -260,32 +272,6 @@ def _standing(graph: Graph) -> dict[str, TensorSpec]:
                 standing.setdefault(spec.memory, spec)
         made.update(spec.memory for spec in op.outputs if spec.memory not in standing)
     return standing
-
-
-def _workspace(issue: Issue, device: Device) -> int:
-    """Of a convolution: tensors with channels last in the place of its own, and the windows of an image where they are
-    written out because the device's library has no other way."""
-    copied = sum(integer(k.cost.write_bytes) for k in issue.kernels if k.cost.label == "to channels last") + max(
-        (integer(t.bytes) for k in issue.kernels if k.cost.label == "from channels last" for t in issue.op.outputs[:1]),
-        default=0,
-    )
-    return copied + max((_windows(kernel, device) for kernel in issue.kernels), default=0)
-
-
-def _windows(kernel: Kernel, device: Device) -> int:
-    """Bytes of the windows of one image, where that is the way in which a convolution is run; else 0."""
-    ways = [k for k in (kernel, *kernel.alternatives) if runs(k, k.math, device) and k.algorithm != NAIVE]
-    if not kernel.alternatives or any(k.algorithm != UNFOLDED for k in ways):
-        return 0
-    return max(
-        ((integer(k.cost.write_bytes) - integer(kernel.cost.write_bytes)) // k.chain.links for k in ways if k.chain),
-        default=0,
-    )
-
-
-def product_workspace(device: Device) -> int:
-    """Bytes that cuBLAS keeps on this device."""
-    return _PRODUCT_WORKSPACE_HOPPER if device.compute_capability == "9.0" else _PRODUCT_WORKSPACE
 
 
 def _peak(blocks: Blocks) -> tuple[int, int]:

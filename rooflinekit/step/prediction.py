@@ -17,7 +17,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.clocks import under_limits
-from rooflinekit.model.families import OF_THE_DAY, residuals_of
+from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, untold
 from rooflinekit.model.fusion import assumptions_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
@@ -181,9 +181,8 @@ class Prediction(Draws):
         if caution := self.machine.device.caution:
             found[caution] = None
         if unmeasured := self._unmeasured():
-            found[f"{self.machine.name}: {unmeasured}: constants fitted on other GPUs, interval accordingly wider"] = (
-                None
-            )
+            others = f"other {self.machine.device.kind.upper()}s"
+            found[f"{self.machine.name}: {unmeasured}: constants fitted on {others}, interval accordingly wider"] = None
         if told := host_note(self.host, self.cpu_s, self.total_s):
             found[told] = None
         if not self.memory.fits:
@@ -209,24 +208,25 @@ class Prediction(Draws):
         """Bounds in seconds that hold the true time with this probability.
 
         The kernels of a family are off together by its shared spread, and those of one shape, the same in every layer,
-        on their own by its kernel spread, and all together by what is of the day; the families, and the host, are taken
-        as independent of each other. Spreads
-        come from the fits' residuals: on this GPU where its kernels were measured, on GPUs left out of the fit where
-        not. The host's is its `spread`, and counts as far as the CPU decides: see `bounds`.
+        on their own by its kernel spread; those of which no like was measured by UNTOLD, and all together by what is of
+        the day; so are the starts of all kernels. The families, and the host, are taken as independent of each other.
+        Spreads come from the fits' residuals: on this GPU where its kernels were measured, on GPUs left out of the fit
+        where not. The host's is its `spread`, and counts as far as the CPU decides: see `bounds`.
         Raises ValueError for a level outside (0, 1).
         """
         if not 0 < level < 1:
             raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
         constants = self.machine.constants
-        together: dict[str, float] = defaultdict(float)
-        shapes: dict[tuple[str, str, Cost], float] = defaultdict(float)
+        together: list[tuple[str, str, float]] = []
+        shapes: dict[tuple[str, str, str, Cost], float] = defaultdict(float)
         for timing in self.timings:
-            family = residuals_of(timing.kernel, self.machine)
-            together[family] += timing.total_s
-            shapes[family, timing.kernel.kind, timing.kernel.cost] += timing.total_s
+            family, other = residuals_of(timing.kernel, self.machine), untold(timing.kernel)
+            together.append((family, other, timing.total_s))
+            shapes[family, other, timing.kernel.kind, timing.kernel.cost] += timing.total_s
         alone = sum((seconds * constants.spreads[key[0]].kernel) ** 2 for key, seconds in shapes.items())
-        shared = sum((seconds * constants.spreads[family].shared) ** 2 for family, seconds in together.items())
-        shared += (OF_THE_DAY * sum(together.values())) ** 2
+        of_all = of_the_step(timing.kernel for timing in self.timings)
+        shared = shared_variance(together, constants.spreads, of_all)
+        shared += (self.machine.start_spread * sum(timing.launch_s for timing in self.timings)) ** 2
         low, high = bounds(
             self.total_s, self.cpu_s, self.gpu_s + self._terms["input"], math.sqrt(alone + shared), self.host.spread,
             NormalDist().inv_cdf((1 + level) / 2), in_series=self.machine.device.kind == "cpu",

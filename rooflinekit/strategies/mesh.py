@@ -1,4 +1,4 @@
-"""A step on a mesh: tensor groups in pipeline stages, and copies of all that."""
+"""A step on a mesh: tensor and context groups in pipeline stages, and copies of all that."""
 
 from __future__ import annotations
 
@@ -33,24 +33,25 @@ def on_mesh(
 
     Raises InputError for sizes that do not divide.
     """
-    count, inner = len(setting.numbers), mesh.tensor * mesh.pipeline
+    count, inner = len(setting.numbers), mesh.tensor * mesh.context * mesh.pipeline
     if count % inner:
-        raise InputError(
-            f"mesh of {mesh.tensor} × {mesh.pipeline}: expected a multiple of {inner} devices; got {count}"
-        )
+        sizes = (mesh.tensor, *([mesh.context] if mesh.context > 1 else []), mesh.pipeline)
+        product = " × ".join(map(str, sizes))
+        raise InputError(f"mesh of {product}: expected a multiple of {inner} devices; got {count}")
     copies, batch = count // inner, batch_of(graph)
     pieces = copies * mesh.pieces * savers.accumulate
     if batch % pieces:
         raise InputError(f"batch={batch} cannot be cut into {copies} copies × {pieces // copies} microbatches")
     piece = resized(graph, **{BATCH: batch // pieces})
-    own = within_groups(piece, mesh, copies)
+    own = within_groups(piece, mesh, copies, batch // pieces)
     if mesh.pipeline > 1:
         if savers.accumulate > 1:
             raise InputError("a pipeline cuts its batch into microbatches; give these in the place of accumulate")
         return run_stages(_in_stages(own.graph, setting, mesh, savers, copies))
     wiring, predicted = setting.wiring(**_groups(setting, mesh, copies)), []
     kinds = _kinds(setting, setting.numbers)
-    marked = in_graphs(own.graph, mesh.data, setting.host, setting.execution) if copies > 1 else own.graph
+    several = copies * mesh.context > 1
+    marked = in_graphs(own.graph, mesh.data, setting.host, setting.execution) if several else own.graph
     for machine in kinds.values():
         saved = saving(marked, savers, machine.device, setting.host)
         predicted.append(setting.predict(_agreeing(saved, mesh, copies, own.gradients), machine))
@@ -71,17 +72,24 @@ def _kinds(setting: Setting, numbers: Sequence[int]) -> dict[tuple[int, ...], Ma
 
 
 def _agreeing(graph: Graph, mesh: Mesh, copies: int, experts: frozenset[str] = frozenset()) -> Graph:
-    """The step of one of so many copies. experts: memory of gradients that only some copies have."""
+    """The step of one of so many copies; those that share sequences agree with them.
+
+    experts: memory of gradients that only some copies have.
+    """
+    copies *= mesh.context
     if isinstance(mesh.data, FSDP):
         return sharded(graph, mesh.data, copies, kept=mesh.pipeline > 1)
     return agreed(graph, mesh.data, copies, mesh.expert, experts)
 
 
 def _groups(setting: Setting, mesh: Mesh, copies: int) -> dict[str, Sequence[int]]:
-    """The first device's groups. Those of a tensor group are neighbours, then come copies, then stages."""
-    numbers, plane = setting.numbers, mesh.tensor * copies
+    """The first device's groups. Those of a tensor group are neighbours, then come contexts, copies, stages."""
+    numbers, inner = setting.numbers, mesh.tensor * mesh.context
+    plane, context = inner * copies, numbers[: inner : mesh.tensor]
     found: dict[str, Sequence[int]] = {
-        "tensor": numbers[: mesh.tensor], "data": numbers[: plane : mesh.tensor],
+        "tensor": numbers[: mesh.tensor], "context": context,
+        "ring": (context[0], context[-1]),  # the longest way: what closes the ring
+        "data": numbers[: plane : mesh.tensor],
         "expert": numbers[: mesh.tensor * mesh.expert : mesh.tensor],
         "expert data": numbers[: plane : mesh.tensor * mesh.expert],
     }  # fmt: skip
@@ -92,7 +100,7 @@ def _groups(setting: Setting, mesh: Mesh, copies: int) -> dict[str, Sequence[int
 
 def _in_stages(graph: Graph, setting: Setting, mesh: Mesh, savers: Savers, copies: int) -> Plan:
     """What each stage runs of a piece. The model is cut by what the slowest device of each stage takes."""
-    plane, chunks = mesh.tensor * copies, mesh.chunks if mesh.schedule == "interleaved" else 1
+    plane, chunks = mesh.tensor * mesh.context * copies, mesh.chunks if mesh.schedule == "interleaved" else 1
     parts = mesh.pipeline * chunks
     wiring = setting.wiring(**_groups(setting, mesh, copies))
     queues = orders(mesh.schedule, mesh.pipeline, mesh.pieces, chunks)
@@ -123,7 +131,7 @@ def _chunk(
 ) -> Chunk:  # fmt: skip
     """A stage on a device: a step of two pieces, where there are more than one."""
     parts = min(2, mesh.pieces)
-    marked = in_graphs(stage, mesh.data if copies > 1 else None, setting.host, setting.execution)
+    marked = in_graphs(stage, mesh.data if copies * mesh.context > 1 else None, setting.host, setting.execution)
     step = saving(marked, replace(savers, accumulate=parts), machine.device, setting.host)
     p = setting.predict(_agreeing(step, mesh, copies), machine)
     tasks = tasks_of(p, wiring, first=first, last=last)

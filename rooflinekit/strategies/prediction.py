@@ -20,6 +20,9 @@ from rooflinekit.strategies.queues import DeviceRun, Message
 from rooflinekit.strategies.records import Savers, Strategy
 from rooflinekit.strategies.report import document, lines, notebook_text
 
+#: Of what a step computes the part beside which gradients are sent: a product's backward is two of its three.
+_BACKWARD = 2 / 3
+
 TERMS = (*OWN_TERMS, "contention", "communication", "straggling", "bubble", "offload")
 
 
@@ -33,6 +36,7 @@ class Share:
     run: DeviceRun
     terms: Mapping[str, float]  # seconds; they add up to `total_s`
     memory: MemoryUse
+    further: tuple[Prediction, ...] = ()  # of a device's other virtual stages
     kernels_j: Mapping[str, float] | None = None  # joules by part, beside idling; None where no power is stated
 
     @property
@@ -114,10 +118,10 @@ class ParallelPrediction(Draws):
         # A share's prediction may stand for a part of its step, such as two pieces of a pipeline's batch.
         found = [0.0, 0.0]
         for share in self.shares:
-            p = share.prediction
-            parts = share.batch / max(1, p.sizes.get("batch", share.batch) * self._parts(p))
-            for i, value in enumerate((p.mfu, p.hfu)):
-                found[i] += len(share.numbers) * parts * value * p.total_s
+            for p in (share.prediction, *share.further):
+                parts = share.batch / max(1, p.sizes.get("batch", share.batch) * self._parts(p))
+                for i, value in enumerate((p.mfu, p.hfu)):
+                    found[i] += len(share.numbers) * parts * value * p.total_s
         return found[0] / (self.gpus * self.total_s), found[1] / (self.gpus * self.total_s)
 
     @staticmethod
@@ -190,17 +194,28 @@ class ParallelPrediction(Draws):
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds in seconds that hold the true time with this probability, by the spreads of kernels and of links.
 
-        Both are taken as independent of each other. Raises ValueError for a level outside (0, 1).
+        Both are taken as independent of each other. Links slower by a factor show what they hid, as far as it is longer
+        than what computes beside it: what is hidden now, or backward. Raises ValueError for a level outside (0, 1).
         """
         own = self.slowest.prediction
         high = own.interval(level)[1]
-        width = NormalDist().inv_cdf((1 + level) / 2)
-        computing = math.log(high / own.total_s) / width if own.total_s else 0.0
+        if not own.total_s or not self.total_s:
+            return self.total_s, self.total_s
+        waits = (self.exposed_s + self.slowest.terms["contention"]) / self.total_s
+        computing = (1 - waits) * math.log(high / own.total_s)
         spread = max((message.timing.spread for message in self.messages), default=0.0)
-        waits = self.exposed_s + self.slowest.terms["contention"]
-        share = waits / self.total_s if self.total_s else 0.0
-        factor = math.exp(width * math.hypot((1 - share) * computing, share * spread))
-        return self.total_s / factor, self.total_s * factor
+        slower = math.exp(NormalDist().inv_cdf((1 + level) / 2) * spread)
+        low, high = (math.log(self._with_links(factor) / self.total_s) for factor in (1 / slower, slower))
+        return (
+            self.total_s * math.exp(-math.hypot(computing, low)), self.total_s * math.exp(math.hypot(computing, high))
+        )  # fmt: skip
+
+    def _with_links(self, slower: float) -> float:
+        """Seconds of the step with links that are slower by a factor."""
+        busy_s, exposed_s, contention_s = self.communication_s, self.exposed_s, self.slowest.terms["contention"]
+        computing_s = self.total_s - exposed_s - contention_s
+        beside_s = max(busy_s - exposed_s, _BACKWARD * computing_s)
+        return computing_s + slower * contention_s + max(slower * exposed_s, slower * busy_s - beside_s)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but kernels and messages, ready for JSON."""

@@ -10,6 +10,7 @@ from rooflinekit.errors import InputError, nearest
 MIB = 2**20
 BACKENDS = ("nccl", "gloo")
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
+CONTEXT_WAYS = ("ring", "all-gather")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +70,19 @@ class FSDP:
 class Mesh:
     """A product of ways: groups of `tensor` devices inside `pipeline` stages, and as many copies as devices are left.
 
-    Devices of a tensor group have neighbouring numbers, then come copies, then stages. `sequence`: what lies between
-    the layers of a tensor group is cut by tokens. `expert`: so many neighbouring copies share out the experts of
-    their mixtures; `imbalance`: tokens for the experts of the fullest device of a group, over the mean.
-    `microbatches`: pieces into which a pipeline cuts its batch; None for four a stage. `schedule`: "gpipe", "1f1b" or
-    "interleaved", the last with so many `chunks` on each device. `data`: how the copies agree.
+    Devices of a tensor group have neighbouring numbers, then come those that share sequences, copies, stages.
+    `sequence`: what lies between the layers of a tensor group is cut by tokens. `context`: so many devices share each
+    sequence; attention's keys go around a "ring" of them, or by "all-gather": `context_way`. `expert`: so many
+    neighbouring copies share out the experts of their mixtures; `imbalance`: tokens for the experts of the fullest
+    device of a group, over the mean. `microbatches`: pieces into which a pipeline cuts its batch; None for four a
+    stage. `schedule`: "gpipe", "1f1b" or "interleaved", the last with so many `chunks` (virtual stages) on each device.
+    `data`: how the copies agree.
     """
 
     tensor: int = 1
     sequence: bool = False
+    context: int = 1
+    context_way: str = "ring"
     expert: int = 1
     imbalance: float = 1.0
     pipeline: int = 1
@@ -87,7 +92,7 @@ class Mesh:
     data: DDP | FSDP = field(default_factory=DDP)
 
     def __post_init__(self) -> None:
-        for name in ("tensor", "expert", "pipeline", "chunks"):
+        for name in ("tensor", "context", "expert", "pipeline", "chunks"):
             _check(f"Mesh {name}", getattr(self, name))
         if self.sequence and self.tensor == 1:
             raise InputError("Mesh sequence: tokens are cut within a tensor group; expected tensor of 2 or more; got 1")
@@ -98,13 +103,16 @@ class Mesh:
             )
         if self.microbatches is not None:
             _check("Mesh microbatches", self.microbatches)
-        if self.schedule not in SCHEDULES:
-            near = nearest(self.schedule, SCHEDULES)
-            raise InputError(f"Mesh schedule: expected {', '.join(SCHEDULES)}; got {self.schedule!r}{near}")
+        for name, known in (("schedule", SCHEDULES), ("context_way", CONTEXT_WAYS)):
+            word = getattr(self, name)
+            if word not in known:
+                raise InputError(f"Mesh {name}: expected {', '.join(known)}; got {word!r}{nearest(word, known)}")
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What is taken for granted of how the devices' work differs."""
+        if self.context > 1:
+            return (f"context: devices have as much work of a sequence; keys go by {self.context_way}",)
         if self.expert == 1:
             return ()
         load = "as many tokens" if self.imbalance == 1 else f"at most {self.imbalance:g} times the mean of the tokens"
@@ -158,7 +166,9 @@ class Savers:
 
 
 def strategy_of(word: str | Strategy, gpus: int) -> Strategy:
-    """The strategy of this name: dp, ddp, ddp-gloo, zero-1, zero-2, fsdp, tensor, expert, pipeline; or as it was given.
+    """The strategy of this name: dp, ddp, ddp-gloo, zero-1, zero-2, fsdp, tensor, context, expert, pipeline.
+
+    A strategy comes back as it was given.
 
     Raises InputError for another name.
     """
@@ -172,6 +182,7 @@ def strategy_of(word: str | Strategy, gpus: int) -> Strategy:
         "zero-2": FSDP(stage=2),
         "fsdp": FSDP(),
         "tensor": Mesh(tensor=gpus),
+        "context": Mesh(context=gpus),
         "expert": Mesh(expert=gpus),
         "pipeline": Mesh(pipeline=gpus),
     }

@@ -46,10 +46,10 @@ def collective(
     return _ours(COLLECTIVE, key, phase, facts, inputs, outputs)
 
 
-def wait(keys: Iterable[str], phase: Phase) -> PricedOp:
-    """Computing goes on when these collectives are over."""
+def wait(keys: Iterable[str], phase: Phase, group: str = "data") -> PricedOp:
+    """Computing goes on when these collectives of a group are over."""
     listed = tuple(keys)
-    return _ours(WAIT, f"wait for {listed[-1]}", phase, {"keys": listed})
+    return _ours(WAIT, f"wait for {listed[-1]}", phase, {"keys": listed, "group": group})
 
 
 def work(name: str, seconds: float, phase: Phase, **attrs: Any) -> PricedOp:

@@ -228,7 +228,7 @@ class _Region:
             since[name] = max(ahead, self.places[memory] + 1) if again else i
             if again:
                 put.before[since[name]].append(in_module(gather, module))
-                put.before[i].append(wait([name], phase))
+                put.before[i].append(in_module(wait([name], phase, "tensor"), module))
             else:
                 put.before[i].append(in_module(gather, module))
                 ahead = i if phase is Phase.BACKWARD else ahead

@@ -137,6 +137,7 @@ def _share(
     return Share(
         numbers=numbers, prediction=p, run=replace(run, spans=(), cpu=(), slots=named), terms=MappingProxyType(terms),
         batch=plan.pieces * own[0].piece.sizes[BATCH], memory=_memory(own, slots, plan.pieces),
+        further=tuple(chunk.prediction for chunk in own[1:]),
         kernels_j=drawn_by((span.timing for span in run.spans), p.machine),
     )  # fmt: skip
 

@@ -76,17 +76,20 @@ def tasks_of(p: Prediction, wiring: Wiring, *, first: bool, last: bool) -> Tasks
 
 
 def _until_the_waits(pairs: _Pairs) -> tuple[_Pairs, _Pairs]:
-    """A backward, and from the first wait on what is done when all that was sent has come."""
-    cut = next((i for i, (_, item) in enumerate(pairs) if isinstance(item, Barrier)), len(pairs))
+    """A backward, and from the first wait for copies on what is done when all that was sent has come."""
+    waits = (i for i, (op, item) in enumerate(pairs) if isinstance(item, Barrier) and of_copies(op))
+    cut = next(waits, len(pairs))
     return pairs[:cut], pairs[cut:]
 
 
 def _alone(pairs: _Pairs) -> list[Item]:
     """Without what only a piece does whose gradients, or weights, go to other copies."""
-    return [
-        item for op, item in pairs
-        if not (EAGER in op.attrs or (is_ours(op) and (op.attrs.get("group") == "data" or isinstance(item, Barrier))))
-    ]  # fmt: skip
+    return [item for op, item in pairs if not (EAGER in op.attrs or of_copies(op))]
+
+
+def of_copies(op: Op) -> bool:
+    """Whether it sends what copies agree on, or waits for it."""
+    return is_ours(op) and op.attrs.get("group") in ("data", "expert data")
 
 
 def start_of(p: Prediction, parts: int, pieces: int) -> tuple[list[Item], float]:

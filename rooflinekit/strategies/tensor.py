@@ -16,6 +16,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp
+from rooflinekit.ir.sizes import ceil_div
 from rooflinekit.ir.tensor import Role, TensorSpec
 from rooflinekit.strategies.blocks import block_of
 from rooflinekit.strategies.parameters import belonging_to, copies_of
@@ -211,6 +212,8 @@ def _part(
         outputs=tuple(_thin(spec, parts) if spec.memory in shrunk else spec for spec in op.outputs),
     )
     costs = priced.costs
+    if op.attrs.get("group") in ("context", "ring") and "bytes" in op.attrs:  # keys of a device's heads
+        thin = replace(thin, attrs={**op.attrs, "bytes": ceil_div(op.attrs["bytes"], parts)})
     if op.phase is Phase.OPTIMIZER:
         costs = tuple(cost.map(lambda size: -(-int(size) * step.numerator // step.denominator)) for cost in costs)
     elif op.kind == _CAST and op.outputs[0].memory in casts:

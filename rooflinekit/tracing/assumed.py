@@ -14,7 +14,7 @@ from rooflinekit.ir.assumption import Assumption, Ground
 from rooflinekit.tracing.decided import DECIDED, VISION, WRITING, fills, is_mask
 from rooflinekit.tracing.finite import NUMBERS, answer
 from rooflinekit.tracing.shapes import Made, count_of, indexed
-from rooflinekit.tracing.shares import asks_for_all, known_number, share_of
+from rooflinekit.tracing.share import asks_for_all, known_number, share_of
 from rooflinekit.tracing.symbols import Symbols, caller
 from rooflinekit.tracing.tensors import NODE, SPEC
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from rooflinekit.tracing.shapes import Made, broadcast, contiguous, count_of, indexed
-from rooflinekit.tracing.shares import note_hits
+from rooflinekit.tracing.share import note_hits
 
 _aten = torch.ops.aten
 _MASKS = (torch.bool, torch.uint8)

@@ -23,7 +23,7 @@ from rooflinekit.tracing import autocast, recurrent, signals
 from rooflinekit.tracing.finite import note_answer
 from rooflinekit.tracing.gpu_attention import attention, written_out
 from rooflinekit.tracing.shapes import RESAMPLING
-from rooflinekit.tracing.shares import note_one_hot
+from rooflinekit.tracing.share import note_one_hot
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,11 +14,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rooflinekit.ir.op import Op, Phase
-from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.ir.tensor import Role, TensorSpec
 from rooflinekit.tracing.assumed import Assumed
 from rooflinekit.tracing.calls import ModuleCalls, Progress
 from rooflinekit.tracing.control import CONTROL
 from rooflinekit.tracing.decided import note_decided
+from rooflinekit.tracing.dispatched import DTYPES, composite, placed, schema_of
 from rooflinekit.tracing.flexible import masked_pairs
 from rooflinekit.tracing.memory import OpMemory, fake_like
 from rooflinekit.tracing.shares import note
@@ -37,27 +37,7 @@ from rooflinekit.tracing.tensors import (
 
 _DEVICE_OF = torch.ops.prim.device.default
 _SLICE = torch.ops.aten.slice.Tensor
-_DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType if hasattr(torch, dtype.value)}
-
-
-@functools.cache
-def _schema(function: torch._ops.OpOverload) -> tuple[str, tuple[tuple[str, Any], ...], tuple[int, ...]]:
-    """Kind of an operator, its arguments' names with their defaults, and which of them it writes to."""
-    schema = function._schema
-    arguments = tuple((a.name, a.default_value if a.has_default_value() else None) for a in schema.arguments)
-    written = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write)
-    return schema.name.replace("::", "."), arguments, written
-
-
-@functools.cache
-def _composite(function: Any) -> bool:
-    """Whether it is defined by other operators alone."""
-    if not isinstance(function, torch._ops.OpOverload) or function.namespace != "aten":
-        return False
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    name = f"{function._schema.name}.{function._schema.overload_name}".rstrip(".")
-    known = torch._C._dispatch_has_kernel(name)  # sizes and strides are asked for by names that have none
-    return known and has(name, "CompositeImplicitAutograd") and not has(name, "CPU")
+Specs = tuple[TensorSpec, ...]
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -137,7 +117,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if function is _DEVICE_OF:
             return args[0].fake_device if hasattr(args[0], "fake_device") else function(*args)
-        if _composite(function):  # asked for from within a nested tensor: elsewhere autograd has taken it apart
+        if composite(function):  # asked for from within a nested tensor: elsewhere autograd has taken it apart
             with self:
                 return function.decompose(*args, **kwargs)
         if not self._recording:
@@ -153,7 +133,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             attrs = masked_pairs(function.name(), args, self.assumed, self._symbols.size)
             self._record_whole(function, [leaf for leaf in flat if isinstance(leaf, torch.Tensor)], output, attrs)
             return output
-        _, arguments, _ = _schema(function)
+        _, arguments, _ = schema_of(function)
         tensors: list[TensorSpec] = []
         attrs = {
             name: self._value(args[i] if i < len(args) else kwargs.get(name, default), tensors)
@@ -173,7 +153,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             attrs["held"] = held(args, self._symbols.size)
         if is_sparse(output):
             self._sparse = True
-            note_result(_schema(function)[0].partition(".")[2], args, output)
+            note_result(schema_of(function)[0].partition(".")[2], args, output)
         self._record(function, args, kwargs, output, attrs, tensors)
         return output
 
@@ -202,7 +182,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         attrs: dict[str, Any],
         tensors: list[TensorSpec],
     ) -> None:
-        kind, arguments, written = _schema(function)
+        kind, arguments, written = schema_of(function)
         if "held" in attrs:
             kind = kind.replace("aten.", "sparse." if attrs["held"] is not None else "sparse_of_unknown_size.")
         if self.phase is Phase.OPTIMIZER and all(not tensor.shape for tensor in tensors):
@@ -212,45 +192,36 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node.args = tuple(map(self._fx_value, args))
         if kwargs:
             node.kwargs = {name: self._fx_value(value) for name, value in kwargs.items()}
-        module = self.calls.module(self.phase)
-        node.meta.update(module=module, phase=self.phase.value)
         outputs = tuple(self._outputs(output, node, args))
         if not outputs:  # nothing returned: what it wrote to
             outputs = tuple(t for i in written for t in specs_in(attrs[arguments[i][0]]))
-        self.ops.append(
-            Op(
-                name=node.name,
-                kind=kind,
-                module=module,
-                phase=self.phase,
-                inputs=tuple(tensors),
-                outputs=outputs,
-                attrs=MappingProxyType(attrs),
-            )
-        )
+        self._append(node, kind, tuple(tensors), outputs, attrs)
 
     def _record_whole(self, function: Any, tensors: Sequence[torch.Tensor], output: Any, attrs: dict[str, Any]) -> None:
         """A higher-order operator as one op of the tensors that it is called with."""
         specs = tuple(map(self.spec, tensors))
         name = function.name()
         node = self.fx.create_node("call_function", function, tuple(map(self._fx_value, tensors)), {}, name=name)
+        self._append(node, f"higher_order.{name}", specs, tuple(self._outputs(output, node, tensors)), attrs)
+
+    def _append(self, node: fx.Node, kind: str, inputs: Specs, outputs: Specs, attrs: dict[str, Any]) -> None:
         module = self.calls.module(self.phase)
         node.meta.update(module=module, phase=self.phase.value)
         self.ops.append(
             Op(
                 name=node.name,
-                kind=f"higher_order.{name}",
+                kind=kind,
                 module=module,
                 phase=self.phase,
-                inputs=specs,
-                outputs=tuple(self._outputs(output, node, tensors)),
+                inputs=inputs,
+                outputs=outputs,
                 attrs=MappingProxyType(attrs),
             )
         )
 
     def _outputs(self, output: Any, node: fx.Node, args: Sequence[Any]) -> Iterator[TensorSpec]:
         reshaped = torch.Tag.inplace_view in getattr(node.target, "tags", ())
-        for place, part in _placed(output):
+        for place, part in placed(output):
             known: TensorSpec | None = getattr(part, SPEC, None)
             if known is not None and not reshaped:  # written in place
                 setattr(part, NODE, node)
@@ -274,7 +245,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         spec = TensorSpec(
             name=name,
             shape=shape,
-            dtype=_DTYPES[tensor.dtype],
+            dtype=DTYPES[tensor.dtype],
             role=role,
             stride=stride,
             storage=shared_memory(tensor, args),
@@ -305,7 +276,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, torch.SymInt):
             return self._known(self._symbols.size(value))
         if isinstance(value, torch.dtype):
-            return _DTYPES.get(value, str(value))
+            return DTYPES.get(value, str(value))
         if value is None or isinstance(value, bool | int | float | complex | str):
             return value
         if isinstance(value, torch.SymFloat | torch.SymBool):
@@ -324,12 +295,3 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, torch.SymInt):
             return self._symbols.size(value)
         return value
-
-
-def _placed(output: Any, place: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], torch.Tensor]]:
-    """The tensors of a result, each with its place in it: gradients of a list of weights are a list in a tuple."""
-    if isinstance(output, torch.Tensor):
-        yield place, output
-    elif isinstance(output, list | tuple):
-        for i, part in enumerate(output):
-            yield from _placed(part, (*place, i))

@@ -1,68 +1,22 @@
 """How many of a mask's elements are true where a choice made it: k of n experts for each token.
 
 A trace has no numbers, but knows who chose: `topk` names k of n places, and over all tokens each place is taken as
-often as the others. What follows is noted on the tensors: of a choice, among how many; of a mask, which share of it is
-true; of a small tensor, its elements.
+often as the others. Each function here says what an operator's result keeps of that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from rooflinekit.tracing.finite import note_elements
+from rooflinekit.tracing.share import ALL, CHOICE, ELEMENTS, SHARE, TRUES, Share, flat, known_number, share_of
 from rooflinekit.tracing.tensors import expression
 
-_CHOICE, _SHARE, _ELEMENTS = "_rooflinekit_choice", "_rooflinekit_share", "_rooflinekit_elements"
-_TRUES, _ALL = "_rooflinekit_trues", "_rooflinekit_all"  # how many elements of a mask are true, and whether all are
-
 _aten = torch.ops.aten
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Which part of a mask's elements is true: `part` of `whole`.
-
-    `dim` is that of the places among which was chosen; where one of them was taken out, `slot` is its number.
-    """
-
-    part: int
-    whole: int
-    dim: int | None = None
-    slot: int | None = None
-
-    def count(self, elements: Any) -> Any:
-        """How many are true; those of all slots together are exact."""
-        if self.slot is None:
-            return -(-elements * self.part // self.whole)
-        taken = elements * self.part
-        return (self.slot + 1) * taken // self.whole - self.slot * taken // self.whole
-
-
-def share_of(tensor: torch.Tensor) -> Share | None:
-    """What is known of a mask."""
-    return getattr(tensor, _SHARE, None)
-
-
-def asks_for_all(tensor: torch.Tensor) -> bool:
-    """Whether it says that as many elements of a mask are true as there are."""
-    return hasattr(tensor, _ALL)
-
-
-def note_one_hot(tensor: torch.Tensor, places: int) -> None:
-    """Notes that one element along the last dimension is 1, and the others are 0."""
-    setattr(tensor, _SHARE, Share(1, places, tensor.dim() - 1))
-
-
-def note_hits(found: torch.Tensor, mask: torch.Tensor) -> None:
-    """Notes which rows `nonzero` of a mask over places names, [rows, 1]: spread evenly."""
-    share, rows = share_of(mask), found.shape[0]
-    if share is not None and mask.dim() == 1 and share.dim == 0 and isinstance(rows, int) and rows > 0:
-        places = int(mask.shape[0])  # those slots that get one, where there are too few for all
-        setattr(found, _ELEMENTS, tuple((-(-(row + 1) * places // rows) - 1,) for row in range(rows)))
 
 
 def note(function: Any, args: Sequence[Any], output: Any) -> None:
@@ -94,29 +48,29 @@ def _best(args: Sequence[Any], output: Any) -> None:
 def _among(source: torch.Tensor, dim: int, indices: torch.Tensor) -> None:
     number = source.shape[dim] if source.dim() else None
     if isinstance(number, int):
-        setattr(indices, _CHOICE, number)
+        setattr(indices, CHOICE, number)
 
 
 def _sampled(args: Sequence[Any], output: Any) -> None:
     number = args[0].shape[-1]
     if isinstance(number, int):
-        setattr(output, _CHOICE, number)
+        setattr(output, CHOICE, number)
 
 
 # --- masks of choices ---------------------------------------------------------------------------------------------
 
 
 def _equal(args: Sequence[Any], output: Any) -> None:
-    trues = getattr(args[0], _TRUES, None)
+    trues = getattr(args[0], TRUES, None)
     if trues is not None and expression(trues) == expression(args[1]):
-        setattr(output, _ALL, True)
-    number = getattr(args[0], _CHOICE, None)
+        setattr(output, ALL, True)
+    number = getattr(args[0], CHOICE, None)
     if number is not None and type(args[1]) is int and 0 <= args[1] < number:
-        setattr(output, _SHARE, Share(1, number, None, args[1]))
+        setattr(output, SHARE, Share(1, number, None, args[1]))
     elif number is not None and isinstance(args[1], torch.Tensor):
         sizes = (args[1].numel(), *args[1].shape[-1:])
         if args[1].dim() and all(expression(size) == number for size in sizes):  # beside 0, 1, 2 …
-            setattr(output, _SHARE, Share(1, number, output.dim() - 1))
+            setattr(output, SHARE, Share(1, number, output.dim() - 1))
     elif type(args[1]) is int and args[1] == 1:
         _same(args, output)
 
@@ -129,18 +83,18 @@ def _against_zero(args: Sequence[Any], output: Any) -> None:
 def _scattered(args: Sequence[Any], output: Any) -> None:
     """Ones where indices of a choice name them, in zeros."""
     target, dim, index = args[:3]
-    number = getattr(index, _CHOICE, None)
+    number = getattr(index, CHOICE, None)
     if number is None or not target.dim() or expression(target.shape[dim]) != number:
         return
     if isinstance(index.shape[dim], int):
-        setattr(output, _SHARE, Share(min(index.shape[dim], number), number, dim % target.dim()))
+        setattr(output, SHARE, Share(min(index.shape[dim], number), number, dim % target.dim()))
 
 
 # --- what keeps it ----------------------------------------------------------------------------------------------
 
 
 def _same(args: Sequence[Any], output: Any) -> None:
-    for name in (_CHOICE, _SHARE, _ELEMENTS):
+    for name in (CHOICE, SHARE, ELEMENTS):
         known = getattr(args[0], name, None)
         if known is not None:
             setattr(output, name, known)
@@ -149,21 +103,16 @@ def _same(args: Sequence[Any], output: Any) -> None:
 def _reshaped(args: Sequence[Any], output: Any) -> None:
     """A view of other sizes: the places stay known where they are the last dimension before and after."""
     source = args[0]
-    if (number := getattr(source, _CHOICE, None)) is not None:
-        setattr(output, _CHOICE, number)
+    if (number := getattr(source, CHOICE, None)) is not None:
+        setattr(output, CHOICE, number)
     share = share_of(source)
     if share is not None:
         last = share.dim is not None and share.dim == source.dim() - 1
         kept = last and output.dim() and isinstance(output.shape[-1], int) and output.shape[-1] == share.whole
-        setattr(output, _SHARE, replace(share, dim=output.dim() - 1 if kept else None))
-    elements = getattr(source, _ELEMENTS, None)
+        setattr(output, SHARE, replace(share, dim=output.dim() - 1 if kept else None))
+    elements = getattr(source, ELEMENTS, None)
     if elements is not None and output.dim() == 1:
-        setattr(output, _ELEMENTS, tuple(_flat(elements)))
-
-
-def _flat(elements: Any) -> Any:
-    for one in elements:
-        yield from _flat(one) if isinstance(one, tuple) else (one,)
+        setattr(output, ELEMENTS, tuple(flat(elements)))
 
 
 def _permuted(args: Sequence[Any], output: Any) -> None:
@@ -178,11 +127,11 @@ def _transposed(args: Sequence[Any], output: Any) -> None:
 
 
 def _moved(source: torch.Tensor, output: torch.Tensor, new: Mapping[int, int]) -> None:
-    if (number := getattr(source, _CHOICE, None)) is not None:
-        setattr(output, _CHOICE, number)
+    if (number := getattr(source, CHOICE, None)) is not None:
+        setattr(output, CHOICE, number)
     share = share_of(source)
     if share is not None:
-        setattr(output, _SHARE, replace(share, dim=None if share.dim is None else new[share.dim]))
+        setattr(output, SHARE, replace(share, dim=None if share.dim is None else new[share.dim]))
 
 
 def _expanded(args: Sequence[Any], output: Any) -> None:
@@ -198,16 +147,16 @@ def _widened(args: Sequence[Any], output: Any) -> None:
 def _selected(args: Sequence[Any], output: Any) -> None:
     source, dim, index = args[:3]
     dim %= source.dim()
-    elements = getattr(source, _ELEMENTS, None)
+    elements = getattr(source, ELEMENTS, None)
     if elements is not None and dim == 0 and type(index) is int:
         one = elements[index]
         if isinstance(one, tuple):
-            setattr(output, _ELEMENTS, one)
+            setattr(output, ELEMENTS, one)
         else:
             note_elements(output, one)
     share = share_of(source)
     if share is not None and dim == share.dim:
-        setattr(output, _SHARE, replace(share, dim=None, slot=index if type(index) is int else None))
+        setattr(output, SHARE, replace(share, dim=None, slot=index if type(index) is int else None))
     else:
         _moved(source, output, {old: old - (old > dim) for old in range(source.dim())})
 
@@ -217,13 +166,13 @@ def _sliced(args: Sequence[Any], output: Any) -> None:
     source, dim = args[0], args[1] if len(args) > 1 else 0
     share, whole = share_of(source), expression(output.shape[dim]) == expression(source.shape[dim])
     if share is not None and dim % source.dim() == share.dim and not whole:
-        setattr(output, _SHARE, replace(share, dim=None))
+        setattr(output, SHARE, replace(share, dim=None))
     else:
         _moved(source, output, {old: old for old in range(source.dim())})
-    elements = getattr(source, _ELEMENTS, None)
+    elements = getattr(source, ELEMENTS, None)
     bounds = [*args[2:], None, None, None][:3]
     if elements is not None and dim % source.dim() == 0 and all(type(one) in (int, type(None)) for one in bounds):
-        setattr(output, _ELEMENTS, elements[slice(*bounds)])
+        setattr(output, ELEMENTS, elements[slice(*bounds)])
 
 
 def _picked(args: Sequence[Any], output: Any) -> None:
@@ -231,20 +180,14 @@ def _picked(args: Sequence[Any], output: Any) -> None:
     source, indices = args[:2]
     share, number = share_of(source), known_number(indices[0]) if len(indices) == 1 else None
     if share is not None and share.dim == 0 and type(number) is int:
-        setattr(output, _SHARE, replace(share, dim=None, slot=number))
-
-
-def known_number(tensor: torch.Tensor | None) -> Any:
-    """The only element of a tensor, where that is known; else None."""
-    elements = tuple(_flat(getattr(tensor, _ELEMENTS, ())))
-    return elements[0] if len(elements) == 1 else None
+        setattr(output, SHARE, replace(share, dim=None, slot=number))
 
 
 def _unbound(args: Sequence[Any], output: Any) -> None:
     dim = args[1] if len(args) > 1 else 0
-    elements = getattr(args[0], _ELEMENTS, None)
+    elements = getattr(args[0], ELEMENTS, None)
     if elements is not None and dim % args[0].dim() == 1:  # rows of one element
-        setattr(output[0], _ELEMENTS, tuple(_flat(elements)))
+        setattr(output[0], ELEMENTS, tuple(flat(elements)))
         return
     for index, one in enumerate(output):
         _selected((args[0], dim, index), one)
@@ -254,7 +197,7 @@ def _summed(args: Sequence[Any], output: Any) -> None:
     """A sum, maximum or `any` over some dimensions."""
     share, source = share_of(args[0]), args[0]
     if source.dtype is torch.bool and output.dim() == 0:
-        setattr(output, _TRUES, source.numel())
+        setattr(output, TRUES, source.numel())
     if share is None:
         return
     given = args[1] if len(args) > 1 else None
@@ -266,14 +209,14 @@ def _summed(args: Sequence[Any], output: Any) -> None:
     if share.dim is not None and share.dim not in dims and source.dim() - len(dims) == 1 and output.dim() == 1:
         total = source.numel() * share.part // share.whole
         if output.dtype is not torch.bool:
-            setattr(output, _ELEMENTS, _evenly(total, share.whole))
+            setattr(output, ELEMENTS, _evenly(total, share.whole))
     part: Any = share.part
     for dim in dims:
         part = part * (share.whole if dim == share.dim else source.shape[dim])
     part = min(part, share.whole) if isinstance(part, int) else share.whole
     left = [dim for dim in range(source.dim()) if dim not in dims]
     kept = left.index(share.dim) if share.dim in left and output.dim() == len(left) else None
-    setattr(output, _SHARE, replace(share, part=part, dim=kept))
+    setattr(output, SHARE, replace(share, part=part, dim=kept))
 
 
 def _known_scalar(count: Any, output: torch.Tensor) -> None:
@@ -291,18 +234,18 @@ def _evenly(total: Any, places: int) -> tuple[Any, ...]:
 
 def _counted(args: Sequence[Any], output: Any) -> None:
     """How often each place was chosen."""
-    number = getattr(args[0], _CHOICE, None)
+    number = getattr(args[0], CHOICE, None)
     if number is not None and isinstance(output.shape[0], int) and output.shape[0] == number:
-        setattr(output, _ELEMENTS, _evenly(args[0].numel(), number))
+        setattr(output, ELEMENTS, _evenly(args[0].numel(), number))
 
 
 def _running(args: Sequence[Any], output: Any) -> None:
-    elements = getattr(args[0], _ELEMENTS, None)
+    elements = getattr(args[0], ELEMENTS, None)
     if elements is not None and not isinstance(elements[0], tuple):
         sums: list[Any] = []
         for one in elements:
             sums.append(one + (sums[-1] if sums else 0))
-        setattr(output, _ELEMENTS, tuple(sums))
+        setattr(output, ELEMENTS, tuple(sums))
 
 
 _FOLLOWING: dict[Any, Callable[[Sequence[Any], Any], None]] = {

@@ -26,6 +26,7 @@ _ATOMS = frozenset((str, bytes, int, float, complex, bool, type(None), range, sl
 _MOST = 200_000
 #: Packages whose objects are not looked into: what they hold is not the model's, or takes locks.
 _FOREIGN = frozenset(("torch", "numpy", "sympy", "rooflinekit", *sys.stdlib_module_names)) - {"__main__", "types"}
+_FILLED: dict[type, Callable[[Any, list[Any]], None]] = {list: list.extend, set: set.update, deque: deque.extend}
 _CACHE = type(functools.lru_cache(lambda: None))
 
 
@@ -88,12 +89,9 @@ class _Notes:
             return ()
         if isinstance(value, dict):
             return self._dict(value)
-        if isinstance(value, list):
-            return self._sequence(value, list, list.extend)
-        if isinstance(value, set):
-            return self._sequence(value, set, set.update)
-        if isinstance(value, deque):
-            return self._sequence(value, deque, deque.extend)
+        for base, fill in _FILLED.items():
+            if isinstance(value, base):
+                return self._sequence(value, base, fill)
         if isinstance(value, tuple | frozenset):
             return _holders(tuple(value))
         return self._object(value)

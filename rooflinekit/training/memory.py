@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE
 from rooflinekit.training.layout import Layout
+from rooflinekit.training.offloading import Offload
 from rooflinekit.training.pieces import Pieces
 from rooflinekit.training.recipe import Recipe
 
@@ -32,6 +33,7 @@ class Accounts:
     working: float  # of what computes at the peak, beside what is kept
     buffers: float  # of collectives, and of cuBLAS
     capacity: float
+    host: float = 0.0  # of the host's page-locked memory, for this GPU
 
     @property
     def allocated(self) -> float:
@@ -56,7 +58,9 @@ class Accounts:
     def to_dict(self) -> dict[str, float | bool]:
         """Every account, and the sums."""
         names = ("weights", "gradients", "optimizer", "activations", "working", "buffers")
-        sums = {"allocated": self.allocated, "reserved": self.reserved, "context": self.context}
+        sums = {
+            "allocated": self.allocated, "reserved": self.reserved, "context": self.context, "host": self.host,
+        }  # fmt: skip
         return {**{name: getattr(self, name) for name in names}, **sums, "fits": self.fits}
 
 
@@ -72,12 +76,13 @@ class Held:
     shards: int  # that share them out, where they are gathered
     tokens: int  # of a micro-batch on a GPU
     capacity: float
+    offload: Offload
     hopper: bool  # compute capability 9.0 or more
 
     @property
     def workspace(self) -> int:
-        """Of cuBLAS."""
-        return _WORKSPACE[self.hopper] + self.recipe.fused * _WORKSPACE_FUSED[self.hopper]
+        """Of cuBLAS, of the threads of forward and of backward."""
+        return 2 * _WORKSPACE[self.hopper] + self.recipe.fused * _WORKSPACE_FUSED[self.hopper]
 
 
 def accounts_of(held: Held, k: int, layers: int, under_way: int) -> Accounts:
@@ -103,11 +108,13 @@ def accounts_of(held: Held, k: int, layers: int, under_way: int) -> Accounts:
         parts, few = (max(1, number // lay.instances) for number in (held.replicas, few))
         optimizer = state * ((dense / parts + experts / few) if shared else whole)
     saved = pieces.saved_bytes
-    activations = saved["layer"] * layers / lay.chunks * max(under_way, lay.chunks)
+    micro_batches = max(under_way, lay.chunks) / lay.chunks
+    activations = saved["layer"] * held.offload.kept(layers, micro_batches)
     activations += saved.get("embedding", 0) * first * -(-under_way // lay.chunks) + saved.get("head", 0) * last
     return Accounts(
         weights=weights, gradients=gradients, optimizer=optimizer, activations=activations,
         working=_working(held, last), buffers=buffers + held.workspace, capacity=held.capacity,
+        host=held.offload.host_bytes(micro_batches),
     )  # fmt: skip
 
 

@@ -8,47 +8,21 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from rooflinekit.errors import InputError
-from rooflinekit.hardware.cluster import Cluster
-from rooflinekit.hardware.host import Host
 from rooflinekit.ir.op import Phase
-from rooflinekit.model.collectives import LinkConstants
-from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.training.energy import training_energy
 from rooflinekit.training.groups import Groups
 from rooflinekit.training.layout import Layout
 from rooflinekit.training.memory import Accounts, Held, accounts_of, at_least_hopper
-from rooflinekit.training.pieces import Piece, Pieces, Workbench
+from rooflinekit.training.offloading import Offload
+from rooflinekit.training.pieces import Piece, Pieces
+from rooflinekit.training.place import Place
 from rooflinekit.training.recipe import Recipe
 from rooflinekit.training.schedule import Pipelined, Stage, gathered, least_s, pipelined
 from rooflinekit.training.sizes import Part
 from rooflinekit.training.step import TrainingStep, dense_peak
 from rooflinekit.training.updates import update_j, update_s
 from rooflinekit.training.waits import Waits
-
-#: Share of a bucket's worth of gradients that is still to be sent when backward ends, of all: Megatron's buckets hold
-#: max(40 M, 1 M · copies) numbers (megatron/core/distributed/distributed_data_parallel.py).
-_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY = 40_000_000, 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a step runs."""
-
-    cluster: Cluster
-    machine: Machine
-    host: Host
-    links: LinkConstants
-    gpus: int
-    bench: Workbench
-
-    @classmethod
-    def of(cls, cluster: Cluster, machine: Machine, host: Host, links: LinkConstants, gpus: int) -> Place:
-        """With a workbench of its own. Raises InputError for more GPUs than the cluster has."""
-        if not 1 <= gpus <= cluster.size:
-            raise InputError(f"{cluster.name} has {cluster.size} devices; got gpus={gpus}")
-        bench = Workbench(machine=machine, host=host)
-        return cls(cluster=cluster, machine=machine, host=host, links=links, gpus=gpus, bench=bench)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +39,7 @@ class Planner:
     pieces: Pieces = field(init=False)
     count: int = field(init=False)  # micro-batches of a copy
     waits: Waits = field(init=False)
+    offload: Offload = field(init=False)
 
     def __post_init__(self) -> None:
         lay, place = self.layout, self.place
@@ -77,13 +52,15 @@ class Planner:
             raise InputError(
                 f"{self.decoder.name}: {self.decoder.layers} layers for {lay.pipeline} × {lay.chunks} stages"
             )
-        self.pieces = place.bench.pieces(part, self.recipe)
+        self.pieces = place.bench.pieces(part, self.recipe.with_changes(offload=0))
         self.groups = Groups(
             cluster=place.cluster, machine=place.machine, links=place.links, layout=lay, gpus=place.gpus
         )  # fmt: skip
         self.waits = Waits(
             decoder=self.decoder, layout=lay, recipe=self.recipe, seq=self.seq, groups=self.groups, pieces=self.pieces
         )  # fmt: skip
+        held = self.decoder.layers // lay.pipeline
+        self.offload = Offload.of(self.recipe.offload, self.pieces.saved_bytes["layer"], held, place)
 
     # --- a layer ---------------------------------------------------------------------------------------------
 
@@ -103,6 +80,13 @@ class Planner:
     def layer(self, phase: Phase) -> float:
         """Seconds of a layer, with what its groups send."""
         return self._seconds(self.pieces.part("layer", phase)) + sum(self.sent_s(phase).values())
+
+    def _offload_s(self, phase: Phase, stage: int = 0) -> float:
+        """What the first layers of a GPU wait for their activations' copies, in one of its stages."""
+        counts, pipeline = self.layers_of(), self.layout.pipeline
+        before = sum(counts[stage % pipeline : stage : pipeline])
+        own = max(0, min(counts[stage], self.offload.layers - before))
+        return own * self.offload.wait_s(self.layer(phase)) if own else 0.0
 
     def _seconds(self, piece: Piece) -> float:
         return max(piece.gpu_s, piece.cpu_s)
@@ -140,7 +124,7 @@ class Planner:
         found = []
         counts = self.layers_of()
         for k, count in enumerate(counts):
-            f, b = count * forward, count * backward
+            f, b = (count * s + self._offload_s(way, k) for way, s in zip(Phase, (forward, backward), strict=False))
             if k == 0:
                 f, b = f + self.embedding(Phase.FORWARD), b + self.embedding(Phase.BACKWARD)
             if k == len(counts) - 1:
@@ -188,10 +172,14 @@ class Planner:
             return self._gathered()
         stages = self.stages()
         run = pipelined(stages, self.count, self.layout.chunks, self.hop_s())
-        exposed = self._copies_s(stages)
+        exposed = self.waits.copies_s(self.numbers(), self.replicas, stages[0].forward_s, stages[0].backward_s)
         optimizer_s = self._update_s()
         layers, pieces = self.decoder.layers / self.layout.pipeline, self.count
         sums = self._sums(layers * pieces)
+        if self.offload.layers:
+            first = range(0, len(stages), self.layout.pipeline)
+            ways = (Phase.FORWARD, Phase.BACKWARD)
+            sums["offload"] = pieces * sum(self._offload_s(way, k) for way in ways for k in first)
         found = {**sums, "bubble": run.total_s - run.busy_s, "copies": exposed, "optimizer": optimizer_s}
         found["overhead"] = run.busy_s - sum(sums.values())
         return self._result(found, run)
@@ -210,29 +198,6 @@ class Planner:
             for group, seconds in self.sent_s(phase).items():
                 found[group] = found.get(group, 0.0) + layers * seconds
         return found
-
-    def _copies_s(self, stages: Sequence[Stage]) -> float:
-        """What the copies' gradients and weights make a step wait for."""
-        dense, experts = self.numbers()
-        lay = self.layout
-        shared = lay.sharding != "ddp"
-        gradient = 4 if self.recipe.main_gradients else 2
-        last = stages[0].backward_s
-        reduce_s, gather_s = 0.0, 0.0
-        for group, numbers in (("data", dense), ("expert data", experts)):
-            if not numbers:
-                continue
-            what = "reduce-scatter" if shared else "all-reduce"
-            reduce_s += self.groups.seconds(group, what, float(gradient * numbers))
-            gather_s += self.groups.seconds(group, "all-gather", 2.0 * numbers) if shared else 0.0
-        if not lay.overlap:
-            return reduce_s + gather_s
-        bucket = max(_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY * self.replicas)
-        tail = min(1.0, bucket / max(1, dense + experts))
-        hidden = [min((1 - tail) * s, way) for s, way in ((reduce_s, last), (gather_s, stages[0].forward_s))]
-        what = "reduce-scatter" if shared else "all-reduce"
-        contention = sum(hidden) * (1 - self.progress("data", what, float(gradient * dense)))
-        return reduce_s + gather_s - sum(hidden) + contention
 
     def _updated(self) -> float:
         """Numbers that a GPU's optimizer has of the weights."""
@@ -261,13 +226,22 @@ class Planner:
             self.groups.seconds("across", "all-reduce", size / max(1, len(self.groups.members("node"))))
             for size in sizes
         ] if lay.sharding == "hybrid" else []  # fmt: skip
+        count = self.decoder.layers
+        waiting = Stage(
+            forward_s=layer.forward_s + self.offload.wait_s(layer.forward_s),
+            backward_s=layer.backward_s + self.offload.wait_s(layer.backward_s),
+        )  # fmt: skip
+        away = self.offload.layers
         run = gathered(
-            [ends, *[layer] * self.decoder.layers], gather, reduce, pieces=self.count,
+            [ends, *[waiting] * away, *[layer] * (count - away)], gather, reduce, pieces=self.count,
             progress=self.progress(inside, "all-gather", sizes[-1]),
             again=lay.sharding != "grad-op", across_s=across,
         )  # fmt: skip
         optimizer_s = self._update_s()
         sums = self._sums(self.decoder.layers * self.count)
+        if away:
+            waits = waiting.forward_s + waiting.backward_s - layer.forward_s - layer.backward_s
+            sums["offload"] = self.count * away * waits
         found = {**sums, "copies": run.exposed_s, "contention": run.contention_s, "optimizer": optimizer_s}
         busy = run.total_s - run.exposed_s - run.contention_s
         found["overhead"] = busy - sum(sums.values())
@@ -300,7 +274,7 @@ class Planner:
             decoder=self.decoder, layout=lay, recipe=self.recipe, pieces=self.pieces, replicas=self.replicas,
             shards=len(self.groups.members("node")) if lay.sharding == "hybrid" else self.replicas,
             tokens=lay.micro_batch * self.seq // lay.context, capacity=self.place.machine.device.dram.capacity,
-            hopper=at_least_hopper(self.place.machine.device.compute_capability),
+            offload=self.offload, hopper=at_least_hopper(self.place.machine.device.compute_capability),
         )  # fmt: skip
         return tuple(
             accounts_of(held, k, sum(counts[k :: lay.pipeline]), under_way[k] if k < len(under_way) else 1)

@@ -31,7 +31,8 @@ class Recipe:
     `progress`: how fast kernels go beside the collectives of copies, over what they do alone; None for what the SMs and
     bandwidth that these take leave (model/contention.py). `tensor_overlap`: a tensor group sends in pieces beside the
     products before and behind (Transformer Engine's user buffers). `gradient_fusion`: the product that gives a weight's
-    gradient adds it to the main gradient, where kernels are fused.
+    gradient adds it to the main gradient, where kernels are fused. `offload`: so many first layers of each GPU leave
+    what they keep for backward in the host's memory meanwhile.
 
     Raises InputError for other words.
     """
@@ -51,6 +52,7 @@ class Recipe:
     progress: float | None = None
     tensor_overlap: bool = False
     gradient_fusion: bool = True
+    offload: int = 0
 
     def __post_init__(self) -> None:
         for field, words in (
@@ -61,6 +63,8 @@ class Recipe:
                 raise InputError(f"recipe {field}: expected {' or '.join(words)}; got {getattr(self, field)!r}{near}")
         if not isinstance(self.issue, int | float) or not 0 < self.issue < 1000:
             raise InputError(f"recipe issue: expected a factor above 0, below 1000; got {self.issue!r}")
+        if isinstance(self.offload, bool) or not isinstance(self.offload, int) or self.offload < 0:
+            raise InputError(f"recipe offload: expected a number of layers, 0 or more; got {self.offload!r}")
         if not self.dtype.is_floating:
             raise InputError(f"recipe dtype: expected a floating-point format; got {self.dtype}")
 

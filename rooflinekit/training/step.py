@@ -20,7 +20,7 @@ from rooflinekit.training.recipe import Recipe
 from rooflinekit.units import format_quantity
 
 #: Terms that are waits for links.
-SENT = ("tensor", "context", "expert", "copies", "contention")
+SENT = ("tensor", "context", "expert", "copies", "contention", "offload")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -87,7 +87,8 @@ class TrainingStep(Draws):
         return flop / (self.total_s * self.gpus * self.peak_flops) if self.peak_flops else 0.0
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
-        """Bounds in seconds that hold the true time with this probability, by the spreads of kernels, links and host.
+        """Bounds in seconds that hold the true time with this probability, by the spreads of kernels, links and host,
+        and of the load of experts that GPUs share out.
 
         Raises ValueError for a level outside (0, 1).
         """
@@ -97,7 +98,8 @@ class TrainingStep(Draws):
         sent = sum(self.terms.get(name, 0.0) for name in SENT) / total
         host = self.terms.get("overhead", 0.0) / total
         parts = ((1 - sent - host) * self.deviation, sent * self.link_deviation, host * self.host_deviation)
-        width = math.exp(NormalDist().inv_cdf((1 + level) / 2) * math.hypot(*parts, UNTOLD))
+        load = (1 - sent - host) * _expert_share(self.decoder) * LOAD if self.layout.expert > 1 else 0.0
+        width = math.exp(NormalDist().inv_cdf((1 + level) / 2) * math.hypot(*parts, load, UNTOLD))
         return total / width, total * width
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,7 +107,8 @@ class TrainingStep(Draws):
         return {
             "model": self.decoder.name, "parameters": self.decoder.parameters, "cluster": self.cluster.name,
             "gpus": self.gpus, "layout": str(self.layout), "recipe": self.recipe.name,
-            "recompute": self.recipe.recompute, "batch": self.batch, "seq": self.seq, "micro_batches": self.pieces,
+            "recompute": self.recipe.recompute,
+            "offload_layers": self.recipe.offload, "batch": self.batch, "seq": self.seq, "micro_batches": self.pieces,
             "total_s": self.total_s, "interval_s": list(self.interval()), "terms": dict(self.terms),
             "tokens_per_s": self.tokens_per_s, "mfu": self.mfu, "hfu": self.hfu, "memory": self.memory.to_dict(),
             "energy": None if self.energy is None else self.energy.to_dict(self.interval()),
@@ -118,7 +121,8 @@ class TrainingStep(Draws):
         lines = [
             f"{self.decoder.name}, {self.batch} × {self.seq} tokens on {self.gpus} GPUs of {self.cluster.name}: {time}"
             f" ({least} to {most}), {self.tokens_per_s:,.0f} tokens/s",
-            f"layout {self.layout}; recipe {self.recipe.name}, recompute {self.recipe.recompute}",
+            f"layout {self.layout}; recipe {self.recipe.name}, recompute {self.recipe.recompute}"
+            + (f", {self.recipe.offload} layers' activations on the CPU" if self.recipe.offload else ""),
             f"MFU {self.mfu:.1%} = model FLOP {self.model_flop:.3g} / (step · {self.gpus} · {self.peak_flops:.3g} "
             f"FLOP/s); HFU {self.hfu:.1%}",
             "time: "
@@ -136,6 +140,15 @@ class TrainingStep(Draws):
 
 #: Standard deviation of the logarithm of what nothing else tells of: software of other releases, other tenants, clocks.
 UNTOLD = 0.06
+#: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean: models were
+#: trained with room for 1.25 times the mean (Fedus et al. 2021, "Switch Transformers", section 2.2). Not fitted.
+LOAD = math.log(1.25)
+
+
+def _expert_share(d: Decoder) -> float:
+    """Of a token's FLOP outside attention's scores those of experts."""
+    own = 6.0 * d.layers * (3 if d.gated else 2) * d.hidden * d.ffn * d.experts_per_token
+    return own / _flop_per_token(d, 0) if d.experts else 0.0
 
 
 def _flop_per_token(d: Decoder, seq: int) -> float:

@@ -1,4 +1,4 @@
-"""What a layer waits for in its groups: reductions of tensor groups, keys around a ring, tokens to their experts."""
+"""What a step waits for in its groups: reductions of tensor groups, keys around a ring, tokens to experts, copies."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from rooflinekit.training.groups import Groups
 from rooflinekit.training.layout import Layout
 from rooflinekit.training.pieces import Pieces
 from rooflinekit.training.recipe import Recipe
+
+#: Share of a bucket's worth of gradients that is still to be sent when backward ends, of all: Megatron's buckets hold
+#: max(40 M, 1 M · copies) numbers (megatron/core/distributed/distributed_data_parallel.py).
+_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY = 40_000_000, 1_000_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,3 +91,27 @@ class Waits:
         backward = phase is Phase.BACKWARD
         beside = self.pieces.part("layer", phase).attention_s
         return max(0.0, (2 if backward else 1) * way - beside * (1 - 1 / lay.context))
+
+    def copies_s(self, numbers: tuple[int, int], replicas: int, forward_s: float, backward_s: float) -> float:
+        """What the copies' gradients and weights make a step wait for.
+
+        numbers: of weights that all copies have, and of experts. replicas: GPUs with the same weights. forward_s,
+        backward_s: of a micro-batch through the first stage, beside which they are sent.
+        """
+        dense, experts = numbers
+        lay = self.layout
+        shared = lay.sharding != "ddp"
+        gradient = 4 if self.recipe.main_gradients else 2
+        what = "reduce-scatter" if shared else "all-reduce"
+        reduce_s, gather_s = 0.0, 0.0
+        for group, count in (("data", dense), ("expert data", experts)):
+            if count:
+                reduce_s += self.groups.seconds(group, what, float(gradient * count))
+                gather_s += self.groups.seconds(group, "all-gather", 2.0 * count) if shared else 0.0
+        if not lay.overlap:
+            return reduce_s + gather_s
+        bucket = max(_BUCKET_NUMBERS, _BUCKET_NUMBERS_A_COPY * replicas)
+        tail = min(1.0, bucket / max(1, dense + experts))
+        hidden = [min((1 - tail) * s, way) for s, way in ((reduce_s, backward_s), (gather_s, forward_s))]
+        contention = sum(hidden) * (1 - self.progress("data", what, float(gradient * dense)))
+        return reduce_s + gather_s - sum(hidden) + contention

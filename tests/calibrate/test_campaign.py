@@ -203,7 +203,7 @@ def test_a_new_file_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
         (HEAD.replace("# timing: event\n", "") + COLUMNS + ROW, "expected a line '# timing: …' at its head"),
         (
             HEAD.replace("event", "sync") + COLUMNS + ROW,
-            "timing: expected profiler, alone, graph, backend, event; got 'sync'",
+            "timing: expected profiler, alone, rested, graph, backend, event; got 'sync'",
         ),
         (HEAD, "not a campaign: No columns to parse from file"),
         (HEAD + "op,dtype,m\nadd,fp32,7\n", "expected columns op, dtype and seconds; seconds is missing"),

@@ -8,6 +8,7 @@ from round_numbers import constants
 from rooflinekit.calibrate.campaign import Campaign
 from rooflinekit.calibrate.observations import observations_of, observe, without_faults
 from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.machine import Machine
 
 #: 1000·1000 additions of 4 bytes: 12 MB at 1 TB/s are 12 µs.
@@ -49,6 +50,15 @@ def test_an_event_waits_for_the_kernel_or_the_cpu(machine: Machine) -> None:
 @pytest.mark.parametrize(("awake", "expected"), [(1e-9, 12.0), (48e-6, 24.0), (1.0, 48.0)])
 def test_a_board_wakes_up(machine: Machine, awake: float, expected: float) -> None:
     assert microseconds(machine, "alone", slow=4.0, awake=awake) == pytest.approx(expected, rel=1e-4)
+
+
+def test_power_is_no_limit_to_a_board_that_rested() -> None:
+    # 2·8192³ FLOP at 65.13 TFLOP/s, all 128×128 tiles full, take 16.9 ms; with 57 of 70 W at 2.5 pJ a FLOP 48 ms
+    board = Machine.of(load_device("nvidia-t4"), constants(matrix_energy=2.5e-12, idle_share=0.18))
+    rows = pd.DataFrame([{"op": "mm", "dtype": "fp16", "m": 8192.0, "n": 8192.0, "k": 8192.0, "seconds": 1.0}])
+    timed = {t: observe("nvidia-t4", "lab", "mm", t, rows).predict(board, {})[0] for t in ("profiler", "rested")}
+    assert timed["profiler"] == pytest.approx(2 * 8192**3 / (0.82 * 70 / 2.5e-12), rel=0.05)
+    assert timed["rested"] == pytest.approx(2 * 8192**3 / 65.13e12, rel=0.2)
 
 
 def test_an_op_of_unknown_dispatch_takes_that_of_an_addition(machine: Machine) -> None:

@@ -19,7 +19,7 @@ from rooflinekit.model.depthwise import (
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import time_work
+from rooflinekit.model.roofline import choices_of, time_work
 from rooflinekit.model.work import (
     DEPTHWISE,
     DEPTHWISE_CHANNELS,
@@ -119,6 +119,17 @@ def test_libraries_of_cpus_know_every_window() -> None:
         for way in (DEPTHWISE, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS)
     ]
     assert len(set(seconds)) == 1
+
+
+def test_cpus_convolve_directly() -> None:
+    # 3×3 of 64 channels: a GPU of fp32 lanes has Winograd's algorithm beside the implicit product, oneDNN is not asked
+    graph = rk.trace(nn.Conv2d(64, 64, 3, bias=False), rk.Input(1, 64, 16, 16))
+    (kernel,) = (k for issue in issues_of(graph) for k in issue.kernels)
+    found = [
+        {k.algorithm for k in choices_of(kernel, Machine.of(rk.load_device(name), constants()))}
+        for name in ("nvidia-p4", "amd-epyc-7763")
+    ]
+    assert found == [{"", "Winograd"}, {""}]
 
 
 def test_one_pixel_with_channels_first_is_a_product_for_each_image() -> None:

@@ -16,7 +16,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import devices, load_device
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.clocks import clocks, limited, own_clocks
+from rooflinekit.model.clocks import clocks, held_back, limited, limited_times, own_clocks
 from rooflinekit.model.energy import PARTS, Load, PowerLaw, drawn_j, joules, watts
 from rooflinekit.model.machine import Constant, Machine, PowerConstants
 from rooflinekit.model.roofline import time_work
@@ -122,6 +122,38 @@ def test_the_boards_own_limit_changes_nothing(machine: Machine) -> None:
     assert (own == found).all()
     own, found = clocks(law, each, limited(machine, power_w=299.999))
     assert each.at(found / own).total_s == pytest.approx(each.total_s, rel=1e-3)
+
+
+def test_a_board_below_its_chips_usual_power_streams_no_faster() -> None:
+    # rows of 1,024 numbers, traffic, and a product, on one chip with boards of 200 to 2,000 W
+    device = load_device("nvidia-rtx-pro-6000-blackwell-max-q")
+    work = Work.of(
+        3, math=Math.BF16, products=Products.of(np.array([2]), m=4096, n=4096, k=4096),
+        read_bytes=np.array([1e9, 1e9, 6e7]), write_bytes=np.array([1e9, 1e9, 3e7]),
+        vector_flop=np.array([3e10, 1e9, 0.0]),
+    )  # fmt: skip
+    seconds = []
+    for board_w in (200.0, 300.0, 600.0, 2000.0):
+        board = Machine.of(device.replace(board_power=board_w), constants_for(device))
+        free = time_work(work, board)
+        held, _ = limited_times(work, free, board)
+        seconds.append(held.total_s)
+        assert (held.total_s >= free.total_s * (1 - 1e-12)).all()
+        assert held.total_s[2] == free.total_s[2]  # of products model.power has it
+        # 1,035 MHz are promised of 2,280: no clock is lower
+        assert (held.compute_s <= free.compute_s * (2280 / 1035) * (1 + 1e-9)).all()
+    assert (np.diff(seconds, axis=0) <= 1e-12).all()
+    assert seconds[1][0] > 1.05 * seconds[3][0]  # arithmetic beside traffic has a lower clock at 300 W
+    assert seconds[3] == pytest.approx(free.total_s)  # no limit at 2,000 W
+
+
+def test_measured_streams_have_their_boards_power_already() -> None:
+    # a T4 of 70 W draws more by the law where it streams, but its own measurements say what it does
+    machine = Machine.of(load_device("nvidia-t4"), constants_for(load_device("nvidia-t4")))
+    law = PowerLaw.of(machine)
+    assert law is not None
+    assert not held_back(law, machine)
+    assert held_back(law, replace(machine, constants=replace(machine.constants, measured=frozenset())))
 
 
 def test_limits_that_cannot_be(machine: Machine) -> None:

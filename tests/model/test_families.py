@@ -1,5 +1,7 @@
 """Under which name residuals are kept: by unit and format, and by what runs on a machine."""
 
+from dataclasses import replace
+
 import pytest
 from round_numbers import constants
 
@@ -7,7 +9,15 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.families import ALL, complete, in_format, residuals_of
+from rooflinekit.model.families import (
+    ALL,
+    OF_A_BACKWARD_PASS,
+    OF_THE_DAY,
+    complete,
+    in_format,
+    of_the_step,
+    residuals_of,
+)
 from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.machine import Machine
 
@@ -71,3 +81,10 @@ def test_where_nothing_was_measured_the_nearest_stands_in() -> None:
     assert found["tf32 convolution gradient"] == 3  # gradients as what they are gradients of
     assert found["fp64 convolution gradient"] == 4
     assert found["decoding"] == found["attention"] == 1  # as the products that it is made of
+
+
+def test_a_backward_pass_is_off_as_a_whole() -> None:
+    forward = kernel("aten.relu", Family.ELEMENTWISE, Math.FP32)
+    assert of_the_step([forward, forward]) == OF_THE_DAY
+    both = of_the_step([forward, replace(forward, phase=Phase.BACKWARD)])
+    assert both**2 == pytest.approx(OF_THE_DAY**2 + OF_A_BACKWARD_PASS**2)

@@ -1,6 +1,7 @@
 """Kernels as torch.compile makes them: traffic of small networks worked out by hand, and laws that hold for all."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 import rooflinekit as rk
 from rooflinekit.errors import SizeError
+from rooflinekit.ir.release import Release
 from rooflinekit.model.fusion import compiled_issues, is_fused
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
@@ -170,6 +172,12 @@ def test_pooling_reads_what_was_stored() -> None:
         ("relu", 1024, 1024),
         ("max_pool2d_with_indices", 1024, 256),
     ]
+
+
+def test_a_dilated_window_is_the_librarys_up_to_a_release() -> None:
+    graph = traced(lambda x: functional.max_pool2d(x, 2, dilation=2), rk.Input(1, 4, 8, 8))
+    assert ops(kernels(graph)[0]) == "max_pool2d_with_indices"
+    assert kernels(replace(graph, like=Release(2, 5)))[0].kind == "aten.max_pool2d_with_indices"
 
 
 def test_a_mean_over_pixels_takes_the_activation_before_it() -> None:

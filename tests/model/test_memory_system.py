@@ -217,8 +217,37 @@ def test_a_block_alone_waits_for_each_load_of_its_row(device: Device) -> None:
     assert compute_us(machine, rows=50, **short) == pytest.approx(10 * 800 / 1250)
 
 
+def test_few_blocks_wait_for_what_they_sum(device: Device) -> None:
+    machine = Machine.of(device.replace(threads_per_sm=2048), constants(memory_share=1.0, load_cycles=1000))
+    sums = {"read_bytes": 100e6, "loads": 1000, "block_bytes": 100e6}
+    # 1,000 loads of 1,000 cycles at 1.25 GHz are 800 µs, in which 100 MB at 1 TB/s would pass eight times
+    assert memory_us(machine, blocks=16, **sums) == pytest.approx(800.0)
+    # an SM holds four blocks of 512 threads, 50 of them 200: the 201st comes after
+    assert memory_us(machine, blocks=200, **sums) == pytest.approx(800.0)
+    assert memory_us(machine, blocks=201, **sums) == pytest.approx(1600.0)
+    # what is moved after the sums is not hidden; where bytes are many, nobody waits
+    assert memory_us(machine, blocks=16, write_bytes=50e6, **sums) == pytest.approx(850.0)
+    assert memory_us(machine, blocks=16, read_bytes=1e9, loads=1000, block_bytes=1e9) == pytest.approx(1000.0)
+
+
+def test_a_column_that_is_walked_again_lies_in_the_cache_while_it_is_short(device: Device) -> None:
+    machine = Machine.of(device.replace(threads_per_sm=2048), constants(memory_share=1.0, cache_share=1.0))
+    # 50 · 2048 threads with 8 numbers of 4 bytes each are 3.3 MB of the L2's 4: the second reading at its 2 TB/s
+    assert memory_us(machine, read_bytes=100e6, reread_bytes=100e6, column=32) == pytest.approx(150.0)
+    # with 16 numbers 6.6 MB: from DRAM again
+    assert memory_us(machine, read_bytes=100e6, reread_bytes=100e6, column=64) == pytest.approx(200.0)
+
+
 def test_rows_are_beside_other_arithmetic_not_after_it(device: Device) -> None:
     machine = Machine.of(device, constants(column_cycles=0.5))
     # 50 rows of 1000 columns: 500 cycles, 0.4 µs; 10 MFLOP at 10 TFLOP/s 1 µs
     assert compute_us(machine, rows=50, columns=1000, vector_flop=10e6) == pytest.approx(1.0)
     assert compute_us(machine, rows=50, columns=1000, vector_flop=1e6) == pytest.approx(0.4)
+
+
+def test_a_cpus_large_results_find_their_pages_anew(device: Device) -> None:
+    # 64 MiB are 16,384 pages of 4 KiB at 0.25 µs, beside 67.1 µs of writing at 1 TB/s; 32 MiB stay with the allocator
+    cpu = Machine.of(device.replace(kind="cpu", vector_peak={"fp32": 10e12}, matrix_peak={}), constants())
+    assert memory_us(cpu, write_bytes=2**26) == pytest.approx(2**26 / 1e6 + 16_384 * 0.25)
+    assert memory_us(cpu, write_bytes=2**25) == pytest.approx(2**25 / 1e6)
+    assert memory_us(Machine.of(device, constants()), write_bytes=2**26) == pytest.approx(2**26 / 1e6)

@@ -8,9 +8,12 @@ from torch import nn
 from torch.nn import functional
 
 import rooflinekit as rk
+from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.op import Op
+from rooflinekit.ir.tensor import DType, TensorSpec
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
-from rooflinekit.model.rows import NO_ROWS, Rows, norm_rows, softmax_rows
+from rooflinekit.model.rows import NO_BLOCKS, NO_ROWS, Blocks, Rows, blocks_of, norm_rows, softmax_rows
 
 
 def kernels(model: object, *inputs: object, **options: object) -> list[Kernel]:
@@ -104,3 +107,44 @@ def test_of_layer_norm_backward_only_the_gradient_of_the_input_goes_by_rows() ->
 @pytest.mark.parametrize("op", [torch.exp, torch.sum, lambda x: functional.batch_norm(x, None, None, training=True)])
 def test_other_ops_have_no_rows(op: object) -> None:
     assert {kernel.rows for kernel in kernels(op, rk.Input(4, 8))} == {NO_ROWS}
+
+
+class Sums(nn.Module):
+    """What sums channels, groups, columns and windows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch, self.group = nn.BatchNorm2d(8), nn.GroupNorm(2, 8)
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            self.batch(x), functional.instance_norm(x), self.group(x), torch.softmax(x, dim=1),
+            functional.max_pool2d(x, 2), functional.avg_pool2d(x, 3, stride=1),
+        ]  # fmt: skip
+
+
+def test_channels_groups_columns_and_windows() -> None:
+    x = torch.empty(4, 8, 64, 64, device="meta")  # 16,384 numbers a channel, 131,072 numbers of 512 KiB in all
+    summed = kernels(Sums().to("meta"), x, mode="forward")
+    found = {k.kind: k for k in summed}
+    norms = [k for k in summed if "batch_norm" in k.kind]
+    size = 4 * 8 * 64 * 64 * 4
+    # 16,384 numbers by 512 threads are 32 steps, 16 with two numbers of 4 bytes a load; read twice, written once
+    assert norms[0].blocks == Blocks(count=8, loads=32, bytes=3 * size)
+    # an image's channel each, 4,096 numbers by 512 threads, one at a time, for the statistics alone
+    assert norms[1].blocks == Blocks(count=32, loads=8, bytes=size)
+    # four channels of an image
+    assert found["aten.native_group_norm"].blocks == Blocks(count=8, loads=32, bytes=size)
+    softmax = found["aten._softmax"]
+    assert (softmax.column, softmax.reread_bytes, softmax.blocks) == (32, 2 * size, NO_BLOCKS)
+    # four taps, and nine with four for the place: 32 · 32 · 32 and 32 · 62 · 62 results
+    assert found["aten.max_pool2d_with_indices"].accesses == 32 * 1024 * 4
+    assert found["aten.avg_pool2d"].accesses == 32 * 3844 * (9 + 4)
+
+
+def test_channels_next_to_each_other_are_summed_by_many_blocks() -> None:
+    x = TensorSpec(name="x", shape=(4, 8, 64, 64), dtype=DType.FLOAT32)
+    op = Op(name="norm", kind="aten.native_batch_norm", inputs=(x,), outputs=(x,), attrs={"training": True})
+    assert blocks_of(op, Cost()) == Blocks(count=8, loads=32, bytes=4 * 8 * 64 * 64 * 4)
+    assert blocks_of(replace(op, inputs=(replace(x, stride=(32768, 1, 512, 8)),)), Cost()) == NO_BLOCKS
+    assert blocks_of(replace(op, attrs={"training": False}), Cost()) == NO_BLOCKS

@@ -70,6 +70,8 @@ def test_a_cpu_packs_both_matrices(device: Device) -> None:
     assert packed.memory_s[0] == pytest.approx(3.2e-6)
     assert times(cpu, m=100, n=300, k=1000, batch=2).memory_s[0] == 0
     assert times(Machine.of(device, constants(**UNSPLIT)), m=100, n=300, k=1000).memory_s[0] == 0
+    # of a convolution the weights alone: 1000·300 numbers of 4 B, twice, for each of 2 groups
+    assert times(cpu, m=100, n=300, k=1000, batch=2, way=CONVOLUTION).memory_s[0] == pytest.approx(4.8e-6)
 
 
 def test_tiles_that_lose_nothing_but_time_per_step_leave_the_largest_one(device: Device) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from round_numbers import constants
 from torch import nn
 
 import rooflinekit as rk
@@ -141,6 +142,14 @@ def test_interval_of_equal_kernels(machine: Machine, host: Host) -> None:
     assert found.shares["compute"] == pytest.approx(1)
     assert math.log(found.interval(0.9)[1] / found.total_s) == pytest.approx(
         math.hypot(0.1, 0.2, 0.05) * 1.6449, rel=1e-3
+    )
+    # what starts take is known to 10 %: it adds as far as a step consists of them
+    starting = Machine.of(machine.device, constants(kernel_ramp_cycles=1e7, product_ramp_cycles=1e7))
+    found = predict_graph(graph, starting, host, Execution(sync="none"))
+    share = 16 * 1e7 / starting.clock / found.total_s
+    assert 0.3 < share < 0.9
+    assert math.log(found.interval(0.9)[1] / found.total_s) == pytest.approx(
+        math.hypot(0.1, 0.2, 0.05, 0.1 * share) * 1.6449, rel=1e-3
     )
 
 

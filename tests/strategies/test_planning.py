@@ -223,7 +223,11 @@ def test_interval_and_documents(blocks: rk.Graph) -> None:
     p = rk.parallel(blocks, cluster="dgx-a100", gpus=4, batch=64)
     low, high = p.interval()
     assert low < p.total_s < high
-    assert math.isclose(low * high, p.total_s**2)
+    # The links may be slower, and then show what they hid, no more than backward holds: two thirds of the kernels.
+    spread = max(m.timing.spread for m in p.messages)
+    kernels = p.total_s - p.exposed_s - p.terms()["contention"]
+    assert p.communication_s * math.exp(1.645 * spread) < kernels * 2 / 3
+    assert high / p.total_s >= p.slowest.prediction.interval()[1] / p.slowest.prediction.total_s * 0.9
     found = p.to_dict()
     assert (found["gpus"], found["batch"], found["strategy"]["name"]) == (4, 64, "DDP")
     assert "4 × nvidia-a100-sxm4-80gb: 16 samples" in str(p)

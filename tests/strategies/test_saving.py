@@ -88,7 +88,9 @@ def test_accumulation_does_the_same_work_with_less_memory(blocks: rk.Graph) -> N
     whole, parts = saved(blocks), saved(blocks, accumulate=4)
     own = parts.shares[0].prediction
     assert own.graph.matrix_flop == whole.shares[0].prediction.graph.matrix_flop
-    assert parts.shares[0].memory.peak_bytes < 0.5 * whole.shares[0].memory.peak_bytes
+    uses = [p.shares[0].memory for p in (parts, whole)]
+    tensors = [use.peak_bytes - use.workspace_bytes for use in uses]  # cuBLAS keeps as much in either
+    assert tensors[0] < 0.5 * tensors[1]
     assert parts.total_s > whole.total_s
     # the optimizer runs once, and three further gradients are added for each of 20 parameters
     kinds = [p.op.kind for p in own.graph.priced]

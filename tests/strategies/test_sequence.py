@@ -1,9 +1,8 @@
 """What lies between the pairs of a tensor group, cut by tokens: counts by hand, and laws."""
 
 import pytest
-import torch
+from several import LAYERS, SEQUENCE, WIDTH, transformer_step
 from torch import nn
-from torch.nn import functional
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
@@ -14,49 +13,10 @@ from rooflinekit.strategies.sequence import cut_by_tokens
 from rooflinekit.strategies.stages import saved_bytes
 from rooflinekit.strategies.tensor import cut
 
-WIDTH, LAYERS, SEQUENCE = 64, 2, 16
-
-
-class Layer(nn.Module):
-    """Attention of four heads and a feed-forward, each after a norm and before a dropout and a residual addition."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before, self.between, self.drop = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), nn.Dropout(0.1)
-        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
-        self.up, self.act, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.before(x)
-        q, k, v = (layer(y).unflatten(-1, (4, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
-        y = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        x = x + self.drop(self.out(y))
-        return x + self.drop(self.down(self.act(self.up(self.between(x)))))
-
-
-class Transformer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(100, WIDTH)
-        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 100, bias=False)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(self.norm(x))
-
-
-def loss(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(scores.flatten(0, 1), tokens.flatten())
-
 
 @pytest.fixture(scope="module")
 def transformer() -> rk.Graph:
-    tokens = rk.Input("batch", "seq", dtype="int64")
-    step = {"optimizer": torch.optim.Adam, "loss": loss, "targets": [tokens]}
-    return rk.trace(Transformer(), tokens, mode="training", **step).at(seq=SEQUENCE)
+    return transformer_step()
 
 
 def predicted(
@@ -174,7 +134,7 @@ def test_what_cannot_be_cut_by_tokens(transformer: rk.Graph) -> None:
     ):
         rk.Mesh(sequence=True)
     mesh = rk.Mesh(tensor=2, pipeline=2, sequence=True)
-    with pytest.raises(InputError, match=r"^a pipeline's stages take tensor groups alone: not sequence=True, nor "):
+    with pytest.raises(InputError, match=r"^a pipeline.s stages take tensor and context groups: not seq"):
         rk.parallel(transformer, cluster="dgx-a100", strategy=mesh, gpus=4, batch=64)
     pair = nn.Sequential(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)))
     alone = rk.trace(pair, rk.Input("batch", 64), mode="training")

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
+from rooflinekit.training.recipe import recipe_of
 from rooflinekit.training.schedule import Stage, gathered, least_s, pipelined
 
 LLAMA = rk.Decoder(
@@ -121,3 +122,25 @@ def test_the_search_finds_what_trying_all_finds() -> None:
     assert found.best.total_s == pytest.approx(min(one.total_s for one in fitting))
     assert found.front[-1].memory.allocated == pytest.approx(min(one.memory.allocated for one in fitting))
     assert found.considered == len(everything)
+
+
+def test_activations_wait_on_the_host() -> None:
+    def at(layers: int, **layout: object) -> rk.TrainingStep:
+        recipe = recipe_of("megatron").with_changes(offload=layers)
+        return rk.train(
+            LLAMA, cluster=CLUSTER, gpus=8, batch=64, seq=2048, layout=rk.Layout(**layout), recipe=recipe  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    none, some = at(0), at(3)
+    layer = none.memory.activations - some.memory.activations  # of 8 layers' activations those of 3
+    ends = none.memory.activations - 8 * layer / 3
+    assert some.memory.host == pytest.approx(layer)
+    assert at(7).memory.activations - ends == pytest.approx(2 * layer / 3)  # one computes, one is on its way
+    # A layer's bytes over PCIe, each way, for each of 8 micro-batches; beside it the layer computes.
+    assert at(6).terms["offload"] == pytest.approx(2 * some.terms["offload"])
+    for layout in ({}, {"sharding": "fsdp"}, {"pipeline": 2, "chunks": 2}):
+        found, without = at(2, **layout), at(0, **layout)
+        assert found.total_s == pytest.approx(sum(found.terms.values()))
+        assert 0 < found.terms["offload"] <= (found.total_s - without.total_s) * 1.001 + 1e-3
+    with pytest.raises(InputError, match=r"^offload: 8 layers of 8 on a GPU: expected 7 or fewer"):
+        at(8)

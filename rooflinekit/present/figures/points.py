@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.markers import CARETDOWNBASE, CARETLEFTBASE, CARETRIGHTBASE, CARETUPBASE
 
-from rooflinekit.present.figures.frame import Frame, Place
+from rooflinekit.present.figures.frame import Frame
 from rooflinekit.present.figures.labels import Box
+from rooflinekit.present.figures.limits import Place
 from rooflinekit.present.figures.names import Name, write_names
 from rooflinekit.present.figures.records.figure import Figure, Point, by_time, leading
 from rooflinekit.present.figures.style import (

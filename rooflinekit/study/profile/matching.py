@@ -118,10 +118,10 @@ def match(measured: Sequence[ProfiledOp], predicted: Sequence[Timing]) -> tuple[
     In the order of the trace, calls that nothing predicts last. A call whose kind is predicted stands with all that it
     calls in turn; of any other, what it spends itself.
     """
-    traced = _ops(predicted)
+    traced = predicted_ops(predicted)
     ops = _by_kind(traced)
     calls: dict[str, list[float]] = defaultdict(list)
-    for kind, seconds in _calls(measured, ops):
+    for kind, _, seconds in whole_calls(measured, ops):
         calls[kind].append(seconds)
     found = [one for kind in {**ops, **calls} for one in _paired(kind, calls.get(kind, []), ops.get(kind, []))]
     place = {name: i for i, op in reversed(list(enumerate(traced))) for name in (op.kind, op.name)}
@@ -129,30 +129,32 @@ def match(measured: Sequence[ProfiledOp], predicted: Sequence[Timing]) -> tuple[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Op:
+class PredictedOp:
+    """An op with all of its kernels."""
+
     kind: str
     name: str
     module: str
     seconds: float
 
 
-def _ops(timings: Iterable[Timing]) -> list[_Op]:
+def predicted_ops(timings: Iterable[Timing]) -> list[PredictedOp]:
     """The predicted ops in order, each with all of its kernels."""
     seconds: dict[tuple[str, str, str], float] = defaultdict(float)
     for timing in timings:
         kernel = timing.kernel
         seconds[kind_of(kernel.kind), op_name(kernel.name), kernel.module] += timing.total_s
-    return [_Op(kind=kind, name=name, module=module, seconds=s) for (kind, name, module), s in seconds.items()]
+    return [PredictedOp(kind=kind, name=name, module=module, seconds=s) for (kind, name, module), s in seconds.items()]
 
 
-def _by_kind(ops: Iterable[_Op]) -> dict[str, list[_Op]]:
-    found: dict[str, list[_Op]] = defaultdict(list)
+def _by_kind(ops: Iterable[PredictedOp]) -> dict[str, list[PredictedOp]]:
+    found: dict[str, list[PredictedOp]] = defaultdict(list)
     for op in ops:
         found[op.kind].append(op)
     return dict(found)
 
 
-def _calls(measured: Sequence[ProfiledOp], kinds: Collection[str]) -> Iterator[tuple[str, float]]:
+def whole_calls(measured: Sequence[ProfiledOp], kinds: Collection[str]) -> Iterator[tuple[str, ProfiledOp, float]]:
     """Kind and seconds of each call of a predicted kind, whole, and of each other one, alone."""
     within = float("inf")  # the depth below which calls belong to one that was counted whole
     for i, op in enumerate(measured):
@@ -162,9 +164,9 @@ def _calls(measured: Sequence[ProfiledOp], kinds: Collection[str]) -> Iterator[t
         kind = kind_of(op.name)
         if kind in kinds and kind != "fused":
             within = op.depth
-            yield kind, op.seconds
+            yield kind, op, op.seconds
         elif (alone := op.seconds - sum(_children(measured, i))) > 0:
-            yield kind, alone
+            yield kind, op, alone
 
 
 def _children(measured: Sequence[ProfiledOp], parent: int) -> Iterator[float]:
@@ -177,7 +179,7 @@ def _children(measured: Sequence[ProfiledOp], parent: int) -> Iterator[float]:
             yield op.seconds
 
 
-def _paired(kind: str, calls: Sequence[float], ops: Sequence[_Op]) -> Iterator[OpTime]:
+def _paired(kind: str, calls: Sequence[float], ops: Sequence[PredictedOp]) -> Iterator[OpTime]:
     if len(calls) == len(ops) and kind != "fused":
         for seconds, op in zip(calls, ops, strict=True):
             yield OpTime(kind=kind, name=op.name, module=op.module, count=1, measured_s=seconds, predicted_s=op.seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 
 _OPS = (
@@ -25,25 +26,43 @@ class Component:
     source: str
 
 
-def _kernel(value: float, family: str) -> Component:
-    return Component(value=value, meaning=f"correlation of the errors of one {family} kernel on two GPUs", source=_OPS)
+class Chips(StrEnum):
+    """How alike the chips of two devices are, as far as libraries choose kernels and limits decide."""
+
+    SAME = "same"  # one device
+    ONE = "one"  # as many multiprocessors of one architecture, with whatever memory
+    KINDRED = "kindred"  # of one vendor and both with stacked memory, or both without
+    FOREIGN = "foreign"
 
 
-#: Correlation between two GPUs of different chips of a kernel's own error, by family. Kernels that are told by their
-#: shape alone (rows, attention) are as wrong on both; products are not, for the library chooses tiles anew on each.
-KERNEL: Mapping[str, Component] = MappingProxyType(
+def _kernel(value: float, family: str, chips: str) -> Component:
+    return Component(value=value, meaning=f"correlation of the errors of one {family} kernel, {chips}", source=_OPS)
+
+
+def _by_family(chips: str, **values: float) -> Mapping[str, Component]:
+    return MappingProxyType({family: _kernel(value, family, chips) for family, value in values.items()})
+
+
+#: Correlation between two GPUs of different chips of a kernel's own error, by family. Stacked memory goes with much
+#: bandwidth for the arithmetic and with large shared memory: what limits a kernel, and which tiles libraries take,
+#: is alike among chips that have it, and among those that have not. Traffic is told by shapes alone.
+KERNEL: Mapping[Chips, Mapping[str, Component]] = MappingProxyType(
     {
-        "attention": _kernel(0.79, "attention"),
-        "convolution": _kernel(0.63, "convolution"),
-        "elementwise": _kernel(0.86, "element-wise"),
-        "normalization": _kernel(0.56, "normalization"),
-        "product": _kernel(0.29, "product"),
-        "serving": _kernel(0.22, "serving library's"),
-        "softmax": _kernel(0.62, "softmax"),
+        Chips.KINDRED: _by_family(
+            "kindred chips", attention=0.85, convolution=0.54, elementwise=0.87, normalization=0.81, product=0.38,
+            serving=0.30, softmax=0.73,
+        ),
+        Chips.FOREIGN: _by_family(
+            "foreign chips", attention=0.70, convolution=0.57, elementwise=0.85, normalization=0.38, product=0.19,
+            serving=0.22, softmax=0.45,
+        ),
     }
-)
-OTHER_KERNEL = Component(
-    value=0.62, meaning="the same of other families", source="median of the families that were measured"
+)  # fmt: skip
+OTHER_KERNEL: Mapping[Chips, Component] = MappingProxyType(
+    {
+        chips: Component(value=value, meaning="the same of other families", source="median of the families measured")
+        for chips, value in ((Chips.KINDRED, 0.73), (Chips.FOREIGN, 0.45))
+    }
 )
 
 _LIKE = {
@@ -54,22 +73,34 @@ _LIKE = {
 }
 
 
-KERNEL_NEAR = Component(
-    value=0.86, meaning="correlation of one kernel's errors on two GPUs of one chip, for which libraries choose alike",
-    source=_STEPS,
-)  # fmt: skip
+def _of_steps(meaning: str, one: float, kindred: float, foreign: float) -> Mapping[Chips, Component]:
+    values = {Chips.SAME: 1.0, Chips.ONE: one, Chips.KINDRED: kindred, Chips.FOREIGN: foreign}
+    return MappingProxyType(
+        {chips: Component(value=value, meaning=f"{meaning}, {chips} chips", source=_STEPS)
+         for chips, value in values.items()}
+    )  # fmt: skip
 
 
-def of_kernels(family: str, *, near: bool) -> float:
-    """The correlation for kernels of a family in any format, one of `model.families`. near: of one chip."""
-    if near:
-        return KERNEL_NEAR.value
-    return KERNEL.get(family, KERNEL.get(_LIKE.get(family, ""), OTHER_KERNEL)).value
+#: By how much less than among shapes timed alone a kernel's error within a whole step carries over.
+IN_STEPS = _of_steps("share of the correlation of kernels timed alone", 0.91, 0.87, 0.69)
+
+#: Correlation of the error that all kernels of a family share on a GPU. It is of the GPU's constants: on another chip
+#: it says nothing, and must move no step there.
+SHARED = _of_steps("correlation of the error that all kernels of a family share", 0.94, 0.0, 0.0)
 
 
-#: Correlation of the error that all kernels of a family share on a GPU.
-SHARED_NEAR = Component(value=0.95, meaning="of two GPUs of one chip", source=_STEPS)
-SHARED_FAR = Component(value=0.57, meaning="of two GPUs of different chips", source=_STEPS)
+def of_kernels(family: str, chips: Chips) -> float:
+    """The correlation for kernels of a family in any format, one of `model.families`, within whole steps."""
+    return alone(family, chips) * IN_STEPS[chips].value
+
+
+def alone(family: str, chips: Chips) -> float:
+    """The same of kernels that were timed alone; 1 of one chip."""
+    if chips not in KERNEL:
+        return 1.0
+    table = KERNEL[chips]
+    return table.get(family, table.get(_LIKE.get(family, ""), OTHER_KERNEL[chips])).value
+
 
 #: Correlation of one kernel's error with that of the same operator at another size or in another format.
 OTHER_UNIT = Component(
@@ -86,11 +117,10 @@ OTHER_HOST = Component(
 
 #: What a whole network is off by beyond its kernels, in ln, and how much of that it is off by on another device.
 NETWORK = Component(value=0.08, meaning="spread of a network's own error, in ln", source=_STEPS)
-NETWORK_NEAR = Component(value=0.93, meaning="its correlation between GPUs of one chip", source=_STEPS)
-NETWORK_FAR = Component(value=0.93, meaning="its correlation between GPUs of different chips", source=_STEPS)
+NETWORKS = _of_steps("correlation of a network's own error", 0.81, 0.92, 0.52)
 
 #: How often errors are much larger than their spreads: the degrees of freedom of Student's distribution.
-FREEDOM = Component(value=2.1, meaning="degrees of freedom of the errors' distribution", source=_STEPS)
+FREEDOM = Component(value=4.2, meaning="degrees of freedom of the errors' distribution", source=_STEPS)
 
 #: How well two measurements of one step on one device agree, in ln: clocks, drivers, releases.
 MEASURED = Component(

@@ -12,10 +12,11 @@ from rooflinekit.calibrate.run_record import ProfiledOp
 from rooflinekit.errors import InputError
 from rooflinekit.model.roofline import Timing
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.profile.matching import OpTime, kind_of, match, op_name
+from rooflinekit.study.profile.matching import OpTime, kind_of, op_name
 from rooflinekit.study.profile.profile import Profile
 from rooflinekit.study.profile.validation import Validation
 from rooflinekit.study.transfer.errors_of import Loaded, Part, kernel_parts, parts_of
+from rooflinekit.study.transfer.matched import matched
 from rooflinekit.study.transfer.posterior import Seen
 from rooflinekit.study.transfer.shapes import NO_SHAPES, check_shapes
 from rooflinekit.units import format_quantity
@@ -78,7 +79,7 @@ class Evidence:
         check_shapes(self.ops, p.graph, self.source)
         if self.seconds is not None:
             found.append(Seen(ln=self._ln(self.seconds, p), parts=parts_of(p, names)))
-        ops = self.matched or (match(self.ops, p.timings) if self.ops else ())
+        ops = self.matched or (matched(self.ops, p) if self.ops else ())
         found += _by_op(ops, p, names)
         if not found:
             raise InputError(

@@ -20,16 +20,18 @@ from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.transfer.components import (
     FREEDOM,
     MEASURED,
-    NETWORK_FAR,
-    NETWORK_NEAR,
+    NETWORKS,
     OTHER_HOST,
     OTHER_SIZE,
     OTHER_UNIT,
-    SHARED_FAR,
-    SHARED_NEAR,
+    SHARED,
+    Chips,
     of_kernels,
 )
 from rooflinekit.study.transfer.errors_of import Loaded, Part
+
+#: What the levels of parts are called where a measured step's error is split into them.
+LEVELS = {"family": "constants", "kernel": "kernels", "host": "host", "network": "network"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,19 +54,28 @@ class Posterior:
     freedom: float  # its degrees
     surprise: float  # by which factor what was seen widens what is left; 1 where it is off by as much as expected
     by_part: Mapping[str, float]  # of the mean, by family, "host" and "network"
+    split: Mapping[str, float]  # of what the source's step is off by, in ln: its constants, kernels, host and network
 
 
-def one_chip(a: Device, b: Device) -> bool:
-    """Whether libraries choose alike on both: as many multiprocessors of one architecture, with whatever memory."""
-    return architecture_of(a) == architecture_of(b) and a.sm_count == b.sm_count
+def chips_of(a: Device, b: Device) -> Chips:
+    """How alike the chips of two devices are: one chip has one architecture and as many multiprocessors."""
+    if a == b:
+        return Chips.SAME
+    if architecture_of(a) == architecture_of(b) and a.sm_count == b.sm_count:
+        return Chips.ONE
+    return Chips.KINDRED if _class(a) == _class(b) else Chips.FOREIGN
+
+
+def _class(device: Device) -> tuple[str, str, bool]:
+    """Whose libraries run on it, and whether its memory is stacked."""
+    return device.kind, device.vendor, (device.dram.type or "").upper().startswith("HBM")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kinship:
     """How alike two settings are, part by part."""
 
-    same_device: bool
-    near: bool  # of one chip, see `one_chip`
+    chips: Chips
     same_host: bool
 
     @classmethod
@@ -72,11 +83,7 @@ class Kinship:
         """Of two predictions. A host that nobody named is the same only where the device is: it is another machine."""
         a, b = source.machine.device, target.machine.device
         named = source.host.name != DEFAULT_HOST or a == b
-        return cls(
-            same_device=a == b,
-            near=one_chip(a, b),
-            same_host=named and source.host == target.host,
-        )
+        return cls(chips=chips_of(a, b), same_host=named and source.host == target.host)
 
     def correlation(self, source: Part, target: Part) -> float:
         """Of a part on the source with one on the target; 0 where they have nothing in common."""
@@ -86,12 +93,9 @@ class Kinship:
             return 1.0 if self.same_host else OTHER_HOST.value
         unit = 1.0 if source.unit == target.unit else OTHER_UNIT.value
         if source.level == "kernel":
-            return unit * self._of_kernels(source.family) * (1.0 if source.cost == target.cost else OTHER_SIZE.value)
-        near, far = (SHARED_NEAR, SHARED_FAR) if source.level == "family" else (NETWORK_NEAR, NETWORK_FAR)
-        return unit if self.same_device else unit * (near if self.near else far).value
-
-    def _of_kernels(self, family: str) -> float:
-        return 1.0 if self.same_device else of_kernels(family, near=self.near)
+            size = 1.0 if source.cost == target.cost else OTHER_SIZE.value
+            return unit * size * of_kernels(source.family, self.chips)
+        return unit * (SHARED if source.level == "family" else NETWORKS)[self.chips].value
 
 
 def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> Posterior:
@@ -117,7 +121,8 @@ def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> 
         for other, loaded in kindred.get(_key(part), ()):
             crossed[column] += kin.correlation(part, other) * loaded.size
     off = np.array([one.ln for one in seen])
-    moved = crossed * (loads.T @ np.linalg.solve(covariance, off))
+    told = loads.T @ np.linalg.solve(covariance, off)
+    moved = crossed * told
     known = loads @ crossed
     removed = float(known @ np.linalg.solve(covariance, known))
     by_part: dict[str, float] = {}
@@ -125,9 +130,12 @@ def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> 
         name = part.family or part.level
         by_part[name] = by_part.get(name, 0.0) + float(moved[column])
     surprise = _surprise(seen, off, covariance)
+    split: dict[str, float] = {}
+    for part, ln in zip(parts, _of_step(seen) @ loads * told, strict=True):
+        split[LEVELS[part.level]] = split.get(LEVELS[part.level], 0.0) + float(ln)
     return Posterior(
         mean=float(moved.sum()), spread=surprise * math.sqrt(max(total - removed, 0.0)), before=before,
-        freedom=FREEDOM.value + 1, surprise=surprise, by_part=by_part,
+        freedom=FREEDOM.value + 1, surprise=surprise, by_part=by_part, split=split,
     )  # fmt: skip
 
 
@@ -156,9 +164,14 @@ def _scaled(parts: Mapping[Part, Loaded], scales: Mapping[_Key, float]) -> Mappi
     return {part: replace(one, spread=one.spread * scales.get(_key(part), 1.0)) for part, one in parts.items()}
 
 
+def _of_step(seen: Sequence[Seen]) -> NDArray[np.float64]:
+    """Weights of what was seen in the step: of it as a whole, or of all operators by their time."""
+    whole = np.array([one.share if one.share >= 1 else 0.0 for one in seen])
+    return whole if whole.any() else np.array([one.share for one in seen])
+
+
 def _surprise(seen: Sequence[Seen], off: NDArray[np.float64], covariance: NDArray[np.float64]) -> float:
     """Student's: the step as a whole, or all operators by their time, against what its parts' spreads allow."""
-    whole = np.array([one.share if one.share >= 1 else 0.0 for one in seen])
-    weights = whole if whole.any() else np.array([one.share for one in seen])
+    weights = _of_step(seen)
     distance = float(weights @ off) ** 2 / float(weights @ covariance @ weights)
     return math.sqrt((FREEDOM.value + distance) / (FREEDOM.value + 1))

@@ -67,6 +67,16 @@ def _check_formats(ops: Sequence[ProfiledOp], graph: Graph, source: str) -> None
         )
 
 
+def shape_class(shapes: Sequence[tuple[int, ...]]) -> _Shapes:
+    """What calls of one kind with equal work have in common: the sizes of arguments, less vectors, in any order."""
+    return _sorted(_matrices(shapes))
+
+
+def shape_classes(graph: Graph) -> dict[str, _Shapes]:
+    """Of each op by name."""
+    return {op.name: shape_class(_numbers(op)) for op in graph.ops}
+
+
 def _numbers(op: Op) -> list[tuple[int, ...]]:
     return [tuple(int(size) for size in spec.shape) for spec in op.inputs]
 

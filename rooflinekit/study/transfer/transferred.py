@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.study.transfer.components import NETWORK
 from rooflinekit.study.transfer.errors_of import leaders, parts_of
 from rooflinekit.study.transfer.evidence import Evidence
 from rooflinekit.study.transfer.posterior import Kinship, Posterior, given
@@ -59,7 +60,13 @@ class Transferred(Prediction):
             f"{math.expm1(self.posterior.mean):+.1%}{f' ({shown})' if shown else ''}; plainly predicted spread "
             f"{self.posterior.before:.0%}, now {self.posterior.spread:.0%}"
         )
-        return (first, *self.evidence.notes(self.source), *self.plain.notes)
+        return (first, self._split(), *self.evidence.notes(self.source), *self.plain.notes)
+
+    def _split(self) -> str:
+        """What the measured step is off by, in words."""
+        found = [f"its {name} {math.expm1(ln):+.1%}" for name, ln in self.posterior.split.items() if abs(ln) >= 0.001]
+        own = "" if self.source.machine.device == self.machine.device else "; its constants are of that GPU alone"
+        return f"of what it is off by there is told: {', '.join(found) or 'nothing above 0.1 %'}{own}"
 
     def largest_parts(self) -> Mapping[str, float]:
         """Of the correction, in ln: the three largest families, host or network itself, if above 1 %."""
@@ -70,8 +77,9 @@ class Transferred(Prediction):
         """Bounds in seconds that hold the true time with this probability, given the measurement.
 
         A factor of the spread that is left to either side. To none it is larger than the plain prediction's, which may
-        differ: a host slower than stated prolongs a step, and a faster one shortens it only until kernels decide. What
-        was further off than its own interval allows widens both. Raises ValueError for a level outside (0, 1).
+        differ (a host slower than stated prolongs a step, and a faster one shortens it only until kernels decide),
+        times what a network is off by itself, which plain intervals leave out. What was further off than its own
+        interval allows widens both. Raises ValueError for a level outside (0, 1).
         """
         if not 0 < level < 1:
             raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
@@ -98,15 +106,17 @@ class Transferred(Prediction):
                 "spread_before": self.posterior.before,
                 "spread": self.posterior.spread,
                 "by_part": dict(self.posterior.by_part),
+                "split": dict(self.posterior.split),
             },
         }
 
 
 def widths(spread: Any, freedom: Any, surprise: Any, level: float, below: Any, above: Any) -> tuple[Any, Any]:
     """Factors to either side of the expected time, from a posterior and the plain prediction's; numbers or arrays."""
-    factor = np.exp(stdtrit(freedom, (1 + level) / 2) * spread)
+    times = stdtrit(freedom, (1 + level) / 2)
+    factor, network = np.exp(times * spread), np.exp(times * NETWORK.value)
     wider = np.maximum(1.0, surprise)
-    return np.minimum(factor, below**wider), np.minimum(factor, above**wider)
+    return np.minimum(factor, (below * network) ** wider), np.minimum(factor, (above * network) ** wider)
 
 
 def transferred(evidence: Evidence, source: Prediction, target: Prediction) -> Transferred:

@@ -1,0 +1,122 @@
+"""MIOpen's algorithms for a convolution beside the implicit product, by the names of its solvers.
+
+    ConvBinWinogradRxS, …f2x3, …f3x2      Winograd, fused: windows and, of weights, gradients in pieces
+    ConvWinograd3x3MultipassWrW           Winograd of a weight: products by their library between transforms
+    GemmFwd1x1, GemmBwd1x1, GemmWrw1x1    a product for each image, by the library of products
+    GemmFwdRest, GemmBwdRest, GemmWrwUniversal    the same after windows were written out
+    ConvDirectNaiveConv                   a thread a result
+
+`benchmarks/convolution_choice.py` says how often each is the fastest, and how often it is taken here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rooflinekit.ir.cost import Gemm
+from rooflinekit.ir.tensor import Math
+from rooflinekit.model.convolution_forms import (
+    IN_PASSES,
+    NAIVE,
+    UNFOLDED,
+    WINOGRAD,
+    Form,
+    Problem,
+    all_of,
+    any_of,
+    blocks,
+    ceiled,
+    cudnn_forms,
+    product_of,
+    summed,
+)
+from rooflinekit.model.kernel import MIOPEN
+
+_HALF = (Math.FP16, Math.BF16)
+_EVERY = (Math.FP32, Math.TF32, *_HALF)
+_LANES = (Math.FP32, Math.TF32, Math.FP16)  # of the fused kernels, which are written in assembly
+
+_EDGE, _PIECE = 2, 3  # of F(2×2, 3×3): blocks of 2×2 results, windows in pieces of 3×3
+#: ConvWinograd3x3MultipassWrW<side of the window, pixels of the gradient at once>: the largest for each side.
+_AT_ONCE = {3: 6, 5: 4, 7: 3}
+
+
+def gathers_pixels(math: Math, p: Problem) -> Any:
+    """Whether MIOpen has kernels of its own for one pixel that sees one pixel.
+
+    They are assembly (ConvAsm1x1U), which is there in bf16 for the weight's gradient alone (ConvAsmBwdWrW1x1).
+    """
+    return p.pointwise & (math is not Math.BF16 or p.direction == "weight")
+
+
+def forms(p: Problem) -> Iterator[Form]:
+    """All algorithms beside the implicit product, of every library."""
+    yield from cudnn_forms(p)
+    yield from _of_miopen(p)
+
+
+def _of_miopen(p: Problem) -> Iterator[Form]:
+    flat = (p.volume == False) & all_of(d == 1 for d in p.dilation)  # noqa: E712 (arrays)
+    unstrided = all_of(s == 1 for s in p.stride)
+    if p.direction == "weight":
+        yield from _fused_of_weight(p, flat & unstrided)
+        yield _in_passes(p, flat)
+    else:
+        yield _fused(p, flat if p.direction == "forward" else flat & unstrided)
+    yield from _by_products(p)
+
+
+def _fused(p: Problem, possible: Any) -> Form:
+    k, n = summed(p)
+    sides = zip(p.window[1:], p.stride[1:], strict=True)
+    pieces = product_of([step * ceiled(ceiled(side, step), _PIECE) for side, step in sides])
+    gemm = Gemm(batch=16 * p.groups, m=p.images * blocks(p.written, _EDGE), n=n, k=k * pieces)
+    return Form(algorithm=WINOGRAD, library=MIOPEN, gemm=gemm, possible=possible, lanes=True, formats=_LANES)
+
+
+def _fused_of_weight(p: Problem, possible: Any) -> Iterator[Form]:
+    """F(2×2, 3×3) and F(3×3, 2×2): the window is the result, in blocks, and the output's gradient comes in pieces."""
+    for edge, piece in ((_EDGE, _PIECE), (_PIECE, _EDGE)):
+        results = ceiled(p.window[1], edge) * ceiled(p.window[2], edge)
+        pieces = p.images * blocks(p.written, piece)
+        gemm = Gemm(batch=16 * p.groups * results, m=p.outer, n=p.inner, k=pieces)
+        yield Form(algorithm=WINOGRAD, library=MIOPEN, gemm=gemm, possible=possible, lanes=True, formats=_LANES)
+
+
+def _in_passes(p: Problem, possible: Any) -> Form:
+    """Windows of 3, 5 or 7 along a side, or 1; 3×3 at a stride of 2 too. In every format, as the transforms convert."""
+    (_, rows, columns), window = p.written, p.window[1:]
+    strided = all_of(side == 3 for side in window) & all_of(step <= 2 for step in p.stride[1:])
+    unstrided = all_of(step == 1 for step in p.stride)
+    known = all_of(any_of(side == one for one in (1, *_AT_ONCE)) for side in window)
+    size, count = 1, p.images
+    for side, step, pixels in zip(window, p.stride[1:], (rows, columns), strict=True):
+        at_once = 1 + sum((most - 1) * (side == one) for one, most in _AT_ONCE.items())
+        size = size * (side + (at_once - 1) * (step + (side == 7)))  # its tiles of 7 take two steps
+        count = count * ceiled(pixels, at_once)
+    moved = p.itemsize * size * count * (p.inner + p.outer) * p.groups
+    gemm = Gemm(batch=size * p.groups, m=p.outer, n=p.inner, k=count)
+    possible = possible & known & (p.taps > 1) & (unstrided | strided)
+    return Form(
+        algorithm=IN_PASSES, library=MIOPEN, gemm=gemm, possible=possible, lanes=True, formats=_EVERY, moved=moved
+    )
+
+
+def _by_products(p: Problem) -> Iterator[Form]:
+    """Through the library of products (MIOpen's gemm.cpp), and the last resort.
+
+    Of a weight's gradient the images' parts are added up, one call after the other: each reads and writes all of it.
+    """
+    weight = p.direction == "weight"
+    added = p.itemsize * p.groups * p.inner * p.outer * p.taps * (p.images - 1) if weight else 0
+    windows = p.itemsize * p.groups * p.images * p.inner * p.taps * p.pixels
+    yield Form(
+        algorithm="", library=MIOPEN, gemm=p.by_image(), possible=p.pointwise, formats=_EVERY, added=added,
+        repeats=p.images if weight else 1, calls=0 if weight else 1,
+    )  # fmt: skip
+    yield Form(
+        algorithm=UNFOLDED, library=MIOPEN, gemm=p.by_image(), possible=p.pointwise == False, formats=_EVERY,  # noqa: E712
+        moved=windows, added=added, repeats=p.images, calls=p.images,
+    )  # fmt: skip
+    yield Form(algorithm=NAIVE, library=MIOPEN, gemm=p.product(), lanes=True, formats=_EVERY)

@@ -1,0 +1,76 @@
+"""MIOpen's algorithms: how many products each has, and where it exists."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rooflinekit.hardware.specs import load_device
+from rooflinekit.ir.cost import Gemm
+from rooflinekit.ir.tensor import Math
+from rooflinekit.model.convolution_forms import IN_PASSES, UNFOLDED, WINOGRAD, Form, Problem, runs
+from rooflinekit.model.kernel import MIOPEN
+from rooflinekit.model.miopen_forms import forms, gathers_pixels
+
+#: The gradient of a 3×3 weight of 4 channels in, 8 out: 2 images of 12×12 pixels, in fp32.
+WEIGHT = Problem(
+    direction="weight", images=2, groups=1, inner=4, outer=8, image=(1, 12, 12), result=(1, 12, 12), window=(1, 3, 3),
+    stride=(1, 1, 1), dilation=(1, 1, 1), itemsize=4,
+)  # fmt: skip
+PIXEL = replace(WEIGHT, window=(1, 1, 1))
+
+
+def possible(p: Problem, algorithm: str) -> list[Form]:
+    """MIOpen's forms of that name, for it also has its own of those that cuDNN has."""
+    return [f for f in forms(p) if f.library == MIOPEN and f.algorithm == algorithm and f.possible]
+
+
+@pytest.mark.parametrize(
+    ("window", "stride", "result", "size", "pieces"),
+    [
+        ((3, 3), 1, 12, 8 * 8, 2 * 2),  # 3 results and 6 pixels at once: 3 + 5 along a side; 12 pixels in two pieces
+        ((3, 3), 2, 12, 13 * 13, 2 * 2),  # the pixels lie two apart: 3 + 5·2
+        ((5, 5), 1, 12, 8 * 8, 3 * 3),  # 5 and 4 at once
+        ((7, 1), 1, 12, 11, 4 * 12),  # 7 and 3 at once in steps of two: 7 + 2·2; nothing to gain along the other side
+    ],
+)
+def test_a_weight_in_passes(window: tuple[int, int], stride: int, result: int, size: int, pieces: int) -> None:
+    p = replace(WEIGHT, window=(1, *window), stride=(1, stride, stride), result=(1, result, result))
+    [form] = possible(p, IN_PASSES)
+    assert form.gemm == Gemm(batch=size, m=8, n=4, k=2 * pieces)
+    assert form.moved == 4 * size * 2 * pieces * (4 + 8)
+
+
+@pytest.mark.parametrize(("window", "stride"), [((3, 5), 2), ((2, 2), 1), ((1, 1), 1), ((3, 3), 3)])
+def test_no_passes(window: tuple[int, int], stride: int) -> None:
+    assert not possible(replace(WEIGHT, window=(1, *window), stride=(1, stride, stride)), IN_PASSES)
+
+
+def test_fused_kernels_of_a_weight_take_any_window() -> None:
+    # 5×5 results in 3·3 blocks of 2×2 and pixels in 4·4 pieces of 3×3; or 2·2 blocks of 3×3 and 6·6 pieces of 2×2
+    fused = possible(replace(WEIGHT, window=(1, 5, 5)), WINOGRAD)
+    assert [(f.gemm.batch, f.gemm.k) for f in fused] == [(16 * 9, 2 * 16), (16 * 4, 2 * 36)]
+
+
+def test_a_weight_by_products_is_read_and_written_for_each_image() -> None:
+    [looped] = possible(PIXEL, "")
+    assert (looped.repeats, looped.added) == (2, 4 * 8 * 4)  # all but the first of two images, 4 bytes each
+    [unfolded] = possible(WEIGHT, UNFOLDED)
+    assert (unfolded.moved, unfolded.added) == (4 * 2 * 4 * 9 * 144, 4 * 8 * 4 * 9)
+    [at_once] = possible(replace(PIXEL, direction="forward"), "")
+    assert (at_once.repeats, at_once.added) == (1, 0)
+
+
+def test_what_exists_in_which_format() -> None:
+    # assembly of one pixel: not in bf16, but for the weight
+    assert not gathers_pixels(Math.BF16, replace(PIXEL, direction="forward"))
+    assert gathers_pixels(Math.FP16, replace(PIXEL, direction="data"))
+    assert gathers_pixels(Math.BF16, PIXEL)
+    # lanes without dot products of fp16 have no fused Winograd in it, but passes, whose transforms convert
+    vega, fused, passes = load_device("amd-vega-64"), possible(WEIGHT, WINOGRAD)[0], possible(WEIGHT, IN_PASSES)[0]
+    assert not runs(fused, Math.FP16, vega)
+    assert runs(fused, Math.FP32, vega)
+    assert not runs(fused, Math.BF16, vega)
+    assert runs(passes, Math.FP16, vega)
+    assert runs(passes, Math.BF16, vega)

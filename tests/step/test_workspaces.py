@@ -1,0 +1,52 @@
+"""What ops need beside their tensors."""
+
+import torch
+from torch import nn
+
+import rooflinekit as rk
+from rooflinekit.model.kernels import issues_of
+from rooflinekit.step.memory import memory_of
+
+
+def test_windows_are_written_out_where_a_library_has_no_other_way() -> None:
+    # one image of 5·8·8 results, windows of 4·3·3·3 numbers of 2 bytes
+    graph = rk.trace(nn.Conv3d(4, 6, 3, padding=1, bias=False), rk.Input(2, 4, 5, 8, 8), dtype="bfloat16")
+    single = rk.trace(nn.Conv3d(4, 6, 3, padding=1, bias=False), rk.Input(2, 4, 5, 8, 8))
+    amd, nvidia = rk.load_device("amd-mi100"), rk.load_device("nvidia-a100-sxm4-80gb")
+    assert memory_of(graph, issues_of(graph), amd).workspace_bytes == 5 * 8 * 8 * 4 * 27 * 2
+    assert memory_of(graph, issues_of(graph), nvidia).workspace_bytes == 0
+    assert memory_of(single, issues_of(single), amd).workspace_bytes == 0  # an implicit product, in fp32
+
+
+def _needs(module: nn.Module, device: str = "nvidia-a100-sxm4-80gb", *, mode: str = "training") -> tuple[int, int]:
+    """Peak and workspaces of a step on a million numbers, without an optimizer."""
+    graph = rk.trace(module, rk.Input(1024, 1024), mode=mode)
+    use = memory_of(graph, issues_of(graph), rk.load_device(device))
+    return use.peak_bytes, use.workspace_bytes
+
+
+def test_threads_of_forward_and_backward_have_a_workspace_each() -> None:
+    linear = nn.Linear(1024, 8)
+    each = 2 * 4 * 2**20 + 8 * 16 * 2**10  # of cuBLAS: 4 MiB twice, 16 KiB eight times
+    assert (_needs(linear, mode="inference")[1], _needs(linear)[1]) == (each, 2 * each)
+    assert _needs(linear, "nvidia-b200-sxm-180gb")[1] == 2 * 8 * 4 * 2**20
+
+
+class Scaled(nn.Module):
+    """A softmax, or a square, of what a weight has scaled."""
+
+    def __init__(self, then: str) -> None:
+        super().__init__()
+        self.weight, self.then = nn.Parameter(torch.ones(1024)), then
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * self.weight
+        return y.softmax(-1) if self.then == "softmax" else y.pow(3)
+
+
+def test_what_a_gradient_makes_on_its_way() -> None:
+    mib = 2**20
+    # Of 4 MiB each: x, the softmax's result, its gradient, and their product beside the gradient of what it was given.
+    assert _needs(Scaled("softmax"))[1] == 4 * mib
+    # x and x·w; its square, three times that, and the product with the loss's gradient are there together.
+    assert 5 * 4 * mib <= _needs(Scaled("power"))[0] < 5.01 * 4 * mib
