@@ -158,7 +158,7 @@ def serve(
         )
     from rooflinekit.serving.decoder import Decoder
 
-    decoder = Decoder.from_config(config)
+    decoder = Decoder.from_config(config, **({"weights": weights.split(",")[0]} if weights else {}))
     options = EngineOptions(
         host_work=host_work, policy=policy, step_tokens=step_tokens, chunks=chunks, reserve=reserve,
         sequences=sequences, memory_share=memory_share, graph_sizes=graph_sizes, sums=sums, draft=draft,
