@@ -76,5 +76,5 @@ def _kept(keep: Path | None, name: str, make: Callable[[], pd.DataFrame]) -> pd.
 def markdown(table: pd.DataFrame) -> str:
     """A table of a page."""
     rows = [list(map(str, table.columns)), ["---"] * len(table.columns)]
-    rows += [[("" if cell is None else str(cell)) for cell in row] for row in table.to_numpy().tolist()]
+    rows += [[("" if pd.isna(cell) else str(cell)) for cell in row] for row in table.to_numpy().tolist()]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
