@@ -148,7 +148,7 @@ def judged(
         decoder, tp, fp8 = decoders[row["model_path"]], int(row["tp_size"]), str(row["gemm_quant_mode"])[:3] == "fp8"
         groups = int(row["attention_dp_size"]) if row["attention_dp_size"] > 1 else 1
         formats: dict[str, Any] = {
-            "weights": "fp8-dynamic" if decoder.experts else "fp8" if fp8 else "bf16",
+            "weights": "fp8-block" if decoder.experts else "fp8" if fp8 else "bf16",
             "kv": "fp8" if fp8 and row["backend"] == "trtllm" else "bf16",
             "tp": tp,
             "ep": int(row["moe_ep_size"]) if decoder.experts else 1,
