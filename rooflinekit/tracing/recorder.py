@@ -21,6 +21,7 @@ from rooflinekit.tracing.control import CONTROL
 from rooflinekit.tracing.decided import note_decided
 from rooflinekit.tracing.dispatched import DTYPES, composite, placed, schema_of
 from rooflinekit.tracing.flexible import masked_pairs
+from rooflinekit.tracing.lives import Lives
 from rooflinekit.tracing.memory import OpMemory, fake_like
 from rooflinekit.tracing.shares import note
 from rooflinekit.tracing.sparse import held, is_sparse, note_result
@@ -58,8 +59,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.fx = fx.Graph()
         self.phase = Phase.FORWARD
         self.gradients: tuple[TensorSpec, ...] = ()
-        self.held: dict[str, str] = {}  # memory → the last op while a module's call still holds it
-        self.calls = ModuleCalls(paths, progress, self._returned)
+        self._lives = Lives(self.ops, lambda: self.phase is Phase.FORWARD and not self._closed)
+        self.calls = ModuleCalls(paths, progress, self._lives.returned)
         self.assumed = assumed
         assumed.follow(lambda: self.calls.module(self.phase))
         self._symbols = symbols
@@ -67,6 +68,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._recording = True
         self._sparse = False  # whether a sparse tensor was seen
         self._constants: list[torch.Tensor] = []
+        self._closed = False
 
     # --- what is known before the first op -------------------------------------------------------------------
 
@@ -84,6 +86,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Ends the fx graph with its outputs."""
         for tensor in outputs:
             self.spec(tensor)
+        self._closed = True
         self.fx.output(tuple(getattr(tensor, NODE) for tensor in outputs))
 
     @contextmanager
@@ -95,13 +98,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._recording = True
 
-    def _returned(self, arguments: Any) -> None:
-        """A call of a module is over: until now Python has held the tensors that it was given."""
-        if self.phase is Phase.FORWARD and self.ops:
-            for leaf in pytree.tree_leaves(arguments):
-                known: TensorSpec | None = getattr(leaf, SPEC, None)
-                if known is not None:
-                    self.held[known.memory] = self.ops[-1].name
+    @property
+    def held(self) -> dict[str, str]:
+        """Memory, and the last op of forward while Python holds it."""
+        return self._lives.held
 
     # --- ops -------------------------------------------------------------------------------------------------
 
@@ -252,6 +252,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         setattr(tensor, SPEC, spec)
         setattr(tensor, NODE, node)
+        self._lives.watch(tensor, spec.memory)
         return spec
 
     def spec(self, tensor: torch.Tensor) -> TensorSpec:

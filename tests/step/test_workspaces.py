@@ -50,3 +50,24 @@ def test_what_a_gradient_makes_on_its_way() -> None:
     assert _needs(Scaled("softmax"))[1] == 4 * mib
     # x and x·w; its square, three times that, and the product with the loss's gradient are there together.
     assert 5 * 4 * mib <= _needs(Scaled("power"))[0] < 5.01 * 4 * mib
+
+
+class Named(nn.Module):
+    """What is made on the way to the result, each under a name of its own, or under one."""
+
+    def __init__(self, *, each: bool) -> None:
+        super().__init__()
+        self.each = each
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.each:
+            return (x * 2 + 1) * 3 - 1
+        a = x * 2
+        b = a + 1
+        c = b * 3
+        return c - 1
+
+
+def test_variables_hold_what_they_name() -> None:
+    # The input, and beside it two results at a time, or all four.
+    assert [_needs(Named(each=each), mode="inference")[0] for each in (False, True)] == [3 * 2**22, 5 * 2**22]
