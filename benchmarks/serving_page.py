@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pandas as pd
-from serving_closed import MODELS, MODELS_WITH_EXPERTS, judged, ml_energy
+from serving_closed import MODELS, judged, ml_energy
 from serving_open import blis, llmservingsim
 from serving_products import products
 from serving_static import judged as static_rows
@@ -27,7 +27,6 @@ share of rows within the stated interval. What it means is in [Serving language 
 #: Of closed loops: title, GPU, models, and how sums over GPUs are made.
 CLOSED = {
     "h100": ("H100", "h100", MODELS, "nccl"),
-    "h100-experts": ("H100, models with experts", "h100", MODELS_WITH_EXPERTS, "nccl"),
     "b200": ("B200, summed by the engines' kernels", "b200", MODELS, "one-shot"),
 }
 OTHERS: dict[str, tuple[str, Callable[[Path], pd.DataFrame]]] = {
