@@ -11,6 +11,7 @@ from rooflinekit.ir.op import Op, Phase, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math
+from rooflinekit.model.alignment import unaligned_accesses
 from rooflinekit.model.convolution import convolution_kernels, with_layout_copies
 from rooflinekit.model.kernel import Family, Issue, Kernel
 from rooflinekit.model.recurrence import cell_kernel, recurrent_kernel
@@ -104,7 +105,7 @@ def _kernels(priced: PricedOp, family: Family, tf32: bool | None, device: Device
             reread_bytes=reread_bytes(op, cost),
             column=columns_length(op) * op.inputs[0].dtype.itemsize if op.inputs else 0,
             blocks=blocks_of(op, cost),
-            accesses=window_accesses(op),
+            accesses=window_accesses(op) + unaligned_accesses(op),
             raises=op.kind.removesuffix("_") == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS,
         )
         if family is Family.CONVOLUTION:
