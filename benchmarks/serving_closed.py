@@ -46,6 +46,7 @@ GPUS = {
     "b200": ("nvidia-b200-sxm-180gb", "dgx-b200"),
 }
 GPU = GPUS["h100"][0]
+CLUSTER_GPUS = 8  # whose links are described
 FOLDER = Path(__file__).parent.parent / "examples" / "decoders"
 MODELS = {
     "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",
@@ -98,12 +99,13 @@ def rows_of(data: Path, gpu: str, models: Mapping[str, str]) -> pd.DataFrame:
     attention = table["tp_size"] * table["attention_dp_size"].fillna(1)
     # InferenceX tells groups by experts divided over more GPUs than share attention, or the same number for both
     own = ~other & ~apart & ~routed & (over > 1) & (over != attention)
+    beyond = ~other & ~apart & ~routed & ~own & (np.maximum(attention, over) > CLUSTER_GPUS)
     print(
         f"{len(table)} rows; left out: {other.sum()} of other models or formats, {apart.sum()} with prefill and "
         f"decode on GPUs of their own, {routed.sum()} of several copies behind a router, {own.sum()} whose numbers of "
-        "GPUs for attention and experts differ"
+        f"GPUs for attention and experts differ, {beyond.sum()} on more than {CLUSTER_GPUS} GPUs"
     )
-    return table[~(other | apart | routed | own)]
+    return table[~(other | apart | routed | own | beyond)]
 
 
 def all_reduce_times(data: Path, gpu: str) -> Any:
@@ -148,7 +150,7 @@ def judged(
         decoder, tp, fp8 = decoders[row["model_path"]], int(row["tp_size"]), str(row["gemm_quant_mode"])[:3] == "fp8"
         groups = int(row["attention_dp_size"]) if row["attention_dp_size"] > 1 else 1
         formats: dict[str, Any] = {
-            "weights": "fp8-dynamic" if decoder.experts else "fp8" if fp8 else "bf16",
+            "weights": "fp8-block" if decoder.experts else "fp8" if fp8 else "bf16",
             "kv": "fp8" if fp8 and row["backend"] == "trtllm" else "bf16",
             "tp": tp,
             "ep": int(row["moe_ep_size"]) if decoder.experts else 1,

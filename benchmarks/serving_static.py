@@ -15,6 +15,7 @@ from serving_models import DECODERS
 
 import rooflinekit as rk
 from rooflinekit.api.predict import machines_of
+from rooflinekit.model.clocks import limited
 from rooflinekit.serving.step_times import StepTimes
 
 #: The GPU of each table's name, and the cluster whose links join several.
@@ -25,7 +26,10 @@ PLACES = {
     "MI250": ("amd-mi250-gcd", None),
     "Nvidia A100 GPU": ("nvidia-a100-sxm4-40gb", "dgx-a100"),
     "a100-80gb": ("nvidia-a100-sxm4-80gb", "dgx-a100"),
+    "h100-80gb-pcap": ("nvidia-h100-sxm5-80gb", "dgx-h100"),
 }
+#: Watts of a GPU: Splitwise's capped machines have half of the power for each (arXiv 2311.18677, Splitwise-HHcap).
+LIMITS = {"h100-80gb-pcap": 350.0}
 
 
 @cache
@@ -38,7 +42,7 @@ def collective_s(size_bytes: float, gpus: int, cluster: str) -> float:
 def step_times(model: str, place: str, weights: str, kv: str, tp: int) -> StepTimes:
     """The steps of a model on `tp` GPUs of a kind."""
     gpu, cluster = PLACES[place]
-    (machine,) = machines_of([gpu])
+    machine = limited(machines_of([gpu])[0], power_w=LIMITS.get(place))
     links = (lambda size, gpus: collective_s(size, gpus, cluster)) if cluster is not None else None
     return StepTimes(decoder=DECODERS[model], machine=machine, weights=weights, kv=kv, tp=tp, collective_s=links)
 
@@ -96,7 +100,7 @@ def llm_inference_bench(data: Path) -> Iterator[dict[str, Any]]:
 
 
 def splitwise(data: Path) -> Iterator[dict[str, Any]]:
-    """vLLM of 2023 on DGX A100: seconds to the first token and between tokens (medians of five)."""
+    """vLLM of 2023 on DGX A100 and capped H100: seconds to the first token and between tokens (medians of five)."""
     table = pd.read_csv(data / "splitwise" / "perf_model.csv")
     keys = ["model", "hardware", "tensor_parallel", "prompt_size", "batch_size", "token_size"]
     for key, part in table[table["hardware"].isin(PLACES)].groupby(keys):

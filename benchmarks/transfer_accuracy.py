@@ -1,11 +1,14 @@
 """Steps on one GPU told from the same network's step on another, beside predictions that know of neither.
 
     python benchmarks/transfer_accuracy.py DATA [--share 0.05] [--sources timm,kernelbench] [--page docs/transfer.md]
+                                                [--out rows.csv] [--rows rows.csv …]
 
-For each source and way of execution, pairs of one chip and of different ones apart, and for each pair of GPUs of timm:
-the median error of the direct prediction, of the transferred one and of scaling by the ratio of predictions, how many
+For each source and way of execution, by how alike the chips are, and for each pair of GPUs of timm and NeuSight: the
+median error of the direct prediction, of the transferred one and of scaling by the ratio of predictions, how many
 measurements lie within the 90 % intervals, and how wide the transferred one is beside the direct one. All steps are of
-the half of the networks that no statistic was told by (`transfer_sources.of_estimate`). share: of the networks of timm.
+the half of the networks that no statistic was told by (`transfer_sources.of_estimate`); of NeuSight's nodes, traces
+and trainings none was told by any. share: of the networks of timm. rows: judged before (`--out`), in the place of
+judging.
 """
 
 from __future__ import annotations
@@ -21,14 +24,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from page_tables import write_tables
-from transfer_sources import SOURCES, Measured, pairs
+from transfer_operators import SOURCES as OPERATORS
+from transfer_sources import SOURCES as STEPS
+from transfer_sources import Measured, pairs
+from transfer_trainings import SOURCES as TRAININGS
 
 from rooflinekit.errors import InputError
 from rooflinekit.study.transfer.evidence import Evidence
 from rooflinekit.study.transfer.posterior import chips_of
 from rooflinekit.study.transfer.transferred import transferred
 
+SOURCES = {**STEPS, **OPERATORS, **TRAININGS}
 _LEAST = 5  # pairs of a line
+_BY_PAIR = ("timm", "neusight", "neusight nodes", "traces")  # the others' pairs of GPUs would be pages
 
 
 def judged(a: Measured, b: Measured) -> dict[str, object] | None:
@@ -89,7 +97,7 @@ def tables(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
         .apply(line, include_groups=False)
         .rename_axis(["source", "how", "chips", "decided by"])
     )
-    few = rows[rows["source"] != "kernelbench"]
+    few = rows[rows["source"].isin(_BY_PAIR)]
     if not few.empty:
         yield few.groupby(["source", "how", "from", "to"]).apply(line, include_groups=False)
 
@@ -115,10 +123,14 @@ def main() -> None:
     parser.add_argument("--sources", default=",".join(SOURCES))
     parser.add_argument("--page", type=Path)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--rows", type=Path, nargs="+")
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.ERROR)
-    rows = all_judged(given.data, given.sources.split(","), given.share)
+    if given.rows:
+        rows = pd.concat([pd.read_csv(file) for file in given.rows], ignore_index=True)
+    else:
+        rows = all_judged(given.data, given.sources.split(","), given.share)
     if given.out:
         rows.to_csv(given.out, index=False)
     found = list(tables(rows))

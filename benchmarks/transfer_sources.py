@@ -21,11 +21,13 @@ from networks import Step, timm_steps, transformer_steps
 
 import rooflinekit as rk
 from rooflinekit.api.predict import machines_of
+from rooflinekit.calibrate.run_record import ProfiledOp
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.study.transfer.evidence import Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +41,12 @@ class Measured:
     gpu: str
     prediction: Prediction
     seconds: float
-    kernels: Mapping[str, float] | None = None  # of operators, where those and not a whole step were measured
+    ops: tuple[ProfiledOp, ...] = ()  # where those and not a whole step were measured
 
     @property
     def evidence(self) -> object:
         """What a transfer rests on."""
-        return self.seconds if self.kernels is None else self.kernels
+        return Evidence(source="its operators", ops=self.ops) if self.ops else self.seconds
 
 
 _LIMIT_S = 60  # of predicting a network on its GPUs

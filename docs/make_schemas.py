@@ -157,7 +157,7 @@ ENGINE = record({
 SERVED = record({
     "decoder": TEXT, "gpu": TEXT, "tp": COUNT, "ep": COUNT, "dp": COUNT, "weights": TEXT, "kv": TEXT,
     "rate": of("request/s"), "cv": NUMBER, "input": COUNT, "output": COUNT, "length_cv": NUMBER, "cached": NUMBER,
-    "requests": COUNT,
+    "requests": COUNT, "power_limit_w": perhaps(WATTS), "clock_limit_hz": perhaps(of("Hz")),
     "warm_up": NUMBER, "drain": NUMBER, "seed": NUMBER, "log": FLAG, "engine": ENGINE, "gpus": COUNT,
     "disaggregation": perhaps(record({
         "prefill": COUNT, "decode": COUNT, "prefill_tp": perhaps(COUNT), "link_bytes_per_s": of("byte/s"),
@@ -320,7 +320,7 @@ SCHEMAS: dict[str, Schema] = {
     }),
     "serve": record({"servings": many(record({
         "decoder": TEXT, "gpu": TEXT, "tp": COUNT, "ep": COUNT, "dp": COUNT, "weights": TEXT, "kv": TEXT,
-        "batch": COUNT,
+        "batch": COUNT, "power_limit_w": perhaps(WATTS), "clock_limit_hz": perhaps(of("Hz")),
         "engine": ENGINE,
         "ttft_s": SECONDS, "tpot_s": perhaps(SECONDS), "prefill_s": SECONDS, "decode_s": SECONDS,
         "tokens_per_s": of("token/s"), "tokens_per_s_per_gpu": of("token/s"), "running": NUMBER, "largest_batch": COUNT,

@@ -42,6 +42,7 @@ def search_fleet(
     kv: Sequence[str] = ("bf16",),
     engines: Sequence[Engine] = (),
     disaggregations: Sequence[Disaggregation | None] = (None,),
+    power_limits: Sequence[str | float | None] = (None,),
     price_usd_per_hour: float | Mapping[str, float] | None = None,
     most: int = 5,
     host: str | Path | Host = DEFAULT_HOST,
@@ -51,9 +52,9 @@ def search_fleet(
     Every combination of what is listed is considered, on single GPUs where tp and dp are 1, on the first GPUs of the
     clusters; a copy's highest rate is found as `highest_rate` finds it, and the load spread evenly over copies. Those
     that cannot be among the `most` best, by what their kernels could answer without any waiting, are not played.
-    price_usd_per_hour: of one GPU, or by the name of each; without it the fewest GPUs win. Other options as of
-    `serve_traffic`. Raises what that raises, InputError where nothing is listed or no way can be tried, for a price
-    that is missing, and for a load that is not above 0.
+    power_limits: of each GPU, None for the board's own. price_usd_per_hour: of one GPU, or by the name of each; without
+    it the fewest GPUs win. Other options as of `serve_traffic`. Raises what that raises, InputError where nothing is
+    listed or no way can be tried, for a price that is missing, and for a load that is not above 0.
 
     >>> found = rk.search_fleet(decoder, ["nvidia-l4", "nvidia-l40s"], load=50, level=level, traffic=load,
     ...                         weights=["bf16", "fp8"])  # doctest: +SKIP
@@ -63,10 +64,10 @@ def search_fleet(
 
     places = [
         {"gpu": gpu, "cluster": cluster, "tp": over[0], "ep": over[1], "dp": over[2], "weights": form[0],
-         "kv": form[1], "engine": engine, "disaggregation": apart}
-        for (gpu, cluster), over, form, engine, apart in product(
+         "kv": form[1], "engine": engine, "disaggregation": apart, "power_limit": watts}
+        for (gpu, cluster), over, form, engine, apart, watts in product(
             [*((gpu, None) for gpu in gpus), *((None, cluster) for cluster in clusters)], list(product(tp, ep, dp)),
-            list(product(weights, kv)), engines or (Engine(),), disaggregations,
+            list(product(weights, kv)), engines or (Engine(),), disaggregations, power_limits,
         )
     ]  # fmt: skip
     return search_places(decoder, places, load=load, level=level, traffic=traffic,
@@ -86,8 +87,8 @@ def search_places(
 ) -> FleetSearch:
     """`search_fleet` of combinations that are written out, each as options of `serve_traffic`."""
     from rooflinekit.serving.capacity import find_capacity
+    from rooflinekit.serving.checks import check_price
     from rooflinekit.serving.fleet import find_fleet
-    from rooflinekit.serving.serve import check_price
     from rooflinekit.serving.served_traffic import serve_traffic_on
 
     if not load > 0:
@@ -120,6 +121,7 @@ def _setups(
     decoder: Decoder, places: Sequence[Mapping[str, Any]], prices: float | Mapping[str, float] | None
 ) -> Iterator[Setup]:
     """Each way to serve, those with the same steps sharing what is known of them."""
+    from rooflinekit.serving.checks import limits_text
     from rooflinekit.serving.fleet import Setup
 
     known: dict[Any, tuple[Machine, BatchTimes]] = {}
@@ -129,13 +131,14 @@ def _setups(
         if gpus % over[1] or (place["cluster"] is None and gpus > 1):
             continue
         where = place["gpu"], place["cluster"]
-        key = (*map(str, where), over, form, engine.drafted, engine.adapters, engine.graph_sizes, engine.sums)
+        limits = place.get("power_limit"), place.get("sm_clock")
+        key = (*map(str, where), over, form, limits, engine.drafted, engine.adapters, engine.graph_sizes, engine.sums)
         if key not in known:
-            known[key] = engine_times("search_fleet", engine, decoder, *where, form, over, None)
+            known[key] = engine_times("search_fleet", engine, decoder, *where, form, over, None, limits)
         machine, times = known[key]
         apart = place["disaggregation"]
         yield Setup(
-            words=f"{gpus} × {machine.name}, weights {form[0]}, cache {form[1]}", times=times,
+            words=f"{gpus} × {machine.name}, weights {form[0]}, cache {form[1]}{limits_text(machine)}", times=times,
             prefill_times=prefill_times(times, apart, where[1]), engine=engine, apart=apart,
             price_usd_per_hour=_price(prices, machine.name),
         )  # fmt: skip

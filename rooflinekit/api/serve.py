@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rooflinekit.api.collectives import collective_time
-from rooflinekit.api.predict import host_of, machines_of
+from rooflinekit.api.predict import host_of, in_base, machines_of
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_cluster
+from rooflinekit.model.clocks import limited
 
 if TYPE_CHECKING:
     from rooflinekit.model.machine import Machine
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from rooflinekit.serving.settings import Engine
     from rooflinekit.serving.sums import CollectiveTime
     from rooflinekit.serving.traffic import Traffic
+
+#: Of power and clock, as text ("400 W", "1.2 GHz") or in W and Hz; None for the board's own.
+Limits = tuple[str | float | None, str | float | None]
 
 
 def serve(
@@ -48,6 +52,8 @@ def serve(
     spread: float = 0.2,
     price_usd: float | None = None,
     host: str | Path | Host = DEFAULT_HOST,
+    power_limit: str | float | None = None,
+    sm_clock: str | float | None = None,
 ) -> Serving:
     """A language model served to `batch` clients, each with requests of `input` tokens and answers of `output`.
 
@@ -58,7 +64,8 @@ def serve(
     sequences of its own, that share the experts. collective_s: seconds of an all-reduce as a function of bytes and
     number of GPUs, where they are known better. engine: its settings. spread: how much the answers' lengths differ, as
     a share of output; 0 lets clients that begin together go on together. price_usd: what one GPU costs, bought or for
-    an hour, in the place of its launch price.
+    an hour, in the place of its launch price. power_limit, sm_clock: limits of each GPU below the board's own, as text
+    ("400 W", "1.2 GHz") or in W and Hz.
 
     Raises what `load_device` and `load_cluster` raise, FormatError for arithmetic that the GPU does not have, and
     InputError for another word, for GPUs that differ, or where not one request fits.
@@ -66,15 +73,16 @@ def serve(
     >>> found = serve(decoder, "nvidia-l4", batch=8, input=1024, output=256)  # doctest: +SKIP
     >>> found.ttft_s, found.tpot_s, found.tokens_per_s, found.largest_batch(4096)  # doctest: +SKIP
     """
+    from rooflinekit.serving.checks import check_parts, check_price, check_stream
     from rooflinekit.serving.engine import Stream
-    from rooflinekit.serving.serve import check_parts, check_price, check_stream, serve_on
+    from rooflinekit.serving.serve import serve_on
     from rooflinekit.serving.settings import Engine
 
     check_stream(batch, input, output)
     check_parts(tp, ep, dp)
     tp, ep, dp = index(tp), index(ep), index(dp)
     check_price(price_usd)
-    machine, collective_s = _placed("serve", gpu, cluster, tp * dp, collective_s)
+    machine, collective_s = _placed("serve", gpu, cluster, tp * dp, collective_s, (power_limit, sm_clock))
     stream = Stream(clients=index(batch), input=index(input), output=index(output), spread=spread)
     return serve_on(
         decoder, machine, host_of(host), stream, engine or Engine(),
@@ -98,6 +106,8 @@ def serve_traffic(
     engine: Engine | None = None,
     disaggregation: Disaggregation | None = None,
     host: str | Path | Host = DEFAULT_HOST,
+    power_limit: str | float | None = None,
+    sm_clock: str | float | None = None,
 ) -> ServedTraffic:
     """A language model that answers requests that come at a rate, or as a log says, whoever waits (an open loop).
 
@@ -113,7 +123,15 @@ def serve_traffic(
 
     used = engine or Engine()
     machine, times = engine_times(
-        "serve_traffic", used, decoder, gpu, cluster, (weights or decoder.weights, kv), (tp, ep, dp), collective_s
+        "serve_traffic",
+        used,
+        decoder,
+        gpu,
+        cluster,
+        (weights or decoder.weights, kv),
+        (tp, ep, dp),
+        collective_s,
+        (power_limit, sm_clock),
     )
     return serve_traffic_on(
         machine, host_of(host), traffic, used, times, apart=disaggregation,
@@ -138,6 +156,8 @@ def highest_rate(
     disaggregation: Disaggregation | None = None,
     price_usd_per_hour: float | None = None,
     host: str | Path | Host = DEFAULT_HOST,
+    power_limit: str | float | None = None,
+    sm_clock: str | float | None = None,
 ) -> Capacity:
     """The most requests a second that one copy of the model answers within a service level, found to 2 %.
 
@@ -150,14 +170,22 @@ def highest_rate(
     >>> found.rate, found.gpus(100)  # doctest: +SKIP
     """
     from rooflinekit.serving.capacity import find_capacity
-    from rooflinekit.serving.serve import check_price
+    from rooflinekit.serving.checks import check_price
     from rooflinekit.serving.served_traffic import serve_traffic_on
     from rooflinekit.serving.settings import Engine
 
     check_price(price_usd_per_hour)
     used, beside = engine or Engine(), host_of(host)
     machine, times = engine_times(
-        "highest_rate", used, decoder, gpu, cluster, (weights or decoder.weights, kv), (tp, ep, dp), collective_s
+        "highest_rate",
+        used,
+        decoder,
+        gpu,
+        cluster,
+        (weights or decoder.weights, kv),
+        (tp, ep, dp),
+        collective_s,
+        (power_limit, sm_clock),
     )
     reading = prefill_times(times, disaggregation, cluster)
     return find_capacity(
@@ -179,15 +207,16 @@ def engine_times(
     formats: tuple[str, str],
     over: tuple[int, int, int],
     collective_s: CollectiveTime | None,
+    limits: Limits = (None, None),
 ) -> tuple[Machine, BatchTimes]:
-    """The machine, and the times of its steps. formats: of weights and cache. over: tp, ep, dp."""
+    """The machine under its limits, and the times of its steps. formats: of weights and cache. over: tp, ep, dp."""
     from rooflinekit.serving.batch_times import BatchTimes
-    from rooflinekit.serving.serve import check_parts
+    from rooflinekit.serving.checks import check_parts
     from rooflinekit.serving.step_times import StepTimes
 
     check_parts(*over)
     tp, ep, dp = map(index, over)
-    machine, collective_s = _placed(walk, gpu, cluster, tp * dp, collective_s)
+    machine, collective_s = _placed(walk, gpu, cluster, tp * dp, collective_s, limits)
     steps = StepTimes(
         decoder=decoder, machine=machine, weights=formats[0], kv=formats[1], tp=tp, ep=ep, dp=dp,
         drafted=engine.drafted, adapters=engine.adapters, padded=engine.padded, collective_s=collective_s,
@@ -218,8 +247,9 @@ def _placed(
     cluster: Cluster | str | Path | None,
     gpus: int,
     collective_s: CollectiveTime | None,
+    limits: Limits,
 ) -> tuple[Machine, CollectiveTime | None]:
-    """The GPU, given or the cluster's, and the seconds of its all-reduces."""
+    """The GPU, given or the cluster's, under its limits, and the seconds of its all-reduces."""
     if cluster is not None:
         if gpu is not None:
             raise InputError(f"{walk}: expected a GPU or a cluster of GPUs; got both: leave out one")
@@ -229,7 +259,7 @@ def _placed(
     if gpu is None:
         raise InputError(f"{walk}: expected a GPU, such as 'nvidia-l4', or cluster='dgx-h100'; got neither")
     (machine,) = machines_of([gpu])
-    return machine, collective_s
+    return limited(machine, power_w=in_base(limits[0], "W"), clock=in_base(limits[1], "Hz")), collective_s
 
 
 def _shared(cluster: Cluster, gpus: int) -> str:

@@ -103,6 +103,13 @@ def serve(
     price: Annotated[
         float | None, typer.Option(help="dollars for one GPU, bought or for an hour, in the place of its launch price")
     ] = None,
+    power_limit: Annotated[
+        str | None,
+        typer.Option(metavar="WATTS", help="of each GPU, below the board's own: '400 W'; several as '400 W,700 W'"),
+    ] = None,
+    sm_clock: Annotated[
+        str | None, typer.Option(metavar="CLOCK", help="the highest that the SMs may have, such as '1.2 GHz'")
+    ] = None,
     rate: Annotated[
         str | None, typer.Option(help="requests come at this rate, whoever waits: 4/s, 120/min; several as 1,2,4/s")
     ] = None,
@@ -151,7 +158,7 @@ def serve(
         )
     from rooflinekit.serving.decoder import Decoder
 
-    decoder = Decoder.from_config(config)
+    decoder = Decoder.from_config(config, **({"weights": weights.split(",")[0]} if weights else {}))
     options = EngineOptions(
         host_work=host_work, policy=policy, step_tokens=step_tokens, chunks=chunks, reserve=reserve,
         sequences=sequences, memory_share=memory_share, graph_sizes=graph_sizes, sums=sums, draft=draft,
@@ -159,6 +166,8 @@ def serve(
         prefill_engines=prefill_engines, decode_engines=decode_engines, prefill_tp=prefill_tp, link=link,
     )  # fmt: skip
     found = places(gpu or (), cluster or (), (tp, ep, dp), (weights or decoder.weights, kv), options.engines())
+    limits = power_limit.split(",") if power_limit else [None]
+    found = [{**place, "power_limit": watts, "sm_clock": sm_clock} for place in found for watts in limits]
     apart = options.disaggregation()
     rates = Rates(
         rate=rate, requests=requests, arrivals=arrivals, length_cv=length_cv, cached=cached, warm_up=warm_up,

@@ -84,7 +84,7 @@ def train(
     from rooflinekit.training.layout import Layout
     from rooflinekit.training.recipe import recipe_of
 
-    decoder = Decoder.from_config(config)
+    decoder = Decoder.from_config(config, weights="bf16")
     chosen = recipe_of(recipe).with_changes(recompute=recompute, offload=offload, fp8=fp8)
     if out is not None and not search:
         raise InputError("--out: draws what --search has found; add --search")

@@ -5,7 +5,7 @@ what it draws there is exceeded. It does so for each kernel as if kernels like i
 quicker than a phase of a step and slower than a kernel. What the board does at its own limit is in the time model
 already (`model.power`), so limits below count from there: a kernel at the clock x takes its time at x / (its clock at
 the board's own limit). Kernels without products, of which `model.power` says nothing, keep the clock that their watts
-leave them: arithmetic, starts and what passes the last-level cache take longer, DRAM's own clock stays.
+leave them: arithmetic and what passes the last-level cache take longer, DRAM's own clock stays.
 """
 
 from __future__ import annotations
@@ -90,14 +90,15 @@ def held_back(law: PowerLaw, machine: Machine) -> bool:
     return streaming_w > law.kept(law.board_w)
 
 
-def _of_streams(law: PowerLaw, load: Load, machine: Machine, plain: Any) -> Floats:
-    """The share of the full clock that kernels without products keep at the board's own limit; of products it is 1, for
-    the time model has what power makes of them. Never below the base clock, which makers promise at that limit.
+def _held(law: PowerLaw, load: Load, machine: Machine, plain: Any) -> Load:
+    """Kernels without products at the clock that they keep at the board's own limit.
+
+    Products are as they are, for the time model has what power makes of them. No clock is below the base clock, which
+    makers promise at that limit; starts, in which hardly anything is drawn, keep theirs.
     """
-    least = (machine.device.clock.base or 0.0) / machine.clock
+    least = min((machine.device.clock.base or 0.0) / machine.clock, 1.0)
     highest = _highest(law, load, lambda some, x, _: watts(law, some.at(x), x), law.kept(law.board_w))
-    found: Floats = np.where(plain, np.maximum(highest, min(least, 1.0)), 1.0)
-    return found
+    return replace(load.at(np.where(plain, np.maximum(highest, least), 1.0)), launch_s=load.launch_s)
 
 
 def _seconds(load: Load, i: int) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def under_limits(timings: Sequence[Timing], machine: Machine) -> tuple[Timing, .
         return tuple(timings)
     if held_back(law, machine):
         load = Load.of(timings, machine)
-        slower = load.at(_of_streams(law, load, machine, [not t.kernel.cost.gemms for t in timings]))
+        slower = _held(law, load, machine, [not t.kernel.cost.gemms for t in timings])
         timings = [replace(timing, **_seconds(slower, i)) for i, timing in enumerate(timings)]
     if not machine.is_limited:
         return tuple(timings)
@@ -160,7 +161,7 @@ def limited_times(work: Work, times: Times, machine: Machine) -> tuple[Times, Fl
     load = Load.of_work(work, machine, ideal_s=times.ideal_s, **{name: getattr(times, name) for name in _SECONDS})
     if held_back(law, machine):
         plain = np.bincount(work.products.kernel, minlength=len(work)) == 0
-        load = load.at(_of_streams(law, load, machine, plain))
+        load = _held(law, load, machine, plain)
         times = replace(times, **{name: getattr(load, name) for name in _SECONDS})
     own, found = clocks(law, load, machine)
     limit_w = law.board_w

@@ -7,7 +7,6 @@ from typing import Any
 
 from rooflinekit.errors import InputError, nearest, printable
 from rooflinekit.ir.sizes import shown
-from rooflinekit.serving.quantization import published_weights
 
 _MOST = 2**32  # of anything that a decoder has
 
@@ -107,7 +106,6 @@ def fields_of(config: Mapping[str, Any]) -> dict[str, Any]:
         "tied": bool(config.get("tie_word_embeddings", "n_embd" in config or family in _TIED)),
         "qk_norm": bool(config.get("use_qk_norm", config.get("qk_layernorm", family in _QK_NORM))),
         **_style_of(config, two=two),
-        "weights": published_weights(config),
     }
 
 

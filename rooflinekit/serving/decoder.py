@@ -13,6 +13,7 @@ from rooflinekit.ir.sizes import shown
 from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.config import check_number, fields_of
 from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, check_format
+from rooflinekit.serving.quantization import published_weights
 
 if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph
@@ -124,7 +125,8 @@ class Decoder:
             name = Path(config).stem if Path(config).stem != "config" else Path(config).resolve().parent.name
             name = printable(name)
             config = _read(Path(config))
-        return cls(**{"name": name, **fields_of(config), **_known(changed, cls)})
+        stated = {} if "weights" in changed else {"weights": published_weights(config)}
+        return cls(**{"name": name, **fields_of(config), **stated, **_known(changed, cls)})
 
     def with_changes(self, **changed: Any) -> Decoder:
         """The same decoder with other numbers."""

@@ -17,6 +17,8 @@ def published_weights(config: Mapping[str, Any]) -> str:
     Known are what GPTQ, AWQ, compressed-tensors, ModelOpt, FP8 (of transformers and FBGEMM) and MXFP4 write. Raises
     InputError for another method, and for bits that no format has.
     """
+    inner = config.get("text_config")  # of models that also see
+    config = {**config, **inner} if isinstance(inner, Mapping) else config
     found = config.get("quantization_config") or config.get("compression_config")
     if not found:
         return "bf16"

@@ -13,6 +13,7 @@ from rooflinekit.ir import notebook
 from rooflinekit.ir.sizes import shown, whole
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.batch_times import BatchTimes
+from rooflinekit.serving.checks import limits_text
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.energy import ServingDraws, joules_of, serving_energy
 from rooflinekit.serving.engine import Served, Stream, serve_stream
@@ -25,9 +26,6 @@ from rooflinekit.step.energy_together import TeamEnergy
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.units import format_quantity
-
-#: Beyond these a stream is not played: each client's requests are followed one by one.
-_MOST_CLIENTS, _MOST_TOKENS, _MOST_PARTS = 2**16, 2**24, 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -105,16 +103,20 @@ class Serving(ServingDraws):
 
         Waiting grows with the steps: first tokens are off as prefill is, the others as decode. A request meets the
         engine one step earlier or later than played, unless there are no other clients: first tokens take one step
-        that reads prompts less or more, and no less than a prompt alone. The CPU hides its work better or worse:
-        where it is said to be overlapped, it may stand between the steps, and the other way round. Other settings of
-        the engine and other clients are not in it. Raises ValueError for a level outside (0, 1).
+        that reads prompts less or more, and no less than a prompt alone. A prompt that is not cut may have to wait
+        until an answer ends: engines leave no more room than they are told to, TensorRT-LLM seems to hold one sequence
+        less than there are clients. The CPU hides its work better or worse: where it is said to be overlapped, it may
+        stand between the steps, and the other way round. Other settings of the engine and other clients are not in it.
+        Raises ValueError for a level outside (0, 1).
         """
         step_s = self.served.reading_s * (1 - 1 / self.stream.clients)
         cpu_s = min(self.engine.host_s(min(self.served.decoding, self.running)), self.tpot_s / 2)
         serial = self.engine.host == "serial"
         alone_s = min(self.prefill_s, self.ttft_s)
         low, high = (bound / self.prefill.total_s for bound in self.prefill.interval(level))
-        first = (low * max(self.ttft_s - step_s, alone_s), high * (self.ttft_s + step_s))
+        waits = self.stream.clients > 1 and not self.engine.chunks
+        ends_s = waits * self.served.total_s / (self.stream.clients * self.stream.rounds)
+        first = (low * max(self.ttft_s - step_s, alone_s), high * (self.ttft_s + step_s) + ends_s)
         low, high = (bound / self.decode.total_s for bound in self.decode.interval(level))
         further = (low * (self.tpot_s - serial * cpu_s), high * (self.tpot_s + (not serial) * cpu_s))
         return {"ttft_s": first, "tpot_s": further}
@@ -128,6 +130,10 @@ class Serving(ServingDraws):
             raise InputError(f"largest_batch: expected a positive number of tokens; got {shown(context)}")
         return self.dp * self.memory.largest_batch(self.decoder, tokens, self.kv, self.tp)
 
+    def notes(self) -> list[str]:
+        """What was assumed, each once: kernels that were not measured on this GPU, limits."""
+        return list(dict.fromkeys((*self.prefill.notes, *self.decode.notes)))
+
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
         s, m = self.stream, self.memory
@@ -137,6 +143,7 @@ class Serving(ServingDraws):
             "weights": self.weights, "kv": self.kv,
             "batch": s.clients, "input": s.input, "output": s.output, "spread": s.spread,
             "engine": self.engine.to_dict(),
+            "power_limit_w": self.decode.machine.power_limit, "clock_limit_hz": self.decode.machine.clock_limit,
             "ttft_s": self.ttft_s, "ttft_interval_s": list(bounds["ttft_s"]),
             **({"tpot_s": self.tpot_s, "tpot_interval_s": list(bounds["tpot_s"])} if s.output > 1 else {
                 "tpot_s": None, "tpot_interval_s": None
@@ -149,7 +156,7 @@ class Serving(ServingDraws):
             "weight_bytes": m.weight_bytes, "kv_bytes_per_token": m.kv_bytes_per_token,
             "workspace_bytes": m.workspace_bytes, "cache_bytes": m.cache_bytes,
             **self.energy_document(),
-            "notes": list(dict.fromkeys((*self.prefill.notes, *self.decode.notes))),
+            "notes": self.notes(),
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -166,7 +173,7 @@ class Serving(ServingDraws):
             further = f"each further token {t(self.tpot_s)} (90 %: {t(low)} to {t(high)})"
         return "\n".join([
             f"{self.decoder.name} on {gpus}{self.gpu}: {s.clients} clients, {s.input} tokens in, {s.output} out, "
-            f"weights {self.weights}, cache {self.kv}{waits}",
+            f"weights {self.weights}, cache {self.kv}{limits_text(self.decode.machine)}{waits}",
             f"  first token {t(self.ttft_s)} (90 %: {t(ttft_low)} to {t(ttft_high)}); one prompt alone "
             f"{t(self.prefill_s)}, {self.prefill.regime}-bound",
             f"  {further}; a decode step {t(self.decode_s)}, {self.decode.regime}-bound",
@@ -174,6 +181,7 @@ class Serving(ServingDraws):
             *(f"  {line}" for line in self.energy_lines()),
             f"  memory of a GPU: weights {b(self.memory.weight_bytes)}, cache {b(self.memory.cache_bytes)} at "
             f"{b(self.memory.kv_bytes_per_token)} a token: {self.largest_batch()} such requests at once",
+            *(f"  note: {note}" for note in self.notes()),
         ])  # fmt: skip
 
     def _repr_html_(self) -> str:
@@ -185,11 +193,10 @@ class Serving(ServingDraws):
                 ("first token", self.ttft_s, "ttft_s"), ("each further token", self.tpot_s, "tpot_s")
             )
         ]  # fmt: skip
-        notes = dict.fromkeys((*self.prefill.notes, *self.decode.notes))
         return notebook.block(
             first,
             notebook.table(["", "time", "90 % interval"], rows),
-            notebook.paragraphs([*(line.strip() for line in rest), *(f"note: {note}" for note in notes)]),
+            notebook.paragraphs([line.strip() for line in rest]),
         )
 
     def __repr__(self) -> str:
@@ -263,30 +270,6 @@ def serve_on(
         price_usd=price_usd,
         energy=serving_energy(times, served.kernels_j, served.total_s, times.gpus),
     )
-
-
-def check_stream(batch: int, input: int, output: int) -> None:
-    """Raises InputError for a number of clients or tokens below 1, or beyond any that is served."""
-    for name, value in (("batch", batch), ("input", input), ("output", output)):
-        number, most = whole(value), _MOST_CLIENTS if name == "batch" else _MOST_TOKENS
-        if number is None or number < 1:
-            raise InputError(f"{name}: expected a positive integer; got {shown(value)}")
-        if number > most:
-            raise InputError(f"{name}: expected at most {most:,}; got {shown(value)}")
-
-
-def check_parts(tp: int, ep: int, dp: int = 1) -> None:
-    """Raises InputError for a number of GPUs or of parts below 1, or beyond any cluster."""
-    for name, value in (("tp", tp), ("ep", ep), ("dp", dp)):
-        number = whole(value)
-        if number is None or not 1 <= number <= _MOST_PARTS:
-            raise InputError(f"{name}: expected a positive integer of at most {_MOST_PARTS:,}; got {shown(value)}")
-
-
-def check_price(price_usd: float | None) -> None:
-    """Raises InputError for a price that is not above 0."""
-    if price_usd is not None and not (math.isfinite(price_usd) and price_usd > 0):
-        raise InputError(f"price_usd: expected dollars for one GPU, above 0; got {price_usd!r}")
 
 
 def _too_large(decoder: Decoder, m: ServingMemory, stream: Stream, kv: str, tp: int, gpu: str) -> CapacityError:

@@ -145,6 +145,7 @@ class ServedTraffic(ServingDraws):
             "length_cv": t.length_cv, "cached": t.cached, "requests": t.requests, "warm_up": t.warm_up,
             "drain": t.drain, "seed": t.seed, "log": bool(t.log),
             "engine": self.engine.to_dict(), "gpus": self.gpus,
+            "power_limit_w": self.decode.machine.power_limit, "clock_limit_hz": self.decode.machine.clock_limit,
             "disaggregation": self.apart and {**self.apart.to_dict(), "transfer_s": self.transfer_s},
             **{
                 measure: {

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.hardware.host import Host
+from rooflinekit.ir.cost import Cost
+from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, untold
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.roofline import Timing
+
+_NAMED = 0.05  # of the GPU's time: families that take less are not named in a note
 
 Numbers = float | NDArray[np.float64]
 
@@ -46,3 +55,33 @@ def host_note(host: Host, cpu_s: float, total_s: float) -> str:
         f"no host named: CPU times are the middle of measured hosts, which lie a factor of {np.exp(host.spread):.1f} "
         "above and below (one standard deviation); name yours, or `rooflinekit measure --host-only`"
     )
+
+
+def kernels_spread_s(timings: Sequence[Timing], machine: Machine) -> float:
+    """One standard deviation of the time of all kernels, see `Prediction.interval`."""
+    together: list[tuple[str, str, float]] = []
+    shapes: dict[tuple[str, str, str, Cost], float] = defaultdict(float)
+    starts_s = 0.0
+    for timing in timings:
+        family, other = residuals_of(timing.kernel, machine), untold(timing.kernel)
+        together.append((family, other, timing.total_s))
+        shapes[family, other, timing.kernel.kind, timing.kernel.cost] += timing.total_s
+        starts_s += timing.launch_s
+    spreads = machine.constants.spreads
+    alone = sum((seconds * spreads[key[0]].kernel) ** 2 for key, seconds in shapes.items())
+    shared = shared_variance(together, spreads, of_the_step(timing.kernel for timing in timings))
+    return math.sqrt(alone + shared + (machine.start_spread * starts_s) ** 2)
+
+
+def unmeasured_note(timings: Iterable[Timing], gpu_s: float, machine: Machine) -> str:
+    """What to tell of families that take a twentieth of the GPU's time and that nobody measured on it; "" for none."""
+    measured = machine.constants.measured
+    seconds: dict[str, float] = defaultdict(float)
+    for timing in timings:
+        seconds[residuals_of(timing.kernel, machine)] += timing.total_s
+    missing = sorted(name for name, s in seconds.items() if name not in measured and s >= _NAMED * gpu_s)
+    if not missing:
+        return ""
+    what = f"no measurements of {', '.join(missing)} kernels" if measured else "not measured"
+    others = f"other {machine.device.kind.upper()}s"
+    return f"{machine.name}: {what}: constants fitted on {others}, interval accordingly wider"

@@ -16,6 +16,7 @@ from rooflinekit.ir.tensor import Role, TensorSpec
 from rooflinekit.model.kernel import Family, Issue
 from rooflinekit.step.allocator import Allocator, Block, OutOfMemoryError, rounded
 from rooflinekit.step.workspaces import product_workspace, workspace_of
+from rooflinekit.units import format_quantity
 
 #: What a process takes of a GPU's memory before its first tensor: the driver's context, and the kernels of PyTorch's
 #: libraries as far as they are loaded. Stated default; 300 to 800 MiB are commonly seen.
@@ -46,6 +47,14 @@ class MemoryUse:
     context_bytes: int  # that CUDA and PyTorch take before the first tensor
     capacity: float  # the device's
     fits: bool  # whether the allocator finds room for every block
+
+    def note(self, name: str) -> str:
+        """What to tell of a step that the device of this name has no room for; else ""."""
+        if self.fits:
+            return ""
+        sizes = (self.reserved_bytes, self.context_bytes, self.capacity)
+        need, context, have = (format_quantity(size, "byte", binary=True) for size in sizes)
+        return f"{name}: needs {need}, and {context} for CUDA, of {have}: does not fit"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,16 +12,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.hardware.host import Host
-from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.clocks import under_limits
-from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, untold
 from rooflinekit.model.fusion import assumptions_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
 from rooflinekit.model.tiling import CAUSES
-from rooflinekit.step.bounds import bounds, host_note
+from rooflinekit.step.bounds import bounds, host_note, kernels_spread_s, unmeasured_note
 from rooflinekit.step.breakdown import KERNEL_TERMS, grouped
 from rooflinekit.step.energy import Draws, StepEnergy, energy_of, limit_note
 from rooflinekit.step.entry import as_run, entry_of, issues_for, issuing, unrecorded
@@ -32,7 +29,6 @@ from rooflinekit.step.memory import MemoryUse, memory_of
 from rooflinekit.step.report import document, lines, notebook_table
 from rooflinekit.step.timeline import Span, Timeline, schedule
 from rooflinekit.step.utilization import utilization
-from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,29 +176,13 @@ class Prediction(Draws):
         found = dict.fromkeys((*limit, *self.assumptions, *(timing.note for timing in self.timings if timing.note)))
         if caution := self.machine.device.caution:
             found[caution] = None
-        if unmeasured := self._unmeasured():
-            others = f"other {self.machine.device.kind.upper()}s"
-            found[f"{self.machine.name}: {unmeasured}: constants fitted on {others}, interval accordingly wider"] = None
+        if told := unmeasured_note(self.timings, self.gpu_s, self.machine):
+            found[told] = None
         if told := host_note(self.host, self.cpu_s, self.total_s):
             found[told] = None
-        if not self.memory.fits:
-            m = self.memory
-            need, context, have = (
-                format_quantity(size, "byte", binary=True) for size in (m.reserved_bytes, m.context_bytes, m.capacity)
-            )
-            found[f"{self.machine.name}: needs {need}, and {context} for CUDA, of {have}: does not fit"] = None
+        if told := self.memory.note(self.machine.name):
+            found[told] = None
         return tuple(found)
-
-    def _unmeasured(self) -> str:
-        """Families that take a twentieth of the GPU's time or more and that nobody measured on it; "" for none."""
-        measured = self.machine.constants.measured
-        seconds: dict[str, float] = defaultdict(float)
-        for timing in self.timings:
-            seconds[residuals_of(timing.kernel, self.machine)] += timing.total_s
-        missing = [name for name, s in seconds.items() if name not in measured and s >= 0.05 * self.gpu_s]
-        if not missing or not measured:
-            return "not measured" if missing else ""
-        return f"no measurements of {', '.join(sorted(missing))} kernels"
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds in seconds that hold the true time with this probability.
@@ -216,19 +196,9 @@ class Prediction(Draws):
         """
         if not 0 < level < 1:
             raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
-        constants = self.machine.constants
-        together: list[tuple[str, str, float]] = []
-        shapes: dict[tuple[str, str, str, Cost], float] = defaultdict(float)
-        for timing in self.timings:
-            family, other = residuals_of(timing.kernel, self.machine), untold(timing.kernel)
-            together.append((family, other, timing.total_s))
-            shapes[family, other, timing.kernel.kind, timing.kernel.cost] += timing.total_s
-        alone = sum((seconds * constants.spreads[key[0]].kernel) ** 2 for key, seconds in shapes.items())
-        of_all = of_the_step(timing.kernel for timing in self.timings)
-        shared = shared_variance(together, constants.spreads, of_all)
-        shared += (self.machine.start_spread * sum(timing.launch_s for timing in self.timings)) ** 2
         low, high = bounds(
-            self.total_s, self.cpu_s, self.gpu_s + self._terms["input"], math.sqrt(alone + shared), self.host.spread,
+            self.total_s, self.cpu_s, self.gpu_s + self._terms["input"],
+            kernels_spread_s(self.timings, self.machine), self.host.spread,
             NormalDist().inv_cdf((1 + level) / 2), in_series=self.machine.device.kind == "cpu",
         )  # fmt: skip
         return float(low), float(high)

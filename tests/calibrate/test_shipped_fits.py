@@ -111,11 +111,14 @@ def test_an_unmeasured_gpu_is_less_sure_than_a_measured_one() -> None:
 
 
 def test_every_device_can_be_timed_with_its_constants() -> None:
-    """An fp32 product and 300 MB of traffic: no faster than the datasheet, nor far from it."""
+    """An fp32 product and 300 MB of traffic: no faster than the datasheet, nor far from it.
+
+    30 MB of it are written: results from 32 MiB on cost a CPU the finding of their pages too.
+    """
     for name in device_names():
         device = load_device(name, allow_draft=True)
         machine = Machine.of(device, constants_for(device))
-        work = Work.of(2, products=Products.of([0], m=4096, n=4096, k=4096), read_bytes=2e8, write_bytes=1e8)
+        work = Work.of(2, products=Products.of([0], m=4096, n=4096, k=4096), read_bytes=2.7e8, write_bytes=3e7)
         times = time_work(work, machine)
         peak = max(device.peak("fp32"), device.matrix_peak.get("fp32", 0.0))
         assert times.total_s[0] > 2 * 4096**3 / peak, name

@@ -108,8 +108,8 @@ works = seeds.map(work)
 machines = st.builds(Machine.of, devices(), seeds.map(calibration))
 
 
-def never_slower(fast: Times, slow: Times) -> bool:
-    return bool((fast.total_s <= slow.total_s * (1 + ROUNDING)).all())
+def never_slower(fast: Times, slow: Times, rounding: float = ROUNDING) -> bool:
+    return bool((fast.total_s <= slow.total_s * (1 + rounding)).all())
 
 
 # --- parts --------------------------------------------------------------------------------------------------------
@@ -161,6 +161,7 @@ BETTER = {
 
 
 FACTORS = st.floats(1.01, 8.0)  # peaks of a what-if are rounded to six digits: below that a better one might be worse
+OF_PEAKS = 5e-6  # so is what an SM multiplies in a clock, and with it the energy of a FLOP that power lets through
 
 
 @pytest.mark.parametrize("what", BETTER)
@@ -170,7 +171,7 @@ def test_a_better_device_is_never_slower(what: str, work: Work, machine: Machine
     # the same peaks at a higher clock are smaller units, of which a FLOP takes more energy
     device = machine.device.replace(board_power=None) if what == "clock alone" else machine.device
     plain, better = (Machine.of(d, machine.constants) for d in (device, BETTER[what](device, factor)))
-    assert never_slower(time_work(work, better), time_work(work, plain))
+    assert never_slower(time_work(work, better), time_work(work, plain), OF_PEAKS)
 
 
 @examples

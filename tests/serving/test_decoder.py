@@ -98,6 +98,8 @@ def test_weights_as_a_config_says(scheme: dict[str, object], weights: str) -> No
 def test_schemes_of_quantization_that_have_no_format() -> None:
     with pytest.raises(InputError, match="no time of bitsandbytes is known; state another one with weights="):
         rk.Decoder.from_config(_LLAMA | {"quantization_config": {"quant_method": "bitsandbytes"}})
+    stated = rk.Decoder.from_config(_LLAMA | {"quantization_config": {"quant_method": "bitsandbytes"}}, weights="int4")
+    assert stated.weights == "int4"
     with pytest.raises(InputError, match="gptq of 3 bits: expected 4 or 8"):
         rk.Decoder.from_config(_LLAMA | {"quantization_config": {"quant_method": "gptq", "bits": 3}})
 

@@ -145,3 +145,26 @@ def test_what_cannot_be_served(changed: dict[str, object], message: str) -> None
     options = {"decoder": D, "gpu": "nvidia-l4", "batch": 2, "input": 64, "output": 8, **changed}
     with pytest.raises(InputError, match=re.escape(message)):
         rk.serve(**options)  # type: ignore[arg-type]
+
+
+def test_a_gpu_under_a_limit_reads_prompts_slower_and_says_so() -> None:
+    decoder = rk.Decoder(layers=1, hidden=4096, heads=32, kv_heads=32, head_dim=128, ffn=16384, vocab=1000)
+    asked = {"batch": 2, "input": 2048, "output": 2, "weights": "int4"}
+    free = rk.serve(decoder, "nvidia-a100-sxm4-80gb", **asked)  # type: ignore[arg-type]
+    capped = rk.serve(decoder, "nvidia-a100-sxm4-80gb", **asked, power_limit="150 W")  # type: ignore[arg-type]
+    # a prompt is bound by arithmetic, and a third of the power leaves less than the whole clock
+    assert capped.prefill_s > 1.2 * free.prefill_s
+    assert capped.to_dict()["power_limit_w"] == 150
+    assert "cache bf16, at most 150 W" in str(capped)
+
+
+def test_a_prompt_that_is_not_cut_may_wait_until_an_answer_ends() -> None:
+    decoder = rk.Decoder(layers=1, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn=128, vocab=32)
+    cut, whole = (
+        rk.serve(decoder, "nvidia-l4", batch=4, input=16, output=8, engine=rk.Engine(chunks=chunks))
+        for chunks in (True, False)
+    )
+    # nothing is cut here, so both play alike; ten requests each of four clients
+    assert whole.ttft_s == pytest.approx(cut.ttft_s)
+    more_s = whole.interval()["ttft_s"][1] - cut.interval()["ttft_s"][1]
+    assert more_s == pytest.approx(whole.served.total_s / 40)

@@ -74,6 +74,22 @@ def test_products_take_what_their_calibration_predicts(m: int) -> None:
         assert seconds_of(graph, kind, machine) == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("op", "dtype", "weights", "kind"),
+    [
+        ("mm_int4", "bf16", "int4", "serving.weight_only_mm"),
+        ("mm_int8", "bf16", "int8", "serving.weight_only_mm"),
+        ("mm_nvfp4", "bf16", "nvfp4", "serving.scaled_mm"),
+    ],
+)
+def test_packed_products_take_what_their_calibration_predicts(op: str, dtype: str, weights: str, kind: str) -> None:
+    machine = machine_of("nvidia-b200-sxm-180gb")
+    [((*_, work), _)] = candidates(op, pd.DataFrame([{"op": op, "dtype": dtype, "m": 64, "n": 6144, "k": 4096}]))
+    graph = LARGE.decode(weights=weights).at(batch=64, context=10)
+    expected = float(time_work(work, machine).total_s[0])
+    assert seconds_of(graph, kind, machine) == pytest.approx(expected, rel=1e-3)
+
+
 @pytest.mark.parametrize("decoder", [SMALL, SMALL.with_changes(window=64, windowed_layers=4), MIXED],
                          ids=["full", "window", "dense first"])  # fmt: skip
 def test_a_layer_stands_for_its_like(decoder: rk.Decoder) -> None:

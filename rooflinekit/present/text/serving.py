@@ -9,6 +9,7 @@ from typing import Any
 
 from rooflinekit.errors import CapacityError, RooflinekitError
 from rooflinekit.present.text.tables import console, table
+from rooflinekit.serving.checks import limits_text
 from rooflinekit.serving.serve import Serving
 from rooflinekit.units import format_quantity
 
@@ -38,13 +39,16 @@ class Refused:
 def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) -> None:
     """One line each; what is the same in all stands above."""
     out, first = console(), found[0]
-    out.print(f"{first.decoder.name}, weights {first.weights}, cache {first.kv}", markup=False)
+    formats = [f"weights {one.weights}, cache {one.kv}{limits_text(one.decode.machine)}" for one in found]
+    alike = len(set(formats)) == 1
+    out.print(f"{first.decoder.name}, {formats[0]}" if alike else first.decoder.name, markup=False)
     of = "a launch $" if first.price_usd is None else "a $"
     rows = table(*(of if name == "a launch $" else name for name in _COLUMNS))
-    for one in found:
+    for one, told in zip(found, formats, strict=True):
         priced = one.tokens_per_s_per_dollar
+        gpus = one.gpu if one.tp * one.dp == 1 else f"{one.tp * one.dp} × {one.gpu}"
         rows.add_row(
-            one.gpu if one.tp * one.dp == 1 else f"{one.tp * one.dp} × {one.gpu}",
+            gpus if alike else f"{gpus}, {told}",
             str(one.stream.clients),
             str(one.stream.input),
             str(one.stream.output),
@@ -66,5 +70,5 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
     console(wide=True).print(rows)
     for why in dict.fromkeys(str(left.why) for left in refused):
         out.print(f"left out: {why}", markup=False, soft_wrap=True)
-    for note in dict.fromkeys(note for one in found for p in (one.prefill, one.decode) for note in p.notes):
+    for note in dict.fromkeys(note for one in found for note in one.notes()):
         out.print(f"note: {note}", markup=False, soft_wrap=True)
