@@ -8,13 +8,15 @@ inputs that are copied the rest.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
-from rooflinekit.model.families import base_of, residuals_of
+from rooflinekit.ir.op import Phase
+from rooflinekit.model.families import OF_A_BACKWARD_PASS, base_of, residuals_of
 from rooflinekit.model.roofline import Timing
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.study.transfer.components import NETWORK
@@ -53,8 +55,14 @@ def parts_of(p: Prediction, names: Mapping[str, str] | None = None) -> dict[Part
     found = {part: replace(one, weight=one.weight * kernels) for part, one in kernel_parts(p, names).items()}
     if host:
         found[Part("host")] = Loaded(weight=host, spread=p.host.spread)
-    found[Part("network")] = Loaded(weight=1.0, spread=NETWORK.value)
+    found[Part("network")] = Loaded(weight=1.0, spread=_of_network(p))
     return found
+
+
+def _of_network(p: Prediction) -> float:
+    """What a network is off by itself; of a training step also what its backward pass is, of which no op tells."""
+    learns = any(timing.kernel.phase is Phase.BACKWARD for timing in p.timings)
+    return math.hypot(NETWORK.value, OF_A_BACKWARD_PASS) if learns else NETWORK.value
 
 
 def kernel_parts(
