@@ -84,7 +84,7 @@ def memory_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
     """Follows each tensor from the op that makes it to the last one that uses it, and a block for it.
 
     Weights, inputs and the optimizer's state live throughout; outputs and gradients from when they are made on. Unless
-    torch.compile has `fused` the kernels, a tensor also lives until the modules that were called with it return, and
+    torch.compile has `fused` the kernels, a tensor also lives as long as forward's own variables and calls hold it, and
     autocast's copies of weights until the region ends.
     """
     on_gpu = device.kind == "gpu"

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.model.families import of_the_step
 from rooflinekit.step.energy import Draws
 from rooflinekit.step.energy_together import Member, TeamEnergy, energy_together
 from rooflinekit.step.memory import MemoryUse
@@ -195,16 +196,21 @@ class ParallelPrediction(Draws):
         """Bounds in seconds that hold the true time with this probability, by the spreads of kernels and of links.
 
         Both are taken as independent of each other. Links slower by a factor show what they hid, as far as it is longer
-        than what computes beside it: what is hidden now, or backward. Raises ValueError for a level outside (0, 1).
+        than what computes beside it: what is hidden now, or backward. Where a step on one device was measured, what all
+        kernels are off together is known. Raises ValueError for a level outside (0, 1).
         """
         own = self.slowest.prediction
         high = own.interval(level)[1]
         if not own.total_s or not self.total_s:
             return self.total_s, self.total_s
         waits = (self.exposed_s + self.slowest.terms["contention"]) / self.total_s
+        width = NormalDist().inv_cdf((1 + level) / 2)
         computing = (1 - waits) * math.log(high / own.total_s)
+        if self.stretch != 1:  # a measured step tells what all kernels are off together
+            told = (1 - waits) * width * of_the_step(t.kernel for t in own.timings) * own.gpu_s / own.total_s
+            computing = math.sqrt(max(0.0, computing**2 - told**2))
         spread = max((message.timing.spread for message in self.messages), default=0.0)
-        slower = math.exp(NormalDist().inv_cdf((1 + level) / 2) * spread)
+        slower = math.exp(width * spread)
         low, high = (math.log(self._with_links(factor) / self.total_s) for factor in (1 / slower, slower))
         return (
             self.total_s * math.exp(-math.hypot(computing, low)), self.total_s * math.exp(math.hypot(computing, high))
