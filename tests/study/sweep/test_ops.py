@@ -173,10 +173,10 @@ def test_every_op_that_is_counted_has_its_sizes_listed() -> None:
     assert set(OPS) == {*cases._CASES, *cases.CONVOLUTIONS}
     for op, sizes in OPS.items():
         row = {"op": op, "dtype": "fp16", **dict.fromkeys(sizes.needed, 8)}
-        needed = rk.sweep(pd.DataFrame([row]), gpus=["nvidia-l4"])
-        every = rk.sweep(pd.DataFrame([row | dict.fromkeys(sizes.optional, 1)]), gpus=["nvidia-l4"])
-        assert needed["nvidia-l4"][0] > 0
-        assert every["nvidia-l4"][0] > 0
+        needed = rk.sweep(pd.DataFrame([row]), gpus=["b200"])
+        every = rk.sweep(pd.DataFrame([row | dict.fromkeys(sizes.optional, 1)]), gpus=["b200"])
+        assert needed["b200"][0] > 0
+        assert every["b200"][0] > 0
 
 
 KNOWN_OPS = ", ".join(OPS)
