@@ -1,0 +1,1 @@
+"""The hardware at hand, and models that run on it."""

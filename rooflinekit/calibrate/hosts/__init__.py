@@ -1,0 +1,1 @@
+"""What the CPU at hand spends on issuing work."""

@@ -1,0 +1,1 @@
+"""Measured collectives → constants of links."""
