@@ -26,12 +26,13 @@ from accuracy import NINETY, held_back
 from make_campaigns import sample
 from measured import read_ops
 
-from rooflinekit.calibrate import constants, fitting
-from rooflinekit.calibrate.campaign import Campaign
-from rooflinekit.calibrate.fits import load_constants
-from rooflinekit.calibrate.observations import Observations, observations_of, without_faults
-from rooflinekit.calibrate.refit import machines_of
-from rooflinekit.calibrate.stages import STAGES, Stage
+from rooflinekit.calibrate.campaigns.campaign import Campaign
+from rooflinekit.calibrate.fitting import constants
+from rooflinekit.calibrate.fitting import one_stage as fitting
+from rooflinekit.calibrate.fitting.files import load_constants
+from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
+from rooflinekit.calibrate.fitting.refit import machines_of
+from rooflinekit.calibrate.fitting.stages import STAGES, Stage
 from rooflinekit.model import tile_rates
 from rooflinekit.model.convolution_forms import library_of
 from rooflinekit.model.families import plain

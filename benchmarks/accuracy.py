@@ -27,9 +27,9 @@ from accuracy_page import draw, page
 from make_campaigns import KEPT, sample
 from measured import read_ops, split_hash
 
-from rooflinekit.calibrate.campaign import Campaign
-from rooflinekit.calibrate.observations import Observations, observations_of, without_faults
-from rooflinekit.calibrate.refit import Refit, machines_of, refit
+from rooflinekit.calibrate.campaigns.campaign import Campaign
+from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
+from rooflinekit.calibrate.fitting.refit import Refit, machines_of, refit
 from rooflinekit.model.families import OF_THE_DAY
 from rooflinekit.model.machine import Machine, Spread
 from rooflinekit.model.roofline import time_work

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from make_link_campaigns import nccl_tests, profiled
 
-from rooflinekit.calibrate.fit_folder import default_campaigns
-from rooflinekit.calibrate.link_campaign import held_back, load_link_campaigns
-from rooflinekit.calibrate.link_fitting import Group, LinkFit, fit_links, groups_of
+from rooflinekit.calibrate.fitting.folder import default_campaigns
+from rooflinekit.calibrate.links.campaign import held_back, load_link_campaigns
+from rooflinekit.calibrate.links.fitting import Group, LinkFit, fit_links, groups_of
 from rooflinekit.model.collectives import time_collective
 
 _HEAD = (
@@ -96,7 +96,7 @@ def _naive(group: Group) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    from rooflinekit.calibrate.link_fits import load_links
+    from rooflinekit.calibrate.links.fits import load_links
 
     _FREE = load_links()
     main(Path(sys.argv[1]))

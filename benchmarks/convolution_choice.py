@@ -24,9 +24,9 @@ from accuracy import held_back
 from measured import read_solvers
 from scipy.optimize import least_squares
 
-from rooflinekit.calibrate.campaign import Campaign
-from rooflinekit.calibrate.fits import load_constants
-from rooflinekit.calibrate.observations import Observations, observations_of
+from rooflinekit.calibrate.campaigns.campaign import Campaign
+from rooflinekit.calibrate.fitting.files import load_constants
+from rooflinekit.calibrate.fitting.observations import Observations, observations_of
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.work import NAIVE, PLAIN, WINOGRAD, WINOGRAD_WEIGHT

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 import rooflinekit as rk
-from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.fits import CPUS, load_constants, write_fit
+from rooflinekit.calibrate.fitting.constants import CONSTANTS
+from rooflinekit.calibrate.fitting.files import CPUS, load_constants, write_fit
 from rooflinekit.hardware.specs import load_host
 from rooflinekit.model.machine import Calibration, Machine
 from rooflinekit.step.prediction import predict_graph

@@ -25,9 +25,10 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.api import calibrate as calibration_workflows
-from rooflinekit.calibrate import fits, session
-from rooflinekit.calibrate.plan import load_plan
-from rooflinekit.calibrate.timers import timer_of
+from rooflinekit.calibrate.bench import session
+from rooflinekit.calibrate.bench.plan import load_plan
+from rooflinekit.calibrate.bench.timers import timer_of
+from rooflinekit.calibrate.fitting import files as fits
 from rooflinekit.files import write_text
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.spec_text import host_text

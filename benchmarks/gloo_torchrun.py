@@ -17,8 +17,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from rooflinekit.calibrate.link_fits import load_links
-from rooflinekit.calibrate.link_own import processes_of
+from rooflinekit.calibrate.links.fits import load_links
+from rooflinekit.calibrate.links.own import processes_of
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.collectives import time_collective
 from rooflinekit.model.links import route_of

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 from measured import read_ops, split_hash
 
-from rooflinekit.calibrate.campaign import Campaign, write_campaign
+from rooflinekit.calibrate.campaigns.campaign import Campaign, write_campaign
 
 FOLDER = Path(__file__).parent.parent / "calibration" / "campaigns"
 KEPT = 0.5  # share of the shapes that fits may see

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.campaign import Campaign
+from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.hardware.specs import load_device
 

@@ -25,8 +25,8 @@ from networks import Step, timm_steps, transformer_steps
 from small_batches import bottleneck_steps, torchvision_steps
 
 import rooflinekit as rk
-from rooflinekit.calibrate.fits import architecture_of, constants_for, of_stranger
-from rooflinekit.calibrate.refit import Refit, unmeasured
+from rooflinekit.calibrate.fitting.files import architecture_of, constants_for, of_stranger
+from rooflinekit.calibrate.fitting.refit import Refit, unmeasured
 from rooflinekit.hardware.specs import load_host
 from rooflinekit.ir.op import Phase
 from rooflinekit.model.families import complete

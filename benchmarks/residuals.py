@@ -18,8 +18,8 @@ from accuracy import held_back
 from make_campaigns import sample
 from measured import read_ops
 
-from rooflinekit.calibrate.observations import observations_of, without_faults
-from rooflinekit.calibrate.refit import Refit, machines_of, refit
+from rooflinekit.calibrate.fitting.observations import observations_of, without_faults
+from rooflinekit.calibrate.fitting.refit import Refit, machines_of, refit
 
 _FEWEST = 5
 

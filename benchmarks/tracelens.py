@@ -23,7 +23,7 @@ import torch
 from pairs import options_of, show
 
 import rooflinekit as rk
-from rooflinekit.calibrate.fits import constants_for
+from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.errors import RooflinekitError
 
 _GPU = "nvidia-h100-sxm5-80gb"

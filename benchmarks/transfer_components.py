@@ -28,7 +28,7 @@ from scipy.stats import t as student
 from transfer_sources import SOURCES, Measured
 
 import rooflinekit as rk
-from rooflinekit.calibrate.measured_ops import OPS
+from rooflinekit.calibrate.campaigns.measured_ops import OPS
 from rooflinekit.study.transfer import components
 from rooflinekit.study.transfer.components import Chips
 from rooflinekit.study.transfer.errors_of import Part, leaders, parts_of

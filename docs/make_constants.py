@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from page import run
 
-from rooflinekit.calibrate.fits import load_constants
+from rooflinekit.calibrate.fitting.files import load_constants
 
 
 def table() -> str:

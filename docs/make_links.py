@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from page import run
 
-from rooflinekit.calibrate.link_constants import LINK_CONSTANTS
-from rooflinekit.calibrate.link_fits import load_links
+from rooflinekit.calibrate.links.constants import LINK_CONSTANTS
+from rooflinekit.calibrate.links.fits import load_links
 
 
 def table() -> str:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from types import MappingProxyType
 
-from rooflinekit.calibrate.plan import Case
-from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, write_record
+from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, write_record
 
 HEAD = Head(device="nvidia-t4", plan="tiny", digest="d1", units=4, environment={"torch": "2.13", "driver": "580.65"})
 

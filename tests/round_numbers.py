@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from rooflinekit.calibrate.constants import CONSTANTS
+from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.model.families import ALL
 from rooflinekit.model.machine import Calibration, Constant, Spread
 

@@ -19,8 +19,11 @@ import pytest
 import yaml
 
 import rooflinekit as rk
-from rooflinekit.calibrate import campaign_files, link_campaign, link_fits, plan, record_file
-from rooflinekit.calibrate.fits import load_fit
+from rooflinekit.calibrate.bench import plan, record_file
+from rooflinekit.calibrate.campaigns import files as campaign_files
+from rooflinekit.calibrate.fitting.files import load_fit
+from rooflinekit.calibrate.links import campaign as link_campaign
+from rooflinekit.calibrate.links import fits as link_fits
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.hardware.specs import load_cluster, load_device, load_host
 from rooflinekit.study.profile.profile import Profile

@@ -75,8 +75,8 @@ CIRCLES = [
 TIMING = {
     f"calibrate/{name}.py": {"torch"}
     for name in (
-        "microbench", "timers", "model_step", "model_run", "op_times", "host_bench", "collective_worker", "environment",
-        "cpu_at_hand",
+        "bench/microbench", "bench/timers", "bench/collective_worker", "bench/environment", "hosts/bench",
+        "at_hand/cpu", "at_hand/model_step", "at_hand/model_run", "at_hand/op_times",
     )
 }  # fmt: skip
 FILES = [f for f in PACKAGE.rglob("*.py") if f.name not in ("__main__.py",) and f != PACKAGE / "__init__.py"]

@@ -11,10 +11,10 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device, load_host
 
 if TYPE_CHECKING:
-    from rooflinekit.calibrate.own_fit import OwnFit
-    from rooflinekit.calibrate.plan import Plan
-    from rooflinekit.calibrate.refit import Refit
-    from rooflinekit.calibrate.session import Calibrated, Timer
+    from rooflinekit.calibrate.bench.plan import Plan
+    from rooflinekit.calibrate.bench.session import Calibrated, Timer
+    from rooflinekit.calibrate.fitting.own_fit import OwnFit
+    from rooflinekit.calibrate.fitting.refit import Refit
 
 
 def fit(campaigns: Path | None = None, progress: Callable[[str], None] | None = None) -> Refit:
@@ -24,9 +24,9 @@ def fit(campaigns: Path | None = None, progress: Callable[[str], None] | None = 
 
     Raises CampaignError for files that are no campaigns, DeviceNotFoundError for those of an unknown GPU.
     """
-    from rooflinekit.calibrate.campaign import load_campaigns
-    from rooflinekit.calibrate.fit_folder import default_campaigns
-    from rooflinekit.calibrate.refit import refit
+    from rooflinekit.calibrate.campaigns.campaign import load_campaigns
+    from rooflinekit.calibrate.fitting.folder import default_campaigns
+    from rooflinekit.calibrate.fitting.refit import refit
 
     return refit(load_campaigns(campaigns or default_campaigns()), progress or (lambda _: None))
 
@@ -50,7 +50,13 @@ def calibrate(
     Raises OutputError for a file that cannot be written or is in use, CampaignError for one that holds something else,
     and where there is nothing to fit.
     """
-    from rooflinekit.calibrate import fits, host_draft, link_fits, link_own, own_fit, own_host, record_file, session
+    from rooflinekit.calibrate.bench import record_file, session
+    from rooflinekit.calibrate.fitting import files as fits
+    from rooflinekit.calibrate.fitting import own_fit
+    from rooflinekit.calibrate.hosts import draft as host_draft
+    from rooflinekit.calibrate.hosts import own as own_host
+    from rooflinekit.calibrate.links import fits as link_fits
+    from rooflinekit.calibrate.links import own as link_own
 
     head = session.head_of(plan, device.name, timer.environment())
     with record_file.recording(file, head, session.expected_bytes(plan)) as recorder:
@@ -80,8 +86,9 @@ def fit_campaigns(files: Sequence[Path], device: str | None = None, *, allow_dra
     device: name, alias or file of its specification; by default the one that the files name. Raises CampaignError for
     files of several devices, or that are no campaigns.
     """
-    from rooflinekit.calibrate import fits, own_fit
-    from rooflinekit.calibrate.campaign import read_campaign
+    from rooflinekit.calibrate.campaigns.campaign import read_campaign
+    from rooflinekit.calibrate.fitting import files as fits
+    from rooflinekit.calibrate.fitting import own_fit
 
     campaigns = [read_campaign(file) for file in files]
     names = list(dict.fromkeys(campaign.gpu for campaign in campaigns))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rooflinekit.calibrate.link_fits import load_links
+from rooflinekit.calibrate.links.fits import load_links
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.specs import load_cluster, members_of
 from rooflinekit.model.collectives import CollectiveTiming, time_collective
@@ -14,7 +14,7 @@ from rooflinekit.model.links import route_of
 from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:
-    from rooflinekit.calibrate.link_fitting import LinkFit
+    from rooflinekit.calibrate.links.fitting import LinkFit
 
 
 def collective_time(
@@ -54,9 +54,9 @@ def fit_links(campaigns: Path | None = None) -> LinkFit | None:
 
     Raises CampaignError for files that are no campaigns.
     """
-    from rooflinekit.calibrate.fit_folder import default_campaigns
-    from rooflinekit.calibrate.link_campaign import load_link_campaigns
-    from rooflinekit.calibrate.link_fitting import refit_links
+    from rooflinekit.calibrate.fitting.folder import default_campaigns
+    from rooflinekit.calibrate.links.campaign import load_link_campaigns
+    from rooflinekit.calibrate.links.fitting import refit_links
 
     found = load_link_campaigns((campaigns or default_campaigns()) / "links")
     return refit_links(found) if found else None

@@ -21,7 +21,7 @@ from rooflinekit.model.machine import Calibration
 from rooflinekit.step.execution import Backend, Execution
 
 if TYPE_CHECKING:
-    from rooflinekit.calibrate.model_run import Place
+    from rooflinekit.calibrate.at_hand.model_run import Place
     from rooflinekit.study.profile.validation import Validation
     from rooflinekit.tracing.step import Loss, Mode, OptimizerFactory
 
@@ -79,7 +79,7 @@ def measure_model(
     _check_care(precision, samples, budget_s)
     how = execution if isinstance(execution, Execution) else Execution(backend=execution)
     found, place = hardware_for(device, gpu, how, threads)
-    from rooflinekit.calibrate import model_run
+    from rooflinekit.calibrate.at_hand import model_run
     from rooflinekit.study.profile.validation import compare_run
     from rooflinekit.tracing.step import Step
 
@@ -144,7 +144,8 @@ def hardware_for(
         raise MeasureError(
             "execution sync 'op': PyTorch has no such mode that could be measured; choose 'step' or 'none'"
         )
-    from rooflinekit.calibrate import at_hand, model_run
+    from rooflinekit.calibrate.at_hand import hardware as at_hand
+    from rooflinekit.calibrate.at_hand import model_run
 
     kind, index = at_hand.parse_device(device or model_run.default_device(), options[0])
     if kind == "cuda" and threads is not None:

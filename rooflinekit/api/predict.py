@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.api.keywords import check_keywords, further_inputs
-from rooflinekit.calibrate.fits import constants_for, load_fit
+from rooflinekit.calibrate.fitting.files import constants_for, load_fit
 from rooflinekit.cost.table import Rule, price_all
 from rooflinekit.errors import InputError, TraceError
 from rooflinekit.hardware.device import Device

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.api.measured import Correction, corrected
-from rooflinekit.calibrate.fits import constants_for
+from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import devices, load_device
 from rooflinekit.model.machine import Machine

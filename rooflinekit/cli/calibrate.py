@@ -17,7 +17,7 @@ from rooflinekit.files import check_kind
 from rooflinekit.present.text.progress import bar
 
 if TYPE_CHECKING:
-    from rooflinekit.calibrate.session import Calibrated
+    from rooflinekit.calibrate.bench.session import Calibrated
 
 
 def register(app: typer.Typer) -> None:
@@ -50,12 +50,12 @@ def calibrate(
     if campaign:
         _fit_campaigns(campaign, spec, out, allow_draft=allow_draft, as_json=as_json)
         return
-    from rooflinekit.calibrate import ending
+    from rooflinekit.calibrate.bench import ending
 
     with stopped_in_time(ending.WRITING, ending.TOLD) as stop:
         from rooflinekit.api import calibrate as calibration_workflows
-        from rooflinekit.calibrate import at_hand
-        from rooflinekit.calibrate import plan as plans
+        from rooflinekit.calibrate.at_hand import hardware as at_hand
+        from rooflinekit.calibrate.bench import plan as plans
 
         kind, index = at_hand.parse_device(device)
         made: Path | None = None
@@ -69,7 +69,7 @@ def calibrate(
         chosen.units(words)  # before torch is loaded
         file = out or Path(f"{found.name}-{chosen.name}.jsonl")
         check_kind(file)
-        from rooflinekit.calibrate import timers
+        from rooflinekit.calibrate.bench import timers
         from rooflinekit.present.text import calibration as calibration_text
 
         timer = timers.timer_of(kind, index, max(found.l2_capacity, found.last_level_cache or 0.0))
@@ -100,7 +100,7 @@ def calibrate(
 def _fit_campaigns(files: list[Path], spec: str | None, out: Path | None, *, allow_draft: bool, as_json: bool) -> None:
     """Constants from measured ops alone, such as those of traces, beside the first file or as --out."""
     from rooflinekit.api.calibrate import fit_campaigns
-    from rooflinekit.calibrate.fits import write_fit
+    from rooflinekit.calibrate.fitting.files import write_fit
     from rooflinekit.present.text.calibration import print_own_fit
 
     found = fit_campaigns(files, spec, allow_draft=allow_draft)
@@ -116,7 +116,10 @@ def _fit_campaigns(files: list[Path], spec: str | None, out: Path | None, *, all
 
 def _write(result: Calibrated, name: str, file: Path) -> dict[str, list[Path]]:
     """Writes tables, constants and the host beside the samples; the files by what they hold."""
-    from rooflinekit.calibrate import fits, link_fits, link_own, session
+    from rooflinekit.calibrate.bench import session
+    from rooflinekit.calibrate.fitting import files as fits
+    from rooflinekit.calibrate.links import fits as link_fits
+    from rooflinekit.calibrate.links import own as link_own
     from rooflinekit.files import write_text
     from rooflinekit.hardware.spec_text import host_text
 

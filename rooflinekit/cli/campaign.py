@@ -43,7 +43,7 @@ def validate(files: Files, as_json: JsonOption = False) -> None:
 
     Example: rooflinekit campaign validate calibration/campaigns/nvidia-t4/*.csv
     """
-    from rooflinekit.calibrate import campaign_files
+    from rooflinekit.calibrate.campaigns import files as campaign_files
 
     found = campaign_files.validate(files)
     if as_json:
@@ -61,7 +61,7 @@ def summarize(files: Files, as_json: JsonOption = False) -> None:
 
     Example: rooflinekit campaign summarize calibration/campaigns/nvidia-t4/*.csv
     """
-    from rooflinekit.calibrate import campaign_files
+    from rooflinekit.calibrate.campaigns import files as campaign_files
     from rooflinekit.present.text import campaigns as campaign_text
 
     summaries = [campaign_files.summarize_file(file) for file in files]
@@ -94,7 +94,7 @@ def from_trace(
     --campaign` fits constants on them. Several traces, such as those of all ranks, are one campaign.
     Example: rooflinekit campaign from-trace shapes.json.gz --gpu nvidia-l4 --out l4.csv
     """
-    from rooflinekit.calibrate.campaign import campaign_text
+    from rooflinekit.calibrate.campaigns.campaign import campaign_text
     from rooflinekit.files import check_free, write_text
     from rooflinekit.present.text import campaigns as campaign_text_of
     from rooflinekit.study.profile.drawn import draw_all
@@ -123,7 +123,8 @@ def merge(
 
     Example: rooflinekit campaign merge monday.jsonl tuesday.jsonl --out both.jsonl
     """
-    from rooflinekit.calibrate import campaign_files, campaign_merge
+    from rooflinekit.calibrate.campaigns import files as campaign_files
+    from rooflinekit.calibrate.campaigns import merge as campaign_merge
     from rooflinekit.files import check_free
     from rooflinekit.present.text import campaigns as campaign_text
 

@@ -61,7 +61,7 @@ class Workload:
 
     def setting(self) -> tuple[list[Machine], Host, Execution]:
         """The GPUs with their constants, the host, and how it runs."""
-        from rooflinekit.calibrate.fits import fits_for
+        from rooflinekit.calibrate.fitting.files import fits_for
         from rooflinekit.hardware.specs import load_device, load_host
         from rooflinekit.model.clocks import limited
         from rooflinekit.model.machine import Machine

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rooflinekit.calibrate.campaign_files import Summary
-    from rooflinekit.calibrate.own_fit import OwnFit
-    from rooflinekit.calibrate.refit import Refit
-    from rooflinekit.calibrate.session import Calibrated
+    from rooflinekit.calibrate.bench.session import Calibrated
+    from rooflinekit.calibrate.campaigns.files import Summary
+    from rooflinekit.calibrate.fitting.own_fit import OwnFit
+    from rooflinekit.calibrate.fitting.refit import Refit
     from rooflinekit.model.machine import Calibration, Constant
     from rooflinekit.study.profile.drawn import Drawn
     from rooflinekit.study.profile.validation import Validation
@@ -28,8 +28,8 @@ def measured(found: Validation, file: Path | None) -> dict[str, Any]:
 
 def calibrated(found: Calibrated, files: Mapping[str, Iterable[Path]]) -> dict[str, Any]:
     """What a run of `calibrate` has measured and fitted, and which files hold it, by what they are."""
-    from rooflinekit.calibrate.host_ops import HOST_OPS
-    from rooflinekit.calibrate.session import outliers_of, warnings_of
+    from rooflinekit.calibrate.bench.session import outliers_of, warnings_of
+    from rooflinekit.calibrate.hosts.ops import HOST_OPS
 
     head, (outliers, samples) = found.recorded.head, outliers_of(found.recorded)
     return {

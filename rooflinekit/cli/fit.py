@@ -47,7 +47,8 @@ def fit(
         )
     from rooflinekit.api import calibrate as calibration_workflows
     from rooflinekit.api import collectives as collective_workflows
-    from rooflinekit.calibrate import fit_folder, link_fits
+    from rooflinekit.calibrate.fitting import folder as fit_folder
+    from rooflinekit.calibrate.links import fits as link_fits
 
     folder = out or fit_folder.default_folder()
     if not check:

@@ -123,7 +123,9 @@ def _measure_host(target: str, device: str | None, budget: str, out: Path, force
     _check_free(out, force)
     import torch
 
-    from rooflinekit.calibrate import at_hand, own_host, timers
+    from rooflinekit.calibrate.at_hand import hardware as at_hand
+    from rooflinekit.calibrate.bench import timers
+    from rooflinekit.calibrate.hosts import own as own_host
     from rooflinekit.files import write_text
     from rooflinekit.hardware.spec_text import host_text
     from rooflinekit.hardware.specs import load_host
@@ -150,7 +152,7 @@ def _measure_host(target: str, device: str | None, budget: str, out: Path, force
 
 def _check_free(out: Path, force: bool) -> None:
     """Before anything is measured: raises OutputError for a file that is there, or cannot be written."""
-    from rooflinekit.calibrate.fit_folder import check_writable
+    from rooflinekit.calibrate.fitting.folder import check_writable
     from rooflinekit.files import check_free
 
     check_free(out, force=force)

@@ -65,7 +65,7 @@ def correction_by(step: MeasuredStep | None, workload: Workload, graph: Graph) -
     """What the step makes of predictions of this workload; None without one. Limits of power and clock are theirs."""
     if step is None:
         return None
-    from rooflinekit.calibrate.fits import fits_for
+    from rooflinekit.calibrate.fitting.files import fits_for
     from rooflinekit.hardware.specs import load_device
     from rooflinekit.model.machine import Machine
 

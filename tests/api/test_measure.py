@@ -9,7 +9,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.api.measure import hardware_for
-from rooflinekit.calibrate import at_hand
+from rooflinekit.calibrate.at_hand import hardware as at_hand
 from rooflinekit.errors import InputError, MeasureError, RooflinekitError, SpecError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.inputs import Input

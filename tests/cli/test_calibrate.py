@@ -15,10 +15,10 @@ import torch
 from command_line import Run, caller
 from documents import checked
 
-from rooflinekit.calibrate import at_hand
-from rooflinekit.calibrate.campaign import read_campaign
-from rooflinekit.calibrate.cpu_at_hand import Rates
-from rooflinekit.calibrate.record_file import read_record
+from rooflinekit.calibrate.at_hand import hardware as at_hand
+from rooflinekit.calibrate.at_hand.cpu import Rates
+from rooflinekit.calibrate.bench.record_file import read_record
+from rooflinekit.calibrate.campaigns.campaign import read_campaign
 from rooflinekit.hardware.cpu_detection import describe_cpu
 from rooflinekit.hardware.specs import load_device, load_host
 
@@ -198,10 +198,10 @@ def test_what_is_made_of_samples_can_be_made_later(run: Run, tmp_path: Path) -> 
 def test_a_cpu_without_a_specification(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = describe_cpu()
     nobodys = replace(here, mapping={**here.mapping, "display_name": "Nobody's CPU", "name": "nobodys-cpu"})
-    monkeypatch.setattr("rooflinekit.calibrate.cpu_at_hand.describe_cpu", lambda *_: nobodys)
+    monkeypatch.setattr("rooflinekit.calibrate.at_hand.cpu.describe_cpu", lambda *_: nobodys)
     monkeypatch.setattr(at_hand.cpu_detection, "describe_cpu", lambda *_: nobodys)
     monkeypatch.setattr(
-        "rooflinekit.calibrate.cpu_at_hand.measured_rates", lambda cores: Rates(flops=cores * 1e11, bandwidth=4e10)
+        "rooflinekit.calibrate.at_hand.cpu.measured_rates", lambda cores: Rates(flops=cores * 1e11, bandwidth=4e10)
     )
     assert at_hand.specification("cpu", 0, None).display_name == "Nobody's CPU"  # for `measure`, which keeps no file
     assert not list(tmp_path.glob("nobodys*"))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from records import record
 
-from rooflinekit.calibrate.record_file import read_record
+from rooflinekit.calibrate.bench.record_file import read_record
 from rooflinekit.cli import app as cli
 
 Run = Callable[..., SimpleNamespace]

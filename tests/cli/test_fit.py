@@ -13,8 +13,8 @@ from command_line import Run, caller
 from documents import checked
 
 from rooflinekit.api import calibrate as calibration_workflows
-from rooflinekit.calibrate import fit_folder
-from rooflinekit.calibrate.refit import Refit
+from rooflinekit.calibrate.fitting import folder as fit_folder
+from rooflinekit.calibrate.fitting.refit import Refit
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware import specs
 

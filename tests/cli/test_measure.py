@@ -11,7 +11,7 @@ import torch
 from documents import checked
 
 import rooflinekit as rk
-from rooflinekit.calibrate import own_host
+from rooflinekit.calibrate.hosts import own as own_host
 from rooflinekit.cli import app as cli
 from rooflinekit.hardware.specs import load_host
 

@@ -12,15 +12,19 @@ from typing import NamedTuple
 
 import pytest
 
-from rooflinekit.calibrate.record_file import read_record
+from rooflinekit.calibrate.bench.record_file import read_record
 
 #: Forks the program for each line of its input: where it hangs, after how many cases, what SIGINT and SIGTERM were set
 #: to when it was started, where its output goes; and its arguments. Answers with its number, and how it ended.
 DRIVER = """
 import hashlib, os, signal, sys, time, weakref
 from rooflinekit.api import calibrate
-from rooflinekit.calibrate import fits, host_draft, link_own, own_fit, timers
-from rooflinekit.calibrate.record_file import Measurement
+from rooflinekit.calibrate.fitting import files as fits
+from rooflinekit.calibrate.hosts import draft as host_draft
+from rooflinekit.calibrate.links import own as link_own
+from rooflinekit.calibrate.fitting import own_fit
+from rooflinekit.calibrate.bench import timers
+from rooflinekit.calibrate.bench.record_file import Measurement
 from rooflinekit.cli.app import main
 from rooflinekit.present.text import calibration
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.fits import constants_for, load_constants
+from rooflinekit.calibrate.fitting.constants import CONSTANTS
+from rooflinekit.calibrate.fitting.files import constants_for, load_constants
 from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.tensor import Math

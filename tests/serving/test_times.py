@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.calibrate.cases import candidates
-from rooflinekit.calibrate.fits import constants_for
+from rooflinekit.calibrate.campaigns.cases import candidates
+from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.errors import InputError
 from rooflinekit.ir.op import Op
 from rooflinekit.model.columns import work_of

@@ -41,7 +41,7 @@ def specification(
         return found
     if kind == "cpu":
         return _known_cpu(allow_draft=allow_draft) or described_cpu()
-    from rooflinekit.calibrate import timers
+    from rooflinekit.calibrate.bench import timers
 
     name = timers.gpu_name(index)
     try:
@@ -79,7 +79,7 @@ def check_here(device: Device, kind: Kind, index: int = 0) -> None:
             )
         on_threads(device, None)
     else:
-        from rooflinekit.calibrate import timers
+        from rooflinekit.calibrate.bench import timers
 
         name = timers.gpu_name(index)
         try:
@@ -106,7 +106,7 @@ def described_cpu(file: Path | None = None) -> Device:
     file = file or _file_of(said)
     if file.exists():
         return load_device(file)
-    from rooflinekit.calibrate import cpu_at_hand
+    from rooflinekit.calibrate.at_hand import cpu as cpu_at_hand
 
     return cpu_at_hand.device_of(cpu_at_hand.measured_rates(min(int(said["sm_count"]), usable_cores())))
 

@@ -1,6 +1,6 @@
 """One process of a collective: takes requests from its input, line by line; the first process answers with seconds.
 
-    python -m rooflinekit.calibrate.collective_worker BACKEND RANK RANKS FILE PROGRAM
+    python -m rooflinekit.calibrate.bench.collective_worker BACKEND RANK RANKS FILE PROGRAM
 
 FILE: where the processes find each other, in a folder of its own. PROGRAM: the process that asks. One ends with its
 input, whatever it is at: the program may be gone, and the others with it.

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import rooflinekit
-from rooflinekit.calibrate.microbench import UnsupportedError
-from rooflinekit.calibrate.plan import Case
-from rooflinekit.calibrate.samples import LEAST, enough
+from rooflinekit.calibrate.bench.microbench import UnsupportedError
+from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.bench.samples import LEAST, enough
 from rooflinekit.errors import CampaignError
 
 _RANKS = 2  # of gloo, where the case does not say
@@ -29,7 +29,7 @@ _SAMPLE_S = 2e-3
 _MOST_CALLS = 500  # in a sample
 #: gloo looks for the network that the machine's name stands for, which may be none.
 _LOCAL = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-_WORKER = "rooflinekit.calibrate.collective_worker"
+_WORKER = "rooflinekit.calibrate.bench.collective_worker"
 
 
 class Groups:

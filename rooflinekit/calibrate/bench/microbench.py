@@ -15,8 +15,8 @@ import torch
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from rooflinekit.calibrate.operator_cases import CASTS, GATHERS, REDUCTIONS, STREAMS
-from rooflinekit.calibrate.plan import Case
+from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.campaigns.operators import CASTS, GATHERS, REDUCTIONS, STREAMS
 
 _MOST_COPIES = 64
 _DRAWN = 2**20  # random numbers of a case, which then repeat: drawing takes longer than many a measurement

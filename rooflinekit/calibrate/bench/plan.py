@@ -33,9 +33,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rooflinekit.calibrate.case_columns import ITEMSIZE
-from rooflinekit.calibrate.host_ops import HOST_OPS
-from rooflinekit.calibrate.measured_ops import OPS, MeasuredOp
+from rooflinekit.calibrate.campaigns.columns import ITEMSIZE
+from rooflinekit.calibrate.campaigns.measured_ops import OPS, MeasuredOp
+from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.errors import InputError, SpecError, nearest
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.hardware.yaml_file import read_mapping

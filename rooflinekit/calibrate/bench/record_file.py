@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from rooflinekit.calibrate import ending
-from rooflinekit.calibrate.plan import Case
+from rooflinekit.calibrate.bench import ending
+from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.errors import CampaignError, OutputError
 from rooflinekit.files import check_kind, hold, read_bytes, sync_folder, write_text
 

@@ -12,15 +12,15 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.campaign import Campaign, write_campaign
-from rooflinekit.calibrate.gpu_state import throttles
-from rooflinekit.calibrate.host_draft import HostCost
-from rooflinekit.calibrate.host_ops import is_host_op
-from rooflinekit.calibrate.link_fitting import LinkFit
-from rooflinekit.calibrate.own_fit import OwnFit
-from rooflinekit.calibrate.plan import Case, Plan
-from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, Recorder
-from rooflinekit.calibrate.samples import summarize
+from rooflinekit.calibrate.bench.gpu_state import throttles
+from rooflinekit.calibrate.bench.plan import Case, Plan
+from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, Recorder
+from rooflinekit.calibrate.bench.samples import summarize
+from rooflinekit.calibrate.campaigns.campaign import Campaign, write_campaign
+from rooflinekit.calibrate.fitting.own_fit import OwnFit
+from rooflinekit.calibrate.hosts.draft import HostCost
+from rooflinekit.calibrate.hosts.ops import is_host_op
+from rooflinekit.calibrate.links.fitting import LinkFit
 from rooflinekit.hardware.host import Host
 
 _SAMPLE_BYTES = 14  # of one number in the file

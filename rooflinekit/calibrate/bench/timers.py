@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
-from rooflinekit.calibrate.collectives import Groups
-from rooflinekit.calibrate.environment import host_environment, watched_load
-from rooflinekit.calibrate.gpu_state import GpuState, load_nvml
-from rooflinekit.calibrate.host_bench import Bench, prepare
-from rooflinekit.calibrate.host_ops import HOST_OPS, is_host_op
-from rooflinekit.calibrate.microbench import Call, Calls, UnsupportedError, calls_of
-from rooflinekit.calibrate.plan import Case
-from rooflinekit.calibrate.record_file import Measurement
-from rooflinekit.calibrate.samples import collect
+from rooflinekit.calibrate.bench.collectives import Groups
+from rooflinekit.calibrate.bench.environment import host_environment, watched_load
+from rooflinekit.calibrate.bench.gpu_state import GpuState, load_nvml
+from rooflinekit.calibrate.bench.microbench import Call, Calls, UnsupportedError, calls_of
+from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.bench.record_file import Measurement
+from rooflinekit.calibrate.bench.samples import collect
+from rooflinekit.calibrate.hosts.bench import Bench, prepare
+from rooflinekit.calibrate.hosts.ops import HOST_OPS, is_host_op
 from rooflinekit.errors import CampaignError, InputError
 from rooflinekit.hardware.detection import bus_id
 

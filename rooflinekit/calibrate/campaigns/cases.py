@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.case_columns import ITEMSIZE, Candidates, column, itemsize, maths
-from rooflinekit.calibrate.convolution_cases import CONVOLUTIONS, convolution
-from rooflinekit.calibrate.operator_cases import OPERATORS, operator_work
-from rooflinekit.calibrate.repeated_cases import again, product_again, repeated
+from rooflinekit.calibrate.campaigns.columns import ITEMSIZE, Candidates, column, itemsize, maths
+from rooflinekit.calibrate.campaigns.convolutions import CONVOLUTIONS, convolution
+from rooflinekit.calibrate.campaigns.operators import OPERATORS, operator_work
+from rooflinekit.calibrate.campaigns.repeated import again, product_again, repeated
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.rows import (

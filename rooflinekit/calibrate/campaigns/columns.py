@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.operator_cases import STORED
+from rooflinekit.calibrate.campaigns.operators import STORED
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.work import Floats, Work
 

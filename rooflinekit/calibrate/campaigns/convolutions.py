@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.case_columns import Candidates, column, itemsize, maths
+from rooflinekit.calibrate.campaigns.columns import Candidates, column, itemsize, maths
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import DIRECT_WAYS, IMPLICIT_WAYS, algorithm_way

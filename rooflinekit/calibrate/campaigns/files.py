@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rooflinekit.calibrate.campaign import Campaign, read_campaign
-from rooflinekit.calibrate.host_ops import HOST_OPS
-from rooflinekit.calibrate.measured_ops import OPS
-from rooflinekit.calibrate.record_file import Measurement, Recorded, read_record
-from rooflinekit.calibrate.samples import summarize
+from rooflinekit.calibrate.bench.record_file import Measurement, Recorded, read_record
+from rooflinekit.calibrate.bench.samples import summarize
+from rooflinekit.calibrate.campaigns.campaign import Campaign, read_campaign
+from rooflinekit.calibrate.campaigns.measured_ops import OPS
+from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.errors import CampaignError, nearest
 from rooflinekit.files import read_bytes
 

@@ -9,10 +9,10 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.case_columns import ITEMSIZE
-from rooflinekit.calibrate.cases import ELEMENTWISE
-from rooflinekit.calibrate.convolution_cases import CONVOLUTIONS
-from rooflinekit.calibrate.operator_cases import CASTS, GATHERS, REDUCTIONS, STREAMS
+from rooflinekit.calibrate.campaigns.cases import ELEMENTWISE
+from rooflinekit.calibrate.campaigns.columns import ITEMSIZE
+from rooflinekit.calibrate.campaigns.convolutions import CONVOLUTIONS
+from rooflinekit.calibrate.campaigns.operators import CASTS, GATHERS, REDUCTIONS, STREAMS
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.model.families import PACKED
 

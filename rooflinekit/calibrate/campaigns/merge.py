@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from rooflinekit.calibrate.campaign import Campaign, campaign_text
-from rooflinekit.calibrate.campaign_files import Content, read_file
-from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, write_record
+from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, write_record
+from rooflinekit.calibrate.campaigns.campaign import Campaign, campaign_text
+from rooflinekit.calibrate.campaigns.files import Content, read_file
 from rooflinekit.errors import CampaignError, InputError
 from rooflinekit.files import write_text
 

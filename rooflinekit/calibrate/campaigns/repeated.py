@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.case_columns import column
+from rooflinekit.calibrate.campaigns.columns import column
 from rooflinekit.model.work import Floats, Recent, Work
 
 

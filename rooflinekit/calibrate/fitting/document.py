@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rooflinekit.calibrate.constants import Description
+from rooflinekit.calibrate.fitting.constants import Description
 from rooflinekit.errors import SpecError
 from rooflinekit.files import write_text
 from rooflinekit.hardware.yaml_file import read_mapping

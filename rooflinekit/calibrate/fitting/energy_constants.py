@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflinekit.calibrate.constants import Description
+from rooflinekit.calibrate.fitting.constants import Description
 
 
 def _d(unit: str, meaning: str, start: float, low: float, high: float, spread: float, source: str) -> Description:

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rooflinekit.calibrate.energy_constants import ENERGY_CONSTANTS
-from rooflinekit.calibrate.fit_file import FitFile, check_ranges, read_fit, write_constants
+from rooflinekit.calibrate.fitting.document import FitFile, check_ranges, read_fit, write_constants
+from rooflinekit.calibrate.fitting.energy_constants import ENERGY_CONSTANTS
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.model.machine import PowerConstants, Spread

@@ -12,9 +12,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.energy_fits import load_power
-from rooflinekit.calibrate.fit_file import FitFile, check_ranges, read_fit, spreads_in, write_constants
+from rooflinekit.calibrate.fitting.constants import CONSTANTS
+from rooflinekit.calibrate.fitting.document import FitFile, check_ranges, read_fit, spreads_in, write_constants
+from rooflinekit.calibrate.fitting.energy_fits import load_power
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import data_dir

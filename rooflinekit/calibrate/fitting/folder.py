@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.calibrate.fits import PRIORS, write_fit
-from rooflinekit.calibrate.refit import Refit
+from rooflinekit.calibrate.fitting.files import PRIORS, write_fit
+from rooflinekit.calibrate.fitting.refit import Refit
 from rooflinekit.errors import CampaignError, OutputError, SpecError
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.hardware.yaml_file import read_mapping

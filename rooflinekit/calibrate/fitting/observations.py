@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.campaign import Campaign
-from rooflinekit.calibrate.case_columns import Candidates
-from rooflinekit.calibrate.cases import candidates
-from rooflinekit.calibrate.convolution_cases import CONVOLUTIONS
-from rooflinekit.calibrate.measured_ops import OPS
+from rooflinekit.calibrate.campaigns.campaign import Campaign
+from rooflinekit.calibrate.campaigns.cases import candidates
+from rooflinekit.calibrate.campaigns.columns import Candidates
+from rooflinekit.calibrate.campaigns.convolutions import CONVOLUTIONS
+from rooflinekit.calibrate.campaigns.measured_ops import OPS
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import device_names, load_device
 from rooflinekit.ir.tensor import Math

@@ -15,9 +15,9 @@ from itertools import combinations
 import numpy as np
 from scipy.optimize import least_squares
 
-from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.observations import Observations
-from rooflinekit.calibrate.stages import STAGES, Stage
+from rooflinekit.calibrate.fitting.constants import CONSTANTS
+from rooflinekit.calibrate.fitting.observations import Observations
+from rooflinekit.calibrate.fitting.stages import STAGES, Stage
 from rooflinekit.model.convolution_forms import library_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.work import Floats

@@ -8,14 +8,14 @@ from types import MappingProxyType
 
 import numpy as np
 
-from rooflinekit.calibrate.campaign import Campaign
-from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.fits import load_constants
-from rooflinekit.calibrate.fitting import Estimate, Solution, fit
-from rooflinekit.calibrate.measured_ops import OPS
-from rooflinekit.calibrate.observations import Observations, observations_of, without_faults
-from rooflinekit.calibrate.refit import errors_of, spread_of, steadied
-from rooflinekit.calibrate.stages import STAGES
+from rooflinekit.calibrate.campaigns.campaign import Campaign
+from rooflinekit.calibrate.campaigns.measured_ops import OPS
+from rooflinekit.calibrate.fitting.constants import CONSTANTS
+from rooflinekit.calibrate.fitting.files import load_constants
+from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
+from rooflinekit.calibrate.fitting.one_stage import Estimate, Solution, fit
+from rooflinekit.calibrate.fitting.refit import errors_of, spread_of, steadied
+from rooflinekit.calibrate.fitting.stages import STAGES
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.families import complete

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-from rooflinekit.calibrate.campaign import Campaign
-from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.fits import PRIORS, architecture_of
-from rooflinekit.calibrate.fitting import Solution, fit
-from rooflinekit.calibrate.observations import Observations, observations_of, without_faults
+from rooflinekit.calibrate.campaigns.campaign import Campaign
+from rooflinekit.calibrate.fitting.constants import CONSTANTS
+from rooflinekit.calibrate.fitting.files import PRIORS, architecture_of
+from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
+from rooflinekit.calibrate.fitting.one_stage import Solution, fit
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.families import plain
 from rooflinekit.model.machine import Calibration, Constant, Machine, Spread

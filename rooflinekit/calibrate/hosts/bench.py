@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rooflinekit.calibrate.microbench import Call, UnsupportedError, calls_of
-from rooflinekit.calibrate.plan import Case
+from rooflinekit.calibrate.bench.microbench import Call, UnsupportedError, calls_of
+from rooflinekit.calibrate.bench.plan import Case
 
 Sample = Callable[[], float]  # seconds of one call, each time anew
 

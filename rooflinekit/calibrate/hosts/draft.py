@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rooflinekit.calibrate.host_ops import HOST_OPS, ISSUED, ISSUED_BACKWARD, is_host_op, steady
-from rooflinekit.calibrate.plan import Case
-from rooflinekit.calibrate.record_file import Recorded
-from rooflinekit.calibrate.samples import Summary, summarize
+from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.bench.record_file import Recorded
+from rooflinekit.calibrate.bench.samples import Summary, summarize
+from rooflinekit.calibrate.hosts.ops import HOST_OPS, ISSUED, ISSUED_BACKWARD, is_host_op, steady
 from rooflinekit.hardware.host import Host
 
 _DIGITS = 3

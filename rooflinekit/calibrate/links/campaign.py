@@ -25,7 +25,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.campaign import read_rows
+from rooflinekit.calibrate.campaigns.campaign import read_rows
 from rooflinekit.errors import CampaignError
 from rooflinekit.files import read_text, write_text
 from rooflinekit.hardware.cluster import Cluster

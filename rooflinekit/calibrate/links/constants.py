@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflinekit.calibrate.constants import Description
+from rooflinekit.calibrate.fitting.constants import Description
 
 _FITTED = "starting point of the fit"
 _STATED = "stated default"

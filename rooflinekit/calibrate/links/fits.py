@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rooflinekit.calibrate.fit_file import FitFile, check_ranges, read_fit, spreads_in, write_constants
-from rooflinekit.calibrate.link_constants import LINK_CONSTANTS
+from rooflinekit.calibrate.fitting.document import FitFile, check_ranges, read_fit, spreads_in, write_constants
+from rooflinekit.calibrate.links.constants import LINK_CONSTANTS
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware.specs import data_dir
 from rooflinekit.model.collectives import LinkConstants

@@ -14,8 +14,8 @@ from types import MappingProxyType
 import numpy as np
 from scipy.optimize import least_squares
 
-from rooflinekit.calibrate.link_campaign import LinkCampaign
-from rooflinekit.calibrate.link_constants import (
+from rooflinekit.calibrate.links.campaign import LinkCampaign
+from rooflinekit.calibrate.links.constants import (
     DEVICE_PARTS,
     HOST_PARTS,
     LINK_CONSTANTS,

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from rooflinekit.calibrate.link_campaign import COLUMNS, LinkCampaign
-from rooflinekit.calibrate.link_fitting import LinkFit, fit_links, groups_of
-from rooflinekit.calibrate.plan import Case
-from rooflinekit.calibrate.record_file import Recorded
+from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.bench.record_file import Recorded
+from rooflinekit.calibrate.links.campaign import COLUMNS, LinkCampaign
+from rooflinekit.calibrate.links.fitting import LinkFit, fit_links, groups_of
 from rooflinekit.hardware.cluster import Cluster, Members
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.collectives import LinkConstants

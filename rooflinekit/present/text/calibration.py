@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from rich.table import Table
 
-from rooflinekit.calibrate.host_draft import HostCost
-from rooflinekit.calibrate.host_ops import HOST_OPS
-from rooflinekit.calibrate.own_fit import OwnFit
-from rooflinekit.calibrate.session import Calibrated, outliers_of, warnings_of
+from rooflinekit.calibrate.bench.session import Calibrated, outliers_of, warnings_of
+from rooflinekit.calibrate.fitting.own_fit import OwnFit
+from rooflinekit.calibrate.hosts.draft import HostCost
+from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.present.text.fits import constants_table
 from rooflinekit.present.text.tables import console, table
 from rooflinekit.units import format_quantity

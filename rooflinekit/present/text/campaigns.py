@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflinekit.calibrate.campaign_files import Summary
+from rooflinekit.calibrate.campaigns.files import Summary
 from rooflinekit.present.text.tables import console, table
 from rooflinekit.study.profile.drawn import Drawn
 from rooflinekit.units import format_quantity

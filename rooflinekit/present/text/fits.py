@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from rooflinekit.calibrate.refit import Refit
+from rooflinekit.calibrate.fitting.refit import Refit
 from rooflinekit.model.machine import Calibration, Constant, Spread
 from rooflinekit.present.text.tables import console, table
 

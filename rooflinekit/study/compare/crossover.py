@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scipy.optimize import brentq
 
-from rooflinekit.calibrate.fits import constants_for
+from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device

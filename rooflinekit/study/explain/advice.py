@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.calibrate.fits import constants_for
+from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.errors import ComparisonError, RooflinekitError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import ConfigDict, Field, InstanceOf
 
 import rooflinekit
-from rooflinekit.calibrate.run_record import KernelTime, ModelRun
-from rooflinekit.calibrate.samples import Summary, summarize
+from rooflinekit.calibrate.at_hand.run_record import KernelTime, ModelRun
+from rooflinekit.calibrate.bench.samples import Summary, summarize
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.profile.matching import OpTime, between_ops, match, table_by_kind, table_by_op
 from rooflinekit.units import format_quantity

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.measured_ops import check_ops
-from rooflinekit.calibrate.observations import observe
+from rooflinekit.calibrate.campaigns.measured_ops import check_ops
+from rooflinekit.calibrate.fitting.observations import observe
 from rooflinekit.errors import InputError
 from rooflinekit.model.machine import Machine
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rooflinekit.calibrate.run_record import ProfiledOp
+from rooflinekit.calibrate.at_hand.run_record import ProfiledOp
 from rooflinekit.errors import InputError
 from rooflinekit.model.roofline import Timing
 from rooflinekit.step.prediction import Prediction

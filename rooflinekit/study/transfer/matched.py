@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from rooflinekit.calibrate.run_record import ProfiledOp
+from rooflinekit.calibrate.at_hand.run_record import ProfiledOp
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.profile.matching import OpTime, PredictedOp, kind_of, match, op_name, predicted_ops, whole_calls
 from rooflinekit.study.transfer.shapes import shape_class, shape_classes

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.calibrate.fits import architecture_of
+from rooflinekit.calibrate.fitting.files import architecture_of
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.step.prediction import Prediction

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rooflinekit.calibrate import at_hand
-from rooflinekit.calibrate.cpu_at_hand import Rates, device_of, measured_rates
+from rooflinekit.calibrate.at_hand import hardware as at_hand
+from rooflinekit.calibrate.at_hand.cpu import Rates, device_of, measured_rates
 from rooflinekit.errors import InputError, SpecError
 from rooflinekit.hardware import checks
 from rooflinekit.hardware.cpu_detection import describe_cpu
@@ -101,8 +101,8 @@ def test_a_cpu_that_is_not_shipped_is_described_once(tmp_path: Path, monkeypatch
     calls: list[int] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(at_hand.cpu_detection, "describe_cpu", lambda: seen)
-    monkeypatch.setattr("rooflinekit.calibrate.cpu_at_hand.measured_rates", lambda cores: calls.append(cores))
-    monkeypatch.setattr("rooflinekit.calibrate.cpu_at_hand.device_of", lambda rates: made)
+    monkeypatch.setattr("rooflinekit.calibrate.at_hand.cpu.measured_rates", lambda cores: calls.append(cores))
+    monkeypatch.setattr("rooflinekit.calibrate.at_hand.cpu.device_of", lambda rates: made)
     assert at_hand.cpu_specification() == (made, Path("odd-cpu-7.yaml"))
     assert at_hand.cpu_specification() == (made, Path("odd-cpu-7.yaml"))
     assert len(calls) == 1

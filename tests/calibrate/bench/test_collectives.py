@@ -11,10 +11,10 @@ from types import MappingProxyType
 
 import pytest
 
-from rooflinekit.calibrate.collectives import Groups
-from rooflinekit.calibrate.host_ops import COLLECTIVES
-from rooflinekit.calibrate.microbench import UnsupportedError
-from rooflinekit.calibrate.plan import Case
+from rooflinekit.calibrate.bench.collectives import Groups
+from rooflinekit.calibrate.bench.microbench import UnsupportedError
+from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.hosts.ops import COLLECTIVES
 from rooflinekit.errors import CampaignError
 
 
@@ -83,7 +83,7 @@ def test_processes_end_with_their_input(groups: Groups) -> None:
 STARTS = """
 import subprocess, time
 from pathlib import Path
-from rooflinekit.calibrate import collectives
+from rooflinekit.calibrate.bench import collectives
 class Waits(collectives.Group):
     def _start(self, backend, rank):
         return super()._start(backend, rank) if rank == 0 else subprocess.Popen(["cat"], stdin=subprocess.PIPE)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rooflinekit.calibrate import environment
+from rooflinekit.calibrate.bench import environment
 
 
 def test_the_governor_of_the_clocks(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rooflinekit.calibrate.gpu_state import GpuState, throttles
+from rooflinekit.calibrate.bench.gpu_state import GpuState, throttles
 
 
 class Nvml:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rooflinekit.calibrate.host_ops import is_host_op
-from rooflinekit.calibrate.plan import load_plan, plan_names
+from rooflinekit.calibrate.bench.plan import load_plan, plan_names
+from rooflinekit.calibrate.hosts.ops import is_host_op
 from rooflinekit.errors import InputError, SpecError
 
 PART = """
@@ -109,7 +109,7 @@ def test_quick_is_smaller_than_standard_and_full_is_more_of_it() -> None:
 
 
 def test_the_page_about_plans_counts_their_cases() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "calibration.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "calibration.md").read_text()
     for name in plan_names():
         cuda, cpu = load_plan(name, "cuda"), load_plan(name, "cpu", threads=1)
         alone = sum(is_host_op(case.op) for case in cpu.cases)

@@ -17,9 +17,9 @@ from types import MappingProxyType
 
 import pytest
 
-from rooflinekit.calibrate import ending
-from rooflinekit.calibrate.plan import Case
-from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, read_record, recording, write_record
+from rooflinekit.calibrate.bench import ending
+from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, read_record, recording, write_record
 from rooflinekit.errors import CampaignError, OutputError
 from rooflinekit.files import write_text
 
@@ -132,9 +132,9 @@ def test_zeros_that_a_crash_of_the_machine_has_left(tmp_path: Path, whole: int) 
 DRIVER = """
 import os, sys, time
 from pathlib import Path
-from rooflinekit.calibrate.plan import load_plan
-from rooflinekit.calibrate.record_file import Measurement, recording
-from rooflinekit.calibrate.session import head_of, measure
+from rooflinekit.calibrate.bench.plan import load_plan
+from rooflinekit.calibrate.bench.record_file import Measurement, recording
+from rooflinekit.calibrate.bench.session import head_of, measure
 
 class Timer:
     def time(self, case, *, turn, warmup, samples, precision):

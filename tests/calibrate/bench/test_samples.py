@@ -2,7 +2,7 @@
 
 import pytest
 
-from rooflinekit.calibrate.samples import collect, enough, settled, summarize
+from rooflinekit.calibrate.bench.samples import collect, enough, settled, summarize
 
 
 def test_by_hand() -> None:

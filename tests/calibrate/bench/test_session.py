@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 
 from rooflinekit.api import calibrate as calibration_workflows
-from rooflinekit.calibrate.campaign import read_campaign
-from rooflinekit.calibrate.fits import load_constants
-from rooflinekit.calibrate.own_fit import fit_own
-from rooflinekit.calibrate.plan import Case, Plan, load_plan
-from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, read_record, recording
-from rooflinekit.calibrate.session import (
+from rooflinekit.calibrate.bench.plan import Case, Plan, load_plan
+from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, read_record, recording
+from rooflinekit.calibrate.bench.session import (
     campaigns_of,
     expected_bytes,
     head_of,
@@ -24,6 +21,9 @@ from rooflinekit.calibrate.session import (
     warnings_of,
     write_medians,
 )
+from rooflinekit.calibrate.campaigns.campaign import read_campaign
+from rooflinekit.calibrate.fitting.files import load_constants
+from rooflinekit.calibrate.fitting.own_fit import fit_own
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.specs import load_device
 

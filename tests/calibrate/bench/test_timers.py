@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from rooflinekit.calibrate import microbench, samples, timers
-from rooflinekit.calibrate.microbench import Calls, calls_of
-from rooflinekit.calibrate.plan import Case
-from rooflinekit.calibrate.timers import CpuTimer, CudaTimer
+from rooflinekit.calibrate.bench import microbench, samples, timers
+from rooflinekit.calibrate.bench.microbench import Calls, calls_of
+from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.bench.timers import CpuTimer, CudaTimer
 from rooflinekit.errors import CampaignError
 
 CPU = torch.device("cpu")

@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rooflinekit.calibrate.campaign import Campaign, load_campaigns, read_campaign, write_campaign
-from rooflinekit.calibrate.fit_folder import default_campaigns
-from rooflinekit.calibrate.measured_ops import OPS
+from rooflinekit.calibrate.campaigns.campaign import Campaign, load_campaigns, read_campaign, write_campaign
+from rooflinekit.calibrate.campaigns.measured_ops import OPS
+from rooflinekit.calibrate.fitting.folder import default_campaigns
 from rooflinekit.errors import CampaignError
 
 HEAD = "# gpu: nvidia-t4\n# source: lab run 7\n# licence: CC0\n# timing: event\n"

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import rooflinekit as rk
-from rooflinekit.calibrate.cases import candidates
+from rooflinekit.calibrate.campaigns.cases import candidates
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of

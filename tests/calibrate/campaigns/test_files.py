@@ -9,11 +9,11 @@ from types import MappingProxyType
 import pandas as pd
 import pytest
 
-from rooflinekit.calibrate.campaign import Campaign, read_campaign, write_campaign
-from rooflinekit.calibrate.campaign_files import Failure, read_file, summarize_file, validate
-from rooflinekit.calibrate.campaign_merge import merge_files
-from rooflinekit.calibrate.plan import Case
-from rooflinekit.calibrate.record_file import Head, Measurement, Recorded, read_record, recording, write_record
+from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, read_record, recording, write_record
+from rooflinekit.calibrate.campaigns.campaign import Campaign, read_campaign, write_campaign
+from rooflinekit.calibrate.campaigns.files import Failure, read_file, summarize_file, validate
+from rooflinekit.calibrate.campaigns.merge import merge_files
 from rooflinekit.errors import CampaignError, InputError, OutputError, RooflinekitError
 
 HEAD = Head(device="nvidia-t4", plan="tiny", digest="d" * 16, units=6, environment={"torch": "2.13", "driver": "580"})

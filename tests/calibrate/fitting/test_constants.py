@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import rooflinekit
-from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.stages import STAGES
+from rooflinekit.calibrate.fitting.constants import CONSTANTS
+from rooflinekit.calibrate.fitting.stages import STAGES
 
 UNITS = {"1", "element", "cycle", "J/flop", "1/clock/SM", "byte/clock/SM", "s"}
 

@@ -7,9 +7,16 @@ from types import MappingProxyType
 import pytest
 import yaml
 
-from rooflinekit.calibrate import fits
-from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.fits import architecture_of, constants_for, fits_for, load_constants, load_fit, write_fit
+from rooflinekit.calibrate.fitting import files as fits
+from rooflinekit.calibrate.fitting.constants import CONSTANTS
+from rooflinekit.calibrate.fitting.files import (
+    architecture_of,
+    constants_for,
+    fits_for,
+    load_constants,
+    load_fit,
+    write_fit,
+)
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from round_numbers import constants
 
-from rooflinekit.calibrate.campaign import Campaign
-from rooflinekit.calibrate.observations import observations_of, observe, without_faults
+from rooflinekit.calibrate.campaigns.campaign import Campaign
+from rooflinekit.calibrate.fitting.observations import observations_of, observe, without_faults
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.machine import Machine

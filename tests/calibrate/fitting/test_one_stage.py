@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 from round_numbers import constants
 
-from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.fitting import Estimate, Solution, fit
-from rooflinekit.calibrate.observations import Observations, observe
-from rooflinekit.calibrate.stages import Stage
+from rooflinekit.calibrate.fitting.constants import CONSTANTS
+from rooflinekit.calibrate.fitting.observations import Observations, observe
+from rooflinekit.calibrate.fitting.one_stage import Estimate, Solution, fit
+from rooflinekit.calibrate.fitting.stages import Stage
 from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.model.machine import Machine
 

@@ -6,11 +6,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rooflinekit.calibrate.campaign import Campaign
-from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.fitting import Solution
-from rooflinekit.calibrate.observations import observations_of
-from rooflinekit.calibrate.refit import Refit, errors_of, machines_of, of_another_gpu, refit, spread_of, steadied
+from rooflinekit.calibrate.campaigns.campaign import Campaign
+from rooflinekit.calibrate.fitting.constants import CONSTANTS
+from rooflinekit.calibrate.fitting.observations import observations_of
+from rooflinekit.calibrate.fitting.one_stage import Solution
+from rooflinekit.calibrate.fitting.refit import (
+    Refit,
+    errors_of,
+    machines_of,
+    of_another_gpu,
+    refit,
+    spread_of,
+    steadied,
+)
 from rooflinekit.errors import DeviceNotFoundError
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.families import plain

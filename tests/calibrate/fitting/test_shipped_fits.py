@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from rooflinekit.calibrate.campaign import Campaign, load_campaigns
-from rooflinekit.calibrate.constants import CONSTANTS
-from rooflinekit.calibrate.energy_fits import ENERGY
-from rooflinekit.calibrate.fit_folder import default_campaigns
-from rooflinekit.calibrate.fits import CPUS, PRIORS, architecture_of, constants_for, load_constants
-from rooflinekit.calibrate.fitting import fit
-from rooflinekit.calibrate.link_fits import LINKS
-from rooflinekit.calibrate.observations import Observations, observations_of, without_faults
-from rooflinekit.calibrate.refit import machines_of
-from rooflinekit.calibrate.stages import STAGES
+from rooflinekit.calibrate.campaigns.campaign import Campaign, load_campaigns
+from rooflinekit.calibrate.fitting.constants import CONSTANTS
+from rooflinekit.calibrate.fitting.energy_fits import ENERGY
+from rooflinekit.calibrate.fitting.files import CPUS, PRIORS, architecture_of, constants_for, load_constants
+from rooflinekit.calibrate.fitting.folder import default_campaigns
+from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
+from rooflinekit.calibrate.fitting.one_stage import fit
+from rooflinekit.calibrate.fitting.refit import machines_of
+from rooflinekit.calibrate.fitting.stages import STAGES
+from rooflinekit.calibrate.links.fits import LINKS
 from rooflinekit.hardware.specs import data_dir, device_names, load_device
 from rooflinekit.model.families import ALL
 from rooflinekit.model.machine import Machine

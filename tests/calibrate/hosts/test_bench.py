@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from rooflinekit.calibrate import host_bench
-from rooflinekit.calibrate.host_bench import Bench, prepare
-from rooflinekit.calibrate.host_ops import HOST_OPS, ISSUED, ISSUED_BACKWARD, steady
-from rooflinekit.calibrate.plan import Case
-from rooflinekit.calibrate.timers import CpuTimer
+from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.bench.timers import CpuTimer
+from rooflinekit.calibrate.hosts import bench as host_bench
+from rooflinekit.calibrate.hosts.bench import Bench, prepare
+from rooflinekit.calibrate.hosts.ops import HOST_OPS, ISSUED, ISSUED_BACKWARD, steady
 
 CPU = torch.device("cpu")
 

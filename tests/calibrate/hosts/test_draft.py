@@ -5,9 +5,9 @@ from types import MappingProxyType
 
 import pytest
 
-from rooflinekit.calibrate.host_draft import HostCost, costs_of, host_of
-from rooflinekit.calibrate.plan import Case
-from rooflinekit.calibrate.record_file import Head, Measurement, Recorded
+from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded
+from rooflinekit.calibrate.hosts.draft import HostCost, costs_of, host_of
 from rooflinekit.files import write_text
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.spec_text import host_text

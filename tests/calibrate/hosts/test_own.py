@@ -2,9 +2,9 @@
 
 import pytest
 
-from rooflinekit.calibrate.own_host import host_cases, measure_host, slowness
-from rooflinekit.calibrate.plan import Case
-from rooflinekit.calibrate.record_file import Measurement
+from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.bench.record_file import Measurement
+from rooflinekit.calibrate.hosts.own import host_cases, measure_host, slowness
 from rooflinekit.errors import MeasureError
 from rooflinekit.hardware.specs import load_host
 

@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rooflinekit.calibrate.fit_folder import default_campaigns, default_folder
-from rooflinekit.calibrate.link_campaign import (
+from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.fitting.folder import default_campaigns, default_folder
+from rooflinekit.calibrate.links.campaign import (
     COLUMNS,
     LinkCampaign,
     held_back,
@@ -16,11 +17,10 @@ from rooflinekit.calibrate.link_campaign import (
     read_link_campaign,
     write_link_campaign,
 )
-from rooflinekit.calibrate.link_constants import LINK_CONSTANTS, STATED
-from rooflinekit.calibrate.link_fits import links_difference, load_links, write_links
-from rooflinekit.calibrate.link_fitting import fit_links, groups_of
-from rooflinekit.calibrate.link_own import campaign_of, own_constants
-from rooflinekit.calibrate.plan import Case
+from rooflinekit.calibrate.links.constants import LINK_CONSTANTS, STATED
+from rooflinekit.calibrate.links.fits import links_difference, load_links, write_links
+from rooflinekit.calibrate.links.fitting import fit_links, groups_of
+from rooflinekit.calibrate.links.own import campaign_of, own_constants
 from rooflinekit.errors import CampaignError, SpecError
 from rooflinekit.hardware.specs import load_device
 

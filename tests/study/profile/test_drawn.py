@@ -7,7 +7,7 @@ from command_line import Run
 from documents import checked
 from traces import document, launched, one_block, shaped, two_steps, write
 
-from rooflinekit.calibrate.campaign import campaign_text, read_campaign
+from rooflinekit.calibrate.campaigns.campaign import campaign_text, read_campaign
 from rooflinekit.errors import CampaignError
 from rooflinekit.study.profile.drawn import draw_all
 

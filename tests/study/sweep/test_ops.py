@@ -8,8 +8,8 @@ import pytest
 from torch import nn
 
 import rooflinekit as rk
-from rooflinekit.calibrate import cases
-from rooflinekit.calibrate.measured_ops import OPS
+from rooflinekit.calibrate.campaigns import cases
+from rooflinekit.calibrate.campaigns.measured_ops import OPS
 from rooflinekit.errors import FormatError, InputError, RooflinekitError, SizeError
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.machine import Machine
@@ -173,10 +173,10 @@ def test_every_op_that_is_counted_has_its_sizes_listed() -> None:
     assert set(OPS) == {*cases._CASES, *cases.CONVOLUTIONS}
     for op, sizes in OPS.items():
         row = {"op": op, "dtype": "fp16", **dict.fromkeys(sizes.needed, 8)}
-        needed = rk.sweep(pd.DataFrame([row]), gpus=["b200"])
-        every = rk.sweep(pd.DataFrame([row | dict.fromkeys(sizes.optional, 1)]), gpus=["b200"])
-        assert needed["b200"][0] > 0
-        assert every["b200"][0] > 0
+        needed = rk.sweep(pd.DataFrame([row]), gpus=["nvidia-b200-sxm-180gb"])
+        every = rk.sweep(pd.DataFrame([row | dict.fromkeys(sizes.optional, 1)]), gpus=["nvidia-b200-sxm-180gb"])
+        assert needed["nvidia-b200-sxm-180gb"][0] > 0
+        assert every["nvidia-b200-sxm-180gb"][0] > 0
 
 
 KNOWN_OPS = ", ".join(OPS)
