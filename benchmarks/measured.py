@@ -157,16 +157,25 @@ def _gemm_files(data: Path) -> list[Path]:
     return [file for file in sorted(data.glob("aiconfigurator/gemm_*.parquet")) if "consensus" not in file.stem]
 
 
-def _gemm_fp8(data: Path) -> Iterator[Campaign]:
+def _gemm_pooled(data: Path, dtype: str, op: str, stored: str, ending: str) -> Iterator[Campaign]:
+    """Products that two collections or more timed: the median of theirs."""
     for file in _gemm_files(data):
         table = pd.read_parquet(file)
-        table = table[table["dtype"] == "fp8"]
+        table = table[table["dtype"] == dtype]
         pooled = table.groupby(["gpu", "m", "n", "k"], as_index=False)["latency_us"].agg(["median", "count"])
         pooled = pooled[pooled["count"] >= 2]
         rows = _numbers(pooled, {"m": "m", "n": "n", "k": "k"}).assign(
-            gpu=pooled["gpu"], op="mm_quantized", dtype="fp8", copies=WEIGHTS, seconds=pooled["median"] * 1e-6
+            gpu=pooled["gpu"], op=op, dtype=stored, copies=WEIGHTS, seconds=pooled["median"] * 1e-6
         )
-        yield from _by_gpu(rows, AICONFIGURATOR, file.stem, "graph", calls=CALLS)
+        yield from _by_gpu(rows, AICONFIGURATOR, file.stem + ending, "graph", calls=CALLS)
+
+
+def _gemm_fp8(data: Path) -> Iterator[Campaign]:
+    yield from _gemm_pooled(data, "fp8", "mm_quantized", "fp8", "")
+
+
+def _gemm_nvfp4(data: Path) -> Iterator[Campaign]:
+    yield from _gemm_pooled(data, "nvfp4", "mm_nvfp4", "bf16", "_nvfp4")
 
 
 #: TensorRT-LLM's kernels of weights in fewer bits; in 16 bits all else. Each was timed as a layer of an engine, by
@@ -182,18 +191,6 @@ def _gemm_packed(data: Path) -> Iterator[Campaign]:
             gpu=table["gpu"], op=table["dtype"].map(_PACKED), dtype="fp16", seconds=table["latency_us"] * 1e-6
         )
         yield from _by_gpu(rows, TENSORRT, f"{file.stem}_packed", "backend", calls=CALLS)
-
-
-def _gemm_nvfp4(data: Path) -> Iterator[Campaign]:
-    for file in _gemm_files(data):
-        table = pd.read_parquet(file)
-        table = table[table["dtype"] == "nvfp4"]
-        pooled = table.groupby(["gpu", "m", "n", "k"], as_index=False)["latency_us"].agg(["median", "count"])
-        pooled = pooled[pooled["count"] >= 2]
-        rows = _numbers(pooled, {"m": "m", "n": "n", "k": "k"}).assign(
-            gpu=pooled["gpu"], op="mm_nvfp4", dtype="bf16", copies=WEIGHTS, seconds=pooled["median"] * 1e-6
-        )
-        yield from _by_gpu(rows, AICONFIGURATOR, f"{file.stem}_nvfp4", "graph", calls=CALLS)
 
 
 _ATTENTION_FORMATS = {"bfloat16": "bf16", "fp8": "fp8"}
