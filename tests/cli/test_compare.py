@@ -8,7 +8,7 @@ from command_line import Run
 #: See the fixture `net`.
 NET = "from torch import nn\nNet = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())\n"
 
-SIZE = ("-i", "batch,3,224,224", "--batch", 16)
+SIZE = ("-i", "batch,3,224,224", "--batch", 256)  # large enough that GPUs decide, not hosts
 
 
 def test_named_gpus_are_compared(run: Run, net: str) -> None:

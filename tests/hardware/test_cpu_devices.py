@@ -31,5 +31,6 @@ def test_a_product_is_limited_by_the_lanes(product: rk.Graph, name: str) -> None
 def test_a_stream_is_limited_by_memory(stream: rk.Graph, name: str) -> None:
     prediction = rk.predict(stream, name)
     ideal = 2 * 4 * 64 * 2**20 / specs.load_device(name).dram.bandwidth  # 537 MB, read and written
-    assert ideal < prediction.total_s < 2 * ideal
+    pages = 4 * 64 * 2**20 / 4096 * 0.25e-6  # of the result, which is new: 65,536 at a quarter of a microsecond
+    assert ideal < prediction.total_s - pages < 2 * ideal
     assert prediction.regime == "memory"

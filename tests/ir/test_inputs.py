@@ -68,7 +68,8 @@ def test_what_is_no_size_of_an_input(arguments, message):
 
 FORMATS = (
     "float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz, "
-    "float8_e8m0fnu, complex128, complex64, complex32, int64, int32, int16, int8, uint64, uint32, uint16, uint8, bool"
+    "float8_e8m0fnu, float4_e2m1fn_x2, complex128, complex64, complex32, int64, int32, int16, int8, uint64, uint32, "
+    "uint16, uint8, bool"
 )
 
 
