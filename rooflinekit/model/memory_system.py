@@ -55,16 +55,16 @@ def traffic_s(work: Work, machine: Machine) -> Floats:
 
 
 def _passed_and_waited_s(work: Work, machine: Machine) -> tuple[Floats, Floats]:
-    """Seconds in which the bandwidth lets all bytes pass, and those that blocks of sums wait for their loads beyond.
+    """Seconds in which the bandwidth lets all bytes pass, and those beyond.
 
-    An SM holds several of these blocks at once, which wait together.
+    Blocks of sums wait for their loads: an SM holds several at once, which wait together. A CPU's system finds pages.
     """
     again = np.where(work.rows > 0, work.read_bytes * (work.passes - 1) * _missed(work, machine), 0.0)
     cached = cached_bytes(work, machine)
     moved = work.read_bytes + again + work.reread_bytes + work.write_bytes
     passed_s = (moved - cached) / sustained_bandwidth(work, machine) + cached / cache_bandwidth(work, machine)
     if machine.device.kind == "cpu":  # whose cores are no blocks, and fetch ahead
-        return passed_s + _faults_s(work), np.zeros(len(work))
+        return passed_s, _faults_s(work)
     held = max(1, machine.threads_per_sm // SUM_THREADS)
     rounds = np.ceil(work.blocks / (machine.sm_count * held))
     alone_s = rounds * work.loads * machine.values["load_cycles"] / machine.clock

@@ -5,6 +5,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.hardware import specs
+from rooflinekit.model.memory_system import levels
 
 CPUS = [device.name for device in specs.devices() if device.kind == "cpu"]
 
@@ -33,4 +34,6 @@ def test_a_stream_is_limited_by_memory(stream: rk.Graph, name: str) -> None:
     ideal = 2 * 4 * 64 * 2**20 / specs.load_device(name).dram.bandwidth  # 537 MB, read and written
     pages = 4 * 64 * 2**20 / 4096 * 0.25e-6  # of the result, which is new: 65,536 at a quarter of a microsecond
     assert ideal < prediction.total_s - pages < 2 * ideal
+    (timing,) = prediction.timings
+    assert levels([timing.kernel], [timing.memory_s], prediction.machine)[0][0] == pytest.approx(8 * 64 * 2**20)
     assert prediction.regime == "memory"
