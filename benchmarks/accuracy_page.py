@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from page_tables import markdown_lines
 
 if TYPE_CHECKING:
     from accuracy import Judged
@@ -83,12 +84,9 @@ def markdown(table: pd.DataFrame) -> str:
             return f"{value:.3f}" if name == "rank" else f"{value:.1f}"
         return str(value)
 
-    lines = ["| " + " | ".join(table.columns) + " |", "| " + " | ".join("---" for _ in table.columns) + " |"]
-    lines += [
-        "| " + " | ".join(cell(v, n) for v, n in zip(row, table.columns, strict=True)) + " |"
-        for row in table.itertuples(index=False)
-    ]
-    return "\n".join(lines)
+    heads = list(table.columns)
+    rows = ([cell(v, n) for v, n in zip(row, heads, strict=True)] for row in table.itertuples(index=False))
+    return markdown_lines(heads, rows)
 
 
 def _steps(networks: pd.DataFrame) -> pd.DataFrame:

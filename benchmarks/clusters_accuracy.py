@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from clusters_sources import SOURCES, Case
+from page_tables import markdown_lines
 
 import rooflinekit.training.recipe as recipes
 from rooflinekit.api.train import place_of
@@ -172,12 +173,9 @@ def markdown(table: pd.DataFrame) -> str:
             return str(value)
         return f"{value:+.1%}" if name == "bias" else f"{value:.1%}"
 
-    lines = ["| " + " | ".join(map(str, table.columns)) + " |", "|" + " --- |" * len(table.columns)]
-    lines += [
-        "| " + " | ".join(shown(str(name), value) for name, value in zip(table.columns, row, strict=True)) + " |"
-        for row in table.itertuples(index=False)
-    ]
-    return "\n".join(lines)
+    heads = list(map(str, table.columns))
+    rows = (list(map(shown, heads, row)) for row in table.itertuples(index=False))
+    return markdown_lines(heads, rows)
 
 
 def report(source: str, rows: pd.DataFrame) -> list[str]:

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 from accuracy import held_back
 from measured import read_solvers
+from page_tables import markdown_lines
 from scipy.optimize import least_squares
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
@@ -134,11 +135,11 @@ def _few(campaign: Campaign, most: int) -> Campaign:
 
 
 def _markdown(table: pd.DataFrame) -> str:
-    lines = [f"| {' | '.join(table.columns)} |", "| --- " * len(table.columns) + "|"]
-    for row in table.itertuples(index=False):
-        cells = (f"{value:.0f}" if isinstance(value, float) and np.isfinite(value) else str(value) for value in row)
-        lines.append(f"| {' | '.join(cells).replace('nan', '')} |")
-    return "\n".join(lines)
+    def cell(value: object) -> str:
+        text = f"{value:.0f}" if isinstance(value, float) and np.isfinite(value) else str(value)
+        return text.replace("nan", "")
+
+    return markdown_lines(list(table.columns), [list(map(cell, row)) for row in table.itertuples(index=False)])
 
 
 if __name__ == "__main__":

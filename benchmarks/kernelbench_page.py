@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from page_tables import write_tables
+from page_tables import markdown_lines, write_tables
 
 _LEAST = 10  # points of a line of the page
 _STEADY = 0.1  # of its mean, at most, is the standard deviation of trials that tell a time
@@ -86,10 +86,10 @@ def write_page(found: Iterable[tuple[str, pd.DataFrame]], page: Path) -> None:
     """The tables of a page, between its marks."""
     shown = []
     for title, table in found:
-        lines = ["| " + " | ".join([title, *table.columns]) + " |", "| --- " * (1 + len(table.columns)) + "|"]
+        rows = []
         for name, row in table[table["n"] >= _LEAST].sort_values("n", ascending=False).iterrows():
             words = "all" if name == 0 else ", ".join(name) if isinstance(name, tuple) else str(name)
             cells = [f"{row['n']:.0f}", *(f"{row[column]:.1f}" for column in table.columns[1:])]
-            lines.append("| " + " | ".join([words, *cells]) + " |")
-        shown.append("\n".join(lines))
+            rows.append([words, *cells])
+        shown.append(markdown_lines([title, *table.columns], rows))
     write_tables(shown, page, "kernelbench.py")

@@ -1,11 +1,16 @@
-"""Tables of a page in docs, between the marks that name the command which made them."""
+"""Tables in Markdown, and a page's between the marks that name the command which made them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 _END = "<!-- end of numbers -->"
+
+
+def markdown_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown of texts."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows))
 
 
 def write_tables(tables: Iterable[str], page: Path, script: str) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pandas as pd
+from page_tables import markdown_lines
 from serving_closed import MODELS, judged, ml_energy
 from serving_open import blis, llmservingsim
 from serving_products import products
@@ -74,6 +75,5 @@ def _kept(keep: Path | None, name: str, make: Callable[[], pd.DataFrame]) -> pd.
 
 def markdown(table: pd.DataFrame) -> str:
     """A table of a page."""
-    rows = [list(map(str, table.columns)), ["---"] * len(table.columns)]
-    rows += [[("" if pd.isna(cell) else str(cell)) for cell in row] for row in table.to_numpy().tolist()]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+    rows = [["" if pd.isna(cell) else str(cell) for cell in row] for row in table.to_numpy().tolist()]
+    return markdown_lines(list(map(str, table.columns)), rows) + "\n"

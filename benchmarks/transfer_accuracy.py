@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from page_tables import write_tables
+from page_tables import markdown_lines, write_tables
 from transfer_operators import SOURCES as OPERATORS
 from transfer_sources import SOURCES as STEPS
 from transfer_sources import Measured, pairs
@@ -106,12 +106,11 @@ def write_page(found: list[pd.DataFrame], page: Path) -> None:
     """The tables of a page, between its marks."""
     shown = []
     for table in found:
-        heads = [*table.index.names, *table.columns]
-        lines = ["| " + " | ".join(map(str, heads)) + " |", "| --- " * len(heads) + "|"]
+        heads, rows = [*table.index.names, *table.columns], []
         for name, row in table[table["pairs"] >= _LEAST].iterrows():
             cells = [*name, f"{row['pairs']:.0f}", *(f"{value:.1f}" for value in row.iloc[1:])]
-            lines.append("| " + " | ".join(map(str, cells)) + " |")
-        shown.append("\n".join(lines))
+            rows.append(list(map(str, cells)))
+        shown.append(markdown_lines(list(map(str, heads)), rows))
     write_tables(shown, page, "transfer_accuracy.py")
 
 

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, correction_by, measured_step
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
-from rooflinekit.cli.workload import OPEN, Workload, describes_workload
+from rooflinekit.cli.workload import OPEN, describes_workload
 from rooflinekit.errors import InputError
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rooflinekit.cli.workload import Workload
+from rooflinekit.cli.described import Workload
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.tensor import DType

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.money import (
     CarbonOption,
@@ -25,7 +26,7 @@ from rooflinekit.cli.money import (
 )
 from rooflinekit.cli.options import CLUSTERS, JsonOption, TargetArgument, cluster_names, print_json
 from rooflinekit.cli.parse import quantity_of
-from rooflinekit.cli.workload import NO_GPU, OPEN, Workload, describes_workload
+from rooflinekit.cli.workload import NO_GPU, OPEN, describes_workload
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import TARGET_HELP, JsonOption, print_json
 from rooflinekit.cli.parse import variants_of
-from rooflinekit.cli.workload import OPEN, Workload, describes_workload
+from rooflinekit.cli.workload import OPEN, describes_workload
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:

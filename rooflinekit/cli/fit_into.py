@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import CLUSTERS, JsonOption, TargetArgument, cluster_names, print_json, progress_line
 from rooflinekit.cli.parallel import TRAINING
-from rooflinekit.cli.workload import OPEN, Workload
+from rooflinekit.cli.workload import OPEN
 from rooflinekit.errors import InputError
 
 

@@ -11,10 +11,11 @@ from typing import Annotated
 import typer
 
 from rooflinekit.cli import documents
+from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import ForceOption, JsonOption, TargetArgument, print_json, progress_line
 from rooflinekit.cli.parse import loss_of, optimizer_of, seconds_of
-from rooflinekit.cli.workload import OPEN, Workload, describes_workload
+from rooflinekit.cli.workload import OPEN, describes_workload
 from rooflinekit.errors import InputError, OutputError
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooflinekit.cli.described import Workload
 from rooflinekit.cli.options import gpu_names
 from rooflinekit.cli.parse import variants_of
-from rooflinekit.cli.workload import Workload
 from rooflinekit.errors import InputError
 from rooflinekit.present.text.progress import bar
 

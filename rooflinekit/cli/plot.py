@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import TargetArgument, cluster_names
 from rooflinekit.cli.parse import check_word, variants_of
-from rooflinekit.cli.workload import NO_GPU, OPEN, Workload, describes_workload
+from rooflinekit.cli.workload import NO_GPU, OPEN, describes_workload
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import CLUSTERS, JsonOption, TargetArgument, cluster_names, print_json
 from rooflinekit.cli.parse import quantity_of
-from rooflinekit.cli.workload import NO_GPU, OPEN, Workload, describes_workload
+from rooflinekit.cli.workload import NO_GPU, OPEN, describes_workload
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli.parse import check_word, variants_of
-from rooflinekit.cli.workload import OPEN, Workload, describes_workload
+from rooflinekit.cli.workload import OPEN, describes_workload
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:

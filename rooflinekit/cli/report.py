@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 
+from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, changes_of, measured_step
 from rooflinekit.cli.options import TargetArgument, progress_line
-from rooflinekit.cli.workload import OPEN, Workload, describes_workload
+from rooflinekit.cli.workload import OPEN, describes_workload
 
 
 def register(app: typer.Typer) -> None:

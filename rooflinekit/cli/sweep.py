@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli.parse import integers
-from rooflinekit.cli.workload import OPEN, Workload, describes_workload
+from rooflinekit.cli.workload import OPEN, describes_workload
 from rooflinekit.errors import InputError, SweepError
 
 if TYPE_CHECKING:

@@ -18,8 +18,6 @@ from rooflinekit.errors import InputError
 if TYPE_CHECKING:
     from rooflinekit.ir.inputs import Input
 
-__all__ = ["NO_GPU", "OPEN", "Workload", "describes_workload"]
-
 _START = 32  # where the search for a size begins, unless the size is given; it ends at the same place from anywhere
 
 #: Sizes named in --input become options, which typer cannot know beforehand.

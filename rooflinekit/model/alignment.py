@@ -24,7 +24,7 @@ def unaligned_accesses(op: Op) -> int:
     """Loads of single elements that a product of matrices with such rows takes beyond its traffic; 0 for others."""
     if op.kind not in _PRODUCTS:
         return 0
-    return int(_EACH * sum(_in_pieces(tensor) for tensor in (*op.inputs[-2:], *op.outputs[:1])))
+    return integer(_EACH * sum(_in_pieces(tensor) for tensor in (*op.inputs[-2:], *op.outputs[:1])))
 
 
 def _in_pieces(matrix: TensorSpec) -> int:

@@ -77,14 +77,20 @@ def check_number(name: str, value: object, least: int) -> None:
         raise InputError(f"decoder: {name}: expected an integer of at most {_MOST:,}; got {shown(value)}")
 
 
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is said of the language model inside one that also sees; {} where that is all there is."""
+    inner = config.get("text_config") or {}
+    if not isinstance(inner, Mapping):
+        raise InputError(f"config: text_config: expected an object; got {shown(inner)}")
+    return inner
+
+
 def fields_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a Decoder that a config.json states.
 
     Raises InputError for a number that is missing, and for a family or part that these fields do not describe.
     """
-    inner = config.get("text_config") or {}  # of models that also see
-    if not isinstance(inner, Mapping):
-        raise InputError(f"config: text_config: expected an object; got {shown(inner)}")
+    inner = text_part(config)
     nested = {k: v for name in ("attn_config", "ffn_config") if isinstance(config.get(name), Mapping)
               for k, v in config[name].items()}  # fmt: skip
     config = {**nested, **config, **inner}

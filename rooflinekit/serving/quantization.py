@@ -7,6 +7,7 @@ from typing import Any
 
 from rooflinekit.errors import InputError, printable
 from rooflinekit.ir.sizes import shown
+from rooflinekit.serving.config import text_part
 
 _INSTEAD = "state another one with weights= (--weights), such as int4, for a prediction of that"
 
@@ -17,8 +18,7 @@ def published_weights(config: Mapping[str, Any]) -> str:
     Known are what GPTQ, AWQ, compressed-tensors, ModelOpt, FP8 (of transformers and FBGEMM) and MXFP4 write. Raises
     InputError for another method, and for bits that no format has.
     """
-    inner = config.get("text_config")  # of models that also see
-    config = {**config, **inner} if isinstance(inner, Mapping) else config
+    config = {**config, **text_part(config)}
     found = config.get("quantization_config") or config.get("compression_config")
     if not found:
         return "bf16"
