@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from rooflinekit.model.families import SERVED, SERVING
+
 _OPS = (
     "median over pairs of GPUs of the correlation of ln(measured / predicted) of equal shapes about each GPU's mean, "
     "benchmarks/transfer_components.py"
@@ -68,6 +70,8 @@ OTHER_KERNEL: Mapping[Chips, Component] = MappingProxyType(
 _LIKE = {
     "batched product": "product",
     "convolution gradient": "convolution",
+    "convolution weight gradient": "convolution",
+    **dict.fromkeys(SERVED.values(), SERVING),
     "unusual convolution": "convolution",
     "decoding": "attention",
 }
