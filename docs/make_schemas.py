@@ -155,7 +155,7 @@ ENGINE = record({
     "speculation": perhaps(record({
         "tokens": COUNT, "acceptance": NUMBER, "given": NUMBER, "weights": TEXT, "draft": perhaps(TEXT),
     })),
-    "adapters": perhaps(record({"number": COUNT, "rank": COUNT})), "sums": TEXT,
+    "adapters": perhaps(record({"number": COUNT, "rank": COUNT})), "sums": TEXT, "heads": TEXT, "host_more_s": SECONDS,
 })  # fmt: skip
 SERVED = record({
     "decoder": TEXT, "gpu": TEXT, "tp": COUNT, "ep": COUNT, "dp": COUNT, "weights": TEXT, "kv": TEXT,
