@@ -200,9 +200,7 @@ class _Inlining:
     def _store(self, expression: Expression, writes: dict[str, TensorSpec], share: int = 0) -> None:
         """`share`: elements of the result, where it is a part only."""
         outer = share or expression.part.outer
-        buffer = Buffer(
-            order=len(self._buffers), expression=expression, writes=writes, outer=outer, partial=share > 0
-        )
+        buffer = Buffer(order=len(self._buffers), expression=expression, writes=writes, outer=outer, partial=share > 0)
         self._buffers.append(buffer)
         self._made.update(dict.fromkeys(writes, buffer))
 
