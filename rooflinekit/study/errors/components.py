@@ -9,8 +9,6 @@ from types import MappingProxyType
 
 from rooflinekit.model.families import SERVED, SERVING
 
-from rooflinekit.model.families import SERVED, SERVING
-
 _OPS = (
     "median over pairs of GPUs of the correlation of ln(measured / predicted) of equal shapes about each GPU's mean, "
     "benchmarks/transfer_components.py"
