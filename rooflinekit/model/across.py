@@ -1,9 +1,9 @@
 """What of a stream's bandwidth a kernel of inductor's reaches that does not take its numbers in the order they lie in.
 
 Three things are told apart (the kernels: torch 2.5 and 2.13, output code for a GPU of 114 SMs):
-- A pointwise loop over images of both layouts walks in tiles, whose rows are as short as the tile where they lie across.
-- A sum down columns has its lanes on the channels: of an image that lies with channels first each number is fetched with
-  the sector around it.
+- A pointwise loop over images of both layouts walks in tiles, whose rows are short as the tile where they lie across.
+- A sum down columns has its lanes on the channels: of an image that lies with channels first each number is fetched
+  with the sector around it.
 - A loop over a concatenation issues a load for each input at every place, all but one under a mask that is off.
 Copies from layout to layout, which inductor's tiles are made for, reach what streams reach.
 """

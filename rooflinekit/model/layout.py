@@ -60,7 +60,7 @@ def with_given_channels_last(priced: PricedOp) -> PricedOp:
 class Layouts:
     """Where the images of a graph lie whose convolutions run with channels last, by their memories.
 
-    Layouts go from a convolution to everything that is computed from it, and what a convolution reads is written for it.
+    Layouts go from a convolution to everything that is computed from it; what a convolution reads is written for it.
     The caller gets the layout of eager mode (`keep_output_stride` in inductor's config).
     """
 
