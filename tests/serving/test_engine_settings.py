@@ -65,7 +65,9 @@ def test_a_checked_token_costs_what_a_sequence_does_but_for_its_cache() -> None:
 
 def test_several_tokens_of_a_step_come_at_once() -> None:
     # All kept: 1 token read from 0 to 2, then 2 a step of a second: 5 tokens are there after two steps.
-    engine = rk.Engine(host="serial", step_tokens=100, speculation=rk.Speculation(tokens=1, acceptance=1))
+    engine = rk.Engine(
+        host="serial", step_tokens=100, request_s=0, input_s=0, speculation=rk.Speculation(tokens=1, acceptance=1)
+    )
     (one,) = replay([rk.Request(arrival_s=0, input=1, output=5)], _step_s, engine, 100).answers
     assert (one.first_s, one.last_s) == (2, 4)
     assert one.tpot_s == 0.5
@@ -160,7 +162,7 @@ def test_an_engine_sums_small_messages_faster_than_rings_and_large_ones_no_slowe
 
 def apart(link_s: float, *, prefill: int = 1, decode: int = 1) -> Played:
     """Three requests of 2 tokens in, 3 out, all at 0; `link_s` for the cache of a token."""
-    engine = rk.Engine(host="serial", step_tokens=2)
+    engine = rk.Engine(host="serial", step_tokens=2, request_s=0, input_s=0)
     over = rk.Disaggregation(prefill=prefill, decode=decode, link_bytes_per_s=1.0, link_latency_s=0)
     return play_apart(
         [rk.Request(arrival_s=0, input=2, output=3)] * 3,
