@@ -23,16 +23,19 @@ from rooflinekit.ir.op import Op, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math, TensorSpec
+from rooflinekit.model.across import streamed_share
 from rooflinekit.model.attention_patterns import with_fused_attention
+from rooflinekit.model.concatenation import LABEL
 from rooflinekit.model.convolution import with_layout_copies
 from rooflinekit.model.grouping import Group, groups_of
 from rooflinekit.model.inlining import Dataflow, buffers_of
 from rooflinekit.model.kernel import Family, Issue, Kernel
 from rooflinekit.model.kernels import family_of, plain_kernels, reusing
 from rooflinekit.model.layout import (
+    NO_LAYOUTS,
+    Layouts,
     converts_to_channels_last,
     given_to,
-    returned_from_channels_last,
     with_channels_last,
     with_given_channels_last,
 )  # fmt: skip
@@ -93,7 +96,7 @@ class _Making:
     ) -> None:
         self._tf32, self._flow, self._device = graph.tf32, flow, device
         self._engines, self._converted = engines, converts_to_channels_last(graph)
-        self._returned = returned_from_channels_last(graph) if self._converted else frozenset()
+        self._layouts = Layouts.of(graph) if self._converted else NO_LAYOUTS
         self._traffic = Traffic()
         self._readers: dict[str, list[Group]] = defaultdict(list)
         for group in groups:
@@ -116,7 +119,7 @@ class _Making:
         yield self._library(with_given_channels_last(moved), family)
         for buffer in group.buffers:
             for value, spec in buffer.writes.items():
-                if value in self._flow.kept and spec.memory in self._returned:
+                if value in self._flow.kept and spec.memory in self._layouts.returned:
                     yield self._conversion(moved.op, spec, "from channels last")
 
     def _conversion(self, op: Op, spec: TensorSpec, label: str) -> Issue:
@@ -170,11 +173,22 @@ class _Making:
             engine=True,
             cost=cost,
             rows=_rows(group, written),
+            streamed=self._streamed(group, read, written),
         )
         kernels = [reusing(kernel, op, self._traffic)]
         if group.split:  # the sums of sums, too few to count
             kernels.append(_second(kernel))
         return Issue(op=op, family=kernel.family, kernels=tuple(kernels))
+
+    def _streamed(
+        self, group: Group, read: list[tuple[TensorSpec, int]], written: list[tuple[TensorSpec, int]]
+    ) -> float:
+        """The share of a stream's bandwidth that the kernel reaches."""
+        concatenates = any(LABEL in buffer.expression.labels and not buffer.partial for buffer in group.buffers)
+        found = self._layouts.of_images(read), self._layouts.of_images(written, written=True)
+        moved = sum(size for _, size in (*read, *written))
+        itemsize = max((spec.dtype.itemsize for spec, _ in read), default=4)
+        return streamed_share(group.loop, moved, *found, itemsize, concatenates=concatenates)
 
     def _reads(self, group: Group) -> list[tuple[TensorSpec, int]]:
         """What a group reads from outside: each value once, of views of its parts no more than all of it."""

@@ -19,7 +19,11 @@ from dataclasses import dataclass, field, replace
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import ADDED, Phase
 from rooflinekit.ir.points import integer
+from rooflinekit.ir.release import Release
 from rooflinekit.ir.tensor import TensorSpec
+from rooflinekit.model.concatenation import LABEL, Input, is_one_loop
+from rooflinekit.model.kernel import Family
+from rooflinekit.model.kernels import family_of
 from rooflinekit.model.loops import Access, Loop, Part
 from rooflinekit.model.lowering import parts_of
 
@@ -27,7 +31,6 @@ MOST_READS = 4
 MOST_OPERATIONS = 30
 MOST_ACCUMULATED_READS = 8
 MOST_ACCUMULATED_OPERATIONS = 100
-MOST_CONCATENATED = 8  # inputs of a concatenation that is written into its readers (max_pointwise_cat_inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +100,7 @@ class Dataflow:
 def buffers_of(graph: Graph) -> tuple[list[Buffer], Dataflow]:
     """The buffers of a graph in the order of execution, and the values that they read and write."""
     flow = _without_dead(_dataflow(graph))
-    return _Inlining(flow).run(), flow
+    return _Inlining(flow, graph.like).run(), flow
 
 
 def _parts(graph: Graph) -> Iterator[Part]:
@@ -174,15 +177,16 @@ def _without_dead(flow: Dataflow) -> Dataflow:
 class _Inlining:
     """One pass over the parts, in the order of execution."""
 
-    def __init__(self, flow: Dataflow) -> None:
-        self._flow = flow
+    def __init__(self, flow: Dataflow, like: Release | None) -> None:
+        self._flow, self._like = flow, like
+        self._made: dict[str, Buffer] = {}  # by the values in memory
         self._pending: dict[str, tuple[Expression, TensorSpec]] = {}
         self._buffers: list[Buffer] = []
 
     def run(self) -> list[Buffer]:
         """The buffers."""
         for i, part in enumerate(self._flow.parts):
-            if part.loop is Loop.POINTWISE and part.label == "cat":
+            if part.loop is Loop.POINTWISE and part.label == LABEL:
                 self._concatenate(i, part)
             elif part.loop is Loop.POINTWISE:
                 for k, (value, spec) in enumerate(self._flow.writes[i]):
@@ -196,9 +200,9 @@ class _Inlining:
     def _store(self, expression: Expression, writes: dict[str, TensorSpec], share: int = 0) -> None:
         """`share`: elements of the result, where it is a part only."""
         outer = share or expression.part.outer
-        self._buffers.append(
-            Buffer(order=len(self._buffers), expression=expression, writes=writes, outer=outer, partial=share > 0)
-        )
+        buffer = Buffer(order=len(self._buffers), expression=expression, writes=writes, outer=outer, partial=share > 0)
+        self._buffers.append(buffer)
+        self._made.update(dict.fromkeys(writes, buffer))
 
     def _realize(self, value: str) -> None:
         if value in self._pending:
@@ -268,7 +272,7 @@ class _Inlining:
             old = into.reads.get(key)
             if old is None or old.bytes < taken.bytes:
                 into.reads[key] = taken
-        again = share if into.part.label == "cat" else max(1, numel // size) if same else share
+        again = share if into.part.label == LABEL else max(1, numel // size) if same else share
         for loop, work in inner.work.items():
             repeated = (integer(work[0] * again), integer(work[1] * again))
             into.work[loop] = max(into.work.get(loop, repeated), repeated)
@@ -277,17 +281,28 @@ class _Inlining:
         into.labels.extend(label for label in inner.labels if label not in into.labels)
 
     def _concatenate(self, i: int, part: Part) -> None:
-        """Into its readers where they are pointwise and inputs few, else each input copied to its place.
-
-        An input that is not stored yet is computed right there.
-        """
-        reads = self._flow.reads[i]
-        ((value, spec),) = self._flow.writes[i]
-        loops = [self._flow.parts[user].loop for user in self._flow.users[value]]
-        pointwise = all(loop in (Loop.POINTWISE, Loop.REDUCTION) for loop in loops) and value not in self._flow.kept
-        if pointwise and len(reads) <= MOST_CONCATENATED:
+        """One loop, or each input at its place: an input that is not stored yet is computed right there."""
+        flow, reads = self._flow, self._flow.reads[i]
+        ((value, spec),) = flow.writes[i]
+        inputs = tuple(self._concatenated(read, i) for read, _ in reads)
+        readers = tuple(flow.parts[user] for user in flow.users[value])
+        if is_one_loop(inputs, readers, kept=value in flow.kept, like=self._like):
             self._keep_or_store(value, spec, self._expression(i))
             return
-        for read in reads:
-            expression = self._expression(i, [read])
-            self._store(expression, {value: spec}, share=integer(read[1].spec.numel))
+        for (name, access), each in zip(reads, inputs, strict=True):
+            if each.movable and len(self._made[name].writes) == 1:
+                self._made[name].writes[value] = spec
+            else:
+                self._store(self._expression(i, [(name, access)]), {value: spec}, share=integer(access.spec.numel))
+
+    def _concatenated(self, value: str, i: int) -> Input:
+        pending, made = self._pending.get(value), self._made.get(value)
+        sources = [self._made.get(key) for key, _ in pending[0].reads] if pending else [made]
+        library = made is not None and made.part.loop is Loop.EXTERN
+        return Input(
+            pending=pending is not None,
+            placed=library or (made is None and not pending),
+            movable=library and made is not None and family_of(made.part.priced) is Family.MATMUL,
+            reduced=any(source is not None and source.part.loop is Loop.REDUCTION for source in sources),
+            others=tuple(self._flow.parts[user] for user in self._flow.users[value] if user != i),
+        )
