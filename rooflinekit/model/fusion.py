@@ -65,9 +65,10 @@ def compiled_issues(graph: Graph, engines: Collection[str] = (), device: Device 
     if graph.dims:
         raise missing_size(graph.dims)
     graph = with_fused_attention(graph)
-    buffers, flow = buffers_of(graph)
+    layouts = Layouts.of(graph) if converts_to_channels_last(graph) else NO_LAYOUTS
+    buffers, flow = buffers_of(graph, layouts)
     groups = groups_of(buffers, flow, reorders_loops=graph.like is None or graph.like.reorders_loops)
-    making = _Making(graph, flow, groups, engines, device)
+    making = _Making(graph, flow, layouts, groups, engines, device)
     return tuple(issue for i, group in enumerate(groups) for issue in making.issues(i, group))
 
 
@@ -92,11 +93,11 @@ class _Making:
     """Kernels of groups, in the order of execution."""
 
     def __init__(
-        self, graph: Graph, flow: Dataflow, groups: Sequence[Group], engines: Collection[str], device: Device | None
-    ) -> None:
+        self, graph: Graph, flow: Dataflow, layouts: Layouts, groups: Sequence[Group], engines: Collection[str],
+        device: Device | None,
+    ) -> None:  # fmt: skip
         self._tf32, self._flow, self._device = graph.tf32, flow, device
-        self._engines, self._converted = engines, converts_to_channels_last(graph)
-        self._layouts = Layouts.of(graph) if self._converted else NO_LAYOUTS
+        self._engines, self._layouts = engines, layouts
         self._traffic = Traffic()
         self._readers: dict[str, list[Group]] = defaultdict(list)
         for group in groups:
@@ -110,7 +111,7 @@ class _Making:
             return
         part = group.buffers[0].part
         family = family_of(part.priced) if part.priced.costs else Family.VIEW
-        if not (self._converted and family is Family.CONVOLUTION):
+        if not (self._layouts.last and family is Family.CONVOLUTION):
             yield self._library(part.priced, family)
             return
         moved = with_channels_last(part.priced)
@@ -184,8 +185,9 @@ class _Making:
         self, group: Group, read: list[tuple[TensorSpec, int]], written: list[tuple[TensorSpec, int]]
     ) -> float:
         """The share of a stream's bandwidth that the kernel reaches."""
-        concatenates = any(LABEL in buffer.expression.labels and not buffer.partial for buffer in group.buffers)
         found = self._layouts.of_images(read), self._layouts.of_images(written, written=True)
+        several = any(LABEL in buffer.expression.labels and not buffer.partial for buffer in group.buffers)
+        concatenates = several and found[0][1] > 0
         moved = sum(size for _, size in (*read, *written))
         itemsize = max((spec.dtype.itemsize for spec, _ in read), default=4)
         return streamed_share(group.loop, moved, *found, itemsize, concatenates=concatenates)

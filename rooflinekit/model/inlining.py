@@ -24,6 +24,7 @@ from rooflinekit.ir.tensor import TensorSpec
 from rooflinekit.model.concatenation import LABEL, Input, is_one_loop
 from rooflinekit.model.kernel import Family
 from rooflinekit.model.kernels import family_of
+from rooflinekit.model.layout import Layouts
 from rooflinekit.model.loops import Access, Loop, Part
 from rooflinekit.model.lowering import parts_of
 
@@ -97,23 +98,24 @@ class Dataflow:
     kept: set[str] = field(default_factory=set)  # values that outlive the step
 
 
-def buffers_of(graph: Graph) -> tuple[list[Buffer], Dataflow]:
+def buffers_of(graph: Graph, layouts: Layouts) -> tuple[list[Buffer], Dataflow]:
     """The buffers of a graph in the order of execution, and the values that they read and write."""
-    flow = _without_dead(_dataflow(graph))
+    flow = _without_dead(_dataflow(graph, layouts))
     return _Inlining(flow, graph.like).run(), flow
 
 
-def _parts(graph: Graph) -> Iterator[Part]:
+def _parts(graph: Graph, layouts: Layouts) -> Iterator[Part]:
     """All loops in order, each in the region between what a strategy has put in."""
     region = 0
     for priced in graph.priced:
         region += priced.op.kind.startswith(ADDED)
         for part in parts_of(priced, graph.like):
-            yield replace(part, region=region) if region else part
+            columns = layouts.goes_down_columns(priced.op, part.columns) and part.loop is Loop.REDUCTION
+            yield replace(part, region=region, columns=columns)
 
 
-def _dataflow(graph: Graph) -> Dataflow:
-    parts = list(_parts(graph))
+def _dataflow(graph: Graph, layouts: Layouts) -> Dataflow:
+    parts = list(_parts(graph, layouts))
     flow = Dataflow(parts=parts, reads=[], writes=[])
     current: dict[str, str] = {}
     flow.numel.update({spec.memory: integer(spec.numel) for spec in (*graph.weights, *graph.inputs)})
