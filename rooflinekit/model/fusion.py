@@ -24,7 +24,7 @@ from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math, TensorSpec
 from rooflinekit.model.attention_patterns import with_fused_attention
-from rooflinekit.model.convolution import with_layout_copies
+from rooflinekit.model.convolution_layouts import with_layout_copies
 from rooflinekit.model.grouping import Group, groups_of
 from rooflinekit.model.inlining import Dataflow, buffers_of
 from rooflinekit.model.kernel import Family, Issue, Kernel
