@@ -26,7 +26,7 @@ from rooflinekit.ir.tensor import DType, Math, TensorSpec
 from rooflinekit.model.across import streamed_share
 from rooflinekit.model.attention_patterns import with_fused_attention
 from rooflinekit.model.concatenation import LABEL
-from rooflinekit.model.convolution import with_layout_copies
+from rooflinekit.model.convolution_layouts import with_layout_copies
 from rooflinekit.model.dataflow import Dataflow
 from rooflinekit.model.grouping import Group, groups_of
 from rooflinekit.model.inlining import buffers_of

@@ -12,7 +12,8 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import EAGER, Op
 from rooflinekit.ir.sizes import total
 from rooflinekit.ir.tensor import DType, Math, Role
-from rooflinekit.model.convolution import formats_channels_last, gradients_in_either
+from rooflinekit.model.convolution import formats_channels_last
+from rooflinekit.model.convolution_layouts import gradients_in_either
 from rooflinekit.model.fusion import compiled_issues
 from rooflinekit.model.kernel import Family, Issue, Kernel
 from rooflinekit.model.kernels import issues_of

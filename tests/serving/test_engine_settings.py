@@ -135,9 +135,9 @@ def test_groups_that_cannot_be(parts: dict[str, Any], message: str) -> None:
 def test_an_engine_without_graphs_launches_every_step() -> None:
     none, some = rk.Engine(graph_sizes=(), layer_s=1e-3), rk.Engine(graph_sizes=(8,), layer_s=1e-3)
     assert (none.padded(5), some.padded(5)) == (5, 8)
-    # 32 layers of 1 ms, where the GPU needs 20 ms; a graph of 8 sequences has none of it
-    assert [engine.launched_s(20e-3, False, 5, 32) for engine in (none, some)] == [32e-3, 20e-3]
-    assert none.launched_s(40e-3, False, 5, 32) == 40e-3
+    # 32 layers of 1 ms; a graph of 8 sequences has none of it, a larger step and one that reads prompts do
+    assert [engine.launch_s(False, 5, 32) for engine in (none, some)] == [32e-3, 0.0]
+    assert [some.launch_s(*step, 32) for step in ((False, 9), (True, 5))] == [32e-3, 32e-3]
     more = rk.Engine(host="serial", host_more_s=1e-3)
     assert more.step_s(5e-3, 4) - rk.Engine(host="serial").step_s(5e-3, 4) == pytest.approx(1e-3)
     with pytest.raises(InputError, match=r"^engine host_more_s: expected seconds, 0 or more; got -1"):
