@@ -155,7 +155,7 @@ ENGINE = record({
     "speculation": perhaps(record({
         "tokens": COUNT, "acceptance": NUMBER, "given": NUMBER, "weights": TEXT, "draft": perhaps(TEXT),
     })),
-    "adapters": perhaps(record({"number": COUNT, "rank": COUNT})), "sums": TEXT,
+    "adapters": perhaps(record({"number": COUNT, "rank": COUNT})), "sums": TEXT, "heads": TEXT, "host_more_s": SECONDS,
 })  # fmt: skip
 SERVED = record({
     "decoder": TEXT, "gpu": TEXT, "tp": COUNT, "ep": COUNT, "dp": COUNT, "weights": TEXT, "kv": TEXT,
@@ -227,8 +227,8 @@ SCHEMAS: dict[str, Schema] = {
     "advise": record({
         "base": PREDICTION,
         "suggestions": many(record({
-            "what": TEXT, "saved_s": CHANGE, "speedup": NUMBER, "saved_terms": named(CHANGE), **SPAN, "steps": NUMBER,
-            "regime": REGIME, "peak_bytes": BYTES, "notes": many(TEXT),
+            "what": TEXT, "saved_s": CHANGE, "speedup": NUMBER, "speedup_low": NUMBER, "speedup_high": NUMBER,
+            "saved_terms": named(CHANGE), **SPAN, "steps": NUMBER, "regime": REGIME, "peak_bytes": BYTES, "notes": many(TEXT),
         })),
         "left_out": many(record({"what": TEXT, "why": TEXT})),
     }),
