@@ -35,7 +35,7 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[st
         kernel = _by_image(plain, op) if on_engine else plain
         pixel = set(image_and_weight(op)[1].shape[2:]) == {1}
         either = pixel and ("gradient" not in kernel.cost.label or gradients_in_either(engines))
-        copied = on_engine and not either and kernel.cost.gemms
+        copied = on_engine and not either and bool(kernel.cost.gemms)
         read = 2 if kernel.cost.label == "weight gradient" else 1
         written = 0 if kernel.cost.label == "weight gradient" else 1
         image = op.inputs[read - 1]

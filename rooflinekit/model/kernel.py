@@ -71,6 +71,7 @@ class Kernel:
     column: int = 0  # bytes that each thread reads again, where it is not the whole tensor
     blocks: Blocks = NO_BLOCKS
     accesses: int = 0  # loads of single elements where a thread does not take several at once
+    streamed: float = 1.0  # of a stream's bandwidth, what its order of access reaches
     recent: tuple[Reuse, ...] = ()  # of what it reads: touched by the kernels before it; of a chain, of one link
     chain: Chain | None = None
     raises: bool = False  # whether its special functions are powers, for which libraries take many instructions

@@ -30,7 +30,7 @@ DEPTHWISE_SINGLE, DEPTHWISE_SINGLE_LOOP, DEPTHWISE_GROUPS = 18, 19, 20
 SCALED_FOUR = -3
 
 
-_ONCE = ("passes", "threads", "links", "starts")  # columns that are 1 where nothing is said
+_ONCE = ("passes", "threads", "links", "starts", "streamed")  # columns that are 1 where nothing is said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +146,7 @@ class Work:
     accesses: Floats  # loads and stores of single elements where a thread does not take several at once
     waits: Floats  # between calls of one operator, of which each follows the one before
     calls: Floats  # of another library, where the timer sees them
+    streamed: Floats  # of a stream's bandwidth, what the order of access reaches
 
     def __len__(self) -> int:
         return len(self.vector_flop)

@@ -34,7 +34,6 @@ from rooflinekit.model.work import PIXEL, PIXEL_WEIGHT, PLAIN, VOLUME, Floats, P
 _DIRECTIONS: dict[str, Direction] = {"conv_fwd": "forward", "conv_bwd_data": "data", "conv_bwd_weight": "weight"}
 CONVOLUTIONS = tuple(_DIRECTIONS)
 
-_HALF_BYTES = 2
 _SIDES = (("depth", "kernel_depth", "depth"), ("h", "r", "h"), ("w", "s", "w"))  # sizes of image, window, and the rest
 
 
@@ -151,7 +150,7 @@ class _Cases:
         """Where images of so many pixels are copied (`model.convolution_layouts`): of windows of one pixel."""
         alone = (self.problem.taps == 1) & (column(self.rows, "channels_last", 0) == 0)
         found: np.ndarray = odd_rows(pixels) & alone & (self.problem.direction == "forward") & ~self.depthwise
-        return found & (itemsize(self.rows) == _HALF_BYTES)
+        return found & (self.math in (Math.FP16, Math.BF16))
 
     def _on_engine(self) -> bool:
         if self.device is None:
