@@ -91,15 +91,15 @@ class Place:
         low, high = self._spread(step, **sizes)
         reads, layers = step == "prefill", self.decoder.layers
         faster = math.exp(-_NINETY * self._host.spread)
-        launched = [
-            replace(engine, layer_s=engine.layer_s * pace).launched_s(share * gpu_s, reads, sequences, layers)
-            for share, pace in ((1.0, 1.0), (low, faster), (high, 1 / faster))
-        ]
-        host_s, serial = min(engine.host_s(sequences), launched[0] / 2), engine.host == "serial"
+        launch_s = engine.launch_s(reads, sequences, layers)
+        likely, least, most = (
+            (share * gpu_s, launch_s * pace) for share, pace in ((1.0, 1.0), (low, faster), (high, 1 / faster))
+        )
+        host_s, serial = min(engine.host_s(sequences), max(likely) / 2), engine.host == "serial"
         return (
-            engine.step_s(launched[0], sequences),
-            launched[1] if serial else engine.step_s(launched[1], sequences),
-            engine.step_s(launched[2], sequences) + (0.0 if serial else host_s),
+            engine.step_s(likely[0], sequences, likely[1]),
+            max(least) if serial else engine.step_s(least[0], sequences, least[1]),
+            engine.step_s(most[0], sequences, most[1]) + (0.0 if serial else host_s),
         )
 
     def _spread(self, step: str, **sizes: int) -> tuple[float, float]:

@@ -227,8 +227,8 @@ SCHEMAS: dict[str, Schema] = {
     "advise": record({
         "base": PREDICTION,
         "suggestions": many(record({
-            "what": TEXT, "saved_s": CHANGE, "speedup": NUMBER, "saved_terms": named(CHANGE), **SPAN, "steps": NUMBER,
-            "regime": REGIME, "peak_bytes": BYTES, "notes": many(TEXT),
+            "what": TEXT, "saved_s": CHANGE, "speedup": NUMBER, "speedup_low": NUMBER, "speedup_high": NUMBER,
+            "saved_terms": named(CHANGE), **SPAN, "steps": NUMBER, "regime": REGIME, "peak_bytes": BYTES, "notes": many(TEXT),
         })),
         "left_out": many(record({"what": TEXT, "why": TEXT})),
     }),

@@ -63,7 +63,7 @@ class Release(NamedTuple):
 
     @property
     def shares_concatenated(self) -> bool:
-        """Whether inductor puts what others read too once to its place in a concatenation; before 2.12 each reads."""
+        """Whether inductor stores a concatenation of which others read an input too (2.12; before, each reads it)."""
         return self >= (2, 12)
 
     def tf32(self, allowed: bool | None) -> bool | None:

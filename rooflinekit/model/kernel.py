@@ -62,7 +62,7 @@ class Kernel:
     library: str = ""  # that alone has this algorithm; "" for every one
     formats: tuple[Math, ...] = ()  # that it exists in; none for all
     direction: str = ""  # of a convolution: forward, data or weight; a transposed one runs as a gradient
-    padded: float = 1.0  # by how much a convolution's channels are filled up
+    padded: float = 1.0  # by how much a convolution's channels are filled up; below 1 where not all of them take time
     unusual: bool = False  # a convolution in three dimensions, or with dilation: see model.families
     untiled: bool = False  # a convolution whose threads walk their windows by themselves
     pointwise: bool = False  # a convolution of one pixel: a product without gathering windows

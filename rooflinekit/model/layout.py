@@ -60,8 +60,8 @@ def with_given_channels_last(priced: PricedOp) -> PricedOp:
 class Layouts:
     """Where the images of a graph lie whose convolutions run with channels last, by their memories.
 
-    Layouts go from a convolution to everything that is computed from it; what a convolution reads is written for it.
-    The caller gets the layout of eager mode (`keep_output_stride` in inductor's config).
+    Layouts go from a convolution to everything that is computed from it, and what a convolution reads is written for
+    it. The caller gets the layout of eager mode (`keep_output_stride` in inductor's config).
     """
 
     last: frozenset[str]
@@ -80,6 +80,24 @@ class Layouts:
                 last.update(spec.memory for spec in images)
         returned = frozenset(spec.memory for spec in graph.outputs if spec.memory in last and _is_image(spec))
         return cls(last=frozenset(last), returned=returned)
+
+    def goes_down_columns(self, op: Op, columns: bool) -> bool:
+        """Whether an op's sums go through memory in another order than it lies in; `columns`, with channels first.
+
+        With channels last, sums over channels, or over all of an image, follow it.
+        """
+        image = next((spec for spec in op.inputs if len(spec.shape) == 4), None)
+        if image is None or image.memory not in self.last or not _is_image(replace(image, stride=None)):
+            return columns
+        if "batch_norm" in op.kind or "adaptive_avg_pool" in op.kind:
+            return True
+        if "group_norm" in op.kind:
+            return bool(op.attrs.get("group", 1) > 1)
+        if "layer_norm" in op.kind:
+            return len(op.attrs["normalized_shape"]) < 3
+        dims = op.attrs.get("dim")
+        along = dims if isinstance(dims, tuple) else () if dims is None else (dims,)
+        return bool(along) and all(dim % 4 != 1 for dim in along)
 
     def of_images(self, tensors: Iterable[tuple[TensorSpec, int]], *, written: bool = False) -> tuple[int, int]:
         """Of tensors and what a kernel moves of each, the bytes of images with channels first, and with them last."""

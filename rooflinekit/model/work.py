@@ -22,9 +22,10 @@ PIXEL_WEIGHT = -2
 #: One matrix stays on the SMs, the other comes to all of them.
 PERSISTENT = -1
 #: Without tiles, a thread a result: unrolled, by threads that share what they fetch, in a loop over the window, a tap
-#: after the other, a channel at a time; over windows of all channels; in fp32, unrolled and in a loop.
+#: after the other, a channel at a time; over windows of all channels; in fp32, unrolled and in a loop; over a
+#: group's channels.
 DEPTHWISE, DEPTHWISE_SHARED, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS, NAIVE = range(12, 18)
-DEPTHWISE_SINGLE, DEPTHWISE_SINGLE_LOOP = 18, 19
+DEPTHWISE_SINGLE, DEPTHWISE_SINGLE_LOOP, DEPTHWISE_GROUPS = 18, 19, 20
 #: As SCALED, in 4 bits.
 SCALED_FOUR = -3
 

@@ -246,6 +246,7 @@ def serve_on(
     served = serve_stream(
         stream, step_s, step_tokens=dp * engine.step_tokens, room=room, policy=engine.policy, chunks=engine.chunks,
         ahead=engine.host == "overlapped", given=engine.given,
+        received_s=engine.received_s(stream.input), wait_steps=engine.wait_steps,
         step_j=None if joules is None else lambda p, n, context: joules.stream_gpu_s(p, stream.input, n, context),
     )  # fmt: skip
     running = min(stream.clients, room)

@@ -351,7 +351,10 @@ def test_compiled_moves_no_more_than_eager(names: list[str], training: bool) -> 
     [
         (nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Hardswish(), nn.Conv2d(8, 8, 3)), (2, 3, 16, 16)),
         (nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16), nn.LayerNorm(16), nn.Softmax(-1)), (32, 16)),
-        (nn.Sequential(nn.Conv2d(4, 8, 3, groups=4), nn.GroupNorm(2, 8), nn.SiLU(), nn.AvgPool2d(2)), (2, 4, 17, 17)),
+        (
+            nn.Sequential(nn.Conv2d(4, 8, 3, groups=4, bias=False), nn.GroupNorm(2, 8), nn.SiLU(), nn.AvgPool2d(2)),
+            (2, 4, 17, 17),
+        ),
     ],
     ids=["convolution", "transformer", "group norm"],
 )

@@ -152,6 +152,9 @@ CONSTANTS: dict[str, Description] = {
     "channel_tap_cycles": _d("cycle", "the same where a library multiplies a channel at a time",
                              100, 10, 400, 0.4, 0.0, "ConvMixer's 9×9 windows with channels last take 2 to 3 times "
                              "those with channels first (RTX 3090, 4090)"),
+    "group_tap_cycles": _d("cycle", "the same in gradients of groups, which take each multiply-add by itself",
+                           22, 5, 150, 0.4, 0.0, "training of eca_nfnet_l0 and _l2 with channels last, timm's rows on "
+                           "an RTX 3090: 24 and 22"),
     "naive_cycles": _d("cycle", "the same of a library's last resort, for each multiply-add", 60, 2, 2000, 1.0, 0.3,
                        _FITTED),
     # --- other arithmetic
