@@ -228,7 +228,8 @@ def serve_on(
     times = times or StepTimes(
         decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=engine.adapters,
         drafted=engine.drafted, padded=engine.padded, collective_s=collective_s,
-        own_sums=engine.sums == "one-shot",
+        own_sums=engine.sums == "one-shot", heads_apart=engine.heads == "apart",
+        graphs=engine.graph_sizes != (),
     )  # fmt: skip
     memory = serving_memory(times, engine, stream.input)
     room = dp * memory.largest_batch(decoder, stream.input + stream.output, kv, tp)

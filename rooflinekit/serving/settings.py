@@ -14,6 +14,7 @@ from rooflinekit.serving.speculation import Speculation
 HostWork = Literal["overlapped", "serial"]
 Reserve = Literal["grow", "whole"]
 Sums = Literal["nccl", "one-shot"]
+Heads = Literal["together", "apart"]
 
 #: Seconds of the CPU in each step, and for each sequence in it: scheduling, inputs, sampling, handling of tokens. A
 #: least-squares line through the 26 rows on an A100 without tensor parallelism of vidur's `cpu_overheads` (vLLM of
@@ -21,6 +22,9 @@ Sums = Literal["nccl", "one-shot"]
 #: process outputs), standard errors 1.6 % and 0.4 %; `benchmarks/serving_accuracy.py` fits it again.
 HOST_STEP_S = 0.802e-3
 HOST_SEQUENCE_S = 42.3e-6
+#: Seconds more in each step where the inputs are handed to the processes of other GPUs: the same table's 52 rows with
+#: tensor parallelism of 2 and 4 less that line, median (by model 0.62 to 1.4: larger vocabularies take more).
+HOST_SHARED_S = 0.75e-3
 #: Seconds from a client's sending to the engine's queue, of each request and of each token of its prompt: HTTP,
 #: template, tokenizer. By the first tokens of half of aiconfigurator's e2e_serving_h100_sxm and _b200_sxm (halves by a
 #: hash of GPU, model, engine and tp), the shortest of those within half a point of the best (14.2 %; 14.5 here, 17.8
@@ -54,10 +58,14 @@ class Engine:
     unless they fill a step (TensorRT-LLM's `batch_wait_timeout_iters`). memory_share: of the GPU's memory that
     the engine takes for weights, work space and cache. graph_sizes: numbers of sequences that decoding steps are
     captured for as CUDA graphs (`cudagraph_capture_sizes`): a step is filled up to the next; a larger one is launched
-    kernel by kernel, `layer_s` a layer or more (None for 1, 2, 4 and multiples of 8 without end). speculation: tokens
+    kernel by kernel, `layer_s` a layer or more (None for 1, 2, 4 and multiples of 8 without end; () for no graphs, as
+    vLLM's `enforce_eager`, and vLLM of 2023). speculation: tokens
     that a draft proposes. adapters: LoRA adapters that sequences use. sums: results are summed over GPUs by "nccl", or
     by the engine's own kernels, over links that let each GPU read the others' memory ("one-shot": all-reduces fused
-    with the normalization, in vLLM and TensorRT-LLM on B200).
+    with the normalization, in vLLM and TensorRT-LLM on B200). heads: those that share keys read them "together" while
+    decoding (FlashAttention, FlashInfer, TensorRT-LLM's XQA), or "apart", each once more from the L2 cache (vLLM's
+    PagedAttention kernels; TensorRT-LLM's masked multi-head attention, up to 0.10 wherever not eight share).
+    host_more_s: seconds of the CPU in each step besides (`HOST_SHARED_S`).
 
     Raises InputError for another word or number.
     """
@@ -77,10 +85,13 @@ class Engine:
     speculation: Speculation | None = None
     adapters: Adapters | None = None
     sums: Sums = "nccl"
+    heads: Heads = "together"
+    host_more_s: float = 0.0
 
     def __post_init__(self) -> None:
         words = (("host", self.host, get_args(HostWork)), ("policy", self.policy, get_args(Policy)),
-                 ("reserve", self.reserve, get_args(Reserve)), ("sums", self.sums, get_args(Sums)))  # fmt: skip
+                 ("reserve", self.reserve, get_args(Reserve)), ("sums", self.sums, get_args(Sums)),
+                 ("heads", self.heads, get_args(Heads)))  # fmt: skip
         for name, value, known in words:
             if value not in known:
                 raise InputError(f"engine {name} {value!r}: expected {' or '.join(known)}{nearest(str(value), known)}")
@@ -90,13 +101,13 @@ class Engine:
             raise InputError(f"engine wait_steps: expected 0 or more; got {self.wait_steps!r}")
         if self.sequences is not None and self.sequences < 1:
             raise InputError(f"engine sequences: expected 1 or more, or None for any number; got {self.sequences!r}")
-        for name in ("layer_s", "request_s", "input_s"):
+        for name in ("layer_s", "request_s", "input_s", "host_more_s"):
             if not (math.isfinite(seconds := getattr(self, name)) and seconds >= 0):
                 raise InputError(f"engine {name}: expected seconds, 0 or more; got {seconds!r}")
         if not (math.isfinite(self.memory_share) and 0 < self.memory_share <= 1):
             raise InputError(f"engine memory_share: expected a share above 0, up to 1; got {self.memory_share!r}")
         sizes = self.graph_sizes
-        if sizes is not None and (not sizes or min(sizes) < 1 or list(sizes) != sorted(set(sizes))):
+        if sizes and (min(sizes) < 1 or list(sizes) != sorted(set(sizes))):
             raise InputError(
                 "engine graph_sizes: expected numbers of sequences, 1 or more, each above the one before, such as "
                 f"(1, 2, 4, 8); got {sizes!r}"
@@ -120,7 +131,8 @@ class Engine:
 
     def launch_s(self, reads: bool, sequences: int, layers: int) -> float:
         """In which the CPU launches the layers of a step; 0 where the step is a CUDA graph."""
-        launched = reads or (self.graph_sizes is not None and sequences > self.graph_sizes[-1])
+        sizes = self.graph_sizes
+        launched = reads or (sizes is not None and (not sizes or sequences > sizes[-1]))
         return self.layer_s * layers if launched else 0.0
 
     def step_s(self, gpu_s: float, sequences: float, launch_s: float = 0.0) -> float:
@@ -134,7 +146,7 @@ class Engine:
 
     def host_s(self, sequences: float) -> float:
         """What the CPU does for a step, in seconds."""
-        return HOST_STEP_S + HOST_SEQUENCE_S * sequences
+        return HOST_STEP_S + self.host_more_s + HOST_SEQUENCE_S * sequences
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -146,6 +158,7 @@ class Engine:
             "graph_sizes": None if self.graph_sizes is None else list(self.graph_sizes),
             "speculation": self.speculation and self.speculation.to_dict(),
             "adapters": self.adapters and self.adapters.to_dict(), "sums": self.sums,
+            "heads": self.heads, "host_more_s": self.host_more_s,
         }  # fmt: skip
 
 

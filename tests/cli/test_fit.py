@@ -234,7 +234,7 @@ def scaled(group: str, name: str, part: str, factor: float) -> Callable[[dict[st
         (scaled("constants", "memory_share", "stderr", 1.04), ""),
         (scaled("constants", "memory_share", "stderr", 1.07), "standard error of memory_share is 0.0"),
         (scaled("spreads", "elementwise", "shared", 1.01),
-         "shared spread of elementwise is 0.05"),
+         "shared spread of elementwise is 0.04"),
         (lambda d: d["constants"].pop("memory_share"), "memory_share is missing; the campaigns give 0.8"),
         (lambda d: d["constants"].update(overlap={"value": 3.0, "stderr": 0.1, "source": ""}),
          "overlap is 3; the campaigns do not tell it"),

@@ -132,6 +132,20 @@ def test_groups_that_cannot_be(parts: dict[str, Any], message: str) -> None:
         rk.serve(decoder, **where, **CLIENTS, **parts)
 
 
+def test_an_engine_without_graphs_launches_every_step() -> None:
+    none, some = rk.Engine(graph_sizes=(), layer_s=1e-3), rk.Engine(graph_sizes=(8,), layer_s=1e-3)
+    assert (none.padded(5), some.padded(5)) == (5, 8)
+    # 32 layers of 1 ms; a graph of 8 sequences has none of it, a larger step and one that reads prompts do
+    assert [engine.launch_s(False, 5, 32) for engine in (none, some)] == [32e-3, 0.0]
+    assert [some.launch_s(*step, 32) for step in ((False, 9), (True, 5))] == [32e-3, 32e-3]
+    more = rk.Engine(host="serial", host_more_s=1e-3)
+    assert more.step_s(5e-3, 4) - rk.Engine(host="serial").step_s(5e-3, 4) == pytest.approx(1e-3)
+    with pytest.raises(InputError, match=r"^engine host_more_s: expected seconds, 0 or more; got -1"):
+        rk.Engine(host_more_s=-1)
+    with pytest.raises(InputError, match=r"^engine heads 'alone': expected together or apart"):
+        rk.Engine(heads="alone")
+
+
 def test_an_engine_sums_small_messages_faster_than_rings_and_large_ones_no_slower() -> None:
     def ring_s(size_bytes: float, gpus: int) -> float:
         return 20e-6 + 2 * (gpus - 1) / gpus * size_bytes / 300e9
