@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from accuracy_chance import by_chance
 from accuracy_page import draw, page
 from make_campaigns import KEPT, sample
 from measured import read_ops, split_hash
@@ -53,6 +54,8 @@ class Judged:
     predicted: Floats
     roofline: Floats
     width: Floats  # of the 90 % interval, as a logarithm
+    residuals: str  # the family that it is off together with
+    alone: float  # what each kernel is off by itself, standard deviation of the logarithm
 
 
 def widths(o: Observations, machine: Machine, predicted: Floats, spread: Spread, start: float) -> Floats:
@@ -136,6 +139,8 @@ def judge(campaigns: Sequence[Campaign], fits: Refit) -> list[Judged]:
                         predicted=predicted,
                         roofline=roofline_s(o, machines[o.gpu]),
                         width=widths(o, machine, predicted, spread, start),
+                        residuals=o.residuals,
+                        alone=spread.kernel,
                     )
                 )
     return found
@@ -186,7 +191,7 @@ def main(arguments: Sequence[str]) -> None:
         from network_accuracy import judge_networks  # imports torch
 
         networks = judge_networks(options.data, fits, options.share)
-    text = page(ops, networks)
+    text = page(ops, by_chance(judged), networks)
     if options.out is None:
         print(text)
         return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from accuracy_chance import told
 from page_tables import markdown_lines
 
 if TYPE_CHECKING:
@@ -45,9 +46,10 @@ predicted against measured.
 """
 
 
-def page(ops: pd.DataFrame, networks: pd.DataFrame | None) -> str:
+def page(ops: pd.DataFrame, chance: pd.DataFrame, networks: pd.DataFrame | None) -> str:
     """The whole page."""
-    parts = [_HEAD, "\n## Ops, mean over GPUs\n", markdown(overall(ops))]
+    table = overall(ops).merge(chance, on=["mode", "set"])
+    parts = [_HEAD, "\n## Ops, mean over GPUs\n", told(table) + "\n", markdown(_with_band(table))]
     if networks is not None:
         parts += [
             _NETWORKS,
@@ -74,6 +76,14 @@ def overall(table: pd.DataFrame, key: str = "set") -> pd.DataFrame:
     names = ["median %", "MAPE %", "held %", "roofline median %", "roofline MAPE %"]
     grouped = table.groupby(["mode", key], sort=True)
     return grouped[names].mean().assign(GPUs=grouped["gpu"].nunique(), n=grouped["n"].sum()).reset_index()
+
+
+def _with_band(table: pd.DataFrame) -> pd.DataFrame:
+    """With what chance leaves beside what is held, as one column."""
+    band = [f"{low:.0f} to {high:.0f}" for low, high in zip(table["least %"], table["most %"], strict=True)]
+    shown = table.drop(columns=["least %", "most %"])
+    shown.insert(list(shown.columns).index("held %") + 1, "by chance %", band)
+    return shown
 
 
 def markdown(table: pd.DataFrame) -> str:

@@ -1,17 +1,19 @@
 """How far predicted collectives are from measured ones: `python benchmarks/collectives_accuracy.py DATA`.
 
-DATA: folder with the tables of aiconfigurator and vidur, whole. Three questions, each with a fit of its own: sizes that
-the fit has not seen (a fifth of all, by hash), a number of GPUs that it has not seen, and a generation of NVLink.
+DATA: folder with the tables of aiconfigurator and vidur, whole. Four questions, but for the last with a fit of its own
+each: sizes that the fit has not seen (a fifth of all, by hash), a number of GPUs that it has not seen, a generation of
+NVLink, and a node that none has seen.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from make_link_campaigns import nccl_tests, profiled
+from make_link_campaigns import UNSEEN, nccl_tests, profiled
 
 from rooflinekit.calibrate.fitting.folder import default_campaigns
 from rooflinekit.calibrate.links.campaign import held_back, load_link_campaigns
@@ -44,6 +46,18 @@ def main(data: Path) -> None:
         left = fit_links([g for g in every if g.route.links[-1].name != kind])
         tested = [g for g in groups_of(whole) if g.route.links[-1].name == kind]
         print("\n".join(_rows(left, tested, lambda group: "all", fit.waits)))
+    print(f"\n## A node that no fit has seen\n\n{_HEAD}")
+    print("\n".join(_rows(fit_links(every), _of_unseen_node(data), lambda group: str(group.route.ranks))))
+
+
+def _of_unseen_node(data: Path) -> tuple[Group, ...]:
+    """Two GPUs below a switch, and four and eight, which do not write into each other's memory there."""
+    (campaign,) = nccl_tests(data, UNSEEN)
+    peers = campaign.description
+    assert peers.pcie is not None
+    apart = peers.model_copy(update={"pcie": peers.pcie.model_copy(update={"peer_access": False})})
+    two = (campaign.rows["ranks"] == 2).to_numpy()
+    return groups_of([campaign, replace(campaign, links=apart)], {0: two, 1: ~two})
 
 
 def _known(group: Group, fit: LinkFit) -> bool:

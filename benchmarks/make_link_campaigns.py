@@ -8,7 +8,9 @@ DATA: folder with the tables of aiconfigurator and vidur. Of vidur's thousand si
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -20,6 +22,8 @@ SIZES = 60  # of each kind in vidur's tables, evenly by logarithm
 NAMES = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter": "reduce-scatter",
          "alltoall": "all-to-all", "send_recv": "send-recv"}  # fmt: skip
 TESTS = {"a100_sxm80": "dgx-a100", "h100_sxm": "dgx-h100"}
+# Of a node without peer access beyond a switch (the data's README): it sets no constants, but judges those of others.
+UNSEEN = {"l40s": "l40s-x8"}
 # Of vidur's tables all-reduce alone: its send_recv is the sender's kernel, which between two A100 ends after less time
 # than the bytes take at the bridge's full rate. What takes less than this waits for other ranks more than it moves.
 LEAST_S = {"a100_dgx": 150e-6, "a100_pairwise_nvlink": 150e-6, "a40_pairwise_nvlink": 0.0, "v100_unknown": 150e-6}
@@ -36,10 +40,10 @@ APACHE = (
 )
 
 
-def nccl_tests(data: Path) -> list[LinkCampaign]:
-    """aiconfigurator's tables of nccl-tests, every version of NCCL."""
+def nccl_tests(data: Path, tests: Mapping[str, str] = MappingProxyType(TESTS)) -> list[LinkCampaign]:
+    """aiconfigurator's tables of nccl-tests, every version of NCCL. tests: the cluster of each table."""
     found = []
-    for name, cluster in TESTS.items():
+    for name, cluster in tests.items():
         table = pd.read_parquet(data / "aiconfigurator" / f"collectives_{name}.parquet")
         table = table[table["impl"] == "nccl-tests"]
         rows = pd.DataFrame(

@@ -27,7 +27,7 @@ from serving_static import judged as static_rows
 from serving_tables import closed_tables, other_tables
 
 from rooflinekit.files import write_text
-from rooflinekit.serving.settings import HOST_SEQUENCE_S, HOST_STEP_S
+from rooflinekit.serving.settings import HOST_SEQUENCE_S, HOST_SHARED_S, HOST_STEP_S
 
 #: Sources that are no streams of aiconfigurator's.
 OTHERS = ("blis", "llmservingsim", "ml_energy", *SOURCES)
@@ -36,15 +36,16 @@ OTHERS = ("blis", "llmservingsim", "ml_energy", *SOURCES)
 def host_line(data: Path) -> str:
     """The CPU's seconds a step, fitted again on vidur's table."""
     table = pd.read_parquet(data / "vidur" / "cpu_overheads.parquet")
-    chosen = table[
-        table["source"].str.contains("bf106186") & (table["gpu"] == "a100") & (table["tensor_parallel_degree"] == 1)
-    ]
+    table = table[table["source"].str.contains("bf106186") & (table["gpu"] == "a100")]
+    alone = table["tensor_parallel_degree"] == 1
     parts = ("schedule", "sampler_launch", "prepare_inputs_launch", "model_execution_launch", "process_model_outputs")
-    seconds = chosen[[f"{part}_median_ms" for part in parts]].sum(axis=1).to_numpy() * 1e-3
-    slope, start = np.polyfit(chosen["batch_size"], seconds, 1)
+    seconds = table[[f"{part}_median_ms" for part in parts]].sum(axis=1) * 1e-3
+    slope, start = np.polyfit(table["batch_size"][alone], seconds[alone], 1)
+    more = (seconds - start - slope * table["batch_size"])[~alone].median()
     return (
-        f"CPU a step, vidur's {len(chosen)} rows: {start * 1e3:.3f} ms and {slope * 1e6:.1f} µs a sequence (shipped: "
-        f"{HOST_STEP_S * 1e3:.3f} ms, {HOST_SEQUENCE_S * 1e6:.1f} µs)"
+        f"CPU a step, vidur's {alone.sum()} rows: {start * 1e3:.3f} ms and {slope * 1e6:.1f} µs a sequence (shipped: "
+        f"{HOST_STEP_S * 1e3:.3f} ms, {HOST_SEQUENCE_S * 1e6:.1f} µs); with several GPUs {more * 1e3:.2f} ms more, "
+        f"{(~alone).sum()} rows ({HOST_SHARED_S * 1e3:.2f})"
     )
 
 

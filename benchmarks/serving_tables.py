@@ -65,9 +65,3 @@ def other_tables(source: str, found: pd.DataFrame) -> Iterator[tuple[str, pd.Dat
         yield "by model", by_group(found, ["gpu", "model"])
     else:
         yield "by engine, GPU and model", by_group(found, ["engine", "gpu", "model"])
-    if "hit" in found:
-        means = found[found["hit"].notna()]
-        hits = (
-            means["hit"].astype(str).eq("True").groupby(means["what"]).agg(["size", lambda hits: f"{hits.mean():.0%}"])
-        )
-        yield "within the interval of 90 %", hits.set_axis(["rows", "share"], axis=1).reset_index()

@@ -30,8 +30,8 @@ from transfer_sources import Measured, pairs
 from transfer_trainings import SOURCES as TRAININGS
 
 from rooflinekit.errors import InputError
+from rooflinekit.study.errors.kinship import chips_of
 from rooflinekit.study.transfer.evidence import Evidence
-from rooflinekit.study.transfer.posterior import chips_of
 from rooflinekit.study.transfer.transferred import transferred
 
 SOURCES = {**STEPS, **OPERATORS, **TRAININGS}

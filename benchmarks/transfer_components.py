@@ -2,7 +2,7 @@
 
 `python benchmarks/transfer_components.py DATA` prints, by family and by how the two GPUs are related, the
 correlation of ln(measured / predicted) of equal shapes about the mean of each GPU, and the medians by how alike the
-chips are, which `study/transfer/components.py` states as KERNEL. Ops alone: no whole step is looked at.
+chips are, which `study/errors/components.py` states as KERNEL. Ops alone: no whole step is looked at.
 
 With `--estimate` it prints what that file states of whole steps, of one half of the networks of timm and KernelBench;
 all that transfer_accuracy.py judges is of the other half. What all steps of a source on a GPU are off by, in the
@@ -29,10 +29,10 @@ from transfer_sources import SOURCES, Measured
 
 import rooflinekit as rk
 from rooflinekit.calibrate.campaigns.measured_ops import OPS
+from rooflinekit.study.errors.components import Chips
+from rooflinekit.study.errors.kinship import chips_of
+from rooflinekit.study.errors.parts import Part, leaders, parts_of
 from rooflinekit.study.transfer import components
-from rooflinekit.study.transfer.components import Chips
-from rooflinekit.study.transfer.errors_of import Part, leaders, parts_of
-from rooflinekit.study.transfer.posterior import chips_of
 
 _LONG_S = 100e-6
 _LEAST = 60  # shapes that two GPUs share

@@ -19,8 +19,8 @@ import rooflinekit as rk
 from rooflinekit.calibrate.at_hand.run_record import ProfiledOp
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.step.prediction import predict_graph
+from rooflinekit.study.errors.parts import scaled
 from rooflinekit.study.profile.drawn import draw_all
-from rooflinekit.study.transfer.errors_of import scaled
 
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _FREE = ("aten.empty", "aten.detach")

@@ -155,7 +155,7 @@ ENGINE = record({
     "speculation": perhaps(record({
         "tokens": COUNT, "acceptance": NUMBER, "given": NUMBER, "weights": TEXT, "draft": perhaps(TEXT),
     })),
-    "adapters": perhaps(record({"number": COUNT, "rank": COUNT})), "sums": TEXT,
+    "adapters": perhaps(record({"number": COUNT, "rank": COUNT})), "sums": TEXT, "heads": TEXT, "host_more_s": SECONDS,
 })  # fmt: skip
 SERVED = record({
     "decoder": TEXT, "gpu": TEXT, "tp": COUNT, "ep": COUNT, "dp": COUNT, "weights": TEXT, "kv": TEXT,
@@ -227,8 +227,8 @@ SCHEMAS: dict[str, Schema] = {
     "advise": record({
         "base": PREDICTION,
         "suggestions": many(record({
-            "what": TEXT, "saved_s": CHANGE, "speedup": NUMBER, "saved_terms": named(CHANGE), **SPAN, "steps": NUMBER,
-            "regime": REGIME, "peak_bytes": BYTES, "notes": many(TEXT),
+            "what": TEXT, "saved_s": CHANGE, "speedup": NUMBER, "speedup_low": NUMBER, "speedup_high": NUMBER,
+            "saved_terms": named(CHANGE), **SPAN, "steps": NUMBER, "regime": REGIME, "peak_bytes": BYTES, "notes": many(TEXT),
         })),
         "left_out": many(record({"what": TEXT, "why": TEXT})),
     }),
@@ -266,7 +266,9 @@ SCHEMAS: dict[str, Schema] = {
             "drawn_w": perhaps(WATTS), "per_million": perhaps(NUMBER),
         })),
         "currency": perhaps(TEXT), "refused": named(TEXT),
-        "neighbours": many(record({"faster": TEXT, "slower": TEXT, "ratio": NUMBER, "certain": FLAG})),
+        "neighbours": many(record({
+            "faster": TEXT, "slower": TEXT, "ratio": NUMBER, "ratio_low": NUMBER, "ratio_high": NUMBER, "certain": FLAG,
+        })),
         "sentences": many(TEXT),
     }),
     "cost": COSTS,
@@ -284,7 +286,7 @@ SCHEMAS: dict[str, Schema] = {
         "differences": many(record({"what": TEXT, "a": ANY, "b": ANY})),
         "a_s": SECONDS, "b_s": SECONDS, "delta_s": CHANGE, "terms": named(CHANGE), "underuse": named(CHANGE),
         **dict.fromkeys(("flop_ratio", "promised_ratio", "time_ratio", "gpu_ratio"), perhaps(NUMBER)),
-        "intervals_overlap": FLAG,
+        "intervals_overlap": FLAG, "certain": FLAG, "b_by_a": many(perhaps(NUMBER), 2),
         "drivers": many(record({"module": TEXT, "kind": TEXT, "a_s": SECONDS, "b_s": SECONDS, "delta_s": CHANGE})),
         "story": many(TEXT, 1), "details": many(TEXT),
     }))}),

@@ -37,7 +37,15 @@ _IDEAL = {
     **dict.fromkeys(("window_cycles", "shared_window_cycles", "single_window_cycles"), 0.0),
     "single_tap_cycles": 1.0,
     **dict.fromkeys(
-        ("tap_cycles", "shared_tap_cycles", "loop_tap_cycles", "sum_tap_cycles", "channel_tap_cycles"), 1.0
+        (
+            "tap_cycles",
+            "shared_tap_cycles",
+            "loop_tap_cycles",
+            "sum_tap_cycles",
+            "channel_tap_cycles",
+            "group_tap_cycles",
+        ),
+        1.0,
     ),
     "l2_bytes_per_clock": 32.0,
     "cache_share": 1.0,

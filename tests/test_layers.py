@@ -21,6 +21,7 @@ ROWS = [
     {"calibrate", "step"},
     {"strategies"},
     {"study", "present"},  # empty but for a docstring
+    {"study/errors"},
     {"study/explain", "study/profile", "study/sweep", "serving"},
     {"study/compare", "study/transfer", "training"},
     {"present/scales"},
@@ -45,6 +46,7 @@ OUTSIDE = {
     "training": set(),
     "study": set(),
     "present": set(),
+    "study/errors": set(),
     "study/explain": set(),
     "study/profile": {"numpy", "pandas", "pydantic", "ijson"},
     "study/sweep": {"numpy", "scipy", "sympy", "pandas", "pyarrow"},

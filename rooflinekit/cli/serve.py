@@ -76,6 +76,9 @@ def serve(
     sums: Annotated[
         str, typer.Option(help="over GPUs: by nccl, or one-shot: by the engine's own kernels, for NVLink")
     ] = "nccl",
+    heads: Annotated[
+        str, typer.Option(help="that share keys read them together, or apart, as older kernels do while decoding")
+    ] = "together",
     draft: Annotated[
         Path | None,
         typer.Option(
@@ -161,7 +164,8 @@ def serve(
     decoder = Decoder.from_config(config, **({"weights": weights.split(",")[0]} if weights else {}))
     options = EngineOptions(
         host_work=host_work, policy=policy, step_tokens=step_tokens, chunks=chunks, reserve=reserve,
-        sequences=sequences, memory_share=memory_share, graph_sizes=graph_sizes, sums=sums, draft=draft,
+        sequences=sequences, memory_share=memory_share, graph_sizes=graph_sizes, sums=sums, heads=heads,
+        draft=draft,
         draft_tokens=draft_tokens, acceptance=acceptance, adapters=adapters, adapter_rank=adapter_rank,
         prefill_engines=prefill_engines, decode_engines=decode_engines, prefill_tp=prefill_tp, link=link,
     )  # fmt: skip

@@ -31,6 +31,7 @@ class EngineOptions:
     memory_share: float
     graph_sizes: str | None
     sums: str
+    heads: str
     draft: Path | None
     draft_tokens: int
     acceptance: float | None
@@ -57,6 +58,7 @@ class EngineOptions:
                 memory_share=self.memory_share,
                 graph_sizes=sizes,
                 sums=self.sums,  # type: ignore[arg-type]
+                heads=self.heads,  # type: ignore[arg-type]
                 speculation=self._speculation(),
                 adapters=self._adapters(),
             )

@@ -81,6 +81,8 @@ class PcieLinks(Pcie):
     peer_access: bool  # whether a device may write into another's memory, or all goes through the host's
     switches: Counts = ()  # devices below each PCIe switch, which share its uplink; empty: none
     sockets: Counts = ()  # devices at each CPU socket, in their order; empty: all at one
+    # Of a device into the memory of one at another socket; None: that does not go, all is through the host's memory.
+    between_sockets: Bandwidth | None = None
 
 
 class Network(Record):

@@ -61,6 +61,11 @@ class Release(NamedTuple):
         """Whether inductor makes the kernel of a maximum over a dilated window (2.8; before, the library's runs)."""
         return self >= (2, 8)
 
+    @property
+    def shares_concatenated(self) -> bool:
+        """Whether inductor stores a concatenation of which others read an input too (2.12; before, each reads it)."""
+        return self >= (2, 12)
+
     def tf32(self, allowed: bool | None) -> bool | None:
         """Where fp32 products may run as tf32: as allowed; by default nowhere before 1.7, everywhere up to 1.11.
 

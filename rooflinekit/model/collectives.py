@@ -31,6 +31,9 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-t
 UNSEEN = "unseen"
 
 _SHARP_GENERATION = 4  # of NVLink, from which on switches add numbers up
+#: How far what passes between sockets may be off, in log units: NCCL takes 10 GB/s for Intel's Skylake, 16 for AMD, 22
+#: for Sapphire Rapids (src/graph/topo.h, SKL_QPI_BW, AMD_BW, SRP_QPI_BW), and a server's is seldom known.
+_BETWEEN_SOCKETS = 0.35
 _SHARP_LEAST = 3  # ranks; NCCL does not use it for two
 
 
@@ -47,7 +50,7 @@ class LinkConstants:
 
     def rate(self, link: Link, share: str = "share") -> float:
         """Byte/s that long messages reach."""
-        of_link = link.bandwidth * self.link(share, link)
+        of_link = min(link.bandwidth * self.link(share, link), link.most)
         return min(of_link, self.link("ceiling", link)) if link.technology in THROUGH_HOST else of_link
 
     def device(self, name: str, device: Device) -> float:
@@ -63,7 +66,10 @@ class LinkConstants:
     def spread(self, link: Link) -> Spread:
         """How far predictions over such a link are off."""
         names = (link.name, link.technology, UNSEEN)
-        return next(self.spreads[name] for name in names if name in self.spreads)
+        found = next(self.spreads[name] for name in names if name in self.spreads)
+        if link.most == math.inf:
+            return found
+        return Spread(kernel=found.kernel, shared=math.hypot(found.shared, _BETWEEN_SOCKETS))
 
     def _nearest(self, name: str, technology: str, number: float) -> float:
         return self.constants[_nearest_key(tuple(self.constants), name, technology, number)].value

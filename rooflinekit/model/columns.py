@@ -16,6 +16,7 @@ from rooflinekit.model.convolution_forms import NAIVE as EACH_ALONE
 from rooflinekit.model.convolution_forms import WINOGRAD as BLOCKWISE
 from rooflinekit.model.depthwise import (
     CHANNEL_PRODUCTS,
+    GROUP_SUMS,
     SHARED_WINDOWS,
     SINGLE_LOOP,
     SINGLE_WINDOW,
@@ -29,6 +30,7 @@ from rooflinekit.model.work import (
     CONVOLUTION,
     DEPTHWISE,
     DEPTHWISE_CHANNELS,
+    DEPTHWISE_GROUPS,
     DEPTHWISE_LOOP,
     DEPTHWISE_SHARED,
     DEPTHWISE_SINGLE,
@@ -62,6 +64,7 @@ DIRECT_WAYS = {
     TAP_SUMS: DEPTHWISE_SUMS,
     CHANNEL_PRODUCTS: DEPTHWISE_CHANNELS,
     SHARED_WINDOWS: DEPTHWISE_SHARED,
+    GROUP_SUMS: DEPTHWISE_GROUPS,
 }
 
 
@@ -121,6 +124,7 @@ def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
         loads=flat(kernel.blocks.loads for kernel in kernels),
         block_bytes=flat(kernel.blocks.bytes for kernel in kernels),
         accesses=flat(kernel.accesses for kernel in kernels),
+        streamed=flat(kernel.streamed for kernel in kernels),
         waits=flat(_waits(kernel) for kernel in kernels),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,20 +10,30 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
-from rooflinekit.ir.tensor import Math, TensorSpec
-from rooflinekit.model.convolution_forms import CUDNN, FEW, VECTOR_BYTES, Direction, Form, Problem, library_of
-from rooflinekit.model.depthwise import depthwise_algorithm, is_depthwise
+from rooflinekit.ir.tensor import Math
+from rooflinekit.model.convolution_forms import (
+    CUDNN,
+    FEW,
+    Direction,
+    Form,
+    Problem,
+    filled_up,
+    library_of,
+)
+from rooflinekit.model.convolution_layouts import channels_last, image_and_weight
+from rooflinekit.model.depthwise import GROUP_SUMS, depthwise_algorithm, is_depthwise
 from rooflinekit.model.kernel import MIOPEN, Chain, Family, Kernel
 from rooflinekit.model.miopen_forms import forms, gathers_pixels
-from rooflinekit.model.rows import NO_ROWS
 
 #: Implicit products that no unrolled kernel of the matrix engine does.
 FEW_CHANNELS = "few channels"  # on the lanes, element by element
 PIXELWISE = "pixel by pixel"  # MIOpen's where a pixel sees one pixel
 WIDE_WINDOW = "wide window"  # of a volume, or of more than 7 pixels along one side
 
-_WIDEST_GROUP = 32  # channels a group up to which cuDNN tiles gradients with channels last (timm's training rows)
-_LATER_CORES = frozenset({"bf16"})  # what matrix engines have from Ampere on, but not on Volta and Turing
+#: Channels a group, in and out alike, of which cuDNN has tiled gradients with channels last (timm's training rows).
+_TILED_GROUPS = (4, 8, 16, 32)
+_GROUPS_TILE = 32  # channels of a tile of such groups, which holds whole ones
+_MOST_SUMMED = 64  # channels a group beyond which its other kernels take no longer, as far as the same rows tell
 
 
 def convolution_kernels(kernel: Kernel, op: Op) -> Iterator[Kernel]:
@@ -37,7 +47,7 @@ def convolution_kernels(kernel: Kernel, op: Op) -> Iterator[Kernel]:
         kernel,
         engine=not untiled,
         untiled=untiled,
-        algorithm=_algorithm(op, kernel) if direct else "",
+        algorithm=_algorithm(op, kernel) if direct else GROUP_SUMS if untiled else "",
         pointwise=_is_pointwise(op),
     )
     if not kernel.cost.gemms:
@@ -66,10 +76,10 @@ def _without_bias(kernel: Kernel, bias: int) -> Kernel:
 
 
 def _algorithm(op: Op, kernel: Kernel) -> str:
-    image, weight = _image_and_weight(op)
+    image, weight = image_and_weight(op)
     stride = op.attrs.get("stride", (1,))
     return depthwise_algorithm(
-        channels_last=_channels_last(image),
+        channels_last=channels_last(image),
         sixteen_bits=image.dtype.itemsize == 2,
         window=tuple(map(int, weight.shape[2:])),
         plain=len(set(stride)) == 1 and set(op.attrs.get("dilation", (1,))) == {1},
@@ -81,80 +91,18 @@ def _algorithm(op: Op, kernel: Kernel) -> str:
 
 
 def _is_untiled(op: Op, kernel: Kernel) -> bool:
-    """Whether cuDNN has no tiled kernel for a gradient: of wide groups with channels last, in 16 bits.
+    """Whether cuDNN has no tiled kernel for a gradient: of most groups with channels last, in 16 bits.
 
     inductor keeps such training steps from channels last too (torch/_inductor/graph.py, decide_layout_opt).
     """
     if "gradient" not in kernel.cost.label or not kernel.cost.gemms or op.attrs["groups"] == 1:
         return False
-    image, weight = _image_and_weight(op)
-    return image.dtype.itemsize == 2 and _channels_last(image) and bool(weight.shape[1] > _WIDEST_GROUP)
-
-
-def _image_and_weight(op: Op) -> tuple[TensorSpec, TensorSpec]:
-    """What was convolved with what; a backward's first input is the output's gradient."""
-    first = 1 if op.kind == "aten.convolution_backward" else 0
-    return op.inputs[first], op.inputs[first + 1]
-
-
-# --- layouts ---------------------------------------------------------------------------------------------------------
-
-
-def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[str]) -> Iterator[Kernel]:
-    """The kernels of a convolution, with the copies to and from channels last that the matrix engine asks for.
-
-    One with a window of one pixel runs in either layout. Its gradients do only where libraries have kernels for
-    channels first, as they did for the first tensor cores (DeepBench on V100 and T4 shows no copies, at any stride;
-    timm's training on RTX 3090 does).
-    """
-    for plain in kernels:
-        on_engine = plain.engine and plain.math in engines
-        kernel = _by_image(plain, op) if on_engine else plain
-        pixel = set(_image_and_weight(op)[1].shape[2:]) == {1}
-        either = pixel and ("gradient" not in kernel.cost.label or gradients_in_either(engines))
-        copied = on_engine and not either and kernel.cost.gemms
-        read = 2 if kernel.cost.label == "weight gradient" else 1
-        written = 0 if kernel.cost.label == "weight gradient" else 1
-        before = [t for t in op.inputs[:read] if copied and not _channels_last(t)]
-        after = [t for t in op.outputs[:written] if copied and len(t.shape) > 2 and not _channels_last(t)]
-        yield from (_copy(kernel, tensor, "to channels last") for tensor in before)
-        yield kernel
-        yield from (_copy(kernel, tensor, "from channels last") for tensor in after)
-
-
-def gradients_in_either(engines: Collection[str]) -> bool:
-    """Whether gradients of a convolution of one pixel run in either layout where these formats have an engine."""
-    return not _LATER_CORES & set(engines)
-
-
-def _by_image(kernel: Kernel, op: Op) -> Kernel:
-    """A convolution of one pixel, channels first, on the matrix engine: a product for each image.
-
-    Pixels of two images do not lie behind each other, so no tile holds pixels of both.
-    """
-    if not kernel.pointwise or op.kind != "aten.convolution" or _channels_last(op.inputs[0]):
-        return kernel
-    images = integer(op.outputs[0].shape[0])
-    gemms = tuple(replace(g, batch=integer(g.batch) * images, m=integer(g.m) // images) for g in kernel.cost.gemms)
-    return replace(kernel, cost=replace(kernel.cost, gemms=gemms))
-
-
-def _channels_last(tensor: TensorSpec) -> bool:
-    return tensor.stride is not None and tensor.stride[1] == 1
-
-
-def _copy(kernel: Kernel, tensor: TensorSpec, label: str) -> Kernel:
-    size = integer(tensor.bytes)
-    return replace(
-        kernel,
-        name=f"{kernel.name} ({tensor.name} {label})",
-        family=Family.MOVEMENT,
-        math=Math.FP32,
-        cost=Cost(read_bytes=size, write_bytes=size, label=label),
-        alternatives=(),
-        rows=NO_ROWS,
-        reread_bytes=0,
-    )
+    image, weight = image_and_weight(op)
+    if image.dtype.itemsize != 2 or not channels_last(image):
+        return False
+    first, second = integer(weight.shape[0]), integer(weight.shape[1])
+    alike = first == second * integer(op.attrs["groups"]) and set(op.attrs.get("dilation", (1,))) == {1}
+    return not (alike and second in _TILED_GROUPS and first % _GROUPS_TILE == 0)
 
 
 # --- algorithms ------------------------------------------------------------------------------------------------------
@@ -165,7 +113,7 @@ def problem_of(op: Op, label: str = "") -> Problem:
 
     A transposed convolution is the data gradient of one whose image is its result.
     """
-    image, weight = _image_and_weight(op)
+    image, weight = image_and_weight(op)
     result = op.inputs[0] if op.kind == "aten.convolution_backward" else op.outputs[0]
     transposed = bool(op.attrs.get("transposed"))
     directions: dict[str, Direction] = {"": "data" if transposed else "forward", "weight gradient": "weight"}
@@ -202,7 +150,7 @@ def _with_algorithms(kernel: Kernel, p: Problem) -> Kernel:
         kernel,
         direction=p.direction,
         cost=cost if kernel.untiled else replace(cost, gemms=(p.product(),)),
-        padded=_filled_up(p),
+        padded=min(1.0, _MOST_SUMMED / float(p.gathered)) if kernel.algorithm == GROUP_SUMS else float(filled_up(p)),
         unusual=bool(p.volume) or any(int(d) > 1 for d in p.dilation),
     )
     others = [_as_form(plain, form) for form in forms(p) if form.possible and _may_run(form, plain)]
@@ -250,12 +198,6 @@ def implicit_algorithm(p: Problem, *, few: bool) -> str:
     return FEW_CHANNELS if few else WIDE_WINDOW
 
 
-def _filled_up(p: Problem) -> float:
-    """By how much a matrix engine's kernel fills up the channels that it gathers."""
-    vector = VECTOR_BYTES // p.itemsize
-    return vector / float(p.gathered) if p.gathered < vector else 1.0
-
-
 def _as_form(kernel: Kernel, form: Form) -> Kernel:
     read, write = integer(kernel.cost.read_bytes), integer(kernel.cost.write_bytes)
     moved = form.moved + form.added
@@ -286,7 +228,7 @@ def _loop(form: Form) -> Chain | None:
 
 def _is_pointwise(op: Op) -> bool:
     """Whether each output pixel sees one input pixel."""
-    weight = _image_and_weight(op)[1]
+    weight = image_and_weight(op)[1]
     return set(weight.shape[2:]) == {1} and set(op.attrs.get("stride", (1,))) == {1}
 
 

@@ -246,6 +246,12 @@ def summed(p: Problem) -> tuple[Number, Number]:
     return (p.outer, p.inner) if p.direction == "data" else (p.inner, p.outer)
 
 
+def filled_up(p: Problem) -> Number:
+    """By how much the channels grow that a matrix engine's kernels gather, filled up to whole vectors of 16 bytes."""
+    vector = VECTOR_BYTES // p.itemsize
+    return ceiled(p.gathered, vector) * vector / p.gathered
+
+
 def blocks(sizes: tuple[Number, ...], edge: int) -> Number:
     """Blocks of so many pixels along a side that cover an image, in each slice along its depth."""
     return sizes[0] * ceiled(sizes[1], edge) * ceiled(sizes[2], edge)

@@ -18,6 +18,7 @@ SINGLE_LOOP = "window loop in fp32"  # without conversions
 SINGLE_WINDOW = "unrolled window in fp32"  # PyTorch's, where cuDNN has none
 SHARED_WINDOWS = "shared windows"  # threads whose windows overlap fetch what they share once
 TAP_SUMS = "sums by tap"  # of a weight's gradient: for each of its numbers once over all pixels
+GROUP_SUMS = "sums in groups"  # a thread a result, over the channels of its group too
 CHANNEL_PRODUCTS = "a product a channel"  # as of any other grouped convolution, each of one channel
 
 _UNROLLED = (1, 3, 5)  # square windows, of PyTorch's kernels and of cuDNN's with channels first

@@ -22,7 +22,7 @@ def time_copy(
     """
     link = route.links[-1]
     if link.technology.startswith("pcie"):
-        rate = link.bandwidth * PAYLOAD_SHARE
+        rate = min(link.bandwidth * PAYLOAD_SHARE, link.most)
         if link.technology in THROUGH_HOST:
             rate = min(rate, host_rate)
     else:

@@ -2,7 +2,9 @@
 
 Products, convolutions and attention are told apart by the format that they run in, for each has units of its own: the
 matrix engine by format, or the vector lanes. `product` alone is in 16 bits, `fp32 product` on the lanes, or on an
-engine for whole fp32 numbers. Everything else computes on the lanes, whatever is stored.
+engine for whole fp32 numbers. Everything else computes on the lanes, whatever is stored. A serving library's kernels
+are told apart by what they do, gradients of convolutions by whose they are, and MIOpen's kernels by whether the board
+has units for their format: each of these was measured often enough to tell how far it is off by itself.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.kernel import MIOPEN, Family, Kernel
@@ -19,22 +22,35 @@ from rooflinekit.model.machine import Machine, Spread
 
 #: Families that are told apart by format.
 MULTIPLYING = (
-    "product", "batched product", "convolution", "convolution gradient", "unusual convolution", "attention", "decoding",
+    "product", "batched product", "convolution", "convolution gradient", "convolution weight gradient",
+    "unusual convolution", "attention", "decoding",
 )  # fmt: skip
 #: Convolutions in three dimensions or with dilation, forward and backward: few were measured, and libraries choose
 #: erratically for them; the others must not have their spread.
 UNUSUAL = "unusual convolution"
 MIOPEN_FAMILY = "convolution by MIOpen"
+MIOPEN_EMULATED = "emulated convolution by MIOpen"  # in a format that the board has no units for
+#: A serving library's kernels that were measured, by kind; others are SERVING alone.
+SERVING = "serving"
+SERVED = {
+    "serving.rms_norm": "serving normalization", "serving.add_rms_norm": "serving normalization",
+    "serving.gated_activation": "serving activation", "serving.activation": "serving activation",
+    "serving.rope_and_cache": "serving rotation",
+    "serving.largest": "serving quantization", "serving.scale_to_eight_bits": "serving quantization",
+    "serving.scale_blocks": "serving quantization",
+}  # fmt: skip
 #: Products of weights in fewer bits, which become numbers of 16 on their way: their own kernels, of serving libraries.
 PACKED = "packed product"
 OTHERS = (
     MIOPEN_FAMILY,
+    MIOPEN_EMULATED,
     PACKED,
     "elementwise",
     "movement",
     "normalization",
     "reduction",
-    "serving",
+    SERVING,
+    *dict.fromkeys(SERVED.values()),
     "softmax",
     "stream",
 )
@@ -45,7 +61,10 @@ _FORMATS = {
 }  # fmt: skip
 #: Where a family was measured on no GPU, how far others are off: the first of these that was.
 _NEAREST = {
+    **dict.fromkeys(SERVED.values(), SERVING),
+    MIOPEN_EMULATED: MIOPEN_FAMILY,
     MIOPEN_FAMILY: "convolution",
+    "convolution weight gradient": "convolution gradient",
     UNUSUAL: "convolution",
     PACKED: "product",
     "batched product": "product", "convolution gradient": "convolution", "decoding": "attention",
@@ -85,11 +104,18 @@ def in_format(family: str, math: Math) -> str:
 def residuals_of(kernel: Kernel, machine: Machine) -> str:
     """The family of a kernel on a machine, which runs formats that it has no unit for as fp32."""
     base, math = base_of(kernel), kernel.math
+    if base == MIOPEN_FAMILY:
+        return by_miopen(machine.device, math)
     if base not in MULTIPLYING:
         return base
     if math in _ON_ENGINES and not machine.matrix_rate(math, engine=kernel.engine).on_engine:
         math = Math.FP32
     return in_format(base, math)
+
+
+def by_miopen(device: Device, math: Math) -> str:
+    """The family of MIOpen's convolutions in a format: emulated ones are off in a way of their own."""
+    return MIOPEN_EMULATED if math.value in device.emulated else MIOPEN_FAMILY
 
 
 def of_the_step(kernels: Iterable[Kernel]) -> float:
@@ -100,8 +126,10 @@ def of_the_step(kernels: Iterable[Kernel]) -> float:
 
 def stated_family(kernel: Kernel) -> str:
     """The family of a kernel in the format that it is stated in, on whatever machine; beside the engine in fp32."""
-    beside = not kernel.engine and kernel.math in _ON_ENGINES
-    return in_format(base_of(kernel), Math.FP32 if beside else kernel.math)
+    beside, base = not kernel.engine and kernel.math in _ON_ENGINES, base_of(kernel)
+    if base == MIOPEN_FAMILY:
+        return f"{kernel.math.value} {base}"
+    return in_format(base, Math.FP32 if beside else kernel.math)
 
 
 def base_of(kernel: Kernel) -> str:
@@ -115,11 +143,13 @@ def base_of(kernel: Kernel) -> str:
             return MIOPEN_FAMILY
         if kernel.unusual:
             return UNUSUAL
-        return "convolution gradient" if kernel.kind == "aten.convolution_backward" else "convolution"
+        if kernel.kind != "aten.convolution_backward":
+            return "convolution"
+        return "convolution weight gradient" if kernel.direction == "weight" else "convolution gradient"
     if kernel.family is Family.ATTENTION:
         return "decoding" if kernel.cost.gemms and kernel.cost.gemms[0].m <= _FEW else "attention"
     if kernel.kind.startswith("serving."):
-        return "serving"
+        return SERVED.get(kernel.kind, SERVING)
     return {Family.NORMALIZATION: "normalization", Family.REDUCTION: "softmax"}.get(kernel.family, "elementwise")
 
 
@@ -149,6 +179,12 @@ def shared_variance(kernels: Iterable[tuple[str, str, Any]], spreads: Mapping[st
 def plain(family: str) -> str:
     """The family's name without its format."""
     return family.removeprefix(_prefix(family))
+
+
+def wider(family: str) -> str:
+    """What a family is steadied by: that of which it is a part, in all formats together."""
+    name = plain(family)
+    return _NEAREST[name] if name in (*SERVED.values(), MIOPEN_EMULATED, "convolution weight gradient") else name
 
 
 def _prefix(family: str) -> str:

@@ -23,16 +23,20 @@ from rooflinekit.ir.op import Op, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math, TensorSpec
+from rooflinekit.model.across import streamed_share
 from rooflinekit.model.attention_patterns import with_fused_attention
-from rooflinekit.model.convolution import with_layout_copies
+from rooflinekit.model.concatenation import LABEL
+from rooflinekit.model.convolution_layouts import with_layout_copies
+from rooflinekit.model.dataflow import Dataflow
 from rooflinekit.model.grouping import Group, groups_of
-from rooflinekit.model.inlining import Dataflow, buffers_of
+from rooflinekit.model.inlining import buffers_of
 from rooflinekit.model.kernel import Family, Issue, Kernel
 from rooflinekit.model.kernels import family_of, plain_kernels, reusing
 from rooflinekit.model.layout import (
+    NO_LAYOUTS,
+    Layouts,
     converts_to_channels_last,
     given_to,
-    returned_from_channels_last,
     with_channels_last,
     with_given_channels_last,
 )  # fmt: skip
@@ -41,6 +45,7 @@ from rooflinekit.model.lowering import BIAS_GRADIENT
 from rooflinekit.model.recurrence import RECURRENT
 from rooflinekit.model.reuse import Traffic
 from rooflinekit.model.rows import MOST_THREADS, NO_ROWS, Rows
+from rooflinekit.model.templates import may_fuse, only_reader, templated, with_template
 
 FUSED = "inductor"  # the namespace of fused kernels' kinds
 _LOWERED = ("bias", BIAS_GRADIENT)  # kernels of eager convolutions that are loops here
@@ -51,21 +56,46 @@ _NAMED = 6  # ops in the name of a kernel
 PERSISTENT_ROW = 1024
 
 
-def compiled_issues(graph: Graph, engines: Collection[str] = (), device: Device | None = None) -> tuple[Issue, ...]:
+def compiled_issues(
+    graph: Graph, engines: Collection[str] = (), device: Device | None = None, *, autotunes: bool = False
+) -> tuple[Issue, ...]:
     """The graph's kernels as inductor makes them, each as the CPU issues it.
 
     engines: the formats that the device multiplies on a matrix engine, whose convolutions want channels last.
-    device: on which recurrent layers are run as it wants it.
+    device: on which recurrent layers are run as it wants it. autotunes: whether it is timed which templates are faster
+    there than libraries (mode "max-autotune").
 
     Raises SizeError while a size of the graph is open.
     """
     if graph.dims:
         raise missing_size(graph.dims)
     graph = with_fused_attention(graph)
-    buffers, flow = buffers_of(graph)
+    layouts = Layouts.of(graph) if converts_to_channels_last(graph) else NO_LAYOUTS
+    buffers, flow = buffers_of(graph, layouts)
     groups = groups_of(buffers, flow, reorders_loops=graph.like is None or graph.like.reorders_loops)
-    making = _Making(graph, flow, groups, engines, device)
-    return tuple(issue for i, group in enumerate(groups) for issue in making.issues(i, group))
+    making = _Making(graph, flow, layouts, groups, engines, device, autotunes=autotunes)
+    made = [tuple(making.issues(i, group)) for i, group in enumerate(groups)]
+    if autotunes and device is not None and may_fuse(device):
+        _fuse_into_templates(made, groups, flow, device)
+    return tuple(issue for issues in made for issue in issues)
+
+
+def _fuse_into_templates(
+    made: list[tuple[Issue, ...]], groups: Sequence[Group], flow: Dataflow, device: Device
+) -> None:
+    """Replaces products, and pointwise work that follows them, where a template does both in less time."""
+    for i, issues in enumerate(made):
+        if len(issues) != 1 or issues[0].family is not Family.MATMUL or len(issues[0].kernels) != 1:
+            continue
+        behind = only_reader(groups, i, flow.kept)
+        if behind is None or len(made[behind]) != 1:
+            continue
+        (result,) = groups[i].buffers[0].writes.values()
+        (product,), (work, *_) = issues[0].kernels, made[behind][0].kernels
+        kernel = templated(product, work, integer(result.bytes), device)
+        if kernel is not None:
+            made[i] = ()
+            made[behind] = (replace(made[behind][0], family=Family.MATMUL, kernels=(kernel,)),)
 
 
 def assumptions_of(graph: Graph) -> Iterator[str]:
@@ -89,11 +119,12 @@ class _Making:
     """Kernels of groups, in the order of execution."""
 
     def __init__(
-        self, graph: Graph, flow: Dataflow, groups: Sequence[Group], engines: Collection[str], device: Device | None
-    ) -> None:
+        self, graph: Graph, flow: Dataflow, layouts: Layouts, groups: Sequence[Group], engines: Collection[str],
+        device: Device | None, *, autotunes: bool,
+    ) -> None:  # fmt: skip
+        self._autotunes = autotunes
         self._tf32, self._flow, self._device = graph.tf32, flow, device
-        self._engines, self._converted = engines, converts_to_channels_last(graph)
-        self._returned = returned_from_channels_last(graph) if self._converted else frozenset()
+        self._engines, self._layouts = engines, layouts
         self._traffic = Traffic()
         self._readers: dict[str, list[Group]] = defaultdict(list)
         for group in groups:
@@ -107,7 +138,7 @@ class _Making:
             return
         part = group.buffers[0].part
         family = family_of(part.priced) if part.priced.costs else Family.VIEW
-        if not (self._converted and family is Family.CONVOLUTION):
+        if not (self._layouts.last and family is Family.CONVOLUTION):
             yield self._library(part.priced, family)
             return
         moved = with_channels_last(part.priced)
@@ -116,7 +147,7 @@ class _Making:
         yield self._library(with_given_channels_last(moved), family)
         for buffer in group.buffers:
             for value, spec in buffer.writes.items():
-                if value in self._flow.kept and spec.memory in self._returned:
+                if value in self._flow.kept and spec.memory in self._layouts.returned:
                     yield self._conversion(moved.op, spec, "from channels last")
 
     def _conversion(self, op: Op, spec: TensorSpec, label: str) -> Issue:
@@ -135,6 +166,8 @@ class _Making:
         found = plain_kernels(priced, self._tf32, self._device)
         plain = [kernel for kernel in found if kernel.cost.label not in _LOWERED]
         if family is Family.CONVOLUTION:
+            if self._autotunes:
+                plain = list(with_template(op, plain, self._engines))
             plain = list(with_layout_copies(op, plain, self._engines))
         kernels = tuple(reusing(kernel, op, self._traffic) for kernel in plain)
         return Issue(op=op, family=family, kernels=kernels)
@@ -170,11 +203,23 @@ class _Making:
             engine=True,
             cost=cost,
             rows=_rows(group, written),
+            streamed=self._streamed(group, read, written),
         )
         kernels = [reusing(kernel, op, self._traffic)]
         if group.split:  # the sums of sums, too few to count
             kernels.append(_second(kernel))
         return Issue(op=op, family=kernel.family, kernels=tuple(kernels))
+
+    def _streamed(
+        self, group: Group, read: list[tuple[TensorSpec, int]], written: list[tuple[TensorSpec, int]]
+    ) -> float:
+        """The share of a stream's bandwidth that the kernel reaches."""
+        found = self._layouts.of_images(read), self._layouts.of_images(written, written=True)
+        several = any(LABEL in buffer.expression.labels and not buffer.partial for buffer in group.buffers)
+        concatenates = several and found[0][1] > 0
+        moved = sum(size for _, size in (*read, *written))
+        itemsize = max((spec.dtype.itemsize for spec, _ in read), default=4)
+        return streamed_share(group.loop, moved, *found, itemsize, concatenates=concatenates)
 
     def _reads(self, group: Group) -> list[tuple[TensorSpec, int]]:
         """What a group reads from outside: each value once, of views of its parts no more than all of it."""

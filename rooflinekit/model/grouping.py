@@ -20,7 +20,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rooflinekit.ir.points import integer
-from rooflinekit.model.inlining import Buffer, Dataflow
+from rooflinekit.model.dataflow import Dataflow
+from rooflinekit.model.inlining import Buffer
 from rooflinekit.model.loops import Loop
 
 MOST_BUFFERS = 64

@@ -12,22 +12,24 @@ Reductions are always realized; whether they are stored is the scheduler's busin
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import ADDED, Phase
 from rooflinekit.ir.points import integer
+from rooflinekit.ir.release import Release
 from rooflinekit.ir.tensor import TensorSpec
+from rooflinekit.model.concatenation import LABEL, Input, is_one_loop
+from rooflinekit.model.dataflow import Dataflow, dataflow_of
+from rooflinekit.model.kernel import Family
+from rooflinekit.model.kernels import family_of
+from rooflinekit.model.layout import Layouts
 from rooflinekit.model.loops import Access, Loop, Part
-from rooflinekit.model.lowering import parts_of
 
 MOST_READS = 4
 MOST_OPERATIONS = 30
 MOST_ACCUMULATED_READS = 8
 MOST_ACCUMULATED_OPERATIONS = 100
-MOST_CONCATENATED = 8  # inputs of a concatenation that is written into its readers (max_pointwise_cat_inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,107 +84,25 @@ class Buffer:
         return self.outer * spec.dtype.itemsize if self.partial else integer(spec.bytes)
 
 
-@dataclass(slots=True, kw_only=True)
-class Dataflow:
-    """Parts with versioned values: every write to a memory makes a new one."""
-
-    parts: list[Part]
-    reads: list[list[tuple[str, Access]]]
-    writes: list[list[tuple[str, TensorSpec]]]
-    numel: dict[str, int] = field(default_factory=dict)
-    users: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    kept: set[str] = field(default_factory=set)  # values that outlive the step
-
-
-def buffers_of(graph: Graph) -> tuple[list[Buffer], Dataflow]:
+def buffers_of(graph: Graph, layouts: Layouts) -> tuple[list[Buffer], Dataflow]:
     """The buffers of a graph in the order of execution, and the values that they read and write."""
-    flow = _without_dead(_dataflow(graph))
-    return _Inlining(flow).run(), flow
-
-
-def _parts(graph: Graph) -> Iterator[Part]:
-    """All loops in order, each in the region between what a strategy has put in."""
-    region = 0
-    for priced in graph.priced:
-        region += priced.op.kind.startswith(ADDED)
-        for part in parts_of(priced, graph.like):
-            yield replace(part, region=region) if region else part
-
-
-def _dataflow(graph: Graph) -> Dataflow:
-    parts = list(_parts(graph))
-    flow = Dataflow(parts=parts, reads=[], writes=[])
-    current: dict[str, str] = {}
-    flow.numel.update({spec.memory: integer(spec.numel) for spec in (*graph.weights, *graph.inputs)})
-    standing, made = set(flow.numel), set[str]()
-    for i, part in enumerate(parts):
-        reads = [(current.get(access.spec.memory, access.spec.memory), access) for access in part.reads]
-        writes = []
-        for spec in part.writes:
-            memory, value = spec.memory, f"{spec.memory}#{i}"
-            before = current.get(memory, memory)
-            if flow.numel.get(before, 0) > integer(spec.numel):  # into a part of it: the rest stays
-                reads.append((before, Access(spec=spec, bytes=0, gathered=True)))
-            flow.numel[value] = max(integer(spec.numel), flow.numel.get(before, 0))
-            writes.append((value, spec))
-        for value, access in reads:
-            flow.users[value].append(i)
-            if access.spec.memory not in made:
-                standing.add(access.spec.memory)
-                flow.numel[value] = max(access.elements, flow.numel.get(value, 0))
-            if part.op.kind.startswith(ADDED):  # a whole bucket, of which each copy has written a part
-                flow.numel[value] = max(access.elements, flow.numel[value])
-        for value, spec in writes:
-            current[spec.memory] = value
-            made.add(spec.memory)
-        flow.reads.append(reads)
-        flow.writes.append(writes)
-    lasting = standing | {spec.memory for spec in (*graph.outputs, *graph.gradients, *_loss(graph))}
-    flow.kept = {value for memory, value in current.items() if memory in lasting}
-    return flow
-
-
-def _loss(graph: Graph) -> tuple[TensorSpec, ...]:
-    """What the forward phase of a training step ends with: the caller gets it, though no op reads it."""
-    last = [op for op in graph.ops if op.phase is Phase.FORWARD][-1:] if graph.mode == "training" else []
-    return tuple(spec for op in last for spec in op.outputs)
-
-
-def _without_dead(flow: Dataflow) -> Dataflow:
-    """Without results that nobody reads, and loops that have no others; what libraries are called for stays."""
-    alive: list[int] = []
-    users: dict[str, list[int]] = defaultdict(list)
-    for i in reversed(range(len(flow.parts))):
-        part = flow.parts[i]
-        flow.writes[i] = [w for w in flow.writes[i] if w[0] in flow.kept or users[w[0]] or part.loop is Loop.EXTERN]
-        if flow.writes[i] or part.loop is Loop.EXTERN:
-            alive.append(i)
-            for value, _ in flow.reads[i]:
-                users[value].append(i)
-    alive.reverse()
-    renumbered = {old: new for new, old in enumerate(alive)}
-    return Dataflow(
-        parts=[flow.parts[i] for i in alive],
-        reads=[flow.reads[i] for i in alive],
-        writes=[flow.writes[i] for i in alive],
-        numel=flow.numel,
-        users=defaultdict(list, {v: sorted({renumbered[i] for i in found}) for v, found in users.items()}),
-        kept=flow.kept,
-    )
+    flow = dataflow_of(graph, layouts)
+    return _Inlining(flow, graph.like).run(), flow
 
 
 class _Inlining:
     """One pass over the parts, in the order of execution."""
 
-    def __init__(self, flow: Dataflow) -> None:
-        self._flow = flow
+    def __init__(self, flow: Dataflow, like: Release | None) -> None:
+        self._flow, self._like = flow, like
+        self._made: dict[str, Buffer] = {}  # by the values in memory
         self._pending: dict[str, tuple[Expression, TensorSpec]] = {}
         self._buffers: list[Buffer] = []
 
     def run(self) -> list[Buffer]:
         """The buffers."""
         for i, part in enumerate(self._flow.parts):
-            if part.loop is Loop.POINTWISE and part.label == "cat":
+            if part.loop is Loop.POINTWISE and part.label == LABEL:
                 self._concatenate(i, part)
             elif part.loop is Loop.POINTWISE:
                 for k, (value, spec) in enumerate(self._flow.writes[i]):
@@ -196,9 +116,9 @@ class _Inlining:
     def _store(self, expression: Expression, writes: dict[str, TensorSpec], share: int = 0) -> None:
         """`share`: elements of the result, where it is a part only."""
         outer = share or expression.part.outer
-        self._buffers.append(
-            Buffer(order=len(self._buffers), expression=expression, writes=writes, outer=outer, partial=share > 0)
-        )
+        buffer = Buffer(order=len(self._buffers), expression=expression, writes=writes, outer=outer, partial=share > 0)
+        self._buffers.append(buffer)
+        self._made.update(dict.fromkeys(writes, buffer))
 
     def _realize(self, value: str) -> None:
         if value in self._pending:
@@ -268,7 +188,7 @@ class _Inlining:
             old = into.reads.get(key)
             if old is None or old.bytes < taken.bytes:
                 into.reads[key] = taken
-        again = share if into.part.label == "cat" else max(1, numel // size) if same else share
+        again = share if into.part.label == LABEL else max(1, numel // size) if same else share
         for loop, work in inner.work.items():
             repeated = (integer(work[0] * again), integer(work[1] * again))
             into.work[loop] = max(into.work.get(loop, repeated), repeated)
@@ -277,17 +197,28 @@ class _Inlining:
         into.labels.extend(label for label in inner.labels if label not in into.labels)
 
     def _concatenate(self, i: int, part: Part) -> None:
-        """Into its readers where they are pointwise and inputs few, else each input copied to its place.
-
-        An input that is not stored yet is computed right there.
-        """
-        reads = self._flow.reads[i]
-        ((value, spec),) = self._flow.writes[i]
-        loops = [self._flow.parts[user].loop for user in self._flow.users[value]]
-        pointwise = all(loop in (Loop.POINTWISE, Loop.REDUCTION) for loop in loops) and value not in self._flow.kept
-        if pointwise and len(reads) <= MOST_CONCATENATED:
+        """One loop, or each input at its place: an input that is not stored yet is computed right there."""
+        flow, reads = self._flow, self._flow.reads[i]
+        ((value, spec),) = flow.writes[i]
+        inputs = tuple(self._concatenated(read, i) for read, _ in reads)
+        readers = tuple(flow.parts[user] for user in flow.users[value])
+        if is_one_loop(inputs, readers, kept=value in flow.kept, like=self._like):
             self._keep_or_store(value, spec, self._expression(i))
             return
-        for read in reads:
-            expression = self._expression(i, [read])
-            self._store(expression, {value: spec}, share=integer(read[1].spec.numel))
+        for (name, access), each in zip(reads, inputs, strict=True):
+            if each.movable and len(self._made[name].writes) == 1:
+                self._made[name].writes[value] = spec
+            else:
+                self._store(self._expression(i, [(name, access)]), {value: spec}, share=integer(access.spec.numel))
+
+    def _concatenated(self, value: str, i: int) -> Input:
+        pending, made = self._pending.get(value), self._made.get(value)
+        sources = [self._made.get(key) for key, _ in pending[0].reads] if pending else [made]
+        library = made is not None and made.part.loop is Loop.EXTERN
+        return Input(
+            pending=pending is not None,
+            placed=library or (made is None and not pending),
+            movable=library and made is not None and family_of(made.part.priced) is Family.MATMUL,
+            reduced=any(source is not None and source.part.loop is Loop.REDUCTION for source in sources),
+            others=tuple(self._flow.parts[user] for user in self._flow.users[value] if user != i),
+        )

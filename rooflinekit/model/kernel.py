@@ -62,7 +62,7 @@ class Kernel:
     library: str = ""  # that alone has this algorithm; "" for every one
     formats: tuple[Math, ...] = ()  # that it exists in; none for all
     direction: str = ""  # of a convolution: forward, data or weight; a transposed one runs as a gradient
-    padded: float = 1.0  # by how much a convolution's channels are filled up
+    padded: float = 1.0  # by how much a convolution's channels are filled up; below 1 where not all of them take time
     unusual: bool = False  # a convolution in three dimensions, or with dilation: see model.families
     untiled: bool = False  # a convolution whose threads walk their windows by themselves
     pointwise: bool = False  # a convolution of one pixel: a product without gathering windows
@@ -71,6 +71,7 @@ class Kernel:
     column: int = 0  # bytes that each thread reads again, where it is not the whole tensor
     blocks: Blocks = NO_BLOCKS
     accesses: int = 0  # loads of single elements where a thread does not take several at once
+    streamed: float = 1.0  # of a stream's bandwidth, what its order of access reaches
     recent: tuple[Reuse, ...] = ()  # of what it reads: touched by the kernels before it; of a chain, of one link
     chain: Chain | None = None
     raises: bool = False  # whether its special functions are powers, for which libraries take many instructions

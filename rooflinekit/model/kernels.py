@@ -12,7 +12,8 @@ from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math
 from rooflinekit.model.alignment import unaligned_accesses
-from rooflinekit.model.convolution import convolution_kernels, with_layout_copies
+from rooflinekit.model.convolution import convolution_kernels
+from rooflinekit.model.convolution_layouts import with_layout_copies
 from rooflinekit.model.kernel import Family, Issue, Kernel
 from rooflinekit.model.recurrence import cell_kernel, recurrent_kernel
 from rooflinekit.model.reuse import Traffic

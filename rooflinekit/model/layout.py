@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, PricedOp
@@ -55,17 +56,60 @@ def with_given_channels_last(priced: PricedOp) -> PricedOp:
     return replace(priced, op=replace(priced.op, inputs=inputs))
 
 
-def returned_from_channels_last(graph: Graph) -> frozenset[str]:
-    """Memories of images that the graph returns with channels first, as eager mode does, and that have them last.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layouts:
+    """Where the images of a graph lie whose convolutions run with channels last, by their memories.
 
-    Layouts go from a convolution to everything that is computed from it (`keep_output_stride` in inductor's config).
+    Layouts go from a convolution to everything that is computed from it, and what a convolution reads is written for
+    it. The caller gets the layout of eager mode (`keep_output_stride` in inductor's config).
     """
-    last: set[str] = set()
-    for op in graph.ops:
-        images = [spec for spec in op.outputs if len(spec.shape) == 4]
-        if op.kind == "aten.convolution" or any(len(t.shape) == 4 and t.memory in last for t in op.inputs):
-            last.update(spec.memory for spec in images)
-    return frozenset(spec.memory for spec in graph.outputs if spec.memory in last and _is_image(spec))
+
+    last: frozenset[str]
+    returned: frozenset[str]  # of `last`, what the caller gets with channels first
+
+    @classmethod
+    def of(cls, graph: Graph) -> Layouts:
+        """The layouts of a graph; of one that is not converted every image has channels first."""
+        last: set[str] = set()
+        for op in graph.ops:
+            images = [spec for spec in op.outputs if len(spec.shape) == 4]
+            if op.kind == "aten.convolution":
+                last.update(spec.memory for spec in op.inputs[:1] if not _is_given(spec))
+                last.update(spec.memory for spec in images)
+            elif any(len(t.shape) == 4 and t.memory in last for t in op.inputs):
+                last.update(spec.memory for spec in images)
+        returned = frozenset(spec.memory for spec in graph.outputs if spec.memory in last and _is_image(spec))
+        return cls(last=frozenset(last), returned=returned)
+
+    def goes_down_columns(self, op: Op, columns: bool) -> bool:
+        """Whether an op's sums go through memory in another order than it lies in; `columns`, with channels first.
+
+        With channels last, sums over channels, or over all of an image, follow it.
+        """
+        image = next((spec for spec in op.inputs if len(spec.shape) == 4), None)
+        if image is None or image.memory not in self.last or not _is_image(replace(image, stride=None)):
+            return columns
+        if "batch_norm" in op.kind or "adaptive_avg_pool" in op.kind:
+            return True
+        if "group_norm" in op.kind:
+            return bool(op.attrs.get("group", 1) > 1)
+        if "layer_norm" in op.kind:
+            return len(op.attrs["normalized_shape"]) < 3
+        dims = op.attrs.get("dim")
+        along = dims if isinstance(dims, tuple) else () if dims is None else (dims,)
+        return bool(along) and all(dim % 4 != 1 for dim in along)
+
+    def of_images(self, tensors: Iterable[tuple[TensorSpec, int]], *, written: bool = False) -> tuple[int, int]:
+        """Of tensors and what a kernel moves of each, the bytes of images with channels first, and with them last."""
+        found = [0, 0]
+        for spec, size in tensors:
+            if len(spec.shape) == 4 and _is_image(replace(spec, stride=None)):
+                found[spec.memory in self.last and not (written and spec.memory in self.returned)] += size
+        return found[0], found[1]
+
+
+#: Of a graph that is not converted: all as it was given.
+NO_LAYOUTS = Layouts(last=frozenset(), returned=frozenset())
 
 
 def _channels_last(spec: TensorSpec) -> TensorSpec:

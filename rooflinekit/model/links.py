@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ class Link:
     switched: bool = False  # whether a switch joins all devices
     latency_s: float = 0.0  # by the datasheet, of an empty message; 0 where only measurements tell
     turns: float = 1.0  # how many members share what moves the data: processes that are more than the cores
+    most: float = math.inf  # byte/s that pass whatever the link's own rate: between sockets
 
     @property
     def name(self) -> str:
@@ -146,8 +148,10 @@ def _pcie(cluster: Cluster, kinds: Sequence[Device], members: Sequence[int]) -> 
     rates = [device.pcie.bandwidth_per_direction for device in kinds if device.pcie is not None]
     rate = min([slots.bandwidth_per_direction, *rates])
     crosses = len({_part(member, slots.sockets) for member in members}) > 1
-    if slots.peer_access and not crosses:
-        return Link(technology="pcie-peer", bandwidth=rate)
+    if slots.peer_access and (slots.between_sockets or not crosses):
+        # A ring crosses from socket to socket once in either direction: one flow has what passes between them.
+        most = slots.between_sockets if crosses and slots.between_sockets else math.inf
+        return Link(technology="pcie-peer", bandwidth=rate, most=most)
     # Through the host all devices below a switch use its one link upwards.
     sharers = max(Counter(_part(member, slots.switches) for member in members).values()) if slots.switches else 1
     return Link(technology="pcie-sockets" if crosses else "pcie-host", bandwidth=rate / sharers)

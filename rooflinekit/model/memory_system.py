@@ -112,14 +112,14 @@ def sustained_bandwidth(work: Work, machine: Machine) -> Floats:
     """byte/s of DRAM by kernel: product kernels fetch tiles, all others stream."""
     share = np.full(len(work), machine.bandwidth_share)
     share[work.products.kernel] = machine.values["product_memory_share"]
-    return machine.bandwidth * share
+    return machine.bandwidth * share * work.streamed
 
 
 def cache_bandwidth(work: Work, machine: Machine) -> Floats:
     """byte/s of the last-level cache by kernel: those that fetch tiles get the same share of it as of DRAM."""
     share = np.ones(len(work))
     share[work.products.kernel] = machine.values["product_memory_share"]
-    return np.maximum(machine.l2_bandwidth * share, sustained_bandwidth(work, machine))
+    return np.maximum(machine.l2_bandwidth * share * work.streamed, sustained_bandwidth(work, machine))
 
 
 def _held(work: Work, machine: Machine) -> Floats:

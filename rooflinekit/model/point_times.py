@@ -117,7 +117,7 @@ class PointKernels:
             kernel.direction, kernel.library, kernel.formats, kernel.untiled, same(kernel.padded), kernel.raises,
             *map(same, (rows.count, rows.length, rows.passes, rows.held_bytes, rows.threads, kernel.reread_bytes)),
             *map(same, (kernel.column, kernel.blocks.count, kernel.blocks.loads, kernel.blocks.bytes, kernel.accesses)),
-            rows.worked,
+            rows.worked, kernel.streamed,
             *((same(part.bytes), same(part.distance)) for part in kernel.recent),
             *(map(same, _chain_numbers(kernel))),
             *map(self._timing_key, kernel.alternatives),

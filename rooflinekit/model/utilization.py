@@ -27,6 +27,7 @@ from rooflinekit.model.work import (
     ATTENTION,
     DEPTHWISE,
     DEPTHWISE_CHANNELS,
+    DEPTHWISE_GROUPS,
     DEPTHWISE_LOOP,
     DEPTHWISE_SHARED,
     DEPTHWISE_SINGLE,
@@ -72,15 +73,15 @@ def _depthwise(p: Products, machine: Machine) -> Fill:
     outputs = p.batch * p.m * p.n * p.k / np.where(p.way == NAIVE, p.k, taps)
     way = np.where(machine.device.kind == "cpu", DEPTHWISE, p.way)
     taps = np.where(p.way == NAIVE, p.k, taps)
-    names = ("loop_tap_cycles", "sum_tap_cycles", "channel_tap_cycles", "naive_cycles")
+    names = ("loop_tap_cycles", "sum_tap_cycles", "channel_tap_cycles", "naive_cycles", "group_tap_cycles")
     of_tap = [value[name] for name in names]
-    slow = [way == w for w in (DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS, NAIVE)]
+    slow = [way == w for w in (DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS, NAIVE, DEPTHWISE_GROUPS)]
     shared = value["shared_window_cycles"] + value["shared_tap_cycles"] * taps
     unrolled = np.where(way == DEPTHWISE_SHARED, shared, value["window_cycles"] + value["tap_cycles"] * taps)
     single = np.where(way == DEPTHWISE_SINGLE, value["tap_cycles"], value["single_tap_cycles"]) * taps
     found_alone = (way == DEPTHWISE_SINGLE) | (way == DEPTHWISE_SINGLE_LOOP)
     unrolled = np.where(found_alone, value["single_window_cycles"] + single, unrolled)
-    cycles = np.select(slow, [c * taps for c in of_tap], unrolled)
+    cycles = np.select(slow, [c * taps for c in of_tap], unrolled) * np.where(way == DEPTHWISE_GROUPS, p.padded, 1.0)
     lanes = machine.sm_count * machine.device.lanes_per_sm
     compute_s = np.where(way == NAIVE, np.maximum(outputs, lanes), outputs) * cycles / lanes / machine.clock
     zeros, same = np.zeros(p.m.size), np.tile(compute_s, (len(CAUSES), 1))

@@ -22,14 +22,15 @@ PIXEL_WEIGHT = -2
 #: One matrix stays on the SMs, the other comes to all of them.
 PERSISTENT = -1
 #: Without tiles, a thread a result: unrolled, by threads that share what they fetch, in a loop over the window, a tap
-#: after the other, a channel at a time; over windows of all channels; in fp32, unrolled and in a loop.
+#: after the other, a channel at a time; over windows of all channels; in fp32, unrolled and in a loop; over a
+#: group's channels.
 DEPTHWISE, DEPTHWISE_SHARED, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS, NAIVE = range(12, 18)
-DEPTHWISE_SINGLE, DEPTHWISE_SINGLE_LOOP = 18, 19
+DEPTHWISE_SINGLE, DEPTHWISE_SINGLE_LOOP, DEPTHWISE_GROUPS = 18, 19, 20
 #: As SCALED, in 4 bits.
 SCALED_FOUR = -3
 
 
-_ONCE = ("passes", "threads", "links", "starts")  # columns that are 1 where nothing is said
+_ONCE = ("passes", "threads", "links", "starts", "streamed")  # columns that are 1 where nothing is said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,7 @@ class Work:
     accesses: Floats  # loads and stores of single elements where a thread does not take several at once
     waits: Floats  # between calls of one operator, of which each follows the one before
     calls: Floats  # of another library, where the timer sees them
+    streamed: Floats  # of a stream's bandwidth, what the order of access reaches
 
     def __len__(self) -> int:
         return len(self.vector_flop)

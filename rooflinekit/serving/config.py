@@ -65,6 +65,12 @@ _TIED = frozenset((
     "biogpt", "bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt-sw3",
     "gpt2", "gpt_bigcode", "mpt", "openai-gpt", "opt", "starcoder2", "vaultgemma", "xglm",
 ))  # fmt: skip
+#: Families whose attention and network read the same numbers; others say so under a key, with what its absence means.
+_PARALLEL = frozenset(("codegen", "cohere", "cohere2", "gptj", "phi"))
+_PARALLEL_KEYS = {
+    "falcon": ("parallel_attn", True), "gpt_neox": ("use_parallel_residual", True),
+    "stablelm": ("use_parallel_residual", False),
+}  # fmt: skip
 #: Keys by which networks of two matrices are known where there is no `model_type`.
 _TWO_MATRICES = ("n_inner", "n_embd", "ffn_dim")
 
@@ -111,8 +117,15 @@ def fields_of(config: Mapping[str, Any]) -> dict[str, Any]:
         "gated": not two,
         "tied": bool(config.get("tie_word_embeddings", "n_embd" in config or family in _TIED)),
         "qk_norm": bool(config.get("use_qk_norm", config.get("qk_layernorm", family in _QK_NORM))),
+        "parallel": _is_parallel(config, family),
         **_style_of(config, two=two),
     }
+
+
+def _is_parallel(config: Mapping[str, Any], family: str | None) -> bool:
+    key, missing = _PARALLEL_KEYS.get(family or "", ("", family in _PARALLEL))
+    newer = family == "falcon" and bool(config.get("new_decoder_architecture"))
+    return newer or bool(config.get(key, missing))
 
 
 def _style_of(config: Mapping[str, Any], *, two: bool) -> dict[str, Any]:

@@ -71,6 +71,8 @@ def serve_stream(
     chunks: bool = False,
     ahead: bool = False,
     given: float = 1.0,
+    received_s: float = 0.0,
+    wait_steps: int = 0,
     step_j: StepTime | None = None,
 ) -> Served:
     """Plays the stream through the engine.
@@ -78,19 +80,22 @@ def serve_stream(
     step_tokens: most tokens of one step; without `chunks`, a prompt above that is read in a step of its own. room:
     sequences that the cache holds, 1 or more; further ones wait. policy: "mixed" reads prompts beside sequences that
     go on (vLLM, TensorRT-LLM); with "prefill-first" (SGLang) these wait meanwhile. ahead: steps are scheduled while
-    the one before runs. given: tokens that a step gives each running sequence, on average. step_j: joules of a step's
-    kernels, to be added up.
+    the one before runs. given: tokens that a step gives each running sequence, on average. received_s: from
+    a client's sending to the engine's queue. wait_steps: that prompts wait for further ones while sequences run.
+    step_j: joules of a step's kernels, to be added up.
     """
-    play = _Play(stream=stream, room=room, given=given, coming=[[] for _ in range(2 if ahead else 1)])
-    play.send(stream.clients)
+    play = _Play(
+        stream=stream, room=room, given=given, ahead=ahead, received_s=received_s, now=received_s, begun_s=received_s
+    )
+    play.send(stream.clients, 0.0)
     joules = 0.0
-    play.waiting.append(play.coming[-1].pop())  # the first request finds the engine idle, the others meet its prompt
+    play.waiting.append(play.coming.pop())  # the first request finds the engine idle, the others meet its prompt
     while play.busy_or_waiting():
+        play.arrive()
         count = len(play.running)
         beside = count if policy == "mixed" else 0
-        prompts, ended = play.read(max(1, step_tokens - beside), chunks)
-        if not count and not prompts:
-            continue  # idle: what is on its way is there
+        holds = play.holds_back(wait_steps, step_tokens - beside)
+        prompts, ended = (0.0, []) if holds else play.read(max(1, step_tokens - beside), chunks)
         steps = 1 if prompts or play.about_to_read() else max(1, play.running[0][0] - play.steps)
         context = stream.input + play.mean_given() + given * (steps + 1) / 2 if count else 0.0
         going_on = beside if prompts else count
@@ -114,13 +119,17 @@ class _Play:
     stream: Stream
     room: int  # sequences whose tokens the cache holds
     given: float  # tokens of a step
-    coming: list[list[float]]  # when each was sent that misses the next step; first those that miss the fewest
-    now: float = 0.0
+    ahead: bool
+    received_s: float  # from sending to the engine's queue
+    now: float
+    begun_s: float  # when the step before began: what an engine that schedules ahead has seen
+    coming: deque[float] = field(default_factory=deque)  # when each was sent that is not in the queue yet
     steps: int = 0
     sent: int = 0
     waiting: deque[float] = field(default_factory=deque)  # when each was sent
     part: tuple[float, int] | None = None  # a prompt that is read in part: when it was sent, tokens left
     running: list[_Running] = field(default_factory=list)
+    held: int = 0  # steps for which prompts have waited for further ones
     begun_count: int = 0  # sequences so far
     begun: int = 0  # steps at which the running sequences began, summed
     ttft_s: float = 0.0
@@ -132,24 +141,38 @@ class _Play:
 
     def busy_or_waiting(self) -> bool:
         """Whether some request has not got its last token."""
-        return bool(self.running or self.part or self.waiting or any(self.coming))
+        return bool(self.running or self.part or self.waiting or self.coming)
 
     def about_to_read(self) -> bool:
         """Whether a prompt may be read in the next steps, before any sequence ends."""
-        return any(self.coming) or bool(self.waiting and self.room > len(self.running))
+        return bool(self.coming or (self.waiting and self.room > len(self.running)))
 
-    def send(self, requests: int) -> None:
+    def send(self, requests: int, sent_s: float) -> None:
         """The next requests of some clients, as far as they have some left."""
         left = self.stream.clients * self.stream.rounds - self.sent
         requests = min(requests, left)
-        self.coming[-1].extend([self.now] * requests)
+        self.coming.extend([sent_s] * requests)
         self.sent += requests
 
-    def read(self, tokens: int, chunks: bool) -> tuple[float, list[float]]:
-        """Prompts that the next step reads, in part or whole, and when those were sent that it reads to the end.
+    def arrive(self) -> None:
+        """What was there when the next step was scheduled joins the queue."""
+        scheduled_s = self.begun_s if self.ahead else self.now
+        if not (self.running or self.part or self.waiting):  # idle until the next one comes
+            self.now = self.begun_s = max(self.now, self.coming[0] + self.received_s)
+            scheduled_s = math.nextafter(self.now, math.inf)
+        while self.coming and self.coming[0] + self.received_s < scheduled_s:
+            self.waiting.append(self.coming.popleft())
 
-        What was sent at the last moment misses it.
+    def holds_back(self, steps: int, tokens: int) -> bool:
+        """Whether the next step leaves prompts that it might read, so that more come together: for so many steps at
+        most, or until they have so many tokens.
         """
+        able = self.held < steps and self.waiting and self.room > len(self.running) > 0 and not self.part
+        self.held = self.held + 1 if able and len(self.waiting) * self.stream.input < tokens else 0
+        return self.held > 0
+
+    def read(self, tokens: int, chunks: bool) -> tuple[float, list[float]]:
+        """Prompts that the next step reads, in part or whole, and when those were sent that it reads to the end."""
         read, ended = 0, list[float]()
         while self.part or (self.waiting and len(self.running) + len(ended) < self.room):
             sent, left = self.part or (self.waiting[0], self.stream.input)
@@ -162,8 +185,6 @@ class _Play:
             self.part = (sent, left - fits) if fits < left else None
             if not self.part:
                 ended.append(sent)
-        self.waiting.extend(self.coming.pop(0))
-        self.coming.append([])
         return read / self.stream.input, ended
 
     def mean_given(self) -> float:
@@ -172,6 +193,7 @@ class _Play:
 
     def pass_by(self, steps: int, seconds: float, read: list[float], going_on: bool) -> None:
         """So many steps of so many seconds each, at whose end these prompts are read."""
+        self.begun_s = self.now + (steps - 1) * seconds
         self.now += steps * seconds
         self.busy += len(self.running) * steps * seconds
         if going_on:
@@ -186,7 +208,7 @@ class _Play:
             self.tpot_s += (self.now - first_s) / max(length - 1, 1)
             self.tokens += length
             ended += 1
-        self.send(ended)
+        self.send(ended, self.now)
 
     def _begin(self) -> None:
         number = self.begun_count

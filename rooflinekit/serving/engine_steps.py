@@ -63,9 +63,8 @@ class EngineSteps:
 
     def _with_cpu(self, gpu_s: float, prompts: int, sequences: int) -> float:
         layers = self.times.times.decoder.layers
-        return self.engine.step_s(
-            self.engine.launched_s(gpu_s, bool(prompts), sequences, layers), prompts + sequences
-        )  # fmt: skip
+        launch_s = self.engine.launch_s(bool(prompts), sequences, layers)
+        return self.engine.step_s(gpu_s, prompts + sequences, launch_s)
 
 
 def draft_times(engine: Engine, times: StepTimes) -> BatchTimes | None:

@@ -18,10 +18,9 @@ from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
-from rooflinekit.errors import CapacityError
 from rooflinekit.serving.answers import Answered, Played
 from rooflinekit.serving.batch_times import Chunk
-from rooflinekit.serving.sequences import Sequence
+from rooflinekit.serving.sequences import Sequence, check_fit
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.tally import Tally
 from rooflinekit.serving.traffic import Request
@@ -50,13 +49,7 @@ def replay(
     read its prompt (disaggregated serving); it comes with the cache of its prompt. step_j: joules of a step's kernels,
     to be added up. Raises CapacityError for a request that the empty cache does not hold.
     """
-    for request in requests:
-        if request.input + request.output > cache_tokens:
-            raise CapacityError(
-                f"a request of {request.input:,} tokens in and {request.output:,} out does not fit a cache of "
-                f"{max(0, int(cache_tokens)):,} tokens; choose a cache or weights of fewer bits, more GPUs, or shorter "
-                "requests"
-            )
+    check_fit(requests, cache_tokens)
     play = _Replay(
         requests=requests, step_s=step_s, engine=engine, cache=cache_tokens, groups=groups, firsts_s=firsts_s,
         step_j=step_j,
@@ -89,16 +82,17 @@ class _Replay:
     joined_s: list[float] = field(default_factory=list)  # first tokens since then
     answers: list[Answered] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
+    held: int = 0  # steps for which prompts have waited for further ones
 
     def step(self) -> None:
         """The next step, or several of one kind."""
         self.arrive()
         if not (self.waiting or self.part or self.running):
-            self.now = max(self.now, self.requests[self.next_arrival].arrival_s)
+            self.now = max(self.now, self.queued_s())
             self.arrive()
         self.receive()
-        read = self.choose()
-        while not read and self.full():
+        read = [] if self.holds_back() else self.choose()
+        while not read and self.used + self.grows() > self.cache:
             self.preempt()
         alone = bool(read) and self.engine.policy == "prefill-first"
         going_on = 0 if alone else len(self.running)
@@ -128,11 +122,16 @@ class _Replay:
             seconds = self.step_s([], going_on, self.context / going_on + given * (count + 1) / 2)
         return count, seconds
 
+    def queued_s(self) -> float:
+        """When the next request reaches the engine's queue; with the cache of its prompt it is past the front end."""
+        request = self.requests[self.next_arrival]
+        return request.arrival_s + (self.engine.received_s(request.input) if self.firsts_s is None else 0.0)
+
     def arrive(self) -> None:
         """Requests that the scheduler has seen join the queue."""
         ahead = self.engine.host == "overlapped" and (self.running or self.part)
         seen_s = self.begun_s if ahead else self.now
-        while self.next_arrival < len(self.requests) and self.requests[self.next_arrival].arrival_s <= seen_s:
+        while self.next_arrival < len(self.requests) and self.queued_s() <= seen_s:
             request = self.requests[self.next_arrival]
             answer = Answered(request=request)
             self.answers.append(answer)
@@ -164,8 +163,13 @@ class _Replay:
         """Tokens that the next step of the running sequences adds to what is set aside."""
         return len(self.running) * self.engine.given if self.engine.reserve == "grow" else 0
 
-    def full(self) -> bool:
-        return self.used + self.grows() > self.cache
+    def holds_back(self) -> bool:
+        """Whether prompts are left for further ones (`wait_steps`)."""
+        able = self.held < self.engine.wait_steps and 0 < len(self.running) < self.most() and not self.part
+        tokens = sum(one.to_read for one in self.waiting) if able else 0
+        few = 0 < tokens < self.engine.step_tokens * self.groups
+        self.held = self.held + 1 if few else 0
+        return self.held > 0
 
     def choose(self) -> list[tuple[Sequence, Chunk]]:
         """Prompts that the step reads, whole or in part."""
@@ -236,7 +240,7 @@ class _Replay:
         """No more of these steps than until the next request is seen."""
         if count == 1 or self.next_arrival == len(self.requests):
             return count
-        until_s = self.requests[self.next_arrival].arrival_s - self.now
+        until_s = self.queued_s() - self.now
         missed = self.engine.host == "overlapped"
         return max(1, min(count, math.ceil(until_s / seconds) + missed))
 

@@ -1,10 +1,13 @@
-"""A request in an engine."""
+"""Requests in an engine."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rooflinekit.errors import CapacityError
 from rooflinekit.serving.answers import Answered
+from rooflinekit.serving.traffic import Request
 
 
 @dataclass(slots=True)
@@ -29,3 +32,14 @@ class Sequence:
         """Room of its own for all its tokens."""
         request = self.answer.request
         return request.input + request.output - request.cached
+
+
+def check_fit(requests: Iterable[Request], cache_tokens: float) -> None:
+    """Raises CapacityError for a request that the empty cache does not hold."""
+    for request in requests:
+        if request.input + request.output > cache_tokens:
+            raise CapacityError(
+                f"a request of {request.input:,} tokens in and {request.output:,} out does not fit a cache of "
+                f"{max(0, int(cache_tokens)):,} tokens; choose a cache or weights of fewer bits, more GPUs, or shorter "
+                "requests"
+            )

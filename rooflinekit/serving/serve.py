@@ -228,7 +228,8 @@ def serve_on(
     times = times or StepTimes(
         decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=engine.adapters,
         drafted=engine.drafted, padded=engine.padded, collective_s=collective_s,
-        own_sums=engine.sums == "one-shot",
+        own_sums=engine.sums == "one-shot", heads_apart=engine.heads == "apart",
+        graphs=engine.graph_sizes != (),
     )  # fmt: skip
     memory = serving_memory(times, engine, stream.input)
     room = dp * memory.largest_batch(decoder, stream.input + stream.output, kv, tp)
@@ -245,6 +246,7 @@ def serve_on(
     served = serve_stream(
         stream, step_s, step_tokens=dp * engine.step_tokens, room=room, policy=engine.policy, chunks=engine.chunks,
         ahead=engine.host == "overlapped", given=engine.given,
+        received_s=engine.received_s(stream.input), wait_steps=engine.wait_steps,
         step_j=None if joules is None else lambda p, n, context: joules.stream_gpu_s(p, stream.input, n, context),
     )  # fmt: skip
     running = min(stream.clients, room)

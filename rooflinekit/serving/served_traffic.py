@@ -40,8 +40,8 @@ _BACKLOG = 0.05
 class ServedTraffic(ServingDraws):
     """Requests at a rate, served. Times are seconds; requests that warm the engine up or drain it are not counted.
 
-    queue_s: from a request's arrival to the step that first reads of its prompt. ttft_s: to its first token, the queue
-    included. tpot_s: between its tokens. e2e_s: to its last token.
+    queue_s: from a request's arrival, receiving it included (`Engine.request_s`), to the step that first reads of its
+    prompt. ttft_s: to its first token, the queue included. tpot_s: between its tokens. e2e_s: to its last token.
     """
 
     decoder: Decoder

@@ -14,6 +14,7 @@ from rooflinekit.serving.speculation import Speculation
 HostWork = Literal["overlapped", "serial"]
 Reserve = Literal["grow", "whole"]
 Sums = Literal["nccl", "one-shot"]
+Heads = Literal["together", "apart"]
 
 #: Seconds of the CPU in each step, and for each sequence in it: scheduling, inputs, sampling, handling of tokens. A
 #: least-squares line through the 26 rows on an A100 without tensor parallelism of vidur's `cpu_overheads` (vLLM of
@@ -21,6 +22,16 @@ Sums = Literal["nccl", "one-shot"]
 #: process outputs), standard errors 1.6 % and 0.4 %; `benchmarks/serving_accuracy.py` fits it again.
 HOST_STEP_S = 0.802e-3
 HOST_SEQUENCE_S = 42.3e-6
+#: Seconds more in each step where the inputs are handed to the processes of other GPUs: the same table's 52 rows with
+#: tensor parallelism of 2 and 4 less that line, median (by model 0.62 to 1.4: larger vocabularies take more).
+HOST_SHARED_S = 0.75e-3
+#: Seconds from a client's sending to the engine's queue, of each request and of each token of its prompt: HTTP,
+#: template, tokenizer. By the first tokens of half of aiconfigurator's e2e_serving_h100_sxm and _b200_sxm (halves by a
+#: hash of GPU, model, engine and tp), the shortest of those within half a point of the best (14.2 %; 14.5 here, 17.8
+#: without). On the other half 12.5 instead of 15.7 %, on blis, which had no part in it, 7.0 instead of 14.0 %. Good to
+#: 2 ms and 1 µs.
+REQUEST_S = 5e-3
+INPUT_TOKEN_S = 2e-6
 #: Seconds in which TensorRT-LLM 1.0.0rc3 launches a layer of a step that reads prompts: Llama 3.1 8B on eight H100,
 #: 1024 tokens in (aiconfigurator's e2e_serving_h100_sxm, five numbers of clients): by the times per token of answers of
 #: 128 and of 512 tokens a prompt adds 15 to 18 ms to a step of 2.5 to 6 ms: 17 to 22 ms for 32 layers, where the GPU
@@ -41,13 +52,20 @@ class Engine:
     full the last one is read anew ("grow": vLLM, SGLang), or for all its tokens ("whole": TensorRT-LLM). sequences:
     most of them at once, beside what the cache holds (`max_num_seqs`, `max_batch_size`; None for any number). layer_s:
     seconds in which the CPU launches a layer of a step that reads prompts: such steps are no CUDA graphs, and none is
-    shorter than its layers' launches (0: never in the way; `TRTLLM_LAYER_S`). memory_share: of the GPU's memory that
+    shorter than its layers' launches and the CPU's other work (0: never in the way; `TRTLLM_LAYER_S`). request_s,
+    input_s: seconds in which the server before the engine receives a request, and each token of its prompt besides;
+    requests do not wait for each other there. wait_steps: that prompts wait for further ones while sequences go on,
+    unless they fill a step (TensorRT-LLM's `batch_wait_timeout_iters`). memory_share: of the GPU's memory that
     the engine takes for weights, work space and cache. graph_sizes: numbers of sequences that decoding steps are
     captured for as CUDA graphs (`cudagraph_capture_sizes`): a step is filled up to the next; a larger one is launched
-    kernel by kernel, `layer_s` a layer or more (None for 1, 2, 4 and multiples of 8 without end). speculation: tokens
+    kernel by kernel, `layer_s` a layer or more (None for 1, 2, 4 and multiples of 8 without end; () for no graphs, as
+    vLLM's `enforce_eager`, and vLLM of 2023). speculation: tokens
     that a draft proposes. adapters: LoRA adapters that sequences use. sums: results are summed over GPUs by "nccl", or
     by the engine's own kernels, over links that let each GPU read the others' memory ("one-shot": all-reduces fused
-    with the normalization, in vLLM and TensorRT-LLM on B200).
+    with the normalization, in vLLM and TensorRT-LLM on B200). heads: those that share keys read them "together" while
+    decoding (FlashAttention, FlashInfer, TensorRT-LLM's XQA), or "apart", each once more from the L2 cache (vLLM's
+    PagedAttention kernels; TensorRT-LLM's masked multi-head attention, up to 0.10 wherever not eight share).
+    host_more_s: seconds of the CPU in each step besides (`HOST_SHARED_S`).
 
     Raises InputError for another word or number.
     """
@@ -59,28 +77,37 @@ class Engine:
     reserve: Reserve = "grow"
     sequences: int | None = None
     layer_s: float = 0.0
+    request_s: float = REQUEST_S
+    input_s: float = INPUT_TOKEN_S
+    wait_steps: int = 0
     memory_share: float = 0.9
     graph_sizes: tuple[int, ...] | None = None
     speculation: Speculation | None = None
     adapters: Adapters | None = None
     sums: Sums = "nccl"
+    heads: Heads = "together"
+    host_more_s: float = 0.0
 
     def __post_init__(self) -> None:
         words = (("host", self.host, get_args(HostWork)), ("policy", self.policy, get_args(Policy)),
-                 ("reserve", self.reserve, get_args(Reserve)), ("sums", self.sums, get_args(Sums)))  # fmt: skip
+                 ("reserve", self.reserve, get_args(Reserve)), ("sums", self.sums, get_args(Sums)),
+                 ("heads", self.heads, get_args(Heads)))  # fmt: skip
         for name, value, known in words:
             if value not in known:
                 raise InputError(f"engine {name} {value!r}: expected {' or '.join(known)}{nearest(str(value), known)}")
         if self.step_tokens < 1:
             raise InputError(f"engine step_tokens: expected 1 or more; got {self.step_tokens!r}")
+        if self.wait_steps < 0:
+            raise InputError(f"engine wait_steps: expected 0 or more; got {self.wait_steps!r}")
         if self.sequences is not None and self.sequences < 1:
             raise InputError(f"engine sequences: expected 1 or more, or None for any number; got {self.sequences!r}")
-        if not (math.isfinite(self.layer_s) and self.layer_s >= 0):
-            raise InputError(f"engine layer_s: expected seconds, 0 or more; got {self.layer_s!r}")
+        for name in ("layer_s", "request_s", "input_s", "host_more_s"):
+            if not (math.isfinite(seconds := getattr(self, name)) and seconds >= 0):
+                raise InputError(f"engine {name}: expected seconds, 0 or more; got {seconds!r}")
         if not (math.isfinite(self.memory_share) and 0 < self.memory_share <= 1):
             raise InputError(f"engine memory_share: expected a share above 0, up to 1; got {self.memory_share!r}")
         sizes = self.graph_sizes
-        if sizes is not None and (not sizes or min(sizes) < 1 or list(sizes) != sorted(set(sizes))):
+        if sizes and (min(sizes) < 1 or list(sizes) != sorted(set(sizes))):
             raise InputError(
                 "engine graph_sizes: expected numbers of sequences, 1 or more, each above the one before, such as "
                 f"(1, 2, 4, 8); got {sizes!r}"
@@ -102,29 +129,36 @@ class Engine:
             return captured(sequences)
         return next((size for size in self.graph_sizes if size >= sequences), sequences)
 
-    def launched_s(self, gpu_s: float, reads: bool, sequences: int, layers: int) -> float:
-        """A step no shorter than the launches of its layers, where it is no CUDA graph."""
-        launched = reads or (self.graph_sizes is not None and sequences > self.graph_sizes[-1])
-        return max(gpu_s, self.layer_s * layers) if launched else gpu_s
+    def launch_s(self, reads: bool, sequences: int, layers: int) -> float:
+        """In which the CPU launches the layers of a step; 0 where the step is a CUDA graph."""
+        sizes = self.graph_sizes
+        launched = reads or (sizes is not None and (not sizes or sequences > sizes[-1]))
+        return self.layer_s * layers if launched else 0.0
 
-    def step_s(self, gpu_s: float, sequences: float) -> float:
-        """A step with the CPU's part in it."""
+    def step_s(self, gpu_s: float, sequences: float, launch_s: float = 0.0) -> float:
+        """A step with the CPU's part in it: overlapped, it is no shorter than launching and the CPU's other work."""
         host_s = self.host_s(sequences)
-        return gpu_s + host_s if self.host == "serial" else max(gpu_s, host_s)
+        return max(gpu_s, launch_s) + host_s if self.host == "serial" else max(gpu_s, launch_s + host_s)
+
+    def received_s(self, tokens: float) -> float:
+        """From sending a prompt of so many tokens to the engine's queue."""
+        return self.request_s + self.input_s * tokens
 
     def host_s(self, sequences: float) -> float:
         """What the CPU does for a step, in seconds."""
-        return HOST_STEP_S + HOST_SEQUENCE_S * sequences
+        return HOST_STEP_S + self.host_more_s + HOST_SEQUENCE_S * sequences
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {
             "host": self.host, "policy": self.policy, "step_tokens": self.step_tokens, "chunks": self.chunks,
             "reserve": self.reserve, "sequences": self.sequences, "layer_s": self.layer_s,
+            "request_s": self.request_s, "input_s": self.input_s, "wait_steps": self.wait_steps,
             "memory_share": self.memory_share,
             "graph_sizes": None if self.graph_sizes is None else list(self.graph_sizes),
             "speculation": self.speculation and self.speculation.to_dict(),
             "adapters": self.adapters and self.adapters.to_dict(), "sums": self.sums,
+            "heads": self.heads, "host_more_s": self.host_more_s,
         }  # fmt: skip
 
 

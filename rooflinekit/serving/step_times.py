@@ -52,6 +52,8 @@ class StepTimes:
     padded: Callable[[int], int] = captured
     collective_s: CollectiveTime | None = None
     own_sums: bool = False  # by the engine's kernels, where these are faster than `collective_s`
+    graphs: bool = True  # steps are CUDA graphs
+    heads_apart: bool = False  # while decoding each head reads the keys that it shares by itself
     _graphs: dict[tuple[str, bool], Graph] = field(default_factory=dict)
     _known: dict[tuple[int, ...], float] = field(default_factory=dict)
     _sums: dict[tuple[float, int], float] = field(default_factory=dict)  # seconds of all-reduces, by bytes and GPUs
@@ -158,8 +160,8 @@ class StepTimes:
 
     @cached_property
     def launched(self) -> Machine:
-        """The machine with the gap between kernels that a CUDA graph leaves."""
-        gap = self.machine.values["kernel_gap_graph"]
+        """The machine with the gap between kernels that a CUDA graph leaves, or the stream without one."""
+        gap = self.machine.values["kernel_gap_graph" if self.graphs else "kernel_gap"]
         return self.machine.with_values({**self.machine.values, "kernel_gap": gap})
 
     def seconds_by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
@@ -171,6 +173,8 @@ class StepTimes:
 
     def step_part_s(self, timing: Timing) -> float:
         """A kernel's time; of an all-reduce that of the collective."""
+        if self.heads_apart and timing.kernel.kind == ATTENTION:
+            return timing.total_s + max(0.0, _apart_s(timing, self.machine) - max(timing.memory_s, timing.compute_s))
         if timing.kernel.kind != ALL_REDUCE or self.collective_s is None:
             return timing.total_s
         gpus = self.gpus if timing.kernel.module.endswith(f".{EXCHANGE}") else self.tp
@@ -179,6 +183,16 @@ class StepTimes:
             own = self.own_sums
             self._sums[key] = one_shot_s(*key, self.collective_s) if own else self.collective_s(*key)
         return self._sums[key]
+
+
+def _apart_s(timing: Timing, machine: Machine) -> float:
+    """Seconds in which the cache passes from the L2 once for each head that shares it; 0 of prompts.
+
+    Blocks of the heads that share keys run side by side, so that DRAM gives them once.
+    """
+    gemm = timing.kernel.cost.gemms[0]
+    shared = 1 if gemm.needed is not None else gemm.m  # of prompts the product is needed for a triangle alone
+    return float(shared * timing.kernel.cost.read_bytes / machine.l2_bandwidth) if shared > 1 else 0.0
 
 
 def part_of(timing: Timing) -> str:

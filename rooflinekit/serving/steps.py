@@ -171,10 +171,15 @@ class _Layer:
             heads, kv_heads = d.heads // over.tp, d.kv_heads_on(over.tp)
             qkv = tape.linear(x, "qkv", (heads + 2 * kv_heads) * d.head_dim)
             attended = self._attention(qkv, heads, kv_heads)
-        x = tape.summed(tape.linear(attended, "output", d.hidden), over.tp)
+        network = Network(decoder=d, tape=tape, tp=over.tp, ep=over.ep, dp=over.dp)
+        attended = tape.linear(attended, "output", d.hidden)
+        if d.parallel:
+            tape.module = f"{module}.network"
+            both = tape.run("aten.add", (attended, network.plain(x, d.ffn)), tape.tensor(*x.shape), alpha=1)
+            return tape.summed(both, over.tp), residual
+        x = tape.summed(attended, over.tp)
         tape.module = f"{module}.network"
         x, residual = _normalized(d, tape, x, residual)
-        network = Network(decoder=d, tape=tape, tp=over.tp, ep=over.ep, dp=over.dp)
         if dense or not d.experts:
             return tape.summed(network.plain(x, d.dense_ffn if dense else d.ffn), over.tp), residual
         return network.experts(x), residual

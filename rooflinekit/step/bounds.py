@@ -35,16 +35,21 @@ def bounds(
     whole = np.where(positive, total_s, 1.0)
     kernels = deviations * np.asarray(kernels_s) / whole
     slower = np.exp(deviations * spread)
-    factors = []
-    for s in (1 / slower, slower):
-        if in_series:
-            shifted = whole + (s - 1) * np.asarray(cpu_s)
-        else:
-            shifted = whole + np.maximum(gpu_s, s * np.asarray(cpu_s)) - np.maximum(gpu_s, cpu_s)
-        host = np.log(np.maximum(shifted, 1e-3 * whole) / whole)
-        factors.append(np.exp(np.hypot(kernels, host)))
-    low, high = (np.where(positive, bound, 0.0) for bound in (whole / factors[0], whole * factors[1]))
+    faster_host, slower_host = (
+        np.hypot(kernels, by_host(whole, cpu_s, gpu_s, s, in_series=in_series)) for s in (1 / slower, slower)
+    )
+    low, high = (np.where(positive, bound, 0.0) for bound in (whole / np.exp(faster_host), whole * np.exp(slower_host)))
     return low, high
+
+
+def by_host(total_s: Numbers, cpu_s: Numbers, gpu_s: Numbers, s: Numbers, *, in_series: bool) -> Any:
+    """By what a step of more than 0 s grows on a host slower by a factor s, in ln, elementwise; see `bounds`."""
+    whole = np.asarray(total_s)
+    if in_series:
+        shifted = whole + (s - 1) * np.asarray(cpu_s)
+    else:
+        shifted = whole + np.maximum(gpu_s, s * np.asarray(cpu_s)) - np.maximum(gpu_s, cpu_s)
+    return np.log(np.maximum(shifted, 1e-3 * whole) / whole)
 
 
 def host_note(host: Host, cpu_s: float, total_s: float) -> str:

@@ -12,7 +12,8 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import EAGER, Op
 from rooflinekit.ir.sizes import total
 from rooflinekit.ir.tensor import DType, Math, Role
-from rooflinekit.model.convolution import formats_channels_last, gradients_in_either
+from rooflinekit.model.convolution import formats_channels_last
+from rooflinekit.model.convolution_layouts import gradients_in_either
 from rooflinekit.model.fusion import compiled_issues
 from rooflinekit.model.kernel import Family, Issue, Kernel
 from rooflinekit.model.kernels import issues_of
@@ -37,7 +38,9 @@ def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Has
     formats = formats_channels_last(device)
     engines = sorted(name for name in formats if narrow or name not in (Math.FP8, Math.INT8, Math.FP4))
     # Recurrent layers alone are run otherwise by the generation and the size of a GPU.
-    own = (str(device.compute_capability), device.sm_count) if graph.memo["recurrent"] else ()
+    own: tuple[Hashable, ...] = (str(device.compute_capability), device.sm_count) if graph.memo["recurrent"] else ()
+    if execution.autotunes:  # whose kernels are chosen by their times
+        own = (*own, device.name, device.dram.bandwidth, device.sm_count)
     layouts = tuple(engines), gradients_in_either(formats)
     return *layouts, device.kind, device.vendor, own, execution.fused, execution.as_graph, execution.entered
 
@@ -49,8 +52,12 @@ def issues_for(graph: Graph, device: Device, execution: Execution) -> tuple[Issu
     """
     key = "issues", kernels_key(graph, device, execution)
     if key not in graph.memo:
-        kernels_of = compiled_issues if execution.fused else issues_of
-        graph.memo[key] = (*input_copies(graph, execution), *kernels_of(graph, formats_channels_last(device), device))
+        formats, copies = formats_channels_last(device), input_copies(graph, execution)
+        if execution.fused:
+            found = compiled_issues(graph, formats, device, autotunes=execution.autotunes)
+        else:
+            found = issues_of(graph, formats, device)
+        graph.memo[key] = (*copies, *found)
     return graph.memo[key]  # type: ignore[no-any-return]
 
 

@@ -71,6 +71,11 @@ class Execution:
         return self.backend in ("compiled", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
     @property
+    def autotunes(self) -> bool:
+        """Whether torch.compile times its templates against libraries."""
+        return self.backend.startswith("max-autotune")
+
+    @property
     def entered(self) -> bool:
         """Whether a step begins in dynamo: with guards, and every weight handed over."""
         return self.fused or self.backend in ("cudagraphs", "aot-eager")

@@ -144,7 +144,7 @@ def _part_of(module: str) -> str:
 
 def deviation_of(timings: list[Timing], machine: Machine) -> float:
     """The standard deviation of the logarithm of their sum: families are off together, kernels on their own."""
-    from rooflinekit.model.families import residuals_of
+    from rooflinekit.model.families import OF_THE_DAY, residuals_of
 
     together: dict[str, float] = defaultdict(float)
     alone, total = 0.0, 0.0
@@ -154,7 +154,7 @@ def deviation_of(timings: list[Timing], machine: Machine) -> float:
         alone += (timing.total_s * machine.constants.spreads[family].kernel) ** 2
         total += timing.total_s
     shared = sum((seconds * machine.constants.spreads[family].shared) ** 2 for family, seconds in together.items())
-    return float((alone + shared) ** 0.5 / total) if total else 0.0
+    return float((alone + shared + (OF_THE_DAY * total) ** 2) ** 0.5 / total) if total else 0.0
 
 
 def _weights(graph: Graph) -> tuple[dict[str, int], int]:

@@ -237,3 +237,18 @@ def test_a_case_that_an_interrupt_has_spoilt_is_measured_again(program: Program)
     found = program.run("turned", 3, False, signal.SIGTERM)
     assert (found.status, found.err) == (143, "\nwhat was measured is in run.jsonl; the same command goes on\n")
     assert [one.status for one in read_record(program.folder / "run.jsonl").measurements] == ["ok"] * 3
+
+
+def test_an_interrupt_while_the_program_is_loaded_leaves_no_traceback() -> None:
+    interrupted = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'rooflinekit.cli.app':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "from rooflinekit.__main__ import main\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "main()\n"
+    )
+    found = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (-signal.SIGINT, "", "")

@@ -30,3 +30,26 @@ def product(m: int, n: int, k: int, dtype: DType = DType.FLOAT16, stride: tuple[
 )
 def test_numbers_that_rows_off_a_boundary_move_alone(op: Op, pieces: int) -> None:
     assert unaligned_accesses(op) == int(1.3 * pieces)
+
+
+def softmax(rows: int, length: int, dtype: DType = DType.BFLOAT16, dim: int = -1) -> Op:
+    x, y = (TensorSpec(name=name, shape=(rows, length), dtype=dtype) for name in "xy")
+    return Op(name="softmax", kind="aten._softmax", module="", phase=Phase.FORWARD, inputs=(x,), outputs=(y,),
+              attrs={"dim": dim})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "singles"),
+    [
+        (softmax(10, 3137), 10 * 3137 * 3 * 7 // 8),  # no whole round of 8 × 1024 numbers
+        (softmax(10, 8195), 10 * 3 * 3 * 7 // 8),  # one round, and 3 that are left
+        (softmax(10, 3137, DType.FLOAT32), 10 * 3137 * 3 * 3 // 4),  # rounds of 4 × 1024
+        (softmax(10, 3136), 0),  # aligned, and kept in shared memory
+        (softmax(10, 32768), 0),  # too long for it: four whole rounds
+        (softmax(10, 28680), 10 * 4104 * 3 * 7 // 8),  # too long as well: 3 × 8192, and 4104 that are left
+        (softmax(10, 1021), 0),  # a warp's
+        (softmax(3137, 3137, dim=0), 0),  # walked by a thread a column
+    ],
+)
+def test_numbers_that_a_softmax_of_rows_off_a_boundary_loads_alone(op: Op, singles: int) -> None:
+    assert unaligned_accesses(op) == singles

@@ -123,6 +123,20 @@ def test_links_of_a_group(
     assert bandwidth is None or link.bandwidth == pytest.approx(bandwidth, rel=1e-3)
 
 
+def test_between_sockets_a_ring_has_what_passes_there() -> None:
+    # 16 GB over 16 GB/s between sockets, on either side of one over PCIe 4's 31.508 GB/s; a copy has no more.
+    near, far = route("l40s-x8", 4), route("l40s-x8")
+    assert near.inside is not None
+    assert far.inside is not None
+    assert near.inside.technology == far.inside.technology == "pcie-peer"
+    assert seconds("broadcast", 31.508e9, near) == pytest.approx(1.0, rel=1e-4)
+    assert seconds("all-reduce", 16e9, far) == pytest.approx(2 * 7 / 8)
+    assert time_copy(16e9, route("l40s-x8", (0, 4)), constants()).total_s == pytest.approx(1.0)
+    known = rk.collective_time("all-reduce", 1e8, "l40s-x8")
+    # 0.35 of what is not known of the sockets, beside what the kind of link is off
+    assert known.spread > rk.collective_time("all-reduce", 1e8, "l40s-x8", 4).spread + 0.2
+
+
 def test_the_hosts_memory_has_a_rate_of_its_own() -> None:
     # 5 GB at 5 GB/s, over PCIe 4 (31.5 GB/s) as over PCIe 3 (15.8 GB/s); over a link of 1 GB/s that link tells.
     for name in ("a40-x8", "rtx-2080-ti-x4"):

@@ -1,5 +1,7 @@
 """Which kernels a convolution runs as: tiled, unrolled, in loops, and with which copies."""
 
+from dataclasses import replace
+
 import pytest
 from round_numbers import constants
 from torch import nn
@@ -7,6 +9,8 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
+from rooflinekit.ir.tensor import DType, TensorSpec
+from rooflinekit.model.convolution_layouts import has_gaps
 from rooflinekit.model.depthwise import (
     CHANNEL_PRODUCTS,
     SHARED_WINDOWS,
@@ -23,6 +27,7 @@ from rooflinekit.model.roofline import choices_of, time_work
 from rooflinekit.model.work import (
     DEPTHWISE,
     DEPTHWISE_CHANNELS,
+    DEPTHWISE_GROUPS,
     DEPTHWISE_LOOP,
     DEPTHWISE_SHARED,
     DEPTHWISE_SINGLE,
@@ -99,14 +104,14 @@ def test_a_traced_depthwise_convolution_names_its_kernel() -> None:
     [
         (DEPTHWISE, 100 + 9 * 2), (DEPTHWISE_SHARED, 50 + 9 * 3), (DEPTHWISE_LOOP, 9 * 30), (DEPTHWISE_SUMS, 9 * 80),
         (DEPTHWISE_CHANNELS, 9 * 90), (DEPTHWISE_SINGLE, 200 + 9 * 2), (DEPTHWISE_SINGLE_LOOP, 200 + 9 * 12),
-        (NAIVE, 9 * 70),
+        (NAIVE, 9 * 70), (DEPTHWISE_GROUPS, 9 * 20),
     ],
 )  # fmt: skip
 def test_cycles_of_an_output(device: Device, way: int, cycles: int) -> None:
     # 4000 outputs of 9 taps, one for each of 50·80 lanes at 1.25 GHz
     values = {"window_cycles": 100, "tap_cycles": 2, "loop_tap_cycles": 30}
     values |= {"shared_window_cycles": 50, "shared_tap_cycles": 3, "single_window_cycles": 200, "single_tap_cycles": 12}
-    values |= {"naive_cycles": 70}
+    values |= {"naive_cycles": 70, "group_tap_cycles": 20}
     machine = Machine.of(device, constants(**values, sum_tap_cycles=80, channel_tap_cycles=90))
     products = Products.of([0], batch=4000, m=1, n=1, k=9, way=way)
     assert time_work(Work.of(1, products=products), machine).compute_s[0] == pytest.approx(cycles / 1.25e9)
@@ -157,11 +162,39 @@ def test_gradients_of_one_pixel_want_channels_last() -> None:
     assert len(gradients(layer, dtype="float16", engines=("fp16", "bf16"), channels_last=True)) == 2
 
 
-@pytest.mark.parametrize(("width", "channels_last", "tiled"), [(32, True, True), (64, True, False), (64, False, True)])
-def test_gradients_of_wide_groups_with_channels_last(width: int, channels_last: bool, tiled: bool) -> None:
-    layer = nn.Conv2d(2 * width, 2 * width, 3, padding=1, groups=2, bias=False)
+@pytest.mark.parametrize(
+    ("width", "out", "dilation", "channels_last", "tiled"),
+    [
+        (32, 32, 1, True, True), (64, 64, 1, True, False), (64, 64, 1, False, True),
+        (16, 32, 1, True, False), (32, 32, 2, True, False),  # as many come out as go in, of a dense window
+        (8, 8, 1, True, False),  # whole groups fill 32 channels: two of 8 do not
+    ],
+)  # fmt: skip
+def test_gradients_of_groups_with_channels_last(
+    width: int, out: int, dilation: int, channels_last: bool, tiled: bool
+) -> None:
+    layer = nn.Conv2d(2 * width, 2 * out, 3, padding=dilation, dilation=dilation, groups=2, bias=False)
     found = gradients(layer, dtype="float16", channels_last=channels_last)
     assert [kernel.engine for kernel in found] == [tiled, tiled]
+    assert tiled or {kernel.padded for kernel in found} == {1.0}  # up to 64 channels take time
+
+
+def test_odd_channels_and_gaps_are_copied() -> None:
+    # 83 of 16 bits begin off 4 bytes: filled up before, and cut after; 82 do not. 83 are computed as 88
+    def labels(channels: int) -> list[str]:
+        layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        graph = rk.trace(layer, rk.Input(1, channels, 8, 8), dtype="float16", channels_last=True)
+        kernels = [k for issue in issues_of(graph, engines=("fp16",)) for k in issue.kernels]
+        assert {k.padded for k in kernels if k.cost.gemms} == {88 / channels}
+        return [k.cost.label for k in kernels]
+
+    assert labels(83) == ["to even channels", "", "to even channels"]
+    assert labels(82) == [""]
+    # every second block of 16 channels of an image of 32 begins 16 behind the one before
+    whole = TensorSpec(name="x", shape=(2, 16, 4, 4), dtype=DType.FLOAT16)
+    assert not has_gaps(whole)
+    assert not has_gaps(replace(whole, stride=(256, 1, 64, 16)))
+    assert has_gaps(replace(whole, stride=(512, 1, 128, 32)))
 
 
 @pytest.mark.parametrize(

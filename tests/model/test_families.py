@@ -18,7 +18,7 @@ from rooflinekit.model.families import (
     of_the_step,
     residuals_of,
 )
-from rooflinekit.model.kernel import Family, Kernel
+from rooflinekit.model.kernel import MIOPEN, Family, Kernel
 from rooflinekit.model.machine import Machine
 
 
@@ -55,7 +55,8 @@ def test_formats_are_families_of_their_own(family: str, math: Math, name: str) -
         ("serving.paged_attention", Family.ATTENTION, 65, "attention"),
         ("serving.paged_attention", Family.ATTENTION, 64, "decoding"),
         ("aten.relu", Family.ELEMENTWISE, 128, "elementwise"),
-        ("serving.gated_activation", Family.ELEMENTWISE, 128, "serving"),
+        ("serving.gated_activation", Family.ELEMENTWISE, 128, "serving activation"),
+        ("serving.combine_experts", Family.ELEMENTWISE, 128, "serving"),  # which nobody measured
     ],
 )
 def test_kernels_by_what_they_are(device: Device, kind: str, family: Family, queries: int, name: str) -> None:
@@ -71,6 +72,15 @@ def test_what_a_machine_has_no_unit_for_counts_as_fp32(device: Device) -> None:
     assert residuals_of(one, with_tf32) == "tf32 convolution"
 
 
+def test_gradients_by_whose_they_are_and_miopen_by_units(device: Device) -> None:
+    machine = Machine.of(device.replace(matrix_peak={"fp16": 1e14}, emulated={"bf16": "in fp32"}), constants())
+    weight = replace(kernel("aten.convolution_backward", Family.CONVOLUTION, Math.FP16), direction="weight")
+    assert residuals_of(weight, machine) == "convolution weight gradient"
+    by_miopen = replace(weight, library=MIOPEN)
+    assert residuals_of(by_miopen, machine) == "convolution by MIOpen"
+    assert residuals_of(replace(by_miopen, math=Math.BF16), machine) == "emulated convolution by MIOpen"
+
+
 def test_where_nothing_was_measured_the_nearest_stands_in() -> None:
     known = {"product": 1, "fp32 product": 2, "convolution": 3, "fp32 convolution": 4, "softmax": 5}
     found = complete(known)
@@ -80,6 +90,7 @@ def test_where_nothing_was_measured_the_nearest_stands_in() -> None:
     assert found["fp64 product"] == 2  # in fp32
     assert found["tf32 convolution gradient"] == 3  # gradients as what they are gradients of
     assert found["fp64 convolution gradient"] == 4
+    assert complete(known | {"serving": 6})["serving rotation"] == 6
     assert found["decoding"] == found["attention"] == 1  # as the products that it is made of
 
 

@@ -57,6 +57,17 @@ def test_windows_of_families_that_do_not_list_their_layers() -> None:
     assert rk.Decoder.from_config(given | {"model_type": "gemma3_text", "sliding_window_pattern": 4}).full_layers == 1
 
 
+def test_families_whose_attention_and_network_stand_side_by_side() -> None:
+    def parallel(family: str, **more: Any) -> bool:
+        return rk.Decoder.from_config(LLAMA | {"model_type": family} | more).parallel
+
+    assert all(parallel(family) for family in ("gptj", "cohere", "gpt_neox", "falcon"))
+    assert not any(parallel(family) for family in ("llama", "stablelm"))
+    assert not parallel("gpt_neox", use_parallel_residual=False)
+    assert not parallel("falcon", parallel_attn=False)
+    assert parallel("falcon", parallel_attn=False, new_decoder_architecture=True, num_kv_heads=2)
+
+
 def test_layers_without_experts_before_those_with_them() -> None:
     moe = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1}
     decoder = rk.Decoder.from_config(LLAMA | moe | {"model_type": "glm4_moe", "first_k_dense_replace": 1})

@@ -21,6 +21,27 @@ def test_one_client_never_waits() -> None:
     assert (served.tokens, served.prompts_at_once) == (12, 1)
 
 
+def test_requests_are_received_before_they_wait() -> None:
+    # received 1.5 s after sending; one client: the engine is idle meanwhile
+    alone = Stream(clients=1, input=5, output=4, rounds=3, spread=0)
+    served = serve_stream(alone, step_s, step_tokens=100, room=8, received_s=1.5)
+    assert (served.ttft_s, served.tpot_s, served.total_s) == (11.5, 1, 3 * 14.5)
+    # Two: read from 1.5 to 11.5, and beside the first answer to 22.5. The first ends at 30.5, the second at 31.5; the
+    # engine is idle until 32, when the first is back, and reads it until 42; the second, there at 33, until 53.
+    two = Stream(clients=2, input=5, output=10, rounds=2, spread=0)
+    served = serve_stream(two, step_s, step_tokens=100, room=8, received_s=1.5)
+    assert served.ttft_s == (11.5 + 22.5 + (42 - 30.5) + (53 - 31.5)) / 4
+
+
+def test_prompts_wait_for_further_ones_beside_answers() -> None:
+    # The first is read from 0 to 10; the second, there at 0 too, waits for three steps of a second, and is read to 24.
+    stream = Stream(clients=2, input=5, output=20, rounds=1, spread=0)
+    served = serve_stream(stream, step_s, step_tokens=100, room=8, wait_steps=3)
+    assert served.ttft_s == (10 + 24) / 2
+    # prompts that fill a step do not wait: five tokens beside the one that goes on
+    assert serve_stream(stream, step_s, step_tokens=6, room=8, wait_steps=3).ttft_s == (10 + 21) / 2
+
+
 @pytest.mark.parametrize(
     ("policy", "room", "ttft_s", "tpot_s", "total_s"),
     [

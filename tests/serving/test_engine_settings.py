@@ -65,7 +65,9 @@ def test_a_checked_token_costs_what_a_sequence_does_but_for_its_cache() -> None:
 
 def test_several_tokens_of_a_step_come_at_once() -> None:
     # All kept: 1 token read from 0 to 2, then 2 a step of a second: 5 tokens are there after two steps.
-    engine = rk.Engine(host="serial", step_tokens=100, speculation=rk.Speculation(tokens=1, acceptance=1))
+    engine = rk.Engine(
+        host="serial", step_tokens=100, request_s=0, input_s=0, speculation=rk.Speculation(tokens=1, acceptance=1)
+    )
     (one,) = replay([rk.Request(arrival_s=0, input=1, output=5)], _step_s, engine, 100).answers
     assert (one.first_s, one.last_s) == (2, 4)
     assert one.tpot_s == 0.5
@@ -130,6 +132,20 @@ def test_groups_that_cannot_be(parts: dict[str, Any], message: str) -> None:
         rk.serve(decoder, **where, **CLIENTS, **parts)
 
 
+def test_an_engine_without_graphs_launches_every_step() -> None:
+    none, some = rk.Engine(graph_sizes=(), layer_s=1e-3), rk.Engine(graph_sizes=(8,), layer_s=1e-3)
+    assert (none.padded(5), some.padded(5)) == (5, 8)
+    # 32 layers of 1 ms; a graph of 8 sequences has none of it, a larger step and one that reads prompts do
+    assert [engine.launch_s(False, 5, 32) for engine in (none, some)] == [32e-3, 0.0]
+    assert [some.launch_s(*step, 32) for step in ((False, 9), (True, 5))] == [32e-3, 32e-3]
+    more = rk.Engine(host="serial", host_more_s=1e-3)
+    assert more.step_s(5e-3, 4) - rk.Engine(host="serial").step_s(5e-3, 4) == pytest.approx(1e-3)
+    with pytest.raises(InputError, match=r"^engine host_more_s: expected seconds, 0 or more; got -1"):
+        rk.Engine(host_more_s=-1)
+    with pytest.raises(InputError, match=r"^engine heads 'alone': expected together or apart"):
+        rk.Engine(heads="alone")
+
+
 def test_an_engine_sums_small_messages_faster_than_rings_and_large_ones_no_slower() -> None:
     def ring_s(size_bytes: float, gpus: int) -> float:
         return 20e-6 + 2 * (gpus - 1) / gpus * size_bytes / 300e9
@@ -146,7 +162,7 @@ def test_an_engine_sums_small_messages_faster_than_rings_and_large_ones_no_slowe
 
 def apart(link_s: float, *, prefill: int = 1, decode: int = 1) -> Played:
     """Three requests of 2 tokens in, 3 out, all at 0; `link_s` for the cache of a token."""
-    engine = rk.Engine(host="serial", step_tokens=2)
+    engine = rk.Engine(host="serial", step_tokens=2, request_s=0, input_s=0)
     over = rk.Disaggregation(prefill=prefill, decode=decode, link_bytes_per_s=1.0, link_latency_s=0)
     return play_apart(
         [rk.Request(arrival_s=0, input=2, output=3)] * 3,

@@ -35,11 +35,11 @@ def test_parts_of_a_prompt_take_about_what_the_prompt_takes(times: Any) -> None:
 
 def test_requests_far_apart_meet_nobody() -> None:
     rare = rk.serve_traffic(D, "nvidia-l4", traffic=rk.Traffic(rate=0.01, input=512, output=64, requests=5, cv=0))
-    assert rare.mean("queue_s") == 0
+    assert rare.mean("queue_s") == pytest.approx(5e-3 + 512 * 2e-6)  # until it is received
     assert rare.percentile("ttft_s", 99) == pytest.approx(rare.alone.ttft_s)
     assert rare.mean("tpot_s") == pytest.approx(rare.alone.tpot_s)
     alone = rk.serve(D, "nvidia-l4", batch=1, input=512, output=64)
-    assert rare.mean("ttft_s") == pytest.approx(alone.prefill_s, rel=0.01)
+    assert rare.mean("ttft_s") == pytest.approx(alone.ttft_s, rel=0.01)
     assert rare.mean("tpot_s") == pytest.approx(alone.decode_s, rel=0.02)
 
 

@@ -1,18 +1,20 @@
 """Requests that come at a rate, played by hand."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflinekit.errors import CapacityError
+from rooflinekit.serving import settings
 from rooflinekit.serving.answers import Played
 from rooflinekit.serving.batch_times import Chunk
 from rooflinekit.serving.replay import replay
-from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.traffic import Request
 
+Engine = partial(settings.Engine, request_s=0, input_s=0)  # requests are in the queue at once
 SERIAL = Engine(host="serial", step_tokens=100)
 
 
@@ -22,7 +24,9 @@ def step_s(chunks: Sequence[Chunk], sequences: int, context: float) -> float:
     return 2 * sum(chunk.tokens for chunk in chunks) + (sequences > 0)
 
 
-def play(*requests: tuple[float, int, int], engine: Engine = SERIAL, cache: float = 1000, cached: int = 0) -> Played:
+def play(
+    *requests: tuple[float, int, int], engine: settings.Engine = SERIAL, cache: float = 1000, cached: int = 0
+) -> Played:
     log = [Request(arrival_s=at, input=given, output=answer, cached=cached) for at, given, answer in requests]
     return replay(log, step_s, engine, cache)
 
@@ -31,6 +35,20 @@ def test_a_request_alone_never_waits() -> None:
     # read from 3 to 13, then three tokens a second apart
     (one,) = play((3, 5, 4)).answers
     assert (one.queue_s, one.ttft_s, one.tpot_s, one.e2e_s) == (0, 10, 1, 13)
+
+
+def test_a_request_is_received_before_it_waits() -> None:
+    # 0.5 s, and 0.1 s for each of 5 tokens: in the queue at 4, read until 14
+    (one,) = play((3, 5, 4), engine=Engine(host="serial", request_s=0.5, input_s=0.1)).answers
+    assert (one.queue_s, one.ttft_s, one.tpot_s) == (1, 11, 1)
+
+
+def test_prompts_wait_for_further_ones_beside_answers() -> None:
+    # 0 to 10; the second, there at 5, from the third step on (12 to 23), and with it the third
+    engine = Engine(host="serial", step_tokens=100, wait_steps=2)
+    played = play((0, 5, 20), (5, 5, 2), (11, 5, 2), engine=engine)
+    assert [one.scheduled_s for one in played.answers] == [0, 12, 12]
+    assert [one.first_s for one in played.answers] == [10, 33, 33]
 
 
 def test_what_is_cached_is_not_read() -> None:

@@ -152,6 +152,19 @@ def test_gpus_share_the_products(tp: int) -> None:
     assert all(op.outputs[0].bytes == 4 * 64 * 2 for op in sums)
 
 
+def test_attention_and_network_side_by_side_are_summed_once() -> None:
+    # 8 x 8 of one normalization less a layer; one sum of 64 numbers over GPUs instead of two
+    one, two = (TINY.with_changes(layers=2, kv_heads=2, parallel=way).decode(tp=2).at(batch=4, context=9)
+                for way in (True, False))  # fmt: skip
+    assert one.matrix_flop == two.matrix_flop
+    counts = [[p.op.kind for p in graph.priced].count for graph in (one, two)]
+    assert [count("serving.all_reduce") for count in counts] == [2, 4]
+    # one of each layer but the first, and the last
+    assert [count("serving.add_rms_norm") for count in counts] == [2, 4]
+    with pytest.raises(InputError, match=r"^decoder: parallel: expected False for layers with experts"):
+        TINY.with_changes(parallel=True, experts=2, experts_per_token=1)
+
+
 def test_every_op_has_a_rule_in_every_format() -> None:
     d = TINY.with_changes(hidden=128, qk_norm=True, experts=4, experts_per_token=2, shared_ffn=16)
     latent = d.with_changes(head_dim=32, latent=16, rope_dim=8, value_dim=16, kv_heads=d.heads)

@@ -154,6 +154,23 @@ def test_two_sums_a_layer() -> None:
     assert decode_s(0.0) < StepTimes(decoder=LARGE, machine=machine).decode_s(8, 500)
 
 
+def test_heads_that_share_keys_read_them_from_the_cache_where_each_is_by_itself() -> None:
+    machine = machine_of(GPUS[0])
+    together, apart = (StepTimes(decoder=LARGE, machine=machine, heads_apart=alone) for alone in (False, True))
+    assert apart.prefill_s(2, 512) == together.prefill_s(2, 512)
+    shared = LARGE.heads // LARGE.kv_heads
+    # keys and values of 64 sequences of 4096 tokens, 2 bytes, and 64 queries: once for each head that shares them
+    layer = 64 * (2 * LARGE.kv_heads * 4096 + LARGE.heads) * LARGE.head_dim * 2
+    (timing,) = [t for t in together._timings(together.graph("decode", whole=False).at(batch=64, context=4096))
+                 if t.kernel.kind == "serving.paged_attention"][:1]  # fmt: skip
+    more = max(0.0, shared * layer / machine.l2_bandwidth - max(timing.memory_s, timing.compute_s))
+    assert more > 0
+    assert apart.decode_s(64, 4096) - together.decode_s(64, 4096) == pytest.approx(LARGE.layers * more)
+    alone = LARGE.with_changes(kv_heads=LARGE.heads)
+    found = [StepTimes(decoder=alone, machine=machine, heads_apart=way).decode_s(8, 512) for way in (False, True)]
+    assert found[0] == found[1]
+
+
 def test_the_collective_is_told_its_bytes() -> None:
     asked = set()
 

@@ -12,18 +12,18 @@ from rooflinekit.calibrate.campaigns.columns import Candidates, column, itemsize
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import DIRECT_WAYS, IMPLICIT_WAYS, algorithm_way
-from rooflinekit.model.convolution import gradients_in_either
 from rooflinekit.model.convolution_forms import (
     CUDNN,
     FEW,
-    VECTOR_BYTES,
     Direction,
     Form,
     Problem,
+    filled_up,
     library_of,
     result_sizes,
     runs,
 )
+from rooflinekit.model.convolution_layouts import gradients_in_either
 from rooflinekit.model.depthwise import depthwise_algorithm
 from rooflinekit.model.kernel import MIOPEN
 from rooflinekit.model.machine import on_engine
@@ -69,8 +69,7 @@ class _Cases:
         thin = {"forward": p.outer, "data": p.inner, "weight": np.minimum(p.outer, p.inner * p.taps)}[p.direction]
         self.depthwise = (p.groups > 1) & (thin == 1)
         self.few = self._few()
-        filled = np.maximum(1.0, VECTOR_BYTES / size / p.gathered)
-        self.padded = np.where(self.few & (p.direction == "data"), p.scattered, filled)
+        self.padded = np.where(self.few & (p.direction == "data"), p.scattered, filled_up(p))
 
     def of_cudnn(self) -> Iterator[tuple[tuple[Work, ...], np.ndarray | None]]:
         """The implicit product, with copies where there are any, and what else there is."""

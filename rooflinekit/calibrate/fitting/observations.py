@@ -19,7 +19,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import device_names, load_device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.convolution_forms import library_of
-from rooflinekit.model.families import MIOPEN_FAMILY, UNUSUAL, in_format
+from rooflinekit.model.families import MIOPEN_FAMILY, SERVED, UNUSUAL, by_miopen, in_format
 from rooflinekit.model.kernel import MIOPEN
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
@@ -36,9 +36,13 @@ _APART = {
     "mm_quantized": "product",
     "mm_nvfp4": "four-bit product",  # of an input in 16 bits, which `dtype` says
     "bmm": "batched product",
-    "quantize": "serving",  # a serving library's kernel, as model.families has it
+    "quantize": SERVED["serving.scale_to_eight_bits"],  # a serving library's kernels, as model.families has them
+    "llm_norm": SERVED["serving.rms_norm"],
+    "llm_act": SERVED["serving.gated_activation"],
+    "llm_gelu": SERVED["serving.activation"],
+    "llm_rope": SERVED["serving.rope_and_cache"],
     "conv_bwd_data": "convolution gradient",
-    "conv_bwd_weight": "convolution gradient",
+    "conv_bwd_weight": "convolution weight gradient",
 }
 
 #: Faster than this share of the datasheet's roofline, a measurement is taken for a fault of the measurement.
@@ -117,7 +121,8 @@ def observe(gpu: str, host: str, op: str, timing: str, rows: pd.DataFrame, calls
 def _residuals(gpu: str, op: str, rows: pd.DataFrame) -> str:
     family = _APART.get(op, OPS[op].family)
     if op in CONVOLUTIONS and _family(gpu, op) == MIOPEN_FAMILY:
-        return MIOPEN_FAMILY
+        device = _device(gpu)
+        return by_miopen(device, Math(rows["dtype"].iloc[0])) if device and len(rows) else MIOPEN_FAMILY
     if op in CONVOLUTIONS and len(rows) and _unusual(rows).all():
         family = UNUSUAL
     if family == "attention" and rows["s"].eq(1).all():

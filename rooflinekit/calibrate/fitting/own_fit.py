@@ -14,7 +14,8 @@ from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.calibrate.fitting.files import load_constants
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.one_stage import Estimate, Solution, fit
-from rooflinekit.calibrate.fitting.refit import errors_of, spread_of, steadied
+from rooflinekit.calibrate.fitting.refit import errors_of
+from rooflinekit.calibrate.fitting.spreads import spread_of, steadied
 from rooflinekit.calibrate.fitting.stages import STAGES
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.device import Device

@@ -5,30 +5,25 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_all_start_methods, get_context
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.calibrate.fitting.files import PRIORS, architecture_of
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.one_stage import Solution, fit
+from rooflinekit.calibrate.fitting.spreads import Errors, Starts, of_fitted, of_left_out, spread_of, steadied
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.model.families import plain
 from rooflinekit.model.machine import Calibration, Constant, Machine, Spread
+from rooflinekit.model.roofline import time_work
 from rooflinekit.model.work import Floats
 
-_NINETY = 1.645  # standard deviations that hold 90 % of a normal distribution
-_LEAST_SHARED = 0.03  # two collections of one GPU's product times differ by 4 to 5 %
-_FEWEST_GPUS = 2
-_KNOWN_CASES = 20  # cases that what is known of a family from elsewhere is worth: a stated choice
-
-Errors = Mapping[tuple[str, str], Floats]  # (GPU, family) → ln(measured / predicted)
+_START = "kernel_ramp_cycles"  # whose error all starts are off by together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +36,7 @@ class Refit:
     gpus: Mapping[str, Calibration]
     errors: Errors  # of each GPU with the constants fitted on it
     unseen_errors: Errors  # of each GPU with the constants fitted on all others
+    unseen_starts: Starts  # likewise
     without: Mapping[str, Solution]  # the fits on all others
     relatives: Mapping[str, tuple[str, ...]]  # of each GPU the other ones of its architecture
     architectures: Mapping[str, Calibration]  # what an unmeasured GPU of each has
@@ -72,19 +68,23 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
     values = {gpu: solution.values(gpu, relatives[gpu]) for gpu in machines}
     errors = errors_of(observations, machines, values, solution)
     unseen: dict[tuple[str, str], Floats] = {}
+    starts: dict[tuple[str, str], float] = {}
     without: dict[str, Solution] = {}
     for gpu, found in _left_out(observations, machines, solution, progress):
         without[gpu] = found
         own = [o for o in observations if o.gpu == gpu]
-        unseen |= errors_of(own, machines, {gpu: without[gpu].values(gpu, relatives[gpu])}, solution)
-    priors = unmeasured(solution, unseen)
+        others = {gpu: without[gpu].values(gpu, relatives[gpu])}
+        unseen |= errors_of(own, machines, others, solution)
+        starts |= starts_of(own, machines, others)
+    priors, known = unmeasured(solution, unseen, starts), of_fitted(errors)
     return Refit(
         observations=observations,
         solution=solution,
         priors=priors,
-        gpus={gpu: _own(gpu, relatives[gpu], solution, errors, priors.spreads) for gpu in machines},
+        gpus={gpu: _own(gpu, relatives[gpu], solution, errors, known) for gpu in machines},
         errors=errors,
         unseen_errors=unseen,
+        unseen_starts=starts,
         without=MappingProxyType(without),
         relatives=MappingProxyType(relatives),
         architectures=MappingProxyType(_architectures(machines, solution)),
@@ -137,49 +137,20 @@ def errors_of(
     return {key: np.concatenate(parts) for key, parts in found.items()}
 
 
-def spread_of(parts: Sequence[Floats]) -> Spread:
-    """From the errors on several GPUs: what a GPU's kernels are off together, and each on its own."""
-    biases = [float(np.median(errors)) for errors in parts]
-    alone = np.concatenate([errors - bias for errors, bias in zip(parts, biases, strict=True)])
-    shared = float(np.sqrt(np.mean(np.square(biases))))
-    return Spread(kernel=float(np.quantile(np.abs(alone), 0.9)) / _NINETY, shared=max(shared, _LEAST_SHARED))
+def starts_of(
+    observations: Iterable[Observations], machines: Mapping[str, Machine], values: Mapping[str, Mapping[str, float]]
+) -> dict[tuple[str, str], float]:
+    """What kernels' starts take of their predicted times, the median of each GPU and family."""
+    found: dict[tuple[str, str], list[Floats]] = defaultdict(list)
+    for o in observations:
+        machine = machines[o.gpu].with_values(values[o.gpu])
+        times = [time_work(work, machine, explained=False) for work in o.candidates[0][0]]
+        starts_s, all_s = (np.sum([getattr(t, name) for t in times], axis=0) for name in ("launch_s", "total_s"))
+        found[o.gpu, o.residuals].append(starts_s / all_s)
+    return {key: float(np.median(np.concatenate(parts))) for key, parts in found.items()}
 
 
-def steadied(own: Spread, count: int, known: Spread) -> Spread:
-    """A spread that `count` cases tell, averaged in squares with what is known of the family from elsewhere.
-
-    Few cases, often of one shape, lie together by chance: what they say of other shapes is then mostly what others say.
-    """
-
-    def both(told: float, elsewhere: float) -> float:
-        return float(np.sqrt((count * told**2 + _KNOWN_CASES * elsewhere**2) / (count + _KNOWN_CASES)))
-
-    return Spread(kernel=both(own.kernel, known.kernel), shared=both(own.shared, known.shared))
-
-
-def _of_families(unseen: Errors) -> dict[str, Spread]:
-    """The spread of each family on GPUs left out, steadied by that of the family in all formats together."""
-    families, bases = sorted({family for _, family in unseen}), defaultdict(list)
-    for (_, family), errors in unseen.items():
-        bases[plain(family)].append(errors)
-    found = {}
-    for name in families:
-        own = [errors for (_, family), errors in unseen.items() if family == name]
-        found[name] = steadied(of_another_gpu(own), sum(map(len, own)), of_another_gpu(bases[plain(name)]))
-    return found
-
-
-def of_another_gpu(parts: Sequence[Floats]) -> Spread:
-    """The spread on a GPU that is none of these, whose shared part they tell the less, the fewer they are.
-
-    The bias of n GPUs about nothing has n degrees of freedom; 90 % of another's lie within Student's quantile for n.
-    One GPU is taken as two, for the quantile of one has no mean.
-    """
-    found = spread_of(parts)
-    return replace(found, shared=found.shared * float(student.ppf(0.95, max(len(parts), _FEWEST_GPUS))) / _NINETY)
-
-
-def unmeasured(solution: Solution, unseen: Errors) -> Calibration:
+def unmeasured(solution: Solution, unseen: Errors, starts: Starts) -> Calibration:
     """The constants of a GPU without measurements, by a fit on others; spreads from GPUs that were left out."""
     constants = {}
     for name, value in solution.values().items():
@@ -189,7 +160,7 @@ def unmeasured(solution: Solution, unseen: Errors) -> Calibration:
         error = float(np.hypot(found.stderr if found else about.spread, about.between))
         source = "calibration/campaigns, all GPUs" if fitted else f"{about.source}; no measurement tells it"
         constants[name] = about.constant(value, error, source)
-    spreads = _of_families(unseen)
+    spreads = of_left_out(unseen, starts, constants[_START].stderr)
     return Calibration(
         name=PRIORS,
         constants=MappingProxyType(constants),

@@ -94,6 +94,8 @@ def _inside(cluster: Cluster) -> str:
         pcie = cluster.pcie
         peer = "" if pcie.peer_access else " without peer access"
         rate = format_quantity(pcie.bandwidth_per_direction, "byte/s")
+        if pcie.peer_access and pcie.between_sockets:
+            peer = f", {format_quantity(pcie.between_sockets, 'byte/s')} between sockets"
         found.append(f"PCIe {pcie.generation} x{pcie.lanes} {rate}{peer}")
     return ", ".join(found) or "memory of the host"
 

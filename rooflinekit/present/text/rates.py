@@ -33,7 +33,7 @@ def _print_one(served: ServedTraffic) -> None:
         )  # fmt: skip
     rows.add_row("between any two tokens", "", *(_s(value) for value in served.gaps_s.values()), "")
     console(wide=True).print(rows)
-    waits = served.mean("queue_s")
+    waits = served.mean("queue_s") - alone.queue_s
     for line in (
         f"a request by itself: first token {_s(alone.ttft_s)}, each further {_s(alone.tpot_s)}; the rest is queueing: "
         f"{_s(waits)} until it is read, {_s(served.mean('ttft_s') - waits - alone.ttft_s)} beside others, "

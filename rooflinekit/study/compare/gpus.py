@@ -20,6 +20,8 @@ from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import BATCH
 from rooflinekit.study.compare import story as gpu_story
 from rooflinekit.study.compare.bounds import Bounds
+from rooflinekit.study.compare.pair import Pair
+from rooflinekit.study.errors.ratio import Ratios
 from rooflinekit.study.explain.peaks import computed_in, main_format, stated_peak
 
 if TYPE_CHECKING:
@@ -35,29 +37,6 @@ SORTS = {
     "energy": ("per_joule", True),
     "cost": ("per_million", False),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """Two GPUs, the first faster, and what the second loses to it."""
-
-    faster: Prediction
-    slower: Prediction
-    faster_peak: float  # FLOP/s stated for the format that the workload mostly computes in
-    slower_peak: float
-    faster_math: Math  # that each does it in
-    slower_math: Math
-    certain: bool  # whether the 90 % intervals of their times are apart
-
-    @property
-    def ratio(self) -> float:
-        """How many times as long the slower one takes."""
-        return self.slower.total_s / self.faster.total_s
-
-    def terms(self) -> dict[str, float]:
-        """Seconds by which each term of the slower one is above the faster one's; the largest difference first."""
-        fast, slow = self.faster.terms(), self.slower.terms()
-        return dict(sorted(((name, slow[name] - fast[name]) for name in slow), key=lambda item: -abs(item[1])))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached properties need a place
@@ -102,8 +81,7 @@ class GpuComparison:
     @cached_property
     def neighbours(self) -> tuple[Pair, ...]:
         """Each GPU on which it fits with the next slower one, by time."""
-        order = sorted(self._fitting(), key=lambda place: self.rows[place]["total_s"])
-        return tuple(self._pair(a, b) for a, b in pairwise(order))
+        return tuple(self._pair(a, b) for a, b in pairwise(self.order))
 
     @cached_property
     def surprises(self) -> tuple[Pair, ...]:
@@ -112,7 +90,7 @@ class GpuComparison:
         for a, b in permutations(self._fitting(), 2):
             more = self.rows[b]["peak_flop_per_s"] / self.rows[a]["peak_flop_per_s"]
             # More by the last digits of a datasheet is as much.
-            if more > 1.01 and self.rows[a]["high_s"] < self.rows[b]["low_s"]:
+            if more > 1.01 and self.surely_faster(a, b):
                 pair = self._pair(a, b)
                 found.append((more * pair.ratio, pair))
         return tuple(pair for _, pair in sorted(found, key=lambda item: -item[0]))
@@ -120,13 +98,26 @@ class GpuComparison:
     @property
     def by_time(self) -> tuple[Mapping[str, Any], ...]:
         """The rows of those on which it fits, the fastest first."""
-        return tuple(sorted((self.rows[place] for place in self._fitting()), key=lambda row: row["total_s"]))
+        return tuple(self.rows[place] for place in self.order)
 
     @property
     def claims(self) -> tuple[tuple[str, str], ...]:
-        """Every pair of GPUs of which the first is faster for certain: the 90 % intervals are apart."""
-        pairs = combinations(self.by_time, 2)
-        return tuple((a["gpu"], b["gpu"]) for a, b in pairs if a["high_s"] < b["low_s"])
+        """Every pair of GPUs of which the first is faster for certain: the 90 % interval of their ratio holds no 1."""
+        pairs = combinations(self.order, 2)
+        return tuple((self.rows[a]["gpu"], self.rows[b]["gpu"]) for a, b in pairs if self.surely_faster(a, b))
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The places of those on which it fits, the fastest first."""
+        return tuple(sorted(self._fitting(), key=lambda place: float(self.rows[place]["total_s"])))
+
+    def surely_faster(self, a: int, b: int) -> bool:
+        """Whether the GPU at one place is faster than that at another, with 90 %."""
+        return bool(self.rows[a]["total_s"] < self.rows[b]["total_s"]) and self._ratios.of(b, a).certain
+
+    @cached_property
+    def _ratios(self) -> Ratios:
+        return Ratios(self.predictions, one_network=True)
 
     def _fitting(self) -> list[int]:
         return [place for place, row in enumerate(self.rows) if row["fits"]]
@@ -139,7 +130,7 @@ class GpuComparison:
             slower_peak=self.rows[b]["peak_flop_per_s"],
             faster_math=self._computed_in(a),
             slower_math=self._computed_in(b),
-            certain=self.rows[a]["high_s"] < self.rows[b]["low_s"],
+            bounds=self._ratios.of(b, a),
         )
 
     def _computed_in(self, place: int) -> Math:
@@ -161,8 +152,8 @@ class GpuComparison:
             "gpus": [dict(row) for row in self.rows],
             "refused": dict(self.refused),
             "certainly_faster": [list(pair) for pair in self.claims],
-            "neighbours": [_pair_document(pair) for pair in self.neighbours],
-            "more_peak_yet_slower": [_pair_document(pair) for pair in self.surprises],
+            "neighbours": [pair.to_dict() for pair in self.neighbours],
+            "more_peak_yet_slower": [pair.to_dict() for pair in self.surprises],
             "sentences": list(gpu_story.sentences(self)),
         }
 
@@ -279,14 +270,4 @@ def _row(p: Prediction, peak: float) -> dict[str, Any]:
         "per_watt": None if power is None else throughput / power,
         "drawn_w": p.power_w,
         "per_joule": None if p.power_w is None else throughput / p.power_w,
-    }
-
-
-def _pair_document(pair: Pair) -> dict[str, Any]:
-    return {
-        "faster": pair.faster.machine.name,
-        "slower": pair.slower.machine.name,
-        "ratio": pair.ratio,
-        "certain": pair.certain,
-        "terms": pair.terms(),
     }

@@ -10,7 +10,8 @@ from rooflinekit.study.explain.story import seconds, signed
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
-    from rooflinekit.study.compare.gpus import GpuComparison, Pair
+    from rooflinekit.study.compare.gpus import GpuComparison
+    from rooflinekit.study.compare.pair import Pair
 
 
 _LISTED = 4  # names in one sentence
@@ -23,7 +24,7 @@ def sentences(comparison: GpuComparison) -> Iterator[str]:
 
 
 def order_sentences(comparison: GpuComparison) -> Iterator[str]:
-    """Why each GPU is faster than the next; where the intervals of neighbours overlap, which pairs are certain."""
+    """Why each GPU is faster than the next; where that is not certain of neighbours, of which pairs it is."""
     if not any(row["fits"] for row in comparison.rows):
         yield "It fits the memory of none of them."
     yield from _all_wait(comparison)
@@ -99,25 +100,28 @@ def _peaks(pair: Pair) -> str:
 
 
 def _no_claim(comparison: GpuComparison, places: Sequence[int]) -> Iterator[str]:
-    """Of neighbours whose intervals overlap, one after another: what can be said of pairs that are further apart."""
+    """Of neighbours, one after another, either of which may be faster: what can be said of pairs further apart."""
     if not places:
         return
-    order = comparison.by_time
-    names = [order[place]["gpu"] for place in places]
+    rows = comparison.by_time
+    names = [rows[place]["gpu"] for place in places]
     if len(names) > _LISTED:
         listed = f"neighbours among the {len(names)} from {names[0]} to {names[-1]}"
     else:
         listed = _and(names)
     claims: list[str] = []
     for i, place in enumerate(places):
-        slower = [order[other]["gpu"] for other in places[i + 1 :] if order[place]["high_s"] < order[other]["low_s"]]
+        slower = [
+            rows[other]["gpu"] for other in places[i + 1 :]
+            if comparison.surely_faster(comparison.order[place], comparison.order[other])
+        ]  # fmt: skip
         if slower:
             than = _and(slower) if len(slower) <= _LISTED else f"the {len(slower)} from {slower[0]} on"
             claims.append(f"{names[i]} is faster than {than}")
     if len(claims) > _LISTED:
         claims = [*claims[:_LISTED], f"{len(claims) - _LISTED} more such claims in the table"]
     certain = f" For certain, {_and(claims)}." if claims else ""
-    yield f"No claim on the order of {listed}: the 90 % intervals of one and the next overlap.{certain}"
+    yield f"No claim on the order of {listed}: the 90 % interval of the ratio of one to the next holds 1.{certain}"
 
 
 def _and(words: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from rooflinekit.step.chains import chains_of, without_recurrence
 from rooflinekit.step.execution import Backend
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import BATCH
+from rooflinekit.study.errors.ratio import Ratio, Ratios
 from rooflinekit.study.explain import advice_story
 from rooflinekit.units import format_quantity
 
@@ -51,6 +52,10 @@ class Suggestion:
         """How many times faster, for as many samples."""
         return self.base.total_s / (self.steps * self.prediction.total_s)
 
+    def ratio(self) -> Ratio:
+        """The speed-up with its 90 % interval: what both steps are off by together is not in it."""
+        return Ratios((self.prediction, self.base), one_network=True).of(1, 0, 1 / self.steps)
+
     def saved_terms(self) -> dict[str, float]:
         """The saving by term; they add up to `saved_s`, the largest first."""
         after = self.prediction.terms()
@@ -60,10 +65,13 @@ class Suggestion:
     def to_dict(self) -> dict[str, Any]:
         """The change and its effect, ready for JSON."""
         low, high = self.prediction.interval(0.9)
+        ratio = self.ratio()
         return {
             "what": self.what,
             "saved_s": self.saved_s,
             "speedup": self.speedup,
+            "speedup_low": ratio.low,
+            "speedup_high": ratio.high,
             "saved_terms": self.saved_terms(),
             "total_s": self.prediction.total_s,
             "low_s": low,

@@ -29,9 +29,10 @@ def sentences(advice: Advice) -> Iterator[str]:
 
 def _saving(suggestion: Suggestion) -> str:
     after = suggestion.prediction
+    ratio = suggestion.ratio()
     samples = "" if suggestion.steps == 1 else " for as many samples"
     largest = [f"{MEANING[name]} {signed(-saved)}" for name, saved in suggestion.saved_terms().items() if saved][:2]
     return (
-        f"{suggestion.what}: saves {seconds(suggestion.saved_s)}{samples} ({suggestion.speedup:.2f}×), "
-        f"{after.regime}-bound after it; {', '.join(largest)}."
+        f"{suggestion.what}: saves {seconds(suggestion.saved_s)}{samples} ({suggestion.speedup:.2f}×, "
+        f"with 90 % {ratio.low:.2f} to {ratio.high:.2f}), {after.regime}-bound after it; {', '.join(largest)}."
     )

@@ -96,10 +96,17 @@ def _ratio(ratio: float, more: str, less: str, same: str) -> str:
 
 def _certainty(e: Explanation) -> str:
     """How sure the order of the two times is."""
-    if not e.overlapping:
-        return "the 90 % intervals are apart"
-    a, b = (" to ".join(map(seconds, bounds)) for bounds in e.intervals())
-    return f"the 90 % intervals overlap ({a}; {b}): no claim which of the two is faster"
+    low, high = e.ratio.low, e.ratio.high
+    b = e.labels[1]
+    if e.ratio.certain:
+        faster = high < 1
+        bounds = (1 / high, 1 / low) if faster else (low, high)
+        return f"with 90 %, {b} is {_span(*bounds)} times as {'fast' if faster else 'slow'}"
+    return f"no claim which of the two is faster: with 90 %, {b} takes {_span(low, high)} times as long"
+
+
+def _span(low: float, high: float) -> str:
+    return f"{low:.3g} to {high:.3g}"
 
 
 def _busy(e: Explanation) -> str:

@@ -12,10 +12,10 @@ from rooflinekit.calibrate.at_hand.run_record import ProfiledOp
 from rooflinekit.errors import InputError
 from rooflinekit.model.roofline import Timing
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.study.errors.parts import Loaded, Part, kernel_parts, parts_of
 from rooflinekit.study.profile.matching import OpTime, kind_of, op_name
 from rooflinekit.study.profile.profile import Profile
 from rooflinekit.study.profile.validation import Validation
-from rooflinekit.study.transfer.errors_of import Loaded, Part, kernel_parts, parts_of
 from rooflinekit.study.transfer.matched import matched
 from rooflinekit.study.transfer.posterior import Seen
 from rooflinekit.study.transfer.shapes import NO_SHAPES, check_shapes

@@ -13,25 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.calibrate.fitting.files import architecture_of
-from rooflinekit.hardware.device import Device
-from rooflinekit.hardware.specs import DEFAULT_HOST
-from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.transfer.components import (
-    FREEDOM,
-    MEASURED,
-    NETWORKS,
-    OTHER_HOST,
-    OTHER_SIZE,
-    OTHER_UNIT,
-    SHARED,
-    Chips,
-    of_kernels,
-)
-from rooflinekit.study.transfer.errors_of import Loaded, Part
+from rooflinekit.study.errors.components import FREEDOM, MEASURED
+from rooflinekit.study.errors.kinship import Kinship
+from rooflinekit.study.errors.parts import BEYOND_INTERVALS, Loaded, Part
 
 #: What the levels of parts are called where a measured step's error is split into them.
-LEVELS = {"family": "constants", "kernel": "kernels", "host": "host", "network": "network"}
+LEVELS = {"family": "constants", "kernel": "kernels", "host": "host", "issuing": "host", "network": "network"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,51 +44,9 @@ class Posterior:
     split: Mapping[str, float]  # of what the source's step is off by, in ln: its constants, kernels, host and network
 
 
-def chips_of(a: Device, b: Device) -> Chips:
-    """How alike the chips of two devices are: one chip has one architecture and as many multiprocessors."""
-    if a == b:
-        return Chips.SAME
-    if architecture_of(a) == architecture_of(b) and a.sm_count == b.sm_count:
-        return Chips.ONE
-    return Chips.KINDRED if _class(a) == _class(b) else Chips.FOREIGN
-
-
-def _class(device: Device) -> tuple[str, str, bool]:
-    """Whose libraries run on it, and whether its memory is stacked."""
-    return device.kind, device.vendor, (device.dram.type or "").upper().startswith("HBM")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kinship:
-    """How alike two settings are, part by part."""
-
-    chips: Chips
-    same_host: bool
-
-    @classmethod
-    def of(cls, source: Prediction, target: Prediction) -> Kinship:
-        """Of two predictions. A host that nobody named is the same only where the device is: it is another machine."""
-        a, b = source.machine.device, target.machine.device
-        named = source.host.name != DEFAULT_HOST or a == b
-        return cls(chips=chips_of(a, b), same_host=named and source.host == target.host)
-
-    def correlation(self, source: Part, target: Part) -> float:
-        """Of a part on the source with one on the target; 0 where they have nothing in common."""
-        if (source.level, source.family, source.name) != (target.level, target.family, target.name):
-            return 0.0
-        if source.level == "host":
-            return 1.0 if self.same_host else OTHER_HOST.value
-        unit = 1.0 if source.unit == target.unit else OTHER_UNIT.value
-        if source.level == "kernel":
-            size = 1.0 if source.cost == target.cost else OTHER_SIZE.value
-            return unit * size * of_kernels(source.family, self.chips)
-        return unit * (SHARED if source.level == "family" else NETWORKS)[self.chips].value
-
-
 def given(seen: Sequence[Seen], target: Mapping[Part, Loaded], kin: Kinship) -> Posterior:
     """The target's error given what was seen: the mean and the scale of a distribution under a condition."""
-    # A plain prediction's interval has no part of the network's.
-    before = math.sqrt(sum(one.size**2 for part, one in target.items() if part.level != "network"))
+    before = math.sqrt(sum(one.size**2 for part, one in target.items() if part.level not in BEYOND_INTERVALS))
     scales = _own_scales(seen)
     target = _scaled(target, scales)
     seen = [replace(one, parts=_scaled(one.parts, scales)) for one in seen]

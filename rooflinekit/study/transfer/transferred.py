@@ -12,10 +12,11 @@ import numpy as np
 from scipy.special import stdtrit
 
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.transfer.components import NETWORK
-from rooflinekit.study.transfer.errors_of import leaders, parts_of
+from rooflinekit.study.errors.components import NETWORK
+from rooflinekit.study.errors.kinship import Kinship
+from rooflinekit.study.errors.parts import leaders, parts_of
 from rooflinekit.study.transfer.evidence import Evidence
-from rooflinekit.study.transfer.posterior import Kinship, Posterior, given
+from rooflinekit.study.transfer.posterior import Posterior, given
 
 CORRECTION = "correction"
 

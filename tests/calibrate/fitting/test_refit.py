@@ -14,11 +14,9 @@ from rooflinekit.calibrate.fitting.refit import (
     Refit,
     errors_of,
     machines_of,
-    of_another_gpu,
     refit,
-    spread_of,
-    steadied,
 )
+from rooflinekit.calibrate.fitting.spreads import of_another_gpu, of_left_out, spread_of, steadied
 from rooflinekit.errors import DeviceNotFoundError
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.families import plain
@@ -99,6 +97,28 @@ def test_the_fewer_gpus_tell_it_the_wider_is_what_another_may_be_off_by() -> Non
     assert of_another_gpu(off).shared == pytest.approx(0.1 * 2.920 / 1.645, rel=1e-3)
     assert of_another_gpu(off * 2).shared == pytest.approx(0.1 * 2.132 / 1.645, rel=1e-3)
     assert of_another_gpu(off[:1]).shared == of_another_gpu(off).shared
+
+
+def test_what_intervals_count_by_itself_is_taken_off() -> None:
+    """√((0.1 · 2.920 / 1.645)² - 0.05² - (0.2 · 0.5)²): of the day, and of starts that take half of a kernel's time."""
+    unseen = {("a", "elementwise"): np.full(30, 0.1), ("b", "elementwise"): np.full(30, -0.1)}
+    starts = dict.fromkeys(unseen, 0.5)
+    assert of_left_out(unseen, starts, 0.2)["elementwise"].shared == pytest.approx(0.13787, rel=1e-3)
+    assert of_left_out(unseen, starts, 0.4)["elementwise"].shared == 0.03  # never below what collections differ by
+
+
+def test_what_a_family_is_a_part_of_stands_there_too() -> None:
+    errors = np.array([-0.1, 0.1] * 30)
+    found = of_left_out({("a", "serving rotation"): errors, ("b", "fp32 product"): errors}, {}, 0.2)
+    assert set(found) == {"serving rotation", "serving", "fp32 product", "product"}
+    assert found["serving"] == found["serving rotation"]  # the only part
+
+
+def test_each_gpu_counts_as_much_as_another() -> None:
+    # 900 kernels that are off by 0.01 and 100 by 0.3: of one GPU's nine tenths the first, of two GPUs' half the others
+    small, large = np.array([-0.01, 0.01] * 450), np.array([-0.3, 0.3] * 50)
+    assert spread_of([np.concatenate([small, large])]).kernel == pytest.approx(0.01 / 1.645)
+    assert spread_of([small, large]).kernel == pytest.approx(0.3 / 1.645)
 
 
 def test_errors_are_of_all_measurements(found: Refit) -> None:
@@ -216,11 +236,13 @@ def test_errors_are_logarithms_of_measured_over_predicted() -> None:
 
 
 def test_spread_of_one_gpu() -> None:
-    # median 0.1; beside it every error is 0.0329 = 1.645 · 0.02 off
-    errors = 0.1 + 0.0329 * np.array([-1.0, 1.0] * 50 + [0.0])
+    # median 0.04; beside it every error is 0.0329 = 1.645 · 0.02 off, so that 90 % are within 0.0729
+    errors = 0.04 + 0.0329 * np.array([-1.0, 1.0] * 50 + [0.0])
     spread = spread_of([errors])
-    assert spread.kernel == pytest.approx(0.02)
-    assert spread.shared == pytest.approx(0.1)
+    assert spread.shared == pytest.approx(0.04)
+    assert spread.kernel**2 == pytest.approx((0.0729 / 1.645) ** 2 - 0.04**2)
+    # a median of 0.4 is more than a normal distribution would have within 0.4329: half of 0.02 is left
+    assert spread_of([errors + 0.36]).kernel == pytest.approx(0.01)
 
 
 def test_spread_of_several_gpus() -> None:

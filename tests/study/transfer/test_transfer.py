@@ -17,11 +17,12 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.calibrate.at_hand.run_record import ProfiledOp
 from rooflinekit.errors import CampaignError, InputError
-from rooflinekit.study.transfer.components import FREEDOM, NETWORK, NETWORKS, OTHER_HOST, SHARED, Chips
-from rooflinekit.study.transfer.errors_of import Loaded, Part, host_weight, parts_of, scaled
+from rooflinekit.study.errors.components import FREEDOM, NETWORK, NETWORKS, OTHER_HOST, SHARED, Chips
+from rooflinekit.study.errors.kinship import Kinship, chips_of
+from rooflinekit.study.errors.parts import Loaded, Part, host_weight, parts_of, scaled
 from rooflinekit.study.transfer.evidence import Evidence
 from rooflinekit.study.transfer.matched import matched
-from rooflinekit.study.transfer.posterior import Kinship, Seen, chips_of, given
+from rooflinekit.study.transfer.posterior import Seen, given
 from rooflinekit.study.transfer.reading import read_measured
 from rooflinekit.study.transfer.transferred import transferred
 

@@ -1,4 +1,4 @@
-"""How much of what a prediction is off by on one device it is off by on another: correlations, each with its source."""
+"""What predictions are off by in common, and beside their intervals: correlations and spreads, with sources."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+
+from rooflinekit.model.families import SERVED, SERVING
 
 _OPS = (
     "median over pairs of GPUs of the correlation of ln(measured / predicted) of equal shapes about each GPU's mean, "
@@ -68,6 +70,8 @@ OTHER_KERNEL: Mapping[Chips, Component] = MappingProxyType(
 _LIKE = {
     "batched product": "product",
     "convolution gradient": "convolution",
+    "convolution weight gradient": "convolution",
+    **dict.fromkeys(SERVED.values(), SERVING),
     "unusual convolution": "convolution",
     "decoding": "attention",
 }
@@ -118,6 +122,26 @@ OTHER_HOST = Component(
 #: What a whole network is off by beyond its kernels, in ln, and how much of that it is off by on another device.
 NETWORK = Component(value=0.08, meaning="spread of a network's own error, in ln", source=_STEPS)
 NETWORKS = _of_steps("correlation of a network's own error", 0.81, 0.92, 0.52)
+
+#: What inductor's kernels, transposed convolutions and sums are off by (`model.families.UNTOLD`): the forms of kernels
+#: that the model does not know are the same on every chip.
+UNTOLD_KERNELS = Component(
+    value=0.9, meaning="correlation of what kernels of which no like was measured share, between different chips",
+    source="the most likely value for compiled steps of one half of KernelBench's problems, the other half agrees, "
+    "benchmarks/comparison_accuracy.py --estimate",
+)  # fmt: skip
+
+#: What issuing one network takes longer than its host's pace tells, in ln: Python between the operators, their numbers
+#: of arguments, and trials of other days.
+ISSUING = Component(
+    value=0.2, meaning="spread of a network's own time on the CPU on one host, in ln",
+    source="the most likely value for pairs of steps that wait for one CPU, of one half of KernelBench's problems, "
+    "benchmarks/comparison_accuracy.py --estimate",
+)  # fmt: skip
+ISSUING_ELSEWHERE = Component(
+    value=0.5, meaning="correlation of a network's own time on the CPU with that on another host",
+    source="steps of KernelBench that wait for the CPU on pairs of its hosts, about each host's median: 0.4 to 0.7",
+)  # fmt: skip
 
 #: How often errors are much larger than their spreads: the degrees of freedom of Student's distribution.
 FREEDOM = Component(value=4.2, meaning="degrees of freedom of the errors' distribution", source=_STEPS)

@@ -1,0 +1,73 @@
+"""Serving's targets beside what was found. Called by serving_page.py: the table at the top of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+#: The least share of rows that intervals of 90 % should hold.
+LEAST_HELD = 82.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A median error that is aimed at, in %: of which rows of a source, and of which measured thing."""
+
+    title: str
+    source: str  # as the page's rows are called
+    what: str  # of measured: "tpot" and "ttft" of closed loops, else as the rows' column `what` says
+    most: float  # %
+    part: str | None = None  # of the rows, by their column `part`
+
+
+TARGETS = (
+    Target(title="Closed loops on H100, per token", source="h100", what="tpot", most=6),
+    Target(title="Closed loops on H100, first token", source="h100", what="ttft", most=15),
+    Target(title="Closed loops on B200, per token", source="b200", what="tpot", most=10),
+    Target(title="Closed loops on B200, first token", source="b200", what="ttft", most=15),
+    Target(title="At a rate (blis, judged), whole answer", source="blis", what="e2e mean", most=6.5, part="judged"),
+    Target(title="At a rate (blis, judged), between tokens", source="blis", what="itl mean", most=6, part="judged"),
+    Target(title="At a rate (blis, judged), first token", source="blis", what="ttft mean", most=17, part="judged"),
+    Target(title="Batches of TensorRT-LLM, tokens a second", source="tensorrt_llm", what="tokens/s", most=6),
+    Target(title="Batches of TensorRT-LLM, first token", source="tensorrt_llm", what="first token", most=9),
+    Target(title="Batches of engines of 2024, tokens a second", source="llm_inference_bench", what="tokens/s", most=6),
+    Target(title="Batches of vLLM of 2023, per token", source="splitwise", what="per token", most=6),
+    Target(title="Batches of vLLM of 2023, first token", source="splitwise", what="first token", most=9),
+)
+
+
+def targets(sources: Mapping[str, Callable[[], pd.DataFrame]]) -> pd.DataFrame:
+    """Target, figure and by how much it is missed: medians of errors, and shares that intervals hold. sources: rows."""
+    return pd.DataFrame([line for target in TARGETS for line in _lines(target, sources[target.source]())])
+
+
+def _lines(target: Target, rows: pd.DataFrame) -> Iterator[dict[str, object]]:
+    predicted, measured, hit = _judged(target, rows)
+    error = float(100 * (predicted / measured - 1).abs().median())
+    yield _line(target.title, "median error, %", f"≤ {target.most:g}", error, error - target.most, len(measured))
+    if len(hit):
+        held = 100 * float(hit.mean())
+        yield _line(target.title, "in the interval of 90 %, %", f"≥ {LEAST_HELD:g}", held, LEAST_HELD - held, len(hit))
+
+
+def _line(title: str, figure: str, target: str, found: float, beyond: float, rows: int) -> dict[str, object]:
+    missed = round(beyond, 1)
+    return {
+        "what": title, "rows": rows, "figure": figure, "target": target, "found": round(found, 1),
+        "": "met" if missed <= 0 else f"missed by {missed:g}",
+    }  # fmt: skip
+
+
+def _judged(target: Target, rows: pd.DataFrame) -> tuple[pd.Series, pd.Series, pd.Series]:
+    """Predicted and measured, and whether the interval holds what was measured where rows say so."""
+    if target.what in rows:  # of closed loops
+        measured = rows[target.what]
+        hit = (measured >= rows[f"{target.what}_low"]) & (measured <= rows[f"{target.what}_high"])
+        return rows[f"{target.what}_predicted"], measured, hit
+    chosen = rows[rows["what"] == target.what]
+    if target.part is not None:
+        chosen = chosen[chosen["part"] == target.part]
+    told = chosen["hit"].dropna() if "hit" in chosen else pd.Series(dtype=bool)
+    return chosen["predicted"], chosen["measured"], told.astype(str).eq("True")

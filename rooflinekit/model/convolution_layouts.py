@@ -1,0 +1,114 @@
+"""The layouts that a convolution's kernels ask for, and the copies that bring tensors into them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+
+from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.op import Op
+from rooflinekit.ir.points import integer
+from rooflinekit.ir.tensor import Math, TensorSpec
+from rooflinekit.model.convolution_forms import VECTOR_BYTES
+from rooflinekit.model.kernel import Family, Kernel
+from rooflinekit.model.rows import NO_ROWS
+
+_LATER_CORES = frozenset({"bf16"})  # what matrix engines have from Ampere on, but not on Volta and Turing
+_HALF_BYTES = 2
+_LEAST_ALIGNED = 2  # numbers of 16 bits that a matrix engine's kernel loads at once: 4 bytes (PTX, cp.async)
+
+
+def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[str]) -> Iterator[Kernel]:
+    """The kernels of a convolution, with the copies that they ask for.
+
+    PyTorch makes the image contiguous in its layout, as where it is some of another's channels
+    (aten/src/ATen/native/Convolution.cpp); the matrix engine's kernels take channels last.
+
+    One with a window of one pixel runs in either layout. Its gradients do only where libraries have kernels for
+    channels first, as they did for the first tensor cores (DeepBench on V100 and T4 shows no copies, at any stride;
+    timm's training on RTX 3090 does).
+    """
+    for plain in kernels:
+        on_engine = plain.engine and plain.math in engines
+        kernel = _by_image(plain, op) if on_engine else plain
+        pixel = set(image_and_weight(op)[1].shape[2:]) == {1}
+        either = pixel and ("gradient" not in kernel.cost.label or gradients_in_either(engines))
+        copied = on_engine and not either and bool(kernel.cost.gemms)
+        read = 2 if kernel.cost.label == "weight gradient" else 1
+        written = 0 if kernel.cost.label == "weight gradient" else 1
+        image = op.inputs[read - 1]
+        if kernel.cost.gemms and has_gaps(image):
+            yield _copy(kernel, image, "without gaps")
+        results = [t for t in op.outputs[:written] if len(t.shape) > 2]
+        filled = on_engine and bool(kernel.cost.gemms)
+        before, after = (_rearranged(tensors, copied, filled) for tensors in (op.inputs[:read], results))
+        yield from (_copy(kernel, tensor, label or "to channels last") for tensor, label in before)
+        yield kernel
+        yield from (_copy(kernel, tensor, label or "from channels last") for tensor, label in after)
+
+
+def _rearranged(tensors: Iterable[TensorSpec], copied: bool, filled: bool) -> Iterator[tuple[TensorSpec, str]]:
+    """Which tensors are copied: channels first to channels last (""), and an odd number of channels to an even one.
+
+    copied, filled: whether the kernel asks for each. Odd rows of 16 bits begin off a boundary of 4 bytes, the least
+    that copies to shared memory move; what is copied to channels last is filled up on the way. Images of fewer than 8
+    channels are filled up as they are loaded.
+    """
+    for tensor in tensors:
+        if not channels_last(tensor):
+            if copied:
+                yield tensor, ""
+            continue
+        channels, vector = integer(tensor.shape[1]), VECTOR_BYTES // tensor.dtype.itemsize
+        if filled and tensor.dtype.itemsize == _HALF_BYTES and channels > vector and channels % _LEAST_ALIGNED:
+            yield tensor, "to even channels"
+
+
+def gradients_in_either(engines: Collection[str]) -> bool:
+    """Whether gradients of a convolution of one pixel run in either layout where these formats have an engine."""
+    return not _LATER_CORES & set(engines)
+
+
+def _by_image(kernel: Kernel, op: Op) -> Kernel:
+    """A convolution of one pixel, channels first, on the matrix engine: a product for each image.
+
+    Pixels of two images do not lie behind each other, so no tile holds pixels of both.
+    """
+    if not kernel.pointwise or op.kind != "aten.convolution" or channels_last(op.inputs[0]):
+        return kernel
+    images = integer(op.outputs[0].shape[0])
+    gemms = tuple(replace(g, batch=integer(g.batch) * images, m=integer(g.m) // images) for g in kernel.cost.gemms)
+    return replace(kernel, cost=replace(kernel.cost, gemms=gemms))
+
+
+def _copy(kernel: Kernel, tensor: TensorSpec, label: str) -> Kernel:
+    size = integer(tensor.bytes)
+    return replace(
+        kernel,
+        name=f"{kernel.name} ({tensor.name} {label})",
+        family=Family.MOVEMENT,
+        math=Math.FP32,
+        cost=Cost(read_bytes=size, write_bytes=size, label=label),
+        alternatives=(),
+        rows=NO_ROWS,
+        reread_bytes=0,
+    )
+
+
+def image_and_weight(op: Op) -> tuple[TensorSpec, TensorSpec]:
+    """What was convolved with what; a backward's first input is the output's gradient."""
+    first = 1 if op.kind == "aten.convolution_backward" else 0
+    return op.inputs[first], op.inputs[first + 1]
+
+
+def has_gaps(tensor: TensorSpec) -> bool:
+    """Whether numbers of another tensor lie between its own, as between pixels of some of an image's channels."""
+    if tensor.stride is None:
+        return False
+    steps = zip(tensor.shape, tensor.stride, strict=True)
+    return bool(1 + sum((integer(size) - 1) * integer(step) for size, step in steps) > integer(tensor.numel))
+
+
+def channels_last(tensor: TensorSpec) -> bool:
+    """Whether the channels of a pixel lie behind each other."""
+    return tensor.stride is not None and tensor.stride[1] == 1
