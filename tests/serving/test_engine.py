@@ -128,6 +128,11 @@ def test_the_cpu_works_beside_the_gpu_or_between() -> None:
     # 0.802 ms and 8 · 42.3 µs
     assert Engine(host="serial").step_s(5e-3, 8) == pytest.approx(6.1404e-3)
     assert Engine().step_s(1e-6, 8) == pytest.approx(1.1404e-3)
+    # 32 layers launched in 19.2 ms, longer than the GPU works: the CPU does the rest before or behind, either way
+    for host in ("overlapped", "serial"):
+        engine = Engine(host=host, layer_s=0.6e-3)
+        assert engine.step_s(5e-3, 8, engine.launch_s(True, 7, 32)) == pytest.approx(20.3404e-3)
+        assert engine.launch_s(False, 7, 32) == 0  # a CUDA graph
 
 
 @pytest.mark.parametrize(
@@ -138,6 +143,7 @@ def test_the_cpu_works_beside_the_gpu_or_between() -> None:
         ({"memory_share": 1.5}, "engine memory_share: expected a share above 0, up to 1; got 1.5"),
         ({"sequences": 0}, "engine sequences: expected 1 or more, or None for any number; got 0"),
         ({"layer_s": -1e-3}, "engine layer_s: expected seconds, 0 or more; got -0.001"),
+        ({"wait_steps": -1}, "engine wait_steps: expected 0 or more; got -1"),
         ({"step_tokens": 0}, "engine step_tokens: expected 1 or more; got 0"),
     ],
 )
