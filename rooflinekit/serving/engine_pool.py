@@ -48,9 +48,13 @@ class EnginePool:
         joules: bool = False,
     ) -> Played:  # fmt: skip
         """The requests, with steps so many times as long: those that read prompts, and the others. hidden: whether the
-        CPU's work is, in the place of what the engine's settings say. joules: also those of the kernels.
+        CPU's work is, in the place of what the engine's settings say: requests are then received at once, or else in
+        twice the time. joules: also those of the kernels.
         """
         engine, of, reading = self.engine, self.steps.times.times, self.prefill_steps.times.times
+        if hidden is not None:
+            times = 0 if hidden else 2
+            engine = replace(engine, request_s=times * engine.request_s, input_s=times * engine.input_s)
         prefill_j, decode_j = (_joules(engine, one) if joules else None for one in (reading, of))
         if self.apart is None:
             return replay(requests, self._step_s(self.steps, factors, hidden), engine, self.cache_tokens,

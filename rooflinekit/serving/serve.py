@@ -103,10 +103,11 @@ class Serving(ServingDraws):
 
         Waiting grows with the steps: first tokens are off as prefill is, the others as decode. A request meets the
         engine one step earlier or later than played, unless there are no other clients: first tokens take one step
-        that reads prompts less or more, and no less than a prompt alone. A prompt that is not cut may have to wait
-        until an answer ends: engines leave no more room than they are told to, TensorRT-LLM seems to hold one sequence
-        less than there are clients. The CPU hides its work better or worse: where it is said to be overlapped, it may
-        stand between the steps, and the other way round. Other settings of the engine and other clients are not in it.
+        that reads prompts less or more, and no less than a prompt alone. The request is received at once, or in twice
+        the time. A prompt that is not cut may have to wait until an answer ends: engines leave no more room than they
+        are told to, TensorRT-LLM seems to hold one sequence less than there are clients. The CPU hides its work better
+        or worse: where it is said to be overlapped, it may stand between the steps, and the other way round. Other
+        settings of the engine and other clients are not in it.
         Raises ValueError for a level outside (0, 1).
         """
         step_s = self.served.reading_s * (1 - 1 / self.stream.clients)
@@ -116,6 +117,7 @@ class Serving(ServingDraws):
         low, high = (bound / self.prefill.total_s for bound in self.prefill.interval(level))
         waits = self.stream.clients > 1 and not self.engine.chunks
         ends_s = waits * self.served.total_s / (self.stream.clients * self.stream.rounds)
+        step_s += self.engine.received_s(self.stream.input)
         first = (low * max(self.ttft_s - step_s, alone_s), high * (self.ttft_s + step_s) + ends_s)
         low, high = (bound / self.decode.total_s for bound in self.decode.interval(level))
         further = (low * (self.tpot_s - serial * cpu_s), high * (self.tpot_s + (not serial) * cpu_s))

@@ -42,9 +42,10 @@ def test_the_engine_holds_fewer_than_there_are_clients() -> None:
 def test_intervals_allow_for_a_step_and_for_the_cpu() -> None:
     alone, eight = (rk.serve(D, "nvidia-l4", batch=batch, input=512, output=64) for batch in (1, 8))
     low, high = alone.prefill.interval()
-    # one client waits for nobody: the interval of its prefill
+    # one client waits for nobody: the interval of its prefill, of a request that is received at once or in 12 ms
+    low, high = low / alone.prefill.total_s, high / alone.prefill.total_s
     assert alone.interval()["ttft_s"] == pytest.approx(
-        (low / alone.prefill.total_s * alone.ttft_s, high / alone.prefill.total_s * alone.ttft_s)
+        (low * alone.prefill_s, high * (alone.prefill_s + 2 * (5e-3 + 512 * 2e-6)))
     )
     assert eight.interval()["ttft_s"][1] > eight.ttft_s + 7 / 8 * eight.served.reading_s
     assert eight.interval()["ttft_s"][0] < eight.ttft_s

@@ -150,7 +150,8 @@ class _Cases:
         """Where images of so many pixels are copied (`model.convolution_layouts`): of windows of one pixel."""
         alone = (self.problem.taps == 1) & (column(self.rows, "channels_last", 0) == 0)
         found: np.ndarray = odd_rows(pixels) & alone & (self.problem.direction == "forward") & ~self.depthwise
-        return found & (self.math in (Math.FP16, Math.BF16))
+        first_cores = self.device is not None and gradients_in_either(self.device.matrix_peak)
+        return found & (first_cores and self.math in (Math.FP16, Math.BF16))
 
     def _on_engine(self) -> bool:
         if self.device is None:
