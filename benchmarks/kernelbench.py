@@ -206,6 +206,7 @@ def main(options: argparse.Namespace) -> None:
         others = [(problem, graph) for problem, graph in graphs if not in_first_half(problem.name)]
         known = judge(points, others, options.host, hosts).dropna(subset=["predicted_s"])
         found.extend(known_hosts_tables(known[known["gpu"].isin(hosts)]))
+    found = [(title, table) for title, table in found if len(table)]  # no eager row, no table of them
     if options.page:
         write_page(found, options.page)
     if options.out:

@@ -98,7 +98,7 @@ class Layouts:
             return True
         if "group_norm" in op.kind:
             return bool(op.attrs.get("group", 1) > 1)
-        return op.attrs["dim"] % 4 != 1 if "softmax" in op.kind else columns
+        return bool(op.attrs.get("dim", -1) % 4 != 1) if "softmax" in op.kind else columns
 
     def of_images(self, tensors: Iterable[tuple[TensorSpec, int]], *, written: bool = False) -> tuple[int, int]:
         """Of tensors and what a kernel moves of each, the bytes of images with channels first, and with them last."""
