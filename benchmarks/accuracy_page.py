@@ -34,7 +34,8 @@ Never fitted on. GPUs without op measurements have the constants of an unmeasure
 half of timm's families, and are judged on the other half. The host is `generic-server`; for torchvision, whose hosts
 are unknown, its costs times a factor that is taken from half of the models, and the other half is judged. Of timm a
 share of the models is taken, by a hash of the name (`--share`, here 0.03), traced as the release that it was measured
-with.
+with. TResNets and models named `iabn` that PyTorch 1 ran are left out: they called the package inplace_abn, not the
+module that is traced today (`network_accuracy.py: normalized_by_another`).
 """
 
 

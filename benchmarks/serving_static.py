@@ -112,7 +112,7 @@ def llm_inference_bench(data: Path) -> Iterator[dict[str, Any]]:
 def _trtllm(decoder: rk.Decoder, together: tuple[int, ...]) -> rk.Engine:
     """Without CUDA graphs, which its sessions of that time captured when asked to (cuda_graph_mode)."""
     heads = "together" if _shared(decoder) in together else "apart"
-    return rk.Engine(host="overlapped", heads=heads, graph_sizes=(), memory_share=TRTLLM_MEMORY)  # type: ignore[arg-type]
+    return rk.Engine(host="overlapped", heads=heads, graph_sizes=(), memory_share=TRTLLM_MEMORY, reserve="whole")  # type: ignore[arg-type]
 
 
 def _engine_of_2024(framework: str, decoder: rk.Decoder, place: str, tp: int) -> rk.Engine:

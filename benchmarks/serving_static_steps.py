@@ -58,7 +58,9 @@ class Place:
         room = batch
         if waves:
             memory = serving_memory(self.times, self.engine, input)
-            room = max(1, memory.largest_batch(self.decoder, input + output, self.times.kv, self.tp))
+            # of answers that grow into the room as it is wanted, half on average
+            held = input + (output if self.engine.reserve == "whole" else output // 2)
+            room = max(1, memory.largest_batch(self.decoder, held, self.times.kv, self.tp))
         parts = [min(room, batch)] * (batch // min(room, batch))
         parts += [batch % room] if batch % room and batch > room else []
         found = [self._alone(part, input, output, prompt_layer_s) for part in dict.fromkeys(parts)]

@@ -27,7 +27,7 @@ def streamed_share(
     moved: bytes of the kernel; read, written: those of images with channels first, and with them last; itemsize: of a
     number that is read.
     """
-    if not moved:
+    if not moved or not any(read):
         return 1.0
     if loop is Loop.REDUCTION:
         along = read.index(max(read))

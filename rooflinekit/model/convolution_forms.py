@@ -249,7 +249,7 @@ def summed(p: Problem) -> tuple[Number, Number]:
 def filled_up(p: Problem) -> Number:
     """By how much the channels grow that a matrix engine's kernels gather, filled up to whole vectors of 16 bytes."""
     vector = VECTOR_BYTES // p.itemsize
-    return ceiled(p.gathered, vector) * vector / p.gathered  # type: ignore[no-any-return]
+    return ceiled(p.gathered, vector) * vector / p.gathered
 
 
 def blocks(sizes: tuple[Number, ...], edge: int) -> Number:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import Math, TensorSpec
-from rooflinekit.model.convolution_forms import VECTOR_BYTES
+from rooflinekit.model.convolution_forms import VECTOR_BYTES, product_of
 from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.rows import NO_ROWS
 
 _LATER_CORES = frozenset({"bf16"})  # what matrix engines have from Ampere on, but not on Volta and Turing
 _HALF_BYTES = 2
-_LEAST_ALIGNED = 2  # numbers of 16 bits that a matrix engine's kernel loads at once: 4 bytes (PTX, cp.async)
+LEAST_ALIGNED = 2  # numbers of 16 bits that a matrix engine's kernel loads at once: 4 bytes (PTX, cp.async)
 
 
 def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[str]) -> Iterator[Kernel]:
@@ -26,42 +27,54 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[st
 
     One with a window of one pixel runs in either layout. Its gradients do only where libraries have kernels for
     channels first, as they did for the first tensor cores (DeepBench on V100 and T4 shows no copies, at any stride;
-    timm's training on RTX 3090 does).
+    timm's training on RTX 3090 does). There the forward pass copies images of an odd number of pixels all the same:
+    7×7 ones take DeepBench's V100 and T4 1.4 to 2.3 times the product. Their gradients take no longer on V100, nor does
+    a ResNet-101 on an RTX 4090 at 176 pixels, of which 23 blocks see 11×11 ones, beside one at 160 or 224.
     """
     for plain in kernels:
         on_engine = plain.engine and plain.math in engines
         kernel = _by_image(plain, op) if on_engine else plain
         pixel = set(image_and_weight(op)[1].shape[2:]) == {1}
         either = pixel and ("gradient" not in kernel.cost.label or gradients_in_either(engines))
-        copied = on_engine and not either and kernel.cost.gemms
+        copied = on_engine and not either and bool(kernel.cost.gemms)
         read = 2 if kernel.cost.label == "weight gradient" else 1
         written = 0 if kernel.cost.label == "weight gradient" else 1
         image = op.inputs[read - 1]
         if kernel.cost.gemms and has_gaps(image):
             yield _copy(kernel, image, "without gaps")
         results = [t for t in op.outputs[:written] if len(t.shape) > 2]
-        filled = on_engine and bool(kernel.cost.gemms)
-        before, after = (_rearranged(tensors, copied, filled) for tensors in (op.inputs[:read], results))
+        aligned = on_engine and bool(kernel.cost.gemms)
+        rows = aligned and pixel and "gradient" not in kernel.cost.label and gradients_in_either(engines)
+        before, after = (_rearranged(tensors, copied, aligned, rows) for tensors in (op.inputs[:read], results))
         yield from (_copy(kernel, tensor, label or "to channels last") for tensor, label in before)
         yield kernel
         yield from (_copy(kernel, tensor, label or "from channels last") for tensor, label in after)
 
 
-def _rearranged(tensors: Iterable[TensorSpec], copied: bool, filled: bool) -> Iterator[tuple[TensorSpec, str]]:
-    """Which tensors are copied: channels first to channels last (""), and an odd number of channels to an even one.
+def _rearranged(
+    tensors: Iterable[TensorSpec], copied: bool, aligned: bool, rows: bool
+) -> Iterator[tuple[TensorSpec, str]]:
+    """Which tensors are copied: channels first to channels last (""), and odd numbers of channels or pixels filled up.
 
-    copied, filled: whether the kernel asks for each. Odd rows of 16 bits begin off a boundary of 4 bytes, the least
-    that copies to shared memory move; what is copied to channels last is filled up on the way. Images of fewer than 8
-    channels are filled up as they are loaded.
+    copied: whether channels first is. aligned: whether vectors of channels are loaded; rows: of pixels. Odd rows of 16
+    bits begin off a boundary of 4 bytes, the least that copies to shared memory move; what is copied to channels last
+    is filled up on the way. Images of fewer than 8 channels are filled up as they are loaded.
     """
     for tensor in tensors:
-        if not channels_last(tensor):
-            if copied:
-                yield tensor, ""
-            continue
-        channels, vector = integer(tensor.shape[1]), VECTOR_BYTES // tensor.dtype.itemsize
-        if filled and tensor.dtype.itemsize == _HALF_BYTES and channels > vector and channels % _LEAST_ALIGNED:
-            yield tensor, "to even channels"
+        if copied and not channels_last(tensor):
+            yield tensor, ""
+        elif tensor.dtype.itemsize == _HALF_BYTES:
+            if channels_last(tensor):
+                channels = integer(tensor.shape[1])
+                if aligned and channels > VECTOR_BYTES // _HALF_BYTES and channels % LEAST_ALIGNED:
+                    yield tensor, "to even channels"
+            elif rows and odd_rows(product_of([integer(size) for size in tensor.shape[2:]])):
+                yield tensor, "to even rows"
+
+
+def odd_rows(pixels: Any) -> Any:
+    """Whether images of so many pixels, one behind the other, begin off what a matrix engine's kernels load at once."""
+    return (pixels > 1) & (pixels % LEAST_ALIGNED != 0)
 
 
 def gradients_in_either(engines: Collection[str]) -> bool:

@@ -34,12 +34,13 @@ def dataflow_of(graph: Graph, layouts: Layouts) -> Dataflow:
 
 def _parts(graph: Graph, layouts: Layouts) -> Iterator[Part]:
     """All loops in order, each in the region between what a strategy has put in."""
-    region = 0
+    region, reorders = 0, graph.like is None or graph.like.reorders_loops
     for priced in graph.priced:
         region += priced.op.kind.startswith(ADDED)
         for part in parts_of(priced, graph.like):
-            columns = layouts.goes_down_columns(priced.op, part.columns) and part.loop is Loop.REDUCTION
-            yield replace(part, region=region, columns=columns)
+            if part.loop is Loop.REDUCTION and not reorders:
+                part = replace(part, columns=layouts.goes_down_columns(priced.op, part.columns))
+            yield replace(part, region=region) if region else part
 
 
 def _dataflow(graph: Graph, layouts: Layouts) -> Dataflow:

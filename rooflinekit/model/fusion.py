@@ -215,6 +215,8 @@ class _Making:
     ) -> float:
         """The share of a stream's bandwidth that the kernel reaches."""
         found = self._layouts.of_images(read), self._layouts.of_images(written, written=True)
+        if sum(map(bool, (*found[0], *found[1]))) == 2 and len(read) == len(written) == 1:
+            return 1.0  # a copy
         several = any(LABEL in buffer.expression.labels and not buffer.partial for buffer in group.buffers)
         concatenates = several and found[0][1] > 0
         moved = sum(size for _, size in (*read, *written))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, PricedOp
 from rooflinekit.ir.points import integer
+from rooflinekit.ir.sizes import Size
 from rooflinekit.ir.tensor import Role, TensorSpec
 
 #: Time with channels last by that without, of each kind of convolution: measured by inductor's authors, in inference.
@@ -64,52 +65,53 @@ class Layouts:
     it. The caller gets the layout of eager mode (`keep_output_stride` in inductor's config).
     """
 
-    last: frozenset[str]
+    last: Mapping[str, tuple[Size, ...]]  # the shapes of images with channels last
     returned: frozenset[str]  # of `last`, what the caller gets with channels first
 
     @classmethod
     def of(cls, graph: Graph) -> Layouts:
-        """The layouts of a graph; of one that is not converted every image has channels first."""
-        last: set[str] = set()
+        """The layouts of a graph whose convolutions run with channels last."""
+        last: dict[str, tuple[Size, ...]] = {}
+        found = cls(last=last, returned=frozenset())
         for op in graph.ops:
             images = [spec for spec in op.outputs if len(spec.shape) == 4]
             if op.kind == "aten.convolution":
-                last.update(spec.memory for spec in op.inputs[:1] if not _is_given(spec))
-                last.update(spec.memory for spec in images)
-            elif any(len(t.shape) == 4 and t.memory in last for t in op.inputs):
-                last.update(spec.memory for spec in images)
+                last.update((spec.memory, spec.shape) for spec in op.inputs[:1] if not _is_given(spec))
+                last.update((spec.memory, spec.shape) for spec in images)
+            elif any(map(found.has_last, op.inputs)):
+                last.update((spec.memory, spec.shape) for spec in images)
         returned = frozenset(spec.memory for spec in graph.outputs if spec.memory in last and _is_image(spec))
-        return cls(last=frozenset(last), returned=returned)
+        return cls(last=last, returned=returned)
+
+    def has_last(self, spec: TensorSpec) -> bool:
+        """Whether it is an image with channels last: as it was made, not turned or cut into windows since."""
+        return self.last.get(spec.memory) == spec.shape and _in_order(spec)
 
     def goes_down_columns(self, op: Op, columns: bool) -> bool:
         """Whether an op's sums go through memory in another order than it lies in; `columns`, with channels first.
 
         With channels last, sums over channels, or over all of an image, follow it.
         """
-        image = next((spec for spec in op.inputs if len(spec.shape) == 4), None)
-        if image is None or image.memory not in self.last or not _is_image(replace(image, stride=None)):
+        if not op.inputs or not self.has_last(op.inputs[0]) or not _is_image(replace(op.inputs[0], stride=None)):
             return columns
-        if "batch_norm" in op.kind or "adaptive_avg_pool" in op.kind:
+        if "batch_norm" in op.kind:
             return True
         if "group_norm" in op.kind:
             return bool(op.attrs.get("group", 1) > 1)
-        if "layer_norm" in op.kind:
-            return len(op.attrs["normalized_shape"]) < 3
-        dims = op.attrs.get("dim")
-        along = dims if isinstance(dims, tuple) else () if dims is None else (dims,)
-        return bool(along) and all(dim % 4 != 1 for dim in along)
+        return op.attrs["dim"] % 4 != 1 if "softmax" in op.kind else columns
 
     def of_images(self, tensors: Iterable[tuple[TensorSpec, int]], *, written: bool = False) -> tuple[int, int]:
         """Of tensors and what a kernel moves of each, the bytes of images with channels first, and with them last."""
         found = [0, 0]
         for spec, size in tensors:
-            if len(spec.shape) == 4 and _is_image(replace(spec, stride=None)):
-                found[spec.memory in self.last and not (written and spec.memory in self.returned)] += size
+            first = spec.memory in self.returned if written else _is_given(spec)
+            if first or self.has_last(spec):
+                found[not first] += size
         return found[0], found[1]
 
 
 #: Of a graph that is not converted: all as it was given.
-NO_LAYOUTS = Layouts(last=frozenset(), returned=frozenset())
+NO_LAYOUTS = Layouts(last={}, returned=frozenset())
 
 
 def _channels_last(spec: TensorSpec) -> TensorSpec:
@@ -121,6 +123,12 @@ def _channels_last(spec: TensorSpec) -> TensorSpec:
 def _turned(spec: TensorSpec) -> TensorSpec:
     _, c, h, w = spec.shape
     return replace(spec, stride=(c * h * w, 1, w * c, c))
+
+
+def _in_order(spec: TensorSpec) -> bool:
+    """Whether an image's sizes stand in the order of memory, channels first or last."""
+    stride = spec.stride
+    return stride is None or bool(stride[2] >= stride[3] and (stride[1] >= stride[2] or stride[1] == 1))
 
 
 def _is_given(spec: TensorSpec) -> bool:

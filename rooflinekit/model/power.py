@@ -22,7 +22,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 
 #: Formats of a matrix engine whose FLOP take energy of a 16-bit one's by a constant: half as many bits are moved, and
-#: multipliers shrink with the square of the mantissa, but sums stay in fp32. How much is left differs by architecture.
+#: multipliers shrink with the square of the mantissa, but sums stay in fp32.
 _FEWER = {Math.FP8: "eight_bit_energy", Math.INT8: "eight_bit_energy", Math.FP4: "four_bit_energy"}
 #: Of wider formats, of a 16-bit FLOP's: an MI100 sustains 40 of its 46 TFLOP/s in fp32 where it has 185 in fp16
 #: (MIOpen's tuning data), 1.39²; TF32, whose mantissa is fp16's and whose operands have twice the bytes, by half of it

@@ -26,7 +26,7 @@ from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustai
 from rooflinekit.model.tile_rates import Rates
 from rooflinekit.model.tiling import CAUSES
 from rooflinekit.model.utilization import fill
-from rooflinekit.model.work import PIXEL_WEIGHT, WINOGRAD_WEIGHT, Floats, Work
+from rooflinekit.model.work import PIXEL, PIXEL_WEIGHT, WINOGRAD_WEIGHT, Floats, Work
 
 #: What time goes to, and what a kernel or a step is therefore bound by; see "Regimes" in docs/model.md. A kernel is
 #: never bound by overhead, which is the time in which the device has no kernel to execute.
@@ -127,13 +127,14 @@ def _product_rates(work: Work, machine: Machine) -> Rates:
 def _conversion(work: Work, machine: Machine) -> Floats:
     """The share of their rate that lanes keep which have no unit for a product's format.
 
-    They unpack what they read and round what they write. The gradient of a 1×1 weight writes little, and where Winograd
-    goes in passes its transforms convert.
+    They unpack what they read and round what they write. MIOpen's kernels of one pixel do not: they are assembly, whose
+    instruction takes fp16 and sums in fp32 (Vega's V_MAD_MIX_F32), and the gradient of a weight writes little. Where
+    Winograd goes in passes its transforms convert.
     """
     value, converts = machine.values, machine.device.vendor == "AMD" and not has_dot_products(machine.device)
     shares = {Math.BF16: value["emulated_bf16"], Math.FP16: value["emulated_fp16"] if converts else 1.0}
     found = np.array([shares.get(math, 1.0) for math in work.math])[work.arithmetic[work.products.kernel]]
-    return np.where(np.isin(work.products.way, (PIXEL_WEIGHT, WINOGRAD_WEIGHT)), 1.0, found)
+    return np.where(np.isin(work.products.way, (PIXEL, PIXEL_WEIGHT, WINOGRAD_WEIGHT)), 1.0, found)
 
 
 def _vector_rates(work: Work, machine: Machine) -> tuple[Floats, Floats]:

@@ -52,6 +52,7 @@ class Rates:
 
 #: Tiles of the lanes and of the matrix engine, each as two columns [tiles, 1].
 SIDES = [np.array(tiles, dtype=float).T[:, :, None] for tiles in ((*TILES, *THIN), TILES)]
+_AT_ONCE = 4  # blocks of MIOpen's kernels that an SM's 64 KiB of shared memory hold; 2 and 8 predict as well
 _TWICE = 2.5  # rates of 16 bits, above which a format is no longer one of 8
 _LEAST_SIDE = 16  # of a tile that is not thin
 _GRADIENT_SIDE, _GRADIENT_TILE = 64, 128 * 128  # least side and size of cuDNN's tiles of gradients
@@ -101,10 +102,26 @@ def steps(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Fl
     per_sm = rates.issued * way / machine.sm_count
     # but not of four times the rate: of 4 bits, short ones take as long as of 16
     latency_s = _latency_cycles(p, kind, machine) / machine.clock / np.where(pace > _TWICE, 1.0, pace)
-    step_s = np.maximum(2 * a * b * loss / per_sm, latency_s)
+    step_s = _step_s(p, 2 * a * b * loss / per_sm, latency_s, engine, machine)
     # halved units come near their peak, as operands are there in time; gradients lose by more than operands
     reached = rates.peak * np.where(is_gradient(p), np.minimum(way, 1.0), 1.0)
     return step_s, np.maximum(step_s, 2 * a * b * machine.sm_count / reached), pace
+
+
+def _step_s(p: Products, issued_s: Floats, latency_s: Floats, engine: bool, machine: Machine) -> Floats:
+    """Seconds of a step in k: [tiles, products].
+
+    The operands of the next step come while this one is computed, so that the longer of the two counts. MIOpen's
+    kernels wait for them: a block that is alone on its SM takes the sum, and where there are several one computes while
+    others wait. Where sums are split there always are several.
+    """
+    longer = np.maximum(issued_s, latency_s)
+    if library_of(machine.device) != MIOPEN:
+        return longer
+    a, b = SIDES[engine]
+    on_sm = np.ceil(p.batch * np.ceil(p.m / a) * np.ceil(p.n / b) / machine.sm_count)
+    waiting = np.maximum(issued_s, (issued_s + latency_s) / np.minimum(on_sm, _AT_ONCE))
+    return np.where(_by_miopen(p, machine) & never_split(p, engine, machine), waiting, longer)
 
 
 def _latency_cycles(p: Products, kind: str, machine: Machine) -> Floats:

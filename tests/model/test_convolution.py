@@ -10,7 +10,7 @@ import rooflinekit as rk
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.tensor import DType, TensorSpec
-from rooflinekit.model.convolution_layouts import has_gaps
+from rooflinekit.model.convolution_layouts import has_gaps, odd_rows
 from rooflinekit.model.depthwise import (
     CHANNEL_PRODUCTS,
     SHARED_WINDOWS,
@@ -190,6 +190,7 @@ def test_odd_channels_and_gaps_are_copied() -> None:
 
     assert labels(83) == ["to even channels", "", "to even channels"]
     assert labels(82) == [""]
+    assert [odd_rows(pixels) for pixels in (1, 49, 196)] == [False, True, False]
     # every second block of 16 channels of an image of 32 begins 16 behind the one before
     whole = TensorSpec(name="x", shape=(2, 16, 4, 4), dtype=DType.FLOAT16)
     assert not has_gaps(whole)

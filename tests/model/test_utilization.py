@@ -12,7 +12,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Times, time_work
-from rooflinekit.model.work import ATTENTION, CONVOLUTION, DEPTHWISE, WINOGRAD, Products, Work
+from rooflinekit.model.work import ATTENTION, CONVOLUTION, DEPTHWISE, WEIGHT, WINOGRAD, Products, Work
 
 #: A start so long that no product is split over k for the sake of a second kernel.
 UNSPLIT = {"kernel_gap": 1e-3}
@@ -96,6 +96,15 @@ def test_the_latency_of_a_step_is_a_floor_not_an_addition(device: Device) -> Non
     at = {cycles: Machine.of(device, constants(lanes_latency_cycles=cycles, **UNSPLIT)) for cycles in (400, 420)}
     assert compute_us(at[400], m=12_800, n=128, k=1000) == pytest.approx(327.68)
     assert compute_us(at[420], m=12_800, n=128, k=1000) == pytest.approx(336.0)
+
+
+def test_blocks_of_miopen_wait_unless_others_are_beside_them(device: Device) -> None:
+    # 5.12 ns of a 16×32 tile and 400 ns for operands: 405.12 ns a step, as long as an SM has up to 4 blocks. 8 blocks
+    # come as twice 4. Where sums are split, blocks are never alone: the longer counts.
+    machine = Machine.of(device.replace(vendor="AMD"), constants(miopen_latency_cycles=500, **UNSPLIT))
+    took = {n: compute_us(machine, batch=50 * n, m=16, n=32, k=1000, way=CONVOLUTION) for n in (1, 4, 8)}
+    assert took == pytest.approx({1: 405.12, 4: 405.12, 8: 810.24})
+    assert compute_us(machine, batch=50, m=16, n=32, k=1000, way=WEIGHT) == pytest.approx(400.0)
 
 
 def test_small_tiles_lose_more(device: Device) -> None:

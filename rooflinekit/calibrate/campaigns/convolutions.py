@@ -23,7 +23,7 @@ from rooflinekit.model.convolution_forms import (
     result_sizes,
     runs,
 )
-from rooflinekit.model.convolution_layouts import gradients_in_either
+from rooflinekit.model.convolution_layouts import gradients_in_either, odd_rows
 from rooflinekit.model.depthwise import depthwise_algorithm
 from rooflinekit.model.kernel import MIOPEN
 from rooflinekit.model.machine import on_engine
@@ -88,7 +88,13 @@ class _Cases:
             first = copied & (column(self.rows, "channels_last", 0) == 0)
             before, after = (Work.of(len(self.rows), read_bytes=n, write_bytes=n) for n in self.copied)
             yield (before, direct, after), first
-            yield (direct,), ~first
+            image, result = (~first & self._odd(pixels) for pixels in (_prod(p.image), p.pixels))
+            for parts, where in (
+                ((before, direct, after), image & result), ((before, direct), image & ~result),
+                ((direct, after), result & ~image), ((direct,), ~first & ~image & ~result),
+            ):  # fmt: skip
+                if where.any():
+                    yield parts, where
         yield from self._others(~self.depthwise)
 
     def of_miopen(self) -> Iterator[tuple[tuple[Work, ...], np.ndarray | None]]:
@@ -139,6 +145,13 @@ class _Cases:
             return np.zeros(len(self.rows), dtype=bool)
         found: np.ndarray = (p.gathered < FEW[p.direction]) & ~p.pointwise & ~self.depthwise
         return found
+
+    def _odd(self, pixels: Any) -> np.ndarray:
+        """Where images of so many pixels are copied (`model.convolution_layouts`): of windows of one pixel."""
+        alone = (self.problem.taps == 1) & (column(self.rows, "channels_last", 0) == 0)
+        found: np.ndarray = odd_rows(pixels) & alone & (self.problem.direction == "forward") & ~self.depthwise
+        first_cores = self.device is not None and gradients_in_either(self.device.matrix_peak)
+        return found & (first_cores and self.math in (Math.FP16, Math.BF16))
 
     def _on_engine(self) -> bool:
         if self.device is None:

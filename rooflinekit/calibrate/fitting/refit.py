@@ -17,7 +17,7 @@ from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.calibrate.fitting.files import PRIORS, architecture_of
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.one_stage import Solution, fit
-from rooflinekit.calibrate.fitting.spreads import Errors, Starts, of_families, spread_of, steadied
+from rooflinekit.calibrate.fitting.spreads import Errors, Starts, of_fitted, of_left_out, spread_of, steadied
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.machine import Calibration, Constant, Machine, Spread
 from rooflinekit.model.roofline import time_work
@@ -76,12 +76,12 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
         others = {gpu: without[gpu].values(gpu, relatives[gpu])}
         unseen |= errors_of(own, machines, others, solution)
         starts |= starts_of(own, machines, others)
-    priors = unmeasured(solution, unseen, starts)
+    priors, known = unmeasured(solution, unseen, starts), of_fitted(errors)
     return Refit(
         observations=observations,
         solution=solution,
         priors=priors,
-        gpus={gpu: _own(gpu, relatives[gpu], solution, errors, priors.spreads) for gpu in machines},
+        gpus={gpu: _own(gpu, relatives[gpu], solution, errors, known) for gpu in machines},
         errors=errors,
         unseen_errors=unseen,
         unseen_starts=starts,
@@ -160,7 +160,7 @@ def unmeasured(solution: Solution, unseen: Errors, starts: Starts) -> Calibratio
         error = float(np.hypot(found.stderr if found else about.spread, about.between))
         source = "calibration/campaigns, all GPUs" if fitted else f"{about.source}; no measurement tells it"
         constants[name] = about.constant(value, error, source)
-    spreads = of_families(unseen, starts, constants[_START].stderr)
+    spreads = of_left_out(unseen, starts, constants[_START].stderr)
     return Calibration(
         name=PRIORS,
         constants=MappingProxyType(constants),

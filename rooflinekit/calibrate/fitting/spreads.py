@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,15 +25,23 @@ Starts = Mapping[tuple[str, str], float]  # (GPU, family) → what kernels' star
 def spread_of(parts: Sequence[Floats]) -> Spread:
     """From the errors on several GPUs: what a GPU's kernels are off together, and each on its own.
 
-    Each GPU counts as much as another, however many of its kernels were measured.
+    Both together hold 90 % of all errors, as far as a kernel's own is no less than half of what it is about its GPU's
+    median. Each GPU counts as much as another, however many of its kernels were measured.
     """
     biases = [float(np.median(errors)) for errors in parts]
-    alone = np.concatenate([np.abs(errors - bias) for errors, bias in zip(parts, biases, strict=True)])
-    order = np.argsort(alone)
-    counted = np.cumsum(np.concatenate([np.full(errors.size, 1 / errors.size) for errors in parts])[order])
-    ninth = int(np.searchsorted(counted, 0.9 * counted[-1] * (1 - 1e-9)))
     shared = float(np.sqrt(np.mean(np.square(biases))))
-    return Spread(kernel=float(alone[order[ninth]]) / _NINETY, shared=max(shared, _LEAST_SHARED))
+    alone = _deviation([errors - bias for errors, bias in zip(parts, biases, strict=True)])
+    rest = max(_deviation(parts) ** 2 - shared**2, (alone / 2) ** 2)
+    return Spread(kernel=float(np.sqrt(rest)), shared=max(shared, _LEAST_SHARED))
+
+
+def _deviation(parts: Sequence[Floats]) -> float:
+    """The standard deviation of a normal distribution that holds 90 % where these errors do, each part alike."""
+    size = np.abs(np.concatenate(parts))
+    order = np.argsort(size)
+    counted = np.cumsum(np.concatenate([np.full(errors.size, 1 / errors.size) for errors in parts])[order])
+    last = int(np.searchsorted(counted, 0.9 * counted[-1] * (1 - 1e-9)))
+    return float(size[order[last]]) / _NINETY
 
 
 def steadied(own: Spread, count: int, known: Spread) -> Spread:
@@ -60,21 +68,31 @@ def of_another_gpu(parts: Sequence[Floats], elsewhere: float = 0.0) -> Spread:
     return replace(found, shared=max(float(np.sqrt(max(shared**2 - elsewhere, 0.0))), _LEAST_SHARED))
 
 
-def of_families(unseen: Errors, starts: Starts, start_error: float) -> dict[str, Spread]:
-    """The spread of each family on GPUs left out, steadied by that of what it is a part of, which stands there too.
+def of_left_out(unseen: Errors, starts: Starts, start_error: float) -> dict[str, Spread]:
+    """The spread of each family on a GPU that is in no fit, from those that were left out.
 
     start_error: the standard deviation of the logarithm of what kernels' starts take.
     """
-    families, bases = defaultdict[str, list[tuple[str, str]]](list), defaultdict[str, list[tuple[str, str]]](list)
-    for key in unseen:
-        families[key[1]].append(key)
-        bases[wider(key[1])].append(key)
 
     def told(keys: Sequence[tuple[str, str]]) -> Spread:
         elsewhere = OF_THE_DAY**2 + start_error**2 * float(np.mean([starts.get(key, 0.0) ** 2 for key in keys]))
         return of_another_gpu([unseen[key] for key in keys], elsewhere)
 
-    found = {name: told(keys) for name, keys in sorted(bases.items())}
-    for name, keys in sorted(families.items()):
-        found[name] = steadied(told(keys), sum(unseen[key].size for key in keys), told(bases[wider(name)]))
+    return _of_families(unseen, told)
+
+
+def of_fitted(errors: Errors) -> dict[str, Spread]:
+    """The spread of each family on a GPU that is in the fit: what steadies that of one of which few cases tell."""
+    return _of_families(errors, lambda keys: spread_of([errors[key] for key in keys]))
+
+
+def _of_families(errors: Errors, told: Callable[[Sequence[tuple[str, str]]], Spread]) -> dict[str, Spread]:
+    """Each family's, steadied by that of what it is a part of, which stands there too."""
+    families, bases = defaultdict[str, list[tuple[str, str]]](list), defaultdict[str, list[tuple[str, str]]](list)
+    for key in errors:
+        families[key[1]].append(key)
+        bases[wider(key[1])].append(key)
+    found = {name: told(keys) for name, keys in bases.items()}
+    for name, keys in families.items():
+        found[name] = steadied(told(keys), sum(errors[key].size for key in keys), told(bases[wider(name)]))
     return dict(sorted(found.items()))

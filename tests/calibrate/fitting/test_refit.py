@@ -16,7 +16,7 @@ from rooflinekit.calibrate.fitting.refit import (
     machines_of,
     refit,
 )
-from rooflinekit.calibrate.fitting.spreads import of_another_gpu, of_families, spread_of, steadied
+from rooflinekit.calibrate.fitting.spreads import of_another_gpu, of_left_out, spread_of, steadied
 from rooflinekit.errors import DeviceNotFoundError
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.families import plain
@@ -103,13 +103,13 @@ def test_what_intervals_count_by_itself_is_taken_off() -> None:
     """√((0.1 · 2.920 / 1.645)² - 0.05² - (0.2 · 0.5)²): of the day, and of starts that take half of a kernel's time."""
     unseen = {("a", "elementwise"): np.full(30, 0.1), ("b", "elementwise"): np.full(30, -0.1)}
     starts = dict.fromkeys(unseen, 0.5)
-    assert of_families(unseen, starts, 0.2)["elementwise"].shared == pytest.approx(0.13787, rel=1e-3)
-    assert of_families(unseen, starts, 0.4)["elementwise"].shared == 0.03  # never below what collections differ by
+    assert of_left_out(unseen, starts, 0.2)["elementwise"].shared == pytest.approx(0.13787, rel=1e-3)
+    assert of_left_out(unseen, starts, 0.4)["elementwise"].shared == 0.03  # never below what collections differ by
 
 
 def test_what_a_family_is_a_part_of_stands_there_too() -> None:
     errors = np.array([-0.1, 0.1] * 30)
-    found = of_families({("a", "serving rotation"): errors, ("b", "fp32 product"): errors}, {}, 0.2)
+    found = of_left_out({("a", "serving rotation"): errors, ("b", "fp32 product"): errors}, {}, 0.2)
     assert set(found) == {"serving rotation", "serving", "fp32 product", "product"}
     assert found["serving"] == found["serving rotation"]  # the only part
 
@@ -236,11 +236,13 @@ def test_errors_are_logarithms_of_measured_over_predicted() -> None:
 
 
 def test_spread_of_one_gpu() -> None:
-    # median 0.1; beside it every error is 0.0329 = 1.645 · 0.02 off
-    errors = 0.1 + 0.0329 * np.array([-1.0, 1.0] * 50 + [0.0])
+    # median 0.04; beside it every error is 0.0329 = 1.645 · 0.02 off, so that 90 % are within 0.0729
+    errors = 0.04 + 0.0329 * np.array([-1.0, 1.0] * 50 + [0.0])
     spread = spread_of([errors])
-    assert spread.kernel == pytest.approx(0.02)
-    assert spread.shared == pytest.approx(0.1)
+    assert spread.shared == pytest.approx(0.04)
+    assert spread.kernel**2 == pytest.approx((0.0729 / 1.645) ** 2 - 0.04**2)
+    # a median of 0.4 is more than a normal distribution would have within 0.4329: half of 0.02 is left
+    assert spread_of([errors + 0.36]).kernel == pytest.approx(0.01)
 
 
 def test_spread_of_several_gpus() -> None:
