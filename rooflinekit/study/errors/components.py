@@ -108,7 +108,9 @@ def alone(family: str, chips: Chips) -> float:
 
 #: Correlation of one kernel's error with that of the same operator at another size or in another format.
 OTHER_UNIT = Component(
-    value=0.5, meaning="of kernels that run on another unit or in another format there", source="stated, likewise"
+    value=0.5,
+    meaning="of kernels that run on another unit, in another format or on another layout there",
+    source="stated, likewise",
 )
 OTHER_SIZE = Component(
     value=0.5, meaning="of an operator at other sizes or in another format", source="stated; no measurement tells it"

@@ -42,13 +42,17 @@ class Kinship:
 
     chips: Chips
     same_host: bool
+    same_layout: bool = True  # whether images lie in memory alike in both
 
     @classmethod
     def of(cls, source: Prediction, target: Prediction) -> Kinship:
         """Of two predictions. A host that nobody named is the same only where the device is: it is another machine."""
         a, b = source.machine.device, target.machine.device
         named = source.host.name != DEFAULT_HOST or a == b
-        return cls(chips=chips_of(a, b), same_host=named and source.host == target.host)
+        return cls(
+            chips=chips_of(a, b), same_host=named and source.host == target.host,
+            same_layout=source.graph.channels_last == target.graph.channels_last,
+        )  # fmt: skip
 
     def correlation(self, source: Part, target: Part) -> float:
         """Of a part on the source with one on the target; 0 where they have nothing in common."""
@@ -64,6 +68,7 @@ class Kinship:
                 return 1.0 if self.chips in (Chips.SAME, Chips.ONE) else UNTOLD_KERNELS.value
             case "kernel":
                 size = 1.0 if source.cost == target.cost else OTHER_SIZE.value
-                return unit * size * of_kernels(source.family, self.chips)
+                layout = 1.0 if self.same_layout else OTHER_UNIT.value  # libraries have other kernels for the other
+                return unit * size * layout * of_kernels(source.family, self.chips)
             case level:
                 return unit * (SHARED if level == "family" else NETWORKS)[self.chips].value
