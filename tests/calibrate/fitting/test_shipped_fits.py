@@ -17,7 +17,7 @@ from rooflinekit.calibrate.fitting.refit import machines_of
 from rooflinekit.calibrate.fitting.stages import STAGES
 from rooflinekit.calibrate.links.fits import LINKS
 from rooflinekit.hardware.specs import data_dir, device_names, load_device
-from rooflinekit.model.families import ALL
+from rooflinekit.model.families import ALL, MIOPEN_EMULATED
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
 from rooflinekit.model.work import Products, Work
@@ -59,8 +59,9 @@ def test_a_gpu_has_spreads_of_what_was_measured_on_it(gpu: str) -> None:
     found = load_constants(gpu)
     measured = {o.residuals for o in observations_of(c for c in campaigns() if c.gpu == gpu)}
     assert found.measured == measured
-    for spread in found.spreads.values():
-        assert 0 < spread.kernel < 1.2
+    for family, spread in found.spreads.items():
+        # a format that a board has no units for runs by whichever of MIOpen's solvers takes it, up to 13 times as long
+        assert 0 < spread.kernel < (1.6 if family == MIOPEN_EMULATED else 1.2)
         assert 0.03 <= spread.shared < 1
 
 
