@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from page_tables import markdown_lines, write_tables
+from page_tables import frame_lines, print_frames, write_tables
 from scipy.stats import t as student
 from transfer_sources import SOURCES, Measured, Pair
 
@@ -95,19 +95,6 @@ def tables(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
     yield rows.groupby(["what"]).apply(line, include_groups=False)
 
 
-def write_page(found: Sequence[pd.DataFrame], page: Path) -> None:
-    """The tables of a page, between its marks; a share of nothing is a dash."""
-    shown = []
-    for table in found:
-        rows = [
-            [*(name if isinstance(name, tuple) else (name,)), f"{row['pairs']:.0f}",
-             *("–" if math.isnan(value) else f"{value:.1f}" for value in row.iloc[1:])]
-            for name, row in table.iterrows()
-        ]  # fmt: skip
-        shown.append(markdown_lines([*map(str, table.index.names), *table.columns], rows))
-    write_tables(shown, page, "comparison_accuracy.py")
-
-
 @contextmanager
 def stated(module: object, name: str, value: float) -> Iterator[None]:
     """A component of the errors with another value."""
@@ -168,11 +155,9 @@ def main() -> None:
     found = pairs(given.sources.split(","), given.data, given.share, estimate=False)
     rows = pd.DataFrame([judged(what, *pair) for what, pair in found])
     shown = list(tables(rows))
-    with pd.option_context("display.width", 200, "display.float_format", "{:.1f}".format):
-        for table in shown:
-            print(table.to_string(), end="\n\n")
+    print_frames(shown)
     if given.page:
-        write_page(shown, given.page)
+        write_tables(map(frame_lines, shown), given.page, "comparison_accuracy.py")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from page_tables import markdown_lines, write_tables
+from page_tables import frame_lines, print_frames, write_tables
 from transfer_operators import SOURCES as OPERATORS
 from transfer_sources import SOURCES as STEPS
 from transfer_sources import Measured, pairs
@@ -102,18 +102,6 @@ def tables(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
         yield few.groupby(["source", "how", "from", "to"]).apply(line, include_groups=False)
 
 
-def write_page(found: list[pd.DataFrame], page: Path) -> None:
-    """The tables of a page, between its marks."""
-    shown = []
-    for table in found:
-        heads, rows = [*table.index.names, *table.columns], []
-        for name, row in table[table["pairs"] >= _LEAST].iterrows():
-            cells = [*name, f"{row['pairs']:.0f}", *(f"{value:.1f}" for value in row.iloc[1:])]
-            rows.append(list(map(str, cells)))
-        shown.append(markdown_lines(list(map(str, heads)), rows))
-    write_tables(shown, page, "transfer_accuracy.py")
-
-
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -133,11 +121,10 @@ def main() -> None:
     if given.out:
         rows.to_csv(given.out, index=False)
     found = list(tables(rows))
-    with pd.option_context("display.width", 200, "display.float_format", "{:.1f}".format):
-        for table in found:
-            print(table.to_string(), end="\n\n")
+    print_frames(found)
     if given.page:
-        write_page(found, given.page)
+        shown = [frame_lines(table[table["pairs"] >= _LEAST]) for table in found]
+        write_tables(shown, given.page, "transfer_accuracy.py")
 
 
 if __name__ == "__main__":
