@@ -80,6 +80,8 @@ def main() -> None:
     )
     given = parser.parse_args()
     if given.page is not None:
+        if given.keep:
+            given.keep.mkdir(parents=True, exist_ok=True)
         write_text(page(given.data, given.keep), given.page)
         return
     with pd.option_context("display.width", 240, "display.max_columns", None, "display.max_rows", None):
