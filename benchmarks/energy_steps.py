@@ -100,7 +100,7 @@ def decoder(name: str) -> Decoder:
 
 @cache
 def _decoding(name: str, tp: int, step: str) -> rk.Graph:
-    return (steps.decode if step == "decode" else steps.prefill)(decoder(name), tp=tp)
+    return (steps.decode if step == "decode" else steps.prefill)(decoder(name), steps.Options(tp=tp))
 
 
 def _phase(name: str, tp: int, step: str, times: float = 1.0, **sizes: int) -> Phase:
