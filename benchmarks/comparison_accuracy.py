@@ -1,15 +1,15 @@
 """How right comparisons are: one network on two GPUs, and two networks on one GPU, against what was measured of both.
 
-    python benchmarks/comparison_accuracy.py DATA [--share 0.03] [--sources timm,kernelbench,neusight] [--page docs/choosing.md]
+    python benchmarks/comparison_accuracy.py DATA [--share 0.03] [--sources timm,kernelbench] [--page docs/choosing.md]
     python benchmarks/comparison_accuracy.py DATA --estimate
 
-For each source and way of execution: the median error of the ratio of two times, how many measured ratios lie within the
-90 % interval, in how many pairs it is told for certain which is faster, and how many of these are so; beside it in how
-many the two steps' own intervals are apart, which is what one would go by without knowing what both have in common.
+For each source and way of execution: the median error of the ratio of two times, how many measured ratios lie within
+the 90 % interval, in how many pairs it is told for certain which is faster, and how many of these are so; beside it in
+how many the two steps' own intervals are apart, which is what one would go by without knowing what both have in common.
 All are of the half of the networks that no statistic was told by (`transfer_sources.of_estimate`); of two networks on
 one GPU a few pairs are drawn for each network. share: of timm's networks. --estimate: the two statistics that
 comparisons have beside those of transfers, on the other half: values, and the mean logarithm of the density there.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

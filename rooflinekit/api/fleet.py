@@ -132,17 +132,8 @@ def _setups(
             continue
         where = place["gpu"], place["cluster"]
         limits = place.get("power_limit"), place.get("sm_clock")
-        key = (
-            *map(str, where),
-            over,
-            form,
-            limits,
-            engine.drafted,
-            engine.adapters,
-            engine.graph_sizes,
-            engine.sums,
-            engine.heads,
-        )
+        of_steps = engine.drafted, engine.adapters, engine.graph_sizes, engine.sums, engine.heads
+        key = (*map(str, where), over, form, limits, *of_steps)
         if key not in known:
             known[key] = engine_times("search_fleet", engine, decoder, *where, form, over, None, limits)
         machine, times = known[key]

@@ -6,9 +6,8 @@ loads each input where its part of the result is, under a mask,
   into memory, or what is not in memory yet;
 - whoever reads it, where all inputs have to be copied, and none hangs on a reduction.
 Like any other pointwise loop it then goes into its readers or is stored (inlining.py). Else each input is put to its
-place in the result: by the loop or the
-product that computes it, or by a copy. So it is from 2.12 on as well where an input has other
-pointwise readers.
+place in the result: by the loop or the product that computes it, or by a copy. So it is from 2.12 on as well where an
+input has other pointwise readers.
 """
 
 from __future__ import annotations

@@ -36,9 +36,8 @@ class Decoder:
     `window` limits attention to so many tokens in `windowed_layers` of the layers (None for all). `tied`: the
     embedding is also the matrix of the output. `qk_norm`: queries and keys are normalized. `parallel`: attention and
     the network read the same normalized numbers, and their results are added together (GPT-J, Falcon; a training step
-    has them one behind the other). `latent`:
-    multi-head latent attention (DeepSeek), whose cache holds `latent` + `rope_dim` numbers a token, on each of several
-    GPUs.
+    has them one behind the other). `latent`: multi-head latent attention (DeepSeek), whose cache holds `latent` +
+    `rope_dim` numbers a token, on each of several GPUs.
 
     What training asks for besides: `norm` is "rms" or "layer"; `bias`: products have one; `positions` are "rotary",
     "learned" (a table of `max_positions` rows), "alibi" (a bias of each head's scores) or "none".

@@ -59,10 +59,10 @@ class Engine:
     the engine takes for weights, work space and cache. graph_sizes: numbers of sequences that decoding steps are
     captured for as CUDA graphs (`cudagraph_capture_sizes`): a step is filled up to the next; a larger one is launched
     kernel by kernel, `layer_s` a layer or more (None for 1, 2, 4 and multiples of 8 without end; () for no graphs, as
-    vLLM's `enforce_eager`, and vLLM of 2023). speculation: tokens
-    that a draft proposes. adapters: LoRA adapters that sequences use. sums: results are summed over GPUs by "nccl", or
-    by the engine's own kernels, over links that let each GPU read the others' memory ("one-shot": all-reduces fused
-    with the normalization, in vLLM and TensorRT-LLM on B200). heads: those that share keys read them "together" while
+    vLLM's `enforce_eager`, and vLLM of 2023). speculation: tokens that a draft proposes. adapters: LoRA adapters that
+    sequences use. sums: results are summed over GPUs by "nccl", or by the engine's own kernels, over links that let
+    each GPU read the others' memory ("one-shot": all-reduces fused with the normalization, in vLLM and TensorRT-LLM on
+    B200). heads: those that share keys read them "together" while
     decoding (FlashAttention, FlashInfer, TensorRT-LLM's XQA), or "apart", each once more from the L2 cache (vLLM's
     PagedAttention kernels; TensorRT-LLM's masked multi-head attention, up to 0.10 wherever not eight share).
     host_more_s: seconds of the CPU in each step besides (`HOST_SHARED_S`).

@@ -39,8 +39,8 @@ def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Has
     engines = sorted(name for name in formats if narrow or name not in (Math.FP8, Math.INT8, Math.FP4))
     # Recurrent layers alone are run otherwise by the generation and the size of a GPU.
     own: tuple[Hashable, ...] = (str(device.compute_capability), device.sm_count) if graph.memo["recurrent"] else ()
-    if execution.autotunes:  # whose kernels are chosen by their times
-        own = (*own, device.name, device.dram.bandwidth, device.sm_count)
+    if execution.autotunes:  # kernels are chosen by their times, of which all of the device decides
+        own = (*own, device)
     layouts = tuple(engines), gradients_in_either(formats)
     return *layouts, device.kind, device.vendor, own, execution.fused, execution.as_graph, execution.entered
 

@@ -11,6 +11,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import Role
 from rooflinekit.model.clocks import under_limits
+from rooflinekit.model.families import OF_THE_DAY, residuals_of, shared_variance
 from rooflinekit.model.kernel import Issue
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
@@ -144,17 +145,12 @@ def _part_of(module: str) -> str:
 
 def deviation_of(timings: list[Timing], machine: Machine) -> float:
     """The standard deviation of the logarithm of their sum: families are off together, kernels on their own."""
-    from rooflinekit.model.families import OF_THE_DAY, residuals_of
-
-    together: dict[str, float] = defaultdict(float)
-    alone, total = 0.0, 0.0
-    for timing in timings:
-        family = residuals_of(timing.kernel, machine)
-        together[family] += timing.total_s
-        alone += (timing.total_s * machine.constants.spreads[family].kernel) ** 2
-        total += timing.total_s
-    shared = sum((seconds * machine.constants.spreads[family].shared) ** 2 for family, seconds in together.items())
-    return float((alone + shared + (OF_THE_DAY * total) ** 2) ** 0.5 / total) if total else 0.0
+    spreads = machine.constants.spreads
+    together = [(residuals_of(timing.kernel, machine), "", timing.total_s) for timing in timings]
+    alone = sum((seconds * spreads[family].kernel) ** 2 for family, _, seconds in together)
+    total = sum(seconds for _, _, seconds in together)
+    shared = shared_variance(together, spreads, OF_THE_DAY)
+    return float((alone + shared) ** 0.5 / total) if total else 0.0
 
 
 def _weights(graph: Graph) -> tuple[dict[str, int], int]:

@@ -52,11 +52,18 @@ class Ratios:
         self._one_network = one_network
         self._predictions = predictions
         self._plain = all(type(p) is Prediction for p in predictions)
+        self._known: dict[tuple[int, int, float], Ratio] = {}
         names = self._names() if self._plain else []
         self._parts = [_by_key(p, own) for p, own in zip(predictions, names, strict=False)]
 
     def of(self, b: int, a: int, scale: float = 1.0) -> Ratio:
         """The b-th step's time by the a-th's, times `scale`; bounds from 0 on where either takes no time."""
+        key = b, a, scale
+        if key not in self._known:
+            self._known[key] = self._of(b, a, scale)
+        return self._known[key]
+
+    def _of(self, b: int, a: int, scale: float) -> Ratio:
         first, second = self._predictions[a], self._predictions[b]
         if not (first.total_s > 0 and second.total_s > 0):
             return Ratio(times=math.inf if second.total_s > 0 else 1.0, low=0.0, high=math.inf)
