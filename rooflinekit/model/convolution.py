@@ -172,15 +172,16 @@ def _of_cudnn(plain: Kernel, p: Problem) -> Kernel:
 
 
 def _of_miopen(plain: Kernel, p: Problem) -> tuple[Kernel, ...]:
-    """For three dimensions in fp32 alone, on the lanes; on RDNA without what is assembly."""
+    """For three dimensions in fp32 alone, on the lanes; in bf16 on RDNA without what is for GCN."""
     if p.volume and plain.math not in (Math.FP32, Math.TF32):
         return ()
     compiled = replace(plain, engine=not p.volume, library=MIOPEN, pointwise=False)
-    if p.taps > 1:
-        return (compiled,)
-    algorithm = PIXELWISE if plain.pointwise and gathers_pixels(plain.math, p) else ""
-    assembly = replace(compiled, algorithm=algorithm, generation=GCN)
-    return (assembly, replace(compiled, generation=RDNA))[: 1 + has_compiled(plain.math, p.direction)]
+    pixelwise = plain.pointwise and gathers_pixels(plain.math, p)
+    found = replace(compiled, algorithm=PIXELWISE) if pixelwise else compiled
+    if p.taps > 1 or plain.math is not Math.BF16 or p.direction == "forward":
+        return (found,)
+    others = (replace(compiled, generation=RDNA),) if has_compiled(plain.math, p.direction) else ()
+    return (replace(found, generation=GCN), *others)
 
 
 def _may_run(form: Form, kernel: Kernel) -> bool:

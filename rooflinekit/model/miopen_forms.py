@@ -56,12 +56,12 @@ def gathers_pixels(math: Math, p: Problem) -> Any:
 
 
 def has_compiled(math: Math, direction: Direction) -> bool:
-    """Whether MIOpen has other kernels where a window is one pixel, for GPUs that its assembly is not written for.
+    """Whether MIOpen has kernels for a window of one pixel on GPUs that its assembly is not written for.
 
-    On RDNA neither ConvAsm1x1U runs nor ConvOclDirectFwd1x1; an image's gradient has ConvHipImplicitGemmBwdDataV1R1, in
-    fp32 alone.
+    On RDNA neither ConvAsm1x1U runs nor ConvOclDirectFwd1x1. An image's gradient has ConvHipImplicitGemmBwdDataV1R1 in
+    fp32, and in fp16 Winograd that takes such windows too.
     """
-    return direction != "data" or math not in _HALF
+    return direction != "data" or math is not Math.BF16
 
 
 def forms(p: Problem) -> Iterator[Form]:

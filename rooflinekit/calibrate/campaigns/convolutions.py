@@ -102,7 +102,8 @@ class _Cases:
         p = self.problem
         gathered = PIXEL_WEIGHT if p.direction == "weight" else PIXEL
         early = self.device is not None and generation_of(self.device) == GCN
-        way = np.where(gathers_pixels(self.math, p) & early, gathered, IMPLICIT_WAYS[p.direction])
+        assembled = early | (self.math is not Math.BF16)
+        way = np.where(gathers_pixels(self.math, p) & assembled, gathered, IMPLICIT_WAYS[p.direction])
         tiled = ~p.volume if self.math in (Math.FP16, Math.BF16) else np.ones(len(self.rows), dtype=bool)
         tiled = tiled & (early | (p.taps > 1) | has_compiled(self.math, p.direction))
         yield (self._work(p.product(), way, engine=~p.volume),), tiled
