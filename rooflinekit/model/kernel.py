@@ -83,9 +83,13 @@ class Kernel:
 
     @property
     def part(self) -> str:
-        """Which part of its op it is: "input gradient", "chain of 512 steps"; "" for all of it."""
-        chain = self.chain
-        return self.cost.label if chain is None or chain.links == 1 else f"chain of {chain.links} steps"
+        """Which part of its op it is: "input gradient", "chain of 512 steps", "by image"; "" for all of it."""
+        label, chain = self.cost.label, self.chain
+        if chain is None or chain.links == 1:
+            return label
+        if self.direction:
+            return f"{label} by image".strip()
+        return f"chain of {chain.links} steps{' backward' * (self.phase is Phase.BACKWARD)}"
 
     @property
     def kernels(self) -> int:
