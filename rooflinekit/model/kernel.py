@@ -83,13 +83,11 @@ class Kernel:
 
     @property
     def part(self) -> str:
-        """Which part of its op it is: "input gradient", "chain of 512 steps", "by image"; "" for all of it."""
-        label, chain = self.cost.label, self.chain
-        if chain is None or chain.links == 1:
-            return label
-        if self.direction:
-            return f"{label} by image".strip()
-        return f"chain of {chain.links} steps{' backward' * (self.phase is Phase.BACKWARD)}"
+        """Which part of its op it is: "input gradient", "chain of 512 steps"; "" for all of it."""
+        chain = self.chain
+        if chain is None or chain.links == 1 or self.direction:  # a convolution's images are no steps
+            return self.cost.label
+        return f"chain of {chain.links} steps{' back' * (self.phase is Phase.BACKWARD)}"
 
     @property
     def kernels(self) -> int:
