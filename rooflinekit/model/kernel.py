@@ -85,7 +85,9 @@ class Kernel:
     def part(self) -> str:
         """Which part of its op it is: "input gradient", "chain of 512 steps"; "" for all of it."""
         chain = self.chain
-        return self.cost.label if chain is None or chain.links == 1 else f"chain of {chain.links} steps"
+        if chain is None or chain.links == 1 or self.direction:  # a convolution's images are no steps
+            return self.cost.label
+        return f"chain of {chain.links} steps{' back' * (self.phase is Phase.BACKWARD)}"
 
     @property
     def kernels(self) -> int:
