@@ -227,9 +227,9 @@ def _attention(data: Path) -> Iterator[Campaign]:
 
 
 def _quantize(data: Path) -> Iterator[Campaign]:
+    """By vLLM's kernel: SGLang's are four, and TensorRT-LLM's takes 2.7 µs on L40S however little there is to do."""
     for file in sorted(data.glob("aiconfigurator/quantize_*.parquet")):
-        table = pd.read_parquet(file)
-        table = table[table["framework"] != "sglang"]  # unfused: four kernels
+        table = pd.read_parquet(file, filters=[("framework", "==", "vllm")])
         pooled = table.groupby(["gpu", "m", "k"], as_index=False)["latency_us"].median()
         rows = _numbers(pooled, {"rows": "m", "cols": "k"}).assign(
             gpu=pooled["gpu"], op="quantize", dtype="bf16", copies=1.0, seconds=pooled["latency_us"] * 1e-6
