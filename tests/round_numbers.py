@@ -33,6 +33,8 @@ _IDEAL = {
     "power_window": 0.0,
     **dict.fromkeys(("kernel_ramp_cycles", "product_ramp_cycles", "kernel_gap", "kernel_gap_graph"), 0.0),
     "special_rate": 16.0,
+    "softmax_flop": 0.0,
+    "exponential_rate": 16.0,
     "early_memory": 1.0,
     **dict.fromkeys(("window_cycles", "shared_window_cycles", "single_window_cycles"), 0.0),
     "single_tap_cycles": 1.0,

@@ -20,6 +20,7 @@ import numpy as np
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of
 from rooflinekit.model.convolution_forms import runs
+from rooflinekit.model.fused_attention import at_power_limit_s, exponential_s
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine, Rate, has_dot_products
 from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
@@ -67,7 +68,7 @@ def time_work(work: Work, machine: Machine, *, explained: bool = True, causes: i
     found = fill(work.products, rates, memory_s[rows], machine)
     overlaps = np.zeros(count, dtype=bool)
     overlaps[rows] = rates.on_engine
-    special_s = work.special_flop / machine.special_rate
+    special_s = exponential_s(work.special_flop, work.products, machine)
 
     def beside(products_s: Floats, others_s: Floats) -> Floats:
         """The matrix engine works beside the vector lanes; lanes that do the products do everything in turn."""
@@ -83,7 +84,8 @@ def time_work(work: Work, machine: Machine, *, explained: bool = True, causes: i
         """With so many seconds of each product; single accesses are of the threads that do the arithmetic."""
         return np.maximum(beside(per_kernel(seconds), others_s), in_rows_s) + in_accesses_s
 
-    compute_s = computed(found.compute_s)
+    limited_s = per_kernel(at_power_limit_s(work.products, rates, machine))
+    compute_s = np.maximum(computed(found.compute_s), limited_s)
     ideal_s, causes_s = np.zeros(0), np.zeros((0, 0))
     if explained:
         ideal_s = beside(per_kernel(work.products.flop / rates.peak), work.vector_flop / vector_peak + special_s)

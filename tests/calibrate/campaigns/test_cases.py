@@ -140,6 +140,12 @@ def test_quantization() -> None:
     assert counted("quantize", "bf16", rows=3, cols=4) == [Counts(0, 12, 0, 24, 12)]
 
 
+def test_quantization_takes_a_block_a_row() -> None:
+    # of 5000 elements 256 threads load 16 each, 4096, and then the rest; all 3 · 5000 · 3 bytes pass through blocks
+    (work,) = works("quantize", "bf16", rows=3, cols=5000)
+    assert (work.blocks[0], work.loads[0], work.block_bytes[0]) == (3, 2, 45000)
+
+
 # --- element-wise -------------------------------------------------------------------------------------------------
 
 ELEMENTWISE: dict[str, Callable[..., object]] = {
