@@ -19,7 +19,7 @@ import numpy as np
 
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.convolution_forms import runs
+from rooflinekit.model.convolution_libraries import runs
 from rooflinekit.model.fused_attention import at_power_limit_s, exponential_s
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine, Rate, has_dot_products
@@ -27,7 +27,7 @@ from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustai
 from rooflinekit.model.tile_rates import Rates
 from rooflinekit.model.tiling import CAUSES
 from rooflinekit.model.utilization import fill
-from rooflinekit.model.work import PIXEL, PIXEL_WEIGHT, WINOGRAD_WEIGHT, Floats, Work
+from rooflinekit.model.work import PIXEL, PIXEL_WEIGHT, UNTUNED, WINOGRAD_WEIGHT, Floats, Work
 
 #: What time goes to, and what a kernel or a step is therefore bound by; see "Regimes" in docs/model.md. A kernel is
 #: never bound by overhead, which is the time in which the device has no kernel to execute.
@@ -136,6 +136,7 @@ def _conversion(work: Work, machine: Machine) -> Floats:
     value, converts = machine.values, machine.device.vendor == "AMD" and not has_dot_products(machine.device)
     shares = {Math.BF16: value["emulated_bf16"], Math.FP16: value["emulated_fp16"] if converts else 1.0}
     found = np.array([shares.get(math, 1.0) for math in work.math])[work.arithmetic[work.products.kernel]]
+    found = found * np.where(work.products.way == UNTUNED, value["untuned_bf16"], 1.0)
     return np.where(np.isin(work.products.way, (PIXEL, PIXEL_WEIGHT, WINOGRAD_WEIGHT)), 1.0, found)
 
 

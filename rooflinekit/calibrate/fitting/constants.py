@@ -114,6 +114,8 @@ CONSTANTS: dict[str, Description] = {
                                 "on either unit", 20, 0.5, 300, 1.0, 0.15, _FITTED),
     "emulated_bf16": _d("1", "rate of bf16 that lanes without it unpack and round, of fp32's", 0.6, 0.05, 1.0, 0.4, 0.2,
                         _FITTED),
+    "untuned_bf16": _d("1", "the same of an image's gradient of sizes that AMD's library of products has not tuned, of "
+                       "emulated_bf16", 0.05, 0.005, 1.0, 0.6, 0.3, _FITTED),
     "emulated_fp16": _d("1", "the same of fp16 by lanes of AMD's that do not multiply pairs", 0.8, 0.1, 1.0, 0.3, 0.0,
                         _FITTED),
     "lanes_winograd": _d("1", "rate of a Winograd convolution on the vector lanes, of a product's",

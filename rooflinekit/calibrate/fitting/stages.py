@@ -107,8 +107,8 @@ STAGES = (
         constants=(
             "miopen_lanes", "miopen_lanes_pixel", "miopen_lanes_weight", "miopen_lanes_pixel_weight",
             "miopen_latency_cycles", "miopen_matrix", "miopen_matrix_weight", "miopen_winograd",
-            "miopen_winograd_weight", "miopen_half", "emulated_bf16", "emulated_fp16", "naive_cycles", "repeat_gap",
-            "library_call",
+            "miopen_winograd_weight", "miopen_half", "emulated_bf16", "untuned_bf16", "emulated_fp16", "naive_cycles",
+            "repeat_gap", "library_call",
         ),
         library=MIOPEN,
     ),
