@@ -201,18 +201,30 @@ def cudnn_forms(p: Problem) -> Iterator[Form]:
 
 
 def _winograd(p: Problem, possible: Any) -> Iterator[Form]:
-    """F(2×2, 3×3) and F(4×4, 3×3), and those of 5×5 (Lavin and Gray, 2016).
-
-    The larger keeps its transformed tensors in memory.
-    So do both of a weight's gradient, whose blocks of e×e pixels come as products with those of the image.
-    """
-    k, n = summed(p)
-    weight = p.direction == "weight"
-    for edge in WINOGRAD_EDGES:
-        batch, count = (edge + p.window[1] - 1) ** 2, p.images * blocks(p.written, edge)
-        moved = p.itemsize * batch * count * (n + k) if edge == WINOGRAD_UNFUSED or weight else 0
-        gemm = Gemm(batch=batch, m=n, n=k, k=count) if weight else Gemm(batch=batch, m=count, n=n, k=k)
+    """F(2×2, 3×3) in one kernel, and F(4×4, 3×3) in passes; likewise those of 5×5 (Lavin and Gray, 2016)."""
+    (k, n), edges = summed(p), p.window[1]
+    if p.direction != "weight":
+        batch, moved = (2 + edges - 1) ** 2, p.itemsize * (1 + edges) ** 2 * k * n
+        gemm = Gemm(batch=1, m=_FUSED_TILE * fused_blocks(p), n=_FUSED_TILE * ceiled(n, _FUSED_CHANNELS), k=k * batch // 16)
         yield Form(algorithm=WINOGRAD, library=CUDNN, gemm=gemm, possible=possible, lanes=True, moved=moved)
+    batch, count = (4 + edges - 1) ** 2, p.images * blocks(p.written, 4)
+    moved = p.itemsize * batch * (count * (n + k) + n * k)
+    gemm = Gemm(batch=batch, m=n, n=k, k=count) if p.direction == "weight" else Gemm(batch=batch, m=count, n=n, k=k)
+    yield Form(algorithm=IN_PASSES, library=CUDNN, gemm=gemm, possible=possible, lanes=True, moved=moved)
+
+
+_FUSED_TILE, _FUSED_CHANNELS = 128, 32
+#: How many images, rows and columns of 2×2 results a block has.
+_FUSED_SHAPES = ((1, 4, 8), (2, 2, 8), (2, 4, 4), (4, 1, 8), (4, 2, 4), (4, 4, 2))
+
+
+def fused_blocks(p: Problem) -> Number:
+    found: Any = None
+    rows, columns = ceiled(p.written[1], 2), ceiled(p.written[2], 2)
+    for i, j, k in _FUSED_SHAPES:
+        count = ceiled(p.images, i) * p.written[0] * ceiled(rows, j) * ceiled(columns, k)
+        found = count if found is None else np.minimum(found, count)
+    return found
 
 
 def _fourier(p: Problem, possible: Any) -> Form:

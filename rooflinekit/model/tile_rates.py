@@ -129,6 +129,14 @@ def _latency_cycles(p: Products, kind: str, machine: Machine) -> Floats:
     return np.where(_by_miopen(p, machine), value["miopen_latency_cycles"], value[f"{kind}_latency_cycles"])
 
 
+def prologues(p: Products, kind: str, machine: Machine) -> Any:
+    """Steps in k that a tile takes beyond the product's; cuDNN's Winograd kernels transform what they read and write."""
+    plain = machine.values[f"{kind}_prologue"]
+    if kind == "matrix" or library_of(machine.device) == MIOPEN or not (p.way == WINOGRAD).any():
+        return plain
+    return np.where(p.way == WINOGRAD, machine.values["winograd_prologue"], plain)
+
+
 def never_split(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_]:
     """Whether k is never split: in scaled products, in MIOpen's convolutions but for the weight's gradient, and in
     cuDNN's gradients of an image on matrix engines, which take as long for 8 images of 7×7 as for 16 (DeepBench).
@@ -136,7 +144,7 @@ def never_split(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_
     found: NDArray[np.bool_] = (p.way == SCALED) | (p.way == SCALED_FOUR)
     if library_of(machine.device) == MIOPEN:
         return found | np.isin(p.way, (CONVOLUTION, BACKWARD, PIXEL))
-    return found | (p.way == BACKWARD) if engine else found
+    return found | (p.way == BACKWARD) if engine else found | (p.way == WINOGRAD) | (p.way == CONVOLUTION)
 
 
 def is_gradient(p: Products) -> NDArray[np.bool_]:
@@ -190,7 +198,7 @@ def packed_bytes(p: Products, machine: Machine) -> Floats:
 
 def restricted(p: Products, engine: bool, machine: Machine) -> bool:
     """Whether not all products have all tiles."""
-    told = is_gradient(p) if engine else _by_miopen(p, machine)
+    told = is_gradient(p) if engine else _by_miopen(p, machine) | (p.way == WINOGRAD) | (p.way == CONVOLUTION) | (p.way == BACKWARD)
     return bool(((p.way == SCALED) | told).any())
 
 
@@ -212,6 +220,9 @@ def possible(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_]:
         small = (a < np.minimum(p.m, _GRADIENT_SIDE)) | (b < np.minimum(p.n, _GRADIENT_SIDE))
         small = small | (~narrow & (a * b < _GRADIENT_TILE))
         found = found & ~(small & is_gradient(p))
+    else:
+        found = found & ((np.minimum(a, b) == 128) | (p.way != WINOGRAD))
+        found = found & (((a == 128) & (b >= 32) & (b <= 128)) | ((p.way != CONVOLUTION) & (p.way != BACKWARD)))
     return found
 
 

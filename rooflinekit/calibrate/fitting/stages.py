@@ -86,7 +86,7 @@ STAGES = (
         dtypes=_SINGLE,
         constants=(
             "lanes_convolution", "lanes_backward", "lanes_weight", "lanes_winograd", "lanes_winograd_weight",
-            "lanes_fourier", "lanes_volume",
+            "lanes_fourier", "lanes_volume", "winograd_prologue",
         ),
         library=CUDNN,
     ),
