@@ -20,7 +20,7 @@ _IDEAL = {
     **dict.fromkeys(("miopen_latency_cycles", "repeat_gap", "library_call"), 0.0),
     "naive_cycles": 1.0,
     **dict.fromkeys(("matrix_tile_loss", "matrix_prologue", "matrix_latency_cycles"), 0.0),
-    **dict.fromkeys(("lanes_tile_loss", "lanes_prologue", "lanes_latency_cycles"), 0.0),
+    **dict.fromkeys(("lanes_tile_loss", "lanes_prologue", "lanes_latency_cycles", "winograd_prologue"), 0.0),
     **dict.fromkeys(("matrix_energy", "lanes_energy"), 1e-30),
     **dict.fromkeys(("column_cycles", "row_cycles", "load_cycles", "access_cycles", "attention_block_cycles"), 0.0),
     "attention_share": 1.0,

@@ -124,6 +124,7 @@ def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
         loads=flat(kernel.blocks.loads for kernel in kernels),
         block_bytes=flat(kernel.blocks.bytes for kernel in kernels),
         accesses=flat(kernel.accesses for kernel in kernels),
+        alone=flat(kernel.alone for kernel in kernels),
         streamed=flat(kernel.streamed for kernel in kernels),
         waits=flat(_waits(kernel) for kernel in kernels),
     )

@@ -213,6 +213,7 @@ def _as_form(kernel: Kernel, form: Form) -> Kernel:
         pointwise=not form.algorithm,
         library=form.library,
         formats=form.formats,
+        alone=form.alone,
         chain=_loop(form),
         alternatives=(),
     )

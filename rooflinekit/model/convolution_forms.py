@@ -4,19 +4,20 @@ Sizes may be numbers, numbers at points, or arrays of measured cases; what is ma
 
     implicit    windows are gathered as a product goes along                                      every library
     Winograd    blocks of e×e results of 3×3 windows take (e+2)² products instead of 9·e²         every library
-    in passes   the same of a weight's gradient, transforms and products as kernels of their own  MIOpen
+    in passes   the same, transforms and products as kernels of their own                         every library
     FFT         tiles of 32×32, 32·17 complex products instead of one for each tap                cuDNN
     batched     one pixel sees one pixel: a product for each image, by the library of products    MIOpen
     unfolded    the windows of an image are written out, and the library of products is called    MIOpen
     naive       a thread a result, nothing shared                                                 MIOpen
 
 Which exist where is read from cuDNN's developer guide (its table of algorithms and what each supports) and from the
-names of MIOpen's solvers with what their `IsApplicable` asks for (`model.miopen_forms`).
+names of MIOpen's solvers with what their `IsApplicable` asks for (`model.cudnn_forms`, `model.miopen_forms`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -35,13 +36,6 @@ WINOGRAD, FFT, UNFOLDED, NAIVE = "Winograd", "FFT", "unfolded", "naive"
 IN_PASSES = "Winograd in passes"  # its products by the library of products, between transforms
 
 FEWER_FLOP = (WINOGRAD, IN_PASSES, FFT)  # than the plain product has
-
-WINOGRAD_EDGES = (2, 4)  # of a block of outputs
-WINOGRAD_UNFUSED = 4  # the edge whose transformed tensors go through memory
-
-_FFT_TILE = 32  # cuDNN's FFT_TILING
-_FFT_LEAST = 5  # window below which it is not taken (DeepBench: 5×5 and larger alone)
-_REAL = 4  # real multiplications in a complex one
 
 VECTOR_BYTES = 16  # of channels, that kernels of a matrix engine load at once
 #: Channels below which they are no vector that kernels of a matrix engine could load, by direction. Gradients of an
@@ -90,6 +84,14 @@ class Problem:
         return self.outer if self.direction == "data" else self.inner
 
     @property
+    def tensors(self) -> tuple[Number, Number, Number]:
+        """Bytes of the image, the weight and the result."""
+        channels = self.inner, self.inner * self.outer, self.outer
+        counts = self.images * product_of(self.image), self.taps, self.images * self.pixels
+        image, weight, result = (self.itemsize * self.groups * c * n for c, n in zip(channels, counts, strict=True))
+        return image, weight, result
+
+    @property
     def pointwise(self) -> Any:
         """Whether each output pixel sees one input pixel."""
         return (self.taps == 1) & all_of(s == 1 for s in self.stride)
@@ -124,7 +126,7 @@ class Problem:
 
         It does so whether the stride meets the tap or not.
         """
-        channels = _at_least(self.outer, _SCATTERED_CHANNELS)
+        channels = at_least(self.outer, _SCATTERED_CHANNELS)
         return product_of(self.image) * channels / (self.pixels * self.outer)
 
     def _product(self, images: Number, batch: Number) -> Gemm:
@@ -147,6 +149,7 @@ class Form:
     lanes: bool = False  # whether it is for the vector lanes alone
     formats: tuple[Math, ...] = (Math.FP32, Math.TF32)
     moved: Number = 0  # bytes written, and read again
+    alone: Number = 0  # bytes of all its traffic that kernels of their own move, before and after its products
     added: Number = 0  # of the result, which each launch but the first reads and writes again
     repeats: Number = 1  # launches, one after the other
     calls: Number = 0  # of the library of products
@@ -189,65 +192,6 @@ def runs(algorithm: Algorithm, math: Math, device: Device) -> bool:
     return math is not Math.FP16 or algorithm.algorithm in (NAIVE, IN_PASSES) or has_dot_products(device)
 
 
-def cudnn_forms(p: Problem) -> Iterator[Form]:
-    """cuDNN's algorithms beside the implicit product."""
-    plain = all_of(d == 1 for d in (*p.stride, *p.dilation))
-    flat = (p.window[0] == 1) & (p.volume == False)  # noqa: E712 (arrays)
-    square = flat & (p.window[1] == 3) & (p.window[2] == 3)
-    larger = flat & (p.window[1] == 5) & (p.window[2] == 5)
-    yield from _winograd(p, plain & (square | larger) & (p.groups == 1))
-    if p.direction != "weight":
-        yield _fourier(p, plain & (p.groups == 1))
-
-
-def _winograd(p: Problem, possible: Any) -> Iterator[Form]:
-    """F(2×2, 3×3) in one kernel, and F(4×4, 3×3) in passes; likewise those of 5×5 (Lavin and Gray, 2016)."""
-    (k, n), edges = summed(p), p.window[1]
-    if p.direction != "weight":
-        batch, moved = (2 + edges - 1) ** 2, p.itemsize * (1 + edges) ** 2 * k * n
-        gemm = Gemm(batch=1, m=_FUSED_TILE * fused_blocks(p), n=_FUSED_TILE * ceiled(n, _FUSED_CHANNELS), k=k * batch // 16)
-        yield Form(algorithm=WINOGRAD, library=CUDNN, gemm=gemm, possible=possible, lanes=True, moved=moved)
-    batch, count = (4 + edges - 1) ** 2, p.images * blocks(p.written, 4)
-    moved = p.itemsize * batch * (count * (n + k) + n * k)
-    gemm = Gemm(batch=batch, m=n, n=k, k=count) if p.direction == "weight" else Gemm(batch=batch, m=count, n=n, k=k)
-    yield Form(algorithm=IN_PASSES, library=CUDNN, gemm=gemm, possible=possible, lanes=True, moved=moved)
-
-
-_FUSED_TILE, _FUSED_CHANNELS = 128, 32
-#: How many images, rows and columns of 2×2 results a block has.
-_FUSED_SHAPES = ((1, 4, 8), (2, 2, 8), (2, 4, 4), (4, 1, 8), (4, 2, 4), (4, 4, 2))
-
-
-def fused_blocks(p: Problem) -> Number:
-    found: Any = None
-    rows, columns = ceiled(p.written[1], 2), ceiled(p.written[2], 2)
-    for i, j, k in _FUSED_SHAPES:
-        count = ceiled(p.images, i) * p.written[0] * ceiled(rows, j) * ceiled(columns, k)
-        found = count if found is None else np.minimum(found, count)
-    return found
-
-
-def _fourier(p: Problem, possible: Any) -> Form:
-    """Tiles of 32×32 as products of their spectra: a tile holds 33 - r results along a window of r.
-
-    Taps along a depth stay as they are. It sums spectra over channels, so few of them are gathered instead: volumes of
-    3 channels take 3 to 5 times what this would (KernelBench on T4), and what the gathered product does.
-    """
-    (depth, rows, columns), (taps, r, s) = p.written, p.window
-    tiles = (
-        p.images
-        * depth
-        * ceiled(rows, _at_least(_FFT_TILE + 1 - r, 1))
-        * ceiled(columns, _at_least(_FFT_TILE + 1 - s, 1))
-    )
-    k, n = summed(p)
-    batch = _FFT_TILE * (_FFT_TILE // 2 + 1)
-    fits = (k >= FEW["forward"]) & (r >= _FFT_LEAST) & (s >= _FFT_LEAST) & (r <= _FFT_TILE) & (s <= _FFT_TILE)
-    moved = 2 * p.itemsize * batch * (tiles * (k + n) + k * n * taps)
-    gemm = Gemm(batch=batch * _REAL, m=tiles, n=n, k=k * taps)
-    return Form(algorithm=FFT, library=CUDNN, gemm=gemm, possible=possible & fits, lanes=True, moved=moved)
-
-
 def result_sizes(image: Any, window: Any, pad: Any, stride: Any, dilation: Any) -> Any:
     """Pixels of a result along one side."""
     return (image + 2 * pad - dilation * (window - 1) - 1) // stride + 1
@@ -274,8 +218,18 @@ def ceiled(size: Any, piece: Any) -> Any:
     return -(-size // piece)
 
 
-def _at_least(size: Any, least: int) -> Any:
+def at_least(size: Any, least: int) -> Any:
+    """The size, or the least that it may be."""
     return np.maximum(least, size) if isinstance(size, np.ndarray) else larger(least, size)
+
+
+def least_of(numbers: Iterable[Any]) -> Any:
+    """The least of several, case by case where they are arrays."""
+
+    def smaller(a: Any, b: Any) -> Any:
+        return np.minimum(a, b) if isinstance(a, np.ndarray) else a + b - larger(a, b)
+
+    return functools.reduce(smaller, numbers)
 
 
 def product_of(sizes: Sequence[Any]) -> Any:

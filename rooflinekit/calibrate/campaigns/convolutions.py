@@ -124,7 +124,7 @@ class _Cases:
         kernels = np.where(links > 1, 2 if form.algorithm else 1, 1)
         return self._work(
             form.gemm, way, engine=not form.lanes, moved=form.moved + form.added, links=links, starts=links * kernels,
-            waits=links - 1, calls=form.calls,
+            waits=links - 1, calls=form.calls, alone=form.alone,
         )  # fmt: skip
 
     def _work(self, gemm: Any, way: Any, *, moved: Any = 0.0, links: Any = 1.0, **columns: Any) -> Work:

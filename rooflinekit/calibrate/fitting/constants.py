@@ -116,13 +116,13 @@ CONSTANTS: dict[str, Description] = {
                         _FITTED),
     "emulated_fp16": _d("1", "the same of fp16 by lanes of AMD's that do not multiply pairs", 0.8, 0.1, 1.0, 0.3, 0.0,
                         _FITTED),
-    "lanes_winograd": _d("1", "rate of a Winograd convolution on the vector lanes, of a product's",
+    "lanes_winograd": _d("1", "rate of a Winograd convolution in one kernel on the vector lanes, of a product's",
                          0.60, 0.1, 1.3, 0.3, 0.2, _FITTED),
-    "lanes_winograd_weight": _d("1", "the same of the gradient of a convolution's weight",
+    "lanes_winograd_weight": _d("1", "the same in passes, as always of the gradient of a convolution's weight",
                                 0.50, 0.1, 1.3, 0.3, 0.2, _FITTED),
-    "winograd_prologue": _d("element", "as lanes_prologue, of a Winograd convolution in one kernel, which transforms what "
-                            "it reads and writes", 20, 1, 200, 0.7, 0.2, "NeuSight's fused kernels take 13 (A100) to 32 "
-                            "(P4) channels more than they have"),
+    "winograd_prologue": _d("element", "as lanes_prologue, of a Winograd convolution in one kernel, which transforms "
+                            "what it reads and writes", 20, 1, 200, 0.7, 0.2, "NeuSight's fused kernels take as "
+                            "long as without it for 13 (A100) to 32 (P4) channels more"),
     "lanes_energy": _d("J/flop", "energy of an fp32 FLOP on the vector lanes in a 16 nm process",
                        15e-12, 6e-12, 40e-12, 0.2, 0.1, _FITTED),
     "energy_node_exponent": _d("1", "energy falls with this power of the process node", 0.65, 0.2, 1.5, 0.2, 0.0,
