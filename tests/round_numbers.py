@@ -10,7 +10,9 @@ from rooflinekit.model.machine import Calibration, Constant, Spread
 _IDEAL = {
     **dict.fromkeys(("matrix_share", "lanes_share", "vector_share", "memory_share", "product_memory_share"), 1.0),
     **dict.fromkeys(("matrix_convolution", "matrix_backward", "matrix_weight", "matrix_volume"), 1.0),
-    **dict.fromkeys(("lanes_convolution", "lanes_backward", "lanes_weight", "lanes_volume", "lanes_few"), 1.0),
+    **dict.fromkeys(
+        ("lanes_convolution", "lanes_backward", "lanes_weight", "lanes_volume", "lanes_few", "lanes_few_weight"), 1.0
+    ),
     **dict.fromkeys(
         ("lanes_winograd", "lanes_winograd_weight", "lanes_fourier", "miopen_winograd", "miopen_winograd_weight"), 1.0
     ),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Column, Number, values_of
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.convolution import FEW_CHANNELS, PIXELWISE, WIDE_WINDOW
+from rooflinekit.model.convolution import FEW_CHANNELS, FEW_IN_HALF, PIXELWISE, WIDE_WINDOW
 from rooflinekit.model.convolution_forms import FFT, IN_PASSES, UNFOLDED
 from rooflinekit.model.convolution_forms import NAIVE as EACH_ALONE
 from rooflinekit.model.convolution_forms import WINOGRAD as BLOCKWISE
@@ -37,6 +37,7 @@ from rooflinekit.model.work import (
     DEPTHWISE_SINGLE_LOOP,
     DEPTHWISE_SUMS,
     FEW,
+    FEW_WEIGHT,
     FOURIER,
     NAIVE,
     PERSISTENT,
@@ -138,6 +139,7 @@ ALGORITHM_WAYS = {
     UNFOLDED: PLAIN,
     EACH_ALONE: NAIVE,
     FEW_CHANNELS: FEW,
+    FEW_IN_HALF: FEW_WEIGHT,
     PIXELWISE: PIXEL,
     WIDE_WINDOW: VOLUME,
 }

@@ -90,6 +90,9 @@ CONSTANTS: dict[str, Description] = {
                        "3-D convolutions in fp32 take 3 to 6 times what others would (T4)"),
     "lanes_few": _d("1", "the same of fewer than 4 channels", 0.3, 0.03, 1.3, 0.4, 0.4,
                     "3-D and 11×11 convolutions of 3 channels reach 12 to 40 % of the lanes (A6000, L40S, H100)"),
+    "lanes_few_weight": _d("1", "the same of the gradient of a weight in 16 bits", 0.14, 0.02, 1.3, 0.4, 0.4,
+                           "5×20 windows of 1 channel reach 5 to 7 % of the lanes' fp32, 3×3 of 3 channels 8 to 35 % "
+                           "(V100, T4)"),
     "lanes_fourier": _d("1", "rate of the products of a convolution's spectra, of a product's",
                         0.40, 0.05, 1.3, 0.4, 0.2, _FITTED),
     # MIOpen's rates: times of one solver differ between GPUs as their peaks do, within a fifth; which solvers a GPU's
