@@ -17,6 +17,7 @@ A file is a CSV table. Comment lines at its head name the GPU, the source, its l
     backend   the same, with what a serving library does around the kernel
     event     one eager call between two CUDA events, synchronised each time: the CPU's work before and after the launch
 A line `# calls: 54` says that so few calls were timed in a row that the board's power was no limit to the shortest.
+A line `# products: tuned` says that AMD's library of products was one with tuned kernels of all sizes in bf16.
 """
 
 from __future__ import annotations
