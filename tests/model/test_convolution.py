@@ -162,6 +162,20 @@ def test_gradients_of_one_pixel_want_channels_last() -> None:
     assert len(gradients(layer, dtype="float16", engines=("fp16", "bf16"), channels_last=True)) == 2
 
 
+def test_weights_of_16_bits_are_summed_in_fp32_since_turing() -> None:
+    layer = nn.Conv2d(8, 16, 3, bias=False)
+    volta, turing = (
+        gradients(layer, dtype="float16", engines=engines, channels_last=True)
+        for engines in (("fp16",), ("fp16", "int8"))
+    )
+    assert [k.cost.label for k in turing if k not in volta] == ["sums in fp32"]
+    (sums,) = (k for k in turing if k.cost.label == "sums in fp32")
+    # 16·8·9 numbers: 4 bytes are set to 0, 4 instead of 2 written by the product, 4 read, and 2 written
+    assert (sums.cost.read_bytes, sums.cost.write_bytes) == (4 * 1152, (4 + 2 + 2) * 1152)
+    single = gradients(layer, dtype="float32", engines=("fp16", "tf32", "int8"), channels_last=True)
+    assert "sums in fp32" not in [k.cost.label for k in single]
+
+
 @pytest.mark.parametrize(
     ("width", "out", "dilation", "channels_last", "tiled"),
     [
