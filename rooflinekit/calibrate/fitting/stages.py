@@ -117,6 +117,6 @@ STAGES = (
         ops=frozenset({"attention", "attention_call"}),
         dtypes=_HALF,
         constants=("attention_share", "attention_block_cycles", "softmax_flop"),
-        own=("cache_share", "l2_bytes_per_clock", "product_memory_share"),
+        own=("cache_share", "l2_bytes_per_clock"),
     ),
 )  # fmt: skip
