@@ -156,6 +156,15 @@ class Ablation:
         self.training = self._usable([sample(campaign) for campaign in campaigns], rows)
         self.judged = self._usable(held_back(campaigns), rows)
 
+        self._standing: dict[tuple[tuple[str, ...], frozenset[str]], Any] = {}
+
+    def standing(self, stages: Sequence[Stage], ops: Sequence[str]) -> Any:
+        """The errors on the ops with every term, worked out once."""
+        key = tuple(stage.name for stage in stages), frozenset(ops)
+        if key not in self._standing:
+            self._standing[key] = self.fitted(stages, _same, set(ops))
+        return self._standing[key]
+
     def _usable(self, campaigns: list[Campaign], rows: int) -> list[Observations]:
         few = [replace(c, rows=c.rows.groupby(["op", "dtype"], group_keys=False).head(rows)) for c in campaigns]
         return [kept for o in observations_of(few) if len(kept := without_faults(o, self.machines[o.gpu]))]
@@ -202,7 +211,7 @@ def _stages_for(term: str, ops: Sequence[str]) -> list[Stage]:
     return found + stages_of((), ops, "MIOpen") if term == "Winograd" else found
 
 
-def recurrent(data: Path) -> None:
+def recurrent_row(data: Path) -> tuple[str, ...]:
     """KernelBench's recurrent problems, in eager mode, with the chain and with all steps at once."""
     from kernelbench import predicted_row  # imports torch
     from recurrence import judged
@@ -215,10 +224,8 @@ def recurrent(data: Path) -> None:
         for graph, gpu in zip(graphs, rows["gpu"], strict=True)
     ]
     with_it, without = (np.abs(np.asarray(p) / rows["measured_s"] - 1) for p in (rows["predicted_s"], at_once))
-    print(
-        f"| chain of a recurrent layer | {len(rows)} problems of KernelBench | {100 * np.median(with_it):.1f} / "
-        f"{100 * with_it.mean():.1f} | {100 * np.median(without):.1f} / {100 * without.mean():.1f} |"
-    )
+    found = (f"{100 * np.median(errors):.1f} / {100 * errors.mean():.1f}" for errors in (with_it, without))
+    return "chain of a recurrent layer", f"{len(rows)} problems of KernelBench", *found
 
 
 def spreads_by_format(run: Ablation) -> None:
@@ -251,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--shipped", action="store_true", help="what needs no fit")
     options = parser.parse_args(arguments)
     if options.shipped:
-        recurrent(options.data)
+        print(f"| {' | '.join(recurrent_row(options.data))} |")
         spreads_by_format(Ablation(read_ops(options.data), options.rows))
         return
     run = Ablation(read_ops(options.data), options.rows, options.held)
@@ -269,13 +276,13 @@ def worth(run: Ablation, term: str) -> tuple[Any, Any, tuple[str, ...]]:
     if term in TERMS:
         neutral, ops = TERMS[term]
         stages = stages_of(list(neutral), ops)
-        before = run.fitted(stages, _same, set(ops))
+        before = run.standing(stages, ops)
         with without_constants(neutral):
             fewer = [replace(s, constants=tuple(n for n in s.constants if n not in neutral)) for s in stages]
             return before, run.fitted(fewer, _same, set(ops), list(neutral)), ops
     change, ops = CHANGES.get(term, (_same, RULES.get(term, ({}, ()))[1]))
     stages = _stages_for(term, ops)
-    before = run.fitted(stages, _same, set(ops))
+    before = run.standing(stages, ops)
     with without_rules(RULES.get(term, ({}, ()))[0]):
         return before, run.fitted(stages, change, set(ops)), ops
 

@@ -101,6 +101,9 @@ def trace(
         raise InputError("inference_mode: a training step needs gradients; choose mode='inference' or 'forward'")
     if mode != "training" and (loss, optimizer, tuple(targets)) != (None, None, ()):
         raise InputError("loss, targets and optimizer belong to mode='training'")
+    for option, builder, such in (("loss", loss, "nn.functional.mse_loss"), ("optimizer", optimizer, "optim.SGD")):
+        if not (builder is None or callable(builder)):
+            raise InputError(f"{option}: expected something to call, such as torch.{such}; got {builder!r:.60}")
     if not isinstance(channels_last, bool):
         raise InputError(f"channels_last: expected True or False; got {channels_last!r}")
     check_keywords(model, keyword_inputs, trace)

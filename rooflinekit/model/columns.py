@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Column, Number, values_of
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.convolution import FEW_CHANNELS, PIXELWISE, WIDE_WINDOW
-from rooflinekit.model.convolution_forms import FFT, IN_PASSES, UNFOLDED
+from rooflinekit.model.convolution import FEW_CHANNELS, FEW_IN_HALF, PIXELWISE, WIDE_WINDOW
+from rooflinekit.model.convolution_forms import FFT, GATHERED, IN_PASSES, UNFOLDED
 from rooflinekit.model.convolution_forms import NAIVE as EACH_ALONE
 from rooflinekit.model.convolution_forms import WINOGRAD as BLOCKWISE
 from rooflinekit.model.depthwise import (
@@ -37,6 +37,7 @@ from rooflinekit.model.work import (
     DEPTHWISE_SINGLE_LOOP,
     DEPTHWISE_SUMS,
     FEW,
+    FEW_WEIGHT,
     FOURIER,
     NAIVE,
     PERSISTENT,
@@ -45,6 +46,7 @@ from rooflinekit.model.work import (
     PLAIN,
     SCALED,
     SCALED_FOUR,
+    UNTUNED,
     VOLUME,
     WEIGHT,
     WINOGRAD,
@@ -124,6 +126,7 @@ def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
         loads=flat(kernel.blocks.loads for kernel in kernels),
         block_bytes=flat(kernel.blocks.bytes for kernel in kernels),
         accesses=flat(kernel.accesses for kernel in kernels),
+        alone=flat(kernel.alone for kernel in kernels),
         streamed=flat(kernel.streamed for kernel in kernels),
         waits=flat(_waits(kernel) for kernel in kernels),
     )
@@ -135,8 +138,10 @@ ALGORITHM_WAYS = {
     IN_PASSES: WINOGRAD_WEIGHT,
     FFT: FOURIER,
     UNFOLDED: PLAIN,
+    GATHERED: PLAIN,
     EACH_ALONE: NAIVE,
     FEW_CHANNELS: FEW,
+    FEW_IN_HALF: FEW_WEIGHT,
     PIXELWISE: PIXEL,
     WIDE_WINDOW: VOLUME,
 }
@@ -152,6 +157,8 @@ def algorithm_way(algorithm: str, direction: str) -> int:
 def _way(kernel: Kernel) -> int:
     if kernel.chain is not None and kernel.chain.barriers:
         return PERSISTENT
+    if kernel.untuned:
+        return UNTUNED
     if kernel.family is Family.CONVOLUTION:
         if kernel.algorithm in ALGORITHM_WAYS:
             return algorithm_way(kernel.algorithm, kernel.direction)

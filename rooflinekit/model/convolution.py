@@ -21,12 +21,14 @@ from rooflinekit.model.convolution_forms import (
     library_of,
 )
 from rooflinekit.model.convolution_layouts import channels_last, image_and_weight
+from rooflinekit.model.convolution_libraries import GCN, RDNA
 from rooflinekit.model.depthwise import GROUP_SUMS, depthwise_algorithm, is_depthwise
 from rooflinekit.model.kernel import MIOPEN, Chain, Family, Kernel
-from rooflinekit.model.miopen_forms import forms, gathers_pixels
+from rooflinekit.model.miopen_forms import forms, gathers_pixels, has_compiled
 
 #: Implicit products that no unrolled kernel of the matrix engine does.
 FEW_CHANNELS = "few channels"  # on the lanes, element by element
+FEW_IN_HALF = "few channels in 16 bits"  # the gradient of a weight, whose sums are in 32
 PIXELWISE = "pixel by pixel"  # MIOpen's where a pixel sees one pixel
 WIDE_WINDOW = "wide window"  # of a volume, or of more than 7 pixels along one side
 
@@ -167,15 +169,19 @@ def _of_cudnn(plain: Kernel, p: Problem) -> Kernel:
     few = of_few_channels(p, plain.math)
     if few and p.direction == "data":
         return replace(plain, padded=float(p.scattered), engine=False, library=CUDNN)
-    return replace(plain, algorithm=implicit_algorithm(p, few=few), engine=not few, library=CUDNN)
+    return replace(plain, algorithm=implicit_algorithm(p, plain.math, few=few), engine=not few, library=CUDNN)
 
 
 def _of_miopen(plain: Kernel, p: Problem) -> tuple[Kernel, ...]:
-    """For three dimensions in fp32 alone, on the lanes."""
+    """For three dimensions in fp32 alone, on the lanes; on RDNA without what is assembly."""
     if p.volume and plain.math not in (Math.FP32, Math.TF32):
         return ()
+    compiled = replace(plain, engine=not p.volume, library=MIOPEN, pointwise=False)
+    if p.taps > 1:
+        return (compiled,)
     algorithm = PIXELWISE if plain.pointwise and gathers_pixels(plain.math, p) else ""
-    return (replace(plain, algorithm=algorithm, engine=not p.volume, library=MIOPEN),)
+    assembly = replace(compiled, algorithm=algorithm, generation=GCN)
+    return (assembly, replace(compiled, generation=RDNA))[: 1 + has_compiled(plain.math, p.direction)]
 
 
 def _may_run(form: Form, kernel: Kernel) -> bool:
@@ -191,9 +197,14 @@ def of_few_channels(p: Problem, math: Math) -> bool:
     return bool(p.gathered < FEW[p.direction]) and (p.direction == "weight" or math in (Math.FP32, Math.TF32))
 
 
-def implicit_algorithm(p: Problem, *, few: bool) -> str:
-    """Which of the implicit products runs in cuDNN: "" for one with an unrolled window."""
-    if not (p.volume or p.wide):
+def implicit_algorithm(p: Problem, math: Math, *, few: bool) -> str:
+    """Which of the implicit products runs in cuDNN: "" for one with an unrolled window.
+
+    In fp32 the gradient of a weight of few channels runs as others do, in 16 bits at any window as none does.
+    """
+    if few and p.direction == "weight" and math in (Math.FP16, Math.BF16):
+        return FEW_IN_HALF
+    if not (p.volume or (p.wide and not (few and p.direction == "weight"))):
         return ""
     return FEW_CHANNELS if few else WIDE_WINDOW
 
@@ -210,9 +221,11 @@ def _as_form(kernel: Kernel, form: Form) -> Kernel:
         engine=not form.lanes,
         untiled=False,
         padded=1.0,
+        untuned=bool(form.untuned) and kernel.math is Math.BF16,
         pointwise=not form.algorithm,
         library=form.library,
         formats=form.formats,
+        alone=form.alone,
         chain=_loop(form),
         alternatives=(),
     )

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op, Phase
+from rooflinekit.ir.points import Number
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.reuse import Reuse
 from rooflinekit.model.rows import NO_BLOCKS, NO_ROWS, Blocks, Rows
@@ -60,9 +61,11 @@ class Kernel:
     algorithm: str = ""  # where it is not the plain one: "Winograd"
     alternatives: tuple[Kernel, ...] = ()  # the same work by other algorithms
     library: str = ""  # that alone has this algorithm; "" for every one
+    generation: str = ""  # of the GPUs that alone have it, as convolution_forms names them
     formats: tuple[Math, ...] = ()  # that it exists in; none for all
     direction: str = ""  # of a convolution: forward, data or weight; a transposed one runs as a gradient
     padded: float = 1.0  # by how much a convolution's channels are filled up; below 1 where not all of them take time
+    untuned: bool = False  # whether the library of products has no tuned kernel of its sizes
     unusual: bool = False  # a convolution in three dimensions, or with dilation: see model.families
     untiled: bool = False  # a convolution whose threads walk their windows by themselves
     pointwise: bool = False  # a convolution of one pixel: a product without gathering windows
@@ -71,6 +74,7 @@ class Kernel:
     column: int = 0  # bytes that each thread reads again, where it is not the whole tensor
     blocks: Blocks = NO_BLOCKS
     accesses: int = 0  # loads of single elements where a thread does not take several at once
+    alone: Number = 0  # bytes of its traffic that pass in kernels of their own, with no arithmetic beside them
     streamed: float = 1.0  # of a stream's bandwidth, what its order of access reaches
     recent: tuple[Reuse, ...] = ()  # of what it reads: touched by the kernels before it; of a chain, of one link
     chain: Chain | None = None
@@ -85,7 +89,9 @@ class Kernel:
     def part(self) -> str:
         """Which part of its op it is: "input gradient", "chain of 512 steps"; "" for all of it."""
         chain = self.chain
-        return self.cost.label if chain is None or chain.links == 1 else f"chain of {chain.links} steps"
+        if chain is None or chain.links == 1 or self.direction:  # a convolution's images are no steps
+            return self.cost.label
+        return f"chain of {chain.links} steps{' back' * (self.phase is Phase.BACKWARD)}"
 
     @property
     def kernels(self) -> int:

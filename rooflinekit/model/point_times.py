@@ -57,7 +57,7 @@ class PointKernels:
         points, count = self._points.count, len(self._distinct)
         found = time_work(work, machine, causes=1)
         found, drawn_w = limited_times(work, found, machine)
-        exposed = exposed_share(found.compute_s, found.busy_s, machine.values["overlap"])
+        exposed = exposed_share(found.compute_s, found.busy_s - found.alone_s, machine.values["overlap"])
         at_roof_s, traffic_s = exposed * (found.ideal_s + found.causes_s[0]), found.busy_s - exposed * found.compute_s
         total, at_roof, traffic, start = (
             column.reshape(len(owner), points) for column in (found.total_s, at_roof_s, traffic_s, found.launch_s)
@@ -115,7 +115,8 @@ class PointKernels:
         rows, same = kernel.rows, self._same
         return (
             self._shape_key(kernel), kernel.math, kernel.engine, kernel.family, kernel.algorithm, kernel.pointwise,
-            kernel.direction, kernel.library, kernel.formats, kernel.untiled, same(kernel.padded), kernel.raises,
+            kernel.direction, kernel.library, kernel.formats, kernel.generation, kernel.untiled, kernel.untuned,
+            same(kernel.padded), kernel.raises,
             *map(same, (rows.count, rows.length, rows.passes, rows.held_bytes, rows.threads, kernel.reread_bytes)),
             *map(same, (kernel.column, kernel.blocks.count, kernel.blocks.loads, kernel.blocks.bytes, kernel.accesses)),
             rows.worked, kernel.streamed,

@@ -71,8 +71,8 @@ class _Layers:
         """Of a forward or backward operator."""
         x, attrs = op.inputs[0], op.attrs
         if sizes := attrs.get("batch_sizes"):
-            batch = integer(sizes[0]) if len(sizes) == 1 else -(-integer(x.shape[0]) // len(sizes))
-            steps = integer(x.shape[0]) // batch if len(sizes) == 1 else len(sizes)
+            steps = integer(sizes[1])
+            batch = -(-integer(x.shape[0]) // steps)
         else:
             batch, steps = map(integer, x.shape[:2] if attrs["batch_first"] else (x.shape[1], x.shape[0]))
         return cls(

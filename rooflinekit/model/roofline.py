@@ -4,7 +4,7 @@ compute = products on tiles and in waves (utilization), not faster than the boar
           arithmetic and special functions at their rates, beside the matrix engine or added to the vector lanes'
           products; rows and single accesses that the SMs work through (memory_system)
 memory  = traffic through DRAM and L2 (memory_system)
-time    = start + (compute^p + memory^p)^(1/p)
+time    = start + (compute^p + memory^p)^(1/p); what passes in kernels of its own, as transforms do, is added to that
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import numpy as np
 
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.convolution_forms import runs
+from rooflinekit.model.convolution_libraries import runs
+from rooflinekit.model.fused_attention import at_power_limit_s, exponential_s
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine, Rate, has_dot_products
 from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
 from rooflinekit.model.tile_rates import Rates
 from rooflinekit.model.tiling import CAUSES
 from rooflinekit.model.utilization import fill
-from rooflinekit.model.work import PIXEL, PIXEL_WEIGHT, WINOGRAD_WEIGHT, Floats, Work
+from rooflinekit.model.work import PIXEL, PIXEL_WEIGHT, UNTUNED, WINOGRAD_WEIGHT, Floats, Work
 
 #: What time goes to, and what a kernel or a step is therefore bound by; see "Regimes" in docs/model.md. A kernel is
 #: never bound by overhead, which is the time in which the device has no kernel to execute.
@@ -43,6 +44,7 @@ class Times:
     memory_s: Floats  # traffic at the sustained bandwidth
     launch_s: Floats  # start, and the gap before it
     busy_s: Floats  # compute and memory, as far as they hide each other
+    alone_s: Floats  # of the traffic, what hides no arithmetic
 
     @property
     def total_s(self) -> Floats:
@@ -64,10 +66,11 @@ def time_work(work: Work, machine: Machine, *, explained: bool = True, causes: i
         return np.bincount(rows, weights=values, minlength=count).astype(float)
 
     memory_s = traffic_s(work, machine)
-    found = fill(work.products, rates, memory_s[rows], machine)
+    alone_s = np.minimum(work.alone / sustained_bandwidth(work, machine), memory_s)
+    found = fill(work.products, rates, (memory_s - alone_s)[rows], machine)
     overlaps = np.zeros(count, dtype=bool)
     overlaps[rows] = rates.on_engine
-    special_s = work.special_flop / machine.special_rate
+    special_s = exponential_s(work.special_flop, work.products, machine)
 
     def beside(products_s: Floats, others_s: Floats) -> Floats:
         """The matrix engine works beside the vector lanes; lanes that do the products do everything in turn."""
@@ -83,7 +86,8 @@ def time_work(work: Work, machine: Machine, *, explained: bool = True, causes: i
         """With so many seconds of each product; single accesses are of the threads that do the arithmetic."""
         return np.maximum(beside(per_kernel(seconds), others_s), in_rows_s) + in_accesses_s
 
-    compute_s = computed(found.compute_s)
+    limited_s = per_kernel(at_power_limit_s(work.products, rates, machine))
+    compute_s = np.maximum(computed(found.compute_s), limited_s)
     ideal_s, causes_s = np.zeros(0), np.zeros((0, 0))
     if explained:
         ideal_s = beside(per_kernel(work.products.flop / rates.peak), work.vector_flop / vector_peak + special_s)
@@ -98,7 +102,8 @@ def time_work(work: Work, machine: Machine, *, explained: bool = True, causes: i
         causes_s=links * causes_s if explained else causes_s,
         memory_s=links * memory_s,
         launch_s=_starts_s(work, machine) + links * per_kernel(found.extra_start_s),
-        busy_s=links * combined(compute_s, memory_s, machine),
+        busy_s=links * (combined(compute_s, memory_s - alone_s, machine) + alone_s),
+        alone_s=links * alone_s,
     )
 
 
@@ -134,6 +139,7 @@ def _conversion(work: Work, machine: Machine) -> Floats:
     value, converts = machine.values, machine.device.vendor == "AMD" and not has_dot_products(machine.device)
     shares = {Math.BF16: value["emulated_bf16"], Math.FP16: value["emulated_fp16"] if converts else 1.0}
     found = np.array([shares.get(math, 1.0) for math in work.math])[work.arithmetic[work.products.kernel]]
+    found = found * np.where(work.products.way == UNTUNED, value["untuned_bf16"], 1.0)
     return np.where(np.isin(work.products.way, (PIXEL, PIXEL_WEIGHT, WINOGRAD_WEIGHT)), 1.0, found)
 
 
@@ -156,6 +162,7 @@ class Timing:
     busy_s: float  # arithmetic and traffic, as far as they hide each other
     causes_s: tuple[float, ...] = ()  # what each of utilization.CAUSES adds to `compute_s`
     note: str = ""  # what was assumed, such as an emulated format
+    alone_s: float = 0.0  # of its traffic, what hides no arithmetic
     overlap: float = math.inf  # exponent of the norm that joins arithmetic and traffic
     unlimited: Timing | None = None  # the same at the clock that the board gives by itself, where a limit lowers it
 
@@ -187,7 +194,7 @@ class Timing:
     @property
     def _exposed(self) -> float:
         """The share of its arithmetic that traffic does not hide."""
-        return float(exposed_share(self.compute_s, self.busy_s, self.overlap))
+        return float(exposed_share(self.compute_s, self.busy_s - self.alone_s, self.overlap))
 
     def terms(self) -> dict[str, float]:
         """Non-negative parts, in seconds: FLOP at peak, peak not reached, traffic, start.
@@ -287,6 +294,7 @@ def _timing(kernel: Kernel, times: Times, row: int, rate: _Rates, overlap: float
         memory_s=float(times.memory_s[row]),
         launch_s=float(times.launch_s[row]),
         busy_s=float(times.busy_s[row]),
+        alone_s=float(times.alone_s[row]),
         causes_s=tuple(times.causes_s[:, row].tolist()),
         note=rate(kernel.math, kernel.engine).emulated if reported else "",
         overlap=overlap,

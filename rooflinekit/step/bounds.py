@@ -16,6 +16,8 @@ from rooflinekit.model.families import of_the_step, residuals_of, shared_varianc
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing
 
+_CAMPAIGNS = "calibration/campaigns: "  # before the GPUs in a constant's source, where they are not all
+_KIN = 3  # GPUs that a note names
 _NAMED = 0.05  # of the GPU's time: families that take less are not named in a note
 
 Numbers = float | NDArray[np.float64]
@@ -91,5 +93,14 @@ def unmeasured_note(timings: Iterable[Timing], gpu_s: float, machine: Machine) -
     if not missing:
         return ""
     what = f"no measurements of {', '.join(missing)} kernels" if measured else "not measured"
-    others = f"other {machine.device.kind.upper()}s"
-    return f"{machine.name}: {what}: constants fitted on {others}, interval accordingly wider"
+    return f"{machine.name}: {what}: constants of {_owners(machine)}, interval accordingly wider"
+
+
+def _owners(machine: Machine) -> str:
+    """Whose constants stand in for a device's own: its architecture's other GPUs, by name, or everybody's."""
+    if machine.device.kind == "cpu":
+        return "other CPUs"
+    told = (c.source.partition(_CAMPAIGNS)[2].split(", ") for c in machine.constants.constants.values())
+    kin = sorted({gpu for gpus in told for gpu in gpus if gpu} - {machine.device.name})
+    more = f" and {len(kin) - _KIN} more" if len(kin) > _KIN else ""
+    return f"its architecture ({', '.join(kin[:_KIN])}{more}) or of all GPUs" if kin else "all GPUs"

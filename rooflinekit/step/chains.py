@@ -106,8 +106,11 @@ def _sentence(chain: Chain, p: Prediction) -> str:
         "starts": f"starting its kernels takes {_time(chain.starts_s / chain.links)} of that",
         "work": f"the device is at work for {_time((chain.device_s - chain.starts_s) / chain.links)} of that",
     }[chain.limit]
+    is_what = f"is a chain of {chain.links} steps, {size}"
+    if chain.kind not in RECURRENT:  # a convolution whose library takes one image after another
+        is_what = f"takes {chain.links} images one after another"
     return (
-        f"{name} is a chain of {chain.links} steps, {size}: {_time(chain.link_s)} each, "
+        f"{name} {is_what}: {_time(chain.link_s)} each, "
         f"{_time(chain.total_s)} in all ({share}), where its FLOP at peak would take {_time(chain.ideal_s)}; {why}."
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rooflinekit.hardware.device import Device
+from rooflinekit.ir.tensor import Math
+from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.roofline import Timing
 
 #: In the name of an op that backward computes again (strategies/saving.py).
@@ -16,14 +18,23 @@ def utilization(timings: Sequence[Timing], device: Device, total_s: float) -> tu
 
     MFU = Σ FLOP / peak / time (Chowdhery et al. 2022, appendix B), of what the model asks for; HFU counts what is
     computed again too (Korthikanti et al. 2022, section 6.3). Peaks are dense ones, by the datasheet; arithmetic for
-    which it states none counts at that of fp32 lanes.
+    which it states none counts at that of fp32 lanes. A Winograd convolution counts what it executes.
     """
     model = again = 0.0
     for timing in timings:
         kernel = timing.kernel
         flop = float(kernel.cost.matrix_flop)
         if flop:
-            peak = device.matrix_peak.get(kernel.math) or device.vector_peak.get(kernel.math)
-            seconds = flop / peak if peak else 0.0
+            seconds = flop / _peak(kernel, device)
             model, again = (model, again + seconds) if AGAIN in kernel.name else (model + seconds, again)
     return (model / total_s, (model + again) / total_s) if total_s else (0.0, 0.0)
+
+
+def _peak(kernel: Kernel, device: Device) -> float:
+    """FLOP/s by the datasheet; infinite where it states nothing of the kind."""
+    single = Math.FP32.value
+    lanes = device.vector_peak.get(kernel.math) or device.vector_peak.get(single) or float("inf")
+    if not kernel.engine:
+        return lanes
+    stands_in = device.matrix_peak.get(single) if kernel.math is Math.TF32 else None  # engines of whole fp32 numbers
+    return device.matrix_peak.get(kernel.math) or stands_in or lanes

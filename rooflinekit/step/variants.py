@@ -78,7 +78,8 @@ def _ways(p: Prediction, own: _Way, variants: Mapping[str, Any]) -> Iterator[_Wa
     for name in sizes:
         if name not in known:
             words = (*_OPTIONS, *known)
-            raise InputError(f"compare: expected {', '.join(words)}; got {name!r}{nearest(name, words)}")
+            more = "" if known else ", or a size that an input names, such as Input('batch', …), which none does"
+            raise InputError(f"compare: expected {', '.join(words)}{more}; got {name!r}{nearest(name, words)}")
     if not variants:
         raise InputError(f"compare: name what differs, such as execution=['eager', 'compiled']: {', '.join(_OPTIONS)}")
     lists = {name: _listed(name, given) for name, given in variants.items()}

@@ -27,12 +27,15 @@ from rooflinekit.tracing.share import note_one_hot
 
 
 @contextmanager
-def gpu_view(*, fused_attention: bool = True) -> Iterator[None]:
+def gpu_view(elements: Callable[[str, Any], Any], *, fused_attention: bool = True) -> Iterator[None]:
     """Replaces functions that CPU tracing would decompose by the operators that CUDA dispatches.
 
+    elements: says how many of a number of elements data decide that there are.
     fused_attention: whether scaled_dot_product_attention is an operator; before 2.0 models wrote it out.
     """
-    replaced = _REPLACED if fused_attention else _REPLACED | {functional.scaled_dot_product_attention: written_out}
+    replaced = _REPLACED | {torch._VF._pack_padded_sequence: functools.partial(recurrent.pack, elements)}
+    if not fused_attention:
+        replaced[functional.scaled_dot_product_attention] = written_out
     # A mode is switched off inside the function that it was asked about. nn.MultiheadAttention and F.interpolate call
     # these from inside such a function: there only the names that they look up reach them.
     places: list[tuple[Any, str]] = [
@@ -198,7 +201,6 @@ _REPLACED: _Replaced = {
     flex_attention._validate_device: _any_device,
     torch._nested_tensor_from_mask_left_aligned: _left_aligned,
     torch.lstm: recurrent.lstm,
-    torch._VF._pack_padded_sequence: recurrent.pack,
     torch._VF._pad_packed_sequence: recurrent.pad,
     torch.lstm_cell: recurrent.lstm_cell,
     torch.gru_cell: recurrent.gru_cell,

@@ -20,6 +20,7 @@ from rooflinekit.tracing.calls import ModuleCalls, Progress
 from rooflinekit.tracing.control import CONTROL
 from rooflinekit.tracing.decided import note_decided
 from rooflinekit.tracing.dispatched import DTYPES, composite, placed, schema_of
+from rooflinekit.tracing.finite import on_cpu
 from rooflinekit.tracing.flexible import masked_pairs
 from rooflinekit.tracing.lives import Lives
 from rooflinekit.tracing.memory import OpMemory, fake_like
@@ -120,7 +121,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if composite(function):  # asked for from within a nested tensor: elsewhere autograd has taken it apart
             with self:
                 return function.decompose(*args, **kwargs)
-        if not self._recording:
+        if not self._recording or on_cpu(function, args):
             number = self._number(function, args)
             return function(*args, **kwargs) if number is None else number
         if not isinstance(function, torch._ops.OpOverload):

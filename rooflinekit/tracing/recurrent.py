@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from rooflinekit.tracing.autocast import lowered, region_format, switched_off
-from rooflinekit.tracing.finite import note_elements
+from rooflinekit.tracing.finite import answer_of, note_elements
 
 #: Modes of `aten._cudnn_rnn`.
 _RELU, _TANH, _LSTM, _GRU = range(4)
@@ -32,7 +32,7 @@ def _run(
 ) -> tuple[torch.Tensor, ...]:
     """Output and last states. `hidden` is [layers·directions, batch, size]: the projection's size if there is one.
 
-    batch_sizes: of packed sequences, x being [t·b, …].
+    batch_sizes: of packed sequences, whose x holds the steps of all: how many there are, and steps of the longest.
     """
     size = hidden.shape[2] if cell is None else cell.shape[2]
     projection = hidden.shape[2] if hidden.shape[2] != size else 0
@@ -104,7 +104,7 @@ rnn_tanh_cell = functools.partial(_plain_cell, torch.tanh)
 rnn_relu_cell = functools.partial(_plain_cell, torch.relu)
 
 
-# --- packed sequences: as if each were as long as the longest, for how long they are stands in numbers --------
+# --- packed sequences: how long they are stands in numbers, so how much of [t, b] they fill is an assumption ---
 
 
 def _packed(
@@ -116,25 +116,37 @@ def _packed(
     weights: Sequence[torch.Tensor],
     options: Sequence[Any],
 ) -> tuple[torch.Tensor, ...]:
-    """The layer over [t·b, …]. Of the batch sizes the first stands for all, as there are so many steps of it."""
+    """The layer over data of all steps. Of the batch sizes the first and how many there are stand for all."""
     batch = hidden.shape[1]
     has_biases, layers, dropout, train, bidirectional = options
     return _run(
-        mode, data, hidden, cell, weights, has_biases, layers, dropout, train, bidirectional, False, [batch]
+        mode, data, hidden, cell, weights, has_biases, layers, dropout, train, bidirectional, False,
+        [batch, sizes.shape[0]],
     )  # fmt: skip
 
 
-def pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Data [t·b, …], a copy, and how many sequences there are at each step."""
+def pack(
+    elements: Callable[[str, Any], Any], x: torch.Tensor, lengths: torch.Tensor, batch_first: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Data of all steps, a copy, and how many sequences there are at each step, which stands on the CPU.
+
+    elements: says how many of the t·b steps of all sequences there are.
+    """
     x = x.transpose(0, 1) if batch_first else x
     sizes = torch.empty(x.shape[0], dtype=torch.int64)
-    note_elements(sizes, x.shape[1])
-    return x.clone(memory_format=torch.contiguous_format).view(-1, *x.shape[2:]), sizes
+    note_elements(sizes, x.shape[1], on_cpu=True)
+    most = x.shape[0] * x.shape[1]
+    filled = elements("packed", most)
+    data = x.clone(memory_format=torch.contiguous_format).view(-1, *x.shape[2:])
+    return data if filled is most else data[:filled], sizes
 
 
 def pad(
     data: torch.Tensor, sizes: torch.Tensor, batch_first: bool, value: float, length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The copy [t, b, …] or [b, t, …], and how long each sequence is."""
-    x = data.view(sizes.shape[0], -1, *data.shape[1:]).clone()
-    return x.transpose(0, 1) if batch_first else x, torch.empty(x.shape[1], dtype=torch.int64)
+    steps, batch = sizes.shape[0], answer_of(sizes)
+    missing = steps * batch - data.shape[0]
+    whole = data.clone() if missing == 0 else functional.pad(data, (0, 0, 0, missing), value=value)
+    x = whole.view(steps, batch, *data.shape[1:])
+    return x.transpose(0, 1) if batch_first else x, torch.empty(batch, dtype=torch.int64)

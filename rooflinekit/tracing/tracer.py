@@ -177,7 +177,7 @@ def _traced(
             recorder,
             recorder.calls.followed(),
             eager_view(),
-            gpu_view(fused_attention=step.like is None or step.like.fuses_attention),
+            gpu_view(recorder.assumed.elements, fused_attention=step.like is None or step.like.fuses_attention),
         )
         with ExitStack() as stack:
             for mode in modes:

@@ -1,10 +1,13 @@
 """Chains of steps in a prediction: how many, how long, and the sentence that says so."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import rooflinekit as rk
+from rooflinekit.model.kernel import Chain
 from rooflinekit.step.chains import chain_sentences, chains_of
 from rooflinekit.step.prediction import Prediction
 
@@ -61,6 +64,19 @@ def test_backward_has_a_chain_and_a_sentence_of_its_own() -> None:
     p = predicted(6, mode="training", loss=lambda y: y.sum())
     assert [chain.phase for chain in chains_of(p)] == ["forward", "backward"]
     assert sum("lstm (backward) is a chain" in sentence for sentence in chain_sentences(p)) == 1
+    assert {t.kernel.part for t in p.timings if t.kernel.chain} == {"chain of 105 steps", "chain of 105 steps back"}
+
+
+def test_images_one_after_another_are_no_chain_of_steps() -> None:
+    """As MIOpen takes some convolutions, whatever the time of that on a GPU."""
+    graph = rk.trace(nn.Sequential(nn.Conv2d(8, 8, 3)), rk.Input(4, 8, 16, 16), tf32=False)
+    p = rk.predict(graph, GPU)
+    (span, *others) = p.spans
+    by_image = replace(span.timing.kernel, chain=Chain(links=4, kernels=8, starts=8))
+    line = replace(p.timeline, spans=(replace(span, timing=replace(span.timing, kernel=by_image)), *others))
+    assert by_image.part == span.timing.kernel.part
+    (sentence,) = chain_sentences(replace(p, timeline=line))
+    assert sentence.startswith("0 takes 4 images one after another: ")
 
 
 def test_without_recurrence_nothing_is_said() -> None:

@@ -200,8 +200,8 @@ def test_emulated_formats_are_said() -> None:
     found = rk.predict(nn.Linear(8, 8), rk.Input(2, 8), gpu="V100-SXM2-16GB", dtype="bfloat16", host="generic-server")
     assert found.notes == (
         "nvidia-v100-sxm2-16gb has no bf16 matrix units: computed in fp32",
-        "nvidia-v100-sxm2-16gb: no measurements of fp32 product kernels: constants fitted on other GPUs, interval "
-        "accordingly wider",
+        "nvidia-v100-sxm2-16gb: no measurements of fp32 product kernels: constants of its architecture "
+        "(nvidia-v100-pcie-16gb, nvidia-v100-pcie-32gb) or of all GPUs, interval accordingly wider",
     )
 
 
@@ -347,3 +347,14 @@ def test_a_graph_goes_to_another_process_after_a_prediction_as_before() -> None:
     found = rk.predict(graph, "nvidia-l4")
     assert len(pickle.dumps(graph)) == before  # without what is remembered of it
     assert rk.predict(pickle.loads(pickle.dumps(graph)), "nvidia-l4").to_dict() == found.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "peak"),
+    [("nvidia-a100-sxm4-80gb", 156e12), ("amd-mi100", 46.1e12), ("nvidia-p100-sxm2-16gb", 10.6e12)],
+)
+def test_utilization_is_of_the_unit_that_multiplies(gpu: str, peak: float) -> None:
+    """As tf32 where there is such a unit, by an engine of whole fp32 numbers (MI100), or by fp32 lanes (P100)."""
+    graph = rk.trace(nn.Linear(64, 32), rk.Input(16, 64), tf32=True)
+    found = rk.predict(graph, gpu)
+    assert found.mfu == pytest.approx(2 * 16 * 64 * 32 / peak / found.total_s, rel=1e-3)

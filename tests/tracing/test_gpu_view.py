@@ -85,10 +85,17 @@ def test_packed_sequences_count_as_long_as_the_longest(layer: type[nn.RNNBase], 
 
     gates = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[layer]
     shape = (3, 7, 5) if batch_first else (7, 3, 5)
-    graph = rk.trace(Packed(), rk.Input(*shape), rk.Input(3, dtype="int64"), mode="training", strict=True)
+    inputs = (rk.Input(*shape), rk.Input(3, dtype="int64"))
+    graph = rk.trace(Packed(), *inputs, mode="training")
     # 21 steps: 4·(5 + 4) a gate; back both weights, and the state
     assert graph.matrix_flop == 2 * 21 * gates * 4 * (9 + 9 + 4)
     assert graph.outputs[0].shape == (*shape[:2], 4)
+    assert [(one.name, one.value, one.most) for one in graph.assumptions] == [("packed", 21, 21)]
+    # of 14 steps, 2 sequences on average at each of the 7
+    shorter = rk.trace(Packed(), *inputs, mode="training", assume={"packed": 14})
+    assert shorter.matrix_flop == 2 * 14 * gates * 4 * (9 + 9 + 4)
+    assert shorter.outputs[0].shape == (*shape[:2], 4)
+    assert not any(op.kind == "aten._local_scalar_dense" for op in shorter.ops)  # batch sizes are on the CPU
 
 
 class Attend(nn.Module):

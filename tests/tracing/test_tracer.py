@@ -208,6 +208,10 @@ def test_wrong_calls_say_what_is_wrong() -> None:
         rk.trace(Block(), rk.Input(1, 3, 8, 8), mode="train")
     with pytest.raises(InputError, match="belong to mode='training'"):
         rk.trace(Block(), rk.Input(1, 3, 8, 8), optimizer=torch.optim.SGD)
+    with pytest.raises(
+        InputError, match=r"optimizer: expected something to call, such as torch\.optim\.SGD; got 'SGD'"
+    ):
+        rk.trace(Block(), rk.Input(1, 3, 8, 8), mode="training", optimizer="SGD")
     with pytest.raises(InputError, match=r"dtype 'float8_e4m3fn': .*torch\._scaled_mm"):
         rk.trace(Block(), rk.Input(1, 3, 8, 8), dtype="float8_e4m3fn")
     with pytest.raises(SizeError, match=r"no size is named 'bach' .*; did you mean 'batch'"):

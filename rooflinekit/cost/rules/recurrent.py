@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Op
-from rooflinekit.ir.sizes import Size, ceil_div, floor_div, product
+from rooflinekit.ir.sizes import Size, ceil_div, product
 from rooflinekit.ir.tensor import TensorSpec
 
 #: Parts of the work, by the labels of their costs: the inputs' products of all steps at once, and step after step.
@@ -41,20 +41,20 @@ def _layers(op: Op) -> Iterator[tuple[TensorSpec, ...]]:
 
 
 def _steps(op: Op, x: TensorSpec) -> tuple[Size, Size]:
-    """Length of the sequence and batch; of packed ones the mean over the steps.
-
-    Where a single batch size stands for all, as many steps of it as there is data.
-    """
+    """Length of the sequence and batch; of packed ones (how many, steps of the longest) the mean over the steps."""
     if sizes := op.attrs.get("batch_sizes"):
-        if len(sizes) == 1:
-            return floor_div(x.shape[0], sizes[0]), sizes[0]
-        return len(sizes), ceil_div(x.shape[0], len(sizes))
+        return sizes[1], ceil_div(x.shape[0], sizes[1])
     return (x.shape[1], x.shape[0]) if op.attrs["batch_first"] else (x.shape[0], x.shape[1])
+
+
+def _rows(op: Op, x: TensorSpec) -> Size:
+    """Steps of all sequences together."""
+    return x.shape[0] if op.attrs.get("batch_sizes") else product(_steps(op, x))
 
 
 def _states(op: Op, x: TensorSpec) -> Size:
     """States computed: steps · batch · layers · directions · size."""
-    return product((*_steps(op, x), len(tuple(_layers(op))), op.attrs["hidden_size"]))
+    return product((_rows(op, x), len(tuple(_layers(op))), op.attrs["hidden_size"]))
 
 
 @rule("aten._cudnn_rnn", "aten.miopen_rnn")
@@ -64,10 +64,10 @@ def recurrent(op: Op) -> list[Cost]:
     A state adds: LSTM 14 and 8 special functions, GRU 12 and 5, tanh 1 and 1, ReLU 2; each gate two biases, if any.
     """
     x = op.inputs[0]
-    t, b = _steps(op, x)
+    (t, b), rows = _steps(op, x), _rows(op, x)
     inputs, chain, of_inputs = [], [], {x.name: x}
     for whole, *stepwise in _layers(op):
-        inputs.append(Gemm(m=product((t, b)), n=whole.shape[0], k=whole.shape[1]))
+        inputs.append(Gemm(m=rows, n=whole.shape[0], k=whole.shape[1]))
         chain += [Gemm(batch=t, m=b, n=w.shape[0], k=w.shape[1]) for w in stepwise]
         of_inputs[whole.name] = whole
     gates, vector, special, _ = _CELLS[op.attrs["mode"]]
@@ -139,15 +139,15 @@ def recurrent_backward(op: Op) -> list[Cost]:
     The first layer's input has none where it needs no gradient.
     """
     x = op.inputs[0]
-    t, b = _steps(op, x)
+    (t, b), rows = _steps(op, x), _rows(op, x)
     wants_input, _, _, wants_weights = op.attrs["output_mask"]
     directions = 2 if op.attrs["bidirectional"] else 1
     chain, inputs, weights = [], [], []
     for i, (whole, *stepwise) in enumerate(_layers(op)):
         if wants_input or i >= directions:
-            inputs.append(Gemm(m=product((t, b)), n=whole.shape[1], k=whole.shape[0]))
+            inputs.append(Gemm(m=rows, n=whole.shape[1], k=whole.shape[0]))
         chain += [Gemm(batch=t, m=b, n=w.shape[1], k=w.shape[0]) for w in stepwise]
-        weights += [Gemm(m=w.shape[0], n=w.shape[1], k=product((t, b))) for w in (whole, *stepwise)]
+        weights += [Gemm(m=w.shape[0], n=w.shape[1], k=rows) for w in (whole, *stepwise)]
     vector = product((_CELLS[op.attrs["mode"]][3], _states(op, x)))
     given = {spec.memory for spec in op.attrs["weight"]}
     of_weights = [spec for spec in op.outputs if spec.shape in {w.shape for w in op.attrs["weight"]}]

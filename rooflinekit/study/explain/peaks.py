@@ -25,7 +25,7 @@ def main_format(p: Prediction) -> tuple[Math, bool]:
 
 def computed_in(machine: Machine, math: Math, *, engine: bool) -> Math:
     """The arithmetic that this machine does it in: tf32 is allowed wherever fp32 is stored, and many have no unit."""
-    if math is Math.TF32 and not machine.matrix_rate(math, engine=engine).on_engine:
+    if math is Math.TF32 and not (engine and math.value in machine.device.matrix_peak):
         return Math.FP32
     return math
 

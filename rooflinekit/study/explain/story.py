@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rooflinekit.study.explain.explanation import Explanation
 
 _SAME = 0.02  # a ratio this close to 1 is called equal
+_NOTHING = 1e-15  # seconds: what rounding leaves of equal sums
 _REST = 0.05  # of all differences together: what is smaller is summed up
 
 
@@ -43,7 +44,7 @@ def details(e: Explanation) -> Iterator[str]:
 
 def seconds(value: float) -> str:
     """A time as text."""
-    return format_quantity(value, "s")
+    return format_quantity(value if abs(value) > _NOTHING else 0.0, "s")
 
 
 def signed(value: float) -> str:
@@ -139,10 +140,12 @@ def _waiting(label: str, p: Prediction) -> Iterator[str]:
     """Told where the GPU stands idle for more than a tenth of the step."""
     idle = p.terms()["overhead"]
     if idle >= 0.1 * p.total_s > 0:
-        yield (
-            f"In {label} the GPU waits for {seconds(idle)} ({idle / p.total_s:.0%} of the step): the CPU of "
-            f"{p.host.name} needs {seconds(p.cpu_s)} to issue the step, the kernels only {seconds(p.gpu_s)}."
-        )
+        waits = f"In {label} the GPU waits for {seconds(idle)} ({idle / p.total_s:.0%} of the step)"
+        needs = f"{p.host.name} needs {seconds(p.cpu_s)} to issue the step, the kernels"
+        if p.cpu_s > p.gpu_s:
+            yield f"{waits}: the CPU of {needs} only {seconds(p.gpu_s)}."
+        else:
+            yield f"{waits}: before its first kernel, behind short ones, at the end; {needs} {seconds(p.gpu_s)}."
 
 
 def _fewer_executed(label: str, p: Prediction) -> Iterator[str]:
