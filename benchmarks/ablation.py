@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accuracy import NINETY, held_back
+from accuracy import NINETY, alone_of, held_back
 from make_campaigns import sample
 from measured import read_ops
 
@@ -237,9 +237,10 @@ def spreads_by_format(run: Ablation) -> None:
         if o.timing not in ("profiler", "rested") or alike:
             continue
         values = {name: c.value for name, c in fit.constants.items()}
-        off = np.abs(np.log(o.seconds / o.predict(run.machines[o.gpu].with_values(values), {})))
+        predicted = o.predict(run.machines[o.gpu].with_values(values), {})
+        off = np.abs(np.log(o.seconds / predicted))
         spreads = [fit.spreads[name] for name in (o.residuals, plain(o.residuals))]
-        inside = [float(np.mean(off <= NINETY * np.hypot(s.kernel, s.shared))) for s in spreads]
+        inside = [float(np.mean(off <= NINETY * np.hypot(alone_of(s, predicted), s.shared))) for s in spreads]
         held.setdefault(o.residuals, []).append((inside[0], inside[1]))
     print("\n| family | held by intervals of its format, % | of 16 bits, % |\n| --- | --- | --- |")
     for family, parts in sorted(held.items()):

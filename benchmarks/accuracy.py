@@ -55,7 +55,7 @@ class Judged:
     roofline: Floats
     width: Floats  # of the 90 % interval, as a logarithm
     residuals: str  # the family that it is off together with
-    alone: float  # what each kernel is off by itself, standard deviation of the logarithm
+    alone: Floats  # what each kernel is off by itself, standard deviation of the logarithm
 
 
 def widths(o: Observations, machine: Machine, predicted: Floats, spread: Spread, start: float) -> Floats:
@@ -65,7 +65,13 @@ def widths(o: Observations, machine: Machine, predicted: Floats, spread: Spread,
     """
     start_s = sum((time_work(work, machine, explained=False).launch_s for work in o.candidates[0][0]), np.zeros(len(o)))
     off: Floats = start * np.minimum(start_s / predicted, 1.0)
-    return NINETY * np.sqrt(spread.kernel**2 + spread.shared**2 + OF_THE_DAY**2 + off**2)
+    return NINETY * np.sqrt(alone_of(spread, predicted) ** 2 + spread.shared**2 + OF_THE_DAY**2 + off**2)
+
+
+def alone_of(spread: Spread, predicted: Floats) -> Floats:
+    """What each measurement is off by itself, standard deviation of the logarithm."""
+    found: Floats = np.sqrt(spread.alone(predicted)) / predicted
+    return found
 
 
 def summary(measured: Floats, predicted: Floats, roofline: Floats, width: Floats) -> dict[str, float]:
@@ -140,7 +146,7 @@ def judge(campaigns: Sequence[Campaign], fits: Refit) -> list[Judged]:
                         roofline=roofline_s(o, machines[o.gpu]),
                         width=widths(o, machine, predicted, spread, start),
                         residuals=o.residuals,
-                        alone=spread.kernel,
+                        alone=alone_of(spread, predicted),
                     )
                 )
     return found

@@ -43,9 +43,9 @@ def _held(parts: Sequence[Judged], random: np.random.Generator) -> np.ndarray:
     inside, count = np.zeros(_DRAWS), 0
     for part in parts:
         n = len(part.measured)
-        width = part.width[:: max(1, n // _ROWS)]
-        off = together[part.residuals] * np.sqrt(np.maximum((width / _NINETY) ** 2 - part.alone**2, 0.0))
-        share = (norm.cdf((width - off) / part.alone) - norm.cdf((-width - off) / part.alone)).mean(axis=1)
+        width, alone = (values[:: max(1, n // _ROWS)] for values in (part.width, part.alone))
+        off = together[part.residuals] * np.sqrt(np.maximum((width / _NINETY) ** 2 - alone**2, 0.0))
+        share = (norm.cdf((width - off) / alone) - norm.cdf((-width - off) / alone)).mean(axis=1)
         inside += random.binomial(n, share)
         count += n
     return inside / count

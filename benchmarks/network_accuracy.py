@@ -81,7 +81,7 @@ def _machines(fits: Refit, gpu: str) -> dict[str, Machine]:
     family = tuple(g for g in fits.gpus if architecture_of(rk.load_device(g)) == architecture_of(device))
     relatives = tuple(other for other in family if other != gpu)
     others = fits.without.get(gpu, fits.solution)
-    constants = unmeasured(others, fits.unseen_errors, fits.unseen_starts)
+    constants = unmeasured(others, fits.unseen_errors, fits.unseen_starts, fits.unseen_times)
     constants = of_stranger(replace(constants, spreads=complete(constants.spreads)), device)
     found = {}
     if gpu in fits.gpus:

@@ -108,7 +108,9 @@ def drawn(found: Drawn, file: Path) -> dict[str, Any]:
 def _calibration(one: Calibration) -> dict[str, Any]:
     return {
         "constants": _constants(one.constants),
-        "spreads": {family: {"kernel": s.kernel, "shared": s.shared} for family, s in one.spreads.items()},
+        "spreads": {
+            family: {"kernel": s.kernel, "shared": s.shared, "short_s": s.short_s} for family, s in one.spreads.items()
+        },
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from types import MappingProxyType
+from typing import Any
 
 from rooflinekit.errors import FormatError
 from rooflinekit.hardware.device import Device
@@ -30,6 +31,11 @@ class Spread:
 
     kernel: float  # of each kernel on its own
     shared: float  # of all kernels of the family on a GPU together
+    short_s: float = 0.0  # that each is off besides, however long it takes: why short ones are less certain
+
+    def alone(self, seconds: Any, count: Any = 1) -> Any:
+        """s², numbers or arrays: by how much so many equal kernels are off on their own, which take `seconds`."""
+        return (seconds * self.kernel) ** 2 + (count * self.short_s) ** 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

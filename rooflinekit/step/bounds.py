@@ -68,14 +68,17 @@ def kernels_spread_s(timings: Sequence[Timing], machine: Machine) -> float:
     """One standard deviation of the time of all kernels, see `Prediction.interval`."""
     together: list[tuple[str, str, float]] = []
     shapes: dict[tuple[str, str, str, Cost], float] = defaultdict(float)
+    counts: dict[tuple[str, str, str, Cost], int] = defaultdict(int)
     starts_s = 0.0
     for timing in timings:
         family, other = residuals_of(timing.kernel, machine), untold(timing.kernel)
         together.append((family, other, timing.total_s))
-        shapes[family, other, timing.kernel.kind, timing.kernel.cost] += timing.total_s
+        shape = family, other, timing.kernel.kind, timing.kernel.cost
+        shapes[shape] += timing.total_s
+        counts[shape] += 1
         starts_s += timing.launch_s
     spreads = machine.constants.spreads
-    alone = sum((seconds * spreads[key[0]].kernel) ** 2 for key, seconds in shapes.items())
+    alone = sum(spreads[key[0]].alone(seconds, counts[key]) for key, seconds in shapes.items())
     shared = shared_variance(together, spreads, of_the_step(timing.kernel for timing in timings))
     return math.sqrt(alone + shared + (machine.start_spread * starts_s) ** 2)
 

@@ -188,10 +188,11 @@ class Prediction(Draws):
         """Bounds in seconds that hold the true time with this probability.
 
         The kernels of a family are off together by its shared spread, and those of one shape, the same in every layer,
-        on their own by its kernel spread; those of which no like was measured by UNTOLD, and all together by what is of
-        the day; so are the starts of all kernels. The families, and the host, are taken as independent of each other.
-        Spreads come from the fits' residuals: on this GPU where its kernels were measured, on GPUs left out of the fit
-        where not. The host's is its `spread`, and counts as far as the CPU decides: see `bounds`.
+        on their own by its kernel spread and by seconds; those of which no like was measured by UNTOLD, and all
+        together by what is of the day; so are the starts of all kernels. The families, and the host, are taken as
+        independent of each other. Spreads come from the fits' residuals: on this GPU where its kernels were measured,
+        on GPUs left out of the fit where not. The host's is its `spread`, and counts as far as the CPU decides: see
+        `bounds`.
         Raises ValueError for a level outside (0, 1).
         """
         if not 0 < level < 1:

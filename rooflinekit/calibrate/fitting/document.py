@@ -37,10 +37,11 @@ class FitValue(FitRecord):
 
 
 class FitSpread(FitRecord):
-    """Residuals of a family, as standard deviations of a logarithm."""
+    """Residuals of a family, as standard deviations of a logarithm; with what is off by so many seconds."""
 
     kernel: _Error
     shared: _Error
+    short_s: _Error = 0.0
 
 
 class FitFile(FitRecord):
@@ -77,7 +78,14 @@ def check_ranges(found: FitFile, known: Mapping[str, Description], label: str) -
 
 def spreads_in(spreads: Mapping[str, FitSpread]) -> Mapping[str, Spread]:
     """The residuals as the time model takes them."""
-    return MappingProxyType({name: Spread(kernel=s.kernel, shared=s.shared) for name, s in spreads.items()})
+    return MappingProxyType(
+        {name: Spread(kernel=s.kernel, shared=s.shared, short_s=s.short_s) for name, s in spreads.items()}
+    )
+
+
+def parts_of(s: Spread) -> dict[str, float]:
+    """A spread as files have it: its seconds stand there where they are told."""
+    return {"kernel": s.kernel, "shared": s.shared} | ({"short_s": s.short_s} if s.short_s else {})
 
 
 def write_constants(
@@ -98,7 +106,7 @@ def write_constants(
             key: {"value": _rounded(c.value), "stderr": _rounded(c.stderr), "source": c.source}
             for key, c in constants.items()
         },
-        "spreads": {key: {"kernel": _rounded(s.kernel), "shared": _rounded(s.shared)} for key, s in spreads.items()},
+        "spreads": {key: {part: _rounded(value) for part, value in parts_of(s).items()} for key, s in spreads.items()},
         **further,
     }
     text = "".join(f"# {line}\n" for line in head.splitlines())

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rooflinekit.calibrate.fitting.document import parts_of
 from rooflinekit.calibrate.fitting.files import PRIORS, write_fit
 from rooflinekit.calibrate.fitting.refit import Refit
 from rooflinekit.errors import CampaignError, OutputError, SpecError
@@ -107,7 +108,7 @@ def _fits(folder: Path) -> list[Path]:
 def _difference(calibration: Calibration, file: Path) -> str:
     wanted = _numbers(
         {name: {"value": c.value, "stderr": c.stderr} for name, c in calibration.constants.items()},
-        {name: {"kernel": s.kernel, "shared": s.shared} for name, s in calibration.spreads.items()},
+        {name: parts_of(s) for name, s in calibration.spreads.items()},
         calibration.correlations,
     )
     document = read_mapping(file, str(file))

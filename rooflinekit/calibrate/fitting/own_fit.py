@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -14,7 +14,7 @@ from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.calibrate.fitting.files import load_constants
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.one_stage import Estimate, Solution, fit
-from rooflinekit.calibrate.fitting.refit import errors_of
+from rooflinekit.calibrate.fitting.refit import errors_of, times_of
 from rooflinekit.calibrate.fitting.spreads import spread_of, steadied
 from rooflinekit.calibrate.fitting.stages import STAGES
 from rooflinekit.errors import CampaignError
@@ -67,21 +67,24 @@ def fit_own(campaigns: Sequence[Campaign], device: Device, shared: Calibration) 
     stages = [replace(stage, constants=(), own=(*stage.constants, *stage.own)) for stage in STAGES]
     solution = fit(observations, {device.name: machine}, stages, unfitted)
 
-    def errors(values: Mapping[str, float]) -> dict[str, Floats]:
-        found = errors_of(observations, {device.name: machine}, {device.name: values}, solution)
+    def by_family(of: Callable[..., dict[tuple[str, str], Floats]], values: Mapping[str, float]) -> dict[str, Floats]:
+        found = of(observations, {device.name: machine}, {device.name: values}, solution)
         return {family: parts for (_, family), parts in found.items()}
 
     values = solution.values(device.name)
+    errors = by_family(errors_of, values)
     return OwnFit(
-        calibration=_calibration(device, solution, errors(values), shared),
-        errors=errors(values),
-        errors_before=errors(unfitted.values()),
+        calibration=_calibration(device, solution, errors, by_family(times_of, values), shared),
+        errors=errors,
+        errors_before=by_family(errors_of, unfitted.values()),
         worst=_worst(observations, machine.with_values(values), solution),
         left_out=sum(map(len, everything)) - sum(map(len, observations)),
     )
 
 
-def _calibration(device: Device, solution: Solution, errors: Mapping[str, Floats], shared: Calibration) -> Calibration:
+def _calibration(
+    device: Device, solution: Solution, errors: Mapping[str, Floats], times: Mapping[str, Floats], shared: Calibration
+) -> Calibration:
     """What the measurements tell, and what the architecture has of its own: all in which the device is not any GPU."""
     any_gpu = load_constants().constants
     constants = {key: one for key, one in shared.constants.items() if one != any_gpu.get(key)}
@@ -91,7 +94,8 @@ def _calibration(device: Device, solution: Solution, errors: Mapping[str, Floats
             constants[constant] = CONSTANTS[constant].constant(value, own.stderr, "rooflinekit calibrate")
     known = complete(shared.spreads)
     spreads = {
-        family: steadied(spread_of([parts]), len(parts), known[family]) for family, parts in sorted(errors.items())
+        family: steadied(spread_of([parts], [times[family]]), len(parts), known[family])
+        for family, parts in sorted(errors.items())
     }
     return Calibration(name=device.name, constants=MappingProxyType(constants), spreads=MappingProxyType(spreads))
 

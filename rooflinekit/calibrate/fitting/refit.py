@@ -17,7 +17,7 @@ from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.calibrate.fitting.files import PRIORS, architecture_of
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.one_stage import Solution, fit
-from rooflinekit.calibrate.fitting.spreads import Errors, Starts, of_fitted, of_left_out, spread_of, steadied
+from rooflinekit.calibrate.fitting.spreads import Errors, Starts, Times, of_fitted, of_left_out, spread_of, steadied
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.machine import Calibration, Constant, Machine, Spread
 from rooflinekit.model.roofline import time_work
@@ -37,6 +37,7 @@ class Refit:
     errors: Errors  # of each GPU with the constants fitted on it
     unseen_errors: Errors  # of each GPU with the constants fitted on all others
     unseen_starts: Starts  # likewise
+    unseen_times: Times  # likewise
     without: Mapping[str, Solution]  # the fits on all others
     relatives: Mapping[str, tuple[str, ...]]  # of each GPU the other ones of its architecture
     architectures: Mapping[str, Calibration]  # what an unmeasured GPU of each has
@@ -66,8 +67,9 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
     solution = fit(observations, machines, by_count=True)
     relatives = relatives_of(machines)
     values = {gpu: solution.values(gpu, relatives[gpu]) for gpu in machines}
-    errors = errors_of(observations, machines, values, solution)
+    errors, times = (of(observations, machines, values, solution) for of in (errors_of, times_of))
     unseen: dict[tuple[str, str], Floats] = {}
+    unseen_times: dict[tuple[str, str], Floats] = {}
     starts: dict[tuple[str, str], float] = {}
     without: dict[str, Solution] = {}
     for gpu, found in _left_out(observations, machines, solution, progress):
@@ -75,16 +77,18 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
         own = [o for o in observations if o.gpu == gpu]
         others = {gpu: without[gpu].values(gpu, relatives[gpu])}
         unseen |= errors_of(own, machines, others, solution)
+        unseen_times |= times_of(own, machines, others, solution)
         starts |= starts_of(own, machines, others)
-    priors, known = unmeasured(solution, unseen, starts), of_fitted(errors)
+    priors, known = unmeasured(solution, unseen, starts, unseen_times), of_fitted(errors, times)
     return Refit(
         observations=observations,
         solution=solution,
         priors=priors,
-        gpus={gpu: _own(gpu, relatives[gpu], solution, errors, known) for gpu in machines},
+        gpus={gpu: _own(gpu, relatives[gpu], solution, errors, times, known) for gpu in machines},
         errors=errors,
         unseen_errors=unseen,
         unseen_starts=starts,
+        unseen_times=unseen_times,
         without=MappingProxyType(without),
         relatives=MappingProxyType(relatives),
         architectures=MappingProxyType(_architectures(machines, solution)),
@@ -137,6 +141,20 @@ def errors_of(
     return {key: np.concatenate(parts) for key, parts in found.items()}
 
 
+def times_of(
+    observations: Iterable[Observations],
+    machines: Mapping[str, Machine],
+    values: Mapping[str, Mapping[str, float]],
+    harness: Solution,
+) -> dict[tuple[str, str], Floats]:
+    """The predicted seconds by GPU and family, in the order of `errors_of`."""
+    found: dict[tuple[str, str], list[Floats]] = defaultdict(list)
+    for o in observations:
+        machine = machines[o.gpu].with_values(values[o.gpu])
+        found[o.gpu, o.residuals].append(o.predict(machine, harness.harness(o.host)))
+    return {key: np.concatenate(parts) for key, parts in found.items()}
+
+
 def starts_of(
     observations: Iterable[Observations], machines: Mapping[str, Machine], values: Mapping[str, Mapping[str, float]]
 ) -> dict[tuple[str, str], float]:
@@ -150,7 +168,7 @@ def starts_of(
     return {key: float(np.median(np.concatenate(parts))) for key, parts in found.items()}
 
 
-def unmeasured(solution: Solution, unseen: Errors, starts: Starts) -> Calibration:
+def unmeasured(solution: Solution, unseen: Errors, starts: Starts, times: Times) -> Calibration:
     """The constants of a GPU without measurements, by a fit on others; spreads from GPUs that were left out."""
     constants = {}
     for name, value in solution.values().items():
@@ -160,7 +178,7 @@ def unmeasured(solution: Solution, unseen: Errors, starts: Starts) -> Calibratio
         error = float(np.hypot(found.stderr if found else about.spread, about.between))
         source = "calibration/campaigns, all GPUs" if fitted else f"{about.source}; no measurement tells it"
         constants[name] = about.constant(value, error, source)
-    spreads = of_left_out(unseen, starts, constants[_START].stderr)
+    spreads = of_left_out(unseen, starts, constants[_START].stderr, times)
     return Calibration(
         name=PRIORS,
         constants=MappingProxyType(constants),
@@ -170,12 +188,12 @@ def unmeasured(solution: Solution, unseen: Errors, starts: Starts) -> Calibratio
 
 
 def _own(
-    gpu: str, relatives: Sequence[str], solution: Solution, errors: Errors, known: Mapping[str, Spread]
+    gpu: str, relatives: Sequence[str], solution: Solution, errors: Errors, times: Times, known: Mapping[str, Spread]
 ) -> Calibration:
     """What differs from an unmeasured GPU: told by this GPU's measurements, else by its relatives'."""
     constants = _deviating(solution, gpu, relatives)
     spreads = {
-        family: steadied(spread_of([e]), len(e), known[family])
+        family: steadied(spread_of([e], [times[name, family]]), len(e), known[family])
         for (name, family), e in sorted(errors.items())
         if name == gpu
     }

@@ -43,4 +43,7 @@ def _spreads(priors: Calibration, gpus: Mapping[str, Calibration]) -> Table:
 
 
 def _percent(spread: Spread | None) -> str:
-    return "–" if spread is None else f"{spread.kernel:.0%} / {spread.shared:.0%}"
+    if spread is None:
+        return "–"
+    besides = f" + {1e6 * spread.short_s:.1f} µs" if spread.short_s else ""
+    return f"{spread.kernel:.0%}{besides} / {spread.shared:.0%}"

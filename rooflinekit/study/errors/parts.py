@@ -81,19 +81,24 @@ def kernel_parts(
     timings = p.timings if timings is None else timings
     total = sum(timing.total_s for timing in timings)
     weights: dict[Part, float] = defaultdict(float)
+    counts: dict[Part, int] = defaultdict(int)
     for timing in timings:
         kernel = timing.kernel
         share = timing.total_s / total
         family, unit = base_of(kernel), residuals_of(kernel, p.machine)
         weights[Part("family", family, unit)] += share
-        weights[Part("kernel", family, unit, names.get(kernel.name, kernel.name), kernel.cost)] += share
+        alone = Part("kernel", family, unit, names.get(kernel.name, kernel.name), kernel.cost)
+        weights[alone] += share
+        counts[alone] += 1
     spreads = p.machine.constants.spreads
-    return {
-        part: Loaded(
-            weight=weight, spread=spreads[part.unit].shared if part.level == "family" else spreads[part.unit].kernel
-        )
-        for part, weight in weights.items()
-    }
+
+    def spread(part: Part, share: float) -> float:
+        known = spreads[part.unit]
+        if part.level == "family":
+            return known.shared
+        return math.sqrt(float(known.alone(share * total, counts[part]))) / (share * total) if share else known.kernel
+
+    return {part: Loaded(weight=weight, spread=spread(part, weight)) for part, weight in weights.items()}
 
 
 def untold_parts(timings: Sequence[Timing]) -> dict[Part, Loaded]:

@@ -1,6 +1,7 @@
 """A fit of everything, on made-up campaigns of two GPUs: what each file gets, and what leaving one out means."""
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
@@ -250,6 +251,29 @@ def test_spread_of_several_gpus() -> None:
     spread = spread_of([np.full(5, 0.3), np.full(7, -0.4), np.zeros(3)])
     assert spread.kernel == pytest.approx(0.0, abs=1e-12)
     assert spread.shared == pytest.approx(0.288675)
+
+
+def test_short_kernels_are_off_by_seconds_more() -> None:
+    """Errors at each time as a normal distribution of √(0.04² + (2 µs / time)²) has them."""
+    quantiles = np.array([NormalDist().inv_cdf((i + 0.5) / 80) for i in range(80)])
+    seconds = np.repeat(np.geomspace(2e-6, 1e-3, 40), 80)
+    errors = np.tile(quantiles, 40) * np.hypot(0.04, 2e-6 / seconds)
+    found = spread_of([errors], [seconds])
+    assert found.short_s == pytest.approx(2e-6, rel=0.13)  # the seconds are looked for in steps of a quarter
+    assert found.kernel == pytest.approx(0.04, rel=0.1)
+    # of 5 and 500 µs: √(0.04² + 0.4²) and √(0.04² + 0.004²)
+    both = np.sqrt(found.alone(np.array([5e-6, 5e-4]))) / [5e-6, 5e-4]
+    assert both == pytest.approx([0.402, 0.0402], rel=0.13)
+    # as much off at every time: no seconds, and the same spread as without times
+    alike = np.tile([-0.1, 0.1], 1600)
+    assert spread_of([alike], [seconds]) == spread_of([alike])
+
+
+def test_kernels_that_are_certain_tell_what_a_gpu_is_off_by() -> None:
+    # long kernels 0.1 too slow, short ones on both sides of 0 by what 2 µs are of them
+    seconds = np.concatenate([np.full(40, 1e-3), np.geomspace(2e-6, 2e-5, 60)])
+    errors = np.concatenate([np.full(40, 0.1), np.tile([-1.645, 1.645], 30) * 2e-6 / seconds[40:]])
+    assert spread_of([errors], [seconds]).shared == pytest.approx(0.1, abs=0.01)
 
 
 def test_the_shared_part_is_never_below_what_two_collections_differ_by() -> None:
