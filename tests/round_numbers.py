@@ -14,7 +14,7 @@ _IDEAL = {
     **dict.fromkeys(
         ("lanes_winograd", "lanes_winograd_weight", "lanes_fourier", "miopen_winograd", "miopen_winograd_weight"), 1.0
     ),
-    **dict.fromkeys(("emulated_bf16", "emulated_fp16", "miopen_half"), 1.0),
+    **dict.fromkeys(("emulated_bf16", "untuned_bf16", "emulated_fp16", "miopen_half"), 1.0),
     **dict.fromkeys(("miopen_lanes", "miopen_lanes_pixel", "miopen_lanes_weight", "miopen_lanes_pixel_weight"), 1.0),
     **dict.fromkeys(("miopen_matrix", "miopen_matrix_weight"), 1.0),
     **dict.fromkeys(("miopen_latency_cycles", "repeat_gap", "library_call"), 0.0),
@@ -33,6 +33,8 @@ _IDEAL = {
     "power_window": 0.0,
     **dict.fromkeys(("kernel_ramp_cycles", "product_ramp_cycles", "kernel_gap", "kernel_gap_graph"), 0.0),
     "special_rate": 16.0,
+    "softmax_flop": 0.0,
+    "exponential_rate": 16.0,
     "early_memory": 1.0,
     **dict.fromkeys(("window_cycles", "shared_window_cycles", "single_window_cycles"), 0.0),
     "single_tap_cycles": 1.0,

@@ -11,7 +11,7 @@ from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Column, Number, values_of
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.convolution import FEW_CHANNELS, PIXELWISE, WIDE_WINDOW
-from rooflinekit.model.convolution_forms import FFT, IN_PASSES, UNFOLDED
+from rooflinekit.model.convolution_forms import FFT, GATHERED, IN_PASSES, UNFOLDED
 from rooflinekit.model.convolution_forms import NAIVE as EACH_ALONE
 from rooflinekit.model.convolution_forms import WINOGRAD as BLOCKWISE
 from rooflinekit.model.depthwise import (
@@ -45,6 +45,7 @@ from rooflinekit.model.work import (
     PLAIN,
     SCALED,
     SCALED_FOUR,
+    UNTUNED,
     VOLUME,
     WEIGHT,
     WINOGRAD,
@@ -135,6 +136,7 @@ ALGORITHM_WAYS = {
     IN_PASSES: WINOGRAD_WEIGHT,
     FFT: FOURIER,
     UNFOLDED: PLAIN,
+    GATHERED: PLAIN,
     EACH_ALONE: NAIVE,
     FEW_CHANNELS: FEW,
     PIXELWISE: PIXEL,
@@ -152,6 +154,8 @@ def algorithm_way(algorithm: str, direction: str) -> int:
 def _way(kernel: Kernel) -> int:
     if kernel.chain is not None and kernel.chain.barriers:
         return PERSISTENT
+    if kernel.untuned:
+        return UNTUNED
     if kernel.family is Family.CONVOLUTION:
         if kernel.algorithm in ALGORITHM_WAYS:
             return algorithm_way(kernel.algorithm, kernel.direction)

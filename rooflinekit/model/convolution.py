@@ -21,9 +21,10 @@ from rooflinekit.model.convolution_forms import (
     library_of,
 )
 from rooflinekit.model.convolution_layouts import channels_last, image_and_weight
+from rooflinekit.model.convolution_libraries import GCN, RDNA
 from rooflinekit.model.depthwise import GROUP_SUMS, depthwise_algorithm, is_depthwise
 from rooflinekit.model.kernel import MIOPEN, Chain, Family, Kernel
-from rooflinekit.model.miopen_forms import forms, gathers_pixels
+from rooflinekit.model.miopen_forms import forms, gathers_pixels, has_compiled
 
 #: Implicit products that no unrolled kernel of the matrix engine does.
 FEW_CHANNELS = "few channels"  # on the lanes, element by element
@@ -171,11 +172,15 @@ def _of_cudnn(plain: Kernel, p: Problem) -> Kernel:
 
 
 def _of_miopen(plain: Kernel, p: Problem) -> tuple[Kernel, ...]:
-    """For three dimensions in fp32 alone, on the lanes."""
+    """For three dimensions in fp32 alone, on the lanes; on RDNA without what is assembly."""
     if p.volume and plain.math not in (Math.FP32, Math.TF32):
         return ()
+    compiled = replace(plain, engine=not p.volume, library=MIOPEN, pointwise=False)
+    if p.taps > 1:
+        return (compiled,)
     algorithm = PIXELWISE if plain.pointwise and gathers_pixels(plain.math, p) else ""
-    return (replace(plain, algorithm=algorithm, engine=not p.volume, library=MIOPEN),)
+    assembly = replace(compiled, algorithm=algorithm, generation=GCN)
+    return (assembly, replace(compiled, generation=RDNA))[: 1 + has_compiled(plain.math, p.direction)]
 
 
 def _may_run(form: Form, kernel: Kernel) -> bool:
@@ -210,6 +215,7 @@ def _as_form(kernel: Kernel, form: Form) -> Kernel:
         engine=not form.lanes,
         untiled=False,
         padded=1.0,
+        untuned=bool(form.untuned) and kernel.math is Math.BF16,
         pointwise=not form.algorithm,
         library=form.library,
         formats=form.formats,

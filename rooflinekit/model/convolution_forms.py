@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,11 +27,11 @@ from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Number, larger
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.kernel import MIOPEN
-from rooflinekit.model.machine import has_dot_products, on_engine
 
 Direction = Literal["forward", "data", "weight"]
 CUDNN = "cuDNN"
 WINOGRAD, FFT, UNFOLDED, NAIVE = "Winograd", "FFT", "unfolded", "naive"
+GATHERED = "gathered"  # every second pixel, by the library of products
 IN_PASSES = "Winograd in passes"  # its products by the library of products, between transforms
 
 FEWER_FLOP = (WINOGRAD, IN_PASSES, FFT)  # than the plain product has
@@ -148,45 +148,10 @@ class Form:
     formats: tuple[Math, ...] = (Math.FP32, Math.TF32)
     moved: Number = 0  # bytes written, and read again
     added: Number = 0  # of the result, which each launch but the first reads and writes again
+    generation: str = ""  # of the GPUs that alone have it
     repeats: Number = 1  # launches, one after the other
     calls: Number = 0  # of the library of products
-
-
-class Algorithm(Protocol):
-    """What tells where an algorithm exists."""
-
-    @property
-    def library(self) -> str:
-        """That has it; "" for every one."""
-
-    @property
-    def formats(self) -> tuple[Math, ...]:
-        """It exists in; none for all."""
-
-    @property
-    def lanes(self) -> bool:
-        """Whether it is for the vector lanes alone."""
-
-    @property
-    def algorithm(self) -> str:
-        """Its name; "" for products as they are."""
-
-
-def runs(algorithm: Algorithm, math: Math, device: Device) -> bool:
-    """Whether a device's library has an algorithm in this arithmetic.
-
-    cuDNN takes the lanes where no matrix engine has the format. Sums of 16 bits on lanes need dot products. On a CPU
-    PyTorch asks for oneDNN's direct algorithm alone (aten/src/ATen/native/mkldnn/Conv.cpp).
-    """
-    fewer = device.kind == "cpu" and algorithm.algorithm in FEWER_FLOP
-    unknown = algorithm.formats and math not in algorithm.formats
-    if fewer or unknown or algorithm.library not in ("", library_of(device)):
-        return False
-    if not algorithm.lanes or not algorithm.formats:
-        return True
-    if algorithm.library == CUDNN:
-        return not on_engine(device, math)
-    return math is not Math.FP16 or algorithm.algorithm in (NAIVE, IN_PASSES) or has_dot_products(device)
+    untuned: Any = False  # whether that library has no tuned kernel of these sizes, of a format that lanes emulate
 
 
 def cudnn_forms(p: Problem) -> Iterator[Form]:

@@ -60,9 +60,11 @@ class Kernel:
     algorithm: str = ""  # where it is not the plain one: "Winograd"
     alternatives: tuple[Kernel, ...] = ()  # the same work by other algorithms
     library: str = ""  # that alone has this algorithm; "" for every one
+    generation: str = ""  # of the GPUs that alone have it, as convolution_forms names them
     formats: tuple[Math, ...] = ()  # that it exists in; none for all
     direction: str = ""  # of a convolution: forward, data or weight; a transposed one runs as a gradient
     padded: float = 1.0  # by how much a convolution's channels are filled up; below 1 where not all of them take time
+    untuned: bool = False  # whether the library of products has no tuned kernel of its sizes
     unusual: bool = False  # a convolution in three dimensions, or with dilation: see model.families
     untiled: bool = False  # a convolution whose threads walk their windows by themselves
     pointwise: bool = False  # a convolution of one pixel: a product without gathering windows

@@ -15,12 +15,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from rooflinekit.ir.cost import Gemm
+from rooflinekit.ir.points import Number
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.convolution_forms import (
+    GATHERED,
     IN_PASSES,
     NAIVE,
     UNFOLDED,
     WINOGRAD,
+    Direction,
     Form,
     Problem,
     all_of,
@@ -40,6 +43,8 @@ _LANES = (Math.FP32, Math.TF32, Math.FP16)  # of the fused kernels, which are wr
 _EDGE, _PIECE = 2, 3  # of F(2×2, 3×3): blocks of 2×2 results, windows in pieces of 3×3
 #: ConvWinograd3x3MultipassWrW<side of the window, pixels of the gradient at once>: the largest for each side.
 _AT_ONCE = {3: 6, 5: 4, 7: 3}
+#: Edges of what rocBLAS has tuned in bf16 (MI50: 361 pixels are 20 times as fast as 441, 700 channels as 768).
+_TUNED_PIXELS, _TUNED_RATIO, _TUNED_SUM, _TUNED_RESULTS = 400, 2, 720, 2.9e6
 
 
 def gathers_pixels(math: Math, p: Problem) -> Any:
@@ -48,6 +53,15 @@ def gathers_pixels(math: Math, p: Problem) -> Any:
     They are assembly (ConvAsm1x1U), which is there in bf16 for the weight's gradient alone (ConvAsmBwdWrW1x1).
     """
     return p.pointwise & (math is not Math.BF16 or p.direction == "weight")
+
+
+def has_compiled(math: Math, direction: Direction) -> bool:
+    """Whether MIOpen has other kernels where a window is one pixel, for GPUs that its assembly is not written for.
+
+    On RDNA neither ConvAsm1x1U runs nor ConvOclDirectFwd1x1; an image's gradient has ConvHipImplicitGemmBwdDataV1R1, in
+    fp32 alone.
+    """
+    return direction != "data" or math not in _HALF
 
 
 def forms(p: Problem) -> Iterator[Form]:
@@ -107,16 +121,37 @@ def _by_products(p: Problem) -> Iterator[Form]:
     """Through the library of products (MIOpen's gemm.cpp), and the last resort.
 
     Of a weight's gradient the images' parts are added up, one call after the other: each reads and writes all of it.
+    Where one pixel sees every second one, all images are one product, with channels brought to the front and back.
     """
-    weight = p.direction == "weight"
+    weight, data = p.direction == "weight", p.direction == "data"
     added = p.itemsize * p.groups * p.inner * p.outer * p.taps * (p.images - 1) if weight else 0
     windows = p.itemsize * p.groups * p.images * p.inner * p.taps * p.pixels
     yield Form(
         algorithm="", library=MIOPEN, gemm=p.by_image(), possible=p.pointwise, formats=_EVERY, added=added,
         repeats=p.images if weight else 1, calls=0 if weight else 1,
+        untuned=data and _untuned(p, p.pixels, images=p.images),
     )  # fmt: skip
+    if not weight:
+        moved = p.itemsize * p.groups * p.images * (p.inner + p.outer) * p.pixels
+        strided = (p.taps == 1) & (p.pointwise == False)  # noqa: E712 (arrays)
+        yield Form(
+            algorithm=GATHERED, library=MIOPEN, gemm=p.product(), possible=strided, formats=_EVERY, moved=moved,
+            calls=1, untuned=data and _untuned(p, p.images * p.pixels),
+        )  # fmt: skip
     yield Form(
         algorithm=UNFOLDED, library=MIOPEN, gemm=p.by_image(), possible=p.pointwise == False, formats=_EVERY,  # noqa: E712
-        moved=windows, added=added, repeats=p.images, calls=p.images,
+        moved=windows, added=added, repeats=p.images, calls=p.images, untuned=data and _untuned(p, p.pixels),
     )  # fmt: skip
     yield Form(algorithm=NAIVE, library=MIOPEN, gemm=p.product(), lanes=True, formats=_EVERY)
+
+
+def _untuned(p: Problem, pixels: Number, images: Number = 1) -> Any:
+    """Whether rocBLAS has no tuned kernel for an image's gradient in bf16, of so many pixels and images in a call.
+
+    Without a matrix engine for bf16 its kernels are compiled ones, and it takes the one that was tuned for the nearest
+    sizes. Those that are left are slow whatever the size: of more than 361 pixels, unless channels and taps are more
+    than twice as many, and of sums over more than 700 channels, but for many results in a call.
+    """
+    channels = p.inner * p.taps
+    wide = (pixels > _TUNED_PIXELS) & (channels <= _TUNED_RATIO * pixels)
+    return wide | ((p.outer > _TUNED_SUM) & (pixels * channels * images < _TUNED_RESULTS))

@@ -19,14 +19,15 @@ import numpy as np
 
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.convolution_forms import runs
+from rooflinekit.model.convolution_libraries import runs
+from rooflinekit.model.fused_attention import at_power_limit_s, exponential_s
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine, Rate, has_dot_products
 from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
 from rooflinekit.model.tile_rates import Rates
 from rooflinekit.model.tiling import CAUSES
 from rooflinekit.model.utilization import fill
-from rooflinekit.model.work import PIXEL, PIXEL_WEIGHT, WINOGRAD_WEIGHT, Floats, Work
+from rooflinekit.model.work import PIXEL, PIXEL_WEIGHT, UNTUNED, WINOGRAD_WEIGHT, Floats, Work
 
 #: What time goes to, and what a kernel or a step is therefore bound by; see "Regimes" in docs/model.md. A kernel is
 #: never bound by overhead, which is the time in which the device has no kernel to execute.
@@ -67,7 +68,7 @@ def time_work(work: Work, machine: Machine, *, explained: bool = True, causes: i
     found = fill(work.products, rates, memory_s[rows], machine)
     overlaps = np.zeros(count, dtype=bool)
     overlaps[rows] = rates.on_engine
-    special_s = work.special_flop / machine.special_rate
+    special_s = exponential_s(work.special_flop, work.products, machine)
 
     def beside(products_s: Floats, others_s: Floats) -> Floats:
         """The matrix engine works beside the vector lanes; lanes that do the products do everything in turn."""
@@ -83,7 +84,8 @@ def time_work(work: Work, machine: Machine, *, explained: bool = True, causes: i
         """With so many seconds of each product; single accesses are of the threads that do the arithmetic."""
         return np.maximum(beside(per_kernel(seconds), others_s), in_rows_s) + in_accesses_s
 
-    compute_s = computed(found.compute_s)
+    limited_s = per_kernel(at_power_limit_s(work.products, rates, machine))
+    compute_s = np.maximum(computed(found.compute_s), limited_s)
     ideal_s, causes_s = np.zeros(0), np.zeros((0, 0))
     if explained:
         ideal_s = beside(per_kernel(work.products.flop / rates.peak), work.vector_flop / vector_peak + special_s)
@@ -134,6 +136,7 @@ def _conversion(work: Work, machine: Machine) -> Floats:
     value, converts = machine.values, machine.device.vendor == "AMD" and not has_dot_products(machine.device)
     shares = {Math.BF16: value["emulated_bf16"], Math.FP16: value["emulated_fp16"] if converts else 1.0}
     found = np.array([shares.get(math, 1.0) for math in work.math])[work.arithmetic[work.products.kernel]]
+    found = found * np.where(work.products.way == UNTUNED, value["untuned_bf16"], 1.0)
     return np.where(np.isin(work.products.way, (PIXEL, PIXEL_WEIGHT, WINOGRAD_WEIGHT)), 1.0, found)
 
 

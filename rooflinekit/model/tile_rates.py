@@ -21,6 +21,7 @@ from rooflinekit.model.work import (
     PLAIN,
     SCALED,
     SCALED_FOUR,
+    UNTUNED,
     VOLUME,
     WEIGHT,
     WINOGRAD,
@@ -206,7 +207,7 @@ def possible(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_]:
     one = (a == np.where(p.m <= 128, 64, 128)) & (b == np.where(p.m <= 64, 64, 128))
     found: NDArray[np.bool_] = one | (p.way != SCALED)
     if library_of(machine.device) == MIOPEN:
-        found = found & ~((np.minimum(a, b) < _LEAST_SIDE) & (p.way != PLAIN))
+        found = found & ~((np.minimum(a, b) < _LEAST_SIDE) & _by_miopen(p, machine))
     elif engine:
         narrow = np.minimum(p.m, p.n) < _GRADIENT_SIDE
         small = (a < np.minimum(p.m, _GRADIENT_SIDE)) | (b < np.minimum(p.n, _GRADIENT_SIDE))
@@ -217,5 +218,5 @@ def possible(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_]:
 
 def _by_miopen(p: Products, machine: Machine) -> NDArray[np.bool_]:
     """Which products are MIOpen's own kernels, and none of the library of products."""
-    found: NDArray[np.bool_] = (p.way != PLAIN) & (library_of(machine.device) == MIOPEN)
+    found: NDArray[np.bool_] = (p.way != PLAIN) & (p.way != UNTUNED) & (library_of(machine.device) == MIOPEN)
     return found

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rooflinekit.model.fused_attention import FETCHED, HALF_BYTES, attention
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.tile_rates import Rates
 from rooflinekit.model.tiling import CAUSES, Fill, tiled
@@ -39,12 +40,6 @@ from rooflinekit.model.work import (
     Products,
 )
 
-_QUERIES = 128  # queries that one block of an attention kernel works on
-_KEYS = 64  # keys in one of its steps
-_HALF_BYTES = 2  # of an element in the formats that attention is fused in
-_FETCHED = 64  # bytes that one SM takes from the L2 in a clock (NVIDIA, A100 whitepaper: 5120 a clock for 80 slices)
-_GRAIN = 16  # queries that the matrix engine takes at once
-
 
 def fill(products: Products, rates: Rates, traffic_s: Floats, machine: Machine) -> Fill:
     """The time of each product, beside `traffic_s` of memory traffic."""
@@ -59,7 +54,7 @@ def fill(products: Products, rates: Rates, traffic_s: Floats, machine: Machine) 
     if stays.any():
         found.put(stays, _persistent(products.where(stays), rates.where(stays), machine))
     if attends.any():
-        found.put(attends, _attention(products.where(attends), rates.where(attends), machine))
+        found.put(attends, attention(products.where(attends), rates.where(attends), machine))
     return found
 
 
@@ -93,46 +88,10 @@ def _persistent(p: Products, rates: Rates, machine: Machine) -> Fill:
 
     It has to fetch those first, from the L2. There are no tiles to fill and no waves.
     """
-    itemsize = np.where(rates.on_engine, _HALF_BYTES, 2 * _HALF_BYTES)
-    fetch_s = itemsize * p.m * p.k * p.batch / (_FETCHED * machine.clock)
+    itemsize = np.where(rates.on_engine, HALF_BYTES, 2 * HALF_BYTES)
+    fetch_s = itemsize * p.m * p.k * p.batch / (FETCHED * machine.clock)
     free_s = np.maximum(p.flop / np.minimum(rates.issued, rates.peak), fetch_s)
     zeros, same = np.zeros(p.m.size), np.tile(free_s, (len(CAUSES), 1))
     return Fill(
         compute_s=np.maximum(free_s, p.flop / rates.limit), without_s=same, extra_bytes=zeros, extra_start_s=zeros
-    )
-
-
-def _attention(p: Products, rates: Rates, machine: Machine) -> Fill:
-    """One of the two products of fused attention: a block takes up to 128 queries over the keys, 64 at a time.
-
-    Blocks of one length come in waves. Under a causal mask their lengths differ: the SMs share them evenly, but none
-    ends before the block that sees all keys. For a few queries alone (decoding) an SM fetches all keys, or they are
-    split among the SMs, whose parts another kernel joins.
-    """
-    first = p.k <= p.n  # scores [s, t] from [s, d]; the other is [s, e] from [s, t]
-    keys, depth = np.where(first, p.n, p.k), np.where(first, p.k, p.n)
-    queries = np.minimum(_QUERIES, np.ceil(p.m / _GRAIN) * _GRAIN)
-    padded = np.ceil(keys / _KEYS) * _KEYS
-    # on the diagonal a block of scores is computed whole
-    seen = np.minimum(1.0, p.executed + np.where(p.executed < 1, _QUERIES / 2 / padded, 0.0))
-    rate = np.minimum(rates.issued, rates.peak)
-    per_sm = rate / machine.sm_count * machine.values["attention_share"]
-    start = machine.values["attention_block_cycles"] / 2 / machine.clock  # half with each of the two products
-    fetch = _HALF_BYTES * keys * depth / (_FETCHED * machine.clock)
-    longest = np.maximum(2 * queries * padded * depth / per_sm, fetch)
-    average = np.maximum(2 * queries * padded * seen * depth / per_sm, fetch)
-    blocks = p.batch * np.ceil(p.m / queries) / machine.sm_count
-    shared = blocks * (start + average)
-    waves = np.where(p.executed < 1, np.maximum(shared, start + longest), np.ceil(blocks) * (start + longest))
-    alone = blocks * start + np.where(p.executed < 1, np.maximum(blocks * average, longest), np.ceil(blocks) * longest)
-    few = np.minimum(alone, shared + machine.start_s / 2)  # half of the kernel that joins the parts
-    free_s = np.where(p.m <= _QUERIES / 2, few, waves)
-    asked = p.m / (np.ceil(p.m / queries) * queries) * (keys / padded) * (p.executed / seen)
-    exact_s = blocks * (start + np.maximum(2 * queries * padded * seen * depth / per_sm * asked, fetch))
-    zeros = np.zeros(p.m.size)
-    return Fill(
-        compute_s=np.maximum(free_s, p.flop / rates.limit - machine.unlimited_s),
-        without_s=np.stack([free_s, np.minimum(free_s, shared), np.minimum(free_s, exact_s)]),
-        extra_bytes=zeros,
-        extra_start_s=zeros,
     )

@@ -28,6 +28,8 @@ DEPTHWISE, DEPTHWISE_SHARED, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS,
 DEPTHWISE_SINGLE, DEPTHWISE_SINGLE_LOOP, DEPTHWISE_GROUPS = 18, 19, 20
 #: As SCALED, in 4 bits.
 SCALED_FOUR = -3
+#: As PLAIN, of sizes for which the library of products has no kernel that was tuned.
+UNTUNED = -4
 
 
 _ONCE = ("passes", "threads", "links", "starts", "streamed")  # columns that are 1 where nothing is said

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.points import integer
-from rooflinekit.model.convolution_forms import NAIVE, UNFOLDED, runs
+from rooflinekit.model.convolution_forms import NAIVE, UNFOLDED
+from rooflinekit.model.convolution_libraries import runs
 from rooflinekit.model.kernel import Issue, Kernel
 
 #: Of cuBLAS, kept from its first product on: 4 MiB twice and 16 KiB eight times, on compute capability 9.0 eight times

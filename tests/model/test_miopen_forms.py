@@ -9,9 +9,10 @@ import pytest
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.convolution_forms import IN_PASSES, UNFOLDED, WINOGRAD, Form, Problem, runs
+from rooflinekit.model.convolution_forms import GATHERED, IN_PASSES, UNFOLDED, WINOGRAD, Form, Problem
+from rooflinekit.model.convolution_libraries import GCN, RDNA, generation_of, runs
 from rooflinekit.model.kernel import MIOPEN
-from rooflinekit.model.miopen_forms import forms, gathers_pixels
+from rooflinekit.model.miopen_forms import forms, gathers_pixels, has_compiled
 
 #: The gradient of a 3×3 weight of 4 channels in, 8 out: 2 images of 12×12 pixels, in fp32.
 WEIGHT = Problem(
@@ -60,6 +61,44 @@ def test_a_weight_by_products_is_read_and_written_for_each_image() -> None:
     assert (unfolded.moved, unfolded.added) == (4 * 2 * 4 * 9 * 144, 4 * 8 * 4 * 9)
     [at_once] = possible(replace(PIXEL, direction="forward"), "")
     assert (at_once.repeats, at_once.added) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("side", "channels", "summed", "images", "untuned"),
+    [
+        (19, 64, 256, 1, False),  # 361 pixels
+        (28, 256, 256, 1, True),  # 784: the smallest of networks above the edge
+        (28, 1280, 256, 64, True),  # 1.63 channels a pixel
+        (28, 2048, 256, 64, False),  # 2.6 channels a pixel
+        (14, 256, 1024, 16, True),  # a long sum with 196·256·16 = 803,000 results
+        (14, 256, 1024, 64, False),  # with 3.2 million
+    ],
+)
+def test_sizes_that_rocblas_was_not_tuned_for(
+    side: int, channels: int, summed: int, images: int, untuned: bool
+) -> None:
+    sides = (1, side, side)
+    p = replace(PIXEL, direction="data", images=images, inner=channels, outer=summed, image=sides, result=sides)
+    [form] = possible(p, "")
+    assert form.untuned == untuned
+    assert not any(f.untuned for f in possible(replace(p, direction="forward"), ""))
+
+
+def test_every_second_pixel_of_all_images_is_one_product() -> None:
+    # 2 images of 6×6 results, 4 channels in, 8 out: copies of 72·(4 + 8) numbers of 4 bytes
+    p = replace(PIXEL, direction="data", stride=(1, 2, 2), result=(1, 6, 6))
+    [form] = possible(p, GATHERED)
+    assert (form.gemm, form.moved, form.repeats) == (Gemm(m=72, n=4, k=8), 4 * 72 * 12, 1)
+    assert not possible(replace(p, direction="weight"), GATHERED)
+
+
+def test_what_is_assembly_does_not_run_on_rdna() -> None:
+    gpus = ("vega-56", "mi300x", "rx-6800-xt")
+    assert [generation_of(load_device(f"amd-{name}")) for name in gpus] == [GCN, GCN, RDNA]
+    assert generation_of(load_device("nvidia-p4")) == ""
+    assert has_compiled(Math.FP32, "data")
+    assert not has_compiled(Math.BF16, "data")
+    assert has_compiled(Math.BF16, "forward")
 
 
 def test_what_exists_in_which_format() -> None:

@@ -288,9 +288,10 @@ def attention(machine: Machine, *, batch: int, queries: int, keys: int, width: i
 BLOCK = 8.388608e-6
 
 
-@pytest.mark.parametrize(("heads", "waves"), [(50, 1), (51, 2), (100, 2), (25, 1)])
+@pytest.mark.parametrize(("heads", "waves"), [(25, 1), (26, 2), (50, 2), (12, 1)])
 def test_attention_blocks_come_in_waves(machine: Machine, heads: int, waves: int) -> None:
-    found = attention(machine, batch=heads, queries=128, keys=1024, width=64)
+    # two blocks a head, on 50 SMs
+    found = attention(machine, batch=heads, queries=256, keys=1024, width=64)
     assert found.compute_s[0] == pytest.approx(waves * 2 * BLOCK)
 
 
@@ -358,10 +359,32 @@ def test_attention_without_tensor_cores_runs_on_the_lanes(machine: Machine) -> N
 
 
 def test_attention_on_a_few_sms_is_not_limited_by_the_power_of_all(device: Device) -> None:
-    # 60 W at 1 pJ a FLOP sustain 60 TFLOP/s of 100. 5 blocks on 5 of 50 SMs draw for 10 TFLOP/s: as fast as without.
+    # 60 W at 1 pJ a FLOP sustain 60 TFLOP/s of 100. 10 blocks on 10 of 50 SMs draw for 20 TFLOP/s: as fast as without.
     board = device.replace(board_power=60, process_node="16 nm")
-    found = attention(Machine.of(board, constants(matrix_energy=1e-12)), batch=5, queries=128, keys=1024, width=64)
+    found = attention(Machine.of(board, constants(matrix_energy=1e-12)), batch=5, queries=256, keys=1024, width=64)
     assert found.compute_s[0] == pytest.approx(2 * BLOCK)
+
+
+def test_the_softmax_draws_power_too(device: Device) -> None:
+    # 50 blocks on 50 SMs: 2 · 838.8608 MFLOP at 1 pJ are 1.6777216 mJ, and 128·1024·50 softmaxes of 8 FLOP of the lanes
+    # at 2 pJ 0.1048576 mJ; 60 W take 29.7096 µs, of which the products alone would have 16.777.
+    board = device.replace(board_power=60, process_node="16 nm")
+    hungry = Machine.of(board, constants(matrix_energy=1e-12, lanes_energy=2e-12, softmax_flop=8))
+    found = attention(hungry, batch=25, queries=256, keys=1024, width=64)
+    assert found.compute_s[0] == pytest.approx(1.7825792e-3 / 60)
+    assert found.causes_s[0, 0] == pytest.approx(1.7825792e-3 / 60 - 2 * BLOCK)
+
+
+@pytest.mark.parametrize(("width", "compiled"), [(64, 64), (72, 96), (80, 96), (160, 192)])
+def test_heads_are_filled_up_to_a_compiled_size(machine: Machine, width: int, compiled: int) -> None:
+    found = attention(machine, batch=25, queries=256, keys=1024, width=width)
+    assert found.compute_s[0] == pytest.approx(2 * BLOCK * compiled / 64)
+
+
+def test_queries_that_share_a_block_are_split_over_the_keys(device: Device) -> None:
+    # 128 queries of 5 heads on 50 SMs: a tenth of a block each, and a kernel that joins the parts after 0.1 µs
+    found = attention(Machine.of(device, constants(kernel_gap=1e-7)), batch=5, queries=128, keys=1024, width=64)
+    assert found.compute_s[0] == pytest.approx(2 * BLOCK / 10 + 1e-7)
 
 
 @pytest.mark.xfail(strict=True, reason="keys and depth are told apart by which is longer: wrong below a head's size")

@@ -59,6 +59,11 @@ class Campaign:
         """How many calls were timed in a row, by the note of that name; without it so many that the board is warm."""
         return float(self.notes.get("calls", "inf"))
 
+    @property
+    def tuned(self) -> bool:
+        """Whether AMD's library of products had tuned kernels of all sizes then, by the note `products`."""
+        return self.notes.get("products") == "tuned"
+
 
 def load_campaigns(folder: Path) -> tuple[Campaign, ...]:
     """Every campaign of ops below `folder`; those of collectives, in its folder `links`, are `link_campaign`'s.

@@ -26,14 +26,7 @@ from rooflinekit.model.rows import (
     WARP_ROW,
     normalized,
 )
-from rooflinekit.model.work import (
-    ATTENTION,
-    SCALED,
-    SCALED_FOUR,
-    Products,
-    Recent,
-    Work,
-)
+from rooflinekit.model.work import ATTENTION, SCALED, SCALED_FOUR, Products, Recent, Work
 
 #: Element-wise ops: tensors read, vector operations and special functions an element. As in `cost.rules`.
 ELEMENTWISE = {
@@ -148,11 +141,17 @@ def four_bit_product(rows: pd.DataFrame) -> Candidates:
     return [((scaled, product_work), None)]
 
 
+_ROW_LOAD = 256 * 16  # elements that a block loads at once (vLLM's kernel: 256 threads, 16 each; from memory)
+
+
 @_case("quantize")
 def quantize(rows: pd.DataFrame) -> Candidates:
-    """[rows, cols] in 16 bits → 8 bits with a given scale: one multiplication an element."""
-    n = column(rows, "rows") * column(rows, "cols")
-    work = Work.of(len(rows), vector_flop=n, read_bytes=2 * n, write_bytes=n)
+    """[rows, cols] in 16 bits → 8 bits with a given scale: one multiplication an element, a block a row."""
+    blocks, loads = column(rows, "rows"), np.ceil(column(rows, "cols") / _ROW_LOAD)
+    n = blocks * column(rows, "cols")
+    work = Work.of(
+        len(n), vector_flop=n, read_bytes=2 * n, write_bytes=n, blocks=blocks, loads=loads, block_bytes=3 * n
+    )
     return [((repeated(rows, work),), None)]
 
 

@@ -21,15 +21,15 @@ from rooflinekit.model.convolution_forms import (
     filled_up,
     library_of,
     result_sizes,
-    runs,
 )
 from rooflinekit.model.convolution_layouts import gradients_in_either, odd_rows
+from rooflinekit.model.convolution_libraries import GCN, generation_of, runs
 from rooflinekit.model.depthwise import depthwise_algorithm
 from rooflinekit.model.kernel import MIOPEN
 from rooflinekit.model.machine import on_engine
-from rooflinekit.model.miopen_forms import forms, gathers_pixels
+from rooflinekit.model.miopen_forms import forms, gathers_pixels, has_compiled
 from rooflinekit.model.work import FEW as FEW_WAY
-from rooflinekit.model.work import PIXEL, PIXEL_WEIGHT, PLAIN, VOLUME, Floats, Products, Work
+from rooflinekit.model.work import PIXEL, PIXEL_WEIGHT, PLAIN, UNTUNED, VOLUME, Floats, Products, Work
 
 _DIRECTIONS: dict[str, Direction] = {"conv_fwd": "forward", "conv_bwd_data": "data", "conv_bwd_weight": "weight"}
 CONVOLUTIONS = tuple(_DIRECTIONS)
@@ -101,8 +101,10 @@ class _Cases:
         """The implicit product, where there is one, without copies; windows by threads; and what else there is."""
         p = self.problem
         gathered = PIXEL_WEIGHT if p.direction == "weight" else PIXEL
-        way = np.where(gathers_pixels(self.math, p), gathered, IMPLICIT_WAYS[p.direction])
+        early = self.device is not None and generation_of(self.device) == GCN
+        way = np.where(gathers_pixels(self.math, p) & early, gathered, IMPLICIT_WAYS[p.direction])
         tiled = ~p.volume if self.math in (Math.FP16, Math.BF16) else np.ones(len(self.rows), dtype=bool)
+        tiled = tiled & (early | (p.taps > 1) | has_compiled(self.math, p.direction))
         yield (self._work(p.product(), way, engine=~p.volume),), tiled
         if self.depthwise.any():
             yield (
@@ -119,7 +121,8 @@ class _Cases:
                 yield (self._form(form),), possible
 
     def _form(self, form: Form) -> Work:
-        way = algorithm_way(form.algorithm, self.problem.direction)
+        untuned = np.asarray(form.untuned) & (self.math is Math.BF16)
+        way = np.where(untuned, UNTUNED, algorithm_way(form.algorithm, self.problem.direction))
         links = np.broadcast_to(np.asarray(form.repeats, dtype=float), (len(self.rows),))
         kernels = np.where(links > 1, 2 if form.algorithm else 1, 1)
         return self._work(

@@ -114,6 +114,8 @@ CONSTANTS: dict[str, Description] = {
                                 "on either unit", 20, 0.5, 300, 1.0, 0.15, _FITTED),
     "emulated_bf16": _d("1", "rate of bf16 that lanes without it unpack and round, of fp32's", 0.6, 0.05, 1.0, 0.4, 0.2,
                         _FITTED),
+    "untuned_bf16": _d("1", "the same of an image's gradient of sizes that AMD's library of products has not tuned, of "
+                       "emulated_bf16", 0.05, 0.005, 1.0, 0.6, 0.3, _FITTED),
     "emulated_fp16": _d("1", "the same of fp16 by lanes of AMD's that do not multiply pairs", 0.8, 0.1, 1.0, 0.3, 0.0,
                         _FITTED),
     "lanes_winograd": _d("1", "rate of a Winograd convolution on the vector lanes, of a product's",
@@ -194,6 +196,11 @@ CONSTANTS: dict[str, Description] = {
     # --- attention
     "attention_share": _d("1", "rate of fused attention, of a product's on the same unit",
                           0.65, 0.2, 1.3, 0.3, 0.15, _FITTED),
+    "softmax_flop": _d("1", "FLOP of the lanes that take as much energy as a score's softmax in fused attention",
+                       11, 2, 40, 0.3, 0.0, "about 5½ instructions, each as a multiply-add: scale, maximum, exp2, sum, "
+                       "half a conversion, rescaling"),
+    "exponential_rate": _d("1/clock/SM", "exponentials of fused attention per clock and SM", 16, 8, 32, 0.1, 0.0,
+                           "CUDA C++ Programming Guide, throughput of native arithmetic instructions"),
     "attention_block_cycles": _d("cycle", "start and end of a block of fused attention",
                                  2000, 10, 40000, 1.0, 0.3, _FITTED),
     # --- starts

@@ -63,6 +63,7 @@ class Observations:
     rows: pd.DataFrame
     seconds: Floats
     calls: float = float("inf")  # in a row, after a rest
+    tuned: bool = False  # see Campaign
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -76,6 +77,7 @@ class Observations:
         """
         gap = _GAPS.get(self.timing)
         values = {**machine.values, "kernel_gap": machine.values[gap] if gap else 0.0}
+        values |= {"untuned_bf16": 1.0} if self.tuned else {}
         gapped = replace(machine, values=values, calls=self.calls, burst=machine.burst or self.timing == "rested")
         best: Floats = np.full(len(self), np.inf)
         for works, possible in self.candidates:
@@ -92,7 +94,8 @@ class Observations:
 
     def taken(self, chosen: np.ndarray) -> Observations:
         """Some of the measurements."""
-        return observe(self.gpu, self.host, self.op, self.timing, self.rows[chosen], self.calls)
+        found = observe(self.gpu, self.host, self.op, self.timing, self.rows[chosen], self.calls)
+        return replace(found, tuned=self.tuned)
 
 
 def _asleep(share: Floats) -> Floats:
@@ -145,7 +148,7 @@ def _device(gpu: str) -> Device | None:
 def observations_of(campaigns: Iterable[Campaign]) -> list[Observations]:
     """Every op of every campaign on its own."""
     return [
-        observe(c.gpu, f"{c.gpu} {c.source.split(' ')[0]}", str(op), c.timing, rows, c.calls)
+        replace(observe(c.gpu, f"{c.gpu} {c.source.split(' ')[0]}", str(op), c.timing, rows, c.calls), tuned=c.tuned)
         for c in campaigns
         for (op, _), same in c.rows.groupby(["op", "dtype"], sort=True)
         for rows in _alike(c.gpu, str(op), same)

@@ -107,8 +107,8 @@ STAGES = (
         constants=(
             "miopen_lanes", "miopen_lanes_pixel", "miopen_lanes_weight", "miopen_lanes_pixel_weight",
             "miopen_latency_cycles", "miopen_matrix", "miopen_matrix_weight", "miopen_winograd",
-            "miopen_winograd_weight", "miopen_half", "emulated_bf16", "emulated_fp16", "naive_cycles", "repeat_gap",
-            "library_call",
+            "miopen_winograd_weight", "miopen_half", "emulated_bf16", "untuned_bf16", "emulated_fp16", "naive_cycles",
+            "repeat_gap", "library_call",
         ),
         library=MIOPEN,
     ),
@@ -116,7 +116,7 @@ STAGES = (
         name="attention",
         ops=frozenset({"attention", "attention_call"}),
         dtypes=_HALF,
-        constants=("attention_share", "attention_block_cycles"),
-        own=("cache_share", "l2_bytes_per_clock"),
+        constants=("attention_share", "attention_block_cycles", "softmax_flop"),
+        own=("cache_share", "l2_bytes_per_clock", "product_memory_share"),
     ),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of
 from rooflinekit.model.convolution_forms import library_of
+from rooflinekit.model.convolution_libraries import generation_of
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.work import (
@@ -138,6 +139,12 @@ def test_a_quantized_product_is_three_kernels() -> None:
 def test_quantization() -> None:
     # 12 elements: a multiplication, 2 bytes in, 1 out
     assert counted("quantize", "bf16", rows=3, cols=4) == [Counts(0, 12, 0, 24, 12)]
+
+
+def test_quantization_takes_a_block_a_row() -> None:
+    # of 5000 elements 256 threads load 16 each, 4096, and then the rest; all 3 · 5000 · 3 bytes pass through blocks
+    (work,) = works("quantize", "bf16", rows=3, cols=5000)
+    assert (work.blocks[0], work.loads[0], work.block_bytes[0]) == (3, 2, 45000)
 
 
 # --- element-wise -------------------------------------------------------------------------------------------------
@@ -308,21 +315,23 @@ def _labelled(work: Work) -> tuple[object, ...]:
     return (way, bool(engine), chain, tuple(gemms(work)), *_counts(work))
 
 
-def _algorithms(kernel: Kernel, library: str) -> set[tuple[object, ...]]:
-    """Of a traced layer's kernel, in one library."""
-    found = [k for k in (kernel, *kernel.alternatives) if k.library in ("", library)]
+def _algorithms(kernel: Kernel, library: str, generation: str = "") -> set[tuple[object, ...]]:
+    """Of a traced layer's kernel, in one library, on one generation of GPUs."""
+    found = [
+        k for k in (kernel, *kernel.alternatives) if k.library in ("", library) and k.generation in ("", generation)
+    ]
     return {_labelled(work_of([k])) for k in found}
 
 
 @pytest.mark.parametrize("case", [*CONVOLUTIONS, (2, 16, 8, 7, 5, 3, 3, 1, 1), (2, 16, 8, 9, 9, 5, 5, 1, 0)])
 @pytest.mark.parametrize("op", ["conv_fwd", "conv_bwd_data", "conv_bwd_weight"])
-@pytest.mark.parametrize("gpu", ["nvidia-p4", "amd-mi50"])
+@pytest.mark.parametrize("gpu", ["nvidia-p4", "amd-mi50", "amd-rx-6800-xt"])
 def test_convolutions_are_those_of_a_traced_layer(op: str, case: tuple[int, ...], gpu: str) -> None:
     device = rk.load_device(gpu)
     rows = pd.DataFrame([{"op": op, "dtype": "fp32", **_convolution_sizes(case)}])
     found = [(works, where) for works, where in candidates(op, rows, device) if where is None or where.all()]
     kernel = _convolution_kernel(op, case)
-    assert {_labelled(work) for (work,), _ in found} == _algorithms(kernel, library_of(device))
+    assert {_labelled(work) for (work,), _ in found} == _algorithms(kernel, library_of(device), generation_of(device))
     assert _counts(found[0][0][0]) == _counts_of(kernel.cost)
 
 
