@@ -10,7 +10,9 @@ from rooflinekit.model.machine import Calibration, Constant, Spread
 _IDEAL = {
     **dict.fromkeys(("matrix_share", "lanes_share", "vector_share", "memory_share", "product_memory_share"), 1.0),
     **dict.fromkeys(("matrix_convolution", "matrix_backward", "matrix_weight", "matrix_volume"), 1.0),
-    **dict.fromkeys(("lanes_convolution", "lanes_backward", "lanes_weight", "lanes_volume", "lanes_few"), 1.0),
+    **dict.fromkeys(
+        ("lanes_convolution", "lanes_backward", "lanes_weight", "lanes_volume", "lanes_few", "lanes_few_weight"), 1.0
+    ),
     **dict.fromkeys(
         ("lanes_winograd", "lanes_winograd_weight", "lanes_fourier", "miopen_winograd", "miopen_winograd_weight"), 1.0
     ),
@@ -20,7 +22,7 @@ _IDEAL = {
     **dict.fromkeys(("miopen_latency_cycles", "repeat_gap", "library_call"), 0.0),
     "naive_cycles": 1.0,
     **dict.fromkeys(("matrix_tile_loss", "matrix_prologue", "matrix_latency_cycles"), 0.0),
-    **dict.fromkeys(("lanes_tile_loss", "lanes_prologue", "lanes_latency_cycles"), 0.0),
+    **dict.fromkeys(("lanes_tile_loss", "lanes_prologue", "lanes_latency_cycles", "winograd_prologue"), 0.0),
     **dict.fromkeys(("matrix_energy", "lanes_energy"), 1e-30),
     **dict.fromkeys(("column_cycles", "row_cycles", "load_cycles", "access_cycles", "attention_block_cycles"), 0.0),
     "attention_share": 1.0,

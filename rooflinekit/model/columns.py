@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Column, Number, values_of
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.convolution import FEW_CHANNELS, PIXELWISE, WIDE_WINDOW
+from rooflinekit.model.convolution import FEW_CHANNELS, FEW_IN_HALF, PIXELWISE, WIDE_WINDOW
 from rooflinekit.model.convolution_forms import FFT, GATHERED, IN_PASSES, UNFOLDED
 from rooflinekit.model.convolution_forms import NAIVE as EACH_ALONE
 from rooflinekit.model.convolution_forms import WINOGRAD as BLOCKWISE
@@ -37,6 +37,7 @@ from rooflinekit.model.work import (
     DEPTHWISE_SINGLE_LOOP,
     DEPTHWISE_SUMS,
     FEW,
+    FEW_WEIGHT,
     FOURIER,
     NAIVE,
     PERSISTENT,
@@ -125,6 +126,7 @@ def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
         loads=flat(kernel.blocks.loads for kernel in kernels),
         block_bytes=flat(kernel.blocks.bytes for kernel in kernels),
         accesses=flat(kernel.accesses for kernel in kernels),
+        alone=flat(kernel.alone for kernel in kernels),
         streamed=flat(kernel.streamed for kernel in kernels),
         waits=flat(_waits(kernel) for kernel in kernels),
     )
@@ -139,6 +141,7 @@ ALGORITHM_WAYS = {
     GATHERED: PLAIN,
     EACH_ALONE: NAIVE,
     FEW_CHANNELS: FEW,
+    FEW_IN_HALF: FEW_WEIGHT,
     PIXELWISE: PIXEL,
     WIDE_WINDOW: VOLUME,
 }

@@ -28,6 +28,7 @@ from rooflinekit.model.miopen_forms import forms, gathers_pixels, has_compiled
 
 #: Implicit products that no unrolled kernel of the matrix engine does.
 FEW_CHANNELS = "few channels"  # on the lanes, element by element
+FEW_IN_HALF = "few channels in 16 bits"  # the gradient of a weight, whose sums are in 32
 PIXELWISE = "pixel by pixel"  # MIOpen's where a pixel sees one pixel
 WIDE_WINDOW = "wide window"  # of a volume, or of more than 7 pixels along one side
 
@@ -168,7 +169,7 @@ def _of_cudnn(plain: Kernel, p: Problem) -> Kernel:
     few = of_few_channels(p, plain.math)
     if few and p.direction == "data":
         return replace(plain, padded=float(p.scattered), engine=False, library=CUDNN)
-    return replace(plain, algorithm=implicit_algorithm(p, few=few), engine=not few, library=CUDNN)
+    return replace(plain, algorithm=implicit_algorithm(p, plain.math, few=few), engine=not few, library=CUDNN)
 
 
 def _of_miopen(plain: Kernel, p: Problem) -> tuple[Kernel, ...]:
@@ -196,9 +197,14 @@ def of_few_channels(p: Problem, math: Math) -> bool:
     return bool(p.gathered < FEW[p.direction]) and (p.direction == "weight" or math in (Math.FP32, Math.TF32))
 
 
-def implicit_algorithm(p: Problem, *, few: bool) -> str:
-    """Which of the implicit products runs in cuDNN: "" for one with an unrolled window."""
-    if not (p.volume or p.wide):
+def implicit_algorithm(p: Problem, math: Math, *, few: bool) -> str:
+    """Which of the implicit products runs in cuDNN: "" for one with an unrolled window.
+
+    In fp32 the gradient of a weight of few channels runs as others do, in 16 bits at any window as none does.
+    """
+    if few and p.direction == "weight" and math in (Math.FP16, Math.BF16):
+        return FEW_IN_HALF
+    if not (p.volume or (p.wide and not (few and p.direction == "weight"))):
         return ""
     return FEW_CHANNELS if few else WIDE_WINDOW
 
@@ -219,6 +225,7 @@ def _as_form(kernel: Kernel, form: Form) -> Kernel:
         pointwise=not form.algorithm,
         library=form.library,
         formats=form.formats,
+        alone=form.alone,
         chain=_loop(form),
         alternatives=(),
     )

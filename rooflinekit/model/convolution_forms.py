@@ -4,19 +4,20 @@ Sizes may be numbers, numbers at points, or arrays of measured cases; what is ma
 
     implicit    windows are gathered as a product goes along                                      every library
     Winograd    blocks of e×e results of 3×3 windows take (e+2)² products instead of 9·e²         every library
-    in passes   the same of a weight's gradient, transforms and products as kernels of their own  MIOpen
+    in passes   the same, transforms and products as kernels of their own                         every library
     FFT         tiles of 32×32, 32·17 complex products instead of one for each tap                cuDNN
     batched     one pixel sees one pixel: a product for each image, by the library of products    MIOpen
     unfolded    the windows of an image are written out, and the library of products is called    MIOpen
     naive       a thread a result, nothing shared                                                 MIOpen
 
 Which exist where is read from cuDNN's developer guide (its table of algorithms and what each supports) and from the
-names of MIOpen's solvers with what their `IsApplicable` asks for (`model.miopen_forms`).
+names of MIOpen's solvers with what their `IsApplicable` asks for (`model.cudnn_forms`, `model.miopen_forms`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,13 +36,6 @@ GATHERED = "gathered"  # every second pixel, by the library of products
 IN_PASSES = "Winograd in passes"  # its products by the library of products, between transforms
 
 FEWER_FLOP = (WINOGRAD, IN_PASSES, FFT)  # than the plain product has
-
-WINOGRAD_EDGES = (2, 4)  # of a block of outputs
-WINOGRAD_UNFUSED = 4  # the edge whose transformed tensors go through memory
-
-_FFT_TILE = 32  # cuDNN's FFT_TILING
-_FFT_LEAST = 5  # window below which it is not taken (DeepBench: 5×5 and larger alone)
-_REAL = 4  # real multiplications in a complex one
 
 VECTOR_BYTES = 16  # of channels, that kernels of a matrix engine load at once
 #: Channels below which they are no vector that kernels of a matrix engine could load, by direction. Gradients of an
@@ -90,6 +84,14 @@ class Problem:
         return self.outer if self.direction == "data" else self.inner
 
     @property
+    def tensors(self) -> tuple[Number, Number, Number]:
+        """Bytes of the image, the weight and the result."""
+        channels = self.inner, self.inner * self.outer, self.outer
+        counts = self.images * product_of(self.image), self.taps, self.images * self.pixels
+        image, weight, result = (self.itemsize * self.groups * c * n for c, n in zip(channels, counts, strict=True))
+        return image, weight, result
+
+    @property
     def pointwise(self) -> Any:
         """Whether each output pixel sees one input pixel."""
         return (self.taps == 1) & all_of(s == 1 for s in self.stride)
@@ -124,7 +126,7 @@ class Problem:
 
         It does so whether the stride meets the tap or not.
         """
-        channels = _at_least(self.outer, _SCATTERED_CHANNELS)
+        channels = at_least(self.outer, _SCATTERED_CHANNELS)
         return product_of(self.image) * channels / (self.pixels * self.outer)
 
     def _product(self, images: Number, batch: Number) -> Gemm:
@@ -147,58 +149,12 @@ class Form:
     lanes: bool = False  # whether it is for the vector lanes alone
     formats: tuple[Math, ...] = (Math.FP32, Math.TF32)
     moved: Number = 0  # bytes written, and read again
+    alone: Number = 0  # bytes of all its traffic that kernels of their own move, before and after its products
     added: Number = 0  # of the result, which each launch but the first reads and writes again
     generation: str = ""  # of the GPUs that alone have it
     repeats: Number = 1  # launches, one after the other
     calls: Number = 0  # of the library of products
     untuned: Any = False  # whether that library has no tuned kernel of these sizes, of a format that lanes emulate
-
-
-def cudnn_forms(p: Problem) -> Iterator[Form]:
-    """cuDNN's algorithms beside the implicit product."""
-    plain = all_of(d == 1 for d in (*p.stride, *p.dilation))
-    flat = (p.window[0] == 1) & (p.volume == False)  # noqa: E712 (arrays)
-    square = flat & (p.window[1] == 3) & (p.window[2] == 3)
-    larger = flat & (p.window[1] == 5) & (p.window[2] == 5)
-    yield from _winograd(p, plain & (square | larger) & (p.groups == 1))
-    if p.direction != "weight":
-        yield _fourier(p, plain & (p.groups == 1))
-
-
-def _winograd(p: Problem, possible: Any) -> Iterator[Form]:
-    """F(2×2, 3×3) and F(4×4, 3×3), and those of 5×5 (Lavin and Gray, 2016).
-
-    The larger keeps its transformed tensors in memory.
-    So do both of a weight's gradient, whose blocks of e×e pixels come as products with those of the image.
-    """
-    k, n = summed(p)
-    weight = p.direction == "weight"
-    for edge in WINOGRAD_EDGES:
-        batch, count = (edge + p.window[1] - 1) ** 2, p.images * blocks(p.written, edge)
-        moved = p.itemsize * batch * count * (n + k) if edge == WINOGRAD_UNFUSED or weight else 0
-        gemm = Gemm(batch=batch, m=n, n=k, k=count) if weight else Gemm(batch=batch, m=count, n=n, k=k)
-        yield Form(algorithm=WINOGRAD, library=CUDNN, gemm=gemm, possible=possible, lanes=True, moved=moved)
-
-
-def _fourier(p: Problem, possible: Any) -> Form:
-    """Tiles of 32×32 as products of their spectra: a tile holds 33 - r results along a window of r.
-
-    Taps along a depth stay as they are. It sums spectra over channels, so few of them are gathered instead: volumes of
-    3 channels take 3 to 5 times what this would (KernelBench on T4), and what the gathered product does.
-    """
-    (depth, rows, columns), (taps, r, s) = p.written, p.window
-    tiles = (
-        p.images
-        * depth
-        * ceiled(rows, _at_least(_FFT_TILE + 1 - r, 1))
-        * ceiled(columns, _at_least(_FFT_TILE + 1 - s, 1))
-    )
-    k, n = summed(p)
-    batch = _FFT_TILE * (_FFT_TILE // 2 + 1)
-    fits = (k >= FEW["forward"]) & (r >= _FFT_LEAST) & (s >= _FFT_LEAST) & (r <= _FFT_TILE) & (s <= _FFT_TILE)
-    moved = 2 * p.itemsize * batch * (tiles * (k + n) + k * n * taps)
-    gemm = Gemm(batch=batch * _REAL, m=tiles, n=n, k=k * taps)
-    return Form(algorithm=FFT, library=CUDNN, gemm=gemm, possible=possible & fits, lanes=True, moved=moved)
 
 
 def result_sizes(image: Any, window: Any, pad: Any, stride: Any, dilation: Any) -> Any:
@@ -227,8 +183,18 @@ def ceiled(size: Any, piece: Any) -> Any:
     return -(-size // piece)
 
 
-def _at_least(size: Any, least: int) -> Any:
+def at_least(size: Any, least: int) -> Any:
+    """The size, or the least that it may be."""
     return np.maximum(least, size) if isinstance(size, np.ndarray) else larger(least, size)
+
+
+def least_of(numbers: Iterable[Any]) -> Any:
+    """The least of several, case by case where they are arrays."""
+
+    def smaller(a: Any, b: Any) -> Any:
+        return np.minimum(a, b) if isinstance(a, np.ndarray) else a + b - larger(a, b)
+
+    return functools.reduce(smaller, numbers)
 
 
 def product_of(sizes: Sequence[Any]) -> Any:

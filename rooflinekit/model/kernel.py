@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op, Phase
+from rooflinekit.ir.points import Number
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.reuse import Reuse
 from rooflinekit.model.rows import NO_BLOCKS, NO_ROWS, Blocks, Rows
@@ -73,6 +74,7 @@ class Kernel:
     column: int = 0  # bytes that each thread reads again, where it is not the whole tensor
     blocks: Blocks = NO_BLOCKS
     accesses: int = 0  # loads of single elements where a thread does not take several at once
+    alone: Number = 0  # bytes of its traffic that pass in kernels of their own, with no arithmetic beside them
     streamed: float = 1.0  # of a stream's bandwidth, what its order of access reaches
     recent: tuple[Reuse, ...] = ()  # of what it reads: touched by the kernels before it; of a chain, of one link
     chain: Chain | None = None

@@ -30,10 +30,10 @@ from rooflinekit.model.convolution_forms import (
     any_of,
     blocks,
     ceiled,
-    cudnn_forms,
     product_of,
     summed,
 )
+from rooflinekit.model.cudnn_forms import cudnn_forms
 from rooflinekit.model.kernel import MIOPEN
 
 _HALF = (Math.FP16, Math.BF16)

@@ -57,7 +57,7 @@ class PointKernels:
         points, count = self._points.count, len(self._distinct)
         found = time_work(work, machine, causes=1)
         found, drawn_w = limited_times(work, found, machine)
-        exposed = exposed_share(found.compute_s, found.busy_s, machine.values["overlap"])
+        exposed = exposed_share(found.compute_s, found.busy_s - found.alone_s, machine.values["overlap"])
         at_roof_s, traffic_s = exposed * (found.ideal_s + found.causes_s[0]), found.busy_s - exposed * found.compute_s
         total, at_roof, traffic, start = (
             column.reshape(len(owner), points) for column in (found.total_s, at_roof_s, traffic_s, found.launch_s)

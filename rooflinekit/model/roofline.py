@@ -4,7 +4,7 @@ compute = products on tiles and in waves (utilization), not faster than the boar
           arithmetic and special functions at their rates, beside the matrix engine or added to the vector lanes'
           products; rows and single accesses that the SMs work through (memory_system)
 memory  = traffic through DRAM and L2 (memory_system)
-time    = start + (compute^p + memory^p)^(1/p)
+time    = start + (compute^p + memory^p)^(1/p); what passes in kernels of its own, as transforms do, is added to that
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Times:
     memory_s: Floats  # traffic at the sustained bandwidth
     launch_s: Floats  # start, and the gap before it
     busy_s: Floats  # compute and memory, as far as they hide each other
+    alone_s: Floats  # of the traffic, what hides no arithmetic
 
     @property
     def total_s(self) -> Floats:
@@ -65,7 +66,8 @@ def time_work(work: Work, machine: Machine, *, explained: bool = True, causes: i
         return np.bincount(rows, weights=values, minlength=count).astype(float)
 
     memory_s = traffic_s(work, machine)
-    found = fill(work.products, rates, memory_s[rows], machine)
+    alone_s = np.minimum(work.alone / sustained_bandwidth(work, machine), memory_s)
+    found = fill(work.products, rates, (memory_s - alone_s)[rows], machine)
     overlaps = np.zeros(count, dtype=bool)
     overlaps[rows] = rates.on_engine
     special_s = exponential_s(work.special_flop, work.products, machine)
@@ -100,7 +102,8 @@ def time_work(work: Work, machine: Machine, *, explained: bool = True, causes: i
         causes_s=links * causes_s if explained else causes_s,
         memory_s=links * memory_s,
         launch_s=_starts_s(work, machine) + links * per_kernel(found.extra_start_s),
-        busy_s=links * combined(compute_s, memory_s, machine),
+        busy_s=links * (combined(compute_s, memory_s - alone_s, machine) + alone_s),
+        alone_s=links * alone_s,
     )
 
 
@@ -159,6 +162,7 @@ class Timing:
     busy_s: float  # arithmetic and traffic, as far as they hide each other
     causes_s: tuple[float, ...] = ()  # what each of utilization.CAUSES adds to `compute_s`
     note: str = ""  # what was assumed, such as an emulated format
+    alone_s: float = 0.0  # of its traffic, what hides no arithmetic
     overlap: float = math.inf  # exponent of the norm that joins arithmetic and traffic
     unlimited: Timing | None = None  # the same at the clock that the board gives by itself, where a limit lowers it
 
@@ -190,7 +194,7 @@ class Timing:
     @property
     def _exposed(self) -> float:
         """The share of its arithmetic that traffic does not hide."""
-        return float(exposed_share(self.compute_s, self.busy_s, self.overlap))
+        return float(exposed_share(self.compute_s, self.busy_s - self.alone_s, self.overlap))
 
     def terms(self) -> dict[str, float]:
         """Non-negative parts, in seconds: FLOP at peak, peak not reached, traffic, start.
@@ -290,6 +294,7 @@ def _timing(kernel: Kernel, times: Times, row: int, rate: _Rates, overlap: float
         memory_s=float(times.memory_s[row]),
         launch_s=float(times.launch_s[row]),
         busy_s=float(times.busy_s[row]),
+        alone_s=float(times.alone_s[row]),
         causes_s=tuple(times.causes_s[:, row].tolist()),
         note=rate(kernel.math, kernel.engine).emulated if reported else "",
         overlap=overlap,

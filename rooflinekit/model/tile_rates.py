@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.model.convolution_forms import library_of
+from rooflinekit.model.cudnn_forms import FUSED_SIDE
 from rooflinekit.model.kernel import MIOPEN
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.work import (
     BACKWARD,
     CONVOLUTION,
     FEW,
+    FEW_WEIGHT,
     FOURIER,
     PIXEL,
     PIXEL_WEIGHT,
@@ -57,6 +59,8 @@ _AT_ONCE = 4  # blocks of MIOpen's kernels that an SM's 64 KiB of shared memory 
 _TWICE = 2.5  # rates of 16 bits, above which a format is no longer one of 8
 _LEAST_SIDE = 16  # of a tile that is not thin
 _GRADIENT_SIDE, _GRADIENT_TILE = 64, 128 * 128  # least side and size of cuDNN's tiles of gradients
+_ON_LANES = (CONVOLUTION, BACKWARD, WINOGRAD)  # by kernels of cuDNN that have few tiles, and no split
+_LANES_SIDE, _LANES_LEAST = 128, 32  # pixels, and least channels, of cuDNN's tiles on the lanes
 _FP32_BYTES = 4  # of a number on the lanes
 
 
@@ -130,6 +134,14 @@ def _latency_cycles(p: Products, kind: str, machine: Machine) -> Floats:
     return np.where(_by_miopen(p, machine), value["miopen_latency_cycles"], value[f"{kind}_latency_cycles"])
 
 
+def prologues(p: Products, kind: str, machine: Machine) -> Any:
+    """Steps in k that a tile takes beyond the product's; cuDNN's Winograd transforms what it reads and writes."""
+    plain = machine.values[f"{kind}_prologue"]
+    if kind == "matrix" or library_of(machine.device) == MIOPEN or not (p.way == WINOGRAD).any():
+        return plain
+    return np.where(p.way == WINOGRAD, machine.values["winograd_prologue"], plain)
+
+
 def never_split(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_]:
     """Whether k is never split: in scaled products, in MIOpen's convolutions but for the weight's gradient, and in
     cuDNN's gradients of an image on matrix engines, which take as long for 8 images of 7×7 as for 16 (DeepBench).
@@ -137,7 +149,8 @@ def never_split(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_
     found: NDArray[np.bool_] = (p.way == SCALED) | (p.way == SCALED_FOUR)
     if library_of(machine.device) == MIOPEN:
         return found | np.isin(p.way, (CONVOLUTION, BACKWARD, PIXEL))
-    return found | (p.way == BACKWARD) if engine else found
+    unsplit = (BACKWARD,) if engine else _ON_LANES if machine.device.kind == "gpu" else ()
+    return found | np.isin(p.way, unsplit)
 
 
 def is_gradient(p: Products) -> NDArray[np.bool_]:
@@ -153,6 +166,7 @@ _OF_CUDNN = {
     WEIGHT: ("lanes_weight", "matrix_weight"),
     VOLUME: ("lanes_volume", "matrix_volume"),
     FEW: ("lanes_few", "lanes_few"),
+    FEW_WEIGHT: ("lanes_few_weight", "lanes_few_weight"),
     WINOGRAD: ("lanes_winograd", "lanes_winograd"),
     WINOGRAD_WEIGHT: ("lanes_winograd_weight", "lanes_winograd_weight"),
     FOURIER: ("lanes_fourier", "lanes_fourier"),
@@ -191,7 +205,7 @@ def packed_bytes(p: Products, machine: Machine) -> Floats:
 
 def restricted(p: Products, engine: bool, machine: Machine) -> bool:
     """Whether not all products have all tiles."""
-    told = is_gradient(p) if engine else _by_miopen(p, machine)
+    told = is_gradient(p) if engine else np.isin(p.way, _ON_LANES) | _by_miopen(p, machine)
     return bool(((p.way == SCALED) | told).any())
 
 
@@ -213,6 +227,10 @@ def possible(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_]:
         small = (a < np.minimum(p.m, _GRADIENT_SIDE)) | (b < np.minimum(p.n, _GRADIENT_SIDE))
         small = small | (~narrow & (a * b < _GRADIENT_TILE))
         found = found & ~(small & is_gradient(p))
+    elif machine.device.kind == "gpu":
+        square = (a == FUSED_SIDE) & (b == FUSED_SIDE)
+        wide = (a == _LANES_SIDE) & (b >= _LANES_LEAST) & (b <= _LANES_SIDE)
+        found = found & (square | (p.way != WINOGRAD)) & (wide | ((p.way != CONVOLUTION) & (p.way != BACKWARD)))
     return found
 
 

@@ -28,6 +28,7 @@ from rooflinekit.model.tile_rates import (
     never_split,
     packed_bytes,
     possible,
+    prologues,
     restricted,
     steps,
 )
@@ -123,7 +124,7 @@ class _Tiled:
         p, rates = _shortened(p), _shortened(rates)
         (a, b), kind = SIDES[engine], "matrix" if engine else "lanes"
         step_s, issue_s, pace = steps(p, rates, engine, machine)
-        prologue_s = machine.values[f"{kind}_prologue"] * pace * step_s
+        prologue_s = prologues(p, kind, machine) * pace * step_s
         self.p, self.steps = p, (step_s, issue_s, prologue_s, np.where(is_gradient(p), prologue_s, 0.0))
         self.tiles = p.batch * np.ceil(p.m / a) * np.ceil(p.n / b)
         self.limit_s = np.maximum(p.flop / rates.limit - machine.unlimited_s, 0.0)

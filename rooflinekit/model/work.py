@@ -26,6 +26,8 @@ PERSISTENT = -1
 #: group's channels.
 DEPTHWISE, DEPTHWISE_SHARED, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS, NAIVE = range(12, 18)
 DEPTHWISE_SINGLE, DEPTHWISE_SINGLE_LOOP, DEPTHWISE_GROUPS = 18, 19, 20
+#: As FEW, of a weight's gradient in 16 bits.
+FEW_WEIGHT = 21
 #: As SCALED, in 4 bits.
 SCALED_FOUR = -3
 #: As PLAIN, of sizes for which the library of products has no kernel that was tuned.
@@ -148,6 +150,7 @@ class Work:
     accesses: Floats  # loads and stores of single elements where a thread does not take several at once
     waits: Floats  # between calls of one operator, of which each follows the one before
     calls: Floats  # of another library, where the timer sees them
+    alone: Floats  # bytes that pass before and after the products, in kernels of their own
     streamed: Floats  # of a stream's bandwidth, what the order of access reaches
 
     def __len__(self) -> int:

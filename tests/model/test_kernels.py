@@ -6,7 +6,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import SizeError
-from rooflinekit.model.convolution_forms import CUDNN, WINOGRAD
+from rooflinekit.model.convolution_forms import CUDNN, IN_PASSES, WINOGRAD
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
 
@@ -50,13 +50,18 @@ def test_winograd_executes_four_ninths_or_a_quarter() -> None:
     small, large = of_cudnn(kernel)
     assert small.name == "convolution (Winograd)"
     assert kernel.cost.matrix_flop == 2 * 2 * 64 * 16 * 8 * 9
-    assert small.cost.matrix_flop == 2 * 16 * (2 * 16) * 16 * 8  # 16 blocks of 2×2 outputs an image
+    # 4×4 blocks of 2×2 outputs an image, which a kernel's block takes of 2 images and of up to 32 channels
+    assert small.cost.matrix_flop == 2 * 16 * (2 * 16) * 32 * 8
     assert large.cost.matrix_flop == 2 * 36 * (2 * 4) * 16 * 8  # 4 blocks of 4×4
-    assert small.cost.matrix_flop * 9 == kernel.cost.matrix_flop * 4
+    assert small.cost.matrix_flop * 9 == kernel.cost.matrix_flop * 4 * (32 / 16)
     assert large.cost.matrix_flop * 4 == kernel.cost.matrix_flop
-    assert small.cost.bytes == kernel.cost.bytes
-    # 36 numbers for each of 8 blocks and 8 + 16 channels are written and read again
-    assert large.cost.bytes == kernel.cost.bytes + 2 * 4 * 36 * 8 * (8 + 16)
+    # 16 numbers for each pair of channels are written and read again; that, and the weight, by a kernel of its own
+    assert small.cost.bytes == kernel.cost.bytes + 2 * 4 * 16 * 8 * 16
+    assert small.alone == 4 * (9 + 16) * 8 * 16
+    # 36 numbers for each of 8 blocks and 8 + 16 channels, and for each pair of channels
+    moved = 4 * 36 * (8 * (8 + 16) + 8 * 16)
+    assert large.cost.bytes == kernel.cost.bytes + 2 * moved
+    assert large.alone == kernel.cost.bytes + moved  # once by the product, all else by transforms
 
 
 @pytest.mark.parametrize(
@@ -77,8 +82,9 @@ def test_other_convolutions_have_no_winograd_form(layer: nn.Module) -> None:
 def test_a_transposed_convolution_has_those_of_the_gradient_that_it_is() -> None:
     (kernel,) = kernels(nn.ConvTranspose2d(8, 8, 3, bias=False), rk.Input(1, 8, 9, 9))
     small, large = of_cudnn(kernel)
-    assert {small.algorithm, large.algorithm} == {WINOGRAD}
-    assert small.cost.matrix_flop == 2 * 16 * 36 * 8 * 8  # 6×6 blocks of 2×2 hold the 11×11 results
+    assert (small.algorithm, large.algorithm) == (WINOGRAD, IN_PASSES)
+    # 6×6 blocks of 2×2 hold the 11×11 results: 2 of 4×8 blocks by 32 channels
+    assert small.cost.matrix_flop == 2 * 16 * (2 * 32) * 32 * 8
     assert large.cost.matrix_flop == 2 * 36 * 9 * 8 * 8  # 3×3 blocks of 4×4
 
 

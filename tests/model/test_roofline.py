@@ -99,9 +99,10 @@ def test_a_kernel_that_reaches_neither_roof_is_latency_bound() -> None:
 
 
 def test_winograd_where_it_is_faster_and_there_is_no_engine(device: Device) -> None:
-    # 51200 = 400·128 rows, 400 blocks of 128×64 are 8 waves; Winograd 16·100 blocks of 128×64, 32 waves
+    # 51200 = 400·128 rows, 400 blocks of 128×64 are 8 waves; in 12,800 blocks of 2×2 there are 400 of 32,
+    # times 64 / 32 channels: 800 blocks of Winograd's are 16 waves
     direct = Cost(gemms=(Gemm(m=51_200, n=64, k=64 * 9),), read_bytes=4, write_bytes=4)
-    fewer = Cost(gemms=(Gemm(batch=16, m=12_800, n=64, k=64),), read_bytes=4, write_bytes=4)
+    fewer = Cost(gemms=(Gemm(m=400 * 128, n=2 * 128, k=64),), read_bytes=4, write_bytes=4)
     at_half = Machine.of(device, constants(lanes_winograd=0.5))
     # 2 · 51200·64·576 = 3.775 GFLOP, direct 377.5 µs; in 2.25 times fewer FLOP at half the rate 335.5 µs
     both = time_kernel(kernel(direct, winograd=fewer), at_half)
@@ -204,3 +205,13 @@ def test_powers_take_many_instructions(device: Device) -> None:
     assert not square.raises
     amd = Machine.of(device.replace(vendor="AMD"), machine.constants)
     assert time_kernel(power, amd).compute_s - time_kernel(power, machine).compute_s == pytest.approx(1.6e-3)
+
+
+def test_what_passes_alone_hides_nothing(machine: Machine) -> None:
+    # 327.68 µs of products beside 12 MB, which 1 TB/s lets pass in 12 µs; of 42 MB the 30 that pass alone come on top
+    moved = replace(PRODUCT, read_bytes=38_000_000)
+    timing = time_kernel(replace(kernel(moved), alone=30_000_000), machine)
+    assert timing.total_s == pytest.approx(327.68e-6 + 30e-6)
+    assert timing.memory_s == pytest.approx(42e-6)
+    assert timing.terms()["memory"] == pytest.approx(30e-6)
+    assert sum(timing.terms().values()) == pytest.approx(timing.total_s)

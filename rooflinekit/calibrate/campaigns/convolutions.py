@@ -22,17 +22,18 @@ from rooflinekit.model.convolution_forms import (
     library_of,
     result_sizes,
 )
-from rooflinekit.model.convolution_layouts import gradients_in_either, odd_rows
+from rooflinekit.model.convolution_layouts import SUMS_READ, SUMS_WRITTEN, gradients_in_either, odd_rows, sums_in_fp32
 from rooflinekit.model.convolution_libraries import GCN, generation_of, runs
 from rooflinekit.model.depthwise import depthwise_algorithm
 from rooflinekit.model.kernel import MIOPEN
 from rooflinekit.model.machine import on_engine
 from rooflinekit.model.miopen_forms import forms, gathers_pixels, has_compiled
 from rooflinekit.model.work import FEW as FEW_WAY
-from rooflinekit.model.work import PIXEL, PIXEL_WEIGHT, PLAIN, UNTUNED, VOLUME, Floats, Products, Work
+from rooflinekit.model.work import FEW_WEIGHT, PIXEL, PIXEL_WEIGHT, PLAIN, UNTUNED, VOLUME, Floats, Products, Work
 
 _DIRECTIONS: dict[str, Direction] = {"conv_fwd": "forward", "conv_bwd_data": "data", "conv_bwd_weight": "weight"}
 CONVOLUTIONS = tuple(_DIRECTIONS)
+_HALF = (Math.FP16, Math.BF16)
 
 _SIDES = (("depth", "kernel_depth", "depth"), ("h", "r", "h"), ("w", "s", "w"))  # sizes of image, window, and the rest
 
@@ -77,9 +78,7 @@ class _Cases:
         wide = p.volume | (p.wide & self._on_engine())
         implicit = np.where(wide, VOLUME, IMPLICIT_WAYS[p.direction])
         pixel = p.pointwise & (p.direction == "forward")
-        gathering = (p.direction != "data") & (p.volume | p.wide)
-        few_way = np.where(gathering, FEW_WAY, IMPLICIT_WAYS[p.direction])
-        way = np.select([self.depthwise, pixel, few], [self._direct_ways(), PLAIN, few_way], implicit)
+        way = np.select([self.depthwise, pixel, few], [self._direct_ways(), PLAIN, self._few_ways()], implicit)
         direct = self._work(p.product(), way, engine=~self.depthwise & ~few)
         if not self._on_engine():
             yield (direct,), None
@@ -87,15 +86,28 @@ class _Cases:
             copied = ~((p.taps == 1) & self._either_layout()) & ~self.depthwise & ~few
             first = copied & (column(self.rows, "channels_last", 0) == 0)
             before, after = (Work.of(len(self.rows), read_bytes=n, write_bytes=n) for n in self.copied)
-            yield (before, direct, after), first
+            yield from self._with_sums((before, direct, after), first)
             image, result = (~first & self._odd(pixels) for pixels in (_prod(p.image), p.pixels))
             for parts, where in (
                 ((before, direct, after), image & result), ((before, direct), image & ~result),
                 ((direct, after), result & ~image), ((direct,), ~first & ~image & ~result),
             ):  # fmt: skip
                 if where.any():
-                    yield parts, where
+                    yield from self._with_sums(parts, where)
         yield from self._others(~self.depthwise)
+
+    def _with_sums(self, parts: tuple[Work, ...], where: np.ndarray) -> Iterator[tuple[tuple[Work, ...], np.ndarray]]:
+        """And the kernels around sums of a weight's gradient in fp32 (`model.convolution_layouts`)."""
+        engines = () if self.device is None else self.device.matrix_peak
+        if not (self.problem.direction == "weight" and self.math in _HALF and sums_in_fp32(engines)):
+            yield parts, where
+            return
+        weight = self.problem.tensors[1] / self.problem.itemsize
+        around = Work.of(len(self.rows), read_bytes=SUMS_READ * weight, write_bytes=SUMS_WRITTEN * weight)
+        tiled = ~self.few & ~self.depthwise
+        yield (*parts, around), where & tiled
+        if (where & ~tiled).any():
+            yield parts, where & ~tiled
 
     def of_miopen(self) -> Iterator[tuple[tuple[Work, ...], np.ndarray | None]]:
         """The implicit product, where there is one, without copies; windows by threads; and what else there is."""
@@ -127,7 +139,7 @@ class _Cases:
         kernels = np.where(links > 1, 2 if form.algorithm else 1, 1)
         return self._work(
             form.gemm, way, engine=not form.lanes, moved=form.moved + form.added, links=links, starts=links * kernels,
-            waits=links - 1, calls=form.calls,
+            waits=links - 1, calls=form.calls, alone=form.alone,
         )  # fmt: skip
 
     def _work(self, gemm: Any, way: Any, *, moved: Any = 0.0, links: Any = 1.0, **columns: Any) -> Work:
@@ -148,6 +160,14 @@ class _Cases:
             return np.zeros(len(self.rows), dtype=bool)
         found: np.ndarray = (p.gathered < FEW[p.direction]) & ~p.pointwise & ~self.depthwise
         return found
+
+    def _few_ways(self) -> np.ndarray:
+        """How few channels are gathered (`model.convolution.implicit_algorithm`)."""
+        p = self.problem
+        if p.direction == "weight" and self.math in _HALF:
+            return np.full(len(self.rows), FEW_WEIGHT)
+        gathering = {"forward": p.volume | p.wide, "data": False, "weight": p.volume}[p.direction]
+        return np.where(gathering, FEW_WAY, IMPLICIT_WAYS[p.direction])
 
     def _odd(self, pixels: Any) -> np.ndarray:
         """Where images of so many pixels are copied (`model.convolution_layouts`): of windows of one pixel."""

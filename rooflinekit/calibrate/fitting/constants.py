@@ -90,6 +90,9 @@ CONSTANTS: dict[str, Description] = {
                        "3-D convolutions in fp32 take 3 to 6 times what others would (T4)"),
     "lanes_few": _d("1", "the same of fewer than 4 channels", 0.3, 0.03, 1.3, 0.4, 0.4,
                     "3-D and 11×11 convolutions of 3 channels reach 12 to 40 % of the lanes (A6000, L40S, H100)"),
+    "lanes_few_weight": _d("1", "the same of the gradient of a weight in 16 bits", 0.14, 0.02, 1.3, 0.4, 0.4,
+                           "5×20 windows of 1 channel reach 5 to 7 % of the lanes' fp32, 3×3 of 3 channels 8 to 35 % "
+                           "(V100, T4)"),
     "lanes_fourier": _d("1", "rate of the products of a convolution's spectra, of a product's",
                         0.40, 0.05, 1.3, 0.4, 0.2, _FITTED),
     # MIOpen's rates: times of one solver differ between GPUs as their peaks do, within a fifth; which solvers a GPU's
@@ -118,10 +121,13 @@ CONSTANTS: dict[str, Description] = {
                        "emulated_bf16", 0.05, 0.005, 1.0, 0.6, 0.3, _FITTED),
     "emulated_fp16": _d("1", "the same of fp16 by lanes of AMD's that do not multiply pairs", 0.8, 0.1, 1.0, 0.3, 0.0,
                         _FITTED),
-    "lanes_winograd": _d("1", "rate of a Winograd convolution on the vector lanes, of a product's",
+    "lanes_winograd": _d("1", "rate of a Winograd convolution in one kernel on the vector lanes, of a product's",
                          0.60, 0.1, 1.3, 0.3, 0.2, _FITTED),
-    "lanes_winograd_weight": _d("1", "the same of the gradient of a convolution's weight",
+    "lanes_winograd_weight": _d("1", "the same in passes, as always of the gradient of a convolution's weight",
                                 0.50, 0.1, 1.3, 0.3, 0.2, _FITTED),
+    "winograd_prologue": _d("element", "as lanes_prologue, of a Winograd convolution in one kernel, which transforms "
+                            "what it reads and writes", 20, 1, 200, 0.7, 0.2, "NeuSight's fused kernels take as "
+                            "long as without it for 13 (A100) to 32 (P4) channels more"),
     "lanes_energy": _d("J/flop", "energy of an fp32 FLOP on the vector lanes in a 16 nm process",
                        15e-12, 6e-12, 40e-12, 0.2, 0.1, _FITTED),
     "energy_node_exponent": _d("1", "energy falls with this power of the process node", 0.65, 0.2, 1.5, 0.2, 0.0,

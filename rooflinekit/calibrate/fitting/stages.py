@@ -86,7 +86,7 @@ STAGES = (
         dtypes=_SINGLE,
         constants=(
             "lanes_convolution", "lanes_backward", "lanes_weight", "lanes_winograd", "lanes_winograd_weight",
-            "lanes_fourier", "lanes_volume",
+            "lanes_fourier", "lanes_volume", "winograd_prologue",
         ),
         library=CUDNN,
     ),
@@ -95,7 +95,7 @@ STAGES = (
         ops=_CONVOLUTIONS,
         dtypes=_HALF | {"tf32"},
         constants=(
-            "matrix_convolution", "matrix_backward", "matrix_weight", "matrix_volume", "lanes_few",
+            "matrix_convolution", "matrix_backward", "matrix_weight", "matrix_volume", "lanes_few", "lanes_few_weight",
             "single_window_cycles",
         ),
         library=CUDNN,

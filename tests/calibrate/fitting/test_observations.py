@@ -85,8 +85,8 @@ def test_kernels_of_one_op_follow_each_other(device: Device) -> None:
 
 
 def test_the_fastest_algorithm_is_taken_where_it_can_run(device: Device) -> None:
-    # 64 channels in and out, 800 images of 8×8 pixels: 51200·64·576 · 2 FLOP take 377.4874 µs; Winograd on 2×2 blocks
-    # 1/2.25 of them. Stride 2 leaves a quarter of the pixels, by the direct way alone.
+    # 64 channels in and out, 800 images of 8×8 pixels: 51200·64·576 · 2 FLOP take 377.4874 µs; Winograd on 4×4 blocks
+    # a quarter of them. Stride 2 leaves a quarter of the pixels, by the direct way alone.
     rows = pd.DataFrame(
         {
             "op": "conv_fwd", "dtype": "fp32", "b": 800, "c_in": 64, "c_out": 64, "h": 8, "w": 8, "r": 3, "s": 3,
@@ -95,10 +95,10 @@ def test_the_fastest_algorithm_is_taken_where_it_can_run(device: Device) -> None
     )  # fmt: skip
     huge = device.replace(dram={"bandwidth": 1e15})
     found = observe("gpu", "gpu lab", "conv_fwd", "profiler", rows).predict(
-        Machine.of(huge, constants(lanes_winograd=0.9)), {}
+        Machine.of(huge, constants(lanes_winograd_weight=0.9)), {}
     )
     # 4×4 blocks: 36 products of 3200×64×64 are 36·25 tiles of 128×64, 18 full waves: a quarter of the FLOP at 0.9
-    assert found[0] == pytest.approx(377.4874e-6 / 4 / 0.9)
+    assert found[0] == pytest.approx(377.4874e-6 / 4 / 0.9, rel=1e-3)  # and 0.09 µs of transforms
     # 12800 rows are 100 tiles of 128×64, two full waves
     assert found[1] == pytest.approx(377.4874e-6 / 4)
 
