@@ -27,7 +27,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import Number, integer
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.tensor import DType, Math
 from rooflinekit.model.kernel import Chain, Kernel
 from rooflinekit.model.reuse import Reuse
 
@@ -120,6 +120,8 @@ def recurrent_kernel(kernel: Kernel, op: Op, device: Device | None = None) -> Ke
     Without a device as on an NVIDIA GPU of which nothing is known.
     """
     layers = _Layers.of(op)
+    if device is not None and device.vendor == "AMD" and kernel.math is Math.TF32:  # MIOpen asks rocBLAS for fp32
+        kernel = replace(kernel, math=Math.FP32)
     if kernel.cost.label == CHAIN:
         return _at_once(kernel, layers) if op.attrs.get(AT_ONCE) else _chained(kernel, op, layers, device)
     if kernel.cost.label != INPUTS:

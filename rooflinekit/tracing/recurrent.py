@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.nn import functional
 
 from rooflinekit.tracing.autocast import lowered, region_format, switched_off
 from rooflinekit.tracing.finite import answer_of, note_elements
+from rooflinekit.tracing.tensors import NODE
 
 #: Modes of `aten._cudnn_rnn`.
 _RELU, _TANH, _LSTM, _GRU = range(4)
@@ -134,11 +136,20 @@ def pack(
     """
     x = x.transpose(0, 1) if batch_first else x
     sizes = torch.empty(x.shape[0], dtype=torch.int64)
-    note_elements(sizes, x.shape[1], on_cpu=True)
+    # Sorting by length sends the order to the GPU and asks for it back, and each waits: where batch sizes are read is
+    # where that is counted. Those of sorted sequences nobody waits for.
+    note_elements(sizes, x.shape[1], on_cpu=not _sorted_here(lengths))
     most = x.shape[0] * x.shape[1]
     filled = elements("packed", most)
     data = x.clone(memory_format=torch.contiguous_format).view(-1, *x.shape[2:])
     return data if filled is most else data[:filled], sizes
+
+
+def _sorted_here(lengths: torch.Tensor) -> bool:
+    """Whether they come out of a sort."""
+    node = getattr(lengths, NODE, None)
+    made = node.args[0] if node is not None and node.target is operator.getitem else node
+    return made is not None and made.target in (torch.ops.aten.sort.default, torch.ops.aten.sort.stable)
 
 
 def pad(

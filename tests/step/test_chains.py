@@ -91,3 +91,10 @@ def test_the_terms_of_a_chain_add_up() -> None:
     assert sum(p.terms().values()) == pytest.approx(p.total_s)
     assert chain.total_s < p.total_s
     assert chain.waited_s <= p.terms()["overhead"]
+
+
+@pytest.mark.parametrize(("gpu", "math"), [("amd-mi300x", "fp32"), (GPU, "tf32")])
+def test_layers_of_miopen_multiply_whole_fp32_numbers(gpu: str, math: str) -> None:
+    """MI300X has units for tf32, which its library of recurrent layers does not ask for."""
+    graph = rk.trace(nn.LSTM(8, 8), rk.Input(3, 2, 8))
+    assert {t.kernel.math for t in rk.predict(graph, gpu).timings if t.kernel.cost.gemms} == {math}

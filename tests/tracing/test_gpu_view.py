@@ -95,7 +95,15 @@ def test_packed_sequences_count_as_long_as_the_longest(layer: type[nn.RNNBase], 
     shorter = rk.trace(Packed(), *inputs, mode="training", assume={"packed": 14})
     assert shorter.matrix_flop == 2 * 14 * gates * 4 * (9 + 9 + 4)
     assert shorter.outputs[0].shape == (*shape[:2], 4)
-    assert not any(op.kind == "aten._local_scalar_dense" for op in shorter.ops)  # batch sizes are on the CPU
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_packing_waits_for_the_gpu_only_where_it_sorts(is_sorted: bool) -> None:
+    def packed(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=is_sorted).batch_sizes[0].item() * x
+
+    graph = rk.trace(packed, rk.Input(7, 3, 5), rk.Input(3, dtype="int64"))
+    assert any(op.kind == "aten._local_scalar_dense" for op in graph.ops) is not is_sorted
 
 
 class Attend(nn.Module):

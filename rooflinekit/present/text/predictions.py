@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rooflinekit.present.text.tables import console, table
 from rooflinekit.step.breakdown import KERNEL_TERMS
+from rooflinekit.step.chains import chain_sentences
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import table_rows
 from rooflinekit.step.words import MEANING
@@ -34,8 +35,10 @@ def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] 
     console(wide=True).print(rows)
     out.print(f"counts: {first.coverage}")
     for prediction in predictions:
-        for note in prediction.notes:
-            out.print(f"note: {note}")
+        for sentence in chain_sentences(prediction):
+            out.print(f"chain: {f'on {prediction.machine.name} ' if predictions[1:] else ''}{sentence}")
+    for note in dict.fromkeys(note for prediction in predictions for note in prediction.notes):
+        out.print(f"note: {note}")
 
 
 def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:

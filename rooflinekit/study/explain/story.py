@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from rooflinekit.model.convolution_forms import FEWER_FLOP
-from rooflinekit.step.chains import chain_sentences
+from rooflinekit.step.chains import chain_sentences, chains_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.words import MEANING
 from rooflinekit.units import format_quantity
@@ -20,21 +20,25 @@ _REST = 0.05  # of all differences together: what is smaller is summed up
 
 
 def sentences(e: Explanation) -> Iterator[str]:
-    """The answer, at most four: the verdict and how sure it is, what bounds the two, why, and where in the networks."""
+    """The answer, at most five: the verdict and how sure it is, what bounds the two, what most of the slower one's time
+    goes by step after step, why, and where in the networks.
+    """
     yield f"{_headline(e).removesuffix('.')}; {_certainty(e)}."
     yield _busy(e)
+    yield from _mostly(e)
     yield next(_promise(e), None) or _terms(e)
     yield _drivers(e)
 
 
 def details(e: Explanation) -> Iterator[str]:
     """What is behind the answer: what differs, datasheets, waits, algorithms, traffic, and the sum of the terms."""
+    said = tuple(_mostly(e))
     yield from _stated(e)
     yield from _datasheets(e)
     for label, prediction in zip(e.labels, (e.a, e.b), strict=True):
         yield from _waiting(label, prediction)
     for label, prediction in zip(e.labels, (e.a, e.b), strict=True):
-        yield from (s if s.startswith(label) else f"In {label} {s}" for s in chain_sentences(prediction))
+        yield from (s for one in chain_sentences(prediction) if (s := _placed(label, one)) not in said)
         yield from _fewer_executed(label, prediction)
     yield from _memory(e)
     if next(_promise(e), None) is not None:
@@ -49,7 +53,21 @@ def seconds(value: float) -> str:
 
 def signed(value: float) -> str:
     """A difference of times as text, with its sign."""
-    return f"{'+' if value >= 0 else '−'}{seconds(abs(value))}"
+    sign = "" if abs(value) <= _NOTHING else "+" if value > 0 else "−"
+    return f"{sign}{seconds(abs(value))}"
+
+
+def _mostly(e: Explanation) -> Iterator[str]:
+    """The chain that takes half of the slower step or more."""
+    slower = int(e.totals[1] > e.totals[0])
+    p = (e.a, e.b)[slower]
+    if any(chain.total_s >= 0.5 * p.total_s for chain in chains_of(p)):
+        yield _placed(e.labels[slower], next(chain_sentences(p)))
+
+
+def _placed(label: str, sentence: str) -> str:
+    """A sentence about one of the two, with its name where it does not begin with that."""
+    return sentence if sentence.startswith(label) else f"In {label} {sentence}"
 
 
 def _stated(e: Explanation) -> Iterator[str]:
