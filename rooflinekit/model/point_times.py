@@ -116,7 +116,7 @@ class PointKernels:
         return (
             self._shape_key(kernel), kernel.math, kernel.engine, kernel.family, kernel.algorithm, kernel.pointwise,
             kernel.direction, kernel.library, kernel.formats, kernel.generation, kernel.untiled, kernel.untuned,
-            same(kernel.padded), kernel.raises,
+            same(kernel.padded), same(kernel.alone), kernel.raises,
             *map(same, (rows.count, rows.length, rows.passes, rows.held_bytes, rows.threads, kernel.reread_bytes)),
             *map(same, (kernel.column, kernel.blocks.count, kernel.blocks.loads, kernel.blocks.bytes, kernel.accesses)),
             rows.worked, kernel.streamed,

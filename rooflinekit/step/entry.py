@@ -13,7 +13,7 @@ from rooflinekit.ir.op import EAGER, Op
 from rooflinekit.ir.sizes import total
 from rooflinekit.ir.tensor import DType, Math, Role
 from rooflinekit.model.convolution import formats_channels_last
-from rooflinekit.model.convolution_layouts import gradients_in_either
+from rooflinekit.model.convolution_layouts import gradients_in_either, sums_in_fp32
 from rooflinekit.model.fusion import compiled_issues
 from rooflinekit.model.kernel import Family, Issue, Kernel
 from rooflinekit.model.kernels import issues_of
@@ -41,7 +41,7 @@ def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Has
     own: tuple[Hashable, ...] = (str(device.compute_capability), device.sm_count) if graph.memo["recurrent"] else ()
     if execution.autotunes:  # kernels are chosen by their times, of which all of the device decides
         own = (*own, device)
-    layouts = tuple(engines), gradients_in_either(formats)
+    layouts = tuple(engines), gradients_in_either(formats), sums_in_fp32(formats)
     return *layouts, device.kind, device.vendor, own, execution.fused, execution.as_graph, execution.entered
 
 
