@@ -27,7 +27,7 @@ predicted 90 % interval. *roofline*: the longer of FLOP at the datasheet's peak 
 Two collections of the same matrix product on one GPU differ by 4.4 to 5 % (standard deviation). MIOpen's table repeats
 itself within 16 to 35 % (median): boards of one chip, told from each other (`python benchmarks/twins.py DATA`).
 
-Rows that are judged by nobody (`measured.py` has the reasons): of MIOpen's, those of runs that timed one solver's kernels
+Rows that are not judged (`measured.py` has the reasons): of MIOpen's, those of runs that timed one solver's kernels
 alone, MLIR's or the library of products', so that they are the best of none; of quantization, TensorRT-LLM's kernel,
 which takes 2.7 µs on L40S however little there is to do, and SGLang's, which is four: what is judged is vLLM's.
 """

@@ -10,8 +10,16 @@ from numpy.typing import NDArray
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Column, Number, values_of
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.convolution import FEW_CHANNELS, FEW_IN_HALF, PIXELWISE, WIDE_WINDOW
-from rooflinekit.model.convolution_forms import FFT, GATHERED, IN_PASSES, UNFOLDED
+from rooflinekit.model.convolution_forms import (
+    FEW_CHANNELS,
+    FEW_IN_HALF,
+    FFT,
+    GATHERED,
+    IN_PASSES,
+    PIXELWISE,
+    UNFOLDED,
+    WIDE_WINDOW,
+)
 from rooflinekit.model.convolution_forms import NAIVE as EACH_ALONE
 from rooflinekit.model.convolution_forms import WINOGRAD as BLOCKWISE
 from rooflinekit.model.depthwise import (

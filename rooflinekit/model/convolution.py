@@ -14,6 +14,10 @@ from rooflinekit.ir.tensor import Math
 from rooflinekit.model.convolution_forms import (
     CUDNN,
     FEW,
+    FEW_CHANNELS,
+    FEW_IN_HALF,
+    PIXELWISE,
+    WIDE_WINDOW,
     Direction,
     Form,
     Problem,
@@ -25,12 +29,6 @@ from rooflinekit.model.convolution_libraries import GCN, RDNA
 from rooflinekit.model.depthwise import GROUP_SUMS, depthwise_algorithm, is_depthwise
 from rooflinekit.model.kernel import MIOPEN, Chain, Family, Kernel
 from rooflinekit.model.miopen_forms import forms, gathers_pixels, has_compiled
-
-#: Implicit products that no unrolled kernel of the matrix engine does.
-FEW_CHANNELS = "few channels"  # on the lanes, element by element
-FEW_IN_HALF = "few channels in 16 bits"  # the gradient of a weight, whose sums are in 32
-PIXELWISE = "pixel by pixel"  # MIOpen's where a pixel sees one pixel
-WIDE_WINDOW = "wide window"  # of a volume, or of more than 7 pixels along one side
 
 #: Channels a group, in and out alike, of which cuDNN has tiled gradients with channels last (timm's training rows).
 _TILED_GROUPS = (4, 8, 16, 32)

@@ -35,6 +35,12 @@ WINOGRAD, FFT, UNFOLDED, NAIVE = "Winograd", "FFT", "unfolded", "naive"
 GATHERED = "gathered"  # every second pixel, by the library of products
 IN_PASSES = "Winograd in passes"  # its products by the library of products, between transforms
 
+#: Implicit products that no unrolled kernel of the matrix engine does.
+FEW_CHANNELS = "few channels"  # on the lanes, element by element
+FEW_IN_HALF = "few channels in 16 bits"  # the gradient of a weight, whose sums are in 32
+PIXELWISE = "pixel by pixel"  # MIOpen's where a pixel sees one pixel
+WIDE_WINDOW = "wide window"  # of a volume, or of more than 7 pixels along one side
+
 FEWER_FLOP = (WINOGRAD, IN_PASSES, FFT)  # than the plain product has
 
 VECTOR_BYTES = 16  # of channels, that kernels of a matrix engine load at once

@@ -10,12 +10,13 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import Math, TensorSpec
-from rooflinekit.model.convolution_forms import VECTOR_BYTES, product_of
+from rooflinekit.model.convolution_forms import FEW_IN_HALF, VECTOR_BYTES, WIDE, WIDE_WINDOW, product_of
 from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.rows import NO_ROWS
 
 _LATER_CORES = frozenset({"bf16"})  # what matrix engines have from Ampere on, but not on Volta and Turing
 _HALF_BYTES = 2
+_OF_A_VOLUME = 3  # sides
 _HALF = (Math.FP16, Math.BF16)
 #: Bytes for each number of a weight that is summed in fp32: set to 0, written by the product (of which the 2 of the
 #: result are counted there), read, and written in 16 bits.
@@ -35,7 +36,8 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[st
     7×7 ones take DeepBench's V100 and T4 1.4 to 2.3 times the product. Their gradients take no longer on V100, nor does
     a ResNet-101 on an RTX 4090 at 176 pixels, of which 23 blocks see 11×11 ones, beside one at 160 or 224.
     """
-    for plain in kernels:
+    for given in kernels:
+        plain = _or_filled_up(given, op, engines)
         on_engine = plain.engine and plain.math in engines
         kernel = _by_image(plain, op) if on_engine else plain
         pixel = set(image_and_weight(op)[1].shape[2:]) == {1}
@@ -76,6 +78,29 @@ def _rearranged(
                     yield tensor, "to even channels"
             elif rows and odd_rows(product_of([integer(size) for size in tensor.shape[2:]])):
                 yield tensor, "to even rows"
+
+
+def _or_filled_up(kernel: Kernel, op: Op, engines: Collection[str]) -> Kernel:
+    """The gradient of a weight of few channels in 16 bits: from Ampere on the matrix engine may fill them up.
+
+    In channels first the image is copied, and its result's gradient. V100 and T4 leave it to the lanes even where
+    those take longer (DeepBench); by the lanes alone a ResNet's first layer would take a fifth of its training step on
+    an A100. Nothing measured tells which of both later GPUs take: it is the faster here, as of other algorithms.
+    """
+    if kernel.algorithm != FEW_IN_HALF or not _LATER_CORES & set(engines):
+        return kernel
+    weight = image_and_weight(op)[1]
+    window = [integer(size) for size in weight.shape[2:]]
+    wide = len(window) == _OF_A_VOLUME or max(window) > WIDE
+    copied = sum(integer(t.bytes) for t in op.inputs[:2] if not channels_last(t))
+    sums, cost = integer(weight.numel), kernel.cost
+    passed = replace(
+        cost,
+        read_bytes=integer(cost.read_bytes) + copied + SUMS_READ * sums,
+        write_bytes=integer(cost.write_bytes) + copied + SUMS_WRITTEN * sums,
+    )
+    filled = replace(kernel, engine=True, algorithm=WIDE_WINDOW if wide else "", cost=passed, alternatives=())
+    return replace(kernel, alternatives=(*kernel.alternatives, filled))
 
 
 def sums_in_fp32(engines: Collection[str]) -> bool:
