@@ -427,7 +427,7 @@ def test_caption_states_what_a_reader_needs() -> None:
 def test_caption_says_what_runs_otherwise() -> None:
     text = caption(roofline_figure(net(P100, dtype="float16")))
     assert "has no fp16 matrix units: computed in fp32." in text
-    assert "(Winograd where faster)" in caption(roofline_figure(net(P100)))
+    assert "(Winograd in passes where faster)" in caption(roofline_figure(net(P100)))
 
 
 def test_caption_of_devices() -> None:
