@@ -224,6 +224,7 @@ def _as_form(kernel: Kernel, form: Form) -> Kernel:
         pointwise=not form.algorithm,
         library=form.library,
         formats=form.formats,
+        asked_flop=kernel.cost.matrix_flop,
         alone=form.alone,
         chain=_loop(form),
         alternatives=(),

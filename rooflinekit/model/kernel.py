@@ -74,6 +74,7 @@ class Kernel:
     column: int = 0  # bytes that each thread reads again, where it is not the whole tensor
     blocks: Blocks = NO_BLOCKS
     accesses: int = 0  # loads of single elements where a thread does not take several at once
+    asked_flop: Number = 0  # of its products as the network has them, where the algorithm executes others; else 0
     alone: Number = 0  # bytes of its traffic that pass in kernels of their own, with no arithmetic beside them
     streamed: float = 1.0  # of a stream's bandwidth, what its order of access reaches
     recent: tuple[Reuse, ...] = ()  # of what it reads: touched by the kernels before it; of a chain, of one link

@@ -18,12 +18,12 @@ def utilization(timings: Sequence[Timing], device: Device, total_s: float) -> tu
 
     MFU = Σ FLOP / peak / time (Chowdhery et al. 2022, appendix B), of what the model asks for; HFU counts what is
     computed again too (Korthikanti et al. 2022, section 6.3). Peaks are dense ones, by the datasheet; arithmetic for
-    which it states none counts at that of fp32 lanes. A Winograd convolution counts what it executes.
+    which it states none counts at that of fp32 lanes. A Winograd convolution counts as the plain one that it does.
     """
     model = again = 0.0
     for timing in timings:
         kernel = timing.kernel
-        flop = float(kernel.cost.matrix_flop)
+        flop = float(kernel.asked_flop or kernel.cost.matrix_flop)
         if flop:
             seconds = flop / _peak(kernel, device)
             model, again = (model, again + seconds) if AGAIN in kernel.name else (model + seconds, again)
