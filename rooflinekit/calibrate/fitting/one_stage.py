@@ -56,6 +56,10 @@ class Estimate:
         """Whether the data says more than what was known before, within `prior` log units."""
         return self.stderr < _TOLD * prior
 
+    def deviates(self, prior: float) -> bool:
+        """Whether the data tells how far a GPU is from the shared value: well enough, or that it is far for certain."""
+        return self.tells(prior) or abs(self.log) > self.stderr
+
 
 @dataclass(slots=True, kw_only=True)
 class Solution:

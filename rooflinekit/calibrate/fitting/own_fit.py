@@ -90,7 +90,7 @@ def _calibration(
     constants = {key: one for key, one in shared.constants.items() if one != any_gpu.get(key)}
     for constant, value in solution.values(device.name).items():
         own = solution.estimates.get((device.name, constant))
-        if own is not None and own.tells(CONSTANTS[constant].differs(device.kind)):
+        if own is not None and own.deviates(CONSTANTS[constant].differs(device.kind)):
             constants[constant] = CONSTANTS[constant].constant(value, own.stderr, "rooflinekit calibrate")
     known = complete(shared.spreads)
     spreads = {

@@ -219,7 +219,7 @@ def _deviating(solution: Solution, gpu: str, relatives: Sequence[str]) -> dict[s
     for name, value in solution.values(gpu, relatives).items():
         about, shared = CONSTANTS[name], solution.estimates.get(("", name))
         own = solution.estimates.get((gpu, name)) if gpu else None
-        told = own is not None and own.tells(about.between)
+        told = own is not None and own.deviates(about.between)
         inherited = [r for r in relatives if (r, name) in solution.estimates] if own is None else []
         if shared is None or not (told or inherited):
             continue  # the data does not tell it: that of an unmeasured GPU stands
