@@ -205,6 +205,12 @@ def test_its_error_is_that_of_the_prior() -> None:
     assert error == pytest.approx(CONSTANTS["special_rate"].spread, rel=0.1)
 
 
+def test_a_gpu_deviates_where_it_is_known_well_or_farther_off_than_it_is_uncertain() -> None:
+    # GPUs differ by 0.1: an error of 0.05 tells, one of 0.099 does so for a deviation of 0.11 and for none of 0.05
+    known, far, near = ((0.01, 0.05), (-0.11, 0.099), (0.05, 0.099))
+    assert [Estimate(log=log, stderr=stderr).deviates(0.1) for log, stderr in (known, far, near)] == [True, True, False]
+
+
 def test_the_error_of_an_own_value_that_nothing_tells_is_how_far_gpus_differ() -> None:
     """A GPU whose only measurements are too small for its bandwidth to show."""
     table = pd.DataFrame({"op": "add", "dtype": "fp32", "rows": 1, "cols": range(1, 81), "seconds": RAMP / CLOCK})
