@@ -134,11 +134,7 @@ def errors_of(
     harness: Solution,
 ) -> dict[tuple[str, str], Floats]:
     """ln(measured / predicted) by GPU and family."""
-    found: dict[tuple[str, str], list[Floats]] = defaultdict(list)
-    for o in observations:
-        predicted = o.predict(machines[o.gpu].with_values(values[o.gpu]), harness.harness(o.host))
-        found[o.gpu, o.residuals].append(np.log(o.seconds / predicted))
-    return {key: np.concatenate(parts) for key, parts in found.items()}
+    return _by_family(observations, machines, values, harness, lambda o, predicted: np.log(o.seconds / predicted))
 
 
 def times_of(
@@ -148,10 +144,21 @@ def times_of(
     harness: Solution,
 ) -> dict[tuple[str, str], Floats]:
     """The predicted seconds by GPU and family, in the order of `errors_of`."""
+    return _by_family(observations, machines, values, harness, lambda _, predicted: predicted)
+
+
+def _by_family(
+    observations: Iterable[Observations],
+    machines: Mapping[str, Machine],
+    values: Mapping[str, Mapping[str, float]],
+    harness: Solution,
+    of: Callable[[Observations, Floats], Floats],
+) -> dict[tuple[str, str], Floats]:
+    """What is asked `of` measurements and the seconds predicted for them."""
     found: dict[tuple[str, str], list[Floats]] = defaultdict(list)
     for o in observations:
-        machine = machines[o.gpu].with_values(values[o.gpu])
-        found[o.gpu, o.residuals].append(o.predict(machine, harness.harness(o.host)))
+        predicted = o.predict(machines[o.gpu].with_values(values[o.gpu]), harness.harness(o.host))
+        found[o.gpu, o.residuals].append(of(o, predicted))
     return {key: np.concatenate(parts) for key, parts in found.items()}
 
 
