@@ -42,8 +42,9 @@ def main(data: Path) -> None:
     """Writes every campaign anew."""
     for campaign in map(sample, read_ops(data)):
         table = campaign.source.rpartition(", ")[2]
-        ops = "-".join(sorted(set(campaign.rows["op"]))) if table.startswith("deepbench") else ""
-        write_campaign(campaign, FOLDER / campaign.gpu / f"{table}{'-' * bool(ops)}{ops}.csv")
+        several = ("op", "dtype") if table.startswith("deepbench") else ()  # campaigns of one table
+        name = "-".join((table, *(str(one) for key in several for one in sorted(set(campaign.rows[key])))))
+        write_campaign(campaign, FOLDER / campaign.gpu / f"{name}.csv")
 
 
 if __name__ == "__main__":

@@ -190,6 +190,19 @@ def _shares(p: Products, engine: bool, machine: Machine) -> Floats:
     return found
 
 
+def sustained_share(p: Products, engine: bool, machine: Machine) -> Floats:
+    """The FLOP/s that the board's power sustains in each product, of those in a plain one.
+
+    cuDNN's implicit products reach less at the same clock, as they find their pixels beside multiplying, and a board
+    that is held by its power has them at the clock that it has for products. Winograd's and FFT's wait for what they
+    transform, and MIOpen's for operands; who waits draws less.
+    """
+    if library_of(machine.device) == MIOPEN:
+        return np.ones(p.way.size)
+    finds = np.isin(p.way, (CONVOLUTION, BACKWARD, WEIGHT))
+    return np.where(finds, np.minimum(_shares(p, engine, machine), 1.0), 1.0)
+
+
 def packed_bytes(p: Products, machine: Machine) -> Floats:
     """What a CPU's library writes and reads to bring matrices into the order of its tiles, before one product.
 

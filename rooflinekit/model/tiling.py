@@ -31,6 +31,7 @@ from rooflinekit.model.tile_rates import (
     prologues,
     restricted,
     steps,
+    sustained_share,
 )
 from rooflinekit.model.work import BACKWARD, Floats, Products
 
@@ -127,7 +128,8 @@ class _Tiled:
         prologue_s = prologues(p, kind, machine) * pace * step_s
         self.p, self.steps = p, (step_s, issue_s, prologue_s, np.where(is_gradient(p), prologue_s, 0.0))
         self.tiles = p.batch * np.ceil(p.m / a) * np.ceil(p.n / b)
-        self.limit_s = np.maximum(p.flop / rates.limit - machine.unlimited_s, 0.0)
+        sustained = rates.limit * sustained_share(p, engine, machine)
+        self.limit_s = np.maximum(p.flop / sustained - machine.unlimited_s, 0.0)
         self.packed_bytes = packed_bytes(p, machine)
         self.vector_s, self.fetch_s = bounds_on_lanes(p, rates, engine, machine)
         self.bandwidth = machine.bandwidth * machine.values["product_memory_share"]
