@@ -93,7 +93,8 @@ CHANGES: dict[str, tuple[Callable[[Observations], Observations], tuple[str, ...]
 }
 
 #: Term: numbers of the rules with the values at which it vanishes, and the ops that it is about.
-RULES: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
+RULES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "clock of implicit products on a held board": ({"_IMPLICIT": ()}, _CONVOLUTIONS),
     "tiles of gradients on engines": (
         {"_GRADIENT_SIDE": 0, "_GRADIENT_TILE": 0}, ("conv_bwd_data", "conv_bwd_weight"),
     ),

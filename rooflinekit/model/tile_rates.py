@@ -60,6 +60,7 @@ _TWICE = 2.5  # rates of 16 bits, above which a format is no longer one of 8
 _LEAST_SIDE = 16  # of a tile that is not thin
 _GRADIENT_SIDE, _GRADIENT_TILE = 64, 128 * 128  # least side and size of cuDNN's tiles of gradients
 _ON_LANES = (CONVOLUTION, BACKWARD, WINOGRAD)  # by kernels of cuDNN that have few tiles, and no split
+_IMPLICIT = (CONVOLUTION, BACKWARD, WEIGHT)  # by kernels of cuDNN that are busy whatever they reach
 _LANES_SIDE, _LANES_LEAST = 128, 32  # pixels, and least channels, of cuDNN's tiles on the lanes
 _FP32_BYTES = 4  # of a number on the lanes
 
@@ -199,8 +200,7 @@ def sustained_share(p: Products, engine: bool, machine: Machine) -> Floats:
     """
     if library_of(machine.device) == MIOPEN:
         return np.ones(p.way.size)
-    finds = np.isin(p.way, (CONVOLUTION, BACKWARD, WEIGHT))
-    return np.where(finds, np.minimum(_shares(p, engine, machine), 1.0), 1.0)
+    return np.where(np.isin(p.way, _IMPLICIT), np.minimum(_shares(p, engine, machine), 1.0), 1.0)
 
 
 def packed_bytes(p: Products, machine: Machine) -> Floats:
