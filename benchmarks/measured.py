@@ -43,8 +43,8 @@ DEEPBENCH = ("github.com/baidu-research/DeepBench", "Apache-2.0, Baidu; changed:
 
 #: Sets of weights that aiconfigurator's graphs go through in turn; inputs and outputs stay the same.
 WEIGHTS = 6.0
-#: Calls in a row of its harness: 3 + 6 replays of as many layers.
-CALLS = "54"
+#: Calls in a row of its harness: 6 replays of as many layers, after 3 that are not timed.
+CALLS = {"calls": "36", "warmup": "18"}
 MIOPEN = (
     "github.com/ROCm/MIOpen 2d1fd99",
     "MIT, (c) Advanced Micro Devices, Inc.; changed: keys and times of src/kernels/*.HIP.fdb.txt as one table",
@@ -150,7 +150,7 @@ def _gemm_consensus(data: Path) -> Iterator[Campaign]:
         rows = _numbers(table, {"m": "m", "n": "n", "k": "k"}).assign(
             gpu=table["gpu"], op="mm", dtype="bf16", copies=WEIGHTS, seconds=table["median_us"] * 1e-6
         )
-        yield from _by_gpu(rows, AICONFIGURATOR, file.stem, "graph", calls=CALLS)
+        yield from _by_gpu(rows, AICONFIGURATOR, file.stem, "graph", **CALLS)
 
 
 def _gemm_files(data: Path) -> list[Path]:
@@ -167,7 +167,7 @@ def _gemm_pooled(data: Path, dtype: str, op: str, stored: str, ending: str) -> I
         rows = _numbers(pooled, {"m": "m", "n": "n", "k": "k"}).assign(
             gpu=pooled["gpu"], op=op, dtype=stored, copies=WEIGHTS, seconds=pooled["median"] * 1e-6
         )
-        yield from _by_gpu(rows, AICONFIGURATOR, file.stem + ending, "graph", calls=CALLS)
+        yield from _by_gpu(rows, AICONFIGURATOR, file.stem + ending, "graph", **CALLS)
 
 
 def _gemm_fp8(data: Path) -> Iterator[Campaign]:
@@ -190,7 +190,7 @@ def _gemm_packed(data: Path) -> Iterator[Campaign]:
         rows = _numbers(table, {"m": "m", "n": "n", "k": "k"}).assign(
             gpu=table["gpu"], op=table["dtype"].map(_PACKED), dtype="fp16", seconds=table["latency_us"] * 1e-6
         )
-        yield from _by_gpu(rows, TENSORRT, f"{file.stem}_packed", "backend", calls=CALLS)
+        yield from _by_gpu(rows, TENSORRT, f"{file.stem}_packed", "backend", **CALLS)
 
 
 _ATTENTION_FORMATS = {"bfloat16": "bf16", "fp8": "fp8"}
@@ -223,7 +223,7 @@ def _attention(data: Path) -> Iterator[Campaign]:
         pooled = rows.groupby(keys, as_index=False)["seconds"].agg(["median", "count"])
         pooled = pooled[pooled["count"] >= 2].rename(columns={"median": "seconds"}).drop(columns="count")
         pooled = pooled.assign(op="attention" if encoder else "attention_call", dtype="bf16")
-        yield from _by_gpu(pooled, AICONFIGURATOR, file.stem, "backend", calls=CALLS)
+        yield from _by_gpu(pooled, AICONFIGURATOR, file.stem, "backend", **CALLS)
 
 
 def _quantize(data: Path) -> Iterator[Campaign]:
@@ -234,7 +234,7 @@ def _quantize(data: Path) -> Iterator[Campaign]:
         rows = _numbers(pooled, {"rows": "m", "cols": "k"}).assign(
             gpu=pooled["gpu"], op="quantize", dtype="bf16", copies=1.0, seconds=pooled["latency_us"] * 1e-6
         )
-        yield from _by_gpu(rows, AICONFIGURATOR, file.stem, "graph", calls=CALLS)
+        yield from _by_gpu(rows, AICONFIGURATOR, file.stem, "graph", **CALLS)
 
 
 _VIDUR_PRODUCTS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")

@@ -105,7 +105,8 @@ class Machine:
     constants: Calibration
     values: Mapping[str, float]  # of the constants
     burst: bool = False  # whether it is over before the board's power or heat lower the clock
-    calls: float = float("inf")  # of each kernel in a row, after a rest: at first the board runs above its power limit
+    calls: float = float("inf")  # of each kernel in a row: after a rest the board runs above its power limit at first
+    warm_calls: float = 0.0  # of them before those whose mean is asked for
     power_limit: float | None = None  # watts, below the board's own; see model.clocks
     clock_limit: float | None = None  # Hz, below the boost
 
@@ -200,11 +201,6 @@ class Machine:
     def product_ramp_s(self) -> float:
         """The same for a kernel of products, beyond that of others; below 0 where it is shorter."""
         return (self.values["product_ramp_cycles"] - self.values["kernel_ramp_cycles"]) / self.clock
-
-    @property
-    def unlimited_s(self) -> float:
-        """Of the time that a kernel would take at the power limit, how much it does not, as calls end soon."""
-        return self.values["power_window"] / self.calls
 
     @property
     def barrier_s(self) -> float:

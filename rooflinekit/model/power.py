@@ -17,6 +17,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
@@ -28,6 +31,7 @@ _FEWER = {Math.FP8: "eight_bit_energy", Math.INT8: "eight_bit_energy", Math.FP4:
 #: (MIOpen's tuning data), 1.39²; TF32, whose mantissa is fp16's and whose operands have twice the bytes, by half of it
 #: as a logarithm. ± 20 %.
 _WIDER = {Math.FP16: 1.0, Math.BF16: 1.0, Math.TF32: 1.39, Math.FP32: 1.39**2}
+_LEAST_S = 1e-12  # of a call, to divide by
 _REFERENCE_NM = 16.0
 _REFERENCE_SIZE = 512.0  # multiply-adds in 16 bits that an SM of Volta does in a clock
 _OF_FP32 = {Math.FP64: 2.0, Math.FP16: 0.5}  # on the lanes: by the bits of what is multiplied
@@ -61,6 +65,17 @@ def power_limit(device: Device, values: Mapping[str, float], math: Math, *, engi
     if watts is None or node_nm(device) is None:
         return float("inf")
     return float((1 - values["idle_share"]) * watts / flop_energy(device, values, math, engine=engine))
+
+
+def held_s(free_s: Any, limited_s: Any, *, window_s: float, calls: float, before: float) -> Any:
+    """Mean seconds of calls in a row that take `free_s` at the full clock, and `limited_s` at what power sustains.
+
+    The clock is lowered `window_s` after the first. before: calls ahead of those whose mean it is.
+    """
+    if np.isinf(calls):
+        return np.maximum(free_s, limited_s)
+    free = np.clip((window_s / np.maximum(free_s, _LEAST_S) - before) / calls, 0.0, 1.0)
+    return np.maximum(free_s, limited_s - free * (limited_s - free_s))
 
 
 def board_share(device: Device) -> float | None:

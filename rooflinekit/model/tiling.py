@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rooflinekit.model.convolution_forms import CUDNN, library_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import combined
+from rooflinekit.model.power import held_s
 from rooflinekit.model.tile_rates import (
     SIDES,
     Rates,
@@ -128,8 +129,7 @@ class _Tiled:
         prologue_s = prologues(p, kind, machine) * pace * step_s
         self.p, self.steps = p, (step_s, issue_s, prologue_s, np.where(is_gradient(p), prologue_s, 0.0))
         self.tiles = p.batch * np.ceil(p.m / a) * np.ceil(p.n / b)
-        sustained = rates.limit * sustained_share(p, engine, machine)
-        self.limit_s = np.maximum(p.flop / sustained - machine.unlimited_s, 0.0)
+        self.limit_s = p.flop / (rates.limit * sustained_share(p, engine, machine))
         self.packed_bytes = packed_bytes(p, machine)
         self.vector_s, self.fetch_s = bounds_on_lanes(p, rates, engine, machine)
         self.bandwidth = machine.bandwidth * machine.values["product_memory_share"]
@@ -159,7 +159,7 @@ class _Tiled:
         p, every = self.p, np.arange(self.count)
         tiled_s = np.ceil(self.tiles / self.machine.sm_count)
         tiled_s = tiled_s * block_s(np.ceil(p.k), *self.steps) * p.executed
-        compute_s = np.maximum(np.minimum(np.maximum(tiled_s, self.limit_s), self.vector_s), self.fetch_s)
+        compute_s = np.maximum(np.minimum(self._held_s(tiled_s, self.limit_s), self.vector_s), self.fetch_s)
         extra = np.broadcast_to(self.packed_bytes, (self.count,))
         memory_s = self.traffic_s + extra / self.bandwidth
         least_s = np.maximum(compute_s, memory_s)
@@ -187,7 +187,7 @@ class _Tiled:
         s, k, executed = _SPLITS[split], _of(self.p.k, product), _of(self.p.executed, product)
         tiled_s = np.ceil(_of(self.tiles, product, tile) * s / self.machine.sm_count)
         tiled_s = tiled_s * block_s(np.ceil(k / s), *(_of(part, product, tile) for part in self.steps)) * executed
-        compute_s = np.maximum(np.maximum(tiled_s, _of(self.limit_s, product)), _of(self.fetch_s, product))
+        compute_s = np.maximum(self._held_s(tiled_s, _of(self.limit_s, product)), _of(self.fetch_s, product))
         extra = self._extra_bytes(s, product)
         memory_s = self.traffic_s[product] + extra / self.bandwidth
         kept = np.flatnonzero(start_s + np.maximum(compute_s, memory_s) <= most_s[product])
@@ -197,12 +197,17 @@ class _Tiled:
             tiled_s=tiled_s[kept], extra_bytes=extra[kept],
         )  # fmt: skip
 
+    def _held_s(self, free_s: Floats, limit_s: Floats) -> Any:
+        """As long as the board's power makes it."""
+        window_s, calls, before = self.machine.values["power_window"], self.machine.calls, self.machine.warm_calls
+        return held_s(free_s, limit_s, window_s=window_s, calls=calls, before=before)
+
     def _worth_splitting(self, most_s: Floats) -> tuple[_Ints, _Ints]:
         """Tiles, each with a product, of which the bound above is not more than this without the start."""
         p, every = self.p, np.arange(self.count)
         most_s = np.where(never_split(p, self.engine, self.machine), -1.0, most_s * (1 + _ROUNDING))
         least_s = self.tiles * (block_s(p.k, *self.steps, prologues=2) * p.executed / self.machine.sm_count)
-        least_s = np.maximum(least_s, np.maximum(self.limit_s, self.fetch_s))
+        least_s = np.maximum(self._held_s(least_s, self.limit_s), self.fetch_s)
         if restricted(p, self.engine, self.machine):
             least_s = np.where(possible(p, self.engine, self.machine), least_s, np.inf)
         memory_s = self.traffic_s + self._extra_bytes(_SPLITS[1], every) / self.bandwidth

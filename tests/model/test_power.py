@@ -128,20 +128,25 @@ def test_a_held_board_has_its_clock_for_implicit_products_too(device: Device, wa
 
 
 @pytest.mark.parametrize(
-    ("calls", "microseconds"),
+    ("calls", "before", "microseconds"),
     [
-        (math.inf, 585.142857),  # again and again: 70 W sustain 5.6 TFLOP/s
-        (100, 485.142857),  # 10 ms without a limit, 100 µs of each call
-        (10, 327.68),  # over before the clock is lowered: the peak
-        (1, 327.68),
+        (math.inf, 0, 585.142857),  # again and again: 70 W sustain 5.6 TFLOP/s
+        (100, 0, 506.571428),  # 10 ms are 30.52 calls of 327.68 µs, the other 69.48 are held
+        (100, 20, 558.064),  # 20 of them are not timed: 10.52 at the peak, 89.48 held
+        (100, 31, 585.142857),
+        (10, 0, 327.68),  # over before the clock is lowered: the peak
+        (10, 20, 327.68),
     ],
 )
-def test_a_few_calls_are_over_before_the_clock_is_lowered(device: Device, calls: float, microseconds: float) -> None:
+def test_a_few_calls_are_over_before_the_clock_is_lowered(
+    device: Device, calls: float, before: float, microseconds: float
+) -> None:
     energies = {name: value for name, value in VALUES.items() if name != "idle_share"}
     board = device.replace(board_power=70, process_node="16 nm")
     machine = Machine.of(board, constants(idle_share=0.2, power_window=0.01, **energies))
     work = Work.of(1, products=Products.of([0], m=1280, n=1280, k=1000))
-    assert time_work(work, replace(machine, calls=calls)).total_s[0] == pytest.approx(microseconds * 1e-6)
+    few = replace(machine, calls=calls, warm_calls=before)
+    assert time_work(work, few).total_s[0] == pytest.approx(microseconds * 1e-6)
 
 
 def test_larger_instructions_take_less_energy(device: Device) -> None:

@@ -16,7 +16,8 @@ A file is a CSV table. Comment lines at its head name the GPU, the source, its l
     graph     the kernel and the gap before it in a CUDA graph
     backend   the same, with what a serving library does around the kernel
     event     one eager call between two CUDA events, synchronised each time: the CPU's work before and after the launch
-A line `# calls: 54` says that so few calls were timed in a row that the board's power was no limit to the shortest.
+Lines `# calls: 36` and `# warmup: 18` say that so few calls were timed in a row, after so many others, that the board's
+power was no limit to the shortest.
 A line `# products: tuned` says that AMD's library of products was one with tuned kernels of all sizes in bf16.
 """
 
@@ -59,6 +60,11 @@ class Campaign:
     def calls(self) -> float:
         """How many calls were timed in a row, by the note of that name; without it so many that the board is warm."""
         return float(self.notes.get("calls", "inf"))
+
+    @property
+    def warm_calls(self) -> float:
+        """How many calls came before those, by the note `warmup`."""
+        return float(self.notes.get("warmup", "0"))
 
     @property
     def tuned(self) -> bool:
@@ -131,8 +137,9 @@ def _header(file: Path, lines: Iterable[str]) -> dict[str, str]:
     missing = [key for key in HEADER if not found.get(key)]
     if missing:
         raise CampaignError(f"{file}: expected a line '# {missing[0]}: …' at its head")
-    if not re.fullmatch(r"[1-9]\d*", found.get("calls", "1")):
-        raise CampaignError(f"{file}: calls: expected a positive integer; got {found['calls']!r}")
+    for key in ("calls", "warmup"):
+        if not re.fullmatch(r"[1-9]\d*", found.get(key, "1")):
+            raise CampaignError(f"{file}: {key}: expected a positive integer; got {found[key]!r}")
     if found["timing"] not in TIMINGS:
         raise CampaignError(f"{file}: timing: expected {', '.join(TIMINGS)}; got {found['timing']!r:.60}")
     return found

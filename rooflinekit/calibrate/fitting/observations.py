@@ -62,7 +62,8 @@ class Observations:
     candidates: Candidates
     rows: pd.DataFrame
     seconds: Floats
-    calls: float = float("inf")  # in a row, after a rest
+    calls: float = float("inf")  # that were timed in a row
+    warm_calls: float = 0.0  # before those, after a rest
     tuned: bool = False  # see Campaign
 
     def __len__(self) -> int:
@@ -78,7 +79,8 @@ class Observations:
         gap = _GAPS.get(self.timing)
         values = {**machine.values, "kernel_gap": machine.values[gap] if gap else 0.0}
         values |= {"untuned_bf16": 1.0} if self.tuned else {}
-        gapped = replace(machine, values=values, calls=self.calls, burst=machine.burst or self.timing == "rested")
+        burst = machine.burst or self.timing == "rested"
+        gapped = replace(machine, values=values, calls=self.calls, warm_calls=self.warm_calls, burst=burst)
         best: Floats = np.full(len(self), np.inf)
         for works, possible in self.candidates:
             total = sum((time_work(work, gapped, explained=False).total_s for work in works), start=np.zeros(len(self)))
@@ -94,8 +96,8 @@ class Observations:
 
     def taken(self, chosen: np.ndarray) -> Observations:
         """Some of the measurements."""
-        found = observe(self.gpu, self.host, self.op, self.timing, self.rows[chosen], self.calls)
-        return replace(found, tuned=self.tuned)
+        found = observe(self.gpu, self.host, self.op, self.timing, self.rows[chosen])
+        return replace(found, calls=self.calls, warm_calls=self.warm_calls, tuned=self.tuned)
 
 
 def _asleep(share: Floats) -> Floats:
@@ -104,7 +106,7 @@ def _asleep(share: Floats) -> Floats:
     return found
 
 
-def observe(gpu: str, host: str, op: str, timing: str, rows: pd.DataFrame, calls: float = float("inf")) -> Observations:
+def observe(gpu: str, host: str, op: str, timing: str, rows: pd.DataFrame) -> Observations:
     """Measurements of one op, their work counted."""
     rows = rows.reset_index(drop=True)
     return Observations(
@@ -117,7 +119,6 @@ def observe(gpu: str, host: str, op: str, timing: str, rows: pd.DataFrame, calls
         candidates=candidates(op, rows, _device(gpu) if op in CONVOLUTIONS else None),
         rows=rows,
         seconds=rows["seconds"].to_numpy(dtype=float),
-        calls=calls,
     )
 
 
@@ -148,7 +149,12 @@ def _device(gpu: str) -> Device | None:
 def observations_of(campaigns: Iterable[Campaign]) -> list[Observations]:
     """Every op of every campaign on its own."""
     return [
-        replace(observe(c.gpu, f"{c.gpu} {c.source.split(' ')[0]}", str(op), c.timing, rows, c.calls), tuned=c.tuned)
+        replace(
+            observe(c.gpu, f"{c.gpu} {c.source.split(' ')[0]}", str(op), c.timing, rows),
+            calls=c.calls,
+            warm_calls=c.warm_calls,
+            tuned=c.tuned,
+        )
         for c in campaigns
         for (op, _), same in c.rows.groupby(["op", "dtype"], sort=True)
         for rows in _alike(c.gpu, str(op), same)

@@ -47,11 +47,12 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
 
 def test_how_many_calls_were_timed_in_a_row(tmp_path: Path) -> None:
     file = tmp_path / "run.csv"
-    file.write_text(HEAD + "# calls: 54\n" + COLUMNS + ROW)
-    assert read_campaign(file).calls == 54
-    assert campaign().calls == float("inf")  # nobody says: so many that the board is warm
-    wrong = refused(file, HEAD + "# calls: few\n" + COLUMNS + ROW)
-    assert wrong == "calls: expected a positive integer; got 'few'"
+    file.write_text(HEAD + "# calls: 36\n# warmup: 18\n" + COLUMNS + ROW)
+    assert (read_campaign(file).calls, read_campaign(file).warm_calls) == (36, 18)
+    assert (campaign().calls, campaign().warm_calls) == (float("inf"), 0)  # nobody says: the board is warm
+    for key in ("calls", "warmup"):
+        wrong = refused(file, HEAD + f"# {key}: few\n" + COLUMNS + ROW)
+        assert wrong == f"{key}: expected a positive integer; got 'few'"
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
