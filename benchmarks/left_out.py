@@ -1,12 +1,12 @@
-"""Convolutions on GPUs that their constants have not seen: a look at what a change of the model does.
+"""Convolutions or products on GPUs that their constants have not seen: a look at what a change of the model does.
 
-    python benchmarks/left_out.py DATA [--library cuDNN] [--rows 400] [--formats fp32] [--architectures]
+    python benchmarks/left_out.py DATA [--what cuDNN] [--rows 400] [--formats fp32] [--architectures]
 
-The stages of a library's convolutions (by default MIOpen's) are fitted on the rows that the shipped fits rest on, with
-all earlier constants as shipped: once on all GPUs, and once more without each GPU (or without its architecture). Judged
-are shapes that no fit has seen. `benchmarks/accuracy.py` does the same with all stages, and on ten times the rows. One
-format takes some minutes of a core, cuDNN's some seconds; ends of fits differ by half a per cent, so that smaller
-differences say nothing.
+The stages of a library's convolutions (by default MIOpen's), or of products, are fitted on the rows that the shipped
+fits rest on, with all earlier constants as shipped: once on all GPUs, and once more without each GPU (or without its
+architecture). Judged are shapes that no fit has seen. `benchmarks/accuracy.py` does the same with all stages, and on
+ten times the rows. One format takes some minutes of a core, cuDNN's and products some seconds; ends of fits differ by
+half a per cent, so that smaller differences say nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.convolution_forms import CUDNN, library_of
 from rooflinekit.model.kernel import MIOPEN
 
-_FORMATS = ("fp32", "tf32", "fp16", "bf16")
+_FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+PRODUCTS = "products"
+_PRODUCTS = frozenset({"mm", "linear", "bmm"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +48,13 @@ class Judge:
     judged: Sequence[Observations]
 
     @classmethod
-    def of(cls, data: Path, rows: int, formats: Sequence[str], library: str = MIOPEN) -> Judge:
-        """At most so many rows to judge by of a direction and format on a GPU."""
-        campaigns = list(_campaigns(data, formats, library))
+    def of(cls, data: Path, rows: int, formats: Sequence[str], what: str = MIOPEN) -> Judge:
+        """At most so many rows to judge by of an op and format on a GPU."""
+        campaigns = list(_campaigns(data, formats, what))
         few = [
             replace(c, rows=c.rows.groupby(["op", "dtype"], group_keys=False).head(rows)) for c in held_back(campaigns)
         ]
-        stages = [stage for stage in STAGES if stage.library == library]
+        stages = [s for s in STAGES if (s.ops & _PRODUCTS if what == PRODUCTS else s.library == what)]
         return cls(stages=stages, training=observations_of(map(sample, campaigns)), judged=observations_of(few))
 
     def errors(self, *, architectures: bool = False) -> pd.DataFrame:
@@ -83,14 +85,16 @@ class Judge:
         return pd.concat(found, ignore_index=True)
 
 
-def _campaigns(data: Path, formats: Sequence[str], library: str) -> Iterator[Campaign]:
-    """Convolutions by the library in these formats, as far as fits and the accuracy page have them."""
-    if library == MIOPEN:
+def _campaigns(data: Path, formats: Sequence[str], what: str) -> Iterator[Campaign]:
+    """Products, or convolutions by a library, in these formats, as far as fits and the accuracy page have them."""
+    if what == MIOPEN:
         yield from (c for c in read_solvers(data) if set(c.rows["dtype"]) <= set(formats))
         return
     for c in read_ops(data):
-        rows = c.rows[c.rows["op"].isin(CONVOLUTIONS) & c.rows["dtype"].isin(formats)]
-        if len(rows) and library_of(load_device(c.gpu)) == library:
+        rows = c.rows[
+            c.rows["op"].isin(_PRODUCTS if what == PRODUCTS else CONVOLUTIONS) & c.rows["dtype"].isin(formats)
+        ]
+        if len(rows) and what in (PRODUCTS, library_of(load_device(c.gpu))):
             yield replace(c, rows=rows)
 
 
@@ -124,12 +128,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Prints a table of the sets, and one of their GPUs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("--library", default=MIOPEN, choices=(MIOPEN, CUDNN))
-    parser.add_argument("--rows", type=int, default=400, help="of a direction and format on a GPU, at most")
+    parser.add_argument("--what", default=MIOPEN, choices=(MIOPEN, CUDNN, PRODUCTS))
+    parser.add_argument("--rows", type=int, default=400, help="of an op and format on a GPU, at most")
     parser.add_argument("--formats", nargs="*", default=_FORMATS, choices=_FORMATS)
     parser.add_argument("--architectures", action="store_true", help="leave out all GPUs of an architecture")
     options = parser.parse_args(arguments)
-    judge = Judge.of(options.data, options.rows, options.formats, options.library)
+    judge = Judge.of(options.data, options.rows, options.formats, options.what)
     errors = judge.errors(architectures=options.architectures)
     for by in (["table", "op", "dtype"], ["table", "op", "dtype", "gpu"]):
         table = summary(errors, by)
