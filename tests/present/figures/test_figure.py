@@ -82,7 +82,7 @@ def test_a_matrix_product_stands_where_its_shape_says() -> None:
     assert point.intensity == flop / moved
     assert point.roof == "fp16 matrix"
     assert point.performance == pytest.approx(flop / linear(dtype="float16").gpu_s)
-    assert (point.kernels, point.share, point.bound) == (1, 1.0, "compute")
+    assert (point.kernels, point.share, point.bound) == (1, pytest.approx(1.0), "compute")
 
 
 def test_roofs_of_a_prediction_are_those_of_its_arithmetic() -> None:
