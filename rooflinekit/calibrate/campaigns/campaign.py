@@ -137,9 +137,10 @@ def _header(file: Path, lines: Iterable[str]) -> dict[str, str]:
     missing = [key for key in HEADER if not found.get(key)]
     if missing:
         raise CampaignError(f"{file}: expected a line '# {missing[0]}: …' at its head")
-    for key in ("calls", "warmup"):
-        if not re.fullmatch(r"[1-9]\d*", found.get(key, "1")):
-            raise CampaignError(f"{file}: {key}: expected a positive integer; got {found[key]!r}")
+    if not re.fullmatch(r"[1-9]\d*", found.get("calls", "1")):
+        raise CampaignError(f"{file}: calls: expected a positive integer; got {found['calls']!r}")
+    if not re.fullmatch(r"\d+", found.get("warmup", "0")):
+        raise CampaignError(f"{file}: warmup: expected how many calls, from 0; got {found['warmup']!r}")
     if found["timing"] not in TIMINGS:
         raise CampaignError(f"{file}: timing: expected {', '.join(TIMINGS)}; got {found['timing']!r:.60}")
     return found

@@ -50,9 +50,10 @@ def test_how_many_calls_were_timed_in_a_row(tmp_path: Path) -> None:
     file.write_text(HEAD + "# calls: 36\n# warmup: 18\n" + COLUMNS + ROW)
     assert (read_campaign(file).calls, read_campaign(file).warm_calls) == (36, 18)
     assert (campaign().calls, campaign().warm_calls) == (float("inf"), 0)  # nobody says: the board is warm
-    for key in ("calls", "warmup"):
-        wrong = refused(file, HEAD + f"# {key}: few\n" + COLUMNS + ROW)
-        assert wrong == f"{key}: expected a positive integer; got 'few'"
+    wrong = refused(file, HEAD + "# calls: few\n" + COLUMNS + ROW)
+    assert wrong == "calls: expected a positive integer; got 'few'"
+    wrong = refused(file, HEAD + "# warmup: some\n" + COLUMNS + ROW)
+    assert wrong == "warmup: expected how many calls, from 0; got 'some'"
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
