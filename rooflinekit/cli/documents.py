@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,9 +109,7 @@ def drawn(found: Drawn, file: Path) -> dict[str, Any]:
 def _calibration(one: Calibration) -> dict[str, Any]:
     return {
         "constants": _constants(one.constants),
-        "spreads": {
-            family: {"kernel": s.kernel, "shared": s.shared, "short_s": s.short_s} for family, s in one.spreads.items()
-        },
+        "spreads": {family: asdict(spread) for family, spread in one.spreads.items()},
     }
 
 

@@ -16,6 +16,7 @@ from rooflinekit.model.convolution_forms import (
     FEW,
     FEW_CHANNELS,
     FEW_IN_HALF,
+    HALF,
     PIXELWISE,
     WIDE_WINDOW,
     Direction,
@@ -201,7 +202,7 @@ def implicit_algorithm(p: Problem, math: Math, *, few: bool) -> str:
 
     In fp32 the gradient of a weight of few channels runs as others do, in 16 bits at any window as none does.
     """
-    if few and p.direction == "weight" and math in (Math.FP16, Math.BF16):
+    if few and p.direction == "weight" and math in HALF:
         return FEW_IN_HALF
     if not (p.volume or (p.wide and not (few and p.direction == "weight"))):
         return ""

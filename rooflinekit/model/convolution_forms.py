@@ -41,6 +41,7 @@ FEW_IN_HALF = "few channels in 16 bits"  # the gradient of a weight, whose sums 
 PIXELWISE = "pixel by pixel"  # MIOpen's where a pixel sees one pixel
 WIDE_WINDOW = "wide window"  # of a volume, or of more than 7 pixels along one side
 
+HALF = (Math.FP16, Math.BF16)  # formats of 16 bits
 FEWER_FLOP = (WINOGRAD, IN_PASSES, FFT)  # than the plain product has
 
 VECTOR_BYTES = 16  # of channels, that kernels of a matrix engine load at once

@@ -10,14 +10,13 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import Math, TensorSpec
-from rooflinekit.model.convolution_forms import FEW_IN_HALF, VECTOR_BYTES, WIDE, WIDE_WINDOW, product_of
+from rooflinekit.model.convolution_forms import FEW_IN_HALF, HALF, VECTOR_BYTES, WIDE, WIDE_WINDOW, product_of
 from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.rows import NO_ROWS
 
 _LATER_CORES = frozenset({"bf16"})  # what matrix engines have from Ampere on, but not on Volta and Turing
 _HALF_BYTES = 2
 _OF_A_VOLUME = 3  # sides
-_HALF = (Math.FP16, Math.BF16)
 #: Bytes for each number of a weight that is summed in fp32: set to 0, written by the product (of which the 2 of the
 #: result are counted there), read, and written in 16 bits.
 SUMS_READ, SUMS_WRITTEN = 4, 4 + 2 + 2
@@ -54,8 +53,8 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[st
         before, after = (_rearranged(tensors, copied, aligned, rows) for tensors in (op.inputs[:read], results))
         yield from (_copy(kernel, tensor, label or "to channels last") for tensor, label in before)
         yield kernel
-        if on_engine and kernel.cost.gemms and kernel.direction == "weight" and kernel.math in _HALF:
-            yield from _around_sums(kernel, op, engines)
+        if aligned and kernel.direction == "weight" and kernel.math in HALF and sums_in_fp32(engines):
+            yield _around_sums(kernel, op)
         yield from (_copy(kernel, tensor, label or "from channels last") for tensor, label in after)
 
 
@@ -112,11 +111,10 @@ def sums_in_fp32(engines: Collection[str]) -> bool:
     return "int8" in engines and "fp16" in engines
 
 
-def _around_sums(kernel: Kernel, op: Op, engines: Collection[str]) -> Iterator[Kernel]:
+def _around_sums(kernel: Kernel, op: Op) -> Kernel:
     """Setting the sums to 0 before, writing them in 32 bits and reading them again: one kernel for all that."""
-    if sums_in_fp32(engines):
-        count = integer(image_and_weight(op)[1].numel)
-        yield _passed(kernel, "sums in fp32", SUMS_READ * count, SUMS_WRITTEN * count)
+    count = integer(image_and_weight(op)[1].numel)
+    return _passed(kernel, "sums in fp32", SUMS_READ * count, SUMS_WRITTEN * count)
 
 
 def odd_rows(pixels: Any) -> Any:

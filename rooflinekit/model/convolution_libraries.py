@@ -7,7 +7,7 @@ from typing import Protocol
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.convolution_forms import CUDNN, FEWER_FLOP, IN_PASSES, NAIVE, library_of
-from rooflinekit.model.machine import has_dot_products, on_engine
+from rooflinekit.model.engines import has_dot_products, on_engine
 
 GCN, RDNA = "GCN", "RDNA"  # generations of AMD's GPUs; CDNA goes on from GCN
 

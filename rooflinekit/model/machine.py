@@ -11,7 +11,10 @@ from typing import Any
 from rooflinekit.errors import FormatError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model.engines import engine_peak, has_dot_products
 from rooflinekit.model.power import power_limit
+
+CAMPAIGNS_OF = "calibration/campaigns: "  # in the source of a constant, before the GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,11 @@ class Constant:
     unit: str
     meaning: str
     source: str
+
+    @property
+    def gpus(self) -> list[str]:
+        """Those whose campaigns told it, by its source, where they are not all."""
+        return [gpu for gpu in self.source.partition(CAMPAIGNS_OF)[2].split(", ") if gpu]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,9 +236,7 @@ class Machine:
         Half precision and tf32 run as fp32 where the device has no unit for them, which the rate says. Raises
         FormatError for a format that PyTorch cannot run on this device.
         """
-        peak = self.device.matrix_peak.get(math.value)
-        if engine and math is Math.TF32 and peak is None:  # fp32 where that is what the engine has
-            peak = self.device.matrix_peak.get(Math.FP32.value)
+        peak = engine_peak(self.device, math)
         if engine and peak is not None:
             return self._rate(math, peak, on_engine=True)
         vector = self.device.vector_peak
@@ -262,21 +268,6 @@ class Machine:
         if key not in vector:
             raise FormatError(f"{self.name} states no {key} vector peak; add vector_peak: {key} to its specification")
         return Rate(peak=vector[key], share=self.values["vector_share"], on_engine=False)
-
-
-def on_engine(device: Device, math: Math) -> bool:
-    """Whether a matrix engine multiplies the format; tf32 stands for fp32 where the engine has that."""
-    return math.value in device.matrix_peak or (math is Math.TF32 and Math.FP32.value in device.matrix_peak)
-
-
-def has_dot_products(device: Device) -> bool:
-    """Whether lanes multiply pairs of fp16 numbers and sum them in fp32: those that do so with four of int8 (AMD).
-
-    Fused multiply-adds of two fp16 numbers alone sum in fp16, which PyTorch does not.
-    """
-    peaks = device.vector_peak
-    half, single = peaks.get(Math.FP16.value, 0.0), peaks.get(Math.FP32.value, 0.0)
-    return Math.INT8.value in peaks and half > single > 0
 
 
 def _halved(device: Device) -> float:

@@ -19,6 +19,7 @@ from rooflinekit.ir.points import Number
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.convolution_forms import (
     GATHERED,
+    HALF,
     IN_PASSES,
     NAIVE,
     UNFOLDED,
@@ -36,8 +37,7 @@ from rooflinekit.model.convolution_forms import (
 from rooflinekit.model.cudnn_forms import cudnn_forms
 from rooflinekit.model.kernel import MIOPEN
 
-_HALF = (Math.FP16, Math.BF16)
-_EVERY = (Math.FP32, Math.TF32, *_HALF)
+_EVERY = (Math.FP32, Math.TF32, *HALF)
 _LANES = (Math.FP32, Math.TF32, Math.FP16)  # of the fused kernels, which are written in assembly
 
 _EDGE, _PIECE = 2, 3  # of F(2×2, 3×3): blocks of 2×2 results, windows in pieces of 3×3

@@ -76,8 +76,8 @@ class PointKernels:
         shapes = belongs @ total
         families = [residuals_of(kernel, machine) for kernel in self._heads]
         spreads = machine.constants.spreads
-        alone = np.array([(spreads[family].kernel, spreads[family].short_s) for family in families]).reshape(-1, 2)
-        off = np.hypot(shapes * alone[:, :1], (belongs @ (total > 0)) * alone[:, 1:])
+        counts = belongs @ (total > 0)
+        alone = (spreads[f].alone(seconds, count) for f, seconds, count in zip(families, shapes, counts, strict=True))
         others = map(untold, self._heads)
         return PointTimes(
             kernel_s=np.add.reduceat(total, np.searchsorted(owner, np.arange(count))) if count else total,
@@ -88,7 +88,7 @@ class PointKernels:
             latency_s=gpu_s - compute_s - memory_s,
             shared_variance=shared_variance(zip(families, others, shapes, strict=True), spreads, self._of_the_step)
             + (machine.start_spread * (weight @ start)) ** 2,
-            kernel_variance=(off**2).sum(axis=0),
+            kernel_variance=sum(alone, start=np.zeros(points)),
         )
 
     def _work(self, choices: tuple[tuple[int, ...], ...]) -> tuple[Work, list[int], list[int]]:

@@ -20,9 +20,10 @@ import numpy as np
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of
 from rooflinekit.model.convolution_libraries import runs
+from rooflinekit.model.engines import has_dot_products
 from rooflinekit.model.fused_attention import at_power_limit_s, exponential_s
 from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.machine import Machine, Rate, has_dot_products
+from rooflinekit.model.machine import Machine, Rate
 from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
 from rooflinekit.model.tile_rates import Rates
 from rooflinekit.model.tiling import CAUSES

@@ -198,9 +198,11 @@ def sustained_share(p: Products, engine: bool, machine: Machine) -> Floats:
     that is held by its power has them at the clock that it has for products. Winograd's and FFT's wait for what they
     transform, and MIOpen's for operands; who waits draws less.
     """
-    if library_of(machine.device) == MIOPEN:
-        return np.ones(p.way.size)
-    return np.where(np.isin(p.way, _IMPLICIT), np.minimum(_shares(p, engine, machine), 1.0), 1.0)
+    found = np.ones(p.way.size)
+    if library_of(machine.device) != MIOPEN:
+        for way in _IMPLICIT:
+            found[p.way == way] = min(machine.values[_OF_CUDNN[way][engine]], 1.0)
+    return found
 
 
 def packed_bytes(p: Products, machine: Machine) -> Floats:

@@ -16,7 +16,6 @@ from rooflinekit.model.families import of_the_step, residuals_of, shared_varianc
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing
 
-_CAMPAIGNS = "calibration/campaigns: "  # before the GPUs in a constant's source, where they are not all
 _KIN = 3  # GPUs that a note names
 _NAMED = 0.05  # of the GPU's time: families that take less are not named in a note
 
@@ -100,7 +99,6 @@ def _owners(machine: Machine) -> str:
     """Whose constants stand in for a device's own: its architecture's other GPUs, by name, or everybody's."""
     if machine.device.kind == "cpu":
         return "other CPUs"
-    told = (c.source.partition(_CAMPAIGNS)[2].split(", ") for c in machine.constants.constants.values())
-    kin = sorted({gpu for gpus in told for gpu in gpus if gpu} - {machine.device.name})
+    kin = sorted({gpu for c in machine.constants.constants.values() for gpu in c.gpus} - {machine.device.name})
     more = f" and {len(kin) - _KIN} more" if len(kin) > _KIN else ""
     return f"its architecture ({', '.join(kin[:_KIN])}{more}) or of all GPUs" if kin else "all GPUs"

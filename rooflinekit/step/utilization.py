@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model.engines import engine_peak
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.roofline import Timing
 
@@ -32,9 +33,5 @@ def utilization(timings: Sequence[Timing], device: Device, total_s: float) -> tu
 
 def _peak(kernel: Kernel, device: Device) -> float:
     """FLOP/s by the datasheet; infinite where it states nothing of the kind."""
-    single = Math.FP32.value
-    lanes = device.vector_peak.get(kernel.math) or device.vector_peak.get(single) or float("inf")
-    if not kernel.engine:
-        return lanes
-    stands_in = device.matrix_peak.get(single) if kernel.math is Math.TF32 else None  # engines of whole fp32 numbers
-    return device.matrix_peak.get(kernel.math) or stands_in or lanes
+    lanes = device.vector_peak.get(kernel.math) or device.vector_peak.get(Math.FP32) or float("inf")
+    return (engine_peak(device, kernel.math) if kernel.engine else None) or lanes

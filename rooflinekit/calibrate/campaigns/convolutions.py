@@ -15,6 +15,7 @@ from rooflinekit.model.columns import DIRECT_WAYS, IMPLICIT_WAYS, algorithm_way
 from rooflinekit.model.convolution_forms import (
     CUDNN,
     FEW,
+    HALF,
     Direction,
     Form,
     Problem,
@@ -25,15 +26,14 @@ from rooflinekit.model.convolution_forms import (
 from rooflinekit.model.convolution_layouts import SUMS_READ, SUMS_WRITTEN, gradients_in_either, odd_rows, sums_in_fp32
 from rooflinekit.model.convolution_libraries import GCN, generation_of, runs
 from rooflinekit.model.depthwise import depthwise_algorithm
+from rooflinekit.model.engines import on_engine
 from rooflinekit.model.kernel import MIOPEN
-from rooflinekit.model.machine import on_engine
 from rooflinekit.model.miopen_forms import forms, gathers_pixels, has_compiled
 from rooflinekit.model.work import FEW as FEW_WAY
 from rooflinekit.model.work import FEW_WEIGHT, PIXEL, PIXEL_WEIGHT, PLAIN, UNTUNED, VOLUME, Floats, Products, Work
 
 _DIRECTIONS: dict[str, Direction] = {"conv_fwd": "forward", "conv_bwd_data": "data", "conv_bwd_weight": "weight"}
 CONVOLUTIONS = tuple(_DIRECTIONS)
-_HALF = (Math.FP16, Math.BF16)
 
 _SIDES = (("depth", "kernel_depth", "depth"), ("h", "r", "h"), ("w", "s", "w"))  # sizes of image, window, and the rest
 
@@ -99,7 +99,7 @@ class _Cases:
     def _with_sums(self, parts: tuple[Work, ...], where: np.ndarray) -> Iterator[tuple[tuple[Work, ...], np.ndarray]]:
         """And the kernels around sums of a weight's gradient in fp32 (`model.convolution_layouts`)."""
         engines = () if self.device is None else self.device.matrix_peak
-        if not (self.problem.direction == "weight" and self.math in _HALF and sums_in_fp32(engines)):
+        if not (self.problem.direction == "weight" and self.math in HALF and sums_in_fp32(engines)):
             yield parts, where
             return
         weight = self.problem.tensors[1] / self.problem.itemsize
@@ -116,7 +116,7 @@ class _Cases:
         early = self.device is not None and generation_of(self.device) == GCN
         assembled = early | (self.math is not Math.BF16)
         way = np.where(gathers_pixels(self.math, p) & assembled, gathered, IMPLICIT_WAYS[p.direction])
-        tiled = ~p.volume if self.math in (Math.FP16, Math.BF16) else np.ones(len(self.rows), dtype=bool)
+        tiled = ~p.volume if self.math in HALF else np.ones(len(self.rows), dtype=bool)
         tiled = tiled & (early | (p.taps > 1) | has_compiled(self.math, p.direction))
         yield (self._work(p.product(), way, engine=~p.volume),), tiled
         if self.depthwise.any():
@@ -165,7 +165,7 @@ class _Cases:
     def _few_ways(self) -> np.ndarray:
         """How few channels are gathered (`model.convolution.implicit_algorithm`)."""
         p = self.problem
-        if p.direction == "weight" and self.math in _HALF:
+        if p.direction == "weight" and self.math in HALF:
             return np.full(len(self.rows), FEW_WEIGHT)
         gathering = {"forward": p.volume | p.wide, "data": False, "weight": p.volume}[p.direction]
         return np.where(gathering, FEW_WAY, IMPLICIT_WAYS[p.direction])
@@ -175,11 +175,11 @@ class _Cases:
         alone = (self.problem.taps == 1) & (column(self.rows, "channels_last", 0) == 0)
         found: np.ndarray = odd_rows(pixels) & alone & (self.problem.direction == "forward") & ~self.depthwise
         first_cores = self.device is not None and gradients_in_either(self.device.matrix_peak)
-        return found & (first_cores and self.math in (Math.FP16, Math.BF16))
+        return found & (first_cores and self.math in HALF)
 
     def _on_engine(self) -> bool:
         if self.device is None:
-            return self.math in (Math.FP16, Math.BF16)
+            return self.math in HALF
         return on_engine(self.device, self.math)
 
     def _either_layout(self) -> bool:
@@ -196,7 +196,7 @@ class _Cases:
             DIRECT_WAYS[
                 depthwise_algorithm(
                     channels_last=bool(layout),
-                    sixteen_bits=self.math in (Math.FP16, Math.BF16),
+                    sixteen_bits=self.math in HALF,
                     window=(r, s),
                     plain=down == across,
                     stride=max(down, across),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -14,7 +14,7 @@ from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.calibrate.fitting.files import load_constants
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.one_stage import Estimate, Solution, fit
-from rooflinekit.calibrate.fitting.refit import errors_of, times_of
+from rooflinekit.calibrate.fitting.refit import errors_of
 from rooflinekit.calibrate.fitting.spreads import spread_of, steadied
 from rooflinekit.calibrate.fitting.stages import STAGES
 from rooflinekit.errors import CampaignError
@@ -67,16 +67,19 @@ def fit_own(campaigns: Sequence[Campaign], device: Device, shared: Calibration) 
     stages = [replace(stage, constants=(), own=(*stage.constants, *stage.own)) for stage in STAGES]
     solution = fit(observations, {device.name: machine}, stages, unfitted)
 
-    def by_family(of: Callable[..., dict[tuple[str, str], Floats]], values: Mapping[str, float]) -> dict[str, Floats]:
-        found = of(observations, {device.name: machine}, {device.name: values}, solution)
-        return {family: parts for (_, family), parts in found.items()}
+    def by_family(values: Mapping[str, float]) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Errors and predicted times."""
+        both = errors_of(observations, {device.name: machine}, {device.name: values}, solution)
+        errors, times = ({family: parts for (_, family), parts in found.items()} for found in both)
+        return errors, times
 
     values = solution.values(device.name)
-    errors = by_family(errors_of, values)
+    errors, times = by_family(values)
+    errors_before, _ = by_family(unfitted.values())
     return OwnFit(
-        calibration=_calibration(device, solution, errors, by_family(times_of, values), shared),
+        calibration=_calibration(device, solution, errors, times, shared),
         errors=errors,
-        errors_before=by_family(errors_of, unfitted.values()),
+        errors_before=errors_before,
         worst=_worst(observations, machine.with_values(values), solution),
         left_out=sum(map(len, everything)) - sum(map(len, observations)),
     )

@@ -19,7 +19,7 @@ from rooflinekit.calibrate.fitting.observations import Observations, observation
 from rooflinekit.calibrate.fitting.one_stage import Solution, fit
 from rooflinekit.calibrate.fitting.spreads import Errors, Starts, Times, of_fitted, of_left_out, spread_of, steadied
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.model.machine import Calibration, Constant, Machine, Spread
+from rooflinekit.model.machine import CAMPAIGNS_OF, Calibration, Constant, Machine, Spread
 from rooflinekit.model.roofline import time_work
 from rooflinekit.model.work import Floats
 
@@ -67,7 +67,7 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
     solution = fit(observations, machines, by_count=True)
     relatives = relatives_of(machines)
     values = {gpu: solution.values(gpu, relatives[gpu]) for gpu in machines}
-    errors, times = (of(observations, machines, values, solution) for of in (errors_of, times_of))
+    errors, times = errors_of(observations, machines, values, solution)
     unseen: dict[tuple[str, str], Floats] = {}
     unseen_times: dict[tuple[str, str], Floats] = {}
     starts: dict[tuple[str, str], float] = {}
@@ -76,8 +76,9 @@ def refit(campaigns: Sequence[Campaign], progress: Callable[[str], None] = lambd
         without[gpu] = found
         own = [o for o in observations if o.gpu == gpu]
         others = {gpu: without[gpu].values(gpu, relatives[gpu])}
-        unseen |= errors_of(own, machines, others, solution)
-        unseen_times |= times_of(own, machines, others, solution)
+        own_errors, own_times = errors_of(own, machines, others, solution)
+        unseen |= own_errors
+        unseen_times |= own_times
         starts |= starts_of(own, machines, others)
     priors, known = unmeasured(solution, unseen, starts, unseen_times), of_fitted(errors, times)
     return Refit(
@@ -132,34 +133,19 @@ def errors_of(
     machines: Mapping[str, Machine],
     values: Mapping[str, Mapping[str, float]],
     harness: Solution,
-) -> dict[tuple[str, str], Floats]:
-    """ln(measured / predicted) by GPU and family."""
-    return _by_family(observations, machines, values, harness, lambda o, predicted: np.log(o.seconds / predicted))
-
-
-def times_of(
-    observations: Iterable[Observations],
-    machines: Mapping[str, Machine],
-    values: Mapping[str, Mapping[str, float]],
-    harness: Solution,
-) -> dict[tuple[str, str], Floats]:
-    """The predicted seconds by GPU and family, in the order of `errors_of`."""
-    return _by_family(observations, machines, values, harness, lambda _, predicted: predicted)
-
-
-def _by_family(
-    observations: Iterable[Observations],
-    machines: Mapping[str, Machine],
-    values: Mapping[str, Mapping[str, float]],
-    harness: Solution,
-    of: Callable[[Observations, Floats], Floats],
-) -> dict[tuple[str, str], Floats]:
-    """What is asked `of` measurements and the seconds predicted for them."""
-    found: dict[tuple[str, str], list[Floats]] = defaultdict(list)
+) -> tuple[dict[tuple[str, str], Floats], dict[tuple[str, str], Floats]]:
+    """ln(measured / predicted) by GPU and family, and the predicted seconds in the same order."""
+    errors: dict[tuple[str, str], list[Floats]] = defaultdict(list)
+    times: dict[tuple[str, str], list[Floats]] = defaultdict(list)
     for o in observations:
         predicted = o.predict(machines[o.gpu].with_values(values[o.gpu]), harness.harness(o.host))
-        found[o.gpu, o.residuals].append(of(o, predicted))
-    return {key: np.concatenate(parts) for key, parts in found.items()}
+        errors[o.gpu, o.residuals].append(np.log(o.seconds / predicted))
+        times[o.gpu, o.residuals].append(predicted)
+    return _joined(errors), _joined(times)
+
+
+def _joined(parts: Mapping[tuple[str, str], Sequence[Floats]]) -> dict[tuple[str, str], Floats]:
+    return {key: np.concatenate(several) for key, several in parts.items()}
 
 
 def starts_of(
@@ -235,5 +221,5 @@ def _deviating(solution: Solution, gpu: str, relatives: Sequence[str]) -> dict[s
         together = 0.0 if own is None else 2 * own.covariance
         source = gpu if own is not None else ", ".join(inherited)
         error = float(np.sqrt(spread**2 + shared.stderr**2 + together))
-        constants[name] = about.constant(value, error, f"calibration/campaigns: {source}")
+        constants[name] = about.constant(value, error, f"{CAMPAIGNS_OF}{source}")
     return constants

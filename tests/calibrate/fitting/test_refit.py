@@ -232,7 +232,7 @@ def test_errors_are_logarithms_of_measured_over_predicted() -> None:
             )
         ]
     )
-    errors = errors_of([o], machines, {gpu: values}, Solution())[gpu, "elementwise"]
+    errors = errors_of([o], machines, {gpu: values}, Solution())[0][gpu, "elementwise"]
     assert errors[1] - errors[0] == pytest.approx(math.log(2))
 
 
