@@ -39,8 +39,8 @@ def _steps(*, slow: bool) -> Iterator[Case]:
             yield step.name, partial(_step, step)
 
 
-def _others(cases: Callable[[], Iterator[Case]], *, slow: bool) -> Iterator[Case]:
-    return (case for case in cases() if (case[0] in others.SLOW) is slow)
+def _others(section: str, cases: Callable[[], Iterator[Case]], *, slow: bool) -> Iterator[Case]:
+    return (case for case in cases() if (case[0] in others.SLOW.get(section, ())) is slow)
 
 
 _OTHERS = {
@@ -53,9 +53,10 @@ SECTIONS: Mapping[str, Callable[[], Iterable[Case]]] = {
     for slow in (False, True)
     for name, cases in {
         "steps": _steps,
-        **{name: partial(_others, cases) for name, cases in _OTHERS.items()},
+        **{name: partial(_others, name, cases) for name, cases in _OTHERS.items()},
         "campaigns": campaigns.residuals,
     }.items()
+    if not slow or name not in _OTHERS or name in others.SLOW
 }
 
 

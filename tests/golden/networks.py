@@ -329,6 +329,14 @@ NETWORKS: Mapping[str, Network] = {
         inputs=(_fp8("tokens", 2048), _fp8(1024, 2048), rk.Input("tokens", 1), rk.Input(1, 1024)),
         sizes={"tokens": 2048},
     ),
+    "four bits": Network(
+        build=_of(four_bits),
+        inputs=(
+            rk.Input("tokens", 1024, dtype="float4_e2m1fn_x2"), rk.Input(4096, 1024, dtype="float4_e2m1fn_x2"),
+            _fp8("tokens", 128), _fp8(4096, 128),
+        ),
+        sizes={"tokens": 512},
+    ),
     "integers": Network(
         build=_of(integers), inputs=(rk.Input("tokens", 1024, dtype="int8"), rk.Input(1024, 4096, dtype="int8")),
         sizes={"tokens": 512},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,20 @@ DECODERS = Path(__file__).parents[2] / "examples" / "decoders"
 Record = Mapping[str, Any]
 
 #: What takes a second or more: looked at with --slow alone.
-SLOW = {
-    "depthwise, training step by batch", "perceptron, on a cluster", "all GPUs, depthwise, training",
-    "ddp, vit", "zero-2", "fsdp", "tensor", "tensor, sequence", "context", "pipeline", "pipeline, gpipe", "accumulated",
-    "offloaded", "bf16, llama-3.1-8b", "fp8-block, llama-3.1-70b", "int8, llama-3.1-8b", "nvfp4, llama-3.1-70b",
-    "amd, llama-3.1-8b", "mxfp4, llama-3.1-70b", "tensor, llama-3.1-70b", "experts, qwen3-235b-a22b", "traffic",
+SLOW: Mapping[str, Collection[str]] = {
+    "sweeps": (
+        "depthwise, training step by batch", "perceptron, on a cluster", "all GPUs, depthwise, training",
+        "attending, on a CPU",
+    ),
+    "parallel": (
+        "ddp, vit", "zero-2", "fsdp", "tensor", "tensor, sequence", "context", "pipeline", "pipeline, gpipe",
+        "accumulated", "offloaded", "experts",
+    ),
+    "serving": (
+        "bf16, llama-3.1-8b", "fp8, llama-3.1-8b", "fp8-block, llama-3.1-70b", "int8, llama-3.1-8b",
+        "nvfp4, llama-3.1-70b", "amd, llama-3.1-8b", "mxfp4, llama-3.1-70b", "tensor, llama-3.1-70b",
+        "experts, qwen3-235b-a22b", "traffic",
+    ),
 }  # fmt: skip
 
 
@@ -172,7 +181,10 @@ def _parallel(network: str, traced: str, **options: Any) -> Record:
 def _collective(collective: str) -> Record:
     """Seconds by cluster, of three sizes."""
     return {
-        cluster.name: [rk.collective_time(collective, size, cluster).total_s for size in ("1 kB", "3 MB", "1 GB")]
+        cluster.name: [
+            rk.collective_time(collective, size, cluster, gpus=2 if collective == "send-recv" else None).total_s
+            for size in ("1 kB", "3 MB", "1 GB")
+        ]
         for cluster in rk.clusters()
     }
 

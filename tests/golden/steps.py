@@ -60,6 +60,7 @@ OF_NETWORKS: Mapping[str, Sequence[str]] = {
     "windowed": ("inference bf16",),
     "eight bits": ("inference",),
     "eight-bit rows": ("inference",),
+    "four bits": ("inference",),
     "integers": ("inference",),
     "batched": ("inference", "inference fp16", "inference without tf32"),
     "mixture": ("inference autocast fp16", "training"),
@@ -82,10 +83,16 @@ OF_NETWORKS: Mapping[str, Sequence[str]] = {
 
 #: What takes long to trace is looked at with --slow alone.
 SLOW = {
-    ("attending", "training as 1.11"), ("encoder", "inference as 1.13"), ("encoder", "training autocast fp16"),
-    ("resnet50", "training channels last autocast"), ("mobilenetv3", "forward"), ("convnext", "inference fp16"),
-    ("vit", "training autocast bf16"), ("gpt2", "training autocast fp16"), ("llama", "inference bf16"),
-    ("mixtral", "inference bf16"),
+    ("attending", "training as 1.11"), ("encoder", "training autocast fp16"), ("vit", "training autocast bf16"),
+    ("resnet50", "training channels last autocast"), ("gpt2", "training autocast fp16"),
+}  # fmt: skip
+
+#: What sweeps and steps on several devices are made of.
+OPEN = {
+    ("windows", "inference"), ("depthwise", "training autocast fp16"), ("encoder", "inference fp16"),
+    ("encoder", "training autocast fp16"), ("perceptron", "inference bf16"), ("perceptron", "training tf32"),
+    ("lstm", "training"), ("attending", "inference bf16"), ("decoding", "inference"), ("vit", "training autocast bf16"),
+    ("gpt2", "training autocast fp16"),
 }  # fmt: skip
 
 DEVICES = (
@@ -183,16 +190,22 @@ def _of_board(limits: Mapping[str, Any], device: rk.Device) -> Mapping[str, Any]
 @cache
 def graph_of(network: str, traced: str) -> rk.Graph:
     """The network, traced in this way, with open sizes."""
-    one = NETWORKS[network]
-    with torch.device("meta"):
-        model = one.build()
-    return rk.trace(model, *one.inputs, name=network, **{**one.options, **TRACED[traced]})
+    return _traced(network, traced)
 
 
 @cache
 def sized(network: str, traced: str) -> rk.Graph:
-    """The same at its sizes."""
-    return graph_of(network, traced).at(**NETWORKS[network].sizes)
+    """The same at its sizes: traced as numbers, which is faster, but where the open sizes are needed too."""
+    sizes = NETWORKS[network].sizes
+    return graph_of(network, traced).at(**sizes) if (network, traced) in OPEN else _traced(network, traced, sizes)
+
+
+def _traced(network: str, traced: str, sizes: Mapping[str, int] | None = None) -> rk.Graph:
+    one = NETWORKS[network]
+    with torch.device("meta"):
+        model = one.build()
+    fixed = {} if sizes is None else {"sizes": sizes, "fixed": True}
+    return rk.trace(model, *one.inputs, name=network, **{**one.options, **TRACED[traced]}, **fixed)
 
 
 def predicted(step: Step) -> rk.Prediction:
