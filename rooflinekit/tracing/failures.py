@@ -18,6 +18,13 @@ from rooflinekit.tracing.symbols import place_of
 _BARE = (LookupError, StopIteration, SystemExit, GeneratorExit)
 #: Reason of a failure that may not be one where numbers can be symbols.
 NO_NUMBERS = "a number of a tensor is asked for"
+#: What torch says where gradients are asked for and none are recorded.
+_NO_GRADIENTS = ("does not require grad and does not have a grad_fn", "differentiated Tensors does not require grad")
+
+
+def asks_for_gradients(error: TraceError) -> bool:
+    """Whether the model differentiates, in a step without gradients."""
+    return any(text in error.reason for text in _NO_GRADIENTS)
 
 
 class readable_errors:  # noqa: N801  a context manager; of a generator's StopIteration contextlib would lose ours
@@ -52,11 +59,6 @@ def _told(model: Callable[..., Any], recorder: Recorder, error: BaseException) -
         advice = (
             "; the size of its result depends on the numbers in a tensor, and a trace has none: "
             "trace the part before and after, or put an operator of known size in its place"
-        )
-    if isinstance(error, RuntimeError) and "does not require grad and does not have a grad_fn" in str(error):
-        advice = (
-            "; a step of inference runs without gradients, as within torch.no_grad(): "
-            "put torch.enable_grad() around the part that asks for them"
         )
     if isinstance(error, RuntimeError) and str(error).startswith("Expected target size"):
         advice = (

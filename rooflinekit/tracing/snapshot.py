@@ -27,7 +27,10 @@ _MOST = 200_000
 #: Packages whose objects are not looked into: what they hold is not the model's, or takes locks.
 _FOREIGN = frozenset(("torch", "numpy", "sympy", "rooflinekit", *sys.stdlib_module_names)) - {"__main__", "types"}
 _FILLED: dict[type, Callable[[Any, list[Any]], None]] = {list: list.extend, set: set.update, deque: deque.extend}
+_FIXED: tuple[Any, ...] = (tuple, frozenset)
 _CACHE = type(functools.lru_cache(lambda: None))
+#: The dicts of hooks that every module has.
+_HOOKS = frozenset(name for name in vars(nn.Module()) if name.endswith("_hooks"))
 
 
 @contextmanager
@@ -92,8 +95,9 @@ class _Notes:
         for base, fill in _FILLED.items():
             if isinstance(value, base):
                 return self._sequence(value, base, fill)
-        if isinstance(value, tuple | frozenset):
-            return _holders(tuple(value))
+        for base in _FIXED:
+            if isinstance(value, base):  # a subclass may refuse to say how long it is: hence by the base's method
+                return _holders(list(base.__iter__(value)))
         return self._object(value)
 
     def _dict(self, value: dict[Any, Any]) -> Iterable[Any]:
@@ -151,7 +155,7 @@ class _Notes:
         if type(attributes) is dict and attributes:
             self._dict(attributes)
             for name, item in attributes.items():
-                if module and str(name).endswith("_hooks"):
+                if module and name in _HOOKS:
                     self._dict(item)  # but not what hooks hold: that is the user's, as in a step
                 else:
                     held.append(item)
@@ -282,7 +286,7 @@ def _attributes(kind: type) -> dict[str, Any]:
     return {name: value for name, value in vars(kind).items() if not name.startswith("__") and name != "_abc_impl"}
 
 
-def _holders(values: list[Any] | tuple[Any, ...]) -> Iterable[Any]:
+def _holders(values: list[Any]) -> Iterable[Any]:
     """Those of the values that may hold others."""
     if set(map(type, values)) <= _ATOMS:
         return ()

@@ -41,6 +41,7 @@ class Step:
     assume: Mapping[str, Any] = field(default_factory=dict)  # numbers that stand in tensors, by name
     like: Release | None = None  # the release that it runs on; None for the present one
     inference_mode: bool = False  # within torch.inference_mode, instead of torch.no_grad
+    gradients: bool = False  # with gradients though nothing is trained: the model differentiates in its forward pass
 
 
 def described(step: Step) -> Step:

@@ -23,7 +23,7 @@ from rooflinekit.ir.validity import Condition, ForcedSize
 from rooflinekit.tracing.assumed import Assumed
 from rooflinekit.tracing.calls import Progress
 from rooflinekit.tracing.eager_view import eager_view
-from rooflinekit.tracing.failures import NO_NUMBERS, readable_errors
+from rooflinekit.tracing.failures import NO_NUMBERS, asks_for_gradients, readable_errors
 from rooflinekit.tracing.gpu_view import gpu_view
 from rooflinekit.tracing.isolation import (
     modules_below,
@@ -101,9 +101,16 @@ def _trace(
     examples = example_sizes(names, given, taken)
 
     def at(numbers: Sequence[str], examples: Mapping[str, int] = examples) -> Trace:
-        """The trace with some of the sizes as numbers."""
+        """The trace with some of the sizes as numbers; with gradients, where the model's forward pass asks for some."""
+        nonlocal step
         left = with_numbers(step, {name: examples[name] for name in numbers})
-        return _traced(left, roots, Symbols(names_of(left), examples), dtype, progress)
+        try:
+            return _traced(left, roots, Symbols(names_of(left), examples), dtype, progress)
+        except TraceError as error:
+            if step.mode == "training" or step.gradients or not asks_for_gradients(error):
+                raise
+        step = replace(step, gradients=True)
+        return at(numbers, examples)
 
     further = [] if set(names) <= given.keys() else list(likely_sizes(names, first_names(step), given, taken))
     try:
@@ -226,7 +233,7 @@ def _run(step: Step, args: Any, kwargs: Any, targets: Any, roots: dict[str, nn.M
             module.training = True
     if step.mode != "training":
         # The ops of a region of inference are the same, but fake tensors would show some of them whole.
-        with torch.no_grad(), _region(step):
+        with torch.set_grad_enabled(step.gradients), _region(step):
             return step.model(*args, **kwargs)
     parameters = [weight for weight in parameters_of(roots).values() if weight.requires_grad]
     optimizer = None if step.optimizer is None else multi_tensor(step.optimizer(parameters), step.like)

@@ -1,7 +1,6 @@
 """What real PyTorch runs is traced: in whatever way a model, a library or an optimizer asks for it."""
 
 import functools
-import re
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 import rooflinekit as rk
-from rooflinekit.errors import InputError, SizeError, TraceError
+from rooflinekit.errors import InputError, SizeError
 
 X = rk.Input("n", 8)
 
@@ -145,18 +144,25 @@ def test_keywords_that_the_tracer_has_itself() -> None:
         rk.trace(model, X, keywords=["mode"])
 
 
-def test_gradients_in_inference_are_told_what_works() -> None:
-    def force(x: torch.Tensor) -> torch.Tensor:
-        return torch.autograd.grad(functional.silu(x.requires_grad_()).sum(), x)[0]
+class Forces(nn.Module):
+    """An energy, and its gradient by the positions: in every step, trained or not."""
 
-    with pytest.raises(TraceError, match=re.escape("put torch.enable_grad() around")):
-        rk.trace(force, X)
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 16), nn.Linear(16, 1)
 
-    def forced(x: torch.Tensor) -> torch.Tensor:
-        with torch.enable_grad():
-            return force(x)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x.requires_grad_(True)
+        energy = self.last(self.first(x).tanh()).sum()
+        (gradient,) = torch.autograd.grad(energy, x)
+        return -gradient
 
-    assert "aten.silu_backward" in kinds(rk.trace(forced, X))
+
+@pytest.mark.parametrize("mode", ["inference", "forward"])
+def test_a_model_that_differentiates_in_its_forward_pass_runs_with_gradients(mode: str) -> None:
+    graph = rk.trace(Forces(), rk.Input("n", 3), mode=mode)
+    # both layers, and back through both to the positions: 2 · n · (3·16 + 16·1), twice; weights get no gradient
+    assert graph.at(n=10).matrix_flop == 2 * 2 * 10 * (48 + 16)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per")

@@ -38,7 +38,7 @@ def fakes_below(thing: Any, seen: set[int] | None = None) -> list[Any]:
     if isinstance(thing, dict):
         held: list[Any] = [value for _, value in dict.items(thing)]
     elif isinstance(thing, list | tuple | set | deque):
-        held = list(thing)
+        held = [*iter(thing)]
     elif isinstance(thing, nn.Module) or type(thing).__module__ == __name__:
         held = [*vars(type(thing)).values()]
         held += list(object.__getattribute__(thing, "__dict__").values()) if hasattr(thing, "__dict__") else []
@@ -213,6 +213,35 @@ class Unparametrizing(Linear):
         return self.layer(x)
 
 
+class Hooked(Linear):
+    """Has lists of hooks of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.my_hooks: list[Any] = [{"seen": 0}]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.my_hooks[0]["seen"] += 1
+        return self.layer(x)
+
+
+class Representations(tuple):  # type: ignore[type-arg]
+    """Will not say how many there are."""
+
+    def __len__(self) -> NoReturn:
+        raise NotImplementedError
+
+
+class WithoutLength(Linear):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds = Representations(([0], [1]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        next(iter(self.kinds)).append(2)
+        return self.layer(x)
+
+
 class Failing(Linear):
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -248,9 +277,13 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     kind.__name__: kind
     for kind in (
         WithFrozen, FrozenParameters, Keeper, WithGlobals, Delegating, OwnListing, NoState, OtherClass, Parametrizing,
-        Unparametrizing, Replacing,
+        Unparametrizing, Replacing, Hooked, WithoutLength,
     )
 } | {
+    "fx": lambda: torch.fx.symbolic_trace(Linear()),
+    "exported": lambda: torch.export.export(
+        Linear(), (torch.ones(2, 4),), dynamic_shapes=({0: torch.export.Dim("n")},)
+    ).module(),
     "weight norm": lambda: parametrizations.weight_norm(nn.Linear(4, 4)),
     "orthogonal": lambda: parametrizations.orthogonal(nn.Linear(4, 4)),
     "scripted": lambda: torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))),
@@ -287,7 +320,7 @@ def content(thing: Any) -> Any:
     if isinstance(thing, dict):
         return [(name, content(value)) for name, value in dict.items(thing)]
     if isinstance(thing, list | tuple | deque | set):
-        return [type(thing), *map(content, thing)]
+        return [type(thing), *(content(one) for one in thing)]
     if isinstance(thing, nn.Module):
         return [type(thing), content(vars(thing))]
     if isinstance(thing, Slots):
