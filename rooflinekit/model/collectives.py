@@ -7,6 +7,10 @@ take (p + d)·(o + W/p) through d stages, which is least at p = √(d·W/o): W +
 measurements show not to grow with the ranks. Wire bytes and steps are those of the algorithm; the fastest one is taken,
 as NCCL's tuner means to. Constants belong to link technologies and GPU generations, never to machines.
 
+Across nodes a tree takes fewer steps than a ring and sends no less, so it is for short messages, as in NCCL's tuner
+(src/graph/tuning.cc: a tree's bytes at half the bus bandwidth, a ring's at n / (2·(n - 1)) of it). On two nodes a tree
+could do with half of that; an all-reduce of 1 GiB over 2 and 8 nodes of A100 takes a ring's bytes on both.
+
 The ceiling is there where data goes through the host's memory: the few thread blocks of a collective have so many
 bytes of reads under way, and a read takes as long on a fast link as on a slow one. So it is a rate, not a share.
 
@@ -162,11 +166,11 @@ def algorithms_of(collective: str, route: Route, *, sums_in_switch: bool = True)
     if collective in ("all-to-all", "send-recv"):
         return ("direct",)
     inside = route.inside
-    found = ["ring"]
-    if collective in ("all-reduce", "broadcast") and route.nodes > 1:
-        found.append("tree")
     if collective == "broadcast" and inside is not None and inside.technology == "loopback":
-        found = ["tree"]  # gloo has no other
+        return ("tree",)  # gloo has no other
+    found = ["ring"]
+    if collective == "all-reduce" and route.nodes > 1:
+        found.append("tree")
     sharp = inside is not None and inside.switched and inside.generation >= _SHARP_GENERATION
     if collective == "all-reduce" and sharp and sums_in_switch and route.nodes == 1 and route.ranks >= _SHARP_LEAST:
         found.append("nvls")
@@ -190,16 +194,20 @@ def _ring(collective: str, size: float, route: Route, constants: LinkConstants) 
 
 
 def _tree(collective: str, size: float, route: Route, constants: LinkConstants) -> CollectiveTiming:
-    """A chain in each node, and two binary trees over the nodes that each carry half (NCCL's double binary tree)."""
+    """A chain in each node, and two binary trees over the nodes that each carry half (NCCL's double binary tree).
+
+    What is busiest tells the bytes: a device in the middle of a chain passes everything up and down once, and so does a
+    node, which is a leaf of one tree and has two children in the other.
+    """
     rounds = 2 if collective == "all-reduce" else 1
     if route.between is None:  # processes of one machine: gloo's broadcast
         levels = math.ceil(math.log2(route.ranks))
-        hops, wire, across = levels * _hop(route.inside, constants), levels * size, 0.0
+        hops, wire = levels * _hop(route.inside, constants), levels * size
     else:
         hops = (route.per_node - 1) * _hop(route.inside, constants)
         hops += math.ceil(math.log2(route.nodes)) * _hop(route.between, constants)
-        wire, across = size, rounds * (route.nodes - 1) / route.nodes * size
-    return _timing(collective, "tree", size, route, constants, latency_s=rounds * hops, inside=wire, between=across)
+        wire = rounds * size
+    return _timing(collective, "tree", size, route, constants, latency_s=rounds * hops, inside=wire, between=wire)
 
 
 def _nvls(collective: str, size: float, route: Route, constants: LinkConstants) -> CollectiveTiming:
@@ -255,10 +263,10 @@ def _timing(
 ) -> CollectiveTiming:  # fmt: skip
     """The formula. inside, between: bytes that a device, or a node, sends over each kind of link."""
     sent = [(link, wire) for link, wire in ((route.inside, inside), (route.between, between)) if link is not None]
-    times = [wire / constants.rate(link, share) for link, wire in sent]
-    slowest = max(range(len(times)), key=times.__getitem__)
-    link, transfer = sent[slowest][0], times[slowest]
-    spread = constants.spread(link)
+    transfers = [wire / constants.rate(link, share) for link, wire in sent]
+    feeding = [2 * (constants.link("chunk", link) * t) ** 0.5 for (link, _), t in zip(sent, transfers, strict=True)]
+    slowest = max(range(len(sent)), key=lambda i: transfers[i] + feeding[i])
+    spread = constants.spread(sent[slowest][0])
     return CollectiveTiming(
         collective=collective,
         algorithm=algorithm,
@@ -267,8 +275,8 @@ def _timing(
         route=route,
         start_s=max(constants.device("start", device) for device in route.devices),
         latency_s=latency_s,
-        transfer_s=transfer,
-        pipeline_s=2 * (constants.link("chunk", link) * transfer) ** 0.5,
+        transfer_s=transfers[slowest],
+        pipeline_s=feeding[slowest],
         copy_s=_copied(collective, size, route.ranks) * max(_copy_time(device, constants) for device in route.devices),
         wire_bytes=sent[slowest][1],
         spread=math.hypot(spread.kernel, spread.shared),
