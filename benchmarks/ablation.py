@@ -33,11 +33,12 @@ from rooflinekit.calibrate.fitting.files import load_constants
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.refit import machines_of
 from rooflinekit.calibrate.fitting.stages import STAGES, Stage
-from rooflinekit.model import tile_rates
-from rooflinekit.model.convolution_forms import library_of
+from rooflinekit.model import miopen
+from rooflinekit.model.algorithms import FFT, IN_PASSES, WINOGRAD, Algorithm, ByUnit, Tiles
 from rooflinekit.model.families import plain
+from rooflinekit.model.libraries import rated_as
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.work import FOURIER, PLAIN, WINOGRAD, WINOGRAD_WEIGHT
+from rooflinekit.model.work import Work
 
 _CONVOLUTIONS = ("conv_fwd", "conv_bwd_data", "conv_bwd_weight")
 
@@ -73,10 +74,35 @@ TERMS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
 }
 
 
-def without_ways(ways: set[int], o: Observations) -> Observations:
+def without(names: set[str], o: Observations) -> Observations:
     """Measurements of convolutions with fewer algorithms to choose from, but for the first."""
-    kept = [one for i, one in enumerate(o.candidates) if i == 0 or not ways & set(one[0][-1].products.way.tolist())]
+
+    def named(works: Sequence[Work]) -> set[str]:
+        return {one.name for one in works[-1].products.algorithms}
+
+    kept = [one for i, one in enumerate(o.candidates) if i == 0 or not names & named(one[0])]
     return replace(o, candidates=kept)
+
+
+def changed(change: Callable[[Algorithm], Algorithm], o: Observations) -> Observations:
+    """Measurements by algorithms that are changed."""
+
+    def with_others(work: Work) -> Work:
+        return replace(work, products=replace(work.products, algorithms=tuple(map(change, work.products.algorithms))))
+
+    return replace(o, candidates=[(tuple(map(with_others, works)), where) for works, where in o.candidates])
+
+
+def any_clock(algorithm: Algorithm) -> Algorithm:
+    """Not at the clock that a board at its limit has for products."""
+    return replace(algorithm, holds_clock=False)
+
+
+def every_tile(tiles: Tiles, algorithm: Algorithm) -> Algorithm:
+    """With every tile, where it has `tiles` alone."""
+    of = algorithm.tiles
+    either = ("every" if kind == tiles else kind for kind in (of.cuda_cores, of.tensor_cores))
+    return replace(algorithm, tiles=ByUnit[Tiles](*either))
 
 
 def as_if_awake(o: Observations) -> Observations:
@@ -86,20 +112,20 @@ def as_if_awake(o: Observations) -> Observations:
 
 #: Term: what becomes of measurements without it, and the ops that it is about.
 CHANGES: dict[str, tuple[Callable[[Observations], Observations], tuple[str, ...]]] = {
-    "Winograd": (partial(without_ways, {WINOGRAD, WINOGRAD_WEIGHT}), _CONVOLUTIONS),
-    "FFT": (partial(without_ways, {FOURIER}), ("conv_fwd", "conv_bwd_data")),
-    "products by image, unfolded windows (MIOpen)": (partial(without_ways, {PLAIN}), _CONVOLUTIONS),
-    "a board that wakes up": (as_if_awake, _CONVOLUTIONS),
-}
-
-#: Term: numbers of the rules with the values at which it vanishes, and the ops that it is about.
-RULES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "clock of implicit products on a held board": ({"_IMPLICIT": ()}, _CONVOLUTIONS),
-    "tiles of gradients on engines": (
-        {"_GRADIENT_SIDE": 0, "_GRADIENT_TILE": 0}, ("conv_bwd_data", "conv_bwd_weight"),
+    "Winograd": (partial(without, {WINOGRAD, IN_PASSES}), _CONVOLUTIONS),
+    "FFT": (partial(without, {FFT}), ("conv_fwd", "conv_bwd_data")),
+    "products by image, unfolded windows (MIOpen)": (
+        partial(without, {"", miopen.GATHERED.name, miopen.UNFOLDED.name}),
+        _CONVOLUTIONS,
     ),
-    "no tiles of a few rows, MIOpen": ({"_LEAST_SIDE": 0}, _CONVOLUTIONS),
-}  # fmt: skip
+    "a board that wakes up": (as_if_awake, _CONVOLUTIONS),
+    "clock of implicit products on a held board": (partial(changed, any_clock), _CONVOLUTIONS),
+    "tiles of gradients on engines": (
+        partial(changed, partial(every_tile, "by name")),
+        ("conv_bwd_data", "conv_bwd_weight"),
+    ),
+    "no tiles of a few rows, MIOpen": (partial(changed, partial(every_tile, "no thin ones")), _CONVOLUTIONS),
+}
 
 
 def errors(observations: list[Observations], machines: Mapping[str, Machine], solution: fitting.Solution) -> np.ndarray:
@@ -133,19 +159,6 @@ def without_constants(neutral: Mapping[str, float]) -> Iterator[None]:
         yield
     finally:
         constants.CONSTANTS.update(described)
-
-
-@contextmanager
-def without_rules(neutral: Mapping[str, int]) -> Iterator[None]:
-    """Numbers of `model.tile_rates` at which its rules vanish."""
-    stand = {name: getattr(tile_rates, name) for name in neutral}
-    for name, value in neutral.items():
-        setattr(tile_rates, name, value)
-    try:
-        yield
-    finally:
-        for name, value in stand.items():
-            setattr(tile_rates, name, value)
 
 
 class Ablation:
@@ -190,7 +203,7 @@ class Ablation:
 
 
 def _seen(o: Observations, stages: Sequence[Stage], machines: Mapping[str, Machine]) -> bool:
-    library = library_of(machines[o.gpu].device)
+    library = rated_as(machines[o.gpu].device)
     formats = set(o.rows["dtype"])
     return any(o.op in s.ops and formats <= s.dtypes and s.library in ("", library) for s in stages)
 
@@ -264,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     run = Ablation(read_ops(options.data), options.rows, options.held)
     print("| term | ops | median / MAPE with it, % | without it, % |\n| --- | --- | --- | --- |")
-    for term in (*TERMS, *CHANGES, *RULES):
+    for term in (*TERMS, *CHANGES):
         if not any(word in term for word in options.only):
             continue
         before, after, ops = worth(run, term)
@@ -281,11 +294,10 @@ def worth(run: Ablation, term: str) -> tuple[Any, Any, tuple[str, ...]]:
         with without_constants(neutral):
             fewer = [replace(s, constants=tuple(n for n in s.constants if n not in neutral)) for s in stages]
             return before, run.fitted(fewer, _same, set(ops), list(neutral)), ops
-    change, ops = CHANGES.get(term, (_same, RULES.get(term, ({}, ()))[1]))
+    change, ops = CHANGES[term]
     stages = _stages_for(term, ops)
     before = run.standing(stages, ops)
-    with without_rules(RULES.get(term, ({}, ()))[0]):
-        return before, run.fitted(stages, change, set(ops)), ops
+    return before, run.fitted(stages, change, set(ops)), ops
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from ablation import CHANGES, RULES, TERMS, Ablation, recurrent_row, worth
+from ablation import CHANGES, TERMS, Ablation, recurrent_row, worth
 from measured import read_ops
 from page_tables import markdown_lines, write_tables
 
@@ -23,7 +23,7 @@ HEADS = ("term", "ops", "median / MAPE with it, %", "without it, %")
 
 def rows(run: Ablation, data: Path) -> Iterator[tuple[str, ...]]:
     """A line a term; terms that no measurement judges are left out."""
-    for term in (*TERMS, *CHANGES, *RULES):
+    for term in (*TERMS, *CHANGES):
         began = time.perf_counter()
         before, after, ops = worth(run, term)
         if not np.isnan(before).any():

@@ -3,7 +3,7 @@
     python benchmarks/convolution_choice.py DATA [--rows 400] [--by gpu]
 
 DATA holds `miopen/find_db.parquet`, whose rows name the solver that MIOpen found fastest. Each name belongs to one of
-the algorithms of `model.miopen_forms`, and the rule of choice takes one too. Judged are shapes that no fit has seen,
+the algorithms of `model.miopen`, and the rule of choice takes one too. Judged are shapes that no fit has seen,
 with the shipped constants of each GPU; how a board wakes up is found on the same rows, as two numbers a GPU, for it is
 no part of predictions.
 
@@ -29,12 +29,13 @@ from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.fitting.files import load_constants
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of
 from rooflinekit.hardware.specs import load_device
+from rooflinekit.model import miopen
+from rooflinekit.model.algorithms import Algorithm
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.work import NAIVE, PLAIN, WINOGRAD, WINOGRAD_WEIGHT
 
 #: Algorithms by what the names of MIOpen's solvers have in them, the first that fits.
 _NAMES = {"Winograd": "Winograd", "Naive": "naive", "fft": "FFT"}
-_OF_WAYS = {PLAIN: "products", WINOGRAD: "Winograd", WINOGRAD_WEIGHT: "Winograd", NAIVE: "naive"}
+_PRODUCTS = (miopen.BY_IMAGE, miopen.GATHERED, miopen.UNFOLDED)
 IMPLICIT = "implicit"  # or direct: a tile of results that gathers its windows
 _FEWEST = 5
 
@@ -46,12 +47,17 @@ def algorithm_of(solver: str) -> str:
     return next((algorithm for word, algorithm in _NAMES.items() if word in solver), IMPLICIT)
 
 
+def _called(algorithm: Algorithm) -> str:
+    if algorithm.packs:  # of the library of products
+        return "products"
+    return _NAMES.get(algorithm.name.partition(" ")[0].capitalize(), IMPLICIT)
+
+
 def times(o: Observations, machine: Machine) -> dict[str, np.ndarray]:
     """Seconds of each algorithm for each measurement, by a board that is awake; infinite where it does not exist."""
     found: dict[str, np.ndarray] = {}
     for works, possible in o.candidates:
-        way = int(works[-1].products.way[0])
-        name = _OF_WAYS.get(way, IMPLICIT)
+        name = _called(works[-1].products.algorithms[0])
         only = replace(o, candidates=[(works, possible)], timing="profiler")
         found[name] = np.minimum(found.get(name, np.inf), only.predict(machine, {}))
     return found

@@ -31,8 +31,8 @@ from rooflinekit.calibrate.fitting.one_stage import Solution, fit
 from rooflinekit.calibrate.fitting.refit import machines_of, relatives_of
 from rooflinekit.calibrate.fitting.stages import STAGES, Stage
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.model.convolution_forms import CUDNN, library_of
-from rooflinekit.model.kernel import MIOPEN
+from rooflinekit.model.algorithms import CUDNN, MIOPEN
+from rooflinekit.model.libraries import rated_as
 
 _FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 PRODUCTS = "products"
@@ -94,7 +94,7 @@ def _campaigns(data: Path, formats: Sequence[str], what: str) -> Iterator[Campai
         rows = c.rows[
             c.rows["op"].isin(_PRODUCTS if what == PRODUCTS else CONVOLUTIONS) & c.rows["dtype"].isin(formats)
         ]
-        if len(rows) and what in (PRODUCTS, library_of(load_device(c.gpu))):
+        if len(rows) and what in (PRODUCTS, rated_as(load_device(c.gpu))):
             yield replace(c, rows=rows)
 
 

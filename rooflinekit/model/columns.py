@@ -9,78 +9,13 @@ from numpy.typing import NDArray
 
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Column, Number, values_of
-from rooflinekit.ir.tensor import Math
-from rooflinekit.model.convolution_forms import (
-    FEW_CHANNELS,
-    FEW_IN_HALF,
-    FFT,
-    GATHERED,
-    IN_PASSES,
-    PIXELWISE,
-    UNFOLDED,
-    WIDE_WINDOW,
-)
-from rooflinekit.model.convolution_forms import NAIVE as EACH_ALONE
-from rooflinekit.model.convolution_forms import WINOGRAD as BLOCKWISE
-from rooflinekit.model.depthwise import (
-    CHANNEL_PRODUCTS,
-    GROUP_SUMS,
-    SHARED_WINDOWS,
-    SINGLE_LOOP,
-    SINGLE_WINDOW,
-    TAP_SUMS,
-    WINDOW_LOOP,
-)
 from rooflinekit.model.kernel import Family, Kernel
-from rooflinekit.model.work import (
-    ATTENTION,
-    BACKWARD,
-    CONVOLUTION,
-    DEPTHWISE,
-    DEPTHWISE_CHANNELS,
-    DEPTHWISE_GROUPS,
-    DEPTHWISE_LOOP,
-    DEPTHWISE_SHARED,
-    DEPTHWISE_SINGLE,
-    DEPTHWISE_SINGLE_LOOP,
-    DEPTHWISE_SUMS,
-    FEW,
-    FEW_WEIGHT,
-    FOURIER,
-    NAIVE,
-    PERSISTENT,
-    PIXEL,
-    PIXEL_WEIGHT,
-    PLAIN,
-    SCALED,
-    SCALED_FOUR,
-    UNTUNED,
-    VOLUME,
-    WEIGHT,
-    WINOGRAD,
-    WINOGRAD_WEIGHT,
-    Floats,
-    Products,
-    Recent,
-    Work,
-)
-
-#: Kernels without tiles by their algorithm.
-DIRECT_WAYS = {
-    "": DEPTHWISE,
-    WINDOW_LOOP: DEPTHWISE_LOOP,
-    SINGLE_WINDOW: DEPTHWISE_SINGLE,
-    SINGLE_LOOP: DEPTHWISE_SINGLE_LOOP,
-    TAP_SUMS: DEPTHWISE_SUMS,
-    CHANNEL_PRODUCTS: DEPTHWISE_CHANNELS,
-    SHARED_WINDOWS: DEPTHWISE_SHARED,
-    GROUP_SUMS: DEPTHWISE_GROUPS,
-}
+from rooflinekit.model.work import Floats, Products, Recent, Work
 
 
 def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
     """The kernels as columns, in their order; each at so many points one after another, where its sizes are columns."""
-    found = [(i, gemm, _way(kernel)) for i, kernel in enumerate(kernels) for gemm in kernel.cost.gemms]
+    found = [(i, gemm) for i, kernel in enumerate(kernels) for gemm in kernel.cost.gemms]
     costs = [kernel.cost for kernel in kernels]
     recent = [(i, part) for i, kernel in enumerate(kernels) for part in kernel.recent]
 
@@ -105,12 +40,12 @@ def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
         math=[kernel.math for kernel in kernels],
         engine=np.repeat([kernel.engine for kernel in kernels], points),
         products=Products.of(
-            rows_of([i for i, _, _ in found]),
-            batch=of_a_link((gemm.batch for _, gemm, _ in found), (i for i, _, _ in found)),
-            **{name: flat(getattr(gemm, name) for _, gemm, _ in found) for name in ("m", "n", "k")},
-            executed=flat(_executed(gemm) for _, gemm, _ in found),
-            padded=flat(kernels[i].padded for i, _, _ in found),
-            way=np.repeat(np.array([way for _, _, way in found], dtype=np.int64), points),
+            rows_of([i for i, _ in found]),
+            batch=of_a_link((gemm.batch for _, gemm in found), (i for i, _ in found)),
+            **{name: flat(getattr(gemm, name) for _, gemm in found) for name in ("m", "n", "k")},
+            executed=flat(_executed(gemm) for _, gemm in found),
+            padded=flat(kernels[i].padded for i, _ in found),
+            algorithm=[kernels[i].algorithm for i, _ in found],
         ),
         recent=Recent.of(
             rows_of([i for i, _ in recent]), flat(r.bytes for _, r in recent), flat(r.distance for _, r in recent)
@@ -138,46 +73,6 @@ def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
         streamed=flat(kernel.streamed for kernel in kernels),
         waits=flat(_waits(kernel) for kernel in kernels),
     )
-
-
-#: Ways of a convolution's algorithms, and of its directions where it is an implicit product.
-ALGORITHM_WAYS = {
-    BLOCKWISE: WINOGRAD,
-    IN_PASSES: WINOGRAD_WEIGHT,
-    FFT: FOURIER,
-    UNFOLDED: PLAIN,
-    GATHERED: PLAIN,
-    EACH_ALONE: NAIVE,
-    FEW_CHANNELS: FEW,
-    FEW_IN_HALF: FEW_WEIGHT,
-    PIXELWISE: PIXEL,
-    WIDE_WINDOW: VOLUME,
-}
-IMPLICIT_WAYS = {"forward": CONVOLUTION, "data": BACKWARD, "weight": WEIGHT}
-
-
-def algorithm_way(algorithm: str, direction: str) -> int:
-    """How the products of an algorithm are tiled, which is not the plain one."""
-    of_weight = {BLOCKWISE: WINOGRAD_WEIGHT, PIXELWISE: PIXEL_WEIGHT} if direction == "weight" else {}
-    return of_weight.get(algorithm, ALGORITHM_WAYS.get(algorithm, PLAIN))
-
-
-def _way(kernel: Kernel) -> int:
-    if kernel.chain is not None and kernel.chain.barriers:
-        return PERSISTENT
-    if kernel.untuned:
-        return UNTUNED
-    if kernel.family is Family.CONVOLUTION:
-        if kernel.algorithm in ALGORITHM_WAYS:
-            return algorithm_way(kernel.algorithm, kernel.direction)
-        if kernel.untiled:
-            return DIRECT_WAYS[kernel.algorithm]
-        implicit = IMPLICIT_WAYS[kernel.direction or "forward"]
-        by_products = kernel.pointwise and (implicit == CONVOLUTION or bool(kernel.formats))
-        return PLAIN if by_products else implicit
-    if kernel.kind == "serving.scaled_mm":
-        return SCALED_FOUR if kernel.math is Math.FP4 else SCALED
-    return ATTENTION if kernel.family is Family.ATTENTION else PLAIN
 
 
 def _waits(kernel: Kernel) -> Number:

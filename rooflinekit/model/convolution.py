@@ -11,25 +11,13 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.convolution_forms import (
-    CUDNN,
-    FEW,
-    FEW_CHANNELS,
-    FEW_IN_HALF,
-    HALF,
-    PIXELWISE,
-    WIDE_WINDOW,
-    Direction,
-    Form,
-    Problem,
-    filled_up,
-    library_of,
-)
+from rooflinekit.model import cudnn, miopen, onednn
+from rooflinekit.model.algorithms import CUDNN, MIOPEN, PRODUCT, Algorithm
 from rooflinekit.model.convolution_layouts import channels_last, image_and_weight
-from rooflinekit.model.convolution_libraries import GCN, RDNA
+from rooflinekit.model.convolution_problem import Direction, Form, Problem, filled_up
 from rooflinekit.model.depthwise import GROUP_SUMS, depthwise_algorithm, is_depthwise
-from rooflinekit.model.kernel import MIOPEN, Chain, Family, Kernel
-from rooflinekit.model.miopen_forms import forms, gathers_pixels, has_compiled
+from rooflinekit.model.kernel import Chain, Family, Kernel
+from rooflinekit.model.libraries import libraries_of
 
 #: Channels a group, in and out alike, of which cuDNN has tiled gradients with channels last (timm's training rows).
 _TILED_GROUPS = (4, 8, 16, 32)
@@ -42,15 +30,11 @@ def convolution_kernels(kernel: Kernel, op: Op) -> Iterator[Kernel]:
 
     A bias is a kernel of its own, which reads and writes the output once more.
     """
-    direct = is_depthwise(kernel.cost)
-    untiled = direct or _is_untiled(op, kernel)
-    kernel = replace(
-        kernel,
-        engine=not untiled,
-        untiled=untiled,
-        algorithm=_algorithm(op, kernel) if direct else GROUP_SUMS if untiled else "",
-        pointwise=_is_pointwise(op),
-    )
+    if is_depthwise(kernel.cost):
+        kernel = replace(kernel, algorithm=_depthwise(op, kernel))
+    elif _is_untiled(op, kernel):
+        kernel = replace(kernel, algorithm=GROUP_SUMS)
+    kernel = replace(kernel, pointwise=_is_pointwise(op))
     if not kernel.cost.gemms:
         yield kernel
         return
@@ -63,8 +47,8 @@ def convolution_kernels(kernel: Kernel, op: Op) -> Iterator[Kernel]:
     added = Cost(vector_flop=kernel.cost.vector_flop, read_bytes=output + bias, write_bytes=output, label="bias")
     yield _without_bias(kernel, bias)
     yield replace(
-        kernel, name=f"{kernel.name}: bias", cost=added, family=Family.ELEMENTWISE, math=Math.FP32, algorithm="",
-        alternatives=(), library="", direction="", untiled=False, engine=True,
+        kernel, name=f"{kernel.name}: bias", cost=added, family=Family.ELEMENTWISE, math=Math.FP32,
+        algorithm=PRODUCT, alternatives=(), direction="",
     )  # fmt: skip
 
 
@@ -76,7 +60,7 @@ def _without_bias(kernel: Kernel, bias: int) -> Kernel:
 # --- kernels without tiles -------------------------------------------------------------------------------------------
 
 
-def _algorithm(op: Op, kernel: Kernel) -> str:
+def _depthwise(op: Op, kernel: Kernel) -> Algorithm:
     image, weight = image_and_weight(op)
     stride = op.attrs.get("stride", (1,))
     return depthwise_algorithm(
@@ -144,91 +128,56 @@ def problem_of(op: Op, label: str = "") -> Problem:
 
 
 def _with_algorithms(kernel: Kernel, p: Problem) -> Kernel:
-    """The kernel as cuDNN runs it, with all other algorithms beside it."""
+    """The kernel with the algorithms of every library beside it."""
     cleared = p.itemsize * p.cleared if p.direction == "data" else 0
     cost = replace(kernel.cost, write_bytes=integer(kernel.cost.write_bytes) + cleared)
+    threads = kernel.algorithm.runs_in_threads
     plain = replace(
         kernel,
         direction=p.direction,
-        cost=cost if kernel.untiled else replace(cost, gemms=(p.product(),)),
+        cost=cost if threads else replace(cost, gemms=(p.product(),)),
         padded=min(1.0, _MOST_SUMMED / float(p.gathered)) if kernel.algorithm == GROUP_SUMS else float(filled_up(p)),
         unusual=bool(p.volume) or any(int(d) > 1 for d in p.dilation),
     )
-    others = [_as_form(plain, form) for form in forms(p) if form.possible and _may_run(form, plain)]
-    if plain.untiled:
-        return replace(plain, alternatives=tuple(others))
-    # of the implicit product each library has its own
-    mine, theirs = _of_cudnn(plain, p), _of_miopen(plain, p)
-    return replace(mine, alternatives=(*theirs, *others))
+    of_gpus = [plain] if threads else list(_implicit(plain, p))
+    of_cpus = (replace(k, algorithm=onednn.direct(k.algorithm)) for k in of_gpus)
+    tiled = () if threads else miopen.implicit(p, plain.math)
+    of_amd = (replace(plain, algorithm=one, pointwise=False) for one in tiled)
+    others = (_as_form(plain, form) for form in forms(p) if form.possible and _may_run(form.algorithm, plain))
+    first, *rest = (*of_gpus, *of_cpus, *of_amd, *others)
+    return replace(first, alternatives=tuple(rest))
 
 
-def _of_cudnn(plain: Kernel, p: Problem) -> Kernel:
-    if plain.pointwise:
-        return replace(plain, library=CUDNN)
-    few = of_few_channels(p, plain.math)
-    if few and p.direction == "data":
-        return replace(plain, padded=float(p.scattered), engine=False, library=CUDNN)
-    return replace(plain, algorithm=implicit_algorithm(p, plain.math, few=few), engine=not few, library=CUDNN)
+def forms(p: Problem) -> Iterator[Form]:
+    """Every library's algorithms beside the implicit product."""
+    yield from cudnn.forms(p)
+    yield from miopen.forms(p)
 
 
-def _of_miopen(plain: Kernel, p: Problem) -> tuple[Kernel, ...]:
-    """For three dimensions in fp32 alone, on the lanes; in bf16 on RDNA without what is for GCN."""
-    if p.volume and plain.math not in (Math.FP32, Math.TF32):
-        return ()
-    compiled = replace(plain, engine=not p.volume, library=MIOPEN, pointwise=False)
-    pixelwise = plain.pointwise and gathers_pixels(plain.math, p)
-    found = replace(compiled, algorithm=PIXELWISE) if pixelwise else compiled
-    if p.taps > 1 or plain.math is not Math.BF16 or p.direction == "forward":
-        return (found,)
-    others = (replace(compiled, generation=RDNA),) if has_compiled(plain.math, p.direction) else ()
-    return (replace(found, generation=GCN), *others)
+def _implicit(plain: Kernel, p: Problem) -> Iterator[Kernel]:
+    scattered = p.direction == "data" and not plain.pointwise and cudnn.few_channels(p, plain.math)
+    for algorithm in cudnn.implicit(p, plain.math):
+        yield replace(plain, algorithm=algorithm, padded=float(p.scattered) if scattered else plain.padded)
 
 
-def _may_run(form: Form, kernel: Kernel) -> bool:
-    """Whether an algorithm has the format; what runs without tiles in cuDNN has no other there."""
-    return kernel.math in form.formats and not (kernel.untiled and form.library == CUDNN)
-
-
-def of_few_channels(p: Problem, math: Math) -> bool:
-    """Whether the lanes gather channels one by one: kernels of matrix engines load 4 of 32 bits at once.
-
-    Of 16 bits the forward pass fills channels up; the gradient of the weight has no such kernels.
-    """
-    return bool(p.gathered < FEW[p.direction]) and (p.direction == "weight" or math in (Math.FP32, Math.TF32))
-
-
-def implicit_algorithm(p: Problem, math: Math, *, few: bool) -> str:
-    """Which of the implicit products runs in cuDNN: "" for one with an unrolled window.
-
-    In fp32 the gradient of a weight of few channels runs as others do, in 16 bits at any window as none does.
-    """
-    if few and p.direction == "weight" and math in HALF:
-        return FEW_IN_HALF
-    if not (p.volume or (p.wide and not (few and p.direction == "weight"))):
-        return ""
-    return FEW_CHANNELS if few else WIDE_WINDOW
+def _may_run(algorithm: Algorithm, kernel: Kernel) -> bool:
+    """Whether it has the format; what runs in threads, for cuDNN has no tiles for it, has no other of cuDNN's."""
+    return kernel.math in algorithm.formats and not (kernel.algorithm.runs_in_threads and algorithm.library == CUDNN)
 
 
 def _as_form(kernel: Kernel, form: Form) -> Kernel:
+    algorithm, moved = form.algorithm, form.moved + form.added
     read, write = integer(kernel.cost.read_bytes), integer(kernel.cost.write_bytes)
-    moved = form.moved + form.added
-    cost = replace(kernel.cost, gemms=(form.gemm,), read_bytes=read + moved, write_bytes=write + moved)
     return replace(
         kernel,
-        name=f"{kernel.name} ({form.algorithm})" if form.algorithm else kernel.name,
-        algorithm=form.algorithm,
-        cost=cost,
-        engine=not form.lanes,
-        untiled=False,
+        name=f"{kernel.name} ({algorithm.name})" if algorithm.name else kernel.name,
+        algorithm=replace(algorithm, tuned=not (form.untuned and kernel.math is Math.BF16)),
+        cost=replace(kernel.cost, gemms=(form.gemm,), read_bytes=read + moved, write_bytes=write + moved),
         padded=1.0,
-        untuned=bool(form.untuned) and kernel.math is Math.BF16,
-        pointwise=not form.algorithm,
-        library=form.library,
-        formats=form.formats,
+        pointwise=not algorithm.name,
         asked_flop=kernel.cost.matrix_flop,
         alone=form.alone,
         chain=_loop(form),
-        alternatives=(),
     )
 
 
@@ -236,7 +185,7 @@ def _loop(form: Form) -> Chain | None:
     """The calls of a form that goes from image to image: where windows are written out, two kernels each."""
     if form.repeats == 1:
         return None
-    kernels = form.repeats * (2 if form.algorithm else 1)
+    kernels = form.repeats * (2 if form.algorithm.name else 1)
     return Chain(links=form.repeats, kernels=kernels, starts=kernels, launches=kernels)
 
 
@@ -247,8 +196,8 @@ def _is_pointwise(op: Op) -> bool:
 
 
 def formats_channels_last(device: Device) -> Collection[str]:
-    """The formats that a device multiplies on a matrix engine, and whose convolutions want channels last there.
+    """The formats that a device multiplies on tensor cores, and whose convolutions want channels last there.
 
     MIOpen's kernels take channels first.
     """
-    return device.matrix_peak if library_of(device) == CUDNN else ()
+    return () if MIOPEN in libraries_of(device) else device.matrix_peak

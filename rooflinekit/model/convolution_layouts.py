@@ -10,7 +10,9 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import Math, TensorSpec
-from rooflinekit.model.convolution_forms import FEW_IN_HALF, HALF, VECTOR_BYTES, WIDE, WIDE_WINDOW, product_of
+from rooflinekit.model import cudnn
+from rooflinekit.model.algorithms import HALF
+from rooflinekit.model.convolution_problem import VECTOR_BYTES, WIDE, product_of
 from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.rows import NO_ROWS
 
@@ -86,7 +88,7 @@ def _or_filled_up(kernel: Kernel, op: Op, engines: Collection[str]) -> Kernel:
     those take longer (DeepBench); by the lanes alone a ResNet's first layer would take a fifth of its training step on
     an A100. Nothing measured tells which of both later GPUs take: it is the faster here, as of other algorithms.
     """
-    if kernel.algorithm != FEW_IN_HALF or not _LATER_CORES & set(engines):
+    if kernel.algorithm != cudnn.FEW_IN_HALF or not _LATER_CORES & set(engines):
         return kernel
     weight = image_and_weight(op)[1]
     window = [integer(size) for size in weight.shape[2:]]
@@ -98,7 +100,8 @@ def _or_filled_up(kernel: Kernel, op: Op, engines: Collection[str]) -> Kernel:
         read_bytes=integer(cost.read_bytes) + copied + SUMS_READ * sums,
         write_bytes=integer(cost.write_bytes) + copied + SUMS_WRITTEN * sums,
     )
-    filled = replace(kernel, engine=True, algorithm=WIDE_WINDOW if wide else "", cost=passed, alternatives=())
+    algorithm = cudnn.WIDE_WINDOW if wide else cudnn.WEIGHT
+    filled = replace(kernel, algorithm=algorithm, cost=passed, alternatives=())
     return replace(kernel, alternatives=(*kernel.alternatives, filled))
 
 

@@ -8,18 +8,32 @@ of its own (aten/src/ATen/native/cuda/DepthwiseConv2d.cu); cuDNN takes over wher
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.sizes import Size
+from rooflinekit.model.algorithms import ATEN, Algorithm, ByUnit
 
-#: Kernels without tiles, where they are not the unrolled ones, by the names that `Kernel.algorithm` gives them.
-WINDOW_LOOP = "window loop"  # the compiler does not know the window's size
-SINGLE_LOOP = "window loop in fp32"  # without conversions
-SINGLE_WINDOW = "unrolled window in fp32"  # PyTorch's, where cuDNN has none
-SHARED_WINDOWS = "shared windows"  # threads whose windows overlap fetch what they share once
-TAP_SUMS = "sums by tap"  # of a weight's gradient: for each of its numbers once over all pixels
-GROUP_SUMS = "sums in groups"  # a thread a result, over the channels of its group too
-CHANNEL_PRODUCTS = "a product a channel"  # as of any other grouped convolution, each of one channel
+_THREADS = Algorithm(library=ATEN, shape="threads", cuda_cores_only=True)
+#: Unrolled, in 16 bits.
+UNROLLED = replace(_THREADS, window_cycles="window_cycles", tap_cycles="tap_cycles")
+#: The compiler does not know the window's size.
+WINDOW_LOOP = replace(_THREADS, name="window loop", tap_cycles="loop_tap_cycles")
+#: PyTorch's in fp32, where cuDNN has none: without conversions.
+SINGLE_WINDOW = replace(
+    UNROLLED, name="unrolled window in fp32", window_cycles="single_window_cycles", tap_cycles="tap_cycles"
+)
+SINGLE_LOOP = replace(SINGLE_WINDOW, name="window loop in fp32", tap_cycles="single_tap_cycles")
+#: Threads whose windows overlap fetch what they share once.
+SHARED_WINDOWS = replace(
+    _THREADS, name="shared windows", window_cycles="shared_window_cycles", tap_cycles="shared_tap_cycles"
+)
+#: Of a weight's gradient: for each of its numbers once over all pixels.
+TAP_SUMS = replace(_THREADS, name="sums by tap", tap_cycles="sum_tap_cycles")
+#: A thread a result, over the channels of its group too.
+GROUP_SUMS = replace(_THREADS, name="sums in groups", tap_cycles="group_tap_cycles", fills=ByUnit.both(True))
+#: As of any other grouped convolution, each of one channel.
+CHANNEL_PRODUCTS = replace(_THREADS, name="a product a channel", tap_cycles="channel_tap_cycles")
 
 _UNROLLED = (1, 3, 5)  # square windows, of PyTorch's kernels and of cuDNN's with channels first
 _UNROLLED_LAST = 7  # squares of cuDNN's with channels last: timm's benchmark sees no fall (ConvNeXt, ConvMixer)
@@ -40,22 +54,22 @@ def depthwise_algorithm(
     shape: Sequence[Size],
     forward: bool,
     sums: bool,
-) -> str:
-    """How a depthwise convolution of an image [N, C, …, W] runs on a GPU: "" for an unrolled kernel in 16 bits.
+) -> Algorithm:
+    """How a depthwise convolution of an image [N, C, …, W] runs on a GPU.
 
     plain: equal strides in all directions, no dilation. sums: the gradient of the weight.
     """
     if channels_last:
         if max(window) > _UNROLLED_LAST or len(set(window)) > 1:
             return CHANNEL_PRODUCTS
-        return SHARED_WINDOWS if forward else ""
+        return SHARED_WINDOWS if forward else UNROLLED
     if sums:
         return TAP_SUMS
     unrolled = len(set(window)) == 1 and window[0] in _UNROLLED
     library = sixteen_bits and plain and _library_takes(window, stride, shape)
     if not sixteen_bits:
         return SINGLE_WINDOW if unrolled else SINGLE_LOOP
-    return "" if unrolled or library else WINDOW_LOOP
+    return UNROLLED if unrolled or library else WINDOW_LOOP
 
 
 def _library_takes(window: Sequence[int], stride: int, shape: Sequence[Size]) -> bool:

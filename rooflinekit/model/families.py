@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.kernel import MIOPEN, Family, Kernel
+from rooflinekit.model.algorithms import MIOPEN
+from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.machine import Machine, Spread
 
 #: Families that are told apart by format.
@@ -139,7 +140,7 @@ def base_of(kernel: Kernel) -> str:
             return PACKED
         return "batched product" if kernel.kind in _BATCHED else "product"
     if kernel.family is Family.CONVOLUTION:
-        if kernel.library == MIOPEN:
+        if kernel.algorithm.library == MIOPEN:
             return MIOPEN_FAMILY
         if kernel.unusual:
             return UNUSUAL

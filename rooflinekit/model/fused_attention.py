@@ -8,7 +8,7 @@ from rooflinekit.ir.tensor import Math
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.tile_rates import Rates
 from rooflinekit.model.tiling import Fill
-from rooflinekit.model.work import ATTENTION, Floats, Products
+from rooflinekit.model.work import Floats, Products
 
 HALF_BYTES = 2  # of an element in the formats that attention is fused in
 FETCHED = 64  # bytes that one SM takes from the L2 in a clock (NVIDIA, A100 whitepaper: 5120 a clock for 80 slices)
@@ -63,7 +63,7 @@ def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floa
     a row were not measured to escape the limit.
     """
     found: Floats = np.zeros(products.m.size)
-    attends = products.way == ATTENTION
+    attends = products.told(lambda one: one.shape) == "queries"
     if not attends.any():
         return found
     p = products.where(attends)
@@ -80,7 +80,7 @@ def exponential_s(special: Floats, products: Products, machine: Machine) -> Floa
     Other functions take several. The cores of a CPU have no unit for any.
     """
     found: Floats = special / machine.special_rate
-    attends = products.kernel[products.way == ATTENTION]
+    attends = products.kernel[products.told(lambda one: one.shape) == "queries"]
     if machine.device.kind == "gpu" and attends.size:
         rate = machine.values["exponential_rate"] * machine.sm_count * machine.clock
         found[attends] = special[attends] / rate

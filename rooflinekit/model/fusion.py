@@ -157,7 +157,7 @@ class _Making:
         copy = Op(name=name, kind=f"{FUSED}.{Loop.POINTWISE}", module=op.module, phase=op.phase, inputs=(spec,))
         kernel = Kernel(
             name=name, kind=copy.kind, family=Family.MOVEMENT, module=op.module, phase=op.phase, math=Math.FP32,
-            engine=True, cost=Cost(read_bytes=size, write_bytes=size, label=label),
+            cost=Cost(read_bytes=size, write_bytes=size, label=label),
         )  # fmt: skip
         return Issue(op=copy, family=Family.MOVEMENT, kernels=(reusing(kernel, copy, self._traffic),))
 
@@ -200,7 +200,6 @@ class _Making:
             module=op.module,
             phase=op.phase,
             math=Math.FP64 if double else Math.FP32,
-            engine=True,
             cost=cost,
             rows=_rows(group, written),
             streamed=self._streamed(group, read, written),

@@ -9,6 +9,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.points import Number
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model.algorithms import PRODUCT, Algorithm
 from rooflinekit.model.reuse import Reuse
 from rooflinekit.model.rows import NO_BLOCKS, NO_ROWS, Blocks, Rows
 
@@ -26,9 +27,6 @@ class Family(StrEnum):
     MOVEMENT = "movement"
     OPTIMIZER = "optimizer"
     VIEW = "view"  # launches nothing
-
-
-MIOPEN = "MIOpen"  # whose convolutions, tuned for some GPUs and not for others, are further off than cuDNN's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +54,12 @@ class Kernel:
     module: str
     phase: Phase
     math: Math
-    engine: bool  # whether its products can use the matrix engine
     cost: Cost
-    algorithm: str = ""  # where it is not the plain one: "Winograd"
+    algorithm: Algorithm = PRODUCT  # of its products
     alternatives: tuple[Kernel, ...] = ()  # the same work by other algorithms
-    library: str = ""  # that alone has this algorithm; "" for every one
-    generation: str = ""  # of the GPUs that alone have it, as convolution_forms names them
-    formats: tuple[Math, ...] = ()  # that it exists in; none for all
     direction: str = ""  # of a convolution: forward, data or weight; a transposed one runs as a gradient
     padded: float = 1.0  # by how much a convolution's channels are filled up; below 1 where not all of them take time
-    untuned: bool = False  # whether the library of products has no tuned kernel of its sizes
     unusual: bool = False  # a convolution in three dimensions, or with dilation: see model.families
-    untiled: bool = False  # a convolution whose threads walk their windows by themselves
     pointwise: bool = False  # a convolution of one pixel: a product without gathering windows
     rows: Rows = NO_ROWS
     reread_bytes: int = 0  # of what it reads twice: first for statistics over the whole tensor
@@ -82,9 +74,9 @@ class Kernel:
     raises: bool = False  # whether its special functions are powers, for which libraries take many instructions
 
     @property
-    def lanes(self) -> bool:
-        """Whether its products are the vector lanes' alone."""
-        return not self.engine
+    def engine(self) -> bool:
+        """Whether its products can use tensor cores."""
+        return not self.algorithm.cuda_cores_only
 
     @property
     def part(self) -> str:

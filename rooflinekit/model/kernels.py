@@ -11,6 +11,7 @@ from rooflinekit.ir.op import Op, Phase, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math
+from rooflinekit.model.algorithms import ATTENTION, SCALED_PRODUCTS
 from rooflinekit.model.alignment import unaligned_accesses
 from rooflinekit.model.convolution import convolution_kernels
 from rooflinekit.model.convolution_layouts import with_layout_copies
@@ -100,7 +101,6 @@ def _kernels(priced: PricedOp, family: Family, tf32: bool | None, device: Device
             module=op.module,
             phase=op.phase,
             math=math,
-            engine=True,
             cost=cost,
             rows=rows_of(op, cost),
             reread_bytes=reread_bytes(op, cost),
@@ -109,7 +109,12 @@ def _kernels(priced: PricedOp, family: Family, tf32: bool | None, device: Device
             accesses=window_accesses(op) + unaligned_accesses(op),
             raises=op.kind.removesuffix("_") == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS,
         )
-        if family is Family.CONVOLUTION:
+        if family is Family.ATTENTION:
+            yield replace(kernel, algorithm=ATTENTION)
+        elif op.kind == "serving.scaled_mm":
+            first, *others = (replace(kernel, algorithm=one) for one in SCALED_PRODUCTS[math is Math.FP4])
+            yield replace(first, alternatives=tuple(others))
+        elif family is Family.CONVOLUTION:
             yield from convolution_kernels(kernel, op)
         elif family is Family.RECURRENCE:
             yield recurrent_kernel(kernel, op, device)

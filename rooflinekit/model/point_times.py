@@ -114,8 +114,7 @@ class PointKernels:
         """Equal for kernels that take the same time on any machine, and are of one shape."""
         rows, same = kernel.rows, self._same
         return (
-            self._shape_key(kernel), kernel.math, kernel.engine, kernel.family, kernel.algorithm, kernel.pointwise,
-            kernel.direction, kernel.library, kernel.formats, kernel.generation, kernel.untiled, kernel.untuned,
+            self._shape_key(kernel), kernel.math, kernel.family, kernel.algorithm, kernel.pointwise, kernel.direction,
             same(kernel.padded), same(kernel.alone), kernel.raises,
             *map(same, (rows.count, rows.length, rows.passes, rows.held_bytes, rows.threads, kernel.reread_bytes)),
             *map(same, (kernel.column, kernel.blocks.count, kernel.blocks.loads, kernel.blocks.bytes, kernel.accesses)),

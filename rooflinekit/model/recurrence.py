@@ -28,11 +28,11 @@ from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import Number, integer
 from rooflinekit.ir.tensor import DType, Math
+from rooflinekit.model.algorithms import PERSISTENT, PRODUCT
 from rooflinekit.model.kernel import Chain, Kernel
 from rooflinekit.model.reuse import Reuse
 
 RECURRENT = ("aten._cudnn_rnn", "aten.miopen_rnn", "aten._cudnn_rnn_backward", "aten.miopen_rnn_backward")
-PERSISTENT = "persistent"  # the weights stay on the SMs
 
 #: Attribute of an op whose steps are taken to run all at once: a layer of the same products without recurrence.
 AT_ONCE = "at_once"
@@ -176,7 +176,7 @@ def _chained(kernel: Kernel, op: Op, layers: _Layers, device: Device | None) -> 
         name=f"{op.name}: chain of {chain.links} steps",
         cost=cost,
         chain=chain,
-        algorithm=PERSISTENT if stays else "",
+        algorithm=PERSISTENT if stays else PRODUCT,
         recent=(Reuse(bytes=recent / chain.links, distance=passing / chain.links),),
     )
 

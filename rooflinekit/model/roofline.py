@@ -19,16 +19,16 @@ import numpy as np
 
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.convolution_libraries import runs
 from rooflinekit.model.engines import has_dot_products
 from rooflinekit.model.fused_attention import at_power_limit_s, exponential_s
 from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.libraries import exists
 from rooflinekit.model.machine import Machine, Rate
 from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
 from rooflinekit.model.tile_rates import Rates
 from rooflinekit.model.tiling import CAUSES
 from rooflinekit.model.utilization import fill
-from rooflinekit.model.work import PIXEL, PIXEL_WEIGHT, UNTUNED, WINOGRAD_WEIGHT, Floats, Work
+from rooflinekit.model.work import Floats, Work
 
 #: What time goes to, and what a kernel or a step is therefore bound by; see "Regimes" in docs/model.md. A kernel is
 #: never bound by overhead, which is the time in which the device has no kernel to execute.
@@ -140,8 +140,8 @@ def _conversion(work: Work, machine: Machine) -> Floats:
     value, converts = machine.values, machine.device.vendor == "AMD" and not has_dot_products(machine.device)
     shares = {Math.BF16: value["emulated_bf16"], Math.FP16: value["emulated_fp16"] if converts else 1.0}
     found = np.array([shares.get(math, 1.0) for math in work.math])[work.arithmetic[work.products.kernel]]
-    found = found * np.where(work.products.way == UNTUNED, value["untuned_bf16"], 1.0)
-    return np.where(np.isin(work.products.way, (PIXEL, PIXEL_WEIGHT, WINOGRAD_WEIGHT)), 1.0, found)
+    found = found * np.where(work.products.told(lambda one: one.tuned), 1.0, value["untuned_bf16"])
+    return np.where(work.products.told(lambda one: one.converts), found, 1.0)
 
 
 def _vector_rates(work: Work, machine: Machine) -> tuple[Floats, Floats]:
@@ -279,7 +279,7 @@ def choices_of(kernel: Kernel, machine: Machine) -> tuple[Kernel, ...]:
     """The algorithms of a kernel that come into question on a machine, at least one."""
     if not kernel.alternatives:
         return (kernel,)
-    return tuple(k for k in (kernel, *kernel.alternatives) if runs(k, k.math, machine.device)) or (kernel,)
+    return tuple(k for k in (kernel, *kernel.alternatives) if exists(k.algorithm, k.math, machine.device)) or (kernel,)
 
 
 _Rates = Callable[[Math, bool], Rate]  # that of an arithmetic, and whether the matrix engine may do it

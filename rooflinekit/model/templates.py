@@ -16,12 +16,14 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model import cudnn
 from rooflinekit.model.grouping import Group
 from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.loops import Loop
 
 FEWEST_SMS = 68
-TEMPLATE = "template"
+#: Of a convolution: by the rate of cuDNN's, on whatever GPU.
+TEMPLATE = replace(cudnn.FORWARD, name="template", library="")
 #: Rate of a product's template on a matrix engine, of the library's kernel's: stated, ± 10 %. On lanes there is none
 #: worth taking: of KernelBench's fp32 products in half of its problems none became faster by max-autotune on an L40S.
 _PRODUCT = 0.9
@@ -85,10 +87,7 @@ def with_template(op: Op, kernels: Sequence[Kernel], engines: Collection[str]) -
     filled = -(-inner // _STEP) * _STEP / inner
     for kernel in kernels:
         if plain and kernel.cost.gemms and kernel.math in engines:
-            template = replace(
-                kernel, algorithm=TEMPLATE, engine=True, padded=filled / _CONVOLUTION, alternatives=(), library="",
-                formats=(),
-            )  # fmt: skip
+            template = replace(kernel, algorithm=TEMPLATE, padded=filled / _CONVOLUTION, alternatives=())
             yield replace(kernel, alternatives=(*kernel.alternatives, template))
         else:
             yield kernel

@@ -1,37 +1,18 @@
-"""What a tile of a matrix product takes, by its size, the way of the product and the library that runs it."""
+"""What a tile of a matrix product takes, by its size and the algorithm that it belongs to."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.model.convolution_forms import library_of
-from rooflinekit.model.cudnn_forms import FUSED_SIDE
-from rooflinekit.model.kernel import MIOPEN
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.work import (
-    BACKWARD,
-    CONVOLUTION,
-    FEW,
-    FEW_WEIGHT,
-    FOURIER,
-    PIXEL,
-    PIXEL_WEIGHT,
-    PLAIN,
-    SCALED,
-    SCALED_FOUR,
-    UNTUNED,
-    VOLUME,
-    WEIGHT,
-    WINOGRAD,
-    WINOGRAD_WEIGHT,
-    Floats,
-    Products,
-)
+from rooflinekit.model.work import Floats, Products
 
+FUSED_SIDE = 128  # of the tile of a fused Winograd: 4·4 products of 32 blocks by 32 channels
 TILES = (
     (256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128),
     (64, 32), (32, 64), (32, 32), (16, 128), (16, 64), (16, 32),
@@ -48,9 +29,13 @@ class Rates:
     issued: Floats  # by tiles without loss, on an SM whose product line has not halved its units
     limit: Floats  # what the board's power sustains
 
+    def with_columns(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Rates:
+        """With each column changed."""
+        return Rates(**{f.name: change(getattr(self, f.name)) for f in fields(self)})
+
     def where(self, chosen: NDArray[Any]) -> Rates:
         """The rates of some of the products."""
-        return Rates(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
+        return self.with_columns(lambda column: column[chosen])
 
 
 #: Tiles of the lanes and of the matrix engine, each as two columns [tiles, 1].
@@ -59,9 +44,7 @@ _AT_ONCE = 4  # blocks of MIOpen's kernels that an SM's 64 KiB of shared memory 
 _TWICE = 2.5  # rates of 16 bits, above which a format is no longer one of 8
 _LEAST_SIDE = 16  # of a tile that is not thin
 _GRADIENT_SIDE, _GRADIENT_TILE = 64, 128 * 128  # least side and size of cuDNN's tiles of gradients
-_ON_LANES = (CONVOLUTION, BACKWARD, WINOGRAD)  # by kernels of cuDNN that have few tiles, and no split
-_IMPLICIT = (CONVOLUTION, BACKWARD, WEIGHT)  # by kernels of cuDNN that are busy whatever they reach
-_LANES_SIDE, _LANES_LEAST = 128, 32  # pixels, and least channels, of cuDNN's tiles on the lanes
+_WIDE_SIDE, _WIDE_LEAST = 128, 32  # pixels, and least channels, of cuDNN's tiles on CUDA cores
 _FP32_BYTES = 4  # of a number on the lanes
 
 
@@ -85,7 +68,7 @@ def bounds_on_lanes(p: Products, rates: Rates, engine: bool, machine: Machine) -
     """
     if engine:
         return np.full(p.m.size, np.inf), np.zeros(p.m.size)
-    vector = ((p.m == 1) | (p.n == 1)) & ~_by_miopen(p, machine)
+    vector = ((p.m == 1) | (p.n == 1)) & p.told(lambda one: one.vectors)
     fetched = _FP32_BYTES * p.batch * p.k * np.maximum(p.m, p.n) * p.executed
     return np.where(vector, p.flop / rates.issued, np.inf), fetched / machine.l2_bandwidth
 
@@ -97,20 +80,20 @@ def steps(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Fl
     a, b = SIDES[engine]
     # a step in k is as long as in 16 bit: formats of twice the rate take two numbers where those take one
     pace = rates.peak / machine.reference_peak(engine=engine)
-    lost: Any = value[f"{kind}_tile_loss"]
-    way = _shares(p, engine, machine)
-    if library_of(machine.device) == MIOPEN:
-        theirs = _by_miopen(p, machine)
-        # slower formats wait less for operands
-        lost = lost * np.where(theirs & engine, np.minimum(pace, 1.0), 1.0)
-        way = way * np.where(theirs & (pace > 1), value["miopen_half"], 1.0)
+    # of some, slower formats wait less for operands
+    by_pace = p.told(lambda one: engine and one.loss_by_pace)
+    lost = value[f"{kind}_tile_loss"] * np.where(by_pace, np.minimum(pace, 1.0), 1.0)
+    share = p.told(lambda one: value[one.rate.of(engine)] if one.rate.of(engine) else 1.0)
+    half = p.told(lambda one: value[one.half_rate] if one.half_rate else 1.0)
+    share = share * np.where(pace > 1, half, 1.0)
     loss = 1 + lost * (1 / a + 1 / b)
-    per_sm = rates.issued * way / machine.sm_count
+    per_sm = rates.issued * share / machine.sm_count
+    latency = p.told(lambda one: value[one.latency.of(engine)])
     # but not of four times the rate: of 4 bits, short ones take as long as of 16
-    latency_s = _latency_cycles(p, kind, machine) / machine.clock / np.where(pace > _TWICE, 1.0, pace)
+    latency_s = latency / machine.clock / np.where(pace > _TWICE, 1.0, pace)
     step_s = _step_s(p, 2 * a * b * loss / per_sm, latency_s, engine, machine)
     # halved units come near their peak, as operands are there in time; gradients lose by more than operands
-    reached = rates.peak * np.where(is_gradient(p), np.minimum(way, 1.0), 1.0)
+    reached = rates.peak * np.where(is_gradient(p), np.minimum(share, 1.0), 1.0)
     return step_s, np.maximum(step_s, 2 * a * b * machine.sm_count / reached), pace
 
 
@@ -121,74 +104,28 @@ def _step_s(p: Products, issued_s: Floats, latency_s: Floats, engine: bool, mach
     kernels wait for them: a block that is alone on its SM takes the sum, and where there are several one computes while
     others wait. Where sums are split there always are several.
     """
-    longer = np.maximum(issued_s, latency_s)
-    if library_of(machine.device) != MIOPEN:
+    longer, waits = np.maximum(issued_s, latency_s), p.told(lambda one: one.waits)
+    if not waits.any():
         return longer
     a, b = SIDES[engine]
     on_sm = np.ceil(p.batch * np.ceil(p.m / a) * np.ceil(p.n / b) / machine.sm_count)
     waiting = np.maximum(issued_s, (issued_s + latency_s) / np.minimum(on_sm, _AT_ONCE))
-    return np.where(_by_miopen(p, machine) & never_split(p, engine, machine), waiting, longer)
+    return np.where(waits, waiting, longer)
 
 
-def _latency_cycles(p: Products, kind: str, machine: Machine) -> Floats:
-    value = machine.values
-    return np.where(_by_miopen(p, machine), value["miopen_latency_cycles"], value[f"{kind}_latency_cycles"])
+def prologues(p: Products, engine: bool, machine: Machine) -> Floats:
+    """Steps in k that a tile takes beyond the product's."""
+    return p.told(lambda one: machine.values[one.prologue.of(engine)])
 
 
-def prologues(p: Products, kind: str, machine: Machine) -> Any:
-    """Steps in k that a tile takes beyond the product's; cuDNN's Winograd transforms what it reads and writes."""
-    plain = machine.values[f"{kind}_prologue"]
-    if kind == "matrix" or library_of(machine.device) == MIOPEN or not (p.way == WINOGRAD).any():
-        return plain
-    return np.where(p.way == WINOGRAD, machine.values["winograd_prologue"], plain)
-
-
-def never_split(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_]:
-    """Whether k is never split: in scaled products, in MIOpen's convolutions but for the weight's gradient, and in
-    cuDNN's gradients of an image on matrix engines, which take as long for 8 images of 7×7 as for 16 (DeepBench).
-    """
-    found: NDArray[np.bool_] = (p.way == SCALED) | (p.way == SCALED_FOUR)
-    if library_of(machine.device) == MIOPEN:
-        return found | np.isin(p.way, (CONVOLUTION, BACKWARD, PIXEL))
-    unsplit = (BACKWARD,) if engine else _ON_LANES if machine.device.kind == "gpu" else ()
-    return found | np.isin(p.way, unsplit)
+def never_split(p: Products, engine: bool) -> NDArray[np.bool_]:
+    """Whether k is never split."""
+    return p.told(lambda one: not one.splits.of(engine))
 
 
 def is_gradient(p: Products) -> NDArray[np.bool_]:
     """Whether it is a convolution's gradient."""
-    found: NDArray[np.bool_] = (p.way == BACKWARD) | (p.way == WEIGHT) | (p.way == PIXEL_WEIGHT)
-    return found
-
-
-#: The constant of a way's rate, on the lanes and on the matrix engine; Winograd and FFT run on the lanes alone.
-_OF_CUDNN = {
-    CONVOLUTION: ("lanes_convolution", "matrix_convolution"),
-    BACKWARD: ("lanes_backward", "matrix_backward"),
-    WEIGHT: ("lanes_weight", "matrix_weight"),
-    VOLUME: ("lanes_volume", "matrix_volume"),
-    FEW: ("lanes_few", "lanes_few"),
-    FEW_WEIGHT: ("lanes_few_weight", "lanes_few_weight"),
-    WINOGRAD: ("lanes_winograd", "lanes_winograd"),
-    WINOGRAD_WEIGHT: ("lanes_winograd_weight", "lanes_winograd_weight"),
-    FOURIER: ("lanes_fourier", "lanes_fourier"),
-}
-_OF_MIOPEN = {
-    PIXEL: ("miopen_lanes_pixel", "miopen_matrix"),
-    CONVOLUTION: ("miopen_lanes", "miopen_matrix"),
-    BACKWARD: ("miopen_lanes", "miopen_matrix"),
-    WEIGHT: ("miopen_lanes_weight", "miopen_matrix_weight"),
-    PIXEL_WEIGHT: ("miopen_lanes_pixel_weight", "miopen_matrix_weight"),
-    WINOGRAD: ("miopen_winograd", "miopen_winograd"),
-    WINOGRAD_WEIGHT: ("miopen_winograd_weight", "miopen_winograd_weight"),
-}
-
-
-def _shares(p: Products, engine: bool, machine: Machine) -> Floats:
-    """The rate of each way, of a product's."""
-    found = np.ones(p.way.size)
-    for way, names in (_OF_MIOPEN if library_of(machine.device) == MIOPEN else _OF_CUDNN).items():
-        found[p.way == way] = machine.values[names[engine]]
-    return found
+    return p.told(lambda one: one.gradient)
 
 
 def sustained_share(p: Products, engine: bool, machine: Machine) -> Floats:
@@ -198,11 +135,8 @@ def sustained_share(p: Products, engine: bool, machine: Machine) -> Floats:
     that is held by its power has them at the clock that it has for products. Winograd's and FFT's wait for what they
     transform, and MIOpen's for operands; who waits draws less.
     """
-    found = np.ones(p.way.size)
-    if library_of(machine.device) != MIOPEN:
-        for way in _IMPLICIT:
-            found[p.way == way] = min(machine.values[_OF_CUDNN[way][engine]], 1.0)
-    return found
+    value = machine.values
+    return p.told(lambda one: min(value[one.rate.of(engine)], 1.0) if one.holds_clock else 1.0)
 
 
 def packed_bytes(p: Products, machine: Machine) -> Floats:
@@ -212,44 +146,35 @@ def packed_bytes(p: Products, machine: Machine) -> Floats:
     """
     if machine.device.kind != "cpu":
         return np.zeros(p.k.shape)
-    packs = (p.way == PLAIN) & (p.batch == 1) & (p.m > 1) & (p.n > 1)
-    both = np.where(packs, p.k * (p.m + p.n), 0.0)
-    weights = np.where(p.way == CONVOLUTION, p.batch * p.k * p.n, 0.0)
+    packs = p.told(lambda one: one.packs)
+    both = np.where((packs == "both") & (p.batch == 1) & (p.m > 1) & (p.n > 1), p.k * (p.m + p.n), 0.0)
+    weights = np.where(packs == "weight", p.batch * p.k * p.n, 0.0)
     return 2 * _FP32_BYTES * (both + weights)
 
 
-def restricted(p: Products, engine: bool, machine: Machine) -> bool:
+def restricted(p: Products, engine: bool) -> bool:
     """Whether not all products have all tiles."""
-    told = is_gradient(p) if engine else np.isin(p.way, _ON_LANES) | _by_miopen(p, machine)
-    return bool(((p.way == SCALED) | told).any())
+    return any(one.tiles.of(engine) != "every" for one in p.algorithms)
 
 
-def possible(p: Products, engine: bool, machine: Machine) -> NDArray[np.bool_]:
-    """Which tiles a×b the library of each product has: [tiles, products].
+def has_tiles(p: Products, engine: bool) -> NDArray[np.bool_]:
+    """Which tiles a×b each product's algorithm has: [tiles, products].
 
-    For scaled products of 8 bits serving libraries have one tile for few rows, one for more and one for many, and no
-    split (vLLM, csrc/quantization/cutlass_w8a8, sm90: 64×64, 64×128 above 64 rows, 128×128 above 128). Gradients of
-    cuDNN's convolutions on matrix engines have the tiles in their kernels' names: 128×128, 256×64 and 256×128, and for
-    fewer channels, as in groups, narrower ones. MIOpen's convolutions have no thin ones.
+    by rows: one tile for few rows, one for more and one for many. by name: 128×128, 256×64 and 256×128, as in the names
+    of cuDNN's kernels for gradients on tensor cores; for fewer channels, as in groups, narrower ones. wide: of 128
+    pixels. square: that of a fused Winograd.
     """
     a, b = SIDES[engine]
-    one = (a == np.where(p.m <= 128, 64, 128)) & (b == np.where(p.m <= 64, 64, 128))
-    found: NDArray[np.bool_] = one | (p.way != SCALED)
-    if library_of(machine.device) == MIOPEN:
-        found = found & ~((np.minimum(a, b) < _LEAST_SIDE) & _by_miopen(p, machine))
-    elif engine:
-        narrow = np.minimum(p.m, p.n) < _GRADIENT_SIDE
-        small = (a < np.minimum(p.m, _GRADIENT_SIDE)) | (b < np.minimum(p.n, _GRADIENT_SIDE))
-        small = small | (~narrow & (a * b < _GRADIENT_TILE))
-        found = found & ~(small & is_gradient(p))
-    elif machine.device.kind == "gpu":
-        square = (a == FUSED_SIDE) & (b == FUSED_SIDE)
-        wide = (a == _LANES_SIDE) & (b >= _LANES_LEAST) & (b <= _LANES_SIDE)
-        found = found & (square | (p.way != WINOGRAD)) & (wide | ((p.way != CONVOLUTION) & (p.way != BACKWARD)))
-    return found
-
-
-def _by_miopen(p: Products, machine: Machine) -> NDArray[np.bool_]:
-    """Which products are MIOpen's own kernels, and none of the library of products."""
-    found: NDArray[np.bool_] = (p.way != PLAIN) & (p.way != UNTUNED) & (library_of(machine.device) == MIOPEN)
+    kinds = p.told(lambda one: one.tiles.of(engine))
+    found = np.ones((a.size, kinds.size), dtype=bool)
+    by_rows = (a == np.where(p.m <= 128, 64, 128)) & (b == np.where(p.m <= 64, 64, 128))
+    narrow = np.minimum(p.m, p.n) < _GRADIENT_SIDE
+    small = (a < np.minimum(p.m, _GRADIENT_SIDE)) | (b < np.minimum(p.n, _GRADIENT_SIDE))
+    by_name = ~(small | (~narrow & (a * b < _GRADIENT_TILE)))
+    wide = (a == _WIDE_SIDE) & (b >= _WIDE_LEAST) & (b <= _WIDE_SIDE)
+    square = (a == FUSED_SIDE) & (b == FUSED_SIDE)
+    tiles = {"no thin ones": np.minimum(a, b) >= _LEAST_SIDE, "by rows": by_rows, "by name": by_name, "wide": wide,
+             "square": square}  # fmt: skip
+    for kind in set(kinds.tolist()) - {"every"}:
+        found = found & (tiles[kind] | (kinds != kind))
     return found

@@ -11,12 +11,11 @@ which tiles of many waves exceed by far; where that is above the least without a
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.model.convolution_forms import CUDNN, library_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import combined
 from rooflinekit.model.power import held_s
@@ -25,16 +24,16 @@ from rooflinekit.model.tile_rates import (
     Rates,
     block_s,
     bounds_on_lanes,
+    has_tiles,
     is_gradient,
     never_split,
     packed_bytes,
-    possible,
     prologues,
     restricted,
     steps,
     sustained_share,
 )
-from rooflinekit.model.work import BACKWARD, Floats, Products
+from rooflinekit.model.work import Floats, Products
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SPLITS = np.array(SPLITS, dtype=float)
@@ -121,12 +120,11 @@ class _Tiled:
 
     def __init__(self, p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: Machine) -> None:
         self.count, self.traffic_s, self.engine, self.machine = p.m.size, traffic_s, engine, machine
-        if library_of(machine.device) == CUDNN:  # what is filled up is computed all the same
-            p = replace(p, k=np.where(engine | (p.way == BACKWARD), p.k * p.padded, p.k))
-        p, rates = _shortened(p), _shortened(rates)
-        (a, b), kind = SIDES[engine], "matrix" if engine else "lanes"
+        p = replace(p, k=np.where(p.told(lambda one: one.fills.of(engine)), p.k * p.padded, p.k))
+        p, rates = p.with_columns(_shortened), rates.with_columns(_shortened)
+        a, b = SIDES[engine]
         step_s, issue_s, pace = steps(p, rates, engine, machine)
-        prologue_s = prologues(p, kind, machine) * pace * step_s
+        prologue_s = prologues(p, engine, machine) * pace * step_s
         self.p, self.steps = p, (step_s, issue_s, prologue_s, np.where(is_gradient(p), prologue_s, 0.0))
         self.tiles = p.batch * np.ceil(p.m / a) * np.ceil(p.n / b)
         self.limit_s = p.flop / (rates.limit * sustained_share(p, engine, machine))
@@ -163,8 +161,8 @@ class _Tiled:
         extra = np.broadcast_to(self.packed_bytes, (self.count,))
         memory_s = self.traffic_s + extra / self.bandwidth
         least_s = np.maximum(compute_s, memory_s)
-        if restricted(p, self.engine, self.machine):
-            least_s[~np.broadcast_to(possible(p, self.engine, self.machine), least_s.shape)] = np.inf
+        if restricted(p, self.engine):
+            least_s[~np.broadcast_to(has_tiles(p, self.engine), least_s.shape)] = np.inf
         first = np.argmin(least_s, axis=0)
         lowest_s = combined(_of(compute_s, every, first), memory_s, self.machine)
         close = least_s <= lowest_s * _CLOSE
@@ -205,11 +203,11 @@ class _Tiled:
     def _worth_splitting(self, most_s: Floats) -> tuple[_Ints, _Ints]:
         """Tiles, each with a product, of which the bound above is not more than this without the start."""
         p, every = self.p, np.arange(self.count)
-        most_s = np.where(never_split(p, self.engine, self.machine), -1.0, most_s * (1 + _ROUNDING))
+        most_s = np.where(never_split(p, self.engine), -1.0, most_s * (1 + _ROUNDING))
         least_s = self.tiles * (block_s(p.k, *self.steps, prologues=2) * p.executed / self.machine.sm_count)
         least_s = np.maximum(self._held_s(least_s, self.limit_s), self.fetch_s)
-        if restricted(p, self.engine, self.machine):
-            least_s = np.where(possible(p, self.engine, self.machine), least_s, np.inf)
+        if restricted(p, self.engine):
+            least_s = np.where(has_tiles(p, self.engine), least_s, np.inf)
         memory_s = self.traffic_s + self._extra_bytes(_SPLITS[1], every) / self.bandwidth
         tile, product = np.nonzero(np.maximum(least_s, memory_s) <= most_s)
         both_s = combined(_of(least_s, product, tile), memory_s[product], self.machine)
@@ -223,13 +221,9 @@ class _Tiled:
         return found
 
 
-_Columns = TypeVar("_Columns", Products, Rates)
-
-
-def _shortened(columns: _Columns) -> _Columns:
-    """With one number where all are equal."""
-    given = {f.name: getattr(columns, f.name) for f in fields(columns)}
-    return type(columns)(**{name: v[:1] if (v == v[0]).all() else v for name, v in given.items()})
+def _shortened(column: NDArray[Any]) -> NDArray[Any]:
+    """One number where all are equal."""
+    return column[:1] if (column == column[0]).all() else column
 
 
 def _of(values: NDArray[Any], product: _Ints, tile: _Ints | None = None) -> Any:

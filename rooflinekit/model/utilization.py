@@ -24,61 +24,36 @@ from rooflinekit.model.fused_attention import FETCHED, HALF_BYTES, attention
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.tile_rates import Rates
 from rooflinekit.model.tiling import CAUSES, Fill, tiled
-from rooflinekit.model.work import (
-    ATTENTION,
-    DEPTHWISE,
-    DEPTHWISE_CHANNELS,
-    DEPTHWISE_GROUPS,
-    DEPTHWISE_LOOP,
-    DEPTHWISE_SHARED,
-    DEPTHWISE_SINGLE,
-    DEPTHWISE_SINGLE_LOOP,
-    DEPTHWISE_SUMS,
-    NAIVE,
-    PERSISTENT,
-    Floats,
-    Products,
-)
+from rooflinekit.model.work import Floats, Products
 
 
 def fill(products: Products, rates: Rates, traffic_s: Floats, machine: Machine) -> Fill:
     """The time of each product, beside `traffic_s` of memory traffic."""
     found = Fill.empty(products.m.size)
-    attends, depthwise, stays = products.way == ATTENTION, products.way >= DEPTHWISE, products.way == PERSISTENT
+    shape = products.told(lambda one: one.shape)
     for engine in (True, False):
-        chosen = (rates.on_engine == engine) & ~attends & ~depthwise & ~stays
+        chosen = (rates.on_engine == engine) & (shape == "tiles")
         if chosen.any():
             found.put(chosen, tiled(products.where(chosen), rates.where(chosen), traffic_s[chosen], engine, machine))
-    if depthwise.any():
-        found.put(depthwise, _depthwise(products.where(depthwise), machine))
-    if stays.any():
-        found.put(stays, _persistent(products.where(stays), rates.where(stays), machine))
-    if attends.any():
-        found.put(attends, attention(products.where(attends), rates.where(attends), machine))
+    for name, timed in (("threads", _in_threads), ("resident", _persistent), ("queries", attention)):
+        chosen = shape == name
+        if chosen.any():
+            found.put(chosen, timed(products.where(chosen), rates.where(chosen), machine))
     return found
 
 
-def _depthwise(p: Products, machine: Machine) -> Fill:
-    """A thread a result, which fetches every input and weight of its window by itself: nothing is shared in tiles.
-
-    Libraries of CPUs have unrolled kernels alone.
-    """
+def _in_threads(p: Products, rates: Rates, machine: Machine) -> Fill:
+    """A thread a result, which fetches every input and weight of its window by itself: nothing is shared in tiles."""
     value = machine.values
+    all_channels = p.told(lambda one: one.sums_channels)
     taps = np.where((p.m == 1) & (p.n > 1), p.n, p.k)  # the gradient of the weight is [1, taps] over all pixels
-    outputs = p.batch * p.m * p.n * p.k / np.where(p.way == NAIVE, p.k, taps)
-    way = np.where(machine.device.kind == "cpu", DEPTHWISE, p.way)
-    taps = np.where(p.way == NAIVE, p.k, taps)
-    names = ("loop_tap_cycles", "sum_tap_cycles", "channel_tap_cycles", "naive_cycles", "group_tap_cycles")
-    of_tap = [value[name] for name in names]
-    slow = [way == w for w in (DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS, NAIVE, DEPTHWISE_GROUPS)]
-    shared = value["shared_window_cycles"] + value["shared_tap_cycles"] * taps
-    unrolled = np.where(way == DEPTHWISE_SHARED, shared, value["window_cycles"] + value["tap_cycles"] * taps)
-    single = np.where(way == DEPTHWISE_SINGLE, value["tap_cycles"], value["single_tap_cycles"]) * taps
-    found_alone = (way == DEPTHWISE_SINGLE) | (way == DEPTHWISE_SINGLE_LOOP)
-    unrolled = np.where(found_alone, value["single_window_cycles"] + single, unrolled)
-    cycles = np.select(slow, [c * taps for c in of_tap], unrolled) * np.where(way == DEPTHWISE_GROUPS, p.padded, 1.0)
+    taps = np.where(all_channels, p.k, taps)
+    outputs = p.batch * p.m * p.n * p.k / taps
+    window = p.told(lambda one: value.get(one.window_cycles, 0.0))
+    cycles = window + p.told(lambda one: value.get(one.tap_cycles, 0.0)) * taps
+    cycles = cycles * np.where(p.told(lambda one: one.fills.cuda_cores), p.padded, 1.0)
     lanes = machine.sm_count * machine.device.lanes_per_sm
-    compute_s = np.where(way == NAIVE, np.maximum(outputs, lanes), outputs) * cycles / lanes / machine.clock
+    compute_s = np.where(all_channels, np.maximum(outputs, lanes), outputs) * cycles / lanes / machine.clock
     zeros, same = np.zeros(p.m.size), np.tile(compute_s, (len(CAUSES), 1))
     return Fill(compute_s=compute_s, without_s=same, extra_bytes=zeros, extra_start_s=zeros)
 

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model.algorithms import PRODUCT, Algorithm
 
 Floats: TypeAlias = NDArray[np.float64]
-
-#: Ways in which matrix products are tiled.
-PLAIN, CONVOLUTION, WINOGRAD, ATTENTION, SCALED, BACKWARD, WEIGHT, VOLUME, FEW, FOURIER, PIXEL = range(11)
-#: Winograd of a weight's gradient.
-WINOGRAD_WEIGHT = 11
-#: The gradient of a weight where a pixel sees one pixel.
-PIXEL_WEIGHT = -2
-#: One matrix stays on the SMs, the other comes to all of them.
-PERSISTENT = -1
-#: Without tiles, a thread a result: unrolled, by threads that share what they fetch, in a loop over the window, a tap
-#: after the other, a channel at a time; over windows of all channels; in fp32, unrolled and in a loop; over a
-#: group's channels.
-DEPTHWISE, DEPTHWISE_SHARED, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS, NAIVE = range(12, 18)
-DEPTHWISE_SINGLE, DEPTHWISE_SINGLE_LOOP, DEPTHWISE_GROUPS = 18, 19, 20
-#: As FEW, of a weight's gradient in 16 bits.
-FEW_WEIGHT = 21
-#: As SCALED, in 4 bits.
-SCALED_FOUR = -3
-#: As PLAIN, of sizes for which the library of products has no kernel that was tuned.
-UNTUNED = -4
-
+T = TypeVar("T")
 
 _ONCE = ("passes", "threads", "links", "starts", "streamed")  # columns that are 1 where nothing is said
 
@@ -48,7 +29,8 @@ class Products:
     k: Floats
     executed: Floats  # share of the multiply-adds that is executed: below 1 where a mask leaves blocks out
     padded: Floats  # by how much channels are filled up, so that vectors of them can be loaded
-    way: NDArray[np.int64]  # PLAIN and after, or DEPTHWISE and after
+    algorithms: tuple[Algorithm, ...]  # that occur
+    algorithm: NDArray[np.int64]  # which of them each is
 
     @property
     def flop(self) -> Floats:
@@ -66,11 +48,18 @@ class Products:
         batch: ArrayLike = 1,
         executed: ArrayLike = 1,
         padded: ArrayLike = 1,
-        way: ArrayLike = PLAIN,
+        algorithm: Algorithm | Sequence[Algorithm] = PRODUCT,
     ) -> Self:
-        """Columns from numbers and arrays of one length."""
+        """Columns from numbers and arrays of one length.
+
+        algorithm: one for all, or a sequence, each for as many products in a row.
+        """
         index = np.asarray(kernel, dtype=np.int64)
         shape = index.shape
+        each = (algorithm,) if isinstance(algorithm, Algorithm) else algorithm
+        distinct = tuple(dict.fromkeys(each))
+        places = {one: i for i, one in enumerate(distinct)}
+        codes = np.array([places[one] for one in each], dtype=np.int64)
 
         def column(values: ArrayLike) -> Floats:
             return np.broadcast_to(np.asarray(values, dtype=float), shape)
@@ -83,7 +72,8 @@ class Products:
             k=column(k),
             executed=column(executed),
             padded=column(padded),
-            way=np.broadcast_to(np.asarray(way, dtype=np.int64), shape),
+            algorithms=distinct or (PRODUCT,),
+            algorithm=np.repeat(codes, index.size // max(1, len(each))),
         )
 
     @classmethod
@@ -92,9 +82,18 @@ class Products:
         empty = np.zeros(0)
         return cls.of(empty, m=empty, n=empty, k=empty)
 
+    def told(self, value: Callable[[Algorithm], T]) -> NDArray[Any]:
+        """A value of each product's algorithm."""
+        return np.array([value(one) for one in self.algorithms])[self.algorithm]
+
+    def with_columns(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Products:
+        """With each column changed."""
+        columns = {f.name: change(getattr(self, f.name)) for f in fields(self) if f.name != "algorithms"}
+        return Products(algorithms=self.algorithms, **columns)
+
     def where(self, chosen: NDArray[Any]) -> Products:
         """The products that are chosen, of the same kernels."""
-        return Products(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
+        return self.with_columns(lambda column: column[chosen])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

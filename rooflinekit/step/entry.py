@@ -115,7 +115,7 @@ def input_copies(graph: Graph, execution: Execution) -> tuple[Issue, ...]:
     size = total(spec.bytes for spec in graph.inputs)
     op = Op(name="inputs of the CUDA graph", kind=_COPY, inputs=graph.inputs, attrs={EAGER: True})
     kernel = Kernel(
-        name=op.name, kind=op.kind, family=Family.MOVEMENT, module="", phase=op.phase, math=Math.FP32, engine=True,
+        name=op.name, kind=op.kind, family=Family.MOVEMENT, module="", phase=op.phase, math=Math.FP32,
         cost=Cost(read_bytes=size, write_bytes=size),
     )  # fmt: skip
     return (Issue(op=op, family=Family.MOVEMENT, kernels=(kernel,)),)

@@ -16,6 +16,7 @@ from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.clocks import under_limits
 from rooflinekit.model.fusion import assumptions_of
+from rooflinekit.model.libraries import stand_in_note
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
 from rooflinekit.model.tiling import CAUSES
@@ -176,6 +177,8 @@ class Prediction(Draws):
         found = dict.fromkeys((*limit, *self.assumptions, *(timing.note for timing in self.timings if timing.note)))
         if caution := self.machine.device.caution:
             found[caution] = None
+        if told := stand_in_note(self.machine.device):
+            found[told] = None
         if told := unmeasured_note(self.timings, self.gpu_s, self.machine):
             found[told] = None
         if told := host_note(self.host, self.cpu_s, self.total_s):

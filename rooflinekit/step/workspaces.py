@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.points import integer
-from rooflinekit.model.convolution_forms import NAIVE, UNFOLDED
-from rooflinekit.model.convolution_libraries import runs
 from rooflinekit.model.kernel import Issue, Kernel
+from rooflinekit.model.libraries import exists
+from rooflinekit.model.miopen import NAIVE, UNFOLDED
 
 #: Of cuBLAS, kept from its first product on: 4 MiB twice and 16 KiB eight times, on compute capability 9.0 eight times
 #: 4 MiB (aten/src/ATen/cuda/CUDABlas.cpp, getChosenWorkspaceSize, torch 2.13).
@@ -33,13 +33,13 @@ def workspace_of(issue: Issue, device: Device, *, fused: bool) -> int:
 
 def _windows(kernel: Kernel, device: Device) -> int:
     """Bytes of the windows of one image, where that is the way in which a convolution is run; else 0."""
-    ways = [k for k in (kernel, *kernel.alternatives) if runs(k, k.math, device) and k.algorithm != NAIVE]
-    if not kernel.alternatives or any(k.algorithm != UNFOLDED for k in ways):
+    able = [k for k in (kernel, *kernel.alternatives) if exists(k.algorithm, k.math, device) and k.algorithm != NAIVE]
+    if not kernel.alternatives or any(k.algorithm.name != UNFOLDED.name for k in able):
         return 0
     result = integer(kernel.cost.write_bytes)  # which a loop over images writes anew each time where it is a sum
     return max(
         (integer(k.cost.write_bytes) // k.chain.links - (result if k.direction == "weight" else result // k.chain.links)
-         for k in ways if k.chain), default=0,
+         for k in able if k.chain), default=0,
     )  # fmt: skip
 
 

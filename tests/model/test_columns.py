@@ -3,15 +3,16 @@
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model import cudnn
+from rooflinekit.model.algorithms import PRODUCT
 from rooflinekit.model.columns import work_of
 from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.reuse import Reuse
 from rooflinekit.model.rows import Rows
-from rooflinekit.model.work import ATTENTION, CONVOLUTION, DEPTHWISE, PLAIN, WINOGRAD
 
 
 def kernel(family: Family = Family.ELEMENTWISE, cost: Cost = Cost(), **fields: object) -> Kernel:  # noqa: B008
-    defaults = {"math": Math.FP32, "engine": True}
+    defaults = {"math": Math.FP32, "algorithm": PRODUCT}
     return Kernel(
         name="k", kind="test.k", family=family, module="", phase=Phase.FORWARD, cost=cost, **(defaults | fields)
     )
@@ -28,7 +29,7 @@ def test_no_kernels() -> None:
 def test_each_count_in_its_column() -> None:
     cost = Cost(vector_flop=1, special_flop=2, read_bytes=3, write_bytes=4)
     rows = Rows(count=10, length=20, passes=3, held_bytes=40, threads=50)
-    work = work_of([kernel(), kernel(cost=cost, rows=rows, math=Math.FP64, engine=False)])
+    work = work_of([kernel(), kernel(cost=cost, rows=rows, math=Math.FP64, algorithm=cudnn.FEW_CHANNELS)])
     columns = ("vector_flop", "special_flop", "read_bytes", "write_bytes")
     assert [getattr(work, name).tolist() for name in columns] == [[0, 1], [0, 2], [0, 3], [0, 4]]
     # no rows are read once by one thread
@@ -60,18 +61,11 @@ def test_a_product_of_nothing() -> None:
     assert work_of([empty]).products.executed.tolist() == [1.0]
 
 
-def test_ways_of_products() -> None:
-    work = work_of(
-        [
-            product(),
-            product(Family.CONVOLUTION),
-            product(Family.CONVOLUTION, pointwise=True),
-            product(Family.CONVOLUTION, algorithm="Winograd"),
-            product(Family.CONVOLUTION, engine=False, untiled=True),
-            product(Family.ATTENTION),
-        ]
-    )
-    assert work.products.way.tolist() == [PLAIN, CONVOLUTION, PLAIN, WINOGRAD, DEPTHWISE, ATTENTION]
+def test_each_product_has_its_algorithm() -> None:
+    given = [PRODUCT, cudnn.FORWARD, PRODUCT, cudnn.FUSED_WINOGRAD]
+    products = work_of([product(algorithm=one) for one in given], 2).products
+    assert [products.algorithms[i] for i in products.algorithm] == [one for one in given for _ in range(2)]
+    assert products.algorithms == tuple(dict.fromkeys(given))
 
 
 def test_what_is_found_in_the_cache_knows_its_kernel() -> None:

@@ -10,33 +10,26 @@ import rooflinekit as rk
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.tensor import DType, TensorSpec
+from rooflinekit.model import cudnn, onednn
+from rooflinekit.model.algorithms import Algorithm
 from rooflinekit.model.convolution_layouts import has_gaps, odd_rows
 from rooflinekit.model.depthwise import (
     CHANNEL_PRODUCTS,
+    GROUP_SUMS,
     SHARED_WINDOWS,
     SINGLE_LOOP,
     SINGLE_WINDOW,
     TAP_SUMS,
+    UNROLLED,
     WINDOW_LOOP,
     depthwise_algorithm,
 )
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
+from rooflinekit.model.miopen import NAIVE
 from rooflinekit.model.roofline import choices_of, time_work
-from rooflinekit.model.work import (
-    DEPTHWISE,
-    DEPTHWISE_CHANNELS,
-    DEPTHWISE_GROUPS,
-    DEPTHWISE_LOOP,
-    DEPTHWISE_SHARED,
-    DEPTHWISE_SINGLE,
-    DEPTHWISE_SINGLE_LOOP,
-    DEPTHWISE_SUMS,
-    NAIVE,
-    Products,
-    Work,
-)
+from rooflinekit.model.work import Products, Work
 
 
 def gradients(
@@ -49,7 +42,7 @@ def gradients(
     return list(issues[0].kernels)
 
 
-def algorithm(window: tuple[int, ...], **changed: object) -> str:
+def algorithm(window: tuple[int, ...], **changed: object) -> Algorithm:
     known = {
         "channels_last": False,
         "sixteen_bits": True,
@@ -66,24 +59,26 @@ def algorithm(window: tuple[int, ...], **changed: object) -> str:
 @pytest.mark.parametrize(
     ("window", "changed", "expected"),
     [
-        ((3, 3), {}, ""),
+        ((3, 3), {}, UNROLLED),
         ((3, 3), {"sixteen_bits": False}, SINGLE_WINDOW),
-        ((5, 5), {"plain": False}, ""),
+        ((5, 5), {"plain": False}, UNROLLED),
         ((7, 7), {}, WINDOW_LOOP),
         ((7, 7), {"sixteen_bits": False}, SINGLE_LOOP),
         ((1, 11), {}, WINDOW_LOOP),
-        ((9,), {}, ""),  # of a line, cuDNN takes any window
+        ((9,), {}, UNROLLED),  # of a line, cuDNN takes any window
         ((9,), {"shape": (8, 16, 28)}, WINDOW_LOOP),  # but not of fewer than 32 channels
         ((9,), {"stride": 2}, WINDOW_LOOP),
         ((7, 7), {"channels_last": True}, SHARED_WINDOWS),
-        ((7, 7), {"channels_last": True, "forward": False}, ""),
+        ((7, 7), {"channels_last": True, "forward": False}, UNROLLED),
         ((9, 9), {"channels_last": True}, CHANNEL_PRODUCTS),
         ((3, 5), {"channels_last": True}, CHANNEL_PRODUCTS),  # KernelBench's are ten times as slow as squares
         ((3, 3), {"sums": True}, TAP_SUMS),
-        ((3, 3), {"sums": True, "channels_last": True, "forward": False}, ""),
+        ((3, 3), {"sums": True, "channels_last": True, "forward": False}, UNROLLED),
     ],
 )  # fmt: skip
-def test_kernels_of_depthwise_convolutions(window: tuple[int, ...], changed: dict[str, object], expected: str) -> None:
+def test_kernels_of_depthwise_convolutions(
+    window: tuple[int, ...], changed: dict[str, object], expected: Algorithm
+) -> None:
     assert algorithm(window, **changed) == expected
 
 
@@ -96,34 +91,39 @@ def test_a_traced_depthwise_convolution_names_its_kernel() -> None:
     )
     assert (forward.algorithm, forward.engine) == (WINDOW_LOOP, False)
     assert [k.algorithm for k in gradients(layer, dtype="float16")] == [WINDOW_LOOP, TAP_SUMS]
-    assert [k.algorithm for k in gradients(layer, dtype="float16", channels_last=True)] == ["", ""]
+    assert [k.algorithm for k in gradients(layer, dtype="float16", channels_last=True)] == [UNROLLED] * 2
 
 
 @pytest.mark.parametrize(
-    ("way", "cycles"),
+    ("by", "cycles"),
     [
-        (DEPTHWISE, 100 + 9 * 2), (DEPTHWISE_SHARED, 50 + 9 * 3), (DEPTHWISE_LOOP, 9 * 30), (DEPTHWISE_SUMS, 9 * 80),
-        (DEPTHWISE_CHANNELS, 9 * 90), (DEPTHWISE_SINGLE, 200 + 9 * 2), (DEPTHWISE_SINGLE_LOOP, 200 + 9 * 12),
-        (NAIVE, 9 * 70), (DEPTHWISE_GROUPS, 9 * 20),
+        (UNROLLED, 100 + 9 * 2), (SHARED_WINDOWS, 50 + 9 * 3), (WINDOW_LOOP, 9 * 30), (TAP_SUMS, 9 * 80),
+        (CHANNEL_PRODUCTS, 9 * 90), (SINGLE_WINDOW, 200 + 9 * 2), (SINGLE_LOOP, 200 + 9 * 12),
+        (NAIVE, 9 * 70), (GROUP_SUMS, 9 * 20),
     ],
 )  # fmt: skip
-def test_cycles_of_an_output(device: Device, way: int, cycles: int) -> None:
+def test_cycles_of_an_output(device: Device, by: Algorithm, cycles: int) -> None:
     # 4000 outputs of 9 taps, one for each of 50·80 lanes at 1.25 GHz
     values = {"window_cycles": 100, "tap_cycles": 2, "loop_tap_cycles": 30}
     values |= {"shared_window_cycles": 50, "shared_tap_cycles": 3, "single_window_cycles": 200, "single_tap_cycles": 12}
     values |= {"naive_cycles": 70, "group_tap_cycles": 20}
     machine = Machine.of(device, constants(**values, sum_tap_cycles=80, channel_tap_cycles=90))
-    products = Products.of([0], batch=4000, m=1, n=1, k=9, way=way)
+    products = Products.of([0], batch=4000, m=1, n=1, k=9, algorithm=by)
     assert time_work(Work.of(1, products=products), machine).compute_s[0] == pytest.approx(cycles / 1.25e9)
 
 
 def test_libraries_of_cpus_know_every_window() -> None:
-    cpu = Machine.of(rk.load_device("amd-epyc-7763"), constants(sum_tap_cycles=80, channel_tap_cycles=90))
-    seconds = [
-        time_work(Work.of(1, products=Products.of([0], batch=4000, m=1, n=1, k=49, way=way)), cpu).compute_s[0]
-        for way in (DEPTHWISE, DEPTHWISE_LOOP, DEPTHWISE_SUMS, DEPTHWISE_CHANNELS)
+    assert {onednn.direct(one) for one in (UNROLLED, WINDOW_LOOP, TAP_SUMS, GROUP_SUMS)} == {onednn.DEPTHWISE}
+
+
+def test_wide_windows_have_kernels_of_their_own_on_tensor_cores_alone() -> None:
+    graph = rk.trace(nn.Conv2d(16, 16, 9, bias=False), rk.Input(1, 16, 32, 32))
+    (kernel,) = (k for issue in issues_of(graph) for k in issue.kernels)
+    found = [
+        {k.algorithm.name for k in choices_of(kernel, Machine.of(rk.load_device(name), constants()))}
+        for name in ("nvidia-a100-sxm4-80gb", "nvidia-p4")
     ]
-    assert len(set(seconds)) == 1
+    assert found == [{cudnn.WIDE_WINDOW.name}, {"", cudnn.FOURIER.name}]
 
 
 def test_cpus_convolve_directly() -> None:
@@ -131,7 +131,7 @@ def test_cpus_convolve_directly() -> None:
     graph = rk.trace(nn.Conv2d(64, 64, 3, bias=False), rk.Input(1, 64, 16, 16))
     (kernel,) = (k for issue in issues_of(graph) for k in issue.kernels)
     found = [
-        {k.algorithm for k in choices_of(kernel, Machine.of(rk.load_device(name), constants()))}
+        {k.algorithm.name for k in choices_of(kernel, Machine.of(rk.load_device(name), constants()))}
         for name in ("nvidia-p4", "amd-epyc-7763")
     ]
     assert found == [{"", "Winograd", "Winograd in passes"}, {""}]

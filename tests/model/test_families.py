@@ -9,6 +9,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model import miopen
 from rooflinekit.model.families import (
     ALL,
     OF_A_BACKWARD_PASS,
@@ -18,15 +19,13 @@ from rooflinekit.model.families import (
     of_the_step,
     residuals_of,
 )
-from rooflinekit.model.kernel import MIOPEN, Family, Kernel
+from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.machine import Machine
 
 
 def kernel(kind: str, family: Family, math: Math, *, m: int = 128) -> Kernel:
     cost = Cost(gemms=(Gemm(batch=1, m=m, n=64, k=64),)) if family is not Family.ELEMENTWISE else Cost(vector_flop=1)
-    return Kernel(
-        name="kernel", kind=kind, family=family, module="", phase=Phase.FORWARD, math=math, engine=True, cost=cost
-    )
+    return Kernel(name="kernel", kind=kind, family=family, module="", phase=Phase.FORWARD, math=math, cost=cost)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_gradients_by_whose_they_are_and_miopen_by_units(device: Device) -> None
     machine = Machine.of(device.replace(matrix_peak={"fp16": 1e14}, emulated={"bf16": "in fp32"}), constants())
     weight = replace(kernel("aten.convolution_backward", Family.CONVOLUTION, Math.FP16), direction="weight")
     assert residuals_of(weight, machine) == "convolution weight gradient"
-    by_miopen = replace(weight, library=MIOPEN)
+    by_miopen = replace(weight, algorithm=miopen.IMPLICIT["weight"])
     assert residuals_of(by_miopen, machine) == "convolution by MIOpen"
     assert residuals_of(replace(by_miopen, math=Math.BF16), machine) == "emulated convolution by MIOpen"
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import SizeError
-from rooflinekit.model.convolution_forms import CUDNN, IN_PASSES, WINOGRAD
+from rooflinekit.model.algorithms import CUDNN, IN_PASSES, WINOGRAD
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
 
@@ -18,8 +18,8 @@ def kernels(model: object, *inputs: object, **options: object) -> list[Kernel]:
 
 def of_cudnn(kernel: Kernel) -> list[Kernel]:
     """The algorithms that cuDNN has for it beside the plain one, which is its own."""
-    assert (kernel.library, kernel.algorithm) == (CUDNN, "")
-    return [other for other in kernel.alternatives if other.library in ("", CUDNN)]
+    assert (kernel.algorithm.library, kernel.algorithm.name) == (CUDNN, "")
+    return [other for other in kernel.alternatives if other.algorithm.library in ("", CUDNN)]
 
 
 def test_views_launch_nothing_but_are_issued() -> None:
@@ -82,7 +82,7 @@ def test_other_convolutions_have_no_winograd_form(layer: nn.Module) -> None:
 def test_a_transposed_convolution_has_those_of_the_gradient_that_it_is() -> None:
     (kernel,) = kernels(nn.ConvTranspose2d(8, 8, 3, bias=False), rk.Input(1, 8, 9, 9))
     small, large = of_cudnn(kernel)
-    assert (small.algorithm, large.algorithm) == (WINOGRAD, IN_PASSES)
+    assert (small.algorithm.name, large.algorithm.name) == (WINOGRAD, IN_PASSES)
     # 6×6 blocks of 2×2 hold the 11×11 results: 2 of 4×8 blocks by 32 channels
     assert small.cost.matrix_flop == 2 * 16 * (2 * 32) * 32 * 8
     assert large.cost.matrix_flop == 2 * 36 * 9 * 8 * 8  # 3×3 blocks of 4×4

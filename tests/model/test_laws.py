@@ -14,9 +14,12 @@ from rooflinekit.calibrate.fitting.files import constants_for, load_constants
 from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model.algorithms import ATTENTION, PRODUCT, Algorithm
+from rooflinekit.model.cudnn import FORWARD, FUSED_WINOGRAD
+from rooflinekit.model.depthwise import UNROLLED
 from rooflinekit.model.machine import Calibration, Constant, Machine
 from rooflinekit.model.roofline import Times, time_work
-from rooflinekit.model.work import ATTENTION, CONVOLUTION, DEPTHWISE, PLAIN, WINOGRAD, Products, Recent, Work
+from rooflinekit.model.work import Products, Recent, Work
 
 ROUNDING = 1e-9  # relative: sums of sizes up to 1e15 are taken in another order
 MATHS = (Math.FP32, Math.FP16, Math.BF16, Math.TF32, Math.FP64)
@@ -65,8 +68,11 @@ def devices(draw: st.DrawFn) -> Device:
     )
 
 
+_SHAPES = (PRODUCT, FORWARD, FUSED_WINOGRAD, ATTENTION, UNROLLED)
+
+
 def work(seed: int) -> Work:
-    """Products of every way, and streams and rows; some find in the cache what an earlier kernel left there."""
+    """Products by algorithms of every shape, and streams and rows; some find in the cache what a kernel left there."""
     random = np.random.default_rng(seed)
     multiplies = random.random(KERNELS) < 0.5
 
@@ -85,7 +91,7 @@ def work(seed: int) -> Work:
         owners,
         **{name: some(owners.size, 1, high) for name, high in (("batch", 300), ("m", 8e3), ("n", 8e3), ("k", 8e3))},
         executed=random.choice([1.0, 0.6], owners.size),
-        way=random.choice([PLAIN, CONVOLUTION, WINOGRAD, ATTENTION, DEPTHWISE], owners.size),
+        algorithm=[_SHAPES[i] for i in random.integers(len(_SHAPES), size=owners.size)],
     )
     return Work.of(
         KERNELS,
@@ -207,28 +213,28 @@ def sizes(seed: int, **high: int) -> dict[str, np.ndarray]:
 
 
 def timed(
-    machine: Machine, arithmetic: Math, way: int, read_bytes: float | np.ndarray, shape: dict[str, np.ndarray]
+    machine: Machine, arithmetic: Math, by: Algorithm, read_bytes: float | np.ndarray, shape: dict[str, np.ndarray]
 ) -> Times:
     """Kernels of one product each."""
-    products = Products.of(np.arange(KERNELS), **shape, way=way)
+    products = Products.of(np.arange(KERNELS), **shape, algorithm=by)
     return time_work(Work.of(KERNELS, math=arithmetic, products=products, read_bytes=read_bytes), machine)
 
 
 ANY = {"batch": 300, "m": 8000, "n": 8000, "k": 8000}
-WAYS = st.sampled_from([PLAIN, CONVOLUTION, WINOGRAD])
+ALGORITHMS = st.sampled_from([PRODUCT, FORWARD, FUSED_WINOGRAD])
 ARITHMETICS = st.sampled_from([Math.FP32, Math.FP16])
 BYTES = st.sampled_from([0.0, 1e6, 1e8])
 
 
 @pytest.mark.parametrize("grown", ANY)
 @examples
-@given(machine=machines, arithmetic=ARITHMETICS, way=WAYS, read_bytes=BYTES, seed=seeds, more=st.integers(1, 300))
+@given(machine=machines, arithmetic=ARITHMETICS, by=ALGORITHMS, read_bytes=BYTES, seed=seeds, more=st.integers(1, 300))
 def test_a_larger_product_is_never_faster(
-    grown: str, machine: Machine, arithmetic: Math, way: int, read_bytes: float, seed: int, more: int
+    grown: str, machine: Machine, arithmetic: Math, by: Algorithm, read_bytes: float, seed: int, more: int
 ) -> None:
     small = sizes(seed, **ANY)
     large = small | {grown: small[grown] + more}
-    before, after = (timed(machine, arithmetic, way, read_bytes, shape) for shape in (small, large))
+    before, after = (timed(machine, arithmetic, by, read_bytes, shape) for shape in (small, large))
     assert never_slower(before, after)
 
 
@@ -255,7 +261,7 @@ def test_attention_over_more_is_never_faster(
             n=np.concatenate([keys, width]),
             k=np.concatenate([width, keys]),
             executed=executed,
-            way=ATTENTION,
+            algorithm=ATTENTION,
         )
         return time_work(Work.of(KERNELS, math=arithmetic, products=products, read_bytes=read_bytes), machine)
 
@@ -264,14 +270,14 @@ def test_attention_over_more_is_never_faster(
 
 
 @examples
-@given(machine=machines, arithmetic=ARITHMETICS, way=WAYS, read_bytes=BYTES, seed=seeds)
+@given(machine=machines, arithmetic=ARITHMETICS, by=ALGORITHMS, read_bytes=BYTES, seed=seeds)
 def test_twice_the_products_take_at_most_twice_the_time(
-    machine: Machine, arithmetic: Math, way: int, read_bytes: float, seed: int
+    machine: Machine, arithmetic: Math, by: Algorithm, read_bytes: float, seed: int
 ) -> None:
     """Of the same kernel: the start comes once."""
     once = sizes(seed, **ANY)
-    before = timed(machine, arithmetic, way, read_bytes, once)
-    after = timed(machine, arithmetic, way, 2 * read_bytes, once | {"batch": 2 * once["batch"]})
+    before = timed(machine, arithmetic, by, read_bytes, once)
+    after = timed(machine, arithmetic, by, 2 * read_bytes, once | {"batch": 2 * once["batch"]})
     assert (after.total_s <= (2 * before.busy_s + before.launch_s) * (1 + ROUNDING)).all()
 
 
@@ -309,7 +315,7 @@ def test_the_step_to_the_next_size_is_at_most_a_wave(
     }[grown]
     small = sizes(seed, **limits, k=8000)
     large = small | {grown: small[grown] + 1}
-    before, after = (timed(machine, arithmetic, PLAIN, read_bytes, shape) for shape in (small, large))
+    before, after = (timed(machine, arithmetic, PRODUCT, read_bytes, shape) for shape in (small, large))
     outputs = large["batch"] * large["m"] * large["n"] - small["batch"] * small["m"] * small["n"]
     sums = 128 * outputs / (machine.bandwidth * machine.values["product_memory_share"])
     wave = waves * wave_s(machine, arithmetic, small["k"])
@@ -318,14 +324,14 @@ def test_the_step_to_the_next_size_is_at_most_a_wave(
 
 
 @examples
-@given(machine=machines, arithmetic=ARITHMETICS, way=WAYS, read_bytes=BYTES, seed=seeds)
+@given(machine=machines, arithmetic=ARITHMETICS, by=ALGORITHMS, read_bytes=BYTES, seed=seeds)
 def test_the_step_to_the_next_k_is_one_of_k_over_16_and_the_prologue(
-    machine: Machine, arithmetic: Math, way: int, read_bytes: float, seed: int
+    machine: Machine, arithmetic: Math, by: Algorithm, read_bytes: float, seed: int
 ) -> None:
     """Split in 16 at most, a block has k/16 steps and its prologue; one more is added to them."""
     small = sizes(seed, **ANY)
-    before = timed(machine, arithmetic, way, read_bytes, small)
-    after = timed(machine, arithmetic, way, read_bytes, small | {"k": small["k"] + 1})
+    before = timed(machine, arithmetic, by, read_bytes, small)
+    after = timed(machine, arithmetic, by, read_bytes, small | {"k": small["k"] + 1})
     kind = "matrix" if machine.matrix_rate(arithmetic).on_engine else "lanes"
     steps = np.minimum(small["k"], small["k"] / 16 + machine.values[f"{kind}_prologue"])
     bound = before.busy_s * (1 + 1 / steps) + before.launch_s

@@ -10,10 +10,12 @@ from round_numbers import constants
 import rooflinekit as rk
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model.algorithms import PRODUCT, Algorithm
+from rooflinekit.model.cudnn import FUSED_WINOGRAD, WEIGHT
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.power import node_nm, power_limit
 from rooflinekit.model.roofline import time_work
-from rooflinekit.model.work import PLAIN, WEIGHT, WINOGRAD, Products, Work
+from rooflinekit.model.work import Products, Work
 
 #: 10 pJ a FLOP on the lanes, 2 pJ on the engine, in 16 nm; a fifth of the board idles.
 VALUES = {
@@ -110,20 +112,22 @@ def test_a_board_of_70_watts_beside_one_of_250(device: Device) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "microseconds"),
+    ("by", "microseconds"),
     [
-        (PLAIN, 585.142857),  # 3.2768 GFLOP at 5.6 TFLOP/s
+        (PRODUCT, 585.142857),  # 3.2768 GFLOP at 5.6 TFLOP/s
         (WEIGHT, 1170.285714),  # half of a product's rate at any clock, and so at the one of 70 W
-        (WINOGRAD, 655.36),  # half of 10 TFLOP/s while it waits, below the limit
+        (FUSED_WINOGRAD, 655.36),  # half of 10 TFLOP/s while it waits, below the limit
     ],
 )
-def test_a_held_board_has_its_clock_for_implicit_products_too(device: Device, way: int, microseconds: float) -> None:
+def test_a_held_board_has_its_clock_for_implicit_products_too(
+    device: Device, by: Algorithm, microseconds: float
+) -> None:
     energies = {name: value for name, value in VALUES.items() if name != "idle_share"}
     shares = {"lanes_weight": 0.5, "lanes_winograd": 0.5}
     machine = Machine.of(
         device.replace(board_power=70, process_node="16 nm"), constants(idle_share=0.2, **energies, **shares)
     )
-    work = Work.of(1, products=Products.of([0], m=1280, n=1280, k=1000, way=way))
+    work = Work.of(1, products=Products.of([0], m=1280, n=1280, k=1000, algorithm=by))
     assert time_work(work, machine).total_s[0] == pytest.approx(microseconds * 1e-6)
 
 

@@ -128,8 +128,8 @@ def test_alternatives_find_the_same() -> None:
     *_, convolution = kernels(
         lambda x, w: functional.conv2d(x.exp(), w, padding=1), rk.Input(1, 4, 8, 8), rk.Input(4, 4, 3, 3)
     )
-    # the implicit product as MIOpen has it, three Winograd forms, written-out windows, and the naive kernel
-    assert len(convolution.alternatives) == 6
+    # the implicit product as oneDNN and as MIOpen have it, three of Winograd, written-out windows, and the naive kernel
+    assert len(convolution.alternatives) == 7
     # 4·64 numbers of 4 B, just written
     assert convolution.recent == (Reuse(bytes=1024, distance=0),)
     assert {other.recent for other in convolution.alternatives} == {convolution.recent}

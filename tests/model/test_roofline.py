@@ -13,6 +13,8 @@ from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model import algorithms, cudnn
+from rooflinekit.model.cudnn import FUSED_WINOGRAD
 from rooflinekit.model.kernel import Family, Kernel
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
@@ -22,9 +24,7 @@ from rooflinekit.model.roofline import Timing, time_kernel
 def kernel(cost: Cost, math: Math = Math.FP32, *, engine: bool = True, winograd: Cost | None = None) -> Kernel:
     others = ()
     if winograd is not None:
-        other = kernel(winograd, math, engine=False)
-        formats = (Math.FP32, Math.TF32)
-        others = (replace(other, algorithm="Winograd", family=Family.CONVOLUTION, library="cuDNN", formats=formats),)
+        others = (replace(kernel(winograd, math), algorithm=FUSED_WINOGRAD, family=Family.CONVOLUTION),)
     return Kernel(
         name="k",
         kind="test.k",
@@ -32,8 +32,8 @@ def kernel(cost: Cost, math: Math = Math.FP32, *, engine: bool = True, winograd:
         module="",
         phase=Phase.FORWARD,
         math=math,
-        engine=engine,
         cost=cost,
+        algorithm=algorithms.PRODUCT if engine else cudnn.on_cuda_cores(algorithms.PRODUCT),
         alternatives=others,
     )
 

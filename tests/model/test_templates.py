@@ -17,7 +17,7 @@ from rooflinekit.model.templates import may_fuse, templated
 def kernel(cost: Cost, math: Math, family: Family) -> Kernel:
     return Kernel(
         name="triton_poi_fused_gelu_1" if family is Family.ELEMENTWISE else "addmm", kind="aten.addmm", family=family,
-        module="", phase=Phase.FORWARD, math=math, engine=True, cost=cost,
+        module="", phase=Phase.FORWARD, math=math, cost=cost,
     )  # fmt: skip
 
 

@@ -11,11 +11,14 @@ from round_numbers import constants
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model.algorithms import PRODUCT, Algorithm
+from rooflinekit.model.cudnn import DATA, WEIGHT
 from rooflinekit.model.machine import Machine
+from rooflinekit.model.miopen import PIXELWISE
 from rooflinekit.model.roofline import time_work
 from rooflinekit.model.tile_rates import TILES
 from rooflinekit.model.tiling import SPLITS
-from rooflinekit.model.work import BACKWARD, PIXEL, PLAIN, WEIGHT, Products, Work
+from rooflinekit.model.work import Products, Work
 
 SMS, SM_RATE = 50, 2e12  # of the device: FLOP/s of the matrix engine of one SM
 LOSS, PROLOGUE, OVERLAP, GAP_S = 50.0, 100.0, 2.0, 2e-6
@@ -53,19 +56,19 @@ def test_no_tile_and_no_split_takes_less(device: Device) -> None:
     check()
 
 
-def seconds(device: Device, way: int, m: int, n: int, k: int, math: Math = Math.FP16, **values: float) -> float:
+def seconds(device: Device, by: Algorithm, m: int, n: int, k: int, math: Math = Math.FP16, **values: float) -> float:
     """Of a product alone, where tiles lose nothing."""
     machine = Machine.of(device, constants(**values))
-    asked = Products.of([0], m=m, n=n, k=k, way=way)
+    asked = Products.of([0], m=m, n=n, k=k, algorithm=by)
     return float(time_work(Work.of(1, math=math, products=asked), machine).total_s[0])
 
 
 # A tile of 128×128 takes 2·128·128·1000 / 2 TFLOP/s = 16.384 µs of one SM; so do 8 images of 7×7 pixels and 2.
 def test_an_images_gradient_has_large_tiles_and_no_split(device: Device) -> None:
-    assert seconds(device, BACKWARD, 8 * 49, 512, 1000) == pytest.approx(16.384e-6)
-    assert seconds(device, BACKWARD, 2 * 49, 512, 1000) == pytest.approx(16.384e-6)
+    assert seconds(device, DATA, 8 * 49, 512, 1000) == pytest.approx(16.384e-6)
+    assert seconds(device, DATA, 2 * 49, 512, 1000) == pytest.approx(16.384e-6)
     # 98 rows of a plain product on tiles of 16×32: 7·16 blocks in 3 waves, or split among more SMs
-    assert seconds(device, PLAIN, 2 * 49, 512, 1000) < 4e-6
+    assert seconds(device, PRODUCT, 2 * 49, 512, 1000) < 4e-6
 
 
 def test_a_weights_gradient_is_split(device: Device) -> None:
@@ -77,9 +80,9 @@ def test_miopen_has_no_tiles_of_a_few_rows(device: Device) -> None:
     board = device.replace(vendor="AMD", matrix_peak={}, vector_peak={"fp32": 10e12, "fp16": 20e12, "int8": 40e12})
     # 2 rows of 3200 columns on 50 SMs of 0.2 TFLOP/s: tiles of 2×64, one an SM; with 16 rows at least eight times that
     near = {"l2_bytes_per_clock": 1e6}
-    plain, theirs = (seconds(board, way, 2, 3200, 1000, Math.FP32, **near) for way in (PLAIN, PIXEL))
+    plain, theirs = (seconds(board, by, 2, 3200, 1000, Math.FP32, **near) for by in (PRODUCT, PIXELWISE))
     assert plain == pytest.approx(2 * 2 * 64 * 1000 / 0.2e12)
     assert theirs == pytest.approx(8 * plain)
     # pairs of fp16 run at their share of twice the rate
-    half = seconds(board, PIXEL, 512, 3200, 1000, Math.FP16, miopen_half=0.5)
-    assert half == pytest.approx(seconds(board, PIXEL, 512, 3200, 1000, Math.FP32))
+    half = seconds(board, PIXELWISE, 512, 3200, 1000, Math.FP16, miopen_half=0.5)
+    assert half == pytest.approx(seconds(board, PIXELWISE, 512, 3200, 1000, Math.FP32))

@@ -10,9 +10,12 @@ from round_numbers import constants
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model import cudnn, miopen, onednn
+from rooflinekit.model.algorithms import ATTENTION, Algorithm
+from rooflinekit.model.depthwise import UNROLLED
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Times, time_work
-from rooflinekit.model.work import ATTENTION, CONVOLUTION, DEPTHWISE, WEIGHT, WINOGRAD, Products, Work
+from rooflinekit.model.work import Products, Work
 
 #: A start so long that no product is split over k for the sake of a second kernel.
 UNSPLIT = {"kernel_gap": 1e-3}
@@ -71,7 +74,9 @@ def test_a_cpu_packs_both_matrices(device: Device) -> None:
     assert times(cpu, m=100, n=300, k=1000, batch=2).memory_s[0] == 0
     assert times(Machine.of(device, constants(**UNSPLIT)), m=100, n=300, k=1000).memory_s[0] == 0
     # of a convolution the weights alone: 1000·300 numbers of 4 B, twice, for each of 2 groups
-    assert times(cpu, m=100, n=300, k=1000, batch=2, way=CONVOLUTION).memory_s[0] == pytest.approx(4.8e-6)
+    assert times(cpu, m=100, n=300, k=1000, batch=2, algorithm=onednn.direct(cudnn.FORWARD)).memory_s[
+        0
+    ] == pytest.approx(4.8e-6)
 
 
 def test_tiles_that_lose_nothing_but_time_per_step_leave_the_largest_one(device: Device) -> None:
@@ -102,9 +107,14 @@ def test_blocks_of_miopen_wait_unless_others_are_beside_them(device: Device) -> 
     # 5.12 ns of a 16×32 tile and 400 ns for operands: 405.12 ns a step, as long as an SM has up to 4 blocks. 8 blocks
     # come as twice 4. Where sums are split, blocks are never alone: the longer counts.
     machine = Machine.of(device.replace(vendor="AMD"), constants(miopen_latency_cycles=500, **UNSPLIT))
-    took = {n: compute_us(machine, batch=50 * n, m=16, n=32, k=1000, way=CONVOLUTION) for n in (1, 4, 8)}
+    took = {
+        n: compute_us(machine, batch=50 * n, m=16, n=32, k=1000, algorithm=miopen.IMPLICIT["forward"])
+        for n in (1, 4, 8)
+    }
     assert took == pytest.approx({1: 405.12, 4: 405.12, 8: 810.24})
-    assert compute_us(machine, batch=50, m=16, n=32, k=1000, way=WEIGHT) == pytest.approx(400.0)
+    assert compute_us(machine, batch=50, m=16, n=32, k=1000, algorithm=miopen.IMPLICIT["weight"]) == pytest.approx(
+        400.0
+    )
 
 
 def test_small_tiles_lose_more(device: Device) -> None:
@@ -166,18 +176,18 @@ def test_halved_matrix_units_hide_the_loss_of_tiles(device: Device) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "math", "constant"),
+    ("by", "math", "constant"),
     [
-        (CONVOLUTION, Math.FP32, "lanes_convolution"),
-        (CONVOLUTION, Math.FP16, "matrix_convolution"),
-        (WINOGRAD, Math.FP32, "lanes_winograd"),
+        (cudnn.FORWARD, Math.FP32, "lanes_convolution"),
+        (cudnn.FORWARD, Math.FP16, "matrix_convolution"),
+        (cudnn.FUSED_WINOGRAD, Math.FP32, "lanes_winograd"),
     ],
 )
-def test_the_rate_of_convolutions(device: Device, way: int, math: Math, constant: str) -> None:
+def test_the_rate_of_convolutions(device: Device, by: Algorithm, math: Math, constant: str) -> None:
     sizes = {"m": 6400, "n": 128, "k": 1000}
     machine = Machine.of(device, constants(**UNSPLIT, **{constant: 0.5}))
     plain = compute_us(machine, math, **sizes)
-    assert compute_us(machine, math, **sizes, way=way) == pytest.approx(2 * plain)
+    assert compute_us(machine, math, **sizes, algorithm=by) == pytest.approx(2 * plain)
 
 
 def test_many_products_are_timed_as_each_alone(device: Device) -> None:
@@ -255,7 +265,7 @@ def test_depthwise_convolutions_work_a_lane_an_output(device: Device, sizes: dic
     # 10 channels of 1000 pixels, or the gradient of their 10 windows: 10,000 outputs of 9 taps, 100 + 9·2 cycles each,
     # on 50·80 lanes: 295 cycles at 1.25 GHz. No tiles, no matrix engine.
     machine = Machine.of(device, constants(window_cycles=100, tap_cycles=2))
-    products = Products.of([0], batch=10, **sizes, way=DEPTHWISE)
+    products = Products.of([0], batch=10, **sizes, algorithm=UNROLLED)
     found = time_work(Work.of(1, math=Math.FP16, engine=engine, products=products), machine)
     assert found.compute_s[0] == pytest.approx(0.236e-6)
 
@@ -263,7 +273,7 @@ def test_depthwise_convolutions_work_a_lane_an_output(device: Device, sizes: dic
 def test_a_depthwise_convolution_of_one_pixel(device: Device) -> None:
     # 4000 channels of one pixel: an output a lane, 100 + 9·2 cycles
     machine = Machine.of(device, constants(window_cycles=100, tap_cycles=2))
-    products = Products.of([0], batch=4000, m=1, n=1, k=9, way=DEPTHWISE)
+    products = Products.of([0], batch=4000, m=1, n=1, k=9, algorithm=UNROLLED)
     assert time_work(Work.of(1, products=products), machine).compute_s[0] == pytest.approx(118 / 1.25e9)
 
 
@@ -279,7 +289,7 @@ def attention(machine: Machine, *, batch: int, queries: int, keys: int, width: i
         n=[keys, width],
         k=[width, keys],
         executed=executed,
-        way=ATTENTION,
+        algorithm=ATTENTION,
     )
     return time_work(Work.of(1, math=Math.FP16, products=products), machine)
 
@@ -353,7 +363,7 @@ def test_more_queries_are_bound_by_arithmetic(machine: Machine) -> None:
 
 
 def test_attention_without_tensor_cores_runs_on_the_lanes(machine: Machine) -> None:
-    products = Products.of([0, 0], batch=50, m=128, n=[1024, 64], k=[64, 1024], way=ATTENTION)
+    products = Products.of([0, 0], batch=50, m=128, n=[1024, 64], k=[64, 1024], algorithm=ATTENTION)
     found = time_work(Work.of(1, math=Math.FP32, products=products), machine)
     assert found.compute_s[0] == pytest.approx(2 * 10 * BLOCK)
 
@@ -434,7 +444,7 @@ def test_power_is_what_lifting_it_would_save(device: Device) -> None:
 def test_blocks_of_attention_come_in_waves_and_in_grains(device: Device) -> None:
     # 60 heads of 17 queries, which take 32, and 100 keys, which take 128; SMs of 2 TFLOP/s share them evenly. The keys
     # alone, 2 · 100·64 B at 64 B a clock, come in 0.16 µs, more than the products asked for need.
-    found = times(Machine.of(device, constants()), Math.FP16, batch=60, m=17, n=100, k=64, way=ATTENTION)
+    found = times(Machine.of(device, constants()), Math.FP16, batch=60, m=17, n=100, k=64, algorithm=ATTENTION)
     block_us, asked_us = (2 * queries * keys * 64 / 2e12 * 1e6 for queries, keys in ((32, 128), (17, 100)))
     assert float(found.compute_s[0]) * 1e6 == pytest.approx(60 / 50 * block_us)
     expected = (0, 0, 60 / 50 * (block_us - 0.16), 60 / 50 * (0.16 - asked_us))

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.work import ATTENTION, PLAIN, Products, Recent, Work
+from rooflinekit.model.algorithms import ATTENTION, PRODUCT
+from rooflinekit.model.work import Products, Recent, Work
 
 
 def test_what_is_not_given_is_nothing() -> None:
@@ -63,12 +64,12 @@ def test_products_of_numbers_and_columns() -> None:
     assert products.kernel.tolist() == [0, 0, 1]
     # 2·batch·m·n·k: 2·2·8·4·10 = 1280, half of 2560, 5120
     assert products.flop.tolist() == [1280.0, 1280.0, 5120.0]
-    assert products.way.tolist() == [PLAIN] * 3
+    assert products.told(lambda one: one.packs).tolist() == [PRODUCT.packs] * 3
 
 
 def test_chosen_products_keep_their_kernels() -> None:
-    products = Products.of([0, 1, 2], m=[1, 2, 3], n=1, k=1, way=[PLAIN, ATTENTION, ATTENTION])
-    chosen = products.where(products.way == ATTENTION)
+    products = Products.of([0, 1, 2], m=[1, 2, 3], n=1, k=1, algorithm=[PRODUCT, ATTENTION, ATTENTION])
+    chosen = products.where(products.told(lambda one: one == ATTENTION))
     assert chosen.kernel.tolist() == [1, 2]
     assert chosen.m.tolist() == [2.0, 3.0]
 

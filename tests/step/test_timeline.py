@@ -21,7 +21,7 @@ US = 1e-6
 def issue(*kernel_us: float, phase: Phase = Phase.FORWARD, kind: str = "test.op") -> tuple[Issue, tuple[Timing, ...]]:
     op = Op(name="op", kind=kind, phase=phase)
     family = Family.ELEMENTWISE if kernel_us else Family.VIEW
-    made = Kernel(name="k", kind=kind, family=family, module="", phase=phase, math=Math.FP32, engine=True, cost=Cost())
+    made = Kernel(name="k", kind=kind, family=family, module="", phase=phase, math=Math.FP32, cost=Cost())
     timings = tuple(
         Timing(kernel=made, ideal_s=0, compute_s=0, memory_s=t * US, launch_s=0, busy_s=t * US) for t in kernel_us
     )

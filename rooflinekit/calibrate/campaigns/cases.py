@@ -17,6 +17,7 @@ from rooflinekit.calibrate.campaigns.operators import OPERATORS, operator_work
 from rooflinekit.calibrate.campaigns.repeated import again, product_again, repeated
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model.algorithms import ATTENTION, SCALED, SCALED_FOUR
 from rooflinekit.model.rows import (
     MOST_THREADS,
     NORM_PASSES,
@@ -26,7 +27,7 @@ from rooflinekit.model.rows import (
     WARP_ROW,
     normalized,
 )
-from rooflinekit.model.work import ATTENTION, SCALED, SCALED_FOUR, Products, Recent, Work
+from rooflinekit.model.work import Products, Recent, Work
 
 #: Element-wise ops: tensors read, vector operations and special functions an element. As in `cost.rules`.
 ELEMENTWISE = {
@@ -97,7 +98,7 @@ def quantized_product(rows: pd.DataFrame) -> Candidates:
     largest = Work.of(count, vector_flop=2 * m * k, read_bytes=2 * m * k, recent=recent)
     scaled = Work.of(count, vector_flop=m * k, read_bytes=2 * m * k, write_bytes=m * k, recent=recent)
     [((work,), _)] = product(rows)
-    products = replace(work.products, way=np.full(count, SCALED))
+    products = Products.of(np.arange(count), m=m, n=n, k=k, algorithm=SCALED)
     return [((largest, scaled, replace(work, products=products)), None)]
 
 
@@ -133,7 +134,7 @@ def four_bit_product(rows: pd.DataFrame) -> Candidates:
     product_work = Work.of(
         count,
         math=Math.FP4,
-        products=Products.of(np.arange(count), m=m, n=n, k=k, way=SCALED_FOUR),
+        products=Products.of(np.arange(count), m=m, n=n, k=k, algorithm=SCALED_FOUR),
         read_bytes=m * k / 2 + weight,
         write_bytes=2 * m * n,
         recent=product_again(rows, m * k / 2, weight, 2 * m * n),
@@ -272,7 +273,7 @@ def attention(rows: pd.DataFrame) -> Candidates:
         n=np.concatenate([t, d]),
         k=np.concatenate([d, t]),
         executed=np.tile(executed, 2),
-        way=ATTENTION,
+        algorithm=ATTENTION,
     )
     pairs = b * heads * s * limited
     work = Work.of(

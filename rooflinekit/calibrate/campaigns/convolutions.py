@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,26 +12,15 @@ import pandas as pd
 from rooflinekit.calibrate.campaigns.columns import Candidates, column, itemsize, maths
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.columns import DIRECT_WAYS, IMPLICIT_WAYS, algorithm_way
-from rooflinekit.model.convolution_forms import (
-    CUDNN,
-    FEW,
-    HALF,
-    Direction,
-    Form,
-    Problem,
-    filled_up,
-    library_of,
-    result_sizes,
-)
+from rooflinekit.model import cudnn, miopen
+from rooflinekit.model.algorithms import CUDNN, HALF, MIOPEN, SINGLE, Algorithm
+from rooflinekit.model.convolution import forms
 from rooflinekit.model.convolution_layouts import SUMS_READ, SUMS_WRITTEN, gradients_in_either, odd_rows, sums_in_fp32
-from rooflinekit.model.convolution_libraries import GCN, generation_of, runs
+from rooflinekit.model.convolution_problem import FEW, Direction, Form, Problem, filled_up, result_sizes
 from rooflinekit.model.depthwise import depthwise_algorithm
 from rooflinekit.model.engines import on_engine
-from rooflinekit.model.kernel import MIOPEN
-from rooflinekit.model.miopen_forms import forms, gathers_pixels, has_compiled
-from rooflinekit.model.work import FEW as FEW_WAY
-from rooflinekit.model.work import FEW_WEIGHT, PIXEL, PIXEL_WEIGHT, PLAIN, UNTUNED, VOLUME, Floats, Products, Work
+from rooflinekit.model.libraries import exists, generation_of, rated_as
+from rooflinekit.model.work import Floats, Products, Work
 
 _DIRECTIONS: dict[str, Direction] = {"conv_fwd": "forward", "conv_bwd_data": "data", "conv_bwd_weight": "weight"}
 CONVOLUTIONS = tuple(_DIRECTIONS)
@@ -54,7 +44,7 @@ class _Cases:
 
     def __init__(self, rows: pd.DataFrame, device: Device | None) -> None:
         self.rows, self.device = rows, device
-        self.library = CUDNN if device is None else library_of(device)
+        self.library = CUDNN if device is None else rated_as(device)
         self.math = maths(rows)[0]
         self.problem = p = _problem(rows)
         size = itemsize(rows)
@@ -76,10 +66,11 @@ class _Cases:
         """The implicit product, with copies where there are any, and what else there is."""
         p, few = self.problem, self.few
         wide = p.volume | (p.wide & self._on_engine())
-        implicit = np.where(wide, VOLUME, IMPLICIT_WAYS[p.direction])
-        pixel = p.pointwise & (p.direction == "forward")
-        way = np.select([self.depthwise, pixel, few], [self._direct_ways(), PLAIN, self._few_ways()], implicit)
-        direct = self._work(p.product(), way, engine=~self.depthwise & ~few)
+        implicit = _either(wide, cudnn.WIDE_WINDOW, cudnn.IMPLICIT[p.direction])
+        implicit = _either(few, self._few_algorithms(), implicit)
+        implicit = _either(p.pointwise & (p.direction == "forward"), cudnn.POINTWISE, implicit)
+        algorithm = _either(self.depthwise, self._in_threads(), implicit)
+        direct = self._work(p.product(), algorithm, engine=~self.depthwise & ~few)
         if not self._on_engine():
             yield (direct,), None
         else:
@@ -112,16 +103,16 @@ class _Cases:
     def of_miopen(self) -> Iterator[tuple[tuple[Work, ...], np.ndarray | None]]:
         """The implicit product, where there is one, without copies; windows by threads; and what else there is."""
         p = self.problem
-        gathered = PIXEL_WEIGHT if p.direction == "weight" else PIXEL
-        early = self.device is not None and generation_of(self.device) == GCN
+        gathered = miopen.PIXELWISE_WEIGHT if p.direction == "weight" else miopen.PIXELWISE
+        early = self.device is not None and generation_of(self.device) == miopen.GCN
         assembled = early | (self.math is not Math.BF16)
-        way = np.where(gathers_pixels(self.math, p) & assembled, gathered, IMPLICIT_WAYS[p.direction])
+        way = _either(miopen.gathers_pixels(self.math, p) & assembled, gathered, miopen.IMPLICIT[p.direction])
         tiled = ~p.volume if self.math in HALF else np.ones(len(self.rows), dtype=bool)
-        tiled = tiled & (early | (p.taps > 1) | has_compiled(self.math, p.direction))
+        tiled = tiled & (early | (p.taps > 1) | miopen.has_compiled(self.math, p.direction))
         yield (self._work(p.product(), way, engine=~p.volume),), tiled
         if self.depthwise.any():
             yield (
-                (self._work(p.product(), np.where(self.depthwise, self._direct_ways(), way), engine=False),),
+                (self._work(p.product(), _either(self.depthwise, self._in_threads(), way), engine=False),),
                 (self.depthwise & ~p.volume),
             )
         yield from self._others(np.ones(len(self.rows), dtype=bool))
@@ -129,25 +120,30 @@ class _Cases:
     def _others(self, allowed: np.ndarray) -> Iterator[tuple[tuple[Work, ...], np.ndarray]]:
         for form in forms(self.problem):
             possible = np.broadcast_to(np.asarray(form.possible), (len(self.rows),)) & allowed
-            here = form.library == CUDNN if self.device is None else runs(form, self.math, self.device)
-            if possible.any() and here and self.math in form.formats:
+            one = form.algorithm
+            here = one.library == CUDNN if self.device is None else exists(one, self.math, self.device)
+            if possible.any() and here and self.math in one.formats:
                 yield (self._form(form),), possible
 
     def _form(self, form: Form) -> Work:
         untuned = np.asarray(form.untuned) & (self.math is Math.BF16)
-        way = np.where(untuned, UNTUNED, algorithm_way(form.algorithm, self.problem.direction))
+        algorithm = _either(untuned, replace(form.algorithm, tuned=False), form.algorithm)
         links = np.broadcast_to(np.asarray(form.repeats, dtype=float), (len(self.rows),))
-        kernels = np.where(links > 1, 2 if form.algorithm else 1, 1)
+        kernels = np.where(links > 1, 2 if form.algorithm.name else 1, 1)
         return self._work(
-            form.gemm, way, engine=not form.lanes, moved=form.moved + form.added, links=links, starts=links * kernels,
-            waits=links - 1, calls=form.calls, alone=form.alone,
+            form.gemm, algorithm, engine=not form.algorithm.cuda_cores_only, moved=form.moved + form.added,
+            links=links, starts=links * kernels, waits=links - 1, calls=form.calls, alone=form.alone,
         )  # fmt: skip
 
-    def _work(self, gemm: Any, way: Any, *, moved: Any = 0.0, links: Any = 1.0, **columns: Any) -> Work:
+    def _work(self, gemm: Any, algorithm: Any, *, moved: Any = 0.0, links: Any = 1.0, **columns: Any) -> Work:
         """The algorithm; where it is a chain, one of its links."""
         sizes = {name: getattr(gemm, name) for name in ("m", "n", "k")}
         products = Products.of(
-            np.arange(len(self.rows)), batch=gemm.batch / links, **sizes, way=way, padded=self.padded
+            np.arange(len(self.rows)),
+            batch=gemm.batch / links,
+            **sizes,
+            padded=self.padded,
+            algorithm=np.broadcast_to(np.asarray(algorithm, dtype=object), (len(self.rows),)).tolist(),
         )
         return Work.of(
             len(self.rows), math=maths(self.rows), products=products, read_bytes=(self.read + moved) / links,
@@ -155,20 +151,20 @@ class _Cases:
         )  # fmt: skip
 
     def _few(self) -> np.ndarray:
-        """Where the lanes gather channels one by one (`model.convolution.of_few_channels`)."""
+        """Where the lanes gather channels one by one (`model.cudnn.few_channels`)."""
         p = self.problem
-        if p.direction != "weight" and self.math not in (Math.FP32, Math.TF32):
+        if p.direction != "weight" and self.math not in SINGLE:
             return np.zeros(len(self.rows), dtype=bool)
         found: np.ndarray = (p.gathered < FEW[p.direction]) & ~p.pointwise & ~self.depthwise
         return found
 
-    def _few_ways(self) -> np.ndarray:
-        """How few channels are gathered (`model.convolution.implicit_algorithm`)."""
+    def _few_algorithms(self) -> Any:
+        """How few channels are gathered (`model.cudnn.implicit`)."""
         p = self.problem
         if p.direction == "weight" and self.math in HALF:
-            return np.full(len(self.rows), FEW_WEIGHT)
+            return cudnn.FEW_IN_HALF
         gathering = {"forward": p.volume | p.wide, "data": False, "weight": p.volume}[p.direction]
-        return np.where(gathering, FEW_WAY, IMPLICIT_WAYS[p.direction])
+        return _either(gathering, cudnn.FEW_CHANNELS, cudnn.IMPLICIT[p.direction])
 
     def _odd(self, pixels: Any) -> np.ndarray:
         """Where images of so many pixels are copied (`model.convolution_layouts`): of windows of one pixel."""
@@ -187,13 +183,13 @@ class _Cases:
         engines = () if self.device is None else self.device.matrix_peak
         return self.problem.direction == "forward" or gradients_in_either(engines)
 
-    def _direct_ways(self) -> list[int]:
+    def _in_threads(self) -> np.ndarray:
         """How each would run if it were depthwise."""
         names = ("b", "c_in", "w", "r", "s", "stride_h", "stride_w")
         columns = (column(self.rows, name, 1).astype(int) for name in names)
         last = column(self.rows, "channels_last", 0) != 0
-        return [
-            DIRECT_WAYS[
+        return _records(
+            [
                 depthwise_algorithm(
                     channels_last=bool(layout),
                     sixteen_bits=self.math in HALF,
@@ -204,9 +200,9 @@ class _Cases:
                     forward=self.problem.direction == "forward",
                     sums=self.problem.direction == "weight",
                 )
+                for b, c, w, r, s, down, across, layout in zip(*columns, last, strict=True)
             ]
-            for b, c, w, r, s, down, across, layout in zip(*columns, last, strict=True)
-        ]
+        )
 
 
 def _problem(rows: pd.DataFrame) -> Problem:
@@ -234,6 +230,17 @@ def _problem(rows: pd.DataFrame) -> Problem:
         itemsize=itemsize(rows),
         volume=column(rows, "depth", 0) > 0,
     )
+
+
+def _records(algorithms: Sequence[Algorithm]) -> np.ndarray:
+    found = np.empty(len(algorithms), dtype=object)
+    found[:] = algorithms
+    return found
+
+
+def _either(chosen: Any, first: Any, second: Any) -> Any:
+    """One of two algorithms, case by case."""
+    return np.where(chosen, np.asarray(first, dtype=object), np.asarray(second, dtype=object))
 
 
 def _prod(sizes: tuple[Floats, ...]) -> Floats:

@@ -18,9 +18,9 @@ from rooflinekit.calibrate.campaigns.measured_ops import OPS
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import device_names, load_device
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.convolution_forms import library_of
+from rooflinekit.model.algorithms import MIOPEN
 from rooflinekit.model.families import MIOPEN_FAMILY, SERVED, UNUSUAL, by_miopen, in_format
-from rooflinekit.model.kernel import MIOPEN
+from rooflinekit.model.libraries import rated_as
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
 from rooflinekit.model.work import Floats
@@ -137,7 +137,7 @@ def _residuals(gpu: str, op: str, rows: pd.DataFrame) -> str:
 def _family(gpu: str, op: str) -> str:
     """Of ops that behave alike: convolutions by the library that runs them."""
     device = _device(gpu) if op in CONVOLUTIONS else None
-    return MIOPEN_FAMILY if device is not None and library_of(device) == MIOPEN else OPS[op].family
+    return MIOPEN_FAMILY if device is not None and rated_as(device) == MIOPEN else OPS[op].family
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from scipy.optimize import least_squares
 from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.calibrate.fitting.observations import Observations
 from rooflinekit.calibrate.fitting.stages import STAGES, Stage
-from rooflinekit.model.convolution_forms import library_of
+from rooflinekit.model.libraries import rated_as
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.work import Floats
 
@@ -123,7 +123,7 @@ def fit(
     for stage in stages:
         chosen = [o for o in observations if o.op in stage.ops and set(o.rows["dtype"]) <= stage.dtypes]
         if stage.library:
-            chosen = [o for o in chosen if library_of(machines[o.gpu].device) == stage.library]
+            chosen = [o for o in chosen if rated_as(machines[o.gpu].device) == stage.library]
         kept = [o for o in chosen if o.gpu != without]
         if not kept:
             continue

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflinekit.model.convolution_forms import CUDNN
-from rooflinekit.model.kernel import MIOPEN
+from rooflinekit.model.algorithms import CUDNN, MIOPEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

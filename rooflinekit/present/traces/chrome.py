@@ -102,7 +102,7 @@ def _facts(span: Span) -> _Event:
         "flop_per_byte": kernel.intensity,
         "waited_s": span.waited_s,
         "terms_s": timing.terms(),
-        **({"algorithm": kernel.algorithm} if kernel.algorithm else {}),
+        **({"algorithm": kernel.algorithm.name} if kernel.algorithm.name else {}),
         **({"note": timing.note} if timing.note else {}),
     }
 

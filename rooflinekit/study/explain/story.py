@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from rooflinekit.model.convolution_forms import FEWER_FLOP
+from rooflinekit.model.algorithms import FEWER_FLOP
 from rooflinekit.step.chains import chain_sentences, chains_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.words import MEANING
@@ -169,7 +169,7 @@ def _waiting(label: str, p: Prediction) -> Iterator[str]:
 def _fewer_executed(label: str, p: Prediction) -> Iterator[str]:
     """Told where another algorithm than the plain one saves a tenth of the FLOP."""
     executed = sum(float(timing.kernel.cost.flop) for timing in p.timings)
-    algorithms = sorted({t.kernel.algorithm for t in p.timings if t.kernel.algorithm in FEWER_FLOP})
+    algorithms = sorted({t.kernel.algorithm.name for t in p.timings if t.kernel.algorithm.name in FEWER_FLOP})
     if algorithms and executed <= 0.9 * p.flop:
         yield (
             f"{label} executes only {format_quantity(executed, 'flop')} of its {format_quantity(p.flop, 'flop')}: "

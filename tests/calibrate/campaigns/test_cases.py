@@ -1,6 +1,7 @@
 """Counts of measured ops held against the rules, which count the same op in a trace; serving kernels by hand."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,25 +15,20 @@ import rooflinekit as rk
 from rooflinekit.calibrate.campaigns.cases import candidates
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model import cudnn, miopen
+from rooflinekit.model.algorithms import ATTENTION, PRODUCT, SCALED, WINOGRAD, Algorithm
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.convolution_forms import library_of
-from rooflinekit.model.convolution_libraries import generation_of
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
-from rooflinekit.model.work import (
-    ATTENTION,
-    CONVOLUTION,
-    FEW,
-    FOURIER,
-    NAIVE,
-    PLAIN,
-    SCALED,
-    VOLUME,
-    WINOGRAD,
-    Work,
-)
+from rooflinekit.model.libraries import generation_of, rated_as
+from rooflinekit.model.work import Work
 
 TORCH_NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+def algorithms(work: Work) -> list[Algorithm]:
+    """Of its products, one by one."""
+    return [work.products.algorithms[i] for i in work.products.algorithm]
 
 
 class Counts(NamedTuple):
@@ -100,7 +96,7 @@ def test_linear_with_bias(dtype: str, m: int, n: int, k: int) -> None:
     assert counted("linear", dtype, m=m, n=n, k=k) == traced(functional.linear, (m, k), (n, k), (n,), dtype=dtype)
     (work,) = works("linear", dtype, m=m, n=n, k=k)
     assert gemms(work) == [(1, m, n, k)]
-    assert work.products.way.tolist() == [PLAIN]
+    assert algorithms(work) == [PRODUCT]
     assert work.math == (Math(dtype),)
 
 
@@ -133,7 +129,7 @@ def test_a_quantized_product_is_three_kernels() -> None:
     ]
     # the input was written by the kernel before
     assert [work.recent.bytes.tolist() for work in found] == [[256.0], [256.0], []]
-    assert [work.products.way.tolist() for work in found] == [[], [], [SCALED]]
+    assert [algorithms(work) for work in found] == [[], [], [SCALED]]
 
 
 def test_quantization() -> None:
@@ -311,14 +307,24 @@ def _convolution_kernel(op: str, case: tuple[int, ...], groups: int = 1) -> Kern
 
 def _labelled(work: Work) -> tuple[object, ...]:
     """What an algorithm computes, moves and is launched as."""
-    (way,), (engine,), chain = work.products.way, work.engine, (*work.links, *work.starts, *work.waits)
-    return (way, bool(engine), chain, tuple(gemms(work)), *_counts(work))
+    (by,), (engine,), chain = algorithms(work), work.engine, (*work.links, *work.starts, *work.waits)
+    return (
+        replace(
+            by, needs_tensor_cores=False, instead_of_tensor_cores=False, cuda_cores_only=False, generation="", packs=""
+        ),
+        bool(engine),
+        chain,
+        tuple(gemms(work)),
+        *_counts(work),
+    )
 
 
 def _algorithms(kernel: Kernel, library: str, generation: str = "") -> set[tuple[object, ...]]:
     """Of a traced layer's kernel, in one library, on one generation of GPUs."""
     found = [
-        k for k in (kernel, *kernel.alternatives) if k.library in ("", library) and k.generation in ("", generation)
+        k
+        for k in (kernel, *kernel.alternatives)
+        if k.algorithm.library in ("", "ATen", library) and k.algorithm.generation in ("", generation)
     ]
     return {_labelled(work_of([k])) for k in found}
 
@@ -331,7 +337,7 @@ def test_convolutions_are_those_of_a_traced_layer(op: str, case: tuple[int, ...]
     rows = pd.DataFrame([{"op": op, "dtype": "fp32", **_convolution_sizes(case)}])
     found = [(works, where) for works, where in candidates(op, rows, device) if where is None or where.all()]
     kernel = _convolution_kernel(op, case)
-    assert {_labelled(work) for (work,), _ in found} == _algorithms(kernel, library_of(device), generation_of(device))
+    assert {_labelled(work) for (work,), _ in found} == _algorithms(kernel, rated_as(device), generation_of(device))
     assert _counts(found[0][0][0]) == _counts_of(kernel.cost)
 
 
@@ -361,7 +367,7 @@ def test_winograd() -> None:
 )
 def test_convolutions_without_winograd(op: str, dtype: str, case: tuple[int, ...]) -> None:
     rows = pd.DataFrame([{"op": op, "dtype": dtype, **_convolution_sizes(case)}])
-    assert not any((work.products.way == WINOGRAD).any() for (work,), _ in candidates(op, rows))
+    assert not any(WINOGRAD in [one.name for one in algorithms(work)] for (work,), _ in candidates(op, rows))
 
 
 def test_spectra() -> None:
@@ -369,7 +375,7 @@ def test_spectra() -> None:
     # ones; spectra of 9 tiles, 16 channels in and 8 out, and of 16·8 windows, as pairs of 4 bytes
     sizes = _convolution_sizes((1, 16, 8, 60, 60, 5, 5, 1, 2))
     rows = pd.DataFrame([{"op": "conv_fwd", "dtype": "fp32", **sizes}])
-    (work,) = next(works for works, _ in candidates("conv_fwd", rows) if works[0].products.way[0] == FOURIER)
+    (work,) = next(works for works, _ in candidates("conv_fwd", rows) if algorithms(works[0]) == [cudnn.FOURIER])
     assert gemms(work) == [(4 * 32 * 17, 9, 8, 16)]
     plain = works("conv_fwd", **sizes)[0]
     assert work.write_bytes[0] - plain.write_bytes[0] == 2 * 4 * 32 * 17 * (9 * (16 + 8) + 16 * 8)
@@ -394,15 +400,15 @@ def test_three_dimensions() -> None:
     )
     (work,) = works("conv_fwd", b=2, c_in=8, c_out=5, **sizes)
     assert gemms(work) == [(1, 2 * 27, 5, 8 * 27)]
-    assert work.products.way.tolist() == [VOLUME]
+    assert algorithms(work) == [cudnn.WIDE_WINDOW]
     # MIOpen has no such product in 16 bits
     rows = pd.DataFrame([{"op": "conv_fwd", "dtype": "fp16", "b": 2, "c_in": 8, "c_out": 5, **sizes}])
-    ways = [
-        int(works[0].products.way[0])
+    found = [
+        algorithms(works[0])[0]
         for works, where in candidates("conv_fwd", rows, rk.load_device("amd-mi100"))
         if where is None or where.all()
     ]
-    assert sorted(ways) == sorted([PLAIN, NAIVE])
+    assert set(found) == {miopen.UNFOLDED, miopen.NAIVE}
 
 
 def test_few_channels_are_filled_up_on_an_engine_or_left_to_the_lanes() -> None:
@@ -415,8 +421,8 @@ def test_few_channels_are_filled_up_on_an_engine_or_left_to_the_lanes() -> None:
 
     half, single, wide = product(dtype="fp16"), product(dtype="tf32"), product(dtype="tf32", r=11, s=11)
     assert (half.products.padded.tolist(), half.engine.tolist()) == ([pytest.approx(8 / 3)], [True])
-    assert (single.products.way.tolist(), single.engine.tolist()) == ([CONVOLUTION], [False])
-    assert (wide.products.way.tolist(), wide.engine.tolist()) == ([FEW], [False])
+    assert (algorithms(single), single.engine.tolist()) == ([cudnn.FORWARD], [False])
+    assert (algorithms(wide), wide.engine.tolist()) == ([cudnn.FEW_CHANNELS], [False])
 
 
 @pytest.mark.parametrize(
@@ -488,7 +494,7 @@ def test_attention(b: int, s: int, heads: int, kv_heads: int, d: int, causal: bo
     # PyTorch's writes the logarithm of each row's sum in fp32 and the state of the random numbers, 3 of 8 bytes, beside
     # the output; serving libraries do not
     assert there.write - here.write == 4 * b * heads * s + 24
-    assert work.products.way.tolist() == [ATTENTION, ATTENTION]
+    assert algorithms(work) == [ATTENTION] * 2
 
 
 def test_attention_as_two_products() -> None:
@@ -592,7 +598,7 @@ def test_gathers_read_what_is_named(op: str) -> None:
 def test_attention_backward(causal: int) -> None:
     b, s, h, d = 2, 6, 3, 8
     (work,) = works("attention_bwd", "fp16", b=b, s=s, t=s, heads=h, kv_heads=h, d=d, causal=causal)
-    assert work.products.way.tolist() == [ATTENTION] * 5
+    assert algorithms(work) == [ATTENTION] * 5
     pairs = b * h * (s * (s + 1) // 2 if causal else s * s)
     # five products of 2·pairs·d; 5 operations and an exp a pair, 2 an output; gradient, q, k, v, output of 2 bytes and
     # the sums of 4 in, three gradients out
@@ -610,7 +616,7 @@ def test_convolutions_in_groups(op: str, groups: int, outputs: int) -> None:
     rows = pd.DataFrame([{"op": op, "dtype": "fp32", **_convolution_sizes(case), "groups": groups}])
     ((work,), _), *others = candidates(op, rows)
     assert {_labelled(work)} == _algorithms(kernel, "cuDNN")
-    assert kernel.untiled == (groups == 6 and not (outputs == 12 and op != "conv_bwd_data"))
+    assert kernel.algorithm.runs_in_threads == (groups == 6 and not (outputs == 12 and op != "conv_bwd_data"))
     assert not others  # no Winograd
 
 

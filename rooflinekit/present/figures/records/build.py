@@ -250,7 +250,7 @@ class _Marks:
             kernels=len(group),
             math=kernel.math.value,
             roof=self._roof(units[0]),
-            algorithm=kernel.algorithm,
+            algorithm=kernel.algorithm.name,
             flop=sum(float(timing.kernel.cost.flop) for timing in group),
             bytes=sum(float(timing.kernel.cost.bytes) for timing in group),
             time_s=time_s,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflinekit.model.convolution_forms import FEWER_FLOP
+from rooflinekit.model.algorithms import FEWER_FLOP
 from rooflinekit.present.figures.records.figure import DeviceFacts, Figure, Roof, Series
 from rooflinekit.present.figures.records.sentences import (
     crossing_sentences,

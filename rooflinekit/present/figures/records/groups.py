@@ -40,7 +40,7 @@ def grouped(
     for unit in units:
         first = head(unit)
         kernel = first.kernel
-        what = kernel.kind, kernel.part, kernel.family, bool(kernel.algorithm)
+        what = kernel.kind, kernel.part, kernel.family, bool(kernel.algorithm.name)
         kinds[what, roof_of(unit), first.bound, apart(unit)].append(unit)
     whole = [tuple(members) for members in kinds.values()]
     if coarse:
@@ -58,7 +58,7 @@ def alike(units: Sequence[Group], roof_of: Callable[[Group], str]) -> list[tuple
         timing = head(unit)
         kernel = timing.kernel
         module = tuple("*" if part.isdigit() else part for part in kernel.module.split("."))
-        what = kernel.kind, kernel.cost, kernel.algorithm, kernel.math, kernel.phase
+        what = kernel.kind, kernel.cost, kernel.algorithm.name, kernel.math, kernel.phase
         found[what, roof_of(unit), timing.bound, module].append(unit)
     return [tuple(members) for members in found.values()]
 

@@ -1,4 +1,4 @@
-"""MIOpen's algorithms for a convolution beside the implicit product, by the names of its solvers.
+"""MIOpen's algorithms for a convolution, by the names of its solvers.
 
     ConvBinWinogradRxS, …f2x3, …f3x2      Winograd, fused: windows and, of weights, gradients in pieces
     ConvWinograd3x3MultipassWrW           Winograd of a weight: products by their library between transforms
@@ -11,19 +11,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Number
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.convolution_forms import (
-    GATHERED,
+from rooflinekit.model.algorithms import (
     HALF,
     IN_PASSES,
-    NAIVE,
-    UNFOLDED,
+    MIOPEN,
+    PRODUCT,
+    SINGLE,
     WINOGRAD,
+    Algorithm,
+    ByUnit,
+    compiled_for_amd,
+)
+from rooflinekit.model.convolution_problem import (
     Direction,
     Form,
     Problem,
@@ -34,11 +40,51 @@ from rooflinekit.model.convolution_forms import (
     product_of,
     summed,
 )
-from rooflinekit.model.cudnn_forms import cudnn_forms
-from rooflinekit.model.kernel import MIOPEN
 
-_EVERY = (Math.FP32, Math.TF32, *HALF)
-_LANES = (Math.FP32, Math.TF32, Math.FP16)  # of the fused kernels, which are written in assembly
+GCN, RDNA = "GCN", "RDNA"  # generations of AMD's GPUs; CDNA goes on from GCN
+
+_EVERY = (*SINGLE, *HALF)
+#: Of the fused kernels, which are written in assembly.
+_ASSEMBLY = (*SINGLE, Math.FP16)
+
+
+def _compiled(name: str = "", *, lanes: str, matrix: str = "", split: bool = False, **others: Any) -> Algorithm:
+    plain = Algorithm(name=name, rate=ByUnit(lanes, matrix or lanes), splits=ByUnit.both(split), **others)
+    return compiled_for_amd(plain, MIOPEN)
+
+
+#: Implicit products, by direction.
+IMPLICIT: Mapping[Direction, Algorithm] = {
+    "forward": _compiled(lanes="miopen_lanes", matrix="miopen_matrix"),
+    "data": _compiled(lanes="miopen_lanes", matrix="miopen_matrix", gradient=True),
+    "weight": _compiled(lanes="miopen_lanes_weight", matrix="miopen_matrix_weight", split=True, gradient=True),
+}
+#: Where one pixel sees one pixel: assembly, which does not convert. Of a weight's gradient, which writes little.
+PIXELWISE = _compiled("pixel by pixel", lanes="miopen_lanes_pixel", matrix="miopen_matrix", converts=False)
+PIXELWISE_WEIGHT = _compiled(
+    "pixel by pixel", lanes="miopen_lanes_pixel_weight", matrix="miopen_matrix_weight", split=True, gradient=True,
+    converts=False,
+)  # fmt: skip
+FUSED_WINOGRAD = _compiled(
+    WINOGRAD, lanes="miopen_winograd", split=True, formats=_ASSEMBLY, cuda_cores_only=True, needs_dot_products=True
+)
+#: Of a weight's gradient. In passes, transforms convert.
+FUSED_WINOGRAD_WEIGHT = _compiled(
+    WINOGRAD, lanes="miopen_winograd_weight", split=True, formats=_ASSEMBLY, cuda_cores_only=True,
+    needs_dot_products=True, converts=False,
+)  # fmt: skip
+WINOGRAD_IN_PASSES = _compiled(
+    IN_PASSES, lanes="miopen_winograd_weight", split=True, formats=_EVERY, cuda_cores_only=True, converts=False
+)
+#: By the library of products: a product for each image; every second pixel; windows that were written out.
+BY_IMAGE = replace(PRODUCT, library=MIOPEN, formats=_EVERY, fills=ByUnit.both(False))
+GATHERED = replace(BY_IMAGE, name="gathered")
+UNFOLDED = replace(BY_IMAGE, name="unfolded")
+#: A thread a result, nothing shared.
+NAIVE = Algorithm(
+    name="naive", library=MIOPEN, formats=_EVERY, cuda_cores_only=True, shape="threads", tap_cycles="naive_cycles",
+    sums_channels=True,
+)  # fmt: skip
 
 _EDGE, _PIECE = 2, 3  # of F(2×2, 3×3): blocks of 2×2 results, windows in pieces of 3×3
 #: ConvWinograd3x3MultipassWrW<side of the window, pixels of the gradient at once>: the largest for each side.
@@ -55,6 +101,22 @@ def gathers_pixels(math: Math, p: Problem) -> Any:
     return p.pointwise & (math is not Math.BF16 or p.direction == "weight")
 
 
+def implicit(p: Problem, math: Math) -> tuple[Algorithm, ...]:
+    """The implicit product that runs.
+
+    Of volumes there is one in fp32 alone, on CUDA cores; in bf16 on RDNA those without GCN's assembly.
+    """
+    if p.volume and math not in SINGLE:
+        return ()
+    plain = replace(IMPLICIT[p.direction], cuda_cores_only=bool(p.volume))
+    pixelwise = PIXELWISE_WEIGHT if p.direction == "weight" else PIXELWISE
+    found = replace(pixelwise, cuda_cores_only=bool(p.volume)) if gathers_pixels(math, p) else plain
+    if p.taps > 1 or math is not Math.BF16 or p.direction == "forward":
+        return (found,)
+    others = (replace(plain, generation=RDNA),) if has_compiled(math, p.direction) else ()
+    return (replace(found, generation=GCN), *others)
+
+
 def has_compiled(math: Math, direction: Direction) -> bool:
     """Whether MIOpen has kernels for a window of one pixel on GPUs that its assembly is not written for.
 
@@ -65,12 +127,7 @@ def has_compiled(math: Math, direction: Direction) -> bool:
 
 
 def forms(p: Problem) -> Iterator[Form]:
-    """All algorithms beside the implicit product, of every library."""
-    yield from cudnn_forms(p)
-    yield from _of_miopen(p)
-
-
-def _of_miopen(p: Problem) -> Iterator[Form]:
+    """All algorithms beside the implicit product."""
     flat = (p.volume == False) & all_of(d == 1 for d in p.dilation)  # noqa: E712 (arrays)
     unstrided = all_of(s == 1 for s in p.stride)
     if p.direction == "weight":
@@ -86,7 +143,7 @@ def _fused(p: Problem, possible: Any) -> Form:
     sides = zip(p.window[1:], p.stride[1:], strict=True)
     pieces = product_of([step * ceiled(ceiled(side, step), _PIECE) for side, step in sides])
     gemm = Gemm(batch=16 * p.groups, m=p.images * blocks(p.written, _EDGE), n=n, k=k * pieces)
-    return Form(algorithm=WINOGRAD, library=MIOPEN, gemm=gemm, possible=possible, lanes=True, formats=_LANES)
+    return Form(algorithm=FUSED_WINOGRAD, gemm=gemm, possible=possible)
 
 
 def _fused_of_weight(p: Problem, possible: Any) -> Iterator[Form]:
@@ -95,7 +152,7 @@ def _fused_of_weight(p: Problem, possible: Any) -> Iterator[Form]:
         results = ceiled(p.window[1], edge) * ceiled(p.window[2], edge)
         pieces = p.images * blocks(p.written, piece)
         gemm = Gemm(batch=16 * p.groups * results, m=p.outer, n=p.inner, k=pieces)
-        yield Form(algorithm=WINOGRAD, library=MIOPEN, gemm=gemm, possible=possible, lanes=True, formats=_LANES)
+        yield Form(algorithm=FUSED_WINOGRAD_WEIGHT, gemm=gemm, possible=possible)
 
 
 def _in_passes(p: Problem, possible: Any) -> Form:
@@ -112,9 +169,7 @@ def _in_passes(p: Problem, possible: Any) -> Form:
     moved = p.itemsize * size * count * (p.inner + p.outer) * p.groups
     gemm = Gemm(batch=size * p.groups, m=p.outer, n=p.inner, k=count)
     possible = possible & known & (p.taps > 1) & (unstrided | strided)
-    return Form(
-        algorithm=IN_PASSES, library=MIOPEN, gemm=gemm, possible=possible, lanes=True, formats=_EVERY, moved=moved
-    )
+    return Form(algorithm=WINOGRAD_IN_PASSES, gemm=gemm, possible=possible, moved=moved)
 
 
 def _by_products(p: Problem) -> Iterator[Form]:
@@ -127,7 +182,7 @@ def _by_products(p: Problem) -> Iterator[Form]:
     added = p.itemsize * p.groups * p.inner * p.outer * p.taps * (p.images - 1) if weight else 0
     windows = p.itemsize * p.groups * p.images * p.inner * p.taps * p.pixels
     yield Form(
-        algorithm="", library=MIOPEN, gemm=p.by_image(), possible=p.pointwise, formats=_EVERY, added=added,
+        algorithm=BY_IMAGE, gemm=p.by_image(), possible=p.pointwise, added=added,
         repeats=p.images if weight else 1, calls=0 if weight else 1,
         untuned=data and _untuned(p, p.pixels, images=p.images),
     )  # fmt: skip
@@ -135,14 +190,14 @@ def _by_products(p: Problem) -> Iterator[Form]:
         moved = p.itemsize * p.groups * p.images * (p.inner + p.outer) * p.pixels
         strided = (p.taps == 1) & (p.pointwise == False)  # noqa: E712 (arrays)
         yield Form(
-            algorithm=GATHERED, library=MIOPEN, gemm=p.product(), possible=strided, formats=_EVERY, moved=moved,
-            calls=1, untuned=data and _untuned(p, p.images * p.pixels),
+            algorithm=GATHERED, gemm=p.product(), possible=strided, moved=moved, calls=1,
+            untuned=data and _untuned(p, p.images * p.pixels),
         )  # fmt: skip
     yield Form(
-        algorithm=UNFOLDED, library=MIOPEN, gemm=p.by_image(), possible=p.pointwise == False, formats=_EVERY,  # noqa: E712
-        moved=windows, added=added, repeats=p.images, calls=p.images, untuned=data and _untuned(p, p.pixels),
+        algorithm=UNFOLDED, gemm=p.by_image(), possible=p.pointwise == False, moved=windows,  # noqa: E712
+        added=added, repeats=p.images, calls=p.images, untuned=data and _untuned(p, p.pixels),
     )  # fmt: skip
-    yield Form(algorithm=NAIVE, library=MIOPEN, gemm=p.product(), lanes=True, formats=_EVERY)
+    yield Form(algorithm=NAIVE, gemm=p.product())
 
 
 def _untuned(p: Problem, pixels: Number, images: Number = 1) -> Any:

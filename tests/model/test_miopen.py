@@ -9,10 +9,11 @@ import pytest
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.convolution_forms import GATHERED, IN_PASSES, UNFOLDED, WINOGRAD, Form, Problem
-from rooflinekit.model.convolution_libraries import GCN, RDNA, generation_of, runs
-from rooflinekit.model.kernel import MIOPEN
-from rooflinekit.model.miopen_forms import forms, gathers_pixels, has_compiled
+from rooflinekit.model import miopen
+from rooflinekit.model.algorithms import Algorithm
+from rooflinekit.model.convolution_problem import Form, Problem
+from rooflinekit.model.libraries import exists, generation_of
+from rooflinekit.model.miopen import GCN, RDNA, forms, gathers_pixels, has_compiled
 
 #: The gradient of a 3×3 weight of 4 channels in, 8 out: 2 images of 12×12 pixels, in fp32.
 WEIGHT = Problem(
@@ -22,9 +23,9 @@ WEIGHT = Problem(
 PIXEL = replace(WEIGHT, window=(1, 1, 1))
 
 
-def possible(p: Problem, algorithm: str) -> list[Form]:
-    """MIOpen's forms of that name, for it also has its own of those that cuDNN has."""
-    return [f for f in forms(p) if f.library == MIOPEN and f.algorithm == algorithm and f.possible]
+def possible(p: Problem, algorithm: Algorithm) -> list[Form]:
+    """Its forms by that algorithm."""
+    return [f for f in forms(p) if f.algorithm == algorithm and f.possible]
 
 
 @pytest.mark.parametrize(
@@ -38,28 +39,28 @@ def possible(p: Problem, algorithm: str) -> list[Form]:
 )
 def test_a_weight_in_passes(window: tuple[int, int], stride: int, result: int, size: int, pieces: int) -> None:
     p = replace(WEIGHT, window=(1, *window), stride=(1, stride, stride), result=(1, result, result))
-    [form] = possible(p, IN_PASSES)
+    [form] = possible(p, miopen.WINOGRAD_IN_PASSES)
     assert form.gemm == Gemm(batch=size, m=8, n=4, k=2 * pieces)
     assert form.moved == 4 * size * 2 * pieces * (4 + 8)
 
 
 @pytest.mark.parametrize(("window", "stride"), [((3, 5), 2), ((2, 2), 1), ((1, 1), 1), ((3, 3), 3)])
 def test_no_passes(window: tuple[int, int], stride: int) -> None:
-    assert not possible(replace(WEIGHT, window=(1, *window), stride=(1, stride, stride)), IN_PASSES)
+    assert not possible(replace(WEIGHT, window=(1, *window), stride=(1, stride, stride)), miopen.WINOGRAD_IN_PASSES)
 
 
 def test_fused_kernels_of_a_weight_take_any_window() -> None:
     # 5×5 results in 3·3 blocks of 2×2 and pixels in 4·4 pieces of 3×3; or 2·2 blocks of 3×3 and 6·6 pieces of 2×2
-    fused = possible(replace(WEIGHT, window=(1, 5, 5)), WINOGRAD)
+    fused = possible(replace(WEIGHT, window=(1, 5, 5)), miopen.FUSED_WINOGRAD_WEIGHT)
     assert [(f.gemm.batch, f.gemm.k) for f in fused] == [(16 * 9, 2 * 16), (16 * 4, 2 * 36)]
 
 
 def test_a_weight_by_products_is_read_and_written_for_each_image() -> None:
-    [looped] = possible(PIXEL, "")
+    [looped] = possible(PIXEL, miopen.BY_IMAGE)
     assert (looped.repeats, looped.added) == (2, 4 * 8 * 4)  # all but the first of two images, 4 bytes each
-    [unfolded] = possible(WEIGHT, UNFOLDED)
+    [unfolded] = possible(WEIGHT, miopen.UNFOLDED)
     assert (unfolded.moved, unfolded.added) == (4 * 2 * 4 * 9 * 144, 4 * 8 * 4 * 9)
-    [at_once] = possible(replace(PIXEL, direction="forward"), "")
+    [at_once] = possible(replace(PIXEL, direction="forward"), miopen.BY_IMAGE)
     assert (at_once.repeats, at_once.added) == (1, 0)
 
 
@@ -79,17 +80,17 @@ def test_sizes_that_rocblas_was_not_tuned_for(
 ) -> None:
     sides = (1, side, side)
     p = replace(PIXEL, direction="data", images=images, inner=channels, outer=summed, image=sides, result=sides)
-    [form] = possible(p, "")
+    [form] = possible(p, miopen.BY_IMAGE)
     assert form.untuned == untuned
-    assert not any(f.untuned for f in possible(replace(p, direction="forward"), ""))
+    assert not any(f.untuned for f in possible(replace(p, direction="forward"), miopen.BY_IMAGE))
 
 
 def test_every_second_pixel_of_all_images_is_one_product() -> None:
     # 2 images of 6×6 results, 4 channels in, 8 out: copies of 72·(4 + 8) numbers of 4 bytes
     p = replace(PIXEL, direction="data", stride=(1, 2, 2), result=(1, 6, 6))
-    [form] = possible(p, GATHERED)
+    [form] = possible(p, miopen.GATHERED)
     assert (form.gemm, form.moved, form.repeats) == (Gemm(m=72, n=4, k=8), 4 * 72 * 12, 1)
-    assert not possible(replace(p, direction="weight"), GATHERED)
+    assert not possible(replace(p, direction="weight"), miopen.GATHERED)
 
 
 def test_what_is_assembly_does_not_run_on_rdna() -> None:
@@ -107,9 +108,9 @@ def test_what_exists_in_which_format() -> None:
     assert gathers_pixels(Math.FP16, replace(PIXEL, direction="data"))
     assert gathers_pixels(Math.BF16, PIXEL)
     # lanes without dot products of fp16 have no fused Winograd in it, but passes, whose transforms convert
-    vega, fused, passes = load_device("amd-vega-64"), possible(WEIGHT, WINOGRAD)[0], possible(WEIGHT, IN_PASSES)[0]
-    assert not runs(fused, Math.FP16, vega)
-    assert runs(fused, Math.FP32, vega)
-    assert not runs(fused, Math.BF16, vega)
-    assert runs(passes, Math.FP16, vega)
-    assert runs(passes, Math.BF16, vega)
+    vega, fused, passes = load_device("amd-vega-64"), miopen.FUSED_WINOGRAD_WEIGHT, miopen.WINOGRAD_IN_PASSES
+    assert not exists(fused, Math.FP16, vega)
+    assert exists(fused, Math.FP32, vega)
+    assert not exists(fused, Math.BF16, vega)
+    assert exists(passes, Math.FP16, vega)
+    assert exists(passes, Math.BF16, vega)

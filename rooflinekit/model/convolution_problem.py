@@ -1,17 +1,6 @@
-"""The algorithms that libraries have for a convolution, as matrix products with the traffic beside them.
+"""A convolution as libraries see it: its sizes, and what an algorithm makes of them.
 
 Sizes may be numbers, numbers at points, or arrays of measured cases; what is made of them is of the same kind.
-
-    implicit    windows are gathered as a product goes along                                      every library
-    Winograd    blocks of e×e results of 3×3 windows take (e+2)² products instead of 9·e²         every library
-    in passes   the same, transforms and products as kernels of their own                         every library
-    FFT         tiles of 32×32, 32·17 complex products instead of one for each tap                cuDNN
-    batched     one pixel sees one pixel: a product for each image, by the library of products    MIOpen
-    unfolded    the windows of an image are written out, and the library of products is called    MIOpen
-    naive       a thread a result, nothing shared                                                 MIOpen
-
-Which exist where is read from cuDNN's developer guide (its table of algorithms and what each supports) and from the
-names of MIOpen's solvers with what their `IsApplicable` asks for (`model.cudnn_forms`, `model.miopen_forms`).
 """
 
 from __future__ import annotations
@@ -23,27 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.points import Number, larger
-from rooflinekit.ir.tensor import Math
-from rooflinekit.model.kernel import MIOPEN
+from rooflinekit.model.algorithms import Algorithm
 
 Direction = Literal["forward", "data", "weight"]
-CUDNN = "cuDNN"
-WINOGRAD, FFT, UNFOLDED, NAIVE = "Winograd", "FFT", "unfolded", "naive"
-GATHERED = "gathered"  # every second pixel, by the library of products
-IN_PASSES = "Winograd in passes"  # its products by the library of products, between transforms
-
-#: Implicit products that no unrolled kernel of the matrix engine does.
-FEW_CHANNELS = "few channels"  # on the lanes, element by element
-FEW_IN_HALF = "few channels in 16 bits"  # the gradient of a weight, whose sums are in 32
-PIXELWISE = "pixel by pixel"  # MIOpen's where a pixel sees one pixel
-WIDE_WINDOW = "wide window"  # of a volume, or of more than 7 pixels along one side
-
-HALF = (Math.FP16, Math.BF16)  # formats of 16 bits
-FEWER_FLOP = (WINOGRAD, IN_PASSES, FFT)  # than the plain product has
-
 VECTOR_BYTES = 16  # of channels, that kernels of a matrix engine load at once
 #: Channels below which they are no vector that kernels of a matrix engine could load, by direction. Gradients of an
 #: image, of which transposed convolutions are the common case, go through kernels of the lanes up to more: 3 and 8
@@ -51,11 +24,6 @@ VECTOR_BYTES = 16  # of channels, that kernels of a matrix engine load at once
 FEW: dict[Direction, int] = {"forward": 4, "data": 16, "weight": 4}
 _SCATTERED_CHANNELS = 8  # that such a kernel takes at once
 WIDE = 7  # window above which kernels have no unrolled form
-
-
-def library_of(device: Device) -> str:
-    """The library that runs a device's convolutions; on CPUs oneDNN, which stands with cuDNN, whoever made the CPU."""
-    return MIOPEN if device.vendor == "AMD" and device.kind == "gpu" else CUDNN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,21 +115,17 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """One algorithm: its products, in as many equal parts as `repeats`, and its traffic beside the tensors' own."""
+    """An algorithm for a problem: its products, in as many equal parts as `repeats`, and traffic beside the tensors."""
 
-    algorithm: str
-    library: str  # that has it
+    algorithm: Algorithm
     gemm: Gemm
     possible: Any = True
-    lanes: bool = False  # whether it is for the vector lanes alone
-    formats: tuple[Math, ...] = (Math.FP32, Math.TF32)
     moved: Number = 0  # bytes written, and read again
     alone: Number = 0  # bytes of all its traffic that kernels of their own move, before and after its products
     added: Number = 0  # of the result, which each launch but the first reads and writes again
-    generation: str = ""  # of the GPUs that alone have it
     repeats: Number = 1  # launches, one after the other
     calls: Number = 0  # of the library of products
-    untuned: Any = False  # whether that library has no tuned kernel of these sizes, of a format that lanes emulate
+    untuned: Any = False  # whether that library has no tuned kernel of these sizes in bf16
 
 
 def result_sizes(image: Any, window: Any, pad: Any, stride: Any, dilation: Any) -> Any:

@@ -1,0 +1,171 @@
+"""cuDNN's algorithms for a convolution: implicit products, Winograd in one kernel and in passes, and FFT.
+
+Which there are and what each supports is read from its developer guide; what they do, from Lavin and Gray (2016) and
+from the names and grids of the kernels that NeuSight's profiler saw: `scudnn_winograd_128x128_…_tile148t` has a block
+for 1 image, 4×8 blocks of 2×2 results and 32 channels, and `sgemm` beside three other kernels is F(4×4) in passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rooflinekit.ir.cost import Gemm
+from rooflinekit.ir.tensor import Math
+from rooflinekit.model.algorithms import CUDNN, FFT, HALF, IN_PASSES, PRODUCT, SINGLE, WINOGRAD, Algorithm, ByUnit
+from rooflinekit.model.convolution_problem import (
+    FEW,
+    Direction,
+    Form,
+    Problem,
+    all_of,
+    at_least,
+    blocks,
+    ceiled,
+    least_of,
+    summed,
+)
+
+#: Images, rows and columns of 2×2 results that a block of the fused kernels has: the tile in their names.
+_FUSED_BLOCKS = ((1, 4, 8), (2, 2, 8), (2, 4, 4), (4, 1, 8), (4, 2, 4), (4, 4, 2))
+_FUSED_CHANNELS = 32  # that come out of it
+FUSED_SIDE = 128  # of a product's tile that takes as much: 4·4 products of 32 blocks by 32 channels
+_PRODUCTS = 16  # of a 2×2 block and a 3×3 window; more for larger ones count as more channels
+_FUSED_EDGE, _UNFUSED_EDGE = 2, 4  # of a block of results
+
+_FFT_TILE = 32  # cuDNN's FFT_TILING
+_FFT_LEAST = 5  # window below which it is not taken (DeepBench: 5×5 and larger alone)
+_REAL = 4  # real multiplications in a complex one
+
+
+_IMPLICIT = Algorithm(library=CUDNN, holds_clock=True)
+#: Implicit products, by direction. On CUDA cores their tiles are 128 pixels by at least 32 channels.
+FORWARD = replace(
+    _IMPLICIT, rate=ByUnit("lanes_convolution", "matrix_convolution"), tiles=ByUnit("wide", "every"),
+    splits=ByUnit(False, True),
+)  # fmt: skip
+#: On tensor cores they are not split either: 8 images of 7×7 take as long as 16 (DeepBench).
+DATA = replace(
+    _IMPLICIT, rate=ByUnit("lanes_backward", "matrix_backward"), tiles=ByUnit("wide", "by name"),
+    splits=ByUnit.both(False), fills=ByUnit.both(True), gradient=True,
+)  # fmt: skip
+WEIGHT = replace(
+    _IMPLICIT, rate=ByUnit("lanes_weight", "matrix_weight"), tiles=ByUnit("every", "by name"), gradient=True
+)
+IMPLICIT: Mapping[Direction, Algorithm] = {"forward": FORWARD, "data": DATA, "weight": WEIGHT}
+#: One pixel sees one pixel: a product.
+POINTWISE = replace(PRODUCT, library=CUDNN)
+#: Of volumes, and of windows of more than 7 pixels along one side, for which nothing is unrolled.
+WIDE_WINDOW = Algorithm(name="wide window", library=CUDNN, rate=ByUnit("lanes_volume", "matrix_volume"))
+#: Channels that are no vector are gathered one by one, on CUDA cores.
+FEW_CHANNELS = Algorithm(name="few channels", library=CUDNN, rate=ByUnit.both("lanes_few"), cuda_cores_only=True)
+#: The same of the gradient of a weight, whose sums are in 32 bits.
+FEW_IN_HALF = replace(FEW_CHANNELS, name="few channels in 16 bits", shape="threads", window_cycles="window_cycles", tap_cycles="tap_cycles")
+
+_FEWER_FLOP = Algorithm(library=CUDNN, formats=SINGLE, cuda_cores_only=True, instead_of_tensor_cores=True)
+#: F(2×2) in one kernel, which transforms what it reads and writes.
+FUSED_WINOGRAD = replace(
+    _FEWER_FLOP, name=WINOGRAD, rate=ByUnit.both("lanes_winograd"), prologue=ByUnit.both("winograd_prologue"),
+    tiles=ByUnit("square", "every"), splits=ByUnit.both(False),
+)  # fmt: skip
+WINOGRAD_IN_PASSES = replace(_FEWER_FLOP, name=IN_PASSES, rate=ByUnit.both("lanes_winograd_weight"))
+FOURIER = replace(_FEWER_FLOP, name=FFT, rate=ByUnit.both("lanes_fourier"))
+
+
+def few_channels(p: Problem, math: Math) -> Any:
+    """Whether CUDA cores gather channels one by one: kernels of tensor cores load 4 of 32 bits at once.
+
+    Of 16 bits the forward pass fills channels up; the gradient of the weight has no such kernels.
+    """
+    return (p.gathered < FEW[p.direction]) & (p.direction == "weight" or math in SINGLE)
+
+
+def on_cuda_cores(algorithm: Algorithm) -> Algorithm:
+    """The same on CUDA cores, even where tensor cores have the format."""
+    return replace(algorithm, cuda_cores_only=True)
+
+
+def implicit(p: Problem, math: Math) -> tuple[Algorithm, ...]:
+    """The implicit product that runs, where it depends on tensor cores one for each case.
+
+    A weight's gradient of few channels runs as others do in fp32, in 16 bits at any window as none does. Wide windows
+    of images have kernels of their own on tensor cores alone; volumes have them on either unit.
+    """
+    plain = IMPLICIT[p.direction]
+    if p.pointwise:
+        return (POINTWISE,) if p.direction == "forward" else (plain,)
+    if few_channels(p, math):
+        if p.direction == "weight" and math in HALF:
+            return (FEW_IN_HALF,)
+        gathering = p.direction != "data" and (p.volume or (p.wide and p.direction == "forward"))
+        return (FEW_CHANNELS if gathering else on_cuda_cores(plain),)
+    if p.volume:
+        return (WIDE_WINDOW,)
+    if p.wide:
+        return (WIDE_WINDOW,)
+    return (plain,)
+
+
+def forms(p: Problem) -> Iterator[Form]:
+    """cuDNN's algorithms beside the implicit product."""
+    plain = all_of(d == 1 for d in (*p.stride, *p.dilation))
+    flat = (p.window[0] == 1) & (p.volume == False)  # noqa: E712 (arrays)
+    square = flat & (p.window[1] == 3) & (p.window[2] == 3)
+    larger = flat & (p.window[1] == 5) & (p.window[2] == 5)
+    possible = plain & (square | larger) & (p.groups == 1)
+    if p.direction != "weight":
+        yield _fused_winograd(p, possible)
+    yield _winograd_in_passes(p, possible)
+    if p.direction != "weight":
+        yield _fourier(p, plain & (p.groups == 1))
+
+
+def _fused_winograd(p: Problem, possible: Any) -> Form:
+    """F(2×2): a kernel transforms the weight, another does all else."""
+    k, n = summed(p)
+    products = (_FUSED_EDGE + p.window[1] - 1) ** 2
+    rows, columns = (ceiled(size, _FUSED_EDGE) for size in p.written[1:])
+    count = least_of(
+        ceiled(p.images, i) * p.written[0] * ceiled(rows, h) * ceiled(columns, w) for i, h, w in _FUSED_BLOCKS
+    )
+    gemm = Gemm(batch=1, m=FUSED_SIDE * count, n=FUSED_SIDE * ceiled(n, _FUSED_CHANNELS), k=k * products // _PRODUCTS)
+    weight, moved = p.tensors[1], p.itemsize * products * k * n
+    return Form(algorithm=FUSED_WINOGRAD, gemm=gemm, possible=possible, moved=moved, alone=weight + moved)
+
+
+def _winograd_in_passes(p: Problem, possible: Any) -> Form:
+    """F(4×4): all three tensors are transformed by kernels of their own.
+
+    Of a weight's gradient, blocks of pixels come as products with those of the image.
+    """
+    k, n = summed(p)
+    batch, count = (_UNFUSED_EDGE + p.window[1] - 1) ** 2, p.images * blocks(p.written, _UNFUSED_EDGE)
+    moved = p.itemsize * batch * (count * (n + k) + n * k)
+    weight = p.direction == "weight"
+    gemm = Gemm(batch=batch, m=n, n=k, k=count) if weight else Gemm(batch=batch, m=count, n=n, k=k)
+    return Form(
+        algorithm=WINOGRAD_IN_PASSES, gemm=gemm, possible=possible, moved=moved,
+        alone=sum(p.tensors) + moved,
+    )  # fmt: skip
+
+
+def _fourier(p: Problem, possible: Any) -> Form:
+    """Tiles of 32×32 as products of their spectra: a tile holds 33 - r results along a window of r.
+
+    Taps along a depth stay as they are. It sums spectra over channels, so few of them are gathered instead: volumes of
+    3 channels take 3 to 5 times what this would (KernelBench on T4), and what the gathered product does.
+    """
+    (depth, rows, columns), (taps, r, s) = p.written, p.window
+    tiles = (
+        p.images
+        * depth
+        * ceiled(rows, at_least(_FFT_TILE + 1 - r, 1))
+        * ceiled(columns, at_least(_FFT_TILE + 1 - s, 1))
+    )
+    k, n = summed(p)
+    batch = _FFT_TILE * (_FFT_TILE // 2 + 1)
+    fits = (k >= FEW["forward"]) & (r >= _FFT_LEAST) & (s >= _FFT_LEAST) & (r <= _FFT_TILE) & (s <= _FFT_TILE)
+    moved = 2 * p.itemsize * batch * (tiles * (k + n) + k * n * taps)
+    gemm = Gemm(batch=batch * _REAL, m=tiles, n=n, k=k * taps)
+    return Form(algorithm=FOURIER, gemm=gemm, possible=possible & fits, moved=moved)

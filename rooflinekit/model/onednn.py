@@ -1,0 +1,28 @@
+"""oneDNN's algorithms for a convolution: the direct one alone, which PyTorch asks for on CPUs.
+
+(aten/src/ATen/native/mkldnn/Conv.cpp.) It has every tile, shares k among cores, and brings weights into the order of
+its blocks. Its rates are those of cuDNN's implicit products: nothing measured tells them apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rooflinekit.model import cudnn, depthwise
+from rooflinekit.model.algorithms import ONEDNN, PRODUCT, Algorithm, ByUnit
+
+#: A thread for each result.
+DEPTHWISE = replace(depthwise.UNROLLED, library=ONEDNN)
+
+
+def direct(algorithm: Algorithm) -> Algorithm:
+    """What a CPU runs where a GPU runs this one."""
+    if algorithm.runs_in_threads:
+        return DEPTHWISE
+    if algorithm == cudnn.POINTWISE:
+        return replace(PRODUCT, library=ONEDNN)
+    packs = algorithm.rate == cudnn.FORWARD.rate
+    return replace(
+        algorithm, library=ONEDNN, tiles=ByUnit.both("every"), splits=ByUnit.both(True),
+        packs="weight" if packs else "",
+    )  # fmt: skip
