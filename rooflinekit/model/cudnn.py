@@ -103,7 +103,7 @@ def implicit(p: Problem, math: Math) -> tuple[Algorithm, ...]:
     if p.volume:
         return (WIDE_WINDOW,)
     if p.wide:
-        return (WIDE_WINDOW,)
+        return (replace(WIDE_WINDOW, needs_tensor_cores=True), replace(plain, instead_of_tensor_cores=True))
     return (plain,)
 
 
