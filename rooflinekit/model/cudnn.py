@@ -61,7 +61,7 @@ WIDE_WINDOW = Algorithm(name="wide window", library=CUDNN, rate=ByUnit("lanes_vo
 #: Channels that are no vector are gathered one by one, on CUDA cores.
 FEW_CHANNELS = Algorithm(name="few channels", library=CUDNN, rate=ByUnit.both("lanes_few"), cuda_cores_only=True)
 #: The same of the gradient of a weight, whose sums are in 32 bits.
-FEW_IN_HALF = replace(FEW_CHANNELS, name="few channels in 16 bits", shape="threads", window_cycles="window_cycles", tap_cycles="tap_cycles")
+FEW_IN_HALF = replace(FEW_CHANNELS, name="few channels in 16 bits", rate=ByUnit.both("lanes_few_weight"))
 
 _FEWER_FLOP = Algorithm(library=CUDNN, formats=SINGLE, cuda_cores_only=True, instead_of_tensor_cores=True)
 #: F(2×2) in one kernel, which transforms what it reads and writes.
