@@ -114,6 +114,22 @@ def likely_sizes(names: Iterable[str], firsts: Iterable[str], given: Mapping[str
         yield examples
 
 
+@contextmanager
+def hashable_sizes() -> Iterator[None]:
+    """Within it open sizes may be keys of caches and dicts, as the integers are that they stand for."""
+    kind: Any = torch.SymInt
+    original = kind.__hash__
+
+    def value(size: Any) -> int:
+        return original(size) if size.node.is_nested_int() else hash(size.node.expr)
+
+    kind.__hash__ = value
+    try:
+        yield
+    finally:
+        kind.__hash__ = original
+
+
 def channels_last_of(dimensions: int) -> torch.memory_format:
     """The layout with channels last of tensors with so many dimensions; the plain one where there is none."""
     return {4: torch.channels_last, 5: torch.channels_last_3d}.get(dimensions, torch.contiguous_format)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from rooflinekit.ir.tensor import TensorSpec
 
@@ -23,6 +25,15 @@ def specs_in(value: Any) -> Iterator[TensorSpec]:
     elif isinstance(value, tuple):
         for item in value:
             yield from specs_in(item)
+
+
+def leaves_of(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in what a model returns: in lists, dicts and dataclasses, and those inside."""
+    for leaf in pytree.tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            yield from leaves_of([getattr(leaf, field.name, None) for field in dataclasses.fields(leaf)])
 
 
 def shared_memory(tensor: torch.Tensor, args: Sequence[Any]) -> str:

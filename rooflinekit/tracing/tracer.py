@@ -11,7 +11,6 @@ from typing import Any
 import sympy
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from rooflinekit.errors import InputError, TraceError
 from rooflinekit.ir.assumption import Assumption
@@ -39,8 +38,8 @@ from rooflinekit.tracing.recorder import Recorder
 from rooflinekit.tracing.snapshot import undone
 from rooflinekit.tracing.step import InputMaker, Step, described, first_names, names_of, with_numbers
 from rooflinekit.tracing.surroundings import alone, undisturbed
-from rooflinekit.tracing.symbols import Symbols, example_sizes, likely_sizes
-from rooflinekit.tracing.tensors import parts_of
+from rooflinekit.tracing.symbols import Symbols, example_sizes, hashable_sizes, likely_sizes
+from rooflinekit.tracing.tensors import leaves_of, parts_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +116,7 @@ def _trace(
         found = at(())
     except TraceError as error:
         if names:
-            return _with_other_sizes(at, further, error) or _with_fewer_open(at, names, examples, error)
+            return _with_other_sizes(at, further, error) or _with_fewer_open(at, names, [examples, *further], error)
         if "shape_env" not in error.reason and error.reason != NO_NUMBERS:
             raise
         # nested tensors, and numbers that stand for themselves, take torch's symbols where nothing is open
@@ -138,30 +137,53 @@ def _holds_at(trace: Trace, sizes: Mapping[str, int]) -> bool:
 def _with_other_sizes(
     at: Callable[..., Trace], further: Sequence[Mapping[str, int]], error: TraceError | None = None
 ) -> Trace | None:
-    """The trace at the first of further examples that the model accepts; None where it is not for the sizes."""
+    """The trace at the first of further examples that the model accepts; None where it is not for the sizes.
+
+    After an error one that forces some sizes will do where none keeps all open.
+    """
     if error is not None and error.reason == NO_NUMBERS:
         return None
+    partly: Trace | None = None
     for examples in further:
         with suppress(TraceError):
             found = at((), examples)
             if not found.forced:
                 return found
-    return None
+            partly = partly or found
+    return partly if error is not None else None
 
 
 def _with_fewer_open(
-    at: Callable[[Sequence[str]], Trace], names: Sequence[str], examples: Mapping[str, int], error: TraceError
+    at: Callable[..., Trace], names: Sequence[str], ladder: Sequence[Mapping[str, int]], error: TraceError
 ) -> Trace:
-    """The trace with as many open sizes as it takes; raises where it fails at numbers too."""
-    found, numbers = at(names), tuple(names)
+    """The trace with as many open sizes as it takes; raises where it fails at all numbers of the ladder too."""
+    found, examples = _at_numbers(at, names, ladder)
+    numbers = tuple(names)
     for name in names if len(names) > 1 else ():
         with suppress(TraceError):
-            found, numbers = at((name,)), (name,)
+            found, numbers = at((name,), examples), (name,)
             break
     forced = tuple(
         ForcedSize(name=name, value=examples[name], where=error.where, reason=error.reason) for name in numbers
     )
     return replace(found, forced=(*found.forced, *forced))
+
+
+def _at_numbers(
+    at: Callable[..., Trace], names: Sequence[str], ladder: Sequence[Mapping[str, int]]
+) -> tuple[Trace, Mapping[str, int]]:
+    """The trace at the first examples that the model accepts as numbers, and these; raises what the first met."""
+    first: TraceError | None = None
+    for examples in ladder:
+        try:
+            return at(names, examples), examples
+        except TraceError as error:
+            first = first or error
+    assert first is not None
+    if len(ladder) == 1:
+        raise first
+    tried = ", ".join(f"{name}={ladder[0][name]}" for name in names)
+    raise TraceError(f"{first} (at {tried}; sizes= gives other numbers)", where=first.where, reason=first.reason)
 
 
 def _traced(
@@ -184,6 +206,7 @@ def _traced(
             recorder,
             recorder.calls.followed(),
             eager_view(),
+            hashable_sizes(),
             gpu_view(recorder.assumed.elements, fused_attention=step.like is None or step.like.fuses_attention),
         )
         with ExitStack() as stack:
@@ -201,8 +224,7 @@ def _collected(
     inputs: Sequence[TensorSpec],
     output: Any,
 ) -> Trace:
-    tensors = (leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor))
-    leaves = [part for tensor in tensors for part in parts_of(tensor)]
+    leaves = [part for tensor in leaves_of(output) for part in parts_of(tensor)]
     recorder.close(leaves)
     model = step.model
     return Trace(
@@ -271,13 +293,25 @@ def loss_of(step: Step, output: Any, targets: Any) -> torch.Tensor:
     own = getattr(output, "loss", None)
     if isinstance(own, torch.Tensor):
         return own
-    leaves = [t for t in pytree.tree_leaves(output) if isinstance(t, torch.Tensor) and t.requires_grad]
+    leaves = [tensor for tensor in leaves_of(output) if tensor.requires_grad]
     if not leaves:
-        raise TraceError("no output of the model has a gradient: nothing to train (are all parameters frozen?)")
+        raise TraceError(_nothing_to_train(step, output))
     total = leaves[0].sum()
     for leaf in leaves[1:]:
         total = total + leaf.sum()
     return total
+
+
+def _nothing_to_train(step: Step, output: Any) -> str:
+    if not any(weight.requires_grad for weight in parameters_of(modules_of(step.model)).values()):
+        why = "all parameters are frozen"
+    elif any(True for _ in leaves_of(output)):
+        why = "no parameter that is trained has a part in it: give loss=, a function of the output, that has a gradient"
+    else:
+        kind = type(output).__name__
+        why = f"no tensor was found in the {kind} that it returns: give loss=, a function of the {kind}, such as "
+        why += "lambda output: output.logits.sum()"
+    return f"no output of the model has a gradient, so there is nothing to train: {why}"
 
 
 def multi_tensor(optimizer: torch.optim.Optimizer, like: Release | None = None) -> torch.optim.Optimizer:

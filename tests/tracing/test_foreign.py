@@ -1,6 +1,8 @@
 """What real PyTorch runs is traced: in whatever way a model, a library or an optimizer asks for it."""
 
+import dataclasses
 import functools
+import types
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import rooflinekit as rk
-from rooflinekit.errors import InputError, SizeError
+from rooflinekit.errors import InputError, SizeError, TraceError
 
 X = rk.Input("n", 8)
 
@@ -99,6 +101,84 @@ def test_products_in_groups_of_any_format(dtype: str) -> None:
     graph = rk.trace(Groups(), X, rk.Input(4, dtype="int32"), dtype=dtype, mode="training", strict=True)
     # n rows of 8·16, and again for the weights; nothing asks for the input's gradient
     assert graph.at(n=6).matrix_flop == 2 * 2 * 6 * 8 * 16
+
+
+@functools.lru_cache
+def places(height: int, width: int) -> torch.Tensor:
+    return torch.arange(height)[:, None] + torch.arange(width)
+
+
+def test_sizes_are_keys_of_caches() -> None:
+    seen: dict[int, torch.Tensor] = {}
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        seen.setdefault(x.shape[0], x)
+        return x + places(*x.shape) + places(*x.shape)
+
+    graph = rk.trace(model, rk.Input("h", "w"))
+    assert graph.dims == ("h", "w")
+    assert kinds(graph).count("aten.arange") == 2  # the second call finds the first one's
+    assert places.cache_info().currsize == 0
+
+
+def test_sizes_that_cannot_stay_open_are_traced_at_ones_that_the_model_accepts() -> None:
+    class Halving(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            small = functional.avg_pool2d(x, 32)
+            return functional.interpolate(small, scale_factor=32.0) * torch.ones(len(x), 1, 1, 1) + x
+
+    graph = rk.trace(Halving(), rk.Input("n", 3, "h", "w"))
+    assert [(forced.name, forced.where[:15]) for forced in graph.forced] == [("n", "test_foreign.py")]
+    assert graph.dims == ("h", "w")
+
+
+def test_sizes_that_no_example_fits_are_told() -> None:
+    with pytest.raises(TraceError, match=r"shape '\[7, 7\]' is invalid.* \(at n=5; sizes= gives other numbers\)"):
+        rk.trace(lambda x: x.view(7, 7), rk.Input("n"))
+    assert rk.trace(lambda x: x.view(7, 7), rk.Input("n"), sizes={"n": 49}).forced[0].value == 49
+
+
+# --- outputs --------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Answer:
+    logits: torch.Tensor
+    features: list[torch.Tensor]
+
+
+class Answering(nn.Linear):
+    def forward(self, x: torch.Tensor) -> Answer:  # type: ignore[override]
+        y = super().forward(x)
+        return Answer(y, [y.relu()])
+
+
+@dataclasses.dataclass
+class Losing:
+    loss: torch.Tensor
+    rest: None = None
+
+
+def test_a_dataclass_is_trained_by_all_of_it_or_by_its_loss() -> None:
+    graph = rk.trace(Answering(8, 4), X, mode="training")
+    assert len(graph.outputs) == 2
+    assert kinds(graph).count("aten.sum") == 2 + 1  # of both outputs, and of the bias's gradient
+    own = rk.trace(lambda x: Losing(Answering(8, 4)(x).logits.sum()), X)
+    assert [spec.shape for spec in own.outputs] == [()]
+
+
+def test_what_cannot_be_trained_is_told_with_its_reason() -> None:
+    frozen = nn.Linear(8, 4).requires_grad_(False)
+    with pytest.raises(TraceError, match="all parameters are frozen"):
+        rk.trace(frozen, X, mode="training")
+
+    class Opaque(nn.Linear):
+        def forward(self, x: torch.Tensor) -> object:  # type: ignore[override]
+            return types.MappingProxyType({"y": super().forward(x)})
+
+    with pytest.raises(TraceError, match="no tensor was found in the mappingproxy that it returns: give loss="):
+        rk.trace(Opaque(8, 4), X, mode="training")
+    assert rk.trace(Opaque(8, 4), X, mode="training", loss=lambda output: output["y"].sum()).gradients
 
 
 # --- optimizers -----------------------------------------------------------------------------------------------------
