@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Literal, TypeAlias
 
 from rooflinekit.errors import DuplicateRuleError, PluginError, UnknownOpError, nearest
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Basis, Op, PricedOp
+from rooflinekit.ir.op import Basis, Family, Op, PricedOp
 from rooflinekit.ir.sizes import total
 from rooflinekit.ir.tensor import TensorSpec
 
@@ -20,6 +21,7 @@ Rule: TypeAlias = Callable[[Op], Cost | Sequence[Cost]]
 GROUP = "rooflinekit.rules"
 
 _RULES: dict[str, Rule] = {}
+_TIMED_AS: dict[str, Family] = {}
 _FREE: set[str] = set()
 
 
@@ -32,11 +34,17 @@ def normalized(kind: str) -> str:
     return kind.strip().replace("::", ".")
 
 
-def rule(*kinds: str, override: bool = False) -> Callable[[Rule], Rule]:
+def rule(*kinds: str, timed_as: str | None = None, override: bool = False) -> Callable[[Rule], Rule]:
     """Decorator: the function prices ops of these kinds (`aten.mm`, `mylib.swiglu`).
 
-    Raises DuplicateRuleError where a rule exists, unless `override` is set.
+    timed_as: the family whose kernels theirs behave like, such as "attention", "normalization" or "movement" (a value
+    of `Family`). Left out they are elementwise. What multiplies matrices is timed as a product all the same, but for
+    convolutions, attention and recurrent layers.
+
+    Raises DuplicateRuleError where a rule exists, unless `override` is set, and ValueError for an unknown family.
     """
+    if timed_as not in (None, *Family):
+        raise ValueError(f"timed_as: expected one of {', '.join(Family)}; got {timed_as!r}")
 
     def register(function: Rule) -> Rule:
         keys = tuple(map(normalized, kinds))
@@ -48,6 +56,7 @@ def rule(*kinds: str, override: bool = False) -> Callable[[Rule], Rule]:
         for kind in keys:
             _FREE.discard(kind)
             _RULES[kind] = function
+            _TIMED_AS[kind] = Family(timed_as or Family.ELEMENTWISE)
         return function
 
     return register
@@ -102,13 +111,23 @@ def price(
     if found is not None:
         cost = found(op)
         costs = (cost,) if isinstance(cost, Cost) else tuple(cost)
-        return PricedOp(op=op, costs=costs, basis=Basis.RULE)
+        return PricedOp(op=op, costs=costs, basis=Basis.RULE, timed_as=_family(kind, costs))
     if kind in _FREE:
         return PricedOp(op=op, costs=(), basis=Basis.FREE)
     if on_unknown == "raise":
         raise _unknown(op, kind)
     guessed = Cost(vector_flop=total(t.numel for t in op.outputs)) + traffic(op)
     return PricedOp(op=op, costs=(guessed,), basis=Basis.DEFAULT)
+
+
+#: Families of their own, though they multiply.
+_OF_PRODUCTS = (Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENCE)
+
+
+def _family(kind: str, costs: Sequence[Cost]) -> Family:
+    """What an op is timed as, by its rule and by what it multiplies."""
+    found = _TIMED_AS.get(kind) or _TIMED_AS.get(kind.removesuffix("_")) or Family.ELEMENTWISE
+    return Family.MATMUL if found not in _OF_PRODUCTS and any(cost.gemms for cost in costs) else found
 
 
 def price_all(
@@ -129,7 +148,7 @@ def price_all(
         if signature not in memory:
             memory[signature] = price(op, own, on_unknown)
         first = memory[signature]
-        priced.append(PricedOp(op=op, costs=first.costs, basis=first.basis))
+        priced.append(replace(first, op=op))
     return tuple(priced)
 
 

@@ -293,7 +293,7 @@ def map_graph(graph: Graph, at: Callable[[Size], Size], given: Mapping[str, int]
         inputs=tuple(map(tensor, graph.inputs)),
         outputs=tuple(map(tensor, graph.outputs)),
         gradients=tuple(map(tensor, graph.gradients)),
-        priced=tuple(PricedOp(op=op(p.op), costs=tuple(map(cost, p.costs)), basis=p.basis) for p in graph.priced),
+        priced=tuple(replace(p, op=op(p.op), costs=tuple(map(cost, p.costs))) for p in graph.priced),
         assumptions=tuple(map(assumption, graph.assumptions)),
         dims=tuple(name for name in graph.dims if name not in given),
         sizes=MappingProxyType({**graph.sizes, **given}),

@@ -24,7 +24,7 @@ import sympy
 from rooflinekit.ir.assumption import Assumption, Ground
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Basis, Op, Phase, PricedOp
+from rooflinekit.ir.op import Basis, Family, Op, Phase, PricedOp
 from rooflinekit.ir.release import Release
 from rooflinekit.ir.sizes import symbol
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
@@ -39,7 +39,7 @@ _POWER = 64  # of an exponent in a formula
 _RECORDS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Graph, PricedOp, Op, Cost, Gemm, TensorSpec, Condition, ForcedSize, Assumption)
 }
-_WORDS: dict[str, type[StrEnum]] = {kind.__name__: kind for kind in (DType, Role, Phase, Basis, Ground)}
+_WORDS: dict[str, type[StrEnum]] = {kind.__name__: kind for kind in (DType, Role, Phase, Basis, Family, Ground)}
 _FORMULAS: dict[str, Callable[..., Any]] = {
     name: getattr(sympy, name)
     for name in (

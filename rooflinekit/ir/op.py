@@ -42,6 +42,21 @@ class Phase(StrEnum):
     OPTIMIZER = "optimizer"
 
 
+class Family(StrEnum):
+    """Kinds of kernels that behave alike, on the GPU and in the CPU's work to issue them."""
+
+    MATMUL = "matmul"
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"
+    RECURRENCE = "recurrence"
+    NORMALIZATION = "normalization"
+    REDUCTION = "reduction"
+    ELEMENTWISE = "elementwise"
+    MOVEMENT = "movement"
+    OPTIMIZER = "optimizer"
+    VIEW = "view"  # launches nothing
+
+
 class Basis(StrEnum):
     """What a cost rests on."""
 
@@ -98,3 +113,4 @@ class PricedOp:
     op: Op
     costs: tuple[Cost, ...]
     basis: Basis
+    timed_as: Family = Family.ELEMENTWISE

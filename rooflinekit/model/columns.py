@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.ir.cost import Gemm
+from rooflinekit.ir.op import Family
 from rooflinekit.ir.points import Column, Number, values_of
-from rooflinekit.model.kernel import Family, Kernel
+from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.work import Floats, Products, Recent, Work
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model import cudnn, miopen, onednn
@@ -16,7 +16,7 @@ from rooflinekit.model.algorithms import CUDNN, MIOPEN, PRODUCT, Algorithm
 from rooflinekit.model.convolution_layouts import channels_last, image_and_weight
 from rooflinekit.model.convolution_problem import Direction, Form, Problem, filled_up
 from rooflinekit.model.depthwise import GROUP_SUMS, depthwise_algorithm, is_depthwise
-from rooflinekit.model.kernel import Chain, Family, Kernel
+from rooflinekit.model.kernel import Chain, Kernel
 from rooflinekit.model.libraries import libraries_of
 
 #: Channels a group, in and out alike, of which cuDNN has tiled gradients with channels last (timm's training rows).

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import Math, TensorSpec
 from rooflinekit.model import cudnn
 from rooflinekit.model.algorithms import HALF
 from rooflinekit.model.convolution_problem import VECTOR_BYTES, WIDE, product_of
-from rooflinekit.model.kernel import Family, Kernel
+from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.rows import NO_ROWS
 
 _LATER_CORES = frozenset({"bf16"})  # what matrix engines have from Ampere on, but not on Volta and Turing

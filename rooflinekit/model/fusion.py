@@ -19,7 +19,7 @@ from dataclasses import replace
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, PricedOp
+from rooflinekit.ir.op import Family, Op, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math, TensorSpec
@@ -30,8 +30,8 @@ from rooflinekit.model.convolution_layouts import with_layout_copies
 from rooflinekit.model.dataflow import Dataflow
 from rooflinekit.model.grouping import Group, groups_of
 from rooflinekit.model.inlining import buffers_of
-from rooflinekit.model.kernel import Family, Issue, Kernel
-from rooflinekit.model.kernels import family_of, plain_kernels, reusing
+from rooflinekit.model.kernel import Issue, Kernel
+from rooflinekit.model.kernels import plain_kernels, reusing
 from rooflinekit.model.layout import (
     NO_LAYOUTS,
     Layouts,
@@ -137,7 +137,7 @@ class _Making:
             yield self._fused(i, group)
             return
         part = group.buffers[0].part
-        family = family_of(part.priced) if part.priced.costs else Family.VIEW
+        family = part.priced.timed_as if part.priced.costs else Family.VIEW
         if not (self._layouts.last and family is Family.CONVOLUTION):
             yield self._library(part.priced, family)
             return
@@ -270,7 +270,7 @@ def _name(group: Group, labels: list[str], i: int) -> str:
 
 def _family(group: Group, cost: Cost) -> Family:
     if group.loop is Loop.REDUCTION:
-        parts = {family_of(buffer.part.priced) for buffer in group.buffers if buffer.part.loop is Loop.REDUCTION}
+        parts = {buffer.part.priced.timed_as for buffer in group.buffers if buffer.part.loop is Loop.REDUCTION}
         return Family.NORMALIZATION if Family.NORMALIZATION in parts else Family.REDUCTION
     if group.loop is Loop.LIST:
         return Family.OPTIMIZER

@@ -16,13 +16,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Family
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.release import Release
 from rooflinekit.ir.tensor import TensorSpec
 from rooflinekit.model.concatenation import LABEL, Input, is_one_loop
 from rooflinekit.model.dataflow import Dataflow, dataflow_of
-from rooflinekit.model.kernel import Family
-from rooflinekit.model.kernels import family_of
 from rooflinekit.model.layout import Layouts
 from rooflinekit.model.loops import Access, Loop, Part
 
@@ -218,7 +217,7 @@ class _Inlining:
         return Input(
             pending=pending is not None,
             placed=library or (made is None and not pending),
-            movable=library and made is not None and family_of(made.part.priced) is Family.MATMUL,
+            movable=library and made is not None and made.part.priced.timed_as is Family.MATMUL,
             reduced=any(source is not None and source.part.loop is Loop.REDUCTION for source in sources),
             others=tuple(self._flow.parts[user] for user in self._flow.users[value] if user != i),
         )

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Op, Phase
+from rooflinekit.ir.op import Family, Op, Phase
 from rooflinekit.ir.points import Number
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.algorithms import PRODUCT, Algorithm
 from rooflinekit.model.reuse import Reuse
 from rooflinekit.model.rows import NO_BLOCKS, NO_ROWS, Blocks, Rows
-
-
-class Family(StrEnum):
-    """Kinds of kernels that behave alike, on the GPU and in the CPU's work to issue them."""
-
-    MATMUL = "matmul"
-    CONVOLUTION = "convolution"
-    ATTENTION = "attention"
-    RECURRENCE = "recurrence"
-    NORMALIZATION = "normalization"
-    REDUCTION = "reduction"
-    ELEMENTWISE = "elementwise"
-    MOVEMENT = "movement"
-    OPTIMIZER = "optimizer"
-    VIEW = "view"  # launches nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

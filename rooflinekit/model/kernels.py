@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, Phase, PricedOp
+from rooflinekit.ir.op import Family, Op, Phase, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math
@@ -15,7 +15,7 @@ from rooflinekit.model.algorithms import ATTENTION, SCALED_PRODUCTS
 from rooflinekit.model.alignment import unaligned_accesses
 from rooflinekit.model.convolution import convolution_kernels
 from rooflinekit.model.convolution_layouts import with_layout_copies
-from rooflinekit.model.kernel import Family, Issue, Kernel
+from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.recurrence import cell_kernel, recurrent_kernel
 from rooflinekit.model.reuse import Traffic
 from rooflinekit.model.rows import blocks_of, columns_length, reread_bytes, rows_of, window_accesses
@@ -60,7 +60,7 @@ def _issue(
     calls: int,
 ) -> Issue:
     op = priced.op
-    family = family_of(priced) if priced.costs else Family.VIEW
+    family = priced.timed_as if priced.costs else Family.VIEW
     found = _kernels(priced, family, tf32, device) if priced.costs else ()
     if family is Family.CONVOLUTION:
         found = with_layout_copies(op, found, engines)
@@ -86,7 +86,7 @@ def reusing(kernel: Kernel, op: Op, traffic: Traffic) -> Kernel:
 
 def plain_kernels(priced: PricedOp, tf32: bool | None, device: Device | None = None) -> tuple[Kernel, ...]:
     """The kernels of one op, before layout copies and what earlier kernels left in the cache."""
-    return tuple(_kernels(priced, family_of(priced), tf32, device)) if priced.costs else ()
+    return tuple(_kernels(priced, priced.timed_as, tf32, device)) if priced.costs else ()
 
 
 def _kernels(priced: PricedOp, family: Family, tf32: bool | None, device: Device | None = None) -> Iterator[Kernel]:
@@ -127,37 +127,8 @@ def _kernels(priced: PricedOp, family: Family, tf32: bool | None, device: Device
 #: Exponents for which PyTorch multiplies, or takes a root (aten/src/ATen/native/cuda/PowKernel.cu).
 _BY_PRODUCTS = (0.5, -0.5, 2, 3, -1, -2)
 
-#: Words in the names of ops; the first family that has one is the op's.
-_WORDS = {
-    Family.RECURRENCE: ("cudnn_rnn", "miopen_rnn"),
-    Family.ELEMENTWISE: ("_thnn_fused",),  # cells, which have the word of an optimizer too
-    Family.CONVOLUTION: ("convolution",),
-    Family.ATTENTION: ("scaled_dot_product", "flex_attention", "paged_attention"),
-    Family.OPTIMIZER: ("_foreach_", "_fused_"),
-    Family.NORMALIZATION: ("_norm",),
-    Family.REDUCTION: (
-        "softmax", "pool", "sum", "prod", "mean", "loss", "amax", "amin", "argm", "var", "std", "sort", "topk", "any",
-        "all", "median", "kthvalue", "cdist", "logsumexp", "unique", "count_nonzero",
-    ),
-    Family.MOVEMENT: (
-        "clone", "copy", "cat", "stack", "roll", "flip", "repeat", "pad", "zeros", "ones", "full", "fill", "zero_",
-        "arange", "slice_backward", "select_backward", "embedding", "index", "gather", "scatter", "_local_scalar",
-        "diag", "unfold_backward", "rot90", "eye", "linspace", "take", "nonzero", "shuffle", "im2col", "col2im",
-    ),
-}  # fmt: skip
-
-
-#: Families of their own, though they multiply.
-_OF_PRODUCTS = (Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENCE)
-
-
-def family_of(priced: PricedOp) -> Family:
-    """The family of an op: by what it multiplies, else by the words of its name, else element-wise."""
-    name = priced.op.kind.rpartition(".")[2]
-    named = next((family for family, words in _WORDS.items() if any(word in name for word in words)), None)
-    if named not in _OF_PRODUCTS and any(cost.gemms for cost in priced.costs):
-        return Family.MATMUL
-    return named or Family.ELEMENTWISE
+#: Families that multiply.
+_OF_PRODUCTS = (Family.MATMUL, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENCE)
 
 
 _MATH_OF = {
@@ -187,7 +158,7 @@ def _math(op: Op, family: Family, tf32: bool | None) -> Math:
     stored = next((t.dtype for t in op.inputs if t.dtype.is_floating or t.dtype.is_complex), None)
     if op.kind.startswith("serving."):  # whose scales are floating-point numbers beside what is multiplied
         stored = op.inputs[0].dtype
-    if family is not Family.MATMUL and family not in _OF_PRODUCTS:
+    if family not in _OF_PRODUCTS:
         return Math.FP64 if stored in (DType.FLOAT64, DType.COMPLEX128) else Math.FP32
     if stored is None:
         stored = op.inputs[0].dtype

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rooflinekit.ir.op import ADDED, EAGER, Basis, Op, PricedOp
+from rooflinekit.ir.op import ADDED, EAGER, Basis, Family, Op, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.release import Release
 from rooflinekit.ir.tensor import DType, TensorSpec
-from rooflinekit.model.kernel import Family
-from rooflinekit.model.kernels import family_of
 from rooflinekit.model.loops import Access, Loop, Part, extern, op_name, pointwise
 
 BIAS_GRADIENT = "bias gradient"  # label of a convolution's kernel
@@ -52,7 +50,7 @@ _LIBRARY = (
 
 
 def _is_extern(priced: PricedOp, name: str) -> bool:
-    family = family_of(priced)
+    family = priced.timed_as
     if priced.basis is Basis.DEFAULT or not priced.op.kind.startswith("aten.") or not priced.op.outputs:
         return True
     if EAGER in priced.op.attrs:

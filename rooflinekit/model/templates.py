@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model import cudnn
 from rooflinekit.model.grouping import Group
-from rooflinekit.model.kernel import Family, Kernel
+from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.loops import Loop
 
 FEWEST_SMS = 68

@@ -10,10 +10,10 @@ from types import MappingProxyType
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, Phase
+from rooflinekit.ir.op import Family, Op, Phase
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.tensor import Role, TensorSpec
-from rooflinekit.model.kernel import Family, Issue
+from rooflinekit.model.kernel import Issue
 from rooflinekit.step.allocator import Allocator, Block, OutOfMemoryError, rounded
 from rooflinekit.step.workspaces import product_workspace, workspace_of
 from rooflinekit.units import format_quantity

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import ADDED, EAGER, Basis, Op, Phase, PricedOp
+from rooflinekit.ir.op import ADDED, EAGER, Basis, Family, Op, Phase, PricedOp
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 
 T = TypeVar("T")
@@ -90,7 +90,13 @@ def joined(name: str, specs: Sequence[TensorSpec], target: TensorSpec, phase: Ph
         name=name, kind="aten.copy_", phase=phase, inputs=(*specs, target), outputs=(target,),
         attrs=MappingProxyType({EAGER: True}),
     )  # fmt: skip
-    return PricedOp(op=op, costs=(Cost(read_bytes=size, write_bytes=size),), basis=Basis.RULE)
+    return _copying(op, size, size)
+
+
+def _copying(op: Op, read: int, written: int) -> PricedOp:
+    """An op of ours that moves so many bytes."""
+    cost = Cost(read_bytes=read, write_bytes=written)
+    return PricedOp(op=op, costs=(cost,), basis=Basis.RULE, timed_as=Family.MOVEMENT)
 
 
 def _ours(
@@ -244,4 +250,4 @@ def copied(name: str, given: Sequence[TensorSpec], made: Sequence[TensorSpec], p
     """A kernel that copies tensors into new ones, in another order."""
     sizes = [sum(int(spec.bytes) for spec in specs) for specs in (given, made)]
     op = Op(name=name, kind="aten.clone", phase=phase, inputs=tuple(given), outputs=tuple(made))
-    return PricedOp(op=op, costs=(Cost(read_bytes=sizes[0], write_bytes=sizes[1]),), basis=Basis.RULE)
+    return _copying(op, *sizes)

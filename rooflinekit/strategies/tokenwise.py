@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from rooflinekit.ir.op import Basis, Op, PricedOp
-from rooflinekit.model.kernel import Family
-from rooflinekit.model.kernels import family_of
+from rooflinekit.ir.op import Basis, Family, Op, PricedOp
 
 #: Of the element-wise family by name, yet not element by element.
 _ACROSS = ("cum", "fft", "linalg", "tri", "cross", "renorm")
@@ -19,7 +17,7 @@ def is_elementwise(priced: PricedOp) -> bool:
         return False
     if name in _COPIES:
         return True
-    return family_of(priced) is Family.ELEMENTWISE and not any(name.startswith(word) for word in _ACROSS)
+    return priced.timed_as is Family.ELEMENTWISE and not any(name.startswith(word) for word in _ACROSS)
 
 
 def is_tokenwise(priced: PricedOp) -> bool:
@@ -27,7 +25,7 @@ def is_tokenwise(priced: PricedOp) -> bool:
     name = priced.op.kind.rpartition(".")[2]
     if is_elementwise(priced) or any(word in name for word in _NORMS):
         return True
-    return family_of(priced) is Family.REDUCTION and _along_last(priced.op)
+    return priced.timed_as is Family.REDUCTION and _along_last(priced.op)
 
 
 def _along_last(op: Op) -> bool:

@@ -10,13 +10,14 @@ from rooflinekit.cost import table
 from rooflinekit.cost.table import free, normalized, price, price_all, reads, rule, traffic, writes
 from rooflinekit.errors import DuplicateRuleError, UnknownOpError
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Basis, Op
+from rooflinekit.ir.op import Basis, Family, Op
 
 
 @pytest.fixture(autouse=True)
 def restored(monkeypatch):
     """The table is as before after each test."""
     monkeypatch.setattr(table, "_RULES", dict(table._RULES))
+    monkeypatch.setattr(table, "_TIMED_AS", dict(table._TIMED_AS))
     monkeypatch.setattr(table, "_FREE", set(table._FREE))
 
 
@@ -84,6 +85,27 @@ def test_a_rule_for_a_free_op_is_refused():
     assert str(caught.value) == (
         "op 'aten.view' has a rule already (registered as free); pass override=True to replace it"
     )
+
+
+@pytest.mark.parametrize(
+    ("timed_as", "cost", "expected"),
+    [
+        (None, Cost(vector_flop=1), Family.ELEMENTWISE),
+        (None, Cost(gemms=(Gemm(m=1, n=1, k=1),)), Family.MATMUL),
+        ("reduction", Cost(gemms=(Gemm(m=1, n=1, k=1),)), Family.MATMUL),
+        ("attention", Cost(gemms=(Gemm(m=1, n=1, k=1),)), Family.ATTENTION),
+        ("normalization", Cost(vector_flop=1), Family.NORMALIZATION),
+    ],
+)
+def test_a_rule_says_what_its_op_is_timed_as(swiglu_op, timed_as, cost, expected):
+    # names that hold "all", "sum" and "norm" say nothing
+    rule("mylib.small_sum_norm", timed_as=timed_as)(lambda _: cost)
+    assert price(swiglu_op("mylib.small_sum_norm_")).timed_as is expected
+
+
+def test_an_unknown_family_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"timed_as: expected one of matmul, convolution, .*; got 'attn'"):
+        rule("mylib.flash", timed_as="attn")
 
 
 def test_a_refused_rule_registers_none_of_its_kinds(swiglu_op):

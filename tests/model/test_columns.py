@@ -1,12 +1,12 @@
 """Kernel records → columns: every count where it belongs, in the order of the kernels."""
 
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Phase
+from rooflinekit.ir.op import Family, Phase
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model import cudnn
 from rooflinekit.model.algorithms import PRODUCT
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.kernel import Family, Kernel
+from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.reuse import Reuse
 from rooflinekit.model.rows import Rows
 

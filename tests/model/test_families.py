@@ -7,7 +7,7 @@ from round_numbers import constants
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Phase
+from rooflinekit.ir.op import Family, Phase
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model import miopen
 from rooflinekit.model.families import (
@@ -19,7 +19,7 @@ from rooflinekit.model.families import (
     of_the_step,
     residuals_of,
 )
-from rooflinekit.model.kernel import Family, Kernel
+from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
 
 

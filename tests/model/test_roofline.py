@@ -11,11 +11,11 @@ import rooflinekit as rk
 from rooflinekit.errors import FormatError
 from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Phase
+from rooflinekit.ir.op import Family, Phase
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model import algorithms, cudnn
 from rooflinekit.model.cudnn import FUSED_WINOGRAD
-from rooflinekit.model.kernel import Family, Kernel
+from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing, time_kernel

@@ -8,9 +8,9 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Phase
+from rooflinekit.ir.op import Family, Phase
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.kernel import Family, Kernel
+from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.templates import may_fuse, templated
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from rooflinekit.cost.rules.elementwise import Work, register, work_of
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import product, total
 
 #: kind: (vector FLOP, special functions) an element
@@ -126,37 +126,37 @@ def rrelu_backward(op: Op) -> Cost:
 # --- softmax --------------------------------------------------------------------------------------------------
 
 
-@rule("aten._softmax")
+@rule("aten._softmax", timed_as=Family.REDUCTION)
 def softmax(op: Op) -> Cost:
     """Maximum, subtraction and sum; exp and division."""
     return work_of(op, (3, 2))
 
 
-@rule("aten._safe_softmax")
+@rule("aten._safe_softmax", timed_as=Family.REDUCTION)
 def safe_softmax(op: Op) -> Cost:
     """Softmax; then 0 where a whole row is -inf: compare, and, select."""
     return work_of(op, (6, 2))
 
 
-@rule("aten._masked_softmax")
+@rule("aten._masked_softmax", timed_as=Family.REDUCTION)
 def masked_softmax(op: Op) -> Cost:
     """Softmax of what the mask leaves: a selection more."""
     return work_of(op, (4, 2))
 
 
-@rule("aten._softmax_backward_data")
+@rule("aten._softmax_backward_data", timed_as=Family.REDUCTION)
 def softmax_backward(op: Op) -> Cost:
     """Sum of g·y, then (g - sum)·y: 4 an element."""
     return work_of(op, (4, 0))
 
 
-@rule("aten._masked_softmax_backward")
+@rule("aten._masked_softmax_backward", timed_as=Family.REDUCTION)
 def masked_softmax_backward(op: Op) -> Cost:
     """As without a mask, and a selection."""
     return work_of(op, (5, 0))
 
 
-@rule("aten._log_softmax")
+@rule("aten._log_softmax", timed_as=Family.REDUCTION)
 def log_softmax(op: Op) -> Cost:
     """Maximum, subtraction, sum and another subtraction; exp, and one log a row."""
     (y,) = op.outputs
@@ -165,7 +165,7 @@ def log_softmax(op: Op) -> Cost:
     return Cost(vector_flop=product((4, y.numel)), special_flop=total((y.numel, rows))) + traffic(op)
 
 
-@rule("aten._log_softmax_backward_data")
+@rule("aten._log_softmax_backward_data", timed_as=Family.REDUCTION)
 def log_softmax_backward(op: Op) -> Cost:
     """Sum of g, then g - exp(y)·sum: 3 and exp."""
     return work_of(op, (3, 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import Size, product, quotient, smaller, total
 from rooflinekit.ir.tensor import TensorSpec
 
@@ -55,6 +55,7 @@ def _masked(op: Op) -> bool:
     "aten._scaled_dot_product_efficient_attention",
     "aten._scaled_dot_product_cudnn_attention",
     "aten._scaled_dot_product_flash_attention_for_cpu",
+    timed_as=Family.ATTENTION,
 )
 def attention(op: Op) -> Cost:
     """Two products, 2·b·h·p·(d + e), p pairs of query and key: s·t, or those that causality leaves.
@@ -77,6 +78,7 @@ def attention(op: Op) -> Cost:
     "aten._scaled_dot_product_efficient_attention_backward",
     "aten._scaled_dot_product_cudnn_attention_backward",
     "aten._scaled_dot_product_flash_attention_for_cpu_backward",
+    timed_as=Family.ATTENTION,
 )
 def attention_backward(op: Op) -> Cost:
     """Five products, 2·b·h·p·(3d + 2e): the scores again, then the gradients of value, weights, query and key.
@@ -101,7 +103,7 @@ def _gradient(op: Op, scores: Gemm, weighted: Gemm, pairs: Size, grad: TensorSpe
     return Cost(gemms=gemms, vector_flop=vector, special_flop=pairs) + reads(op.inputs) + writes(op.outputs)
 
 
-@rule("higher_order.flex_attention")
+@rule("higher_order.flex_attention", timed_as=Family.ATTENTION)
 def flex_attention(op: Op) -> Cost:
     """As attention, 2·b·h·p·(d + e), p pairs of query and key: those that the mask's function keeps.
 
@@ -113,7 +115,7 @@ def flex_attention(op: Op) -> Cost:
     return work + traffic(op)
 
 
-@rule("higher_order.flex_attention_backward")
+@rule("higher_order.flex_attention_backward", timed_as=Family.ATTENTION)
 def flex_attention_backward(op: Op) -> Cost:
     """As attention's gradient, 2·b·h·p·(3d + 2e), p pairs of query and key: those that the mask's function keeps."""
     grad = op.inputs[5]  # after query, key, value, output and its scores' logarithm

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from rooflinekit.cost.table import reads, rule, writes
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import Size, floor_div, product
 from rooflinekit.ir.tensor import TensorSpec
 
@@ -24,7 +24,13 @@ def _sizes(x: TensorSpec, weight: TensorSpec, y: TensorSpec, op: Op) -> tuple[Si
     return pixels, floor_div(x.shape[1], groups), floor_div(y.shape[1], groups), product(weight.shape[2:]), groups
 
 
-@rule("aten.convolution", "aten._convolution", "aten.cudnn_convolution", "aten.convolution_overrideable")
+@rule(
+    "aten.convolution",
+    "aten._convolution",
+    "aten.cudnn_convolution",
+    "aten.convolution_overrideable",
+    timed_as=Family.CONVOLUTION,
+)
 def convolution(op: Op) -> Cost:
     """2·N·P·Q·K·C/g·R·S for P·Q output pixels (of a transposed one, input pixels); a bias 1 an output element.
 
@@ -41,7 +47,7 @@ def convolution(op: Op) -> Cost:
     return Cost(gemms=(gemm,), vector_flop=y.numel if biased else 0) + reads(op.inputs) + writes(op.outputs)
 
 
-@rule("aten.convolution_backward")
+@rule("aten.convolution_backward", timed_as=Family.CONVOLUTION)
 def convolution_backward(op: Op) -> list[Cost]:
     """The forward count for the gradient of the input, again for that of the weight; 1 a number summed for the bias.
 

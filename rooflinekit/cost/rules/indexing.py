@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from rooflinekit.cost.rules.movement import dense_bytes, zeros_then
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import Size, product, smaller, total
 from rooflinekit.ir.tensor import DType, TensorSpec
 
 # --- reading --------------------------------------------------------------------------------------------------
 
 
-@rule("aten.index", "aten._unsafe_index", "aten.index_select", "aten.gather", "aten.take")
+@rule("aten.index", "aten._unsafe_index", "aten.index_select", "aten.gather", "aten.take", timed_as=Family.MOVEMENT)
 def gather(op: Op) -> Cost:
     """Reads the indices and the elements they name."""
     source, *indices = op.inputs
@@ -26,7 +26,7 @@ def gather(op: Op) -> Cost:
     return Cost(read_bytes=product((y.numel, source.dtype.itemsize))) + reads(indices) + writes(op.outputs)
 
 
-@rule("aten.nonzero", "aten.nonzero_static")
+@rule("aten.nonzero", "aten.nonzero_static", timed_as=Family.MOVEMENT)
 def nonzero(op: Op) -> Cost:
     """A comparison an element, and a running count that gives each place."""
     return Cost(vector_flop=product((2, op.inputs[0].numel))) + traffic(op)
@@ -52,7 +52,7 @@ def _part(source: TensorSpec, n: Size) -> Cost:
     return Cost(read_bytes=source.bytes if source.numel == n else product((n, source.dtype.itemsize)))
 
 
-@rule("aten.scatter", "aten.scatter_add", "aten.scatter_reduce")
+@rule("aten.scatter", "aten.scatter_add", "aten.scatter_reduce", timed_as=Family.MOVEMENT)
 def scatter(op: Op) -> list[Cost]:
     """One write an index, of a number or of the source's first elements; an addition, product or comparison where it
     reduces. A mean counts how often each element is named and divides: two more kernels.
@@ -64,7 +64,7 @@ def scatter(op: Op) -> list[Cost]:
     return [*before, kernel, *(_mean(op, index) if op.attrs.get("reduce") == "mean" else ())]
 
 
-@rule("aten.index_reduce")
+@rule("aten.index_reduce", timed_as=Family.MOVEMENT)
 def index_reduce(op: Op) -> list[Cost]:
     """An operation for each element of the source. A mean counts and divides: two more kernels."""
     index, source = op.inputs[1:3]
@@ -82,21 +82,21 @@ def _mean(op: Op, named: TensorSpec) -> list[Cost]:
     ]
 
 
-@rule("aten.index_add")
+@rule("aten.index_add", timed_as=Family.MOVEMENT)
 def index_add(op: Op) -> list[Cost]:
     """An addition for each element of the source, and a multiplication where a factor is not 1."""
     index, source = op.inputs[1:3]
     return _written(op, source.numel, (index, source), flop=1 if op.attrs.get("alpha", 1) == 1 else 2)
 
 
-@rule("aten.index_copy")
+@rule("aten.index_copy", timed_as=Family.MOVEMENT)
 def index_copy(op: Op) -> list[Cost]:
     """Each element of the source into its place."""
     index, source = op.inputs[1:3]
     return _written(op, source.numel, (index, source))
 
 
-@rule("aten.index_fill")
+@rule("aten.index_fill", timed_as=Family.MOVEMENT)
 def index_fill(op: Op) -> list[Cost]:
     """A number into each row that is named."""
     target, *read = op.inputs
@@ -111,7 +111,7 @@ def put(op: Op) -> list[Cost]:
     return _written(op, index.numel, (index, source), flop=bool(op.attrs.get("accumulate")))
 
 
-@rule("aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl")
+@rule("aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl", timed_as=Family.MOVEMENT)
 def index_put(op: Op) -> list[Cost]:
     """Each value into its place, repeated to the shape of the places, and added where it accumulates.
 
@@ -147,7 +147,7 @@ def _places(target: TensorSpec, indices: tuple[TensorSpec | None, ...]) -> Size:
     return product((*common, *rest))
 
 
-@rule("aten.masked_scatter")
+@rule("aten.masked_scatter", timed_as=Family.MOVEMENT)
 def masked_scatter(op: Op) -> list[Cost]:
     """A running count of the mask, kept in int64, gives each place in the source; then the copy into the target."""
     _, mask, source = op.inputs
@@ -158,7 +158,7 @@ def masked_scatter(op: Op) -> list[Cost]:
     return [*before, running, kernel]
 
 
-@rule("aten.masked_scatter_backward")
+@rule("aten.masked_scatter_backward", timed_as=Family.MOVEMENT)
 def masked_scatter_backward(op: Op) -> Cost:
     """The gradients that the mask names, one behind the other: a running count, and a copy."""
     return Cost(vector_flop=op.inputs[1].numel) + traffic(op)
@@ -167,7 +167,7 @@ def masked_scatter_backward(op: Op) -> Cost:
 # --- tables ---------------------------------------------------------------------------------------------------
 
 
-@rule("aten.embedding")
+@rule("aten.embedding", timed_as=Family.MOVEMENT)
 def embedding(op: Op) -> Cost:
     """Reads the indices and the rows they name, not the table."""
     _, indices = op.inputs
@@ -175,7 +175,7 @@ def embedding(op: Op) -> Cost:
     return Cost(read_bytes=y.bytes) + reads((indices,)) + writes(op.outputs)
 
 
-@rule("aten.embedding_dense_backward")
+@rule("aten.embedding_dense_backward", timed_as=Family.MOVEMENT)
 def embedding_backward(op: Op) -> list[Cost]:
     """A table of zeros, then each row of the gradient added to the row that its index names (read and written).
 
@@ -188,7 +188,7 @@ def embedding_backward(op: Op) -> list[Cost]:
     return [zeros, added]
 
 
-@rule("aten.embedding_renorm_")
+@rule("aten.embedding_renorm_", timed_as=Family.MOVEMENT)
 def embedding_renorm(op: Op) -> Cost:
     """Each row that is named: the sum of powers 2 an element, its root, a comparison, a division, then scaled: 1."""
     table, indices = op.inputs
@@ -207,7 +207,7 @@ def embedding_renorm(op: Op) -> Cost:
 _SUM, _MEAN, _MAX = range(3)  # modes of an embedding bag
 
 
-@rule("aten._embedding_bag", "aten._embedding_bag_forward_only")
+@rule("aten._embedding_bag", "aten._embedding_bag_forward_only", timed_as=Family.MOVEMENT)
 def embedding_bag(op: Op) -> Cost:
     """Each row that is named is read and added, or compared; times its weight if there is one. A mean divides."""
     table, indices, *rest = op.inputs
@@ -224,7 +224,7 @@ def embedding_bag(op: Op) -> Cost:
     )
 
 
-@rule("aten._embedding_bag_backward", "aten._embedding_bag_dense_backward")
+@rule("aten._embedding_bag_backward", "aten._embedding_bag_dense_backward", timed_as=Family.MOVEMENT)
 def embedding_bag_backward(op: Op) -> list[Cost]:
     """A table of zeros, then the gradient of each bag added to the rows that it summed; weighted, times the weight.
 
@@ -242,7 +242,7 @@ def embedding_bag_backward(op: Op) -> list[Cost]:
     return zeros_then("sum", op, (grad, *rest), touched, flop=product((1 + factors, n)))
 
 
-@rule("aten._embedding_bag_per_sample_weights_backward")
+@rule("aten._embedding_bag_per_sample_weights_backward", timed_as=Family.MOVEMENT)
 def embedding_bag_weights_backward(op: Op) -> Cost:
     """For each index the gradient of its bag times its row, summed: 2 an element."""
     grad, table, indices, *rest = op.inputs

@@ -10,7 +10,7 @@ from __future__ import annotations
 from rooflinekit.cost.rules.elementwise import Work, register, work_of
 from rooflinekit.cost.table import Rule, an_element, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
 
 _MEAN = 1  # of `reduction`; 2 is a sum
@@ -77,7 +77,7 @@ def soft_margin_loss_backward(op: Op) -> Cost:
 # --- targets that are indices ---------------------------------------------------------------------------------
 
 
-@rule("aten.nll_loss_forward", "aten.nll_loss2d_forward")
+@rule("aten.nll_loss_forward", "aten.nll_loss2d_forward", timed_as=Family.REDUCTION)
 def nll_loss(op: Op) -> Cost:
     """Reads one log-probability a target, not all of them, and negates it; sums up unless all are wanted.
 
@@ -90,7 +90,7 @@ def nll_loss(op: Op) -> Cost:
     return Cost(vector_flop=product((operations, target.numel))) + picked + reads(op.inputs[1:]) + writes(op.outputs)
 
 
-@rule("aten.nll_loss_backward", "aten.nll_loss2d_backward")
+@rule("aten.nll_loss_backward", "aten.nll_loss2d_backward", timed_as=Family.REDUCTION)
 def nll_loss_backward(op: Op) -> Cost:
     """Writes zeros everywhere and one value a target; the log-probabilities give their shape alone."""
     grad, _, target, *rest = op.inputs
@@ -103,7 +103,7 @@ def _rows(x: tuple[Size, ...]) -> tuple[Size, Size]:
     return (x[0] if len(x) == 2 else 1), x[-1]
 
 
-@rule("aten.multi_margin_loss")
+@rule("aten.multi_margin_loss", timed_as=Family.REDUCTION)
 def multi_margin_loss(op: Op) -> Cost:
     """max(0, margin - x_target + x)^p for each other class: add, subtract, compare, sum, and a square for p = 2.
 
@@ -116,7 +116,7 @@ def multi_margin_loss(op: Op) -> Cost:
     return Cost(vector_flop=total((product((operations, others)), product((row, rows))))) + traffic(op)
 
 
-@rule("aten.multi_margin_loss_backward")
+@rule("aten.multi_margin_loss_backward", timed_as=Family.REDUCTION)
 def multi_margin_loss_backward(op: Op) -> Cost:
     """For each other class: the margin 2, compare, times g, and subtracted from the gradient of the target.
 
@@ -136,7 +136,7 @@ def _label_pairs(shape: tuple[Size, ...]) -> Size:
     return product((rows, floor_div(product((classes, classes)), 4)))
 
 
-@rule("aten.multilabel_margin_loss_forward")
+@rule("aten.multilabel_margin_loss_forward", timed_as=Family.REDUCTION)
 def multilabel_margin_loss(op: Op) -> Cost:
     """max(0, 1 - x_label + x) for each pair: subtract, add, compare, sum. Rows as in `multi_margin_loss`."""
     rows, _ = _rows(op.inputs[0].shape)
@@ -145,7 +145,7 @@ def multilabel_margin_loss(op: Op) -> Cost:
     return Cost(vector_flop=total((product((4, pairs)), product((row, rows))))) + traffic(op)
 
 
-@rule("aten.multilabel_margin_loss_backward")
+@rule("aten.multilabel_margin_loss_backward", timed_as=Family.REDUCTION)
 def multilabel_margin_loss_backward(op: Op) -> Cost:
     """For each pair the margin 2, compare, and an addition to both gradients; each then times g."""
     pairs = _label_pairs(op.inputs[1].shape)
@@ -155,7 +155,7 @@ def multilabel_margin_loss_backward(op: Op) -> Cost:
 # --- sequences ------------------------------------------------------------------------------------------------
 
 
-@rule("aten._ctc_loss")
+@rule("aten._ctc_loss", timed_as=Family.REDUCTION)
 def ctc_loss(op: Op) -> Cost:
     """Alpha over T steps and 2L + 1 places: the log of a sum of three exponentials, plus a log-probability.
 
@@ -175,7 +175,7 @@ def ctc_loss(op: Op) -> Cost:
     return work + read + reads(rest) + writes(op.outputs)
 
 
-@rule("aten._ctc_loss_backward")
+@rule("aten._ctc_loss_backward", timed_as=Family.REDUCTION)
 def ctc_loss_backward(op: Op) -> Cost:
     """Beta as alpha: 9 and 4 a place; exp(alpha + beta + loss - log-probability), added up by class: 4 and 1.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from rooflinekit.cost.table import free, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import Size, product, smaller, total
 from rooflinekit.ir.tensor import TensorSpec
 
@@ -52,7 +52,7 @@ def zeros_then(label: str, op: Op, used: Iterable[TensorSpec], written: Size, fl
     "aten.pixel_unshuffle", "aten.channel_shuffle",
     "aten.reflection_pad1d", "aten.reflection_pad2d", "aten.reflection_pad3d", "aten.replication_pad1d",
     "aten.replication_pad2d", "aten.replication_pad3d",
-)  # fmt: skip
+ timed_as=Family.MOVEMENT)  # fmt: skip
 def copy(op: Op) -> Cost:
     """Reads its inputs, writes its output."""
     return traffic(op)
@@ -63,7 +63,7 @@ def copy(op: Op) -> Cost:
     "aten.split_copy", "aten.split_with_sizes_copy", "aten.unbind_copy", "aten.slice_copy", "aten.select_copy",
     "aten.as_strided_copy", "aten.view_copy", "aten.expand_copy", "aten.squeeze_copy", "aten.unsqueeze_copy",
     "aten.unfold_copy", "aten.alias_copy", "aten.detach_copy",
-)  # fmt: skip
+ timed_as=Family.MOVEMENT)  # fmt: skip
 def copy_of_a_view(op: Op) -> Cost:
     """Reads as much as it writes, where the source has as much."""
     (x,) = op.inputs
@@ -71,7 +71,7 @@ def copy_of_a_view(op: Op) -> Cost:
     return Cost(read_bytes=smaller(x.bytes, written)) + writes(op.outputs)
 
 
-@rule("aten.copy_", "aten.copy")
+@rule("aten.copy_", "aten.copy", timed_as=Family.MOVEMENT)
 def copy_into(op: Op) -> Cost:
     """Reads the source; what stood in the target is not read."""
     return reads(op.inputs[1:]) + writes(op.outputs)
@@ -81,7 +81,7 @@ def copy_into(op: Op) -> Cost:
     "aten.zeros", "aten.zeros_like", "aten.zero_", "aten.zero", "aten.ones", "aten.ones_like", "aten.full",
     "aten.full_like", "aten.fill_", "aten.fill", "aten.new_zeros", "aten.new_ones", "aten.new_full", "aten.arange",
     "aten.linspace", "aten.eye", "aten.tril_indices", "aten.triu_indices", "aten.scalar_tensor",
-)  # fmt: skip
+ timed_as=Family.MOVEMENT)  # fmt: skip
 def fill(op: Op) -> Cost:
     """Writes its output; a tensor that gives the shape is not read."""
     return writes(op.outputs)
@@ -93,7 +93,7 @@ def powers(op: Op) -> Cost:
     return Cost(special_flop=op.outputs[0].numel) + writes(op.outputs)
 
 
-@rule("aten.constant_pad_nd")
+@rule("aten.constant_pad_nd", timed_as=Family.MOVEMENT)
 def pad_with_a_constant(op: Op) -> Cost | list[Cost]:
     """The constant everywhere, then a copy of what is kept. Where nothing is added, the copy alone."""
     (x,) = op.inputs
@@ -112,14 +112,14 @@ def pad_with_a_constant(op: Op) -> Cost | list[Cost]:
 @rule(
     "aten.reflection_pad1d_backward", "aten.reflection_pad2d_backward", "aten.reflection_pad3d_backward",
     "aten.replication_pad1d_backward", "aten.replication_pad2d_backward", "aten.replication_pad3d_backward",
-)  # fmt: skip
+ timed_as=Family.MOVEMENT)  # fmt: skip
 def pad_backward(op: Op) -> list[Cost]:
     """Zeros, then each gradient added to the element it is a copy of; of the input only the shape is used."""
     grad = op.inputs[0]
     return zeros_then("sum", op, (grad,), op.outputs[0].bytes, flop=grad.numel)
 
 
-@rule("aten.unfold_backward")
+@rule("aten.unfold_backward", timed_as=Family.MOVEMENT)
 def unfold_backward(op: Op) -> list[Cost]:
     """Zeros, then each gradient added to its element, which several windows may share."""
     (grad,) = op.inputs
@@ -127,7 +127,7 @@ def unfold_backward(op: Op) -> list[Cost]:
     return zeros_then("sum", op, (grad,), touched, flop=grad.numel)
 
 
-@rule("aten.slice_backward", "aten.select_backward", "aten.diagonal_backward")
+@rule("aten.slice_backward", "aten.select_backward", "aten.diagonal_backward", timed_as=Family.MOVEMENT)
 def view_backward(op: Op) -> list[Cost]:
     """A tensor of zeros, then a copy of the gradient into its place.
 
@@ -139,14 +139,20 @@ def view_backward(op: Op) -> list[Cost]:
     return zeros_then("copy", op, (grad,), dense_bytes(grad))
 
 
-@rule("aten.diag_embed", "aten.block_diag")
+@rule("aten.diag_embed", "aten.block_diag", timed_as=Family.MOVEMENT)
 def on_the_diagonal(op: Op) -> list[Cost]:
     """A tensor of zeros, then one copy for each tensor that is put into it."""
     zeros = Cost(label="zeros") + writes(op.outputs)
     return [zeros, *(Cost(write_bytes=dense_bytes(x), label="copy") + reads((x,)) for x in op.inputs)]
 
 
-@rule("aten.slice_scatter", "aten.select_scatter", "aten.diagonal_scatter", "aten.as_strided_scatter")
+@rule(
+    "aten.slice_scatter",
+    "aten.select_scatter",
+    "aten.diagonal_scatter",
+    "aten.as_strided_scatter",
+    timed_as=Family.MOVEMENT,
+)
 def scatter_into_a_view(op: Op) -> list[Cost]:
     """A copy of the whole, then of the source into its place."""
     whole, source = op.inputs
@@ -156,7 +162,7 @@ def scatter_into_a_view(op: Op) -> list[Cost]:
     ]
 
 
-@rule("aten.repeat_interleave")
+@rule("aten.repeat_interleave", timed_as=Family.MOVEMENT)
 def repeated_places(op: Op) -> Cost:
     """Repetitions → places to read from: a running sum of the repetitions, then each place written."""
     return Cost(vector_flop=op.inputs[0].numel) + traffic(op)

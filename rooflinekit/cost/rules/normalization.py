@@ -8,7 +8,7 @@ from __future__ import annotations
 from rooflinekit.cost.rules.reduction import norm_work
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import product, total
 from rooflinekit.ir.tensor import TensorSpec
 
@@ -21,7 +21,7 @@ def _affine(op: Op) -> int:
     return sum(op.attrs.get(name) is not None for name in ("weight", "bias"))
 
 
-@rule("aten.native_layer_norm", "aten.native_group_norm")
+@rule("aten.native_layer_norm", "aten.native_group_norm", timed_as=Family.NORMALIZATION)
 def layer_norm(op: Op) -> Cost:
     """Writes mean and 1/σ of each row, or group, beside the output."""
     y, mean = op.outputs[:2]
@@ -36,6 +36,7 @@ def layer_norm(op: Op) -> Cost:
     "aten.cudnn_batch_norm",
     "aten._batch_norm_with_update",
     "aten._batch_norm_no_update",
+    timed_as=Family.NORMALIZATION,
 )
 def batch_norm(op: Op) -> Cost:
     """In training as layer norm, and the running statistics are written too; else difference, scale, gain, shift."""
@@ -53,7 +54,7 @@ def batch_norm(op: Op) -> Cost:
     return work + reads((x, *parameters)) + writes((y, *saved, *running))
 
 
-@rule("aten.native_layer_norm_backward", "aten.native_group_norm_backward")
+@rule("aten.native_layer_norm_backward", "aten.native_group_norm_backward", timed_as=Family.NORMALIZATION)
 def layer_norm_backward(op: Op) -> list[Cost]:
     """Gradient of the input: x̂ 2, g·gain 1, its sum 1, sum with x̂ 2, combination 4: 10 N. Of gain and shift: 3 N.
 
@@ -77,7 +78,12 @@ def layer_norm_backward(op: Op) -> list[Cost]:
     return costs
 
 
-@rule("aten.native_batch_norm_backward", "aten.cudnn_batch_norm_backward", "aten.batch_norm_backward")
+@rule(
+    "aten.native_batch_norm_backward",
+    "aten.cudnn_batch_norm_backward",
+    "aten.batch_norm_backward",
+    timed_as=Family.NORMALIZATION,
+)
 def batch_norm_backward(op: Op) -> Cost:
     """Training: x̂ 2, Σg 1, Σg·x̂ 2, combination 4: 9 N, with the gradients of gain and shift among the sums.
 
@@ -92,7 +98,7 @@ def batch_norm_backward(op: Op) -> Cost:
     return Cost(vector_flop=product((int(flop), x.numel))) + reads(used) + writes(op.outputs)
 
 
-@rule("aten._fused_rms_norm")
+@rule("aten._fused_rms_norm", timed_as=Family.NORMALIZATION)
 def rms_norm(op: Op) -> Cost:
     """Square, sum, times 1/σ: 3 N, and the gain. One rsqrt a row, written beside the output."""
     y, inverse = op.outputs
@@ -100,7 +106,7 @@ def rms_norm(op: Op) -> Cost:
     return Cost(vector_flop=product((flop, y.numel)), special_flop=inverse.numel) + traffic(op)
 
 
-@rule("aten._fused_rms_norm_backward")
+@rule("aten._fused_rms_norm_backward", timed_as=Family.NORMALIZATION)
 def rms_norm_backward(op: Op) -> list[Cost]:
     """Gradient of the input: x̂ 1, g·gain 1, sum with x̂ 2, combination 3: 7 N, 6 N without gain. Of the gain: 3 N.
 
@@ -122,7 +128,7 @@ def rms_norm_backward(op: Op) -> list[Cost]:
 # --- of weights -----------------------------------------------------------------------------------------------
 
 
-@rule("aten._weight_norm_interface")
+@rule("aten._weight_norm_interface", timed_as=Family.NORMALIZATION)
 def weight_norm(op: Op) -> Cost:
     """v·(g/|v|): the norms, a division each, and a multiplication an element."""
     v, gain = op.inputs
@@ -130,7 +136,7 @@ def weight_norm(op: Op) -> Cost:
     return norm_work(2, v.numel, gain.numel) + scale + traffic(op)
 
 
-@rule("aten._weight_norm_interface_backward")
+@rule("aten._weight_norm_interface_backward", timed_as=Family.NORMALIZATION)
 def weight_norm_backward(op: Op) -> Cost:
     """r = 1/|v| and Σ grad·v 2 N; of the gain that sum times r; of v g·r·grad - g·r³·sum·v, 3 N.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rooflinekit.cost.table import Rule, an_element, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import Size, product, total
 from rooflinekit.ir.tensor import TensorSpec
 
@@ -63,14 +63,14 @@ for _kind, (_vector, _special) in _PER_ELEMENT.items():
     rule(f"aten.{_kind}")(_per_element(_vector, _special))
 
 
-@rule("aten._foreach_add", "aten._foreach_sub")
+@rule("aten._foreach_add", "aten._foreach_sub", timed_as=Family.OPTIMIZER)
 def foreach_add(op: Op) -> Cost:
     """a + alpha·b: a second operation where alpha is not 1."""
     n = _numel(op.outputs)
     return Cost(vector_flop=product((1 if op.attrs.get("alpha", 1) == 1 else 2, n))) + traffic(op)
 
 
-@rule("aten._foreach_addcmul", "aten._foreach_addcdiv")
+@rule("aten._foreach_addcmul", "aten._foreach_addcdiv", timed_as=Family.OPTIMIZER)
 def foreach_add_product(op: Op) -> Cost:
     """a + v·b·c, or a + v·b/c: one multiplication less where v is 1."""
     n = _numel(op.outputs)
@@ -80,26 +80,26 @@ def foreach_add_product(op: Op) -> Cost:
     return work + traffic(op)
 
 
-@rule("aten._foreach_copy")
+@rule("aten._foreach_copy", timed_as=Family.OPTIMIZER)
 def foreach_copy(op: Op) -> Cost:
     """Reads the sources; what stood in the targets, as many as there are outputs, is not read."""
     return reads(op.inputs[len(op.outputs) :]) + writes(op.outputs)
 
 
-@rule("aten._foreach_zero")
+@rule("aten._foreach_zero", timed_as=Family.OPTIMIZER)
 def foreach_zero(op: Op) -> Cost:
     """Writes its tensors without reading them."""
     return writes(op.outputs)
 
 
-@rule("aten._foreach_norm")
+@rule("aten._foreach_norm", timed_as=Family.OPTIMIZER)
 def foreach_norm(op: Op) -> Cost:
     """Square and sum, 2 an element, and a root a tensor; without the root where the order is 1 or infinite."""
     roots = 0 if op.attrs.get("ord", 2) in (1, float("inf")) else len(op.outputs)
     return Cost(vector_flop=product((2, _numel(op.inputs))), special_flop=roots) + traffic(op)
 
 
-@rule("aten._foreach_max")
+@rule("aten._foreach_max", timed_as=Family.OPTIMIZER)
 def foreach_max(op: Op) -> Cost:
     """One comparison an element."""
     return Cost(vector_flop=_numel(op.inputs)) + traffic(op)
@@ -108,7 +108,7 @@ def foreach_max(op: Op) -> Cost:
 # --- gradient scaling -----------------------------------------------------------------------------------------
 
 
-@rule("aten._amp_foreach_non_finite_check_and_unscale_")
+@rule("aten._amp_foreach_non_finite_check_and_unscale_", timed_as=Family.OPTIMIZER)
 def unscale(op: Op) -> Cost:
     """Each gradient checked, and multiplied by 1/scale: 2."""
     gradients = op.attrs["self"]
@@ -140,7 +140,7 @@ def _step(op: Op, vector: int, special: int, state: tuple[str, ...], unread: tup
     return work + reads(t for t in op.inputs if t.name not in names) + writes(written)
 
 
-@rule("aten._fused_sgd_")
+@rule("aten._fused_sgd_", timed_as=Family.OPTIMIZER)
 def fused_sgd(op: Op) -> Cost:
     """w - lr·g: 2. Decay g + d·w: 2. Momentum m·μ + (1 - τ)·g: 2, and 1 for a damping τ; Nesterov's g + μ·m: 2.
 
@@ -155,7 +155,7 @@ def fused_sgd(op: Op) -> Cost:
     return _step(op, flop, 0, ("momentum_buffer_list",), unread=buffers if first else ())
 
 
-@rule("aten._fused_adam_", "aten._fused_adamw_")
+@rule("aten._fused_adam_", "aten._fused_adamw_", timed_as=Family.OPTIMIZER)
 def fused_adam(op: Op) -> Cost:
     """m + (1-β)·(g - m): 3. v·β + (1-β)·g·g: 4. √v, / c, + ε: 1 and 2 special. w - lr·m / that: 2 and a division.
 
@@ -166,7 +166,7 @@ def fused_adam(op: Op) -> Cost:
     return _step(op, 10 + decay + bool(op.attrs["amsgrad"]), 3, state)
 
 
-@rule("aten._fused_adagrad_")
+@rule("aten._fused_adagrad_", timed_as=Family.OPTIMIZER)
 def fused_adagrad(op: Op) -> Cost:
     """s + g·g: 2. √s + ε: 1 and a root. w - lr·g / that: 2 and a division. Decay g + d·w: 2."""
     return _step(op, 5 + 2 * (op.attrs["weight_decay"] != 0), 2, ("state_sums",))

@@ -7,7 +7,7 @@ import math
 from rooflinekit.cost.rules.movement import dense_bytes, zeros_then
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import Size, ceil_div, floor_div, product, total
 from rooflinekit.ir.tensor import TensorSpec
 
@@ -19,6 +19,7 @@ from rooflinekit.ir.tensor import TensorSpec
     "aten.max_pool3d_with_indices",
     "aten.fractional_max_pool2d",
     "aten.fractional_max_pool3d",
+    timed_as=Family.REDUCTION,
 )
 def max_pool(op: Op) -> Cost:
     """One comparison a window element. Where random numbers place the windows, that is index arithmetic."""
@@ -33,6 +34,7 @@ def max_pool(op: Op) -> Cost:
     "aten.adaptive_max_pool3d_backward",
     "aten.fractional_max_pool2d_backward",
     "aten.fractional_max_pool3d_backward",
+    timed_as=Family.REDUCTION,
 )
 def max_pool_backward(op: Op) -> Cost:
     """Adds each gradient at its index; of the input only the shape is used."""
@@ -40,21 +42,21 @@ def max_pool_backward(op: Op) -> Cost:
     return Cost(vector_flop=grad.numel) + reads((grad, indices)) + writes(op.outputs)
 
 
-@rule("aten.max_unpool2d", "aten.max_unpool3d")
+@rule("aten.max_unpool2d", "aten.max_unpool3d", timed_as=Family.REDUCTION)
 def max_unpool(op: Op) -> list[Cost]:
     """Zeros, then each element copied to its index."""
     x, indices = op.inputs
     return zeros_then("copy", op, (x, indices), dense_bytes(x))
 
 
-@rule("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d")
+@rule("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d", timed_as=Family.REDUCTION)
 def average_pool(op: Op) -> Cost:
     """One addition a window element and one multiplication an output."""
     kernel = total((product(_window(op)), 1))
     return Cost(vector_flop=product((op.outputs[0].numel, kernel))) + traffic(op)
 
 
-@rule("aten.avg_pool2d_backward", "aten.avg_pool3d_backward")
+@rule("aten.avg_pool2d_backward", "aten.avg_pool3d_backward", timed_as=Family.REDUCTION)
 def average_pool_backward(op: Op) -> Cost:
     """One addition a window element and one multiplication an output; of the input only the shape is used."""
     grad = op.inputs[0]
@@ -62,20 +64,20 @@ def average_pool_backward(op: Op) -> Cost:
     return Cost(vector_flop=product((grad.numel, kernel))) + reads((grad,)) + writes(op.outputs)
 
 
-@rule("aten._adaptive_avg_pool2d", "aten._adaptive_avg_pool3d")
+@rule("aten._adaptive_avg_pool2d", "aten._adaptive_avg_pool3d", timed_as=Family.REDUCTION)
 def adaptive_average_pool(op: Op) -> Cost:
     """One addition a window element and one multiplication an output."""
     x, y = op.inputs[0], op.outputs[0]
     return Cost(vector_flop=total((_adaptive_windows(op, x, y), y.numel))) + traffic(op)
 
 
-@rule("aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d")
+@rule("aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d", timed_as=Family.REDUCTION)
 def adaptive_max_pool(op: Op) -> Cost:
     """One comparison a window element."""
     return Cost(vector_flop=_adaptive_windows(op, op.inputs[0], op.outputs[0])) + traffic(op)
 
 
-@rule("aten._adaptive_avg_pool2d_backward", "aten._adaptive_avg_pool3d_backward")
+@rule("aten._adaptive_avg_pool2d_backward", "aten._adaptive_avg_pool3d_backward", timed_as=Family.REDUCTION)
 def adaptive_average_pool_backward(op: Op) -> Cost:
     """One multiplication a window element; of the input only the shape is used.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import Size, ceil_div, product
 from rooflinekit.ir.tensor import TensorSpec
 
@@ -57,7 +57,7 @@ def _states(op: Op, x: TensorSpec) -> Size:
     return product((_rows(op, x), len(tuple(_layers(op))), op.attrs["hidden_size"]))
 
 
-@rule("aten._cudnn_rnn", "aten.miopen_rnn")
+@rule("aten._cudnn_rnn", "aten.miopen_rnn", timed_as=Family.RECURRENCE)
 def recurrent(op: Op) -> list[Cost]:
     """2·t·b·g·h·(i + h) a layer and direction, or with a projection to p 2·t·b·(g·h·(i + p) + h·p).
 
@@ -132,7 +132,7 @@ def _bias_sums(gates: Sequence[TensorSpec], biases: Sequence[TensorSpec]) -> lis
     ]
 
 
-@rule("aten._cudnn_rnn_backward", "aten.miopen_rnn_backward")
+@rule("aten._cudnn_rnn_backward", "aten.miopen_rnn_backward", timed_as=Family.RECURRENCE)
 def recurrent_backward(op: Op) -> list[Cost]:
     """Each product of the forward pass for its weight, over all steps, and for its input: the state's step by step.
 

@@ -12,7 +12,7 @@ from rooflinekit.cost.rules.elementwise import is_complex
 from rooflinekit.cost.rules.movement import dense_bytes
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
 from rooflinekit.ir.tensor import TensorSpec
 
@@ -37,39 +37,40 @@ def _per_input(op: Op, vector: int, special: int = 0) -> Cost:
     "aten.cumsum",
     "aten.cummax",
     "aten.cummin",
+    timed_as=Family.REDUCTION,
 )
 def reduce(op: Op) -> Cost:
     """One operation an input element, two a complex one."""
     return _per_input(op, 2 if is_complex(op) else 1)
 
 
-@rule("aten.prod", "aten.cumprod")
+@rule("aten.prod", "aten.cumprod", timed_as=Family.REDUCTION)
 def multiply_up(op: Op) -> Cost:
     """One multiplication an input element; of complex numbers 6 operations."""
     return _per_input(op, 6 if is_complex(op) else 1)
 
 
-@rule("aten.nansum", "aten.count_nonzero", "aten.aminmax", "aten.equal")
+@rule("aten.nansum", "aten.count_nonzero", "aten.aminmax", "aten.equal", timed_as=Family.REDUCTION)
 def reduce_twice(op: Op) -> Cost:
     """Is it a number, or not zero, and an addition; or two comparisons; or one, and whether all hold."""
     return _per_input(op, 2)
 
 
-@rule("aten.var", "aten.std", "aten.var_mean", "aten.std_mean")
+@rule("aten.var", "aten.std", "aten.var_mean", "aten.std_mean", timed_as=Family.REDUCTION)
 def variance(op: Op) -> Cost:
     """Mean, then difference, square and sum: 4 an input element, twice that of complex ones; a deviation is a root."""
     roots = op.outputs[0].numel if op.kind.startswith("aten.std") else 0
     return Cost(special_flop=roots) + _per_input(op, 8 if is_complex(op) else 4)
 
 
-@rule("aten.logsumexp")
+@rule("aten.logsumexp", timed_as=Family.REDUCTION)
 def log_sum_exp(op: Op) -> Cost:
     """Maximum, subtraction, exp and sum; an output is a log plus the maximum."""
     y = op.outputs[0]
     return Cost(vector_flop=y.numel, special_flop=y.numel) + _per_input(op, 3, 1)
 
 
-@rule("aten.logcumsumexp")
+@rule("aten.logcumsumexp", timed_as=Family.REDUCTION)
 def log_cumulative_sum_exp(op: Op) -> Cost:
     """At each place max + log1p(exp(-|a-b|)): subtract, maximum, add; exp, log."""
     return _per_input(op, 3, 2)
@@ -103,7 +104,7 @@ def norm_work(order: object, n: Size, norms: Size, complex_: bool = False) -> Co
     return absolute + Cost(vector_flop=product((2, n)), special_flop=total((n, norms)))
 
 
-@rule("aten.linalg_vector_norm", "aten.norm")
+@rule("aten.linalg_vector_norm", "aten.norm", timed_as=Family.REDUCTION)
 def vector_norm(op: Op) -> Cost:
     """One norm an output: order 2 takes 2 an element and a root, orders 1 and ∞ 2, others a power each."""
     order = op.attrs.get("ord", op.attrs.get("p"))
@@ -117,7 +118,7 @@ def distance(op: Op) -> Cost:
     return Cost(vector_flop=n) + norm_work(op.attrs.get("p", 2), n, 1) + traffic(op)
 
 
-@rule("aten._cdist_forward", "aten._pdist_forward")
+@rule("aten._cdist_forward", "aten._pdist_forward", timed_as=Family.REDUCTION)
 def pairwise_distances(op: Op) -> Cost:
     """The norm of a difference for each pair."""
     pairs = op.outputs[0].numel
@@ -154,7 +155,7 @@ def euclidean_distances(op: Op) -> list[Cost]:
     return [scaled, *of_a, *of_b, work, *root]
 
 
-@rule("aten._cdist_backward", "aten._pdist_backward")
+@rule("aten._cdist_backward", "aten._pdist_backward", timed_as=Family.REDUCTION)
 def pairwise_distances_backward(op: Op) -> Cost:
     """For each number of each pair: difference d, product, sum, and one more in `pdist`, which adds to both points.
 
@@ -190,13 +191,13 @@ def _sorting(op: Op) -> Cost:
     return Cost(vector_flop=product((x.numel, comparisons))) + traffic(op)
 
 
-@rule("aten.sort", "aten.argsort")
+@rule("aten.sort", "aten.argsort", timed_as=Family.REDUCTION)
 def sort(op: Op) -> Cost:
     """n·⌈log₂ n⌉ comparisons along the dimension; the places are written too."""
     return _sorting(op)
 
 
-@rule("aten.topk", "aten.kthvalue", "aten.median", "aten.nanmedian")
+@rule("aten.topk", "aten.kthvalue", "aten.median", "aten.nanmedian", timed_as=Family.REDUCTION)
 def select(op: Op) -> Cost:
     """One comparison an element."""
     return _per_input(op, 1)
@@ -208,7 +209,7 @@ def mode(op: Op) -> Cost:
     return Cost(vector_flop=op.inputs[0].numel) + _sorting(op)
 
 
-@rule("aten._unique2", "aten.unique_dim", "aten.unique_consecutive")
+@rule("aten._unique2", "aten.unique_dim", "aten.unique_consecutive", timed_as=Family.REDUCTION)
 def unique(op: Op) -> Cost:
     """Sorts, unless equal ones are known to be neighbours, then compares each element with the next."""
     x = op.inputs[0]

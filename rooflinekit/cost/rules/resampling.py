@@ -10,7 +10,7 @@ from __future__ import annotations
 from rooflinekit.cost.rules.movement import zeros_then
 from rooflinekit.cost.table import Rule, an_element, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import Size, product, smaller, total
 from rooflinekit.ir.tensor import TensorSpec
 
@@ -195,13 +195,13 @@ def affine_grid(op: Op) -> list[Cost]:
 # --- windows as columns ---------------------------------------------------------------------------------------
 
 
-@rule("aten.im2col")
+@rule("aten.im2col", timed_as=Family.MOVEMENT)
 def windows_to_columns(op: Op) -> Cost:
     """A copy; an element stands in as many columns as there are windows over it."""
     return traffic(op)
 
 
-@rule("aten.col2im")
+@rule("aten.col2im", timed_as=Family.MOVEMENT)
 def columns_to_windows(op: Op) -> Cost:
     """Each element of the columns added to its place."""
     return Cost(vector_flop=op.inputs[0].numel) + traffic(op)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from rooflinekit.cost.rules.attention import score_pairs
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import Size, product, quotient, smaller, total
 from rooflinekit.ir.tensor import DType, TensorSpec
 
 
-@rule("serving.paged_attention")
+@rule("serving.paged_attention", timed_as=Family.ATTENTION)
 def paged_attention(op: Op) -> Cost:
     """New queries over cached keys and values of `kv_heads`: 2·b·h·p·(d + dv), p pairs of query and key that take part.
 
@@ -52,7 +52,7 @@ def rope_and_cache(op: Op) -> Cost:
     return traffic(op)
 
 
-@rule("serving.rms_norm", "serving.add_rms_norm")
+@rule("serving.rms_norm", "serving.add_rms_norm", timed_as=Family.NORMALIZATION)
 def rms_norm(op: Op) -> Cost:
     """Square, sum, scale and gain, 4 an element, and one for each element of a residual that is added before."""
     x = op.inputs[0]
@@ -136,7 +136,7 @@ def combine_experts(op: Op) -> Cost:
     return Cost(vector_flop=product((2, op.inputs[0].numel))) + traffic(op)
 
 
-@rule("serving.all_reduce")
+@rule("serving.all_reduce", timed_as=Family.REDUCTION)
 def all_reduce(op: Op) -> Cost:
     """This GPU's own part in a sum over GPUs: it reads and writes its tensor once, and adds 1 an element.
 

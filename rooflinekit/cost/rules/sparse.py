@@ -10,7 +10,7 @@ from __future__ import annotations
 from rooflinekit.cost.rules.quantized import activation
 from rooflinekit.cost.table import free, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import floor_div, product, smaller, total
 
 _PARTS = (
@@ -64,7 +64,7 @@ def add_sparse(op: Op) -> list[Cost]:
     return [kernel] if op.kind.endswith("_") else [Cost(label="copy") + reads((target,)) + writes(op.outputs), kernel]
 
 
-@rule("sparse.clone")
+@rule("sparse.clone", timed_as=Family.MOVEMENT)
 def copy_sparse(op: Op) -> Cost:
     """The z numbers and their indices, read and written."""
     ((_, numbers, indices),) = op.attrs["held"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rooflinekit.cost.table import rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import product, quotient
 
 
@@ -24,7 +24,7 @@ def accumulated_mm(op: Op) -> Cost:
     return Cost(gemms=(Gemm(m=a.shape[0], n=b.shape[1], k=a.shape[1]),)) + traffic(op)
 
 
-@rule("training.causal_softmax")
+@rule("training.causal_softmax", timed_as=Family.REDUCTION)
 def causal_softmax(op: Op) -> Cost:
     """Rows of a causal square in one kernel, or their gradient: the lower half is read, all of the result written.
 

@@ -13,9 +13,9 @@ from rooflinekit.errors import ComparisonError, RooflinekitError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir import notebook
+from rooflinekit.ir.op import Family
 from rooflinekit.ir.origin import origin_of, resized, traced_with
 from rooflinekit.ir.tensor import DType
-from rooflinekit.model.kernel import Family
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.recurrence import RECURRENT
 from rooflinekit.step.chains import chains_of, without_recurrence

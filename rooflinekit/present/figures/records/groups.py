@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import takewhile
 
-from rooflinekit.model.kernel import Family
+from rooflinekit.ir.op import Family
 from rooflinekit.model.roofline import Timing
 
 Group = tuple[Timing, ...]
