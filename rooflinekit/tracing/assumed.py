@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -12,11 +13,13 @@ import torch
 from rooflinekit.errors import InputError, TraceError, nearest
 from rooflinekit.ir.assumption import Assumption, Ground
 from rooflinekit.tracing.decided import DECIDED, VISION, WRITING, fills, is_mask
+from rooflinekit.tracing.dispatched import placed
 from rooflinekit.tracing.finite import NUMBERS, answer
 from rooflinekit.tracing.shapes import Made, count_of, indexed
-from rooflinekit.tracing.share import asks_for_all, known_number, share_of
+from rooflinekit.tracing.share import asks_for, known_number, share_of
 from rooflinekit.tracing.symbols import Symbols, caller
 from rooflinekit.tracing.tensors import NODE, SPEC
+from rooflinekit.tracing.values import Values
 
 _aten = torch.ops.aten
 
@@ -28,7 +31,8 @@ class Assumed:
     """What the user says of such numbers, and what else was taken."""
 
     def __init__(self, given: Mapping[str, Any], symbols: Symbols) -> None:
-        self.asked = ""  # name of the newest number that nobody knows
+        self.values = Values()
+        self.asked = ""  # what says the newest number that nobody knows
         self._given = given
         self._symbols = symbols
         self._found: dict[str, Assumption] = {}
@@ -58,10 +62,9 @@ class Assumed:
         """
         if function not in NUMBERS:
             return None
-        known = answer(function, args)
-        known = known_number(args[0]) if known is None else known
-        if known is not None:
-            return known
+        for known in (answer(function, args), known_number(args[0]), self._valued(function, args)):
+            if known is not None:
+                return known
         if getattr(args[0], "constant", None) is not None:
             return None  # torch knows it
         if optimizing and function is not _aten.equal.default and args[0].dtype is not torch.bool:
@@ -70,18 +73,24 @@ class Assumed:
         name = self._name(kind)
         if name in self._given:
             value, ground = self._given[name], Ground.GIVEN
-        elif kind in _USUAL and (args[0].dtype is torch.bool or kind == "equal"):
-            value, ground = _USUAL[kind], Ground.USUAL
+        elif (usual := _usual(kind, args[0])) is not None:
+            value, ground = usual, Ground.USUAL
         else:
-            self.asked = name
+            self.asked = f"assume={{{name!r}: {False if args[0].dtype is torch.bool else 100}}}"
             return None
         self._take(name, value, None, ground)
         return bool(value) if args[0].dtype is torch.bool or kind == "equal" else value
 
+    def _valued(self, function: Any, args: Sequence[Any]) -> Any:
+        """What constants make of the number that is asked for."""
+        if function is not _aten.equal.default:
+            return self.values.number(args[0])
+        return self.values.alike(*args)
+
     def unknown_size(self, shape: Sequence[Any]) -> TraceError:
         """The error for sizes that hang on a number that nobody knows."""
         where = caller()
-        hint = f": say what it is, such as assume={{{self.asked!r}: 100}}" if self.asked else ""
+        hint = f": say what it is, such as {self.asked}" if self.asked else ""
         reason = f"the sizes {list(shape)} hang on a number that stands in a tensor"
         return TraceError(f"{reason} ({where}), and a trace has none{hint}", where=where, reason=reason)
 
@@ -97,10 +106,18 @@ class Assumed:
     def made(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Made, ...] | None:
         """Sizes of results that data decide; None for operators whose results they do not."""
         decide = VISION.get(function._opname) if function.namespace == "torchvision" else DECIDED.get(function)
-        return None if decide is None else decide(self, *args, **kwargs)
+        if decide is None:
+            return None
+        known = self.values.result(function, args, kwargs)
+        if known is not None:
+            return tuple(Made(tuple(one.shape), one.stride(), one.dtype) for _, one in placed(known))
+        return decide(self, *args, **kwargs)
 
     def elements(self, kind: str, most: Any, mask: torch.Tensor | None = None, *, share: Fraction | None = None) -> Any:
         """So many of a number of elements, by the user, by what is known of the mask, by a share found, or all."""
+        known = None if mask is None else self.values.trues(mask)
+        if known is not None:
+            return known
         name = getattr(mask, _NAME, None) or self._name(kind)
         even = None
         if mask is not None:
@@ -154,13 +171,27 @@ class Assumed:
 
 #: How a condition on a whole tensor comes out where data are as they should be.
 _USUAL = {"all": True, "any": False, "equal": True}
+#: Comparisons, by what they do with numbers.
+_COMPARED = {getattr(_aten, name).Scalar: getattr(operator, name) for name in ("lt", "le", "gt", "ge")}
+_DRAWN = {_aten.rand.default, _aten.rand_like.default, _aten.uniform.default, _aten.uniform_.default}
 _SHORT = {"_is_all_true": "all", "_is_any_true": "any"}
+
+
+def _usual(kind: str, tensor: torch.Tensor) -> bool | None:
+    """How a condition comes out where data are as they should be, or more often than not where chance decides."""
+    if kind in _USUAL and (tensor.dtype is torch.bool or kind == "equal"):
+        return _USUAL[kind]
+    node: Any = getattr(tensor, NODE, None)
+    compare = None if node is None else _COMPARED.get(node.target)
+    if compare is None or getattr(node.args[0], "target", None) not in _DRAWN or not isinstance(node.args[1], float):
+        return None
+    return bool(compare(0.5, node.args[1]))
 
 
 def _source(tensor: torch.Tensor) -> str:
     """What made a number: an operator, or the input that it is."""
-    if asks_for_all(tensor):
-        return "all"
+    if asks_for(tensor):
+        return asks_for(tensor)
     node = getattr(tensor, NODE, None)
     if node is None or node.op != "call_function":
         spec = getattr(tensor, SPEC, None)

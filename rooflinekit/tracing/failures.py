@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from rooflinekit.errors import RooflinekitError, TraceError
 from rooflinekit.tracing.isolation import name_of
 from rooflinekit.tracing.recorder import Recorder
-from rooflinekit.tracing.symbols import place_of
+from rooflinekit.tracing.symbols import UNKNOWN, place_of
 
 #: Errors whose text is a mere value.
 _BARE = (LookupError, StopIteration, SystemExit, GeneratorExit)
@@ -49,12 +49,11 @@ def _told(model: Callable[..., Any], recorder: Recorder, error: BaseException) -
     inside = f" in module {calls.last!r}" if calls.last else f" in {calls.around}" if calls.around else ""
     advice = ""
     if isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode):
+        said = f"say what it is, such as {recorder.assumed.asked}" if recorder.assumed.asked else "make it an argument"
         advice = (
-            "; the model's Python code looks at the numbers in a tensor, and a trace has none: "
-            "pass the value as an argument, or trace the part before and after"
+            f" by the model's Python code, and a trace has none: {said}; or give the tensor that it comes from "
+            "itself in the place of its sizes"
         )
-        if recorder.assumed.asked:
-            advice += f"; or say what it is: assume={{{recorder.assumed.asked!r}: …}}"
     if isinstance(error, DynamicOutputShapeException):
         advice = (
             "; the size of its result depends on the numbers in a tensor, and a trace has none: "
@@ -65,8 +64,10 @@ def _told(model: Callable[..., Any], recorder: Recorder, error: BaseException) -
             "; cross_entropy takes the classes from the second dimension: of logits [batch, tokens, classes] it is "
             "lambda output, target: cross_entropy(output.flatten(0, -2), target.flatten())"
         )
-    reason = NO_NUMBERS if isinstance(error, DataDependentOutputException) else _first_line(error)
-    message = f"{name_of(model, 'the model')} could not be traced{inside} ({where}): {reason}{advice}"
+    unknown = isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode)
+    reason = NO_NUMBERS if unknown else _first_line(error)
+    place = "" if where == UNKNOWN else f" ({where})"
+    message = f"{name_of(model, 'the model')} could not be traced{inside}{place}: {reason}{advice}"
     return TraceError(message, where=where, reason=reason)
 
 

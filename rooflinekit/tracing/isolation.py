@@ -19,6 +19,7 @@ from rooflinekit.errors import TraceError, printable
 from rooflinekit.tracing.memory import fake_like
 from rooflinekit.tracing.sparse import is_sparse, note_weight
 from rooflinekit.tracing.symbols import channels_last_of
+from rooflinekit.tracing.values import keep
 
 #: Fake tensors stand on the CPU: a fake CUDA device would end the process in a build of torch without CUDA.
 FAKE_DEVICE = "cpu"
@@ -91,11 +92,16 @@ def parameters_of(roots: dict[str, nn.Module]) -> dict[str, nn.Parameter]:
     return dict(found.values())
 
 
-def refuse_lazy(roots: dict[str, nn.Module]) -> None:
-    """Raises TraceError where a parameter gets its shape from the first call only."""
+def refuse_unready(roots: dict[str, nn.Module]) -> None:
+    """Raises TraceError where a parameter gets its shape from the first call only, or is spread over devices."""
     for name, weight in parameters_of(roots).items():
         if nn.parameter.is_lazy(weight):
             raise TraceError(f"parameter {name!r} has no shape yet: call the lazy module once before it is traced")
+        if type(weight).__name__ == "DTensor":
+            raise TraceError(
+                f"parameter {name!r} is spread over devices (a DTensor): trace the module as it is before fully_shard "
+                "or parallelize_module, and predict the strategy with rooflinekit.parallel"
+            )
 
 
 def _scripted(module: nn.Module) -> Callable[[], None]:
@@ -172,6 +178,7 @@ def put_fakes_in(
             note_weight(fake, tensor)
         else:
             fake = fake_like(mode, tensor.shape, _stride(tensor, channels_last), wanted)
+            keep(fake, tensor)
         if isinstance(tensor, nn.Parameter):
             fake._is_param = True  # what makes isinstance(fake, nn.Parameter) true
             fake.requires_grad_(tensor.requires_grad)

@@ -147,6 +147,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if output is None:
                 output = function(*args, **kwargs) if sparse else self._memory.call(function, args, kwargs, attrs)
         note(function, args, output)
+        self.assumed.values.follow(function, args, kwargs, output)
         named = self.assumed.named(function, args)
         if named is not None:
             attrs["named"] = self._symbols.size(named)

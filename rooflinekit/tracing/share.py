@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 CHOICE, SHARE, ELEMENTS = "_rooflinekit_choice", "_rooflinekit_share", "_rooflinekit_elements"
-TRUES, ALL = "_rooflinekit_trues", "_rooflinekit_all"  # how many elements of a mask are true, and whether all are
+TRUES, ASKS = "_rooflinekit_trues", "_rooflinekit_asks"  # of how many elements true ones are counted; "all", "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ def share_of(tensor: torch.Tensor) -> Share | None:
     return getattr(tensor, SHARE, None)
 
 
-def asks_for_all(tensor: torch.Tensor) -> bool:
-    """Whether it says that as many elements of a mask are true as there are."""
-    return hasattr(tensor, ALL)
+def asks_for(tensor: torch.Tensor) -> str:
+    """Whether a number of true elements was compared with "all" that there are, or tells whether there are "any"."""
+    return str(getattr(tensor, ASKS, ""))
 
 
 def note_one_hot(tensor: torch.Tensor, places: int) -> None:

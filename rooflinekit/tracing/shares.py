@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rooflinekit.tracing.finite import note_elements
-from rooflinekit.tracing.share import ALL, CHOICE, ELEMENTS, SHARE, TRUES, Share, flat, known_number, share_of
+from rooflinekit.tracing.share import ASKS, CHOICE, ELEMENTS, SHARE, TRUES, Share, flat, known_number, share_of
 from rooflinekit.tracing.tensors import expression
 
 _aten = torch.ops.aten
@@ -63,7 +63,7 @@ def _sampled(args: Sequence[Any], output: Any) -> None:
 def _equal(args: Sequence[Any], output: Any) -> None:
     trues = getattr(args[0], TRUES, None)
     if trues is not None and expression(trues) == expression(args[1]):
-        setattr(output, ALL, True)
+        setattr(output, ASKS, "all")
     number = getattr(args[0], CHOICE, None)
     if number is not None and type(args[1]) is int and 0 <= args[1] < number:
         setattr(output, SHARE, Share(1, number, None, args[1]))
@@ -78,6 +78,8 @@ def _equal(args: Sequence[Any], output: Any) -> None:
 def _against_zero(args: Sequence[Any], output: Any) -> None:
     if type(args[1]) in (int, float) and args[1] == 0:
         _same(args, output)
+        if hasattr(args[0], TRUES):
+            setattr(output, ASKS, "any")
 
 
 def _scattered(args: Sequence[Any], output: Any) -> None:

@@ -18,6 +18,7 @@ from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.tracing.isolation import FAKE_DEVICE
 from rooflinekit.tracing.recorder import Recorder
 from rooflinekit.tracing.symbols import Symbols
+from rooflinekit.tracing.values import keep
 
 Mode = Literal["inference", "training", "forward"]
 Loss = Callable[..., torch.Tensor]
@@ -44,13 +45,21 @@ class Step:
     gradients: bool = False  # with gradients though nothing is trained: the model differentiates in its forward pass
 
 
+class _Given(Input):
+    """The description of a tensor that was given itself."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__(*tensor.shape, dtype=str(tensor.dtype))
+        self.tensor = tensor
+
+
 def described(step: Step) -> Step:
     """The step with every tensor among its inputs replaced by its description."""
 
     def description(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return Input(*value.shape, dtype=str(value.dtype))
-        return value
+        return _Given(value) if isinstance(value, torch.Tensor) else value
 
     return _mapped(step, description)
 
@@ -59,7 +68,7 @@ def with_numbers(step: Step, sizes: Mapping[str, int]) -> Step:
     """The step with numbers for some of its named sizes."""
 
     def numbered(value: Any) -> Any:
-        if isinstance(value, Input):
+        if isinstance(value, Input) and value.names:
             return Input(*(sizes.get(s, s) if isinstance(s, str) else s for s in value.shape), dtype=value.dtype)
         return value
 
@@ -112,12 +121,15 @@ class InputMaker:
                 return value
             words = [str(getattr(key, "key", getattr(key, "idx", key))) for key in path]
             name = "_".join([prefix, *words]).strip("_")
+            given = value.tensor if isinstance(value, _Given) else None
             if self._dtype is not None and value.dtype.is_floating:
                 value = Input(*value.shape, dtype=self._dtype)
             edges = (self._symbols.examples[size] if isinstance(size, str) else size for size in value.shape)
             if math.prod(edges) > _MOST:
                 raise InputError(f"input {name!r}: {value!r} has more than 2**58 numbers: choose smaller sizes")
             tensor = self._symbols.tensor(value, name, FAKE_DEVICE, channels_last=self._channels_last)
+            if given is not None:
+                keep(tensor, given)
             self.specs.append(self._recorder.name_tensor(tensor, name, Role.INPUT))
             return tensor
 

@@ -24,6 +24,8 @@ from rooflinekit.ir.validity import Condition, ForcedSize
 
 Ladder: TypeAlias = Iterator[dict[str, int]]
 
+#: The place of what no line of the model's own code asked for.
+UNKNOWN = "an unknown line"
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent.parent)
 _SYMBOLIC = str(Path(_TORCH) / "fx" / "experimental")
@@ -61,7 +63,7 @@ def _place(frames: Iterable[tuple[FrameType, int]]) -> str:
         file = frame.f_code.co_filename
         if not file.startswith((_TORCH, _OURS, "<frozen")):
             return f"{Path(file).name}:{line}"
-    return "an unknown line"
+    return UNKNOWN
 
 
 def caller() -> str:
@@ -218,7 +220,7 @@ class Symbols:
             value = environment.replacements.get(theirs)
             if value is not None and value.is_Integer:
                 places = [where for question, where in environment.asked.items() if theirs in question.free_symbols]
-                where = places[-1] if places else "an unknown line"
+                where = places[-1] if places else UNKNOWN
                 found.append(ForcedSize(name=ours.name, value=int(value), where=where))
         return tuple(found)
 
@@ -234,7 +236,7 @@ class Symbols:
             # checks, and those hold for every device.
             choice = guard.expr in environment.of_ops and not isinstance(holds, sympy.Eq)
             if holds.free_symbols and not choice and not self._special(guard.expr, holds):
-                where = environment.asked.get(guard.expr, "an unknown line")
+                where = environment.asked.get(guard.expr, UNKNOWN)
                 found.setdefault(holds, Condition(holds=holds, where=where))
         return tuple(found.values())
 

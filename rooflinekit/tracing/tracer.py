@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from rooflinekit.tracing.isolation import (
     parameters_of,
     preserved,
     put_fakes_in,
-    refuse_lazy,
+    refuse_unready,
 )
 from rooflinekit.tracing.recorder import Recorder
 from rooflinekit.tracing.snapshot import undone
@@ -94,7 +95,7 @@ def _trace(
         numbers = {name: size for name, size in given.items() if fixed is True or name in fixed}
         step, given = with_numbers(step, numbers), {name: given[name] for name in given.keys() - numbers.keys()}
     roots = modules_of(step.model)
-    refuse_lazy(roots)
+    refuse_unready(roots)
     names = names_of(step)
     taken = {size for weight in parameters_of(roots).values() for size in weight.shape}
     examples = example_sizes(names, given, taken)
@@ -180,7 +181,7 @@ def _at_numbers(
         except TraceError as error:
             first = first or error
     assert first is not None
-    if len(ladder) == 1:
+    if len(ladder) == 1 or first.reason == NO_NUMBERS:
         raise first
     tried = ", ".join(f"{name}={ladder[0][name]}" for name in names)
     raise TraceError(f"{first} (at {tried}; sizes= gives other numbers)", where=first.where, reason=first.reason)
@@ -289,9 +290,11 @@ def loss_of(step: Step, output: Any, targets: Any) -> torch.Tensor:
         loss = step.loss(output, *targets)
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
             raise InputError(f"the loss must return a tensor that depends on the model's output; got {loss!r}")
+        if math.prod(loss.shape) != 1:
+            raise InputError(f"the loss must return one number; got {tuple(loss.shape)}: take its mean() or sum()")
         return loss
     own = getattr(output, "loss", None)
-    if isinstance(own, torch.Tensor):
+    if isinstance(own, torch.Tensor) and own.dim() == 0:
         return own
     leaves = [tensor for tensor in leaves_of(output) if tensor.requires_grad]
     if not leaves:

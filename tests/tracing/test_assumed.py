@@ -187,7 +187,7 @@ def test_a_branch_on_a_number_may_be_said() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return x.exp().exp() if x.sum() > 0 else x.exp()
 
-    with pytest.raises(TraceError, match=r"assume=\{'gt': …\}"):
+    with pytest.raises(TraceError, match=r"assume=\{'gt': False\}"):
         rk.trace(model, X)
     assert len(rk.trace(model, X, assume={"gt": True}).ops) == 2 + len(rk.trace(model, X, assume={"gt": False}).ops) - 1
 

@@ -32,7 +32,7 @@ def test_other_numbers_stay_unknown() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return x if x.sum() > 0 else -x
 
-    with pytest.raises(TraceError, match="looks at the numbers in a tensor"):
+    with pytest.raises(TraceError, match="a number of a tensor is asked for"):
         rk.trace(model, rk.Input(3))
 
 

@@ -1,0 +1,91 @@
+"""Numbers that follow from constants are known where a model's code asks for them."""
+
+import pytest
+import torch
+from torch import nn
+
+import rooflinekit as rk
+from rooflinekit.errors import InputError, TraceError
+
+X = rk.Input("n", 8)
+GIVEN = torch.tensor([3, 1, 2])
+
+
+class Buffered(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([True, False, True, True]))
+        self.ends = torch.tensor([0.0, 1.0])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.ends[1] > self.ends[0]
+        assert torch.equal(self.ends, torch.linspace(0, 1, 2))
+        return x[:, :4][:, self.mask]
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    return x[: int(GIVEN.max()) + 1]
+
+
+def repeated(x: torch.Tensor) -> torch.Tensor:
+    ends = torch.repeat_interleave(torch.tensor([1, 2]), torch.tensor([2, 3])).cumsum(0)
+    return x.new_zeros(ends[-1].item(), ends.numel())
+
+
+def written(x: torch.Tensor) -> torch.Tensor:
+    sizes = torch.zeros(2, dtype=torch.int64)
+    sizes[0] = 4
+    sizes[1:].add_(2)
+    return x.new_zeros(*sizes.tolist())
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (Buffered(), (7, 3)),  # three of four elements of the mask are true
+        (rows, (3 + 1, 8)),
+        (repeated, (1 + 1 + 2 + 2 + 2, 2 + 3)),
+        (written, (4, 2)),
+    ],
+)
+def test_what_follows_from_constants_is_known(model: object, shape: tuple[int, ...]) -> None:
+    graph = rk.trace(model, X, strict=True).at(n=7)
+    assert graph.outputs[0].shape == shape
+    assert graph.assumptions == ()
+    assert GIVEN.tolist() == [3, 1, 2]
+
+
+def test_what_unknown_numbers_were_written_in_is_unknown() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        sizes = torch.zeros(2)
+        view = sizes[1:]
+        sizes.copy_(x[0, :2])
+        return x if view[0] > 0 else -x
+
+    with pytest.raises(TraceError, match=r"a number of a tensor is asked for .* such as assume=\{'gt': False\}"):
+        rk.trace(model, X)
+
+
+def test_a_tensor_that_is_given_itself_has_its_numbers() -> None:
+    def crops(x: torch.Tensor, sizes: torch.Tensor) -> list[torch.Tensor]:
+        return [x[:height, :width] for height, width in sizes.tolist()]
+
+    graph = rk.trace(crops, rk.Input("n", 8), torch.tensor([[2, 3], [4, 5]]))
+    assert [spec.shape for spec in graph.outputs] == [(2, 3), (4, 5)]
+    with pytest.raises(TraceError, match="or give the tensor that it comes from itself in the place of its sizes"):
+        rk.trace(lambda x, sizes: x if sizes.sum() > 3 else -x, X, rk.Input(2, 2, dtype="int64"))
+
+
+def test_chance_mostly_comes_out_one_way() -> None:
+    class Dropping(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if torch.rand([]) < 0.1 else x.exp()
+
+    graph = rk.trace(Dropping(), X, mode="forward")
+    assert [str(found.value) for found in graph.assumptions] == ["False"]
+    assert "aten.exp" in {op.kind for op in graph.ops}
+
+
+def test_a_loss_of_many_numbers_is_told_what_to_do() -> None:
+    with pytest.raises(InputError, match=r"the loss must return one number; got \(4, 8\): take its mean"):
+        rk.trace(nn.Linear(8, 8), rk.Input(4, 8), mode="training", loss=torch.square)
