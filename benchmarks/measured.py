@@ -51,7 +51,8 @@ MIOPEN = (
 )
 KERNELBENCH = (
     "github.com/ScalingIntelligence/KernelBench 423217d",
-    "MIT, (c) Anne Ouyang, Simon Guo, Azalia Mirhoseini; changed: single convolutions of results/timing as one table",
+    "MIT, (c) Anne Ouyang, Simon Guo, Azalia Mirhoseini; changed: single convolutions and activations of "
+    "results/timing as one table",
 )
 
 #: What these sources call a GPU, where no alias of its specification says so.
@@ -458,32 +459,38 @@ def _by_side(column: pd.Series, names: Sequence[str], least: int) -> dict[str, p
 
 #: Below this the CPU's work before a call is a part that no one knows.
 _ALONE_MS = 0.3
+_FEWEST = 4  # problems of a kind that tell a GPU from those of its architecture
 
 
 def _kernelbench(data: Path) -> Iterator[Campaign]:
-    """Problems that are one convolution: the least of the collections of a GPU, whose hosts differ."""
+    """Problems that are one convolution or activation: the least of the collections of a GPU, whose hosts differ."""
     files = [data / "kernelbench" / name for name in ("ops.jsonl.gz", "times.parquet")]
     if not all(file.exists() for file in files):
         return
     with gzip.open(files[0], "rt") as stream:
-        problems = {problem["blob"]: problem for problem in map(json.loads, stream) if _is_convolution(problem)}
+        problems = {one["blob"]: one for one in map(json.loads, stream) if _is_convolution(one) or _is_stream(one)}
     times = pd.read_parquet(files[1])
     times = times[(times["config"] == "torch") & times["problem_blob"].isin(problems)]
     times = times[times["hardware"] != "NVIDIA GeForce RTX 3090 Ti"]  # a shared machine
     least = times.groupby(["hardware", "problem_blob"], observed=True)["mean_ms"].min().reset_index()
     least = least[least["mean_ms"] >= _ALONE_MS]
-    rows = pd.DataFrame([_convolution_of(problems[blob]) for blob in least["problem_blob"]])
+    convolves = least["problem_blob"].map(lambda blob: _is_convolution(problems[blob]))
     engines = {name: _multiplies_tf32(str(name)) for name in least["hardware"].unique()}
     formats = {name: "tf32" if engine else "fp32" for name, engine in engines.items()}
-    rows = rows.assign(
-        gpu=least["hardware"].to_numpy(),
-        seconds=least["mean_ms"].to_numpy() * 1e-3,
-        dtype=least["hardware"].map(formats).to_numpy(),
-    )
-    sizes = [name for name in rows if name != "seconds"]  # problems of several versions may be one convolution
-    rows = rows.groupby(sizes, dropna=False, as_index=False)["seconds"].min()
-    for dtype, part in rows.groupby("dtype", sort=True):
-        yield from _by_gpu(part, KERNELBENCH, f"convolutions_{dtype}", "profiler")
+    for table, part, described in (
+        ("convolutions", least[convolves], _convolution_of),
+        ("activations", least[~convolves], _stream_of),
+    ):
+        rows = pd.DataFrame([described(problems[blob]) for blob in part["problem_blob"]]).assign(
+            gpu=part["hardware"].to_numpy(),
+            seconds=part["mean_ms"].to_numpy() * 1e-3,
+            dtype=part["hardware"].map(formats).to_numpy() if table == "convolutions" else "fp32",
+        )
+        sizes = [name for name in rows if name != "seconds"]  # problems of several versions may be one op
+        rows = rows.groupby(sizes, dropna=False, as_index=False)["seconds"].min()
+        for dtype, same in rows.groupby("dtype", sort=True):
+            told = same.groupby("gpu")["op"].transform("size") >= _FEWEST
+            yield from _by_gpu(same[told], KERNELBENCH, f"{table}_{dtype}", "profiler")
 
 
 def _multiplies_tf32(name: str) -> bool:
@@ -494,6 +501,24 @@ def _multiplies_tf32(name: str) -> bool:
 def _is_convolution(problem: dict[str, Any]) -> bool:
     ops = problem["ops"]
     return len(ops) == 1 and ops[0]["kind"] == "aten.convolution" and ops[0]["attrs"]["bias"] is None
+
+
+#: Activations that campaigns know; none of them depends on what more than a multiplication takes.
+_STREAMS = {"aten.relu": "relu", "aten.tanh": "tanh", "aten.gelu": "gelu", "aten.mul": "mulu"}
+
+
+def _is_stream(problem: dict[str, Any]) -> bool:
+    """One activation of a tensor of two dimensions; a product with a tensor is none."""
+    ops = problem["ops"]
+    if len(ops) != 1 or ops[0]["kind"] not in _STREAMS:
+        return False
+    return len(ops[0]["in"]) == 1 and len(problem["tensors"][ops[0]["in"][0]][0]) == 2
+
+
+def _stream_of(problem: dict[str, Any]) -> dict[str, Any]:
+    op = problem["ops"][0]
+    rows, cols = problem["tensors"][op["in"][0]][0]
+    return {"op": _STREAMS[op["kind"]], "rows": float(rows), "cols": float(cols), "copies": 1.0}
 
 
 def _convolution_of(problem: dict[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ _IDEAL = {
     "softmax_flop": 0.0,
     "exponential_rate": 16.0,
     "early_memory": 1.0,
+    "ecc_write": 0.0,
     **dict.fromkeys(("window_cycles", "shared_window_cycles", "single_window_cycles"), 0.0),
     "single_tap_cycles": 1.0,
     **dict.fromkeys(

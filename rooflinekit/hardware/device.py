@@ -68,6 +68,7 @@ class Memory(Record):
     bus_width: Annotated[float, Quantity("bit", low=8, high=1e6)] | None = None
     pin_rate: Annotated[float, Quantity("bit/s", low=1e6, high=1e14)] | None = None  # of one data pin
     channels: Annotated[int, Field(ge=1, le=256)] | None = None  # of a CPU: 64 bit wide each
+    inline_ecc: bool = False  # whether error codes lie among the data, as on boards of GDDR that correct errors
 
 
 class Clock(Record):

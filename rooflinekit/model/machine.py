@@ -99,6 +99,10 @@ _EMULATED = {Math.FP16: "fp16", Math.BF16: "bf16", Math.TF32: "tf32"}
 
 _EIGHT_BITS = (Math.FP8, Math.INT8)
 
+#: Of memory with error codes among the data, what they take: T4, A10, A40 and L4 have 15, 22.5, 45 and 22.5 GiB left of
+#: 16, 24, 48 and 24. Data that is read as a stream brings its codes along, in the same share.
+_CODE_SHARE = 1 / 16
+
 # Where the specification is silent: the smallest of any GPU since 2014, and what most have.
 _SMALL_L1 = 24 * 1024.0
 _THREADS = 2048
@@ -156,7 +160,23 @@ class Machine:
     @property
     def bandwidth_share(self) -> float:
         """Share of the datasheet's DRAM bandwidth that a kernel gets."""
-        return self.values["memory_share"] * (self.values["early_memory"] if _has_early_memory(self.device) else 1.0)
+        early = self.values["early_memory"] if _has_early_memory(self.device) else 1.0
+        return self.values["memory_share"] * early * self._data_share
+
+    @property
+    def product_bandwidth_share(self) -> float:
+        """The same of kernels that multiply tiles."""
+        return self.values["product_memory_share"] * self._data_share
+
+    @property
+    def code_bytes(self) -> float:
+        """DRAM traffic for error codes that a written byte adds to its own: its code is fetched and changed."""
+        return self.values["ecc_write"] if self.device.dram.inline_ecc else 0.0
+
+    @property
+    def _data_share(self) -> float:
+        """Of DRAM traffic what is data; the others are error codes among them."""
+        return 1 - _CODE_SHARE if self.device.dram.inline_ecc else 1.0
 
     @property
     def sustained_bandwidth(self) -> float:
@@ -276,12 +296,11 @@ def _halved(device: Device) -> float:
     return full / left if full and left else 0.0
 
 
-#: From these dates on, memory controllers sustain more of their pins' rate: HBM2 with Volta, GDDR6 with Ampere.
-_NEWER_MEMORY = {"HBM": date(2017, 5, 1), "GDDR": date(2020, 1, 1)}
+#: From Volta on, controllers of HBM2 sustain more of their pins' rate.
+_NEWER_HBM = date(2017, 5, 1)
 
 
 def _has_early_memory(device: Device) -> bool:
-    """Whether the device's memory is of the generations before."""
-    kind = (device.dram.type or "")[:4].rstrip("0123456789")
-    since = _NEWER_MEMORY.get(kind)
-    return since is not None and device.launch_date is not None and device.launch_date < since
+    """Whether the device's memory is HBM of the generation before."""
+    hbm = (device.dram.type or "").startswith("HBM")
+    return hbm and device.launch_date is not None and device.launch_date < _NEWER_HBM

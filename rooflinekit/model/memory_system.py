@@ -1,6 +1,7 @@
 """Bytes → time: DRAM and L2, and what a kernel's own rows cost that a block works on alone.
 
-    DRAM    (bytes that miss the L2) / (bandwidth · memory_share)
+    DRAM    (bytes that miss the L2) / (bandwidth · memory_share); where error codes lie among the data (inline ECC) a
+            16th of the traffic is theirs, and each byte written adds ecc_write
     cache   (bytes that an earlier kernel left there) / (its bandwidth), l2_bytes_per_clock an SM; what was touched last
             is still there as far as the traffic since then has not filled cache_share of the last level
     rows    an element of a normalization or softmax costs the SM that has its row column_cycles
@@ -62,7 +63,10 @@ def _passed_and_waited_s(work: Work, machine: Machine) -> tuple[Floats, Floats]:
     again = np.where(work.rows > 0, work.read_bytes * (work.passes - 1) * _missed(work, machine), 0.0)
     cached = cached_bytes(work, machine)
     moved = work.read_bytes + again + work.reread_bytes + work.write_bytes
-    passed_s = (moved - cached) / sustained_bandwidth(work, machine) + cached / cache_bandwidth(work, machine)
+    beyond = moved - cached
+    if machine.code_bytes:  # in what is written of the traffic that the cache does not hold
+        beyond = beyond * (1 + machine.code_bytes * work.write_bytes / np.maximum(moved, 1.0))
+    passed_s = beyond / sustained_bandwidth(work, machine) + cached / cache_bandwidth(work, machine)
     if machine.device.kind == "cpu":  # whose cores are no blocks, and fetch ahead
         return passed_s, _faults_s(work)
     held = max(1, machine.threads_per_sm // SUM_THREADS)
@@ -111,7 +115,7 @@ def passed_bytes(work: Work, memory_s: Floats, machine: Machine) -> tuple[Floats
 def sustained_bandwidth(work: Work, machine: Machine) -> Floats:
     """byte/s of DRAM by kernel: product kernels fetch tiles, all others stream."""
     share = np.full(len(work), machine.bandwidth_share)
-    share[work.products.kernel] = machine.values["product_memory_share"]
+    share[work.products.kernel] = machine.product_bandwidth_share
     return machine.bandwidth * share * work.streamed
 
 

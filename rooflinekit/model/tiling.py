@@ -130,7 +130,7 @@ class _Tiled:
         self.limit_s = p.flop / (rates.limit * sustained_share(p, engine, machine))
         self.packed_bytes = packed_bytes(p, machine)
         self.vector_s, self.fetch_s = bounds_on_lanes(p, rates, engine, machine)
-        self.bandwidth = machine.bandwidth * machine.values["product_memory_share"]
+        self.bandwidth = machine.bandwidth * machine.product_bandwidth_share
 
     def fill(self) -> Fill:
         """What each product takes with the option that takes least."""

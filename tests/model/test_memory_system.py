@@ -61,9 +61,8 @@ def test_products_and_streams_have_shares_of_their_own(device: Device) -> None:
     ("memory", "launched", "microseconds"),
     [
         ("HBM2", date(2016, 6, 1), 10.0),  # 4 MB at 0.8 · 0.5 TB/s
-        ("GDDR6", date(2018, 9, 1), 10.0),
         ("HBM2", date(2017, 6, 1), 5.0),  # from Volta on
-        ("GDDR6", date(2020, 9, 1), 5.0),  # from Ampere on
+        ("GDDR6", date(2016, 6, 1), 5.0),
         ("LPDDR5", date(2015, 1, 1), 5.0),
         ("HBM2", None, 5.0),
         (None, date(2016, 6, 1), 5.0),
@@ -77,6 +76,17 @@ def test_early_memory_sustains_less(
     assert memory_us(machine, read_bytes=4e6) == pytest.approx(microseconds)
     # what product kernels get has a constant of its own
     assert memory_us(machine, read_bytes=4e6, products=Products.of([0], m=1, n=1, k=1)) == pytest.approx(5.0)
+
+
+def test_error_codes_among_the_data_take_their_part(device: Device) -> None:
+    coded = device.replace(dram=Memory(type="GDDR6", capacity=16e9, bandwidth=1e12, inline_ecc=True))
+    machine = Machine.of(coded, constants(memory_share=0.8, product_memory_share=0.4, ecc_write=0.5))
+    # 15 of 16 bytes are data: 3 MB at 0.8 · 15/16 TB/s
+    assert memory_us(machine, read_bytes=3e6) == pytest.approx(4.0)
+    # 2 MB written fetch and change 1 MB of codes: 3 + 2 + 1 MB
+    assert memory_us(machine, read_bytes=3e6, write_bytes=2e6) == pytest.approx(8.0)
+    tiles = Products.of([0], m=1, n=1, k=1)
+    assert memory_us(machine, read_bytes=3e6, products=tiles) == pytest.approx(8.0)  # at half the share
 
 
 # --- rows that are read again ---------------------------------------------------------------------------------
