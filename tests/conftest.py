@@ -1,6 +1,8 @@
 """What several tests stand on: round numbers, so that expected values can be worked out by hand."""
 
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,14 @@ settings.load_profile("untimed")
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """The program, called from where the tests run."""
     return caller(monkeypatch, capsys)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Programs started here heed SIGINT, which a shell has those ignore that it runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

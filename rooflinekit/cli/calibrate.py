@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,7 +64,8 @@ def calibrate(
             found, made = at_hand.cpu_specification(out and out.with_name(f"{out.stem}-cpu.yaml"))
         else:
             found = at_hand.specification(kind, index, spec, allow_draft=allow_draft)
-        at_hand.check_here(found, kind, index)
+        if note := at_hand.check_here(found, kind, index):
+            print(f"note: {note}", file=sys.stderr)
         chosen = plans.load_plan(plan, kind, threads=found.sm_count if kind == "cpu" else 1)
         words = tuple(filter(None, (only or "").split(",")))
         chosen.units(words)  # before torch is loaded

@@ -5,23 +5,31 @@ Neither says how many FMA units a core has, how fast the memory is, nor which cl
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware.detection import UNKNOWN, Found, heading, text
+from rooflinekit.hardware.vectors import lanes_of, widest
 
+ROOT = "ROOFLINEKIT_SYSTEM_ROOT"  # the variable that names a folder with the `proc` and `sys` of another machine
 _DRAM = ("type", "capacity", "bandwidth", "bus_width", "pin_rate", "channels")
 _VENDORS = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD", "ARM": "Arm"}
 
 
-def describe_cpu(root: Path = Path("/")) -> Found:
-    """The draft of all sockets together, out of the files under `root`.
+def system_root() -> Path:
+    """Under which /proc and /sys are read."""
+    return Path(os.environ.get(ROOT) or "/")
+
+
+def describe_cpu() -> Found:
+    """The draft of all sockets together, out of the files under `system_root`.
 
     Raises SpecError where there is no /proc/cpuinfo, as on systems other than Linux.
     """
+    root = system_root()
     processors = _processors(root / "proc/cpuinfo")
     first = processors[0]
     cores = {(p.get("physical id", "0"), p.get("core id", p.get("processor", ""))) for p in processors}
@@ -35,7 +43,7 @@ def describe_cpu(root: Path = Path("/")) -> Found:
         **heading(name, "cpu"),
         "vendor": _VENDORS.get(first.get("vendor_id", ""), first.get("vendor_id")),
         "architecture": None,
-        "compute_capability": _vectors(flags),
+        "compute_capability": widest(flags),
         "process_node": None,
         "launch_date": None,
         **({"device_scope": f"{len(sockets)} sockets together"} if len(sockets) > 1 else {}),
@@ -54,10 +62,9 @@ def describe_cpu(root: Path = Path("/")) -> Found:
 
 
 def _comments(flags: frozenset[str], name: str) -> dict[str, str]:
-    wide = "avx512f" in flags
-    lanes = "16 or 32: one or two FMA units of 512 bit" if wide else "8 for each FMA unit of 256 bit, 4 of 128 bit"
+    lanes = ", ".join(map(str, lanes_of(widest(flags))))
     found = {
-        "lanes_per_sm": f"fp32 multiply-adds per core and clock: {lanes}; {UNKNOWN}",
+        "lanes_per_sm": f"fp32 multiply-adds per core and clock, by the number of FMA units: one of {lanes}; {UNKNOWN}",
         "clock.vector": "what all cores sustain under wide vectors, where it is not boost",
         "dram.bandwidth": "channels x 64 bit x transfer rate / 8",
         "dram.capacity": "what Linux has; a little less than is fitted",
@@ -81,15 +88,6 @@ def _processors(path: Path) -> list[dict[str, str]]:
         raise SpecError(f"{path}: expected blocks that begin with 'processor'; got none")
     lines = [[line.partition(":") for line in block.splitlines()] for block in blocks]
     return [{key.strip(): value.strip() for key, _, value in block} for block in lines]
-
-
-def _vectors(flags: Iterable[str]) -> str | None:
-    """The widest vectors, as the rate tables call them; None without fused multiply-adds of 256 bit."""
-    if {"avx512f", "amx_bf16", "amx_int8"} <= set(flags):
-        return "avx512-amx"
-    if "avx512f" in flags:
-        return "avx512"
-    return "avx2" if {"avx2", "fma"} <= set(flags) else None
 
 
 def _caches(cpus: Path) -> dict[tuple[int, str], float]:

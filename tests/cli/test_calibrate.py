@@ -5,8 +5,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,12 +12,13 @@ import pytest
 import torch
 from command_line import Run, caller
 from documents import checked
+from machines import AMX, AVX2, AVX512, stand_in
+from programs import awaited
 
 from rooflinekit.calibrate.at_hand import hardware as at_hand
 from rooflinekit.calibrate.at_hand.cpu import Rates
 from rooflinekit.calibrate.bench.record_file import read_record
 from rooflinekit.calibrate.campaigns.campaign import read_campaign
-from rooflinekit.hardware.cpu_detection import describe_cpu
 from rooflinekit.hardware.specs import load_device, load_host
 
 PLAN = """
@@ -40,6 +39,7 @@ SPEC = ("--device", "cpu", "--spec", "one-core.yaml")
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    stand_in(monkeypatch, tmp_path / "machine", flags=AVX512)
     monkeypatch.chdir(tmp_path)
     return caller(monkeypatch, capsys)
 
@@ -106,6 +106,24 @@ def test_the_host_alone(run: Run, call: Run, tmp_path: Path) -> None:
     assert (document["measurements"], document["left"], document["fit"]) == (3, 0, None)
 
 
+def test_a_cpu_with_more_or_less_than_the_specification(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options = (*SPEC, "--plan", "tiny.yaml", "--only", "mm", "--out", "run.jsonl")
+    stand_in(monkeypatch, tmp_path / "amx", flags=AMX)
+    found = run(*options)
+    assert (found.status, found.err) == (
+        0,
+        "note: --spec one-core: its vectors are avx512, those of the CPU here avx512-amx: what PyTorch computes with "
+        "more than the specification has may be faster than its peaks\n",
+    )
+    stand_in(monkeypatch, tmp_path / "avx2", flags=AVX2)
+    assert run(*options).err == (
+        "rooflinekit: --spec one-core: its vectors are avx512, the CPU here has avx2 and lacks them: pass the "
+        "specification of this CPU, or none\n"
+    )
+
+
 def test_a_budget(run: Run, tmp_path: Path) -> None:
     found = run(*SPEC, "--plan", "tiny.yaml", "--only", "product", "--budget", "0s")
     assert found.status == 2
@@ -113,13 +131,13 @@ def test_a_budget(run: Run, tmp_path: Path) -> None:
     assert read_record(tmp_path / "one-core-tiny.jsonl").measurements == ()
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interrupted(run: Run, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rooflinekit", "calibrate", *SPEC, "--plan", "standard", "--out", "run.jsonl"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        while not (tmp_path / "run.jsonl").exists() or (tmp_path / "run.jsonl").read_bytes().count(b"\n") < 3:
-            assert process.poll() is None
-            time.sleep(0.05)
+        record = tmp_path / "run.jsonl"
+        awaited(lambda: record.exists() and record.read_bytes().count(b"\n") >= 3, process)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -196,20 +214,19 @@ def test_what_is_made_of_samples_can_be_made_later(run: Run, tmp_path: Path) -> 
 
 
 def test_a_cpu_without_a_specification(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = describe_cpu()
-    nobodys = replace(here, mapping={**here.mapping, "display_name": "Nobody's CPU", "name": "nobodys-cpu"})
-    monkeypatch.setattr("rooflinekit.calibrate.at_hand.cpu.describe_cpu", lambda *_: nobodys)
-    monkeypatch.setattr(at_hand.cpu_detection, "describe_cpu", lambda *_: nobodys)
+    monkeypatch.setattr(at_hand, "usable_cores", lambda: 4)
     monkeypatch.setattr(
         "rooflinekit.calibrate.at_hand.cpu.measured_rates", lambda cores: Rates(flops=cores * 1e11, bandwidth=4e10)
     )
-    assert at_hand.specification("cpu", 0, None).display_name == "Nobody's CPU"  # for `measure`, which keeps no file
-    assert not list(tmp_path.glob("nobodys*"))
+    assert (
+        at_hand.specification("cpu", 0, None).display_name == "Some CPU @ 3.00GHz"
+    )  # for `measure`, which keeps no file
+    assert not list(tmp_path.glob("some-cpu*"))
     # `calibrate` keeps it beside the samples
     found = run("--device", "cpu", "--plan", "tiny.yaml", "--budget", "0s", "--out", "run.jsonl")
-    message = "nobodys-cpu: no case is measured yet, so nothing can be fitted"
+    message = "some-cpu-3-00ghz: no case is measured yet, so nothing can be fitted"
     assert (found.status, found.err) == (2, f"rooflinekit: {message}\n")
-    assert load_device(str(tmp_path / "run-cpu.yaml")).display_name == "Nobody's CPU"
+    assert load_device(str(tmp_path / "run-cpu.yaml")).display_name == "Some CPU @ 3.00GHz"
 
 
 def test_a_gpu_that_is_not_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

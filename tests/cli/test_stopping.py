@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from machines import AVX512, folder_of
+from programs import awaited, line_of
 
 from rooflinekit.calibrate.bench.record_file import read_record
+from rooflinekit.hardware.cpu_detection import ROOT
 
 #: Forks the program for each line of its input: where it hangs, after how many cases, what SIGINT and SIGTERM were set
 #: to when it was started, where its output goes; and its arguments. Answers with its number, and how it ended.
@@ -124,17 +127,15 @@ class Program:
         arguments = f"--device cpu --spec {self.folder}/core.yaml --plan {self.folder}/tiny.yaml --out run.jsonl"
         word = "ignored" if ignored else "plain"
         print(where, after, word, out, arguments, file=self.driver.stdin, flush=True)
-        assert self.driver.stdout is not None
-        number = int(self.driver.stdout.readline())
+        number = int(line_of(self.driver))
         seconds = 0.0
         if stop is not None:
             printed = Path(f"{out}.out")
-            while not printed.exists() or printed.read_text().count("\n") <= after:
-                time.sleep(0.01)
+            awaited(lambda: printed.exists() and printed.read_text().count("\n") > after, number)
             time.sleep(late)  # in the midst of it
             os.kill(number, stop)
             seconds = time.monotonic()
-        status = int(self.driver.stdout.readline())
+        status = int(line_of(self.driver))
         seconds = time.monotonic() - seconds
         cases = [line for line in Path(f"{out}.out").read_text().splitlines() if line.startswith("mm ")]
         return Ended(status, seconds, cases, Path(f"{out}.err").read_text())
@@ -158,9 +159,11 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         str(folder / "core.yaml"),
     ]
     subprocess.run(new, check=True)
+    machine = {**os.environ, ROOT: str(folder_of(folder / "machine", flags=AVX512))}
     with subprocess.Popen(
-        [sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder
-    ) as process:
+        [sys.executable, "-c", DRIVER],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder, env=machine,
+    ) as process:  # fmt: skip
         yield Program(process, folder)
         assert process.stdin is not None
         process.stdin.close()
@@ -239,6 +242,7 @@ def test_a_case_that_an_interrupt_has_spoilt_is_measured_again(program: Program)
     assert [one.status for one in read_record(program.folder / "run.jsonl").measurements] == ["ok"] * 3
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_while_the_program_is_loaded_leaves_no_traceback() -> None:
     interrupted = (
         "import os, signal, sys\n"

@@ -12,19 +12,15 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware import checks
-from rooflinekit.hardware.cpu_detection import describe_cpu
+from rooflinekit.hardware.cpu_detection import describe_cpu, system_root
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.fields import FrozenMapping
+from rooflinekit.hardware.vectors import lanes_of
 
-#: fp32 multiply-adds of a core in a clock, by its vectors: of one or two FMA units, without either of 128 bit.
-_LANES: Mapping[str | None, tuple[int, ...]] = {
-    "avx512-amx": (16, 32), "avx512": (16, 32), "avx2": (8, 16), None: (4, 8, 16, 32)
-}  # fmt: skip
 _REACHED = 0.95  # of the peak, at most, by a product of matrices; of its bandwidth a copy reaches _COPIED
 _COPIED = 0.8
 _EDGE, _BYTES = 1536, 256 * 2**20  # of the matrices, and of what is copied
@@ -65,11 +61,11 @@ def _best(call: Callable[[], Any], seconds: float) -> float:
     return min(found)
 
 
-def device_of(rates: Rates, root: Path = Path("/")) -> Device:
+def device_of(rates: Rates) -> Device:
     """The specification. Raises SpecError where there is no /proc/cpuinfo, or nothing of a clock in it."""
-    said = describe_cpu(root).mapping
+    said = describe_cpu().mapping
     cores = int(said["sm_count"])
-    clock_hz, how = _clock(said, root)
+    clock_hz, how = _clock(said)
     lanes = _lanes(rates.flops / (2 * cores * clock_hz), said["compute_capability"])
     peak = 2 * cores * lanes * clock_hz
     bandwidth = float(f"{rates.bandwidth / _COPIED:.3g}")
@@ -99,14 +95,14 @@ def device_of(rates: Rates, root: Path = Path("/")) -> Device:
     return device.model_copy(update={"explained": FrozenMapping(failed)}) if failed else device
 
 
-def _clock(said: Mapping[str, Any], root: Path) -> tuple[float, str]:
+def _clock(said: Mapping[str, Any]) -> tuple[float, str]:
     """Hz, and where that is from."""
     boost = said["clock"]["boost"]
     if boost is not None:
         from rooflinekit.units import parse_quantity
 
         return parse_quantity(boost, "Hz"), "the highest of cpufreq"
-    text = (root / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    text = (system_root() / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     seen = [float(number) for number in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", text, re.MULTILINE)]
     if not seen or not 100 < max(seen) < 20_000:
         raise SpecError(
@@ -118,7 +114,7 @@ def _clock(said: Mapping[str, Any], root: Path) -> tuple[float, str]:
 
 def _lanes(reached: float, vectors: str | None) -> int:
     """The fewest that can have reached so many multiply-adds of a core in a clock."""
-    possible = _LANES.get(vectors, _LANES[None])
+    possible = lanes_of(vectors)
     return next((lanes for lanes in possible if reached <= _REACHED * lanes), possible[-1])
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from rooflinekit.errors import InputError, RooflinekitError
 from rooflinekit.files import write_text
-from rooflinekit.hardware import cpu_detection
+from rooflinekit.hardware import cpu_detection, vectors
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 
@@ -59,10 +59,11 @@ def _check_kind(device: Device, kind: Kind, option: str) -> None:
         raise InputError(f"{option} {device.name}: is a {device.kind.upper()}; expected the {wanted.upper()} at hand")
 
 
-def check_here(device: Device, kind: Kind, index: int = 0) -> None:
-    """Raises InputError where a specification cannot be of the hardware at hand: other vectors, more cores.
+def check_here(device: Device, kind: Kind, index: int = 0) -> str | None:
+    """Raises InputError where a specification cannot be of the hardware at hand: vectors that it lacks, more cores.
 
-    What is measured is kept under the specification's name.
+    What is measured is kept under the specification's name. Returns what is to be known of it: vectors that the CPU has
+    beyond the specification's.
     """
     if kind == "cpu":
         here = cpu_detection.describe_cpu().mapping
@@ -72,12 +73,18 @@ def check_here(device: Device, kind: Kind, index: int = 0) -> None:
                 f"--spec {device.name}: is a CPU by {device.vendor}, the one here is by {here['vendor']}: pass the "
                 "specification of this CPU, or none"
             )
-        if there and said and there != said:
+        if there in vectors.SETS and there not in vectors.contained(said):
+            has = f" has {said} and" if said else ""
             raise InputError(
-                f"--spec {device.name}: its vectors are {there}, those of the CPU here {said}: pass the specification "
+                f"--spec {device.name}: its vectors are {there}, the CPU here{has} lacks them: pass the specification "
                 "of this CPU, or none"
             )
         on_threads(device, None)
+        if there and said and there != said:
+            return (
+                f"--spec {device.name}: its vectors are {there}, those of the CPU here {said}: what PyTorch computes "
+                "with more than the specification has may be faster than its peaks"
+            )
     else:
         from rooflinekit.calibrate.bench import timers
 
@@ -85,9 +92,10 @@ def check_here(device: Device, kind: Kind, index: int = 0) -> None:
         try:
             known = load_device(name, allow_draft=True)
         except RooflinekitError:
-            return  # of a GPU that is not shipped, the file says what it is
+            return None  # of a GPU that is not shipped, the file says what it is
         if known.compute_capability != device.compute_capability:
             raise InputError(f"--spec {device.name}: the GPU here is {name}, of another architecture")
+    return None
 
 
 def _known_cpu(*, allow_draft: bool = False) -> Device | None:

@@ -8,12 +8,11 @@ import platform
 import resource
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
 from rooflinekit.errors import SpecError
-from rooflinekit.hardware.cpu_detection import describe_cpu
+from rooflinekit.hardware.cpu_detection import describe_cpu, system_root
 
 
 def host_environment() -> dict[str, str]:
@@ -36,10 +35,11 @@ def _host_cpu() -> str:
         return platform.processor() or platform.machine()
 
 
-def governor(root: Path = Path("/sys/devices/system/cpu")) -> str:
+def governor() -> str:
     """What decides the CPU's clock; virtual machines do not say."""
     try:
-        return (root / "cpu0/cpufreq/scaling_governor").read_text(encoding="ascii").strip()
+        file = system_root() / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
+        return file.read_text(encoding="ascii").strip()
     except OSError:
         return "unknown"
 

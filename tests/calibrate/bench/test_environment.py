@@ -2,14 +2,19 @@
 
 from pathlib import Path
 
+import pytest
+
 from rooflinekit.calibrate.bench import environment
+from rooflinekit.hardware.cpu_detection import ROOT
 
 
-def test_the_governor_of_the_clocks(tmp_path: Path) -> None:
-    assert environment.governor(tmp_path) == "unknown"  # as in virtual machines
-    (tmp_path / "cpu0/cpufreq").mkdir(parents=True)
-    (tmp_path / "cpu0/cpufreq/scaling_governor").write_text("powersave\n")
-    assert environment.governor(tmp_path) == "powersave"
+def test_the_governor_of_the_clocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ROOT, str(tmp_path))
+    assert environment.governor() == "unknown"  # as in virtual machines
+    folder = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq"
+    folder.mkdir(parents=True)
+    (folder / "scaling_governor").write_text("powersave\n")
+    assert environment.governor() == "powersave"
 
 
 def test_the_environment_is_the_same_each_time() -> None:
