@@ -12,7 +12,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constra
 FAST := tests/cost tests/hardware tests/ir tests/model tests/test_files.py tests/test_layers.py \
     tests/test_public_names.py tests/test_release.py tests/test_units.py
 # By file, as a file's tests share what they trace; conftest.py puts the longest files first.
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
 
 .PHONY: demo test check fast lint types docs matrix setup speed clean
 

@@ -36,9 +36,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skips slow tests without it, and puts the files that take longest first: no process then waits for another's."""
     items.sort(key=lambda item: not str(item.path.relative_to(config.rootpath)).startswith(LONG))
-    if not config.getoption("--slow"):
-        for item in items:
-            if "slow" in item.keywords:
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(pytest.mark.timeout(3600))
+            if not config.getoption("--slow"):
                 item.add_marker(pytest.mark.skip(reason="takes more than a few seconds; run with --slow"))
 
 

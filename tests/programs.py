@@ -1,24 +1,39 @@
-"""Waiting for programs that tests start: never longer than a limit, nor for one that has ended."""
+"""Programs that tests start: they are waited for no longer than a limit, nor than they live."""
 
+import contextlib
 import os
 import select
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
 
 LIMIT_S = 120  # many times what any of them takes on a busy machine
-Program = subprocess.Popen[str] | int  # or the number of a process that another has started
+Program = subprocess.Popen[str] | BaseProcess | int  # the number of a process that another has started
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """The program, whose output is read as text. Its end is waited for; where the test fails, it is killed."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) as program:
+        try:
+            yield program
+        except BaseException:
+            program.kill()
+            raise
 
 
 def awaited(seen: Callable[[], object], program: Program, limit_s: float = LIMIT_S) -> None:
     """Returns as soon as `seen` finds what the program is to do. Fails where it ends before, and after the limit."""
     end = time.monotonic() + limit_s
-    lives = True
+    living = True
     while not seen():
-        assert lives, "the program has ended without what is waited for"
+        assert living, "the program has ended without what is waited for"
         assert time.monotonic() < end, f"nothing in {limit_s} s"
         time.sleep(0.01)
-        lives = _lives(program)  # before `seen` looks again, which then finds what was done last
+        living = lives(program)  # before `seen` looks again, which then finds what was done last
 
 
 def line_of(program: subprocess.Popen[str], limit_s: float = LIMIT_S) -> str:
@@ -36,11 +51,16 @@ def line_of(program: subprocess.Popen[str], limit_s: float = LIMIT_S) -> str:
     return line.decode()
 
 
-def _lives(program: Program) -> bool:
-    if not isinstance(program, int):
+def lives(program: Program) -> bool:
+    """Whether it has not ended. One that has, and whose parent has not asked for it, has ended too."""
+    if isinstance(program, subprocess.Popen):
         return program.poll() is None
+    if isinstance(program, BaseProcess):
+        return program.is_alive()
     try:
         os.kill(program, 0)
+        return Path(f"/proc/{program}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except ProcessLookupError:
         return False
-    return True
+    except FileNotFoundError:
+        return not Path("/proc/self").exists()  # as on systems other than Linux

@@ -8,6 +8,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from programs import awaited
 
 from rooflinekit.errors import OutputError
 from rooflinekit.files import locked, replacing, sync_folder, write_text
@@ -106,8 +107,7 @@ def test_a_lock_ends_with_its_owner(tmp_path: Path) -> None:
     path.touch()
     owner = get_context("fork").Process(target=_holds, args=(path,))
     owner.start()
-    while not path.read_text():
-        time.sleep(0.01)
+    awaited(path.read_text, owner)
     with pytest.raises(BlockingIOError), locked(path, wait=False):
         pass
     owner.kill()

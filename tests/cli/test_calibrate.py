@@ -13,7 +13,7 @@ import torch
 from command_line import Run, caller
 from documents import checked
 from machines import AMX, AVX2, AVX512, stand_in
-from programs import awaited
+from programs import awaited, started
 
 from rooflinekit.calibrate.at_hand import hardware as at_hand
 from rooflinekit.calibrate.at_hand.cpu import Rates
@@ -135,7 +135,7 @@ def test_a_budget(run: Run, tmp_path: Path) -> None:
 def test_interrupted(run: Run, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rooflinekit", "calibrate", *SPEC, "--plan", "standard", "--out", "run.jsonl"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with started(command, stderr=subprocess.PIPE, env=environment) as process:
         record = tmp_path / "run.jsonl"
         awaited(lambda: record.exists() and record.read_bytes().count(b"\n") >= 3, process)
         process.send_signal(signal.SIGINT)

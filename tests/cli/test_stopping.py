@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from machines import AVX512, folder_of
-from programs import awaited, line_of
+from programs import awaited, line_of, started
 
 from rooflinekit.calibrate.bench.record_file import read_record
 from rooflinekit.hardware.cpu_detection import ROOT
@@ -147,26 +147,11 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     (folder / "tiny.yaml").write_text(PLAN)
     # One core of 8 GHz, which is faster than what is measured.
     core = ["new", "--from", "generic-cloud-cpu-avx512", "--set", "sm_count=1", "--set", "clock.boost=8 GHz"]
-    new = [
-        sys.executable,
-        "-m",
-        "rooflinekit",
-        "specs",
-        *core,
-        "--name",
-        "one-core",
-        "--out",
-        str(folder / "core.yaml"),
-    ]
-    subprocess.run(new, check=True)
+    new = [*core, "--name", "one-core", "--out", str(folder / "core.yaml")]
+    subprocess.run([sys.executable, "-m", "rooflinekit", "specs", *new], check=True)
     machine = {**os.environ, ROOT: str(folder_of(folder / "machine", flags=AVX512))}
-    with subprocess.Popen(
-        [sys.executable, "-c", DRIVER],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder, env=machine,
-    ) as process:  # fmt: skip
+    with started([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, cwd=folder, env=machine) as process:
         yield Program(process, folder)
-        assert process.stdin is not None
-        process.stdin.close()
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_other_threads_run_models_during_a_trace() -> None:
             while not (over.is_set() and found):
                 found.append(real(x))
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     counts(Net(), True)
     over.set()

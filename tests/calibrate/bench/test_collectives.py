@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from programs import line_of, lives, started
 
 from rooflinekit.calibrate.bench.collectives import Groups
 from rooflinekit.calibrate.bench.microbench import UnsupportedError
@@ -97,11 +97,10 @@ Waits("gloo", 2)
 
 
 def test_a_process_that_waits_for_others_ends_with_a_program_that_is_killed() -> None:
-    with subprocess.Popen([sys.executable, "-c", STARTS], stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdout is not None
-        folder, worker = program.stdout.readline().split()
+    with started([sys.executable, "-c", STARTS]) as program:
+        folder, worker = line_of(program).split()
         program.kill()
     end = time.monotonic() + 30
-    while Path(f"/proc/{worker}").exists() or Path(folder).exists():
+    while lives(int(worker)) or Path(folder).exists():
         assert time.monotonic() < end
         time.sleep(0.05)

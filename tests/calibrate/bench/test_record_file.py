@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from programs import line_of, started
 
 from rooflinekit.calibrate.bench import ending
 from rooflinekit.calibrate.bench.plan import Case
@@ -168,38 +169,34 @@ def content(found: Recorded) -> tuple[Head, dict[tuple[str, int], tuple[float, .
     return found.head, {(one.case.key, one.round): one.seconds for one in found.measurements}, found.finished
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.slow)])
 def test_killed_again_and_again(tmp_path: Path, kills: int) -> None:
     (tmp_path / "tiny.yaml").write_text(TINY)
     undisturbed, file = tmp_path / "undisturbed.jsonl", tmp_path / "killed.jsonl"
     command = [sys.executable, "-c", DRIVER, str(tmp_path / "tiny.yaml")]
     draw, seen, interrupted = random.Random(7), 0, 0
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as runs:
-        assert runs.stdin is not None
-        assert runs.stdout is not None
+    with started(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as runs:
 
         def start(target: Path) -> int:
             print(target, file=runs.stdin, flush=True)
-            return int(runs.stdout.readline())
+            return int(line_of(runs))
 
         start(undisturbed)
-        assert int(runs.stdout.readline()) == 0
+        assert int(line_of(runs)) == 0
         # 2 formats × 10 × 2 sizes, in 3 rounds
         assert len(read_record(undisturbed).measurements) == 120
         for _ in range(kills):
             process = start(file)
             time.sleep(draw.uniform(0, 0.8 / kills))
             os.kill(process, draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGINT]))
-            interrupted += int(runs.stdout.readline()) != 0
+            interrupted += int(line_of(runs)) != 0
             lines = file.read_bytes().count(b"\n")
             assert lines >= seen  # nothing that was finished is lost
             seen = lines
         assert interrupted > kills // 2
         start(file)
-        assert int(runs.stdout.readline()) == 0
-        runs.communicate(timeout=60)
+        assert int(line_of(runs)) == 0
     found = read_record(file)
     assert content(found) == content(read_record(undisturbed))
     assert len(found.measurements) == 120  # and nothing was measured twice

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from programs import awaited, started
 from torch import nn
 
 import rooflinekit as rk
@@ -168,10 +168,8 @@ def test_after_a_kill_the_rest_is_worked_out_and_no_more(graph: rk.Graph, tmp_pa
     setting = Setting(machine=machine, host=rk.load_host(DEFAULT_HOST), execution=rk.Execution())
     given.write_bytes(sweep_plan.packed(graph, [setting]))
     call = [sys.executable, "-c", KILLED, str(out), str(given)]
-    with subprocess.Popen([*call, "0.3"], stdout=subprocess.PIPE, text=True) as run:
-        deadline = time.monotonic() + 60
-        while len(list(out.glob("part-*.parquet"))) < 3 and time.monotonic() < deadline:
-            time.sleep(0.02)
+    with started([*call, "0.3"]) as run:
+        awaited(lambda: len(list(out.glob("part-*.parquet"))) >= 3, run)
         run.send_signal(signal.SIGKILL)
     done = {int(part.stem[5:12]) for part in out.glob("part-*.parquet")}
     assert 3 <= len(done) < 10

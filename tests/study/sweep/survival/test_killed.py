@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from programs import line_of, started
 from small_sweeps import GPUS, NAMES, check, ordered, read
 
 import rooflinekit as rk
@@ -62,18 +63,16 @@ def test_killed_again_and_again(tmp_path: Path, graph: rk.Graph, rows: pd.DataFr
     command = [sys.executable, "-c", DRIVER, str(given)]
     with (
         errors.open("w") as err,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True) as runs,
+        started(command, stdin=subprocess.PIPE, stderr=err) as runs,
     ):
-        assert runs.stdin is not None
-        assert runs.stdout is not None
 
         def start() -> int:
             print(out, draw.choice([1, 1, 2]), file=runs.stdin, flush=True)
-            return int(runs.stdout.readline())
+            return int(line_of(runs))
 
         def ended() -> int:
             print(file=runs.stdin, flush=True)
-            return int(runs.stdout.readline())
+            return int(line_of(runs))
 
         start()
         begun = time.monotonic()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from programs import awaited
 from small_sweeps import (
     NAMES,
     PIECES,
@@ -114,9 +115,7 @@ def test_two_processes_do_not_write_one_sweep(
         patch.setattr(sweep_plan.Piece, "predict", waits)
         other = get_context("fork").Process(target=swept, args=(graph,), kwargs={"out": out, "workers": 2})
         other.start()
-    while not (tmp_path / "reached").read_text():
-        assert other.is_alive()
-        time.sleep(0.01)
+    awaited((tmp_path / "reached").read_text, other)
     with pytest.raises(OutputError) as caught:
         swept(graph, out=out)
     assert str(caught.value) == (
