@@ -37,6 +37,11 @@ class Release(NamedTuple):
         return self >= (2, 0)
 
     @property
+    def fuses_rms_norm(self) -> bool:
+        """Whether rms_norm is one kernel on CUDA (2.9; before, it is written out)."""
+        return self >= (2, 9)
+
+    @property
     def foreach_optimizers(self) -> bool:
         """Whether optimizers on CUDA take all tensors at once unless told otherwise (2.0: the default of `foreach`)."""
         return self >= (2, 0)

@@ -47,6 +47,8 @@ _LIBRARY = (
     "cdist", "pdist", "_fft", "linalg_", "cholesky", "_local_scalar_dense", "grid_sampler", "_ctc_loss", "col2im",
     "unfold_backward", "max_unpool", "renorm", "_amp_", "_aa", "gamma", "dirichlet", "_foreach_norm", "_foreach_max",
 )  # fmt: skip
+#: Whose names have such words, and that are loops all the same.
+_LOOPS = ("linalg_vector_norm", "_fused_rms_norm", "_fused_rms_norm_backward")
 
 
 def _is_extern(priced: PricedOp, name: str) -> bool:
@@ -56,7 +58,7 @@ def _is_extern(priced: PricedOp, name: str) -> bool:
     if EAGER in priced.op.attrs:
         return True
     products = family in (Family.MATMUL, Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENCE)
-    return products or any(word in name for word in _LIBRARY if name != "linalg_vector_norm")
+    return products or (name not in _LOOPS and any(word in name for word in _LIBRARY))
 
 
 def _is_pooled_by_library(op: Op, like: Release | None) -> bool:
@@ -190,7 +192,6 @@ def _norm_backward(priced: PricedOp) -> Iterator[Part]:
     """Sums over each row for the gradient of the input, and over the rows for those of gain and shift."""
     op = priced.op
     x = op.inputs[1]
-    by_label = {cost.label: cost for cost in priced.costs}
     wanted = tuple(op.attrs.get("output_mask", (True,) * len(op.outputs)))
     results = iter(op.outputs)
     input_gradient = (next(results),) if wanted and wanted[0] and op.outputs else ()
@@ -201,7 +202,7 @@ def _norm_backward(priced: PricedOp) -> Iterator[Part]:
         if batch or "group" in op.kind
         else max([integer(t.numel) for t in others] or [integer(x.shape[-1])])
     )
-    weights = by_label.get("gain and shift gradient")
+    weights = next((cost for cost in priced.costs if cost.label.startswith("gain")), None)
     if input_gradient:
         whole = replace(
             priced, op=replace(op, outputs=input_gradient), costs=tuple(c for c in priced.costs if c is not weights)

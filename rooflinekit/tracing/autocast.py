@@ -112,6 +112,11 @@ def lowered(*values: Any) -> Any:
     return values if to is None else _CASTS.all(values, to)
 
 
+def widened(*values: Any) -> Any:
+    """The values, tensors in float32 within a region; as they are outside of every region."""
+    return values if region_format() is None else _CASTS.all(values, torch.float32)
+
+
 # --- what stands in the place of the operators' kernels -------------------------------------------------------
 
 

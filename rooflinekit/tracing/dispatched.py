@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rooflinekit.ir.tensor import DType
+from rooflinekit.tracing.shapes import OWN_SHAPES
 
 DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType if hasattr(torch, dtype.value)}
 
@@ -24,8 +25,8 @@ def schema_of(function: torch._ops.OpOverload) -> tuple[str, tuple[tuple[str, An
 
 @functools.cache
 def composite(function: Any) -> bool:
-    """Whether it is defined by other operators alone."""
-    if not isinstance(function, torch._ops.OpOverload) or function.namespace != "aten":
+    """Whether it is defined by other operators alone, on a GPU too."""
+    if not isinstance(function, torch._ops.OpOverload) or function.namespace != "aten" or function in OWN_SHAPES:
         return False
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     name = f"{function._schema.name}.{function._schema.overload_name}".rstrip(".")

@@ -19,23 +19,27 @@ from torch.nn import functional
 from torch.nn.attention import flex_attention
 from torch.overrides import TorchFunctionMode
 
+from rooflinekit.ir.release import Release
 from rooflinekit.tracing import autocast, recurrent, signals
 from rooflinekit.tracing.finite import note_answer
 from rooflinekit.tracing.gpu_attention import attention, written_out
+from rooflinekit.tracing.gpu_normalization import rms_norm
 from rooflinekit.tracing.shapes import RESAMPLING
 from rooflinekit.tracing.share import note_one_hot
 
 
 @contextmanager
-def gpu_view(elements: Callable[[str, Any], Any], *, fused_attention: bool = True) -> Iterator[None]:
+def gpu_view(elements: Callable[[str, Any], Any], like: Release | None = None) -> Iterator[None]:
     """Replaces functions that CPU tracing would decompose by the operators that CUDA dispatches.
 
     elements: says how many of a number of elements data decide that there are.
-    fused_attention: whether scaled_dot_product_attention is an operator; before 2.0 models wrote it out.
+    like: the release that it runs on; None for the present one.
     """
     replaced = _REPLACED | {torch._VF._pack_padded_sequence: functools.partial(recurrent.pack, elements)}
-    if not fused_attention:
+    if like is not None and not like.fuses_attention:
         replaced[functional.scaled_dot_product_attention] = written_out
+    if like is not None and not like.fuses_rms_norm:
+        replaced = {name: other for name, other in replaced.items() if other is not rms_norm}
     # A mode is switched off inside the function that it was asked about. nn.MultiheadAttention and F.interpolate call
     # these from inside such a function: there only the names that they look up reach them.
     places: list[tuple[Any, str]] = [
@@ -129,12 +133,12 @@ def _called(replaced: _Replaced, function: Callable[..., Any], *args: Any, **kwa
     return function(*args, **kwargs) if output is NotImplemented else output
 
 
-def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """CUDA has one kernel that writes the output and the mask."""
     if not training or p == 0.0:
         return input
-    if inplace or p == 1.0 or not torch.is_grad_enabled():
-        return torch.dropout_(input, p, training) if inplace else torch.dropout(input, p, training)
+    if inplace or p == 1.0:
+        return torch.dropout_(input, p, training) if inplace else NotImplemented
     output: torch.Tensor = torch.ops.aten.native_dropout(input, p, True)[0]
     return output
 
@@ -186,6 +190,7 @@ def _one_hot(indices: torch.Tensor, num_classes: int = -1) -> Any:
 _REPLACED: _Replaced = {
     functional.scaled_dot_product_attention: attention,
     functional.dropout: _dropout,
+    torch.dropout: _dropout,
     **{
         getattr(place, name): functools.partial(_softmax, f"_{name}")
         for place in (functional, torch, torch.Tensor)
@@ -193,6 +198,8 @@ _REPLACED: _Replaced = {
     },
     **{getattr(torch._C._nn, name): functools.partial(_resample, name) for name in RESAMPLING},
     torch.Tensor.cuda: _cuda,
+    functional.rms_norm: rms_norm,
+    torch.rms_norm: rms_norm,
     torch.ctc_loss: signals.ctc_loss,
     functional.one_hot: _one_hot,
     torch._VF.stft: signals.stft,  # type: ignore[attr-defined]

@@ -42,6 +42,13 @@ def _batch_norm(
     return Made(tuple(x.shape), x.stride(), x.dtype), saved, saved
 
 
+def _rms_norm(x: torch.Tensor, shape: Sequence[Any], weight: Any, eps: float | None) -> tuple[Made, ...]:
+    """The result, and 1/σ of each row."""
+    rows = [*x.shape[: x.dim() - len(shape)], *[1] * len(shape)]
+    statistics = torch.float64 if x.dtype is torch.float64 else torch.float32
+    return contiguous(x.shape, x.dtype), contiguous(rows, statistics)
+
+
 def _constant_pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> tuple[Made, ...]:
     """torch's way forces every open size to its example. `pad` begins with the last dimension."""
     shape: list[Any] = list(x.shape)
@@ -244,6 +251,7 @@ RESAMPLING = (
 #: Operators whose results follow from their arguments' sizes; None where torch's own way will do.
 OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...] | None]] = {
     _aten.native_batch_norm.default: _batch_norm,
+    _aten._fused_rms_norm.default: _rms_norm,
     _aten.constant_pad_nd.default: _constant_pad,
     _aten.im2col.default: _im2col,
     _aten.complex.default: _of_two,
@@ -283,4 +291,8 @@ LIKE_ARGUMENTS: dict[Any, Callable[[Sequence[Any]], tuple[Any, ...]]] = {
     # input, weights, stride, buffer, hidden state, cell state
     _aten._cudnn_rnn_backward.default: lambda args: (args[0], args[4], args[5], list(args[1])),
     _aten._scaled_dot_product_efficient_attention_backward.default: _attention_gradients,
+    # gradient, input, shape, 1/σ, weight, which are wanted
+    _aten._fused_rms_norm_backward.default: lambda args: tuple(
+        one if wanted else None for one, wanted in zip((args[1], args[4]), args[5], strict=True)
+    ),
 }

@@ -208,7 +208,7 @@ def _traced(
             recorder.calls.followed(),
             eager_view(),
             hashable_sizes(),
-            gpu_view(recorder.assumed.elements, fused_attention=step.like is None or step.like.fuses_attention),
+            gpu_view(recorder.assumed.elements, step.like),
         )
         with ExitStack() as stack:
             for mode in modes:

@@ -129,6 +129,10 @@ def test_dropout_is_one_kernel_as_on_a_gpu() -> None:
     graph = rk.trace(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1)), rk.Input(3, 4), mode="training")
     assert kinds(graph, "forward") == ["aten.addmm", "aten.native_dropout", "aten.sum"]
     assert "aten.native_dropout" not in kinds(rk.trace(nn.Dropout(0.1), rk.Input(3, 4)))
+    for drop in (nn.Dropout(0.1), lambda x: torch.dropout(x, 0.1, True)):
+        (dropped,) = [p for p in rk.trace(drop, rk.Input(3, 4), mode="forward").priced if p.costs]
+        # without gradients too: read and written as float32, and a byte of the mask, of 12 elements
+        assert (dropped.op.kind, dropped.costs[0].bytes) == ("aten.native_dropout", 12 * (4 + 4 + 1))
 
 
 def test_inputs_may_be_nested_keyword_or_tensors() -> None:

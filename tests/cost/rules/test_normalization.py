@@ -214,10 +214,17 @@ def test_instance_norm_is_batch_norm_of_one_image_with_all_channels(traced, cost
     assert (c.vector_flop, c.special_flop) == (480, 6)  # 5 · 2·3·4·4; 2·3 statistics
 
 
-def test_root_mean_square_norm_is_four_operations_and_a_root(traced):
-    graph = traced(nn.RMSNorm(10), (6, 10))
-    # square, sum, times 1/σ, times gain of 60; epsilon of 6
-    assert (graph.vector_flop, graph.special_flop) == (246, 6)
+def test_root_mean_square_norm_is_one_kernel_as_on_a_gpu(traced, trained, costs_of):
+    (c,) = costs_of(traced(nn.RMSNorm(10), (6, 10)), "_fused_rms_norm")
+    # square, sum, times 1/σ, times gain of 60; 1/√ of 6
+    assert (c.vector_flop, c.special_flop) == (240, 6)
+    assert c.bytes == 4 * (60 + 10 + 60 + 6)
+    step = trained(nn.RMSNorm(10), (6, 10))
+    assert len(costs_of(step, "_fused_rms_norm")) == 1
+    assert [c.label for c in costs_of(step, "_fused_rms_norm_backward")] == ["input gradient", "gain gradient"]
+    older = traced(nn.RMSNorm(10), (6, 10), like="2.8")
+    # square, mean, epsilon, 1/√, times 1/σ, times gain
+    assert len([p for p in older.priced if p.costs]) == 6
 
 
 def test_fused_root_mean_square_norm(tensor, cost):
