@@ -74,7 +74,7 @@ def test_a_wrong_shape_is_told_once() -> None:
     log, handler = logging.getLogger("torch._subclasses.fake_tensor"), Kept()
     log.addHandler(handler)
     try:
-        with pytest.raises(TraceError, match=r"in module '0' .*\[3, 9\] X \[8, 8\]"):
+        with pytest.raises(TraceError, match=r"in module '0': .*\[3, 9\] X \[8, 8\]"):
             rk.trace(LINEAR, rk.Input(3, 9))
         assert logged == []
         log.error("failed while attempting to run meta for elsewhere")
@@ -85,7 +85,7 @@ def test_a_wrong_shape_is_told_once() -> None:
 
 def test_cross_entropy_of_logits_by_token() -> None:
     ids = rk.Input("b", "t", dtype="int64")
-    with pytest.raises(TraceError, match=r"in the loss .*output\.flatten\(0, -2\)"):  # as in PyTorch itself
+    with pytest.raises(TraceError, match=r"in the loss: .*output\.flatten\(0, -2\)"):  # as in PyTorch itself
         rk.trace(Words(), ids, mode="training", loss=functional.cross_entropy, targets=[ids])
     graph = rk.trace(Words(), ids, mode="training", loss=loss_of("cross_entropy"), targets=[ids])
     # The head: 2 · 16 · 100 FLOP a token, three times: forward, and the gradients of weight and input.
