@@ -126,6 +126,10 @@ DEVICE = record({
 CLUSTER = record({
     "schema": COUNT, "name": TEXT, "devices": many(record({"name": TEXT, "count": COUNT}), 1), "host": TEXT,
 })  # fmt: skip
+HOST = record({
+    "schema": COUNT, "name": TEXT, "description": TEXT, "dispatch": named(TEXT), "launch": TEXT, "sync": TEXT,
+    "copy_bandwidth_pageable": TEXT, "copy_bandwidth_pinned": TEXT, "sources": named(TEXT),
+})  # fmt: skip
 CHOSEN: Schema = {"anyOf": [FLAG, many(TEXT)]}  # all blocks or none, or modules
 SHARED = record({
     "model": TEXT, "cluster": TEXT, "gpus": COUNT, "strategy": record({"name": TEXT}),
@@ -252,6 +256,7 @@ SCHEMAS: dict[str, Schema] = {
     "check": record({"specifications": many(record({"name": TEXT, "checks": many(CHECK)}))}),
     "cluster": record({"cluster": CLUSTER}),
     "clusters": record({"clusters": many(CLUSTER)}),
+    "hosts": record({"hosts": many(HOST)}),
     "collective": record({
         "collective": TEXT, "cluster": TEXT, "gpus": COUNT, "bytes": BYTES, "total_s": SECONDS,
         "interval_s": {**many(SECONDS, 2), "maxItems": 2}, "algorithm": TEXT, "bus_bandwidth": of("byte/s"),

@@ -25,6 +25,7 @@ from rooflinekit.cli import (
     fit,
     fit_into,
     guide,
+    hosts,
     measure,
     parallel,
     plot,
@@ -70,7 +71,8 @@ def program(
 
 for _part in (
     predict, explain, plot, report, crossover, profile, compare, transfer, advise, sweep, search, power, cost,
-    parallel, fit_into, train, collective, serve, measure, calibrate, campaign, fit, devices, clusters, specs, check,
+    parallel, fit_into, train, collective, serve, measure, calibrate, campaign, fit, devices, hosts, clusters, specs,
+    check,
 ):  # fmt: skip
     _part.register(app)
 

@@ -7,13 +7,16 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from rooflinekit.cli.synonyms import command_hint, option_hint
+from rooflinekit.errors import InputError
+
 #: Every command, under its question. A test holds the first lines of their docstrings to what fits beside the names.
 GROUPS = {
     "Predict and explain": ("predict", "explain", "plot", "report", "crossover", "profile"),
     "Choose": ("compare", "transfer", "advise", "sweep", "search", "power", "cost"),
     "Many GPUs and serving": ("parallel", "fit-into", "train", "collective", "serve"),
     "Measure and calibrate": ("measure", "calibrate", "campaign", "fit"),
-    "Hardware": ("devices", "clusters", "specs", "check"),
+    "Hardware": ("devices", "hosts", "clusters", "specs", "check"),
 }
 
 #: What a newcomer needs, each with a call to begin with.
@@ -68,6 +71,23 @@ class _WithExample:
 class Command(_WithExample, TyperCommand):
     """A subcommand."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer does it; an option that is not known gets one sentence on what is written for it."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # click's own error, whose class comes from a copy of click in some releases of typer.
+            typed = getattr(error, "option_name", None)
+            if type(error).__name__ != "NoSuchOption" or not typed:
+                raise
+            raise InputError(f"unknown option {typed!r}{option_hint(typed, option_names(self))}") from None
+
+
+def option_names(command: Any) -> list[str]:
+    """The options of a command as they are typed, without those of one letter."""
+    words = (word for one in command.params for word in (*one.opts, *one.secondary_opts))
+    return [word for word in words if word.startswith("--")]
+
 
 class Group(_WithExample, TyperGroup):
     """A subcommand with subcommands of its own."""
@@ -75,6 +95,12 @@ class Group(_WithExample, TyperGroup):
 
 class Program(TyperGroup):
     """The program: its commands by question."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As typer does it; a command that is not known gets one sentence on which one is meant."""
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            raise InputError(f"unknown command {args[0]!r}{command_hint(args[0], self.commands)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """A section for each question, a line for each command."""

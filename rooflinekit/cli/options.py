@@ -64,6 +64,7 @@ DOCUMENTS = {
     "fit": 1,
     "fit-into": 1,
     "host": 1,
+    "hosts": 1,
     "measure": 1,
     "own-fit": 1,
     "parallel": 1,

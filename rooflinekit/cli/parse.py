@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.cli.synonyms import option_hint
 from rooflinekit.errors import InputError, SizeError, UnitError, nearest
 from rooflinekit.units import parse_quantity
 
@@ -124,8 +125,8 @@ def _size_words(
         if not word.startswith("--") or name not in names:
             known = [f"--{one}" for one in names]
             sized = f"; the sizes of --input are {', '.join(known)}" if known else ""
-            hint = nearest(option, [*known, *options], 1)
-            raise InputError(f"unknown option or argument {option!r}{hint}{sized}")
+            hint = option_hint(option, [*known, *options])
+            raise InputError(f"unknown option or argument {option!r}{hint}{'' if hint.startswith(':') else sized}")
         if name in found:
             raise InputError(f"{option} is given twice; to compare two values, --compare {name}=… takes the other")
         found[name] = option, value if equals else next(words, "")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooflinekit.cli import guide
 from rooflinekit.cli.described import Workload
 from rooflinekit.cli.options import DraftOption, gpu_names, host_names
 from rooflinekit.cli.parse import assumed_of, check_word, inputs_of, limits_of, size_lists_of, sizes_of
@@ -132,7 +133,7 @@ def _workload(
     start: dict[str, int] = {}
     lists: dict[str, Sequence[int]] = {}
     # A misspelled option first: --gup l4 is no missing --gpu.
-    options = [word for parameter in context.command.params for word in parameter.opts if word.startswith("--")]
+    options = guide.option_names(context.command)
     if many_sizes:
         lists = size_lists_of(size or [], context.args, names, options)
     else:

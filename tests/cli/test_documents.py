@@ -59,6 +59,7 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("device", ("devices", "l4")),
     ("device", ("devices", "generic-cloud-cpu-avx512")),
     ("clusters", ("clusters",)),
+    ("hosts", ("hosts", "unnamed")),
     ("cluster", ("clusters", "two-nodes-25gbe")),
     ("check", ("check",)),
     ("specs", ("specs", "detect", "--cpu")),

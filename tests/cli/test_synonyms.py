@@ -1,0 +1,127 @@
+"""Words that newcomers type: each leads to the option in one try."""
+
+import re
+
+import pytest
+import typer
+from command_line import Run
+
+from rooflinekit.cli import guide, synonyms
+from rooflinekit.cli.app import app
+
+COMMANDS = typer.main.get_group(app).commands
+TRAINING, COMPILED = "--mode training", "--execution compiled"
+BF16, FP16 = "(weights stay fp32), or --dtype bfloat16", "(weights stay fp32), or --dtype float16"
+
+#: What is typed after `rooflinekit predict`, and what the answer says to write.
+PREDICT = {
+    "--training": TRAINING,
+    "--train": TRAINING,
+    "--backward": TRAINING,
+    "--eval": "--mode inference",
+    "--no-grad": "--mode inference",
+    "--amp": "--autocast bf16, or --autocast fp16",
+    "--mixed-precision": "--autocast bf16, or --autocast fp16",
+    "--bf16": f"--autocast bf16 {BF16}",
+    "--fp16": f"--autocast fp16 {FP16}",
+    "--half": f"--autocast fp16 {FP16}",
+    "--fp64": "--dtype float64",
+    "--precision": "--dtype bfloat16, or --autocast bf16",
+    "--torch_dtype": "--dtype bfloat16, or --autocast bf16",
+    "--allow-tf32": "--tf32",
+    "--compile": COMPILED,
+    "--compiled": COMPILED,
+    "--torch-compile": COMPILED,
+    "--eager": "--execution eager",
+    "--cuda-graphs": "--execution cuda-graph",
+    "--max-autotune": "--execution max-autotune",
+    "--nhwc": "--channels-last",
+    "--device": "--gpu nvidia-l4",
+    "--hardware": "--gpu nvidia-l4",
+    "--batch-size": "--batch 32",
+    "--bs": "--batch 32",
+    "-b": "--batch 32",
+    "--seq-len": "--input batch,seq:int64; that names the size for --seq 512",
+    "--input-shape": "--input batch,3,224,224",
+    "--adamw": "--optimizer AdamW, with --mode training",
+    "--criterion": "--loss cross_entropy, with --mode training",
+    "--model": "the model as the first word after the command",
+    "--output": "--plot FILE.pdf, --trace FILE.json, or --json > FILE",
+    "--csv": "--json; rooflinekit sweep … --out writes CSV",
+    "--verbose": "--by module",
+    "--kernels": "--by kernel",
+    "--timeline": "--trace FILE.json",
+    "--vram": "--largest-batch",
+    "--flops": "--json, which has flop, bytes and memory",
+    "--num-workers": "--loader-rate 2000, in samples a second",
+    "--pin-memory": "--copy pinned",
+    "--ddp": "rooflinekit parallel … --cluster dgx-h100 --strategy ddp, or fsdp",
+    "--gradient-checkpointing": "rooflinekit parallel … --checkpoint",
+}
+#: The same of other commands.
+OTHERS = [
+    ("parallel", "--world-size", "--gpus 8"),
+    ("parallel", "--tensor-parallel-size", "--tensor 2"),
+    ("train", "--tensor-parallel-size", "--tp 2"),
+    ("serve", "--quantization", "--weights, with fp8, int8, int4 or fp4"),
+    ("serve", "--kv-cache-dtype", "--kv fp8"),
+    ("serve", "--qps", "--rate 4/s"),
+    ("sweep", "--csv", "--out FILE.csv"),
+    ("explain", "--verbose", "--details"),
+    ("devices", "--csv", "--markdown, or --json"),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "typed", "written"), [*(("predict", *pair) for pair in PREDICT.items()), *OTHERS], ids=str
+)
+def test_a_word_that_everybody_knows_leads_to_the_option(command: str, typed: str, written: str) -> None:
+    known = guide.option_names(COMMANDS[command])
+    assert typed not in known
+    assert synonyms.option_hint(typed, [*known, "--batch"]) == f": write {written}"
+
+
+def test_every_answer_names_options_that_a_command_has() -> None:
+    known = {name: set(guide.option_names(command)) | {"--batch", "--seq"} for name, command in COMMANDS.items()}
+    for answer in {answer for answers in synonyms._OPTIONS.values() for answer in answers}:
+        here, _, there = answer.partition("rooflinekit ")
+        if there:
+            assert set(re.findall(r"--[a-z-]+", there)) <= known[there.split()[0]], answer
+        assert any(set(re.findall(r"--[a-z0-9-]+", here)) <= options for options in known.values()), answer
+
+
+def test_each_word_has_one_meaning() -> None:
+    for table in (synonyms._OPTIONS, synonyms._COMMANDS):
+        words = " ".join(table).split()
+        assert len(words) == len(set(words))
+    assert not synonyms._COMMAND.keys() & COMMANDS.keys()
+    assert {answer.split()[0] for answer in synonyms._COMMANDS.values()} <= {*COMMANDS, "--version", "--help"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("predict", "net:Net", "-i", "batch,3", "--training"),
+            "unknown option or argument '--training': write --mode t",
+        ),
+        (("serve", "a.json", "--half"), "unknown option '--half': write --weights fp16"),
+        (("devices", "--vendr"), "unknown option '--vendr'; did you mean '--vendor'?"),
+        (("gpus",), "unknown command 'gpus': write rooflinekit devices"),
+        (("predit",), "unknown command 'predit'; did you mean 'predict'?"),
+    ],
+    ids=str,
+)
+def test_the_answer_is_one_line(run: Run, words: tuple[str, ...], message: str) -> None:
+    result = run(*words)
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert result.err.startswith(f"rooflinekit: {message}")
+
+
+def test_hosts_are_listed_as_devices_are(run: Run) -> None:
+    assert "generic-server" in run("hosts").out
+    out = run("hosts", "generic-server").out
+    # Its file says `convolution: 22 µs` and `copy_bandwidth_pinned: 24 GB/s`.
+    assert "issuing an op, convolution: 22.0 µs" in out
+    assert "from page-locked memory 24.0 GB/s" in out
+    assert "unknown host 'generic-sever'" in run("hosts", "generic-sever").err
