@@ -76,10 +76,10 @@ class Layouts:
         for op in graph.ops:
             images = [spec for spec in op.outputs if len(spec.shape) == 4]
             if op.kind == "aten.convolution":
-                last.update((spec.memory, spec.shape) for spec in op.inputs[:1] if not _is_given(spec))
-                last.update((spec.memory, spec.shape) for spec in images)
-            elif any(map(found.has_last, op.inputs)):
-                last.update((spec.memory, spec.shape) for spec in images)
+                images += [spec for spec in op.inputs[:1] if len(spec.shape) == 4 and not _is_given(spec)]
+            elif not any(map(found.has_last, op.inputs)):
+                continue
+            last.update((spec.memory, spec.shape) for spec in images)
         returned = frozenset(spec.memory for spec in graph.outputs if spec.memory in last and _is_image(spec))
         return cls(last=last, returned=returned)
 

@@ -278,6 +278,12 @@ def test_a_converted_network_pays_layout_copies_at_its_ends_and_of_weights() -> 
     assert eager == ["to channels last", "from channels last"] * 2
 
 
+def test_layouts_are_of_images_alone() -> None:
+    model = nn.Sequential(nn.Conv1d(8, 16, 9), nn.ReLU(), nn.Conv1d(16, 16, 3))
+    graph = rk.trace(model, rk.Input("batch", 8, "length")).at(batch=4, length=64)
+    assert [name for name, *_ in traffic(graph)] == ["convolution", "bias_relu", "convolution", "bias"]
+
+
 def test_grouped_convolutions_keep_their_layout() -> None:
     grouped = traced(nn.Conv2d(64, 64, 3, groups=4), rk.Input(1, 64, 16, 16))
     assert not converts_to_channels_last(grouped)  # 1.358 of the time, says inductor
