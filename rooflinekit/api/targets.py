@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.api.predict import Progress, trace
-from rooflinekit.api.trace_store import TraceStore, cache_folder, code_digest, sources_of, watched
+from rooflinekit.api.trace_basis import digest, watched
+from rooflinekit.api.trace_store import TraceStore, cache_folder, surroundings
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.origin import Origin
@@ -23,8 +21,6 @@ from rooflinekit.ir.release import Release
 
 if TYPE_CHECKING:
     from rooflinekit.tracing.targets import Target
-
-_LIBRARIES = ("torch", "sympy", "numpy")  # whose versions decide on a trace
 
 
 class _NotPlainError(Exception):
@@ -54,10 +50,12 @@ class TargetTrace:
         store, key = self._store(), self._key(changes)
         found = None if store is None or key is None else store.load(key)
         if found is None:
-            with watched() as read:
+            if store is None or key is None:
                 found = self._trace(changes)
-            if store is not None and key is not None:
-                store.save(key, found, sources_of(read))
+            else:
+                with watched() as record:
+                    found = self._trace(changes)
+                store.save(key, found, record, f"{self.target}, {found.mode}")
         optimizer = None if self.optimizer is None else functools.partial(_built, self.named[0], self.optimizer)
         again = _Again(replace(self, options={**self.options, **changes}))
         return replace(found, origin=Origin(trace=again, optimizer=optimizer))
@@ -80,9 +78,7 @@ class TargetTrace:
     def _key(self, changes: Mapping[str, Any]) -> str | None:
         try:
             described = {
-                "code": code_digest(),
-                "python": sys.version,
-                "libraries": [metadata.version(name) for name in _LIBRARIES],
+                **surroundings(),
                 "target": self.target,
                 "folder": os.getcwd(),
                 "args": _plain(self.args),
@@ -90,9 +86,9 @@ class TargetTrace:
                 "loss": self.loss,
                 "options": _plain({**self.options, **changes}),
             }
-        except (_NotPlainError, OSError, metadata.PackageNotFoundError):
+        except (_NotPlainError, OSError):
             return None
-        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+        return digest(json.dumps(described, sort_keys=True).encode(errors="surrogateescape"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Traces kept between commands: a folder of packed graphs, bounded in size, each with the files that it rests on.
+"""Traces kept between commands: a folder of packed graphs, bounded in size, each with what it rests on.
 
 Nothing here runs what it reads: see `rooflinekit.ir.graph_file`. Whatever goes wrong with the folder, a trace is made
 anew.
@@ -7,25 +7,28 @@ anew.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
+import platform
 import sys
-import sysconfig
+import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
+from rooflinekit.api.trace_basis import CODE, KNOWN, Entry, Record, checked, digest, unchanged
 from rooflinekit.errors import OutputError
-from rooflinekit.files import replacing
+from rooflinekit.files import read_bytes
 from rooflinekit.ir.graph import Graph
 
 FOLDER = "ROOFLINEKIT_CACHE_DIR"  # the variable that names another folder; empty for none
 MOST_BYTES = 256 << 20  # of all traces together: the ones that were used longest ago go first
 _SUFFIX = ".graph"
 _MOST_FILE = 64 << 20
-_MOST_LIST = 32 << 20  # of the list of files, unpacked
+_MOST_LIST = 32 << 20  # of what a trace rests on, unpacked
 
 
 def cache_folder() -> Path | None:
@@ -42,73 +45,75 @@ def cache_folder() -> Path | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A file that a trace rests on, as it was: unchanged while size and time are, or else the content."""
-
-    path: str
-    size: int
-    time_ns: int
-    digest: str  # of the content; "" for installed packages, whose files nobody edits
-
-    @classmethod
-    def of(cls, path: str) -> Source:
-        """The file as it is. Raises OSError."""
-        found = os.stat(path)
-        own = not path.startswith(_INSTALLED)
-        return cls(path, found.st_size, found.st_mtime_ns, _digest(path) if own else "")
-
-    @property
-    def unchanged(self) -> bool:
-        """Whether it is still what it was."""
-        try:
-            found = os.stat(self.path)
-            if (found.st_size, found.st_mtime_ns) == (self.size, self.time_ns):
-                return True
-            return bool(self.digest) and self.digest == _digest(self.path)
-        except OSError:
-            return False
-
-
-@dataclass(frozen=True, slots=True)
 class TraceStore:
     """The folder, and what is in it by key."""
 
     folder: Path
 
     def load(self, key: str) -> Graph | None:
-        """The graph of this key, where there is one whose files are what they were."""
+        """The graph of this key, where there is one and all that it rests on is what it was."""
         from rooflinekit.ir.graph_file import opened
 
         path = self._path(key)
         try:
-            if not _is_mine(self.folder) or path.stat().st_size > _MOST_FILE:
+            if not _is_mine(self.folder):
                 return None
-            sources, packed = _split(path.read_bytes())
-            if not all(source.unchanged for source in sources):
+            entries, packed = _split(read_bytes(path, OutputError, _MOST_FILE))
+            if not unchanged(entries):
                 return None
             graph = opened(packed)
             os.utime(path)
-        except (OSError, ValueError, TypeError, RecursionError, zlib.error):
+        except (OSError, OutputError, ValueError, TypeError, KeyError, RecursionError, MemoryError, zlib.error):
             return None
         return graph
 
-    def save(self, key: str, graph: Graph, sources: Iterable[Source]) -> None:
-        """Keeps a graph, if it can be kept at all."""
+    def save(self, key: str, graph: Graph, record: Record, label: str) -> None:
+        """Keeps a graph with what it rests on, or why it cannot be kept. label: what was asked for."""
         from rooflinekit.ir.graph_file import packed
 
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not _is_mine(self.folder):
                 return
-            listed = [[s.path, s.size, s.time_ns, s.digest] for s in sources]
-            head = zlib.compress(json.dumps(listed).encode(), 1)
-            data = len(head).to_bytes(8, "big") + head + packed(graph)
+            entries, reasons = record.entries(), record.unkept()
+            head = zlib.compress(json.dumps({"label": label, "entries": entries, "reasons": reasons}).encode(), 1)
+            data = len(head).to_bytes(8, "big") + head + (b"" if reasons else packed(graph))
             if len(data) <= _MOST_FILE:
-                with replacing(self._path(key)) as beside:
-                    beside.write_bytes(data)
+                self._write(self._path(key), data)
                 self._make_room()
-        except (OSError, OutputError, ValueError):
+        except (OSError, ValueError):
             return
+
+    def kept(self) -> Iterator[Kept]:
+        """What is in the folder, the latest used first."""
+        found = []
+        for path in self.folder.glob(f"*{_SUFFIX}"):
+            with contextlib.suppress(OSError, OutputError, ValueError, TypeError, KeyError, zlib.error):
+                used = path.stat().st_mtime
+                data = read_bytes(path, OutputError, _MOST_FILE)
+                head = _head(data)[0]
+                reasons = tuple(str(reason) for reason in head["reasons"])
+                found.append(Kept(path, str(head["label"]), len(data), used, checked(head["entries"]), reasons))
+        yield from sorted(found, key=lambda one: one.used, reverse=True)
+
+    def clear(self) -> int:
+        """Removes all traces, and says how many."""
+        paths = list(self.folder.glob(f"*{_SUFFIX}"))
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return len(paths)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Whole or not at all. Nobody is waited for: of two processes that write the same trace either will do."""
+        descriptor, name = tempfile.mkstemp(dir=self.folder, prefix=".", suffix=".part")
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(data)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}{_SUFFIX}"
@@ -128,12 +133,31 @@ class TraceStore:
             left -= size
 
 
-def _split(data: bytes) -> tuple[list[Source], bytes]:
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A trace in the folder, or the reasons why it could not be kept."""
+
+    path: Path
+    label: str
+    size: int  # bytes
+    used: float  # seconds since 1970
+    entries: list[Entry]
+    reasons: tuple[str, ...]
+
+
+def _head(data: bytes) -> tuple[dict[str, Any], bytes]:
     length = int.from_bytes(data[:8], "big")
-    unpacker = zlib.decompressobj()
-    listed = json.loads(unpacker.decompress(data[8 : 8 + length], _MOST_LIST))
-    sources = [Source(str(path), int(size), int(time_ns), str(digest)) for path, size, time_ns, digest in listed]
-    return sources, data[8 + length :]
+    head = json.loads(zlib.decompressobj().decompress(data[8 : 8 + length], _MOST_LIST))
+    if not isinstance(head, dict):
+        raise ValueError("no head")
+    return head, data[8 + length :]
+
+
+def _split(data: bytes) -> tuple[list[Entry], bytes]:
+    head, packed = _head(data)
+    if head["reasons"]:
+        raise ValueError("not kept")
+    return checked(head["entries"]), packed
 
 
 def _is_mine(folder: Path) -> bool:
@@ -144,77 +168,44 @@ def _is_mine(folder: Path) -> bool:
     return found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
-def _digest(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+# --- what is in the key ----------------------------------------------------------------------------------------------
 
 
-# --- what a trace rests on -------------------------------------------------------------------------------------------
-
-_STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
-_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
-#: Libraries whose versions are in the key, or that have no say in a trace.
-_KNOWN = {
-    "torch", "sympy", "mpmath", "numpy", "scipy", "pandas", "matplotlib", "networkx", "rich", "typer", "click", "yaml",
-    "pydantic", "pydantic_core", "jinja2", "_pytest", "pytest", "hypothesis",
-}  # fmt: skip
-
-_opened: list[set[str]] = []  # of each watch that is on
-_hooked: list[bool] = []
-
-
-@contextlib.contextmanager
-def watched() -> Iterator[set[str]]:
-    """The files that are read while the block runs, whether Python imports them or a model opens them."""
-    if not _hooked:
-        _hooked.append(True)
-        sys.addaudithook(_hear)
-    found: set[str] = set()
-    _opened.append(found)
-    try:
-        yield found
-    finally:
-        _opened.remove(found)
+def surroundings() -> dict[str, Any]:
+    """What decides on a trace before a model is looked at: Python, how it was started, libraries, this package."""
+    return {
+        "code": _code_digest(),
+        "python": [sys.version, sys.executable, list(sys.flags), sorted(map(str, sys._xoptions.items()))],
+        "search path": sys.path,
+        "machine": [*os.uname()] if hasattr(os, "uname") else platform.node(),
+        "cores": os.cpu_count(),
+        "locale": [os.environ.get(name) for name in ("LANG", "LC_ALL", "LC_CTYPE", "TZ")],
+        "started by": _start_files(),
+        "libraries": _records(),
+    }
 
 
-def _hear(event: str, arguments: tuple[object, ...]) -> None:
-    if event == "open" and _opened:
-        path, _, flags = arguments
-        if isinstance(path, str) and isinstance(flags, int) and not flags & (os.O_WRONLY | os.O_RDWR):
-            for found in _opened:
-                found.add(path)
+def _code_digest() -> str:
+    """Of rooflinekit's own files that decide on a trace."""
+    root = Path(__file__).parents[1]
+    files = (path for folder in CODE for path in sorted((root / folder).rglob("*.py")))
+    return digest(b"\0".join(path.read_bytes() for path in files))
 
 
-def sources_of(read: Iterable[str]) -> list[Source]:
-    """The files that a trace rests on: all modules but those of known libraries, and what was read beside them."""
-    paths = {os.path.abspath(path) for path in read}
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and name.partition(".")[0] not in _KNOWN:
-            paths.add(os.path.abspath(file))
+def _start_files() -> list[str]:
+    """Fingerprints of what Python runs before anything else; with the whole environment where there is such a thing."""
+    found = [getattr(sys.modules.get(name), "__file__", None) for name in ("sitecustomize", "usercustomize")]
+    files = [Path(path) for path in found if path]
+    paths = [*files, *(path for place in set(sys.path) for path in sorted(Path(place).glob("*.pth")))]
+    own = [str(sorted(os.environ.items()))] if any(not str(path).startswith(sys.base_prefix) for path in files) else []
+    return [*(f"{path} {digest(path.read_bytes())}" for path in paths), *own]
+
+
+def _records() -> list[str]:
+    """Of known libraries, fingerprints of what their packages list as installed."""
     found = []
-    for path in sorted(paths):
-        if path.startswith((*_foreign(), "/proc/", "/sys/", "/dev/")) or path.endswith((".pyc", ".so")):
-            continue
-        with contextlib.suppress(OSError, ValueError):
-            if os.path.isfile(path):
-                found.append(Source.of(path))
+    for name in dict.fromkeys(KNOWN.values()):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            package = metadata.distribution(name)
+            found.append(f"{name} {package.version} {digest((package.read_text('RECORD') or '').encode())}")
     return found
-
-
-def _foreign() -> tuple[str, ...]:
-    """Folders whose files need not be looked at: the standard library without what is installed below it, torch's."""
-    known = tuple(f"{place}{name}{os.sep}" for place in _INSTALLED for name in _KNOWN)
-    lib = tuple(place for place in _STANDARD if not any(own.startswith(place) for own in _INSTALLED))
-    return (*known, *lib, _PACKAGE)
-
-
-def code_digest() -> str:
-    """Of rooflinekit's own files, by name, size and time."""
-    found = hashlib.sha256()
-    for folder in ("ir", "tracing", "cost", "api"):
-        for path in sorted(Path(_PACKAGE, folder).rglob("*.py")):
-            stat = path.stat()
-            found.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-    return found.hexdigest()

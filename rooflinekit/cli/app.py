@@ -12,6 +12,7 @@ import typer
 from rooflinekit import __version__
 from rooflinekit.cli import (
     advise,
+    cache,
     calibrate,
     campaign,
     check,
@@ -72,7 +73,7 @@ def program(
 for _part in (
     predict, explain, plot, report, crossover, profile, compare, transfer, advise, sweep, search, power, cost,
     parallel, fit_into, train, collective, serve, measure, calibrate, campaign, fit, devices, hosts, clusters, specs,
-    check,
+    check, cache,
 ):  # fmt: skip
     _part.register(app)
 

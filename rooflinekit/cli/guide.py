@@ -17,6 +17,7 @@ GROUPS = {
     "Many GPUs and serving": ("parallel", "fit-into", "train", "collective", "serve"),
     "Measure and calibrate": ("measure", "calibrate", "campaign", "fit"),
     "Hardware": ("devices", "hosts", "clusters", "specs", "check"),
+    "Itself": ("cache",),
 }
 
 #: What a newcomer needs, each with a call to begin with.

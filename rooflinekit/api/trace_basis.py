@@ -1,0 +1,544 @@
+"""What a kept trace rests on: what was read while it was made, and whether it is still so.
+
+While a model is loaded and traced, files that are opened, folders that are listed, paths that are looked for, modules
+that are sought and environment variables are recorded, each as it is then. A kept trace is an answer only while every
+one of them is the same. What cannot be followed, such as another program, the network, the time or chance, is recorded
+as a reason not to keep the trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import random
+import stat
+import sys
+import sysconfig
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+#: [kind, name, state]: what was read, and how it was.
+Entry = tuple[str, str, str]
+
+_MOST_FILE = 64 << 20  # bytes of a file that is looked at again
+_MOST_ENTRIES = 100_000
+_SHOWN = 32  # characters of a variable's value that are kept as they are
+_SESSION = ("_", "SHLVL", "OLDPWD")  # variables that each shell sets anew; libraries read all there are
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "AUTH")  # in names of variables whose values are never kept
+
+_STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
+_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+#: Installed libraries that the key of a trace names by the digest of their packages' records.
+KNOWN = {
+    "torch": "torch", "sympy": "sympy", "mpmath": "mpmath", "numpy": "numpy", "scipy": "scipy", "pandas": "pandas",
+    "matplotlib": "matplotlib", "networkx": "networkx", "rich": "rich", "tqdm": "tqdm", "typer": "typer",
+    "click": "click",
+    "yaml": "PyYAML", "torchgen": "torch", "pydantic": "pydantic", "pydantic_core": "pydantic_core", "jinja2": "Jinja2",
+}  # fmt: skip
+#: Parts of rooflinekit that decide on a trace; their files are in the key.
+CODE = ("ir", "tracing", "cost", "api")
+
+
+class Unfollowed(Exception):  # noqa: N818 (no error, a reason)
+    """Something that nobody can look at again."""
+
+
+# --- how something is now -------------------------------------------------------------------------------------------
+
+
+def digest(data: bytes) -> str:
+    """A fingerprint of bytes."""
+    return hashlib.blake2b(data, digest_size=20).hexdigest()
+
+
+def _content(path: str, known_size: int | None = None) -> str:
+    """Size and fingerprint of a regular file; "absent" where there is none. Nothing else is opened for long."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+    except (FileNotFoundError, NotADirectoryError):
+        return "absent"
+    except OSError as error:
+        return f"error {error.errno}"
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            return "folder"
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_FILE:
+            raise Unfollowed(f"reads {path}, which is no regular file or larger than {_MOST_FILE >> 20} MiB")
+        if known_size not in (None, found.st_size):
+            return "another size"
+        return f"{found.st_size} {digest(_all_of(descriptor, found.st_size))}"
+    finally:
+        os.close(descriptor)
+
+
+def _all_of(descriptor: int, size: int) -> bytes:
+    """What a file holds, but no more than it held when it was opened."""
+    parts, left = [], size
+    while left > 0 and (part := os.read(descriptor, left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _names(path: str) -> str:
+    """Fingerprint of the names in a folder."""
+    try:
+        return digest("\0".join(sorted(os.listdir(path))).encode(errors="surrogateescape"))
+    except OSError:
+        return "absent"
+
+
+def _distributions(path: str) -> str:
+    """Fingerprint of the packages that are installed in a folder."""
+    try:
+        found = sorted(name for name in os.listdir(path) if name.endswith((".dist-info", ".egg-info", ".pth")))
+    except OSError:
+        return "absent"
+    return digest("\0".join(found).encode(errors="surrogateescape"))
+
+
+def _place(path: str) -> str:
+    """Whether a path is there, as what, and of which size."""
+    try:
+        found = _real_stat(path)
+    except (OSError, ValueError):
+        return "absent"
+    return f"file {found.st_size}" if stat.S_ISREG(found.st_mode) else f"kind {stat.S_IFMT(found.st_mode):o}"
+
+
+def _variable(name: str) -> str:
+    """The value of an environment variable, or its fingerprint where it is long or may be a secret."""
+    value = os.environ.get(name)
+    if value is None:
+        return "unset"
+    plain = len(value) <= _SHOWN and value.isprintable() and not any(word in name.upper() for word in _SECRET)
+    return f"={value}" if plain else f"digest {digest(value.encode(errors='surrogateescape'))}"
+
+
+def _variables(_: str) -> str:
+    """Fingerprint of all environment variables, but for those that each shell sets anew."""
+    found = (f"{name}={value}" for name, value in sorted(os.environ.items()) if name not in _SESSION)
+    return digest("\0".join(found).encode(errors="surrogateescape"))
+
+
+def _arguments(_: str) -> str:
+    return digest("\0".join(sys.argv).encode(errors="surrogateescape"))
+
+
+def _origin(name: str) -> str:
+    """Where a module would be imported from; name: its own, and the folders that are searched, by lines."""
+    module, *folders = name.split("\n")
+    try:
+        spec = PathFinder.find_spec(module, folders)
+    except (ImportError, OSError, ValueError):
+        return "error"
+    if spec is None:
+        return "absent"
+    return spec.origin or "\n".join(spec.submodule_search_locations or ())
+
+
+_NOW: Mapping[str, Callable[[str], str]] = {
+    "file": _content, "folder": _names, "packages": _distributions, "path": _place, "variable": _variable,
+    "variables": _variables, "arguments": _arguments, "module": _origin,
+}  # fmt: skip
+
+
+def unchanged(entries: Iterable[Entry]) -> bool:
+    """Whether all is as it was. Raises ValueError for what is no list of entries."""
+    with _paused():
+        return all(_same(*entry) for entry in entries)
+
+
+def _same(kind: str, name: str, state: str) -> bool:
+    try:
+        if kind == "file":
+            size = state.partition(" ")[0]
+            return _content(name, int(size) if size.isdigit() else None) == state
+        return _NOW[kind](name) == state
+    except (Unfollowed, OSError):
+        return False
+
+
+def checked(listed: Any) -> list[Entry]:
+    """Entries that a file holds. Raises ValueError for anything else."""
+    if not isinstance(listed, list) or len(listed) > _MOST_ENTRIES:
+        raise ValueError("no list of entries, or a list too long")
+    for entry in listed:
+        if len(entry) != 3 or entry[0] not in _NOW or not all(isinstance(part, str) for part in entry):
+            raise ValueError("no entry")
+    return [(kind, name, state) for kind, name, state in listed]
+
+
+# --- the record ------------------------------------------------------------------------------------------------------
+
+
+class Record:
+    """What this process has read for its models so far. Modules are loaded once, so all traces share it."""
+
+    def __init__(self) -> None:
+        self.states: dict[tuple[str, str], str] = {}
+        self.reasons: dict[str, None] = {}  # not to keep a trace
+        self.set: set[str] = set()  # variables that the model itself has set
+
+    def note(self, kind: str, name: str) -> None:
+        """Something that is read, as it is now; the first time counts."""
+        if (kind, name) in self.states:
+            return
+        with _paused():
+            try:
+                self.states[kind, name] = _NOW[kind](name)
+            except Unfollowed as reason:
+                self.reasons[str(reason)] = None
+
+    def entries(self) -> list[Entry]:
+        """All that a trace rests on, the files of the modules that are loaded among it."""
+        for path in _module_files():
+            self.note("file", path)
+        return [(kind, name, state) for (kind, name), state in self.states.items()]
+
+    def unkept(self) -> list[str]:
+        """Why no trace may be kept: what cannot be followed, and what has changed since it was read."""
+        found = dict(self.reasons)
+        with _paused():
+            for (kind, name), state in self.states.items():
+                if kind in ("file", "folder", "path") and not _same(kind, name, state):
+                    found[f"{name} changed while the model was read"] = None
+            for kind, path in self.states:
+                if kind == "file" and path.endswith(".py") and not _is_installed(path):
+                    found |= dict.fromkeys(f"{path} calls {name}" for name in _unseen(path))
+        return list(found)
+
+
+_record = Record()
+_active: list[Record] = []
+_pauses: list[None] = []
+
+
+@contextlib.contextmanager
+def _paused() -> Iterator[None]:
+    """Nothing is recorded: the reading is the record's own."""
+    _pauses.append(None)
+    try:
+        yield
+    finally:
+        _pauses.pop()
+
+
+def _listening() -> Record | None:
+    return _active[-1] if _active and not _pauses else None
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Record]:
+    """Records what is read while the block runs."""
+    if not _hooked:
+        _hooked.append(True)
+        sys.addaudithook(_hear)
+    finder = _Sought()
+    _foreign()  # which lists folders, once
+    _active.append(_record)
+    sys.meta_path.insert(0, finder)
+    try:
+        with _environment(_record), _noting():
+            yield _record
+    finally:
+        sys.meta_path.remove(finder)
+        _active.pop()
+
+
+# --- files and folders, by Python's own audit events -----------------------------------------------------------------
+
+_hooked: list[bool] = []
+_PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty"}
+_UNFOLLOWED = {
+    **dict.fromkeys(_PROGRAMS, "starts another program"),
+    **dict.fromkeys(("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.gethostname",
+                     "urllib.Request", "http.client.connect"), "asks the network or the machine's name"),
+    "sqlite3.connect": "reads a database",
+    "builtins.input": "asks the user",
+    "ctypes.dlopen": "loads a library",
+}  # fmt: skip
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if event not in _HEARD or (record := _listening()) is None:
+        return
+    if event == "open":
+        _opened(record, *arguments)
+    elif event in ("os.listdir", "os.scandir"):
+        _listed(record, arguments[0])
+    elif (caller := _caller()) and not caller.startswith(_foreign()):
+        record.reasons[f"{_UNFOLLOWED[event]} ({event} in {caller})"] = None
+
+
+_HEARD = {"open", "os.listdir", "os.scandir", *_UNFOLLOWED}
+
+
+def _opened(record: Record, path: Any, mode: Any, flags: Any) -> None:
+    if isinstance(path, int) or not isinstance(flags, int):
+        return
+    if flags & os.O_ACCMODE == os.O_WRONLY or flags & os.O_TRUNC:
+        return
+    name = os.path.abspath(os.fsdecode(path))
+    if not name.startswith((*_foreign(), "/proc/self/", "/dev/null", "/dev/urandom")) and "__pycache__" not in name:
+        record.note("file", name)
+
+
+def _listed(record: Record, path: Any) -> None:
+    if isinstance(path, int):
+        record.reasons["lists a folder by its descriptor"] = None
+        return
+    by = sys._getframe(2).f_code.co_filename
+    if "importlib._bootstrap" in by:
+        return  # modules are recorded as such
+    name = os.path.abspath(os.fsdecode("." if path is None else path))
+    if not name.startswith(_foreign()):
+        record.note("packages" if os.path.join("importlib", "metadata") in by else "folder", name)
+
+
+# --- modules ---------------------------------------------------------------------------------------------------------
+
+
+class _Sought:
+    """A finder that finds nothing, and records what is sought where."""
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        record = _listening()
+        if record is not None and name not in sys.builtin_module_names:
+            folders = [os.path.abspath(folder) for folder in (sys.path if path is None else path)]
+            if path is None or not all(f"{folder}{os.sep}".startswith(_foreign()) for folder in folders):
+                record.note("module", "\n".join((name, *folders)))
+        return None
+
+
+@functools.cache
+def _foreign() -> tuple[str, ...]:
+    """Folders whose files need not be looked at: the standard library without what is installed below it, libraries
+    that the key names, and rooflinekit's own.
+    """
+    known = tuple(f"{place}{name}{os.sep}" for place in _INSTALLED for name in KNOWN)
+    return (*known, _PACKAGE, *(place for place in _STANDARD if not any(own.startswith(place) for own in _INSTALLED)),
+            *_within_standard())  # fmt: skip
+
+
+def _within_standard() -> Iterator[str]:
+    """What lies in the standard library's folder beside the packages that are installed there."""
+    for place in _STANDARD:
+        if any(own.startswith(place) for own in _INSTALLED):
+            with contextlib.suppress(OSError):
+                yield from (
+                    os.path.join(place, name) for name in os.listdir(place)
+                    if not any(own.startswith(os.path.join(place, name) + os.sep) for own in _INSTALLED)
+                )  # fmt: skip
+
+
+def _is_installed(path: str) -> bool:
+    return path.startswith((*_INSTALLED, *_foreign()))
+
+
+def _module_files() -> list[str]:
+    """Of all modules that are loaded, but for compiled ones and those of folders that need not be looked at."""
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    paths = {os.path.abspath(file) for file in files if isinstance(file, str)}
+    return sorted(path for path in paths if not path.startswith(_foreign()) and not path.endswith((".so", ".pyd")))
+
+
+# --- the environment -------------------------------------------------------------------------------------------------
+
+
+class _Variables(dict[Any, Any]):
+    """The mapping behind `os.environ`, which records what is read of it."""
+
+    record: Record
+
+    def __getitem__(self, key: Any) -> Any:
+        self._note(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self._note(key)
+        return super().__contains__(key)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """As of any mapping."""
+        self._note(key)
+        return super().get(key, default)
+
+    def __iter__(self) -> Iterator[Any]:
+        if _listening() is self.record and not _caller().startswith(_foreign()):
+            self.record.note("variables", "")
+        return super().__iter__()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.record.set.add(os.fsdecode(key))
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self.record.set.add(os.fsdecode(key))
+        super().__delitem__(key)
+
+    def _note(self, key: Any) -> None:
+        if _listening() is not self.record or (name := os.fsdecode(key)) in self.record.set:
+            return
+        if name not in _SESSION or not _is_installed(_caller()):
+            self.record.note("variable", name)
+
+
+@contextlib.contextmanager
+def _environment(record: Record) -> Iterator[None]:
+    views: list[Any] = [os.environ, *([os.environb] if os.supports_bytes_environ else [])]
+    plain = views[0]._data
+    heard = _Variables(plain)
+    heard.record = record
+    for view in views:
+        view._data = heard
+    try:
+        yield
+    finally:
+        plain.clear()
+        plain.update(dict.items(heard))
+        for view in views:
+            view._data = plain
+
+
+class _Arguments(list[str]):
+    """`sys.argv`, which records that it is read."""
+
+    def __getitem__(self, place: Any) -> Any:
+        _read_arguments()
+        return super().__getitem__(place)
+
+    def __iter__(self) -> Iterator[str]:
+        _read_arguments()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        _read_arguments()
+        return super().__len__()
+
+
+def _read_arguments() -> None:
+    record, caller = _listening(), _caller()
+    if record is not None and not caller.startswith(_foreign()):
+        record.note("arguments", "")
+
+
+# --- what Python tells by no event: looking for a path, the time, chance ---------------------------------------------
+
+_real_stat = os.stat
+
+
+def _unsteady() -> Iterator[tuple[Any, str]]:
+    """Functions whose results differ from run to run."""
+    for module, names in (
+        (time, ("time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime")),
+        (os, ("urandom", "getrandom", "getpid", "getppid", "getloadavg", "times")),
+        (uuid, ("uuid1", "uuid4")),
+        (random, random.__all__),
+        (os.path, ("getmtime", "getctime", "getatime")),
+    ):
+        yield from ((module, name) for name in names if name.islower() and hasattr(module, name))
+    chance = getattr(sys.modules.get("numpy"), "random", None)
+    if chance is not None:
+        yield from ((chance, name) for name in chance.__all__ if name.islower() and callable(getattr(chance, name)))
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        yield torch, "from_file"
+
+
+_SEEDS = ("seed", "setstate", "set_state", "default_rng")
+
+
+@contextlib.contextmanager
+def _noting() -> Iterator[None]:
+    """Functions that no event tells of, replaced by ones that record their calls."""
+    stand: list[tuple[Any, str, Any]] = []
+
+    def replaced(module: Any, name: str, by: Callable[[Any], Any]) -> None:
+        real = getattr(module, name)
+        stand.append((module, name, real))
+        setattr(module, name, functools.wraps(real)(by(real)))
+
+    for name in ("stat", "lstat", "access"):
+        replaced(os, name, _looking)
+    for module, name in _unsteady():
+        replaced(module, name, functools.partial(_reason, module, name))
+    arguments, sys.argv = sys.argv, _Arguments(sys.argv)
+    try:
+        yield
+    finally:
+        sys.argv = arguments
+        for module, name, real in reversed(stand):
+            setattr(module, name, real)
+
+
+def _looking(real: Callable[..., Any]) -> Callable[..., Any]:
+    def look(path: Any, *others: Any, **named: Any) -> Any:
+        record = _listening()
+        if record is not None and not isinstance(path, int):
+            with contextlib.suppress(TypeError, ValueError):
+                name = os.path.abspath(os.fsdecode(path))
+                if not name.startswith((*_foreign(), "/proc/", "/sys/", "/dev/")):
+                    record.note("path", name)
+        return real(path, *others, **named)
+
+    return look
+
+
+def _reason(module: Any, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*given: Any, **named: Any) -> Any:
+        record = _listening()
+        by = sys._getframe(1).f_code.co_filename
+        if record is not None and not _is_installed(by) and not by.startswith("<frozen"):
+            steady = name in _SEEDS and any(part is not None for part in (*given, *named.values()))
+            _seeded.update({module.__name__} if steady and name != "default_rng" else ())
+            if not steady and module.__name__ not in _seeded:
+                record.reasons[f"calls {module.__name__}.{name} ({by})"] = None
+        return real(*given, **named)
+
+    return call
+
+
+_seeded: set[str] = set()  # modules of chance that the model has given a seed
+
+#: What nobody hears of: the time by a class of C, and readers of files in other languages.
+_UNSEEN = {
+    "utcnow", "today", "safe_open", "load_file", "from_file", "read_parquet", "read_table", "gethostname", "memory_map",
+}  # fmt: skip
+
+
+def _unseen(path: str) -> list[str]:
+    """Which of _UNSEEN a module's code names; `now` counts where datetime is named too."""
+    try:
+        names = set(_named(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return []
+    return sorted((names & _UNSEEN) | ({"now"} if {"now", "datetime"} <= names else set()))
+
+
+def _named(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _named(constant)
+
+
+def _caller() -> str:
+    """The file of the nearest frame that is neither this one's nor the standard library's."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        ours = name == __file__ or name.startswith("<")
+        if not ours and (name.startswith(_INSTALLED) or not name.startswith(_STANDARD)):
+            return name
+        frame = frame.f_back
+    return ""
