@@ -14,7 +14,7 @@ FAST := tests/cost tests/hardware tests/ir tests/model tests/test_files.py tests
 # By file, as a file's tests share what they trace; conftest.py puts the longest files first.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
 
-.PHONY: demo test check fast lint types docs matrix setup speed clean
+.PHONY: demo test check fast lint types docs ledger matrix setup speed clean
 
 setup: $(VENV)/.ready
 
@@ -60,6 +60,10 @@ types: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
 	@echo "open build/site/index.html"
+
+# What predictions are worth on everybody's measurements, beside the last lines of docs/ledger.csv; DATA is their folder.
+ledger: setup
+	$(BIN)/python benchmarks/ledger.py $(DATA)
 
 # Other releases of torch and Python, as far as they are to be had: see .ci/matrix.
 matrix:

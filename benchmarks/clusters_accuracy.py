@@ -48,10 +48,11 @@ class Bench:
             place=place,
         )  # fmt: skip
 
-    def rows(self, source: str, data: Path) -> pd.DataFrame:
-        """A row for each case that can be described."""
+    def rows(self, source: str, data: Path, most: int = 0) -> pd.DataFrame:
+        """A row for each case that can be described; of about `most` cases, evenly taken, or of all (0)."""
         found = []
-        for case in SOURCES[source](data):
+        cases = list(SOURCES[source](data))
+        for case in cases[:: max(1, len(cases) // most) if most else 1]:
             try:
                 step = self.planner(case).step()
             except RooflinekitError:
@@ -64,7 +65,8 @@ class Bench:
                     "model": case.model, "strategy": _strategy(case), "gpus": case.gpus, "cluster": case.cluster,
                     "recompute": case.recipe.recompute, "seq": case.seq, "note": case.note, "layout": str(case.layout),
                     "batch": case.batch, "measured_s": case.seconds, "predicted_s": step.total_s,
-                    "ratio": step.total_s / case.seconds, "inside": low <= case.seconds <= high, "mfu": step.mfu,
+                    "low_s": low, "high_s": high, "inside": low <= case.seconds <= high,
+                    "ratio": step.total_s / case.seconds, "mfu": step.mfu,
                     "peak": memory / case.peak_bytes if case.peak_bytes > 0 else np.nan,
                 }
             )  # fmt: skip

@@ -88,6 +88,7 @@ def judged(rows: Iterable[Row]) -> pd.DataFrame:
                 "source": row.source, "model": f"{row.model} {row.dtype}", "gpus": len(row.numbers), "batch": row.batch,
                 "alone_s": row.alone_s, "measured_s": row.seconds, "predicted_s": p.total_s,
                 "ratio": p.total_s / row.seconds, "inside": low <= row.seconds <= high, "sent_s": p.communication_s,
+                "low_s": low, "high_s": high,
             }
         )  # fmt: skip
     table = pd.DataFrame(found)

@@ -35,6 +35,11 @@ class Case:
     note: str = ""
 
 
+_MPT_CLUSTERS = {
+    "a100_40gb": "a100-40gb-x8-1600g", "a100_80gb": "a100-80gb-x8-1600g", "h100_80gb": "h100-x8-cluster",
+}  # fmt: skip
+
+
 def mpt(data: Path) -> Iterator[Case]:
     """llm_foundry: MPT under FSDP. Rows that let the program choose its micro-batch, or offload, are left out."""
     for row in pd.read_csv(data / "llm_foundry" / "mpt_fsdp.csv").itertuples():
@@ -46,10 +51,9 @@ def mpt(data: Path) -> Iterator[Case]:
             positions="learned", tied=True,
         )  # fmt: skip
         recipe = recipe_of("mpt").with_changes(recompute="full" if row.activation_checkpointing else "none")
-        size = "80" if "80" in row.gpu else "40"
         yield Case(
             source="llm_foundry", model=decoder.name, decoder=decoder, recipe=recipe,
-            layout=Layout(micro_batch=int(row.micro_batch), sharding="fsdp"), cluster=f"a100-{size}gb-x8-1600g",
+            layout=Layout(micro_batch=int(row.micro_batch), sharding="fsdp"), cluster=_MPT_CLUSTERS[row.gpu],
             gpus=int(row.gpus), batch=int(row.global_batch), seq=int(row.seq), seconds=row.step_s,
             note=Path(str(row.source)).name.split()[0],
         )  # fmt: skip

@@ -111,8 +111,13 @@ def _most(found: rk.Prediction) -> str:
     return f"{term}; {found.by_kind()['total_s'].idxmax().removeprefix('aten.')}"
 
 
+def sound_transformer_steps(data: Path) -> Iterator[Step]:
+    """Those that their own nodes do not contradict."""
+    return (step for step in transformer_steps(data) if step.columns["suspect"] not in ("nodes_slow", "fwd_inflated"))
+
+
 def _chosen(data: Path, share: float) -> Iterator[Step]:
-    yield from (step for step in transformer_steps(data) if step.columns["suspect"] != "nodes_slow")
+    yield from sound_transformer_steps(data)
     yield from torchvision_steps(data)
     yield from bottleneck_steps()
     for step in timm_steps(data):

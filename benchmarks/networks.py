@@ -33,11 +33,11 @@ class Step:
 
 def transformer_steps(data: Path) -> Iterator[Step]:
     """NeuSight's eager transformer steps in fp32 without TF32: forward, or forward and backward."""
-    file = data / "neusight" / "models.csv"
-    if not file.is_file():
+    files = [file for part in ("", "more") if (file := data / "neusight" / part / "models.csv").is_file()]
+    if not files:
         return
-    table = pd.read_csv(file)
-    table = table[(table["fused"] == False) & (table["dist"] == "none")]  # noqa: E712
+    table = pd.concat(map(pd.read_csv, files))
+    table = table[(table["fused"].astype(str) == "False") & (table["dist"] == "none")]
     for row in table.itertuples():
         gpu = gpu_name(str(row.gpu))
         config = data / "neusight" / str(row.config)

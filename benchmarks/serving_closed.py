@@ -143,9 +143,17 @@ def predicted_all_reduce_s(size_bytes: float, gpus: int, cluster: str) -> float:
 
 
 def judged(
-    data: Path, gpu: str, links: str, models: Mapping[str, str], fewer: int = 0, sums: Sums = "nccl"
+    data: Path,
+    gpu: str,
+    links: str,
+    models: Mapping[str, str],
+    fewer: int = 0,
+    sums: Sums = "nccl",
+    most: int = 0,
 ) -> pd.DataFrame:
-    """A line each: measured and predicted. links: whether all-reduces are "measured" or "predicted"."""
+    """A line each: measured and predicted. links: whether all-reduces are "measured" or "predicted". most: of about so
+    many rows, evenly taken, or of all (0).
+    """
     name, cluster = GPUS[gpu]
     (machine,) = machines_of([name])
     host = load_host(DEFAULT_HOST)
@@ -155,7 +163,8 @@ def judged(
     decoders = {path: rk.Decoder.from_config(FOLDER / f"{name}.json") for path, name in models.items()}
     known: dict[tuple[Any, ...], StepTimes] = {}
     found = []
-    for row in rows_of(data, gpu, models).to_dict("records"):
+    rows = rows_of(data, gpu, models).to_dict("records")
+    for row in rows[:: max(1, len(rows) // most) if most else 1]:
         decoder, tp, fp8 = decoders[row["model_path"]], int(row["tp_size"]), str(row["gemm_quant_mode"])[:3] == "fp8"
         groups = int(row["attention_dp_size"]) if row["attention_dp_size"] > 1 else 1
         formats: dict[str, Any] = {

@@ -26,6 +26,7 @@ PLACES = {
     "L40S": ("nvidia-l40s", "l40s-x8"),
     "MI250": ("amd-mi250-gcd", None),
     "Nvidia A100 GPU": ("nvidia-a100-sxm4-40gb", "dgx-a100"),
+    "Nvidia H100 GPU": ("nvidia-h100-sxm5-80gb", "dgx-h100"),
     "a100-80gb": ("nvidia-a100-sxm4-80gb", "dgx-a100"),
     "h100-80gb-pcap": ("nvidia-h100-sxm5-80gb", "dgx-h100"),
 }
