@@ -27,6 +27,7 @@ _IDEAL = {
     **dict.fromkeys(("column_cycles", "row_cycles", "load_cycles", "access_cycles", "attention_block_cycles"), 0.0),
     "attention_share": 1.0,
     "boost_headroom": 1.0,
+    "single_engine_share": 1.0,
     "eight_bit_energy": 0.5,
     "eight_bit_share": 1.0,
     "four_bit_energy": 0.25,
@@ -57,6 +58,7 @@ _IDEAL = {
     **dict.fromkeys(("barrier_cycles", "power_cycles", "ocml_power_cycles"), 0.0),
     "overlap": 1000.0,
     "energy_node_exponent": 1.0,
+    "lanes_node_exponent": 1.0,
     "idle_share": 0.0,
 }
 FAMILIES = sorted(ALL)

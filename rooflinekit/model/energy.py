@@ -24,7 +24,7 @@ import numpy as np
 from rooflinekit.model.columns import work_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import passed_bytes
-from rooflinekit.model.power import board_share, flop_energy, node_nm, process
+from rooflinekit.model.power import board_share, flop_energy, lane_energy, node_nm, process
 from rooflinekit.model.work import Floats, Work
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _arithmetic_j(work: Work, machine: Machine) -> Floats:
         on_engine = machine.matrix_rate(math, engine=wanted).on_engine
         products[key == i] = flop_energy(device, values, math, engine=on_engine)
     found = np.bincount(p.kernel, weights=p.flop * products, minlength=len(work)).astype(float)
-    lanes = values["lanes_energy"] * process(device, values)
+    lanes = lane_energy(device, values)
     total: Floats = work.links * (found + lanes * (work.vector_flop + _SPECIAL_FLOP * work.special_flop))
     return total
 

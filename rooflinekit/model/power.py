@@ -2,7 +2,8 @@
 
 A board of P watts idles at idle_share·P. A FLOP costs energy that falls with the process node,
 
-    energy = energy_16nm · (node / 16 nm) ^ energy_node_exponent, by number format,
+    energy = energy_16nm · (node / 16 nm) ^ energy_node_exponent, by number format and on the vector lanes as on the
+    matrix engine with an exponent of its own,
 
 on the matrix engine also with the multiply-adds that an SM does in a clock: larger instructions fetch fewer operands
 for each of them (a tile of a×a multiplies each number a times, so with the square root of its size),
@@ -88,12 +89,16 @@ def flop_energy(device: Device, values: Mapping[str, float], math: Math, *, engi
     if engine and (math in _FEWER or math in _WIDER):
         energy = values["matrix_energy"] * (values[_FEWER[math]] if math in _FEWER else _WIDER[math])
         energy *= (_REFERENCE_SIZE / _products_a_clock(device)) ** values["energy_size_exponent"]
-    else:
-        energy = values["lanes_energy"] * _OF_FP32.get(math, 1.0)
-    return float(energy * process(device, values))
+        return float(energy * process(device, values))
+    return lane_energy(device, values) * _OF_FP32.get(math, 1.0)
 
 
-def process(device: Device, values: Mapping[str, float]) -> float:
+def lane_energy(device: Device, values: Mapping[str, float]) -> float:
+    """Joules of an fp32 FLOP on the vector lanes."""
+    return float(values["lanes_energy"] * process(device, values, "lanes_node_exponent"))
+
+
+def process(device: Device, values: Mapping[str, float], exponent: str = "energy_node_exponent") -> float:
     """Energy of switching in the device's process, of that in 16 nm; 1 where the process is not stated."""
     node = node_nm(device)
-    return 1.0 if node is None else (node / _REFERENCE_NM) ** values["energy_node_exponent"]
+    return 1.0 if node is None else (node / _REFERENCE_NM) ** values[exponent]

@@ -120,12 +120,16 @@ def _product_rates(work: Work, machine: Machine) -> Rates:
     """What limits each product."""
     rows = work.products.kernel
     key = 2 * work.arithmetic[rows] + work.engine[rows]
-    table = np.ones((4, 2 * len(work.math)))
+    table = np.ones((5, 2 * len(work.math)))
     for i in np.unique(key):
-        rate = machine.matrix_rate(work.math[i // 2], engine=bool(i % 2))
-        table[:, i] = rate.on_engine, rate.peak, (rate.full or rate.peak) * rate.share, rate.limit
-    on_engine, peak, issued, limit = table[:, key]
+        math = work.math[i // 2]
+        rate = machine.matrix_rate(math, engine=bool(i % 2))
+        single = machine.values["single_engine_share"] if rate.on_engine and math is Math.FP32 else 1.0
+        table[:, i] = rate.on_engine, rate.peak, (rate.full or rate.peak) * rate.share, rate.limit, single
+    on_engine, peak, issued, limit, single = table[:, key]
     issued = np.where(on_engine > 0, 1.0, _conversion(work, machine)) * issued
+    # of convolutions, whose algorithms have rates of their own, these know it
+    issued = np.where(work.products.told(lambda one: not one.rate.tensor_cores), single, 1.0) * issued
     gain = machine.clock_gain
     return Rates(on_engine=on_engine > 0, peak=gain * peak, issued=gain * issued, limit=limit)
 

@@ -21,7 +21,7 @@ from rooflinekit.model.work import Products, Work
 VALUES = {
     "lanes_energy": 10e-12, "matrix_energy": 2e-12, "eight_bit_energy": 0.5, "four_bit_energy": 0.25,
     "idle_share": 0.2,
-    "energy_node_exponent": 1.0, "energy_size_exponent": 0.0,
+    "energy_node_exponent": 1.0, "lanes_node_exponent": 1.0, "energy_size_exponent": 0.0,
 }  # fmt: skip
 
 
@@ -68,8 +68,11 @@ def test_the_energy_of_formats(device: Device, arithmetic: Math, engine: bool, t
 
 def test_energy_falls_with_a_power_of_the_node(device: Device) -> None:
     board = device.replace(board_power=250, process_node="64 nm")
-    # (64 / 16)^0.5 = 2
-    assert power_limit(board, VALUES | {"energy_node_exponent": 0.5}, Math.FP32, engine=False) == pytest.approx(10e12)
+    # (64 / 16)^0.5 = 2 on one unit, 4 on the other: 20 / 2 or 20 / 4 TFLOP/s on the lanes, 100 / 4 or 100 / 2 beside
+    for name, lanes, engine in (("lanes_node_exponent", 10e12, 25e12), ("energy_node_exponent", 5e12, 50e12)):
+        values = VALUES | {name: 0.5}
+        assert power_limit(board, values, Math.FP32, engine=False) == pytest.approx(lanes)
+        assert power_limit(board, values, Math.FP16, engine=True) == pytest.approx(engine)
 
 
 @pytest.mark.parametrize("silent", ["board_power", "process_node"])

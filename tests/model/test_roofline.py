@@ -186,6 +186,14 @@ def test_a_better_device_is_never_slower(k: Kernel, factor: float) -> None:
     assert time_kernel(k, gpu(clock=1.25e9 * factor)).total_s <= base
 
 
+def test_plain_fp32_products_on_an_engine_have_a_share_of_their_own(device: Device) -> None:
+    cdna = device.replace(matrix_peak={"fp16": 100e12, "fp32": 25e12})
+    whole, part = (Machine.of(cdna, constants(single_engine_share=share)) for share in (1.0, 0.8))
+    for math, slower in ((Math.FP32, 1 / 0.8), (Math.FP16, 1.0)):
+        seconds = [time_kernel(kernel(PRODUCT, math), machine).compute_s for machine in (whole, part)]
+        assert seconds[1] == pytest.approx(slower * seconds[0])
+
+
 def test_vector_lanes_do_one_thing_at_a_time(machine: Machine) -> None:
     # 3.2768 GFLOP of products and 1 GFLOP beside them: on the lanes 327.68 + 100 µs, beside the engine the longer of
     # 32.8 and 100

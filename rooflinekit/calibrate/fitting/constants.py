@@ -66,6 +66,8 @@ CONSTANTS: dict[str, Description] = {
                         "3-D and 5×9 convolutions in tf32 take 1.3 to 3.5 times what others would (A6000, L40S, H100)"),
     "matrix_energy": _d("J/flop", "energy of a 16-bit FLOP on the matrix engine in a 16 nm process",
                         2.5e-12, 0.3e-12, 8e-12, 0.3, 0.0, _FITTED),
+    "single_engine_share": _d("1", "issue rate of the matrix engine in plain fp32 products, of that in 16 bits, each "
+                              "of its own peak", 0.85, 0.3, 1.2, 0.2, 0.0, _FITTED),
     "eight_bit_energy": _d("1", "energy of an 8-bit FLOP on the matrix engine, of a 16-bit one's",
                            0.6, 0.3, 1.0, 0.2, 0.0, _FITTED),
     "eight_bit_share": _d("1", "issue rate of the matrix engine in 8 bits, of that in 16, each of its own peak",
@@ -131,7 +133,10 @@ CONSTANTS: dict[str, Description] = {
     "lanes_energy": _d("J/flop", "energy of an fp32 FLOP on the vector lanes in a 16 nm process",
                        15e-12, 6e-12, 40e-12, 0.2, 0.1, _FITTED),
     "energy_node_exponent": _d("1", "energy falls with this power of the process node", 0.65, 0.2, 1.5, 0.2, 0.0,
-                               "fp32 products on boards of 70 W: T4 (16 nm class) sustains 3.8, L4 (5 nm) 8.8 TFLOP/s"),
+                               _FITTED),
+    "lanes_node_exponent": _d("1", "the same of FLOP on the vector lanes", 0.75, 0.2, 1.5, 0.1, 0.0,
+                              "fp32 products of 4096 in KernelBench, held by power: T4 4.1 TFLOP/s at 70 W, A6000 23.6 "
+                              "at 300 W, L40S 47.7 at 350 W: 14, 10.4 and 6.0 pJ, of boards of 16, 12 and 5 nm"),
     "boost_headroom": _d("1", "clock of boards with halved units (GeForce), of the stated boost", 1.08, 0.8, 1.2, 0.03,
                          0.05, "reviews see RTX 2080 Ti, 3070, 3090, 4080 and 4090 4 to 12 % above it under load"),
     "energy_size_exponent": _d("1", "energy of matrix products falls with this power of an SM's multiply-adds a clock",

@@ -76,6 +76,7 @@ STAGES = (
         dtypes=_SINGLE,
         constants=(
             "lanes_share", "lanes_tile_loss", "lanes_prologue", "lanes_latency_cycles", "lanes_energy",
+            "single_engine_share",
         ),
         own=("product_memory_share",),
     ),
