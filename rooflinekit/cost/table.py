@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from rooflinekit.errors import DuplicateRuleError, PluginError, UnknownOpError, nearest
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Basis, Family, Op, PricedOp
-from rooflinekit.ir.sizes import total
+from rooflinekit.ir.sizes import product, total
 from rooflinekit.ir.tensor import TensorSpec
 
 #: A rule gives the cost of an op: one `Cost`, or one for each kernel that eager execution launches.
@@ -95,6 +95,18 @@ def writes(tensors: Iterable[TensorSpec]) -> Cost:
 def traffic(op: Op) -> Cost:
     """Compulsory traffic: every input read once, every output written once."""
     return reads(op.inputs) + writes(op.outputs)
+
+
+def sweep(label: str, x: TensorSpec, *, reading: int = 1, writing: int = 1, vector: int = 0, special: int = 0) -> Cost:
+    """A kernel among several of one op that goes over all elements of x: so many of x's size are read and written."""
+    each = product((x.numel, x.dtype.itemsize))
+    return Cost(
+        label=label,
+        vector_flop=product((vector, x.numel)),
+        special_flop=product((special, x.numel)),
+        read_bytes=product((reading, each)),
+        write_bytes=product((writing, each)),
+    )
 
 
 def price(

@@ -14,6 +14,13 @@ _PRODUCT_WORKSPACE = 2 * 4 * 2**20 + 8 * 16 * 2**10
 _PRODUCT_WORKSPACE_HOPPER = 8 * 4 * 2**20
 _LARGE = ("9.0", "10.0", "10.3")  # of 10.x by peaks that were measured on B200 (benchmarks/liger_memory.py)
 
+_LOSSES = {
+    "aten.mse_loss": 1, "aten.smooth_l1_loss": 1, "aten.huber_loss": 1, "aten.soft_margin_loss": 1,
+    "aten.binary_cross_entropy": 1, "aten.binary_cross_entropy_with_logits": 2,
+}  # fmt: skip
+#: Tensors of the first input's size that stand between the kernels of one op.
+_BETWEEN = {**_LOSSES, "aten.logsumexp": 1, "aten.dist": 1, "aten.isinf": 1, "aten.roll": 1}
+
 _SOFTMAX_BACKWARD = "aten._softmax_backward_data"
 
 
@@ -22,6 +29,12 @@ def workspace_of(issue: Issue, device: Device, *, fused: bool) -> int:
     written out because the device's library has no other way. Of a softmax's backward that PyTorch runs: gradient times
     result (softmax_backward_cuda_out of ATen's cuda/SoftMax.cu).
     """
+    kind = issue.op.kind.removesuffix("_")
+    if kind in _BETWEEN and not fused:
+        x, y = issue.op.inputs[0], issue.op.outputs[0]
+        given = kind in _LOSSES and x.shape == y.shape  # then the result is one of them
+        between = 0 if kind == "aten.roll" and len(issue.kernels) < 2 else _BETWEEN[kind] - given
+        return between * integer(x.numel) * x.dtype.itemsize
     if issue.op.kind == _SOFTMAX_BACKWARD:
         return 0 if fused else integer(issue.op.outputs[0].bytes)
     copied = sum(integer(k.cost.write_bytes) for k in issue.kernels if k.cost.label == "to channels last") + max(

@@ -19,7 +19,7 @@ Work = tuple[int, int]
 _ONE_OPERATION = (
     "neg", "abs", "sign", "sgn", "signbit", "copysign", "mul", "deg2rad", "rad2deg",
     "maximum", "minimum", "fmax", "fmin", "clamp_min", "clamp_max", "where", "masked_fill",
-    "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isposinf", "isneginf", "angle",
+    "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isposinf", "isneginf", "angle",
     "logical_not", "logical_and", "logical_or", "logical_xor",
     "bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor",
     "bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__",
@@ -118,6 +118,18 @@ rule("aten.conj_physical", "aten._conj_physical")(_per_element((0, 0), (1, 0))) 
 def _second_is_complex(op: Op) -> bool:
     """Whether the second factor or divisor is: a tensor, or a number among the arguments."""
     return op.inputs[-1].dtype.is_complex if len(op.inputs) > 1 else isinstance(op.attrs.get("other"), complex)
+
+
+@rule("aten.isinf")
+def is_infinite(op: Op) -> list[Cost]:
+    """Absolute value and comparison, a kernel each."""
+    x, found = op.inputs[0], op.outputs[0]
+    return [
+        Cost(vector_flop=x.numel, write_bytes=product((x.numel, x.dtype.itemsize)), label="absolute value")
+        + reads((x,)),
+        Cost(vector_flop=x.numel, read_bytes=product((x.numel, x.dtype.itemsize)), label="comparison")
+        + writes((found,)),
+    ]
 
 
 @rule("aten.mul")

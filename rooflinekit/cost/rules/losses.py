@@ -7,11 +7,13 @@ them count.
 
 from __future__ import annotations
 
-from rooflinekit.cost.rules.elementwise import Work, register, work_of
-from rooflinekit.cost.table import Rule, an_element, reads, rule, traffic, writes
+from rooflinekit.cost.rules.elementwise import Work, register
+from rooflinekit.cost.rules.movement import dense_bytes
+from rooflinekit.cost.table import Rule, an_element, reads, rule, sweep, traffic, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
+from rooflinekit.ir.tensor import TensorSpec
 
 _MEAN = 1  # of `reduction`; 2 is a sum
 
@@ -31,10 +33,6 @@ _LOSSES: dict[str, Work] = {
     "mse_loss": (2, 0),  # difference, square
     "smooth_l1_loss": (5, 0),  # |difference|, compare; its square, times 1/2β
     "huber_loss": (5, 0),  # |difference|, compare; less δ/2, times δ, or a square, times 1/2
-    "soft_margin_loss": (2, 2),  # log1p(exp(-y·x)): negate, multiply
-    # -(y·max(log x, -100) + (1-y)·max(log1p(-x), -100)): two maxima, two products; negate x, y - 1, difference
-    "binary_cross_entropy": (7, 2),
-    "binary_cross_entropy_with_logits": (4, 2),  # max(x, 0) - x·y + log1p(exp(-|x|))
 }
 
 #: kind: the same of a gradient
@@ -45,15 +43,25 @@ _GRADIENTS: dict[str, Work] = {
 }
 
 
-def _loss(vector: int, special: int) -> Rule:
-    def price(op: Op) -> Cost:
-        n = op.inputs[0].numel
-        # 1 + (w - 1)·y stands before the logarithm: a difference, two products, a sum
-        positive = 4 * (op.attrs.get("pos_weight") is not None)
-        operations = vector + positive + _weighted(op) + (_reduction(op) != 0)
-        return Cost(vector_flop=product((operations, n)), special_flop=product((special, n))) + traffic(op)
+def _summed(op: Op, x: TensorSpec) -> list[Cost]:
+    """The kernel that adds up the losses of all elements, where it is asked for."""
+    if _reduction(op) == 0:
+        return []
+    return [Cost(vector_flop=x.numel, read_bytes=dense_bytes(x), label="sum") + writes(op.outputs)]
 
-    price.__doc__ = an_element(vector, special, "input element; 1 where they are summed up, 1 for a weight")
+
+def _copied(op: Op) -> list[Cost]:
+    """The sum is copied to where the losses of all elements stood."""
+    return [] if _reduction(op) == 0 else [sweep("copy", op.outputs[0])]
+
+
+def _loss(vector: int, special: int) -> Rule:
+    def price(op: Op) -> list[Cost]:
+        x = op.inputs[0]
+        work = Cost(vector_flop=product((vector, x.numel)), special_flop=product((special, x.numel)))
+        return [work + reads(op.inputs) + Cost(write_bytes=dense_bytes(x)), *_summed(op, x)]
+
+    price.__doc__ = an_element(vector, special, "input element; their sum is a second kernel, 1")
     return price
 
 
@@ -62,16 +70,92 @@ for _kind, _work in _LOSSES.items():
 register(_GRADIENTS)
 
 
+@rule("aten.binary_cross_entropy")
+def binary_cross_entropy(op: Op) -> list[Cost]:
+    """-(y·max(log x, -100) + (1-y)·max(log1p(-x), -100)): two maxima, two products; negate x, y - 1, difference.
+
+    Times the weight, and the sum, are kernels of their own (binary_cross_entropy_out_cuda of ATen's cuda/Loss.cu).
+    """
+    x, y = op.inputs[:2]
+    loss = Cost(vector_flop=product((7, x.numel)), special_flop=product((2, x.numel)), write_bytes=dense_bytes(x))
+    return [loss + reads((x, y)), *_times_weight(op, x), *_summed(op, x), *_copied(op)]
+
+
+def _times_weight(op: Op, x: TensorSpec) -> list[Cost]:
+    weight = op.attrs.get("weight")
+    return [] if weight is None else [sweep("weight", x, vector=1) + reads((weight,))]
+
+
 @rule("aten.binary_cross_entropy_backward")
-def binary_cross_entropy_backward(op: Op) -> Cost:
-    """g·(x - y) / max((1 - x)·x, ε): 5 and a division; times the weight, and times 1/n for a mean."""
-    return work_of(op, (5 + _weighted(op) + (_reduction(op) == _MEAN), 1))
+def binary_cross_entropy_backward(op: Op) -> list[Cost]:
+    """g·(x - y) / max((1 - x)·x, ε): 5 and a division. Times the weight, and times 1/n for a mean, are kernels more."""
+    grad, x, y = op.inputs[:3]
+    work = Cost(vector_flop=product((5, x.numel)), special_flop=x.numel) + reads((grad, x, y)) + writes(op.outputs)
+    mean = [sweep("mean", x, vector=1)] if _reduction(op) == _MEAN else []
+    return [work, *_times_weight(op, x), *mean]
+
+
+@rule("aten.binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits(op: Op) -> list[Cost]:
+    """(1 - y)·x - min(x, 0) + log1p(exp(-|x|)), as PyTorch writes it out (ATen's Loss.cpp).
+
+    The logarithm of the sigmoid is one kernel: minimum, difference; exp, log1p. Then 1 - y, times x, less the
+    logarithm, 1 and a kernel each. With a weight of positive ones the logarithm is first multiplied by (w - 1)·y + 1:
+    w - 1, and three kernels of 1 an element.
+    """
+    x, y = op.inputs[:2]
+    positive = op.attrs.get("pos_weight")
+    before = []
+    if positive is not None:
+        scaled = Cost(vector_flop=x.numel, write_bytes=dense_bytes(x), label="positive weight")
+        before = [
+            sweep("positive weight", positive, vector=1),
+            scaled + Cost(read_bytes=dense_bytes(positive)) + reads((y,)),
+            sweep("positive weight", x, vector=1),
+            sweep("positive weight", x, reading=2, vector=1),
+        ]
+    others = Cost(vector_flop=x.numel, write_bytes=dense_bytes(x), label="others")
+    return [
+        Cost(vector_flop=product((2, x.numel)), special_flop=product((2, x.numel)), label="logarithm of the sigmoid")
+        + reads((x,))
+        + Cost(write_bytes=dense_bytes(x)),
+        *before,
+        others + reads((y,)),
+        sweep("product", x, vector=1) + reads((x,)),
+        sweep("difference", x, reading=2, vector=1),
+        *_times_weight(op, x),
+        *_summed(op, x),
+    ]
+
+
+@rule("aten.soft_margin_loss")
+def soft_margin_loss(op: Op) -> list[Cost]:
+    """log1p(exp(-y·x)), a kernel for each of four steps (ATen's Loss.cpp): negate, multiply; exp, log1p."""
+    x, y = op.inputs
+    return [
+        Cost(vector_flop=x.numel, write_bytes=dense_bytes(x), label="negation") + reads((y,)),
+        sweep("product", x, vector=1) + reads((x,)),
+        sweep("exp", x, special=1),
+        sweep("log1p", x, special=1),
+        *_summed(op, x),
+        *_copied(op),
+    ]
 
 
 @rule("aten.soft_margin_loss_backward")
-def soft_margin_loss_backward(op: Op) -> Cost:
-    """z = exp(-y·x) 2 and exp; -y·g·z / (1 + z): 3 and a division; times 1/n for a mean."""
-    return work_of(op, (5 + (_reduction(op) == _MEAN), 2))
+def soft_margin_loss_backward(op: Op) -> list[Cost]:
+    """z = exp(-y·x); -y·z·1/n·g / (1 + z): a kernel for each of eight steps, of which two are special functions."""
+    grad, x, y = op.inputs
+    return [
+        Cost(vector_flop=x.numel, write_bytes=dense_bytes(x), label="negation") + reads((y,)),
+        Cost(vector_flop=x.numel, read_bytes=dense_bytes(x), write_bytes=dense_bytes(x), label="product") + reads((x,)),
+        sweep("exp", x, special=1),
+        sweep("times target", x, vector=1) + reads((y,)),
+        sweep("times 1/n", x, vector=1),
+        sweep("one more", x, vector=1),
+        sweep("division", x, reading=2, special=1),
+        sweep("times gradient", x, vector=1) + reads((grad,)),
+    ]
 
 
 # --- targets that are indices ---------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ free(
     "aten.is_same_size", "aten.sym_size", "aten.sym_stride", "aten.sym_numel", "aten.sym_storage_offset",
     "aten.unsafe_split", "aten.unsafe_split_with_sizes", "aten.unsafe_chunk", "aten._conj", "aten._neg_view",
     "profiler._record_function_enter_new", "profiler._record_function_exit", "prim.device",
-    "aten.size", "aten.stride", "aten.numel", "aten.dim", "aten._efficientzerotensor",
+    "aten.size", "aten.stride", "aten.numel", "aten.dim", "aten._has_same_storage_numel", "aten._efficientzerotensor",
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def zeros_then(label: str, op: Op, used: Iterable[TensorSpec], written: Size, fl
 
 
 @rule(
-    "aten.clone", "aten._to_copy", "aten.contiguous", "aten.cat", "aten.stack", "aten.roll", "aten.flip",
+    "aten.clone", "aten._to_copy", "aten.contiguous", "aten.cat", "aten.stack", "aten.flip",
     "aten.rot90", "aten.repeat", "aten._local_scalar_dense", "aten.tril", "aten.triu", "aten.pixel_shuffle",
     "aten.pixel_unshuffle", "aten.channel_shuffle",
     "aten.reflection_pad1d", "aten.reflection_pad2d", "aten.reflection_pad3d", "aten.replication_pad1d",
@@ -56,6 +56,12 @@ def zeros_then(label: str, op: Op, used: Iterable[TensorSpec], written: Size, fl
 def copy(op: Op) -> Cost:
     """Reads its inputs, writes its output."""
     return traffic(op)
+
+
+@rule("aten.roll", timed_as=Family.MOVEMENT)
+def roll(op: Op) -> list[Cost]:
+    """Reads its input and writes its output, once for each dimension."""
+    return [traffic(op)] * max(1, len(op.attrs.get("dims") or ()))
 
 
 @rule(

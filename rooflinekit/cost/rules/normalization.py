@@ -148,12 +148,20 @@ def weight_norm_backward(op: Op) -> Cost:
 
 
 @rule("aten.renorm")
-def renorm(op: Op) -> Cost:
-    """The norm of each slice; is it above the greatest, then maxnorm / (norm + ε); a multiplication an element."""
+def renorm(op: Op) -> list[Cost]:
+    """The norm of each slice; is it above the greatest, then maxnorm / (norm + ε); a multiplication an element.
+
+    A kernel each.
+    """
     x = op.inputs[0]
     slices = x.shape[op.attrs["dim"]]
-    scale = Cost(vector_flop=total((x.numel, product((2, slices)))), special_flop=slices)
-    return norm_work(op.attrs["p"], x.numel, slices) + scale + traffic(op)
+    each = product((slices, x.dtype.itemsize))
+    norm = norm_work(op.attrs["p"], x.numel, slices) + Cost(write_bytes=each, label="norm")
+    return [
+        norm + reads((x,)),
+        Cost(vector_flop=product((2, slices)), special_flop=slices, read_bytes=each, write_bytes=each, label="factor"),
+        Cost(vector_flop=x.numel, read_bytes=each, label="product") + traffic(op),
+    ]
 
 
 def _same(tensor: TensorSpec, other: TensorSpec | None) -> bool:

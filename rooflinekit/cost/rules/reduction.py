@@ -7,10 +7,11 @@ That is a convention: a GPU sorts by digits and compares nothing.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from rooflinekit.cost.rules.elementwise import is_complex
 from rooflinekit.cost.rules.movement import dense_bytes
-from rooflinekit.cost.table import reads, rule, traffic, writes
+from rooflinekit.cost.table import reads, rule, sweep, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op
 from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
@@ -64,10 +65,24 @@ def variance(op: Op) -> Cost:
 
 
 @rule("aten.logsumexp", timed_as=Family.REDUCTION)
-def log_sum_exp(op: Op) -> Cost:
-    """Maximum, subtraction, exp and sum; an output is a log plus the maximum."""
-    y = op.outputs[0]
-    return Cost(vector_flop=y.numel, special_flop=y.numel) + _per_input(op, 3, 1)
+def log_sum_exp(op: Op) -> list[Cost]:
+    """Maximum, difference, exp and sum, a kernel each; an output is a log plus the maximum, two more.
+
+    A maximum that is infinite is taken for 0: absolute value, compare, select, a kernel each (ATen's ReduceOps.cpp).
+    """
+    x, y = op.inputs[0], op.outputs[0]
+    whole, rows = dense_bytes(x), dense_bytes(y)
+    return [
+        Cost(vector_flop=x.numel, write_bytes=rows, label="maximum") + reads((x,)),
+        sweep("absolute value", y, vector=1),
+        Cost(vector_flop=y.numel, read_bytes=rows, write_bytes=y.numel, label="comparison"),
+        Cost(vector_flop=y.numel, read_bytes=total((rows, y.numel)), write_bytes=rows, label="selection"),
+        Cost(vector_flop=x.numel, read_bytes=rows, write_bytes=whole, label="difference") + reads((x,)),
+        sweep("exp", x, special=1),
+        Cost(vector_flop=x.numel, read_bytes=whole, write_bytes=rows, label="sum"),
+        sweep("log", y, special=1),
+        sweep("addition", y, reading=2, vector=1),
+    ]
 
 
 @rule("aten.logcumsumexp", timed_as=Family.REDUCTION)
@@ -112,10 +127,12 @@ def vector_norm(op: Op) -> Cost:
 
 
 @rule("aten.dist")
-def distance(op: Op) -> Cost:
-    """The norm of a difference."""
-    n = op.inputs[0].numel
-    return Cost(vector_flop=n) + norm_work(op.attrs.get("p", 2), n, 1) + traffic(op)
+def distance(op: Op) -> list[Cost]:
+    """A difference, and its norm."""
+    x = op.inputs[0]
+    difference = Cost(vector_flop=x.numel, write_bytes=dense_bytes(x), label="difference") + reads(op.inputs)
+    norm = norm_work(op.attrs.get("p", 2), x.numel, 1) + Cost(read_bytes=dense_bytes(x)) + writes(op.outputs)
+    return [difference, replace(norm, label="norm")]
 
 
 @rule("aten._cdist_forward", "aten._pdist_forward", timed_as=Family.REDUCTION)

@@ -9,7 +9,7 @@ from rooflinekit import Input
 #: how many inputs: the kinds that take one operation an element
 ONE_OPERATION = {
     1: """
-    neg abs sign sgn signbit angle deg2rad rad2deg clamp_min clamp_max isnan isinf isposinf isneginf logical_not
+    neg abs sign sgn signbit angle deg2rad rad2deg clamp_min clamp_max isnan isposinf isneginf logical_not
     bitwise_not floor ceil round trunc
     """,
     2: """
@@ -274,3 +274,9 @@ class Scaled(nn.Module):
 
     def forward(self, x):
         return self.function(x * self.factor)
+
+
+def test_is_it_infinite_takes_two_kernels(tensor, costs):
+    absolute, compared = costs("isinf", [tensor(2, 5)], [tensor(2, 5, dtype="bool")])
+    assert (absolute.flop, absolute.bytes) == (10, 10 * (4 + 4))
+    assert (compared.flop, compared.bytes) == (10, 10 * (4 + 1))

@@ -26,33 +26,55 @@ class Scaled(nn.Module):
 
 # --- element by element ---------------------------------------------------------------------------------------
 
-#: kind: (vector FLOP of 10 elements before their sum, special functions of 10 elements)
+#: kind: (vector FLOP of 10 elements before their sum, special functions of 10, bytes an element of each kernel)
 TEN = {
-    "mse_loss": (20, 0),  # difference; square
-    "smooth_l1_loss": (50, 0),  # difference; absolute; compare; square; times 1/2β
-    "huber_loss": (50, 0),  # difference; absolute; compare; square or less δ/2; times 1/2 or δ
-    "soft_margin_loss": (20, 20),  # -y; times x; exp, log1p
-    "binary_cross_entropy": (70, 20),  # log x, log1p(-x), each max with -100; y - 1; two products; their difference
-    "binary_cross_entropy_with_logits": (40, 20),  # max(x, 0); - x·y (2); + log(1 + exp) with 1 + inside log1p
+    "mse_loss": (20, 0, [12]),  # difference; square
+    "smooth_l1_loss": (50, 0, [12]),  # difference; absolute; compare; square; times 1/2β
+    "huber_loss": (50, 0, [12]),  # difference; absolute; compare; square or less δ/2; times 1/2 or δ
+    "soft_margin_loss": (20, 20, [8, 12, 8, 8]),  # -y; times x; exp; log1p
+    # log x, log1p(-x), each max with -100; y - 1; two products; their difference
+    "binary_cross_entropy": (70, 20, [12]),
+    # min(x, 0) - log1p(exp(-|x|)); 1 - y; times x; less the first
+    "binary_cross_entropy_with_logits": (50, 20, [8, 8, 12, 12]),
 }
 
 
-@pytest.mark.parametrize(("reduction", "added", "written"), [(NONE, 0, 40), (MEAN, 10, 4), (SUM, 10, 4)])
-@pytest.mark.parametrize(("kind", "vector", "special"), [(k, *v) for k, v in TEN.items()], ids=TEN)
-def test_ten_elements(tensor, cost, kind, vector, special, reduction, added, written):
+@pytest.mark.parametrize("reduction", [NONE, MEAN, SUM])
+@pytest.mark.parametrize(("kind", "vector", "special", "each"), [(k, *v) for k, v in TEN.items()], ids=TEN)
+def test_ten_elements(tensor, costs, kind, vector, special, each, reduction):
     y = tensor(2, 5) if reduction == NONE else tensor()
-    c = cost(kind, [tensor(2, 5), tensor(2, 5)], [y], reduction=reduction)
-    assert (c.matrix_flop, c.vector_flop, c.special_flop) == (0, vector + added, special)
-    assert (c.read_bytes, c.write_bytes) == (80, written)
+    found = costs(kind, [tensor(2, 5), tensor(2, 5)], [y], reduction=reduction)
+    of_elements = [c.bytes for c in found[: len(each)]]
+    assert of_elements == [10 * size for size in each]
+    summed = found[len(each) :]
+    copied = kind in ("soft_margin_loss", "binary_cross_entropy")  # from the sum to the result, 4 bytes
+    # all losses are read, one number is written
+    assert [c.bytes for c in summed] == ([] if reduction == NONE else [44, 8][: 1 + copied])
+    assert sum(c.vector_flop for c in found) == vector + 10 * (reduction != NONE)
+    assert (sum(c.matrix_flop for c in found), sum(c.special_flop for c in found)) == (0, special)
 
 
-def test_a_weight_is_read_and_multiplied_by(tensor, cost):
+@pytest.mark.parametrize(
+    ("kind", "each"),
+    [("binary_cross_entropy_with_logits", 44), ("soft_margin_loss", 40), ("mse_loss", 16), ("smooth_l1_loss", 16)],
+)
+def test_bytes_of_a_mean_of_many(tensor, costs, kind, each):
+    found = costs(kind, [tensor(1000), tensor(1000)], [tensor()])
+    assert sum(c.bytes for c in found) // 1000 == each
+
+
+def test_a_weight_is_read_and_multiplied_by(tensor, costs):
     weight = tensor(5)
-    c = cost("binary_cross_entropy", [tensor(2, 5), tensor(2, 5), weight], [tensor()], weight=weight)
-    assert (c.vector_flop, c.read_bytes) == (90, 100)  # 70 and 10 of the sum, 10 more; 4 · (10 + 10 + 5)
+    loss, weighted, *_ = costs("binary_cross_entropy", [tensor(2, 5), tensor(2, 5), weight], [tensor()], weight=weight)
+    assert (loss.vector_flop, loss.bytes) == (70, 120)
+    assert (weighted.vector_flop, weighted.bytes) == (10, 100)  # 4 · (10 read, 10 written, 5 weights)
     inputs = [tensor(2, 5), tensor(2, 5), weight]
-    c = cost("binary_cross_entropy_with_logits", inputs, [tensor()], weight=None, pos_weight=weight)
-    assert (c.vector_flop, c.read_bytes) == (90, 100)  # 40 and 10; w - 1; times y; + 1; times the logarithm
+    found = costs("binary_cross_entropy_with_logits", inputs, [tensor()], weight=None, pos_weight=weight)
+    positive = [c for c in found if c.label == "positive weight"]
+    # w - 1 of 5; times y; + 1; the logarithm times that
+    assert [c.vector_flop for c in positive] == [5, 10, 10, 10]
+    assert [c.bytes for c in positive] == [40, 100, 80, 120]
+    assert len(found) == 4 + 4 + 1
 
 
 #: kind: (vector FLOP of 10 elements for a sum, for a mean, special functions of 10 elements)
@@ -60,8 +82,6 @@ TEN_BACKWARD = {
     "mse_loss_backward": (30, 30, 0),  # difference; times 2/n; times the gradient
     "smooth_l1_loss_backward": (50, 50, 0),  # difference; < -β; > β; times 1/nβ; times the gradient
     "huber_loss_backward": (50, 50, 0),
-    "binary_cross_entropy_backward": (50, 60, 10),  # x - y; 1 - x; times x; max with ε; times g; divide; times 1/n
-    "soft_margin_loss_backward": (50, 60, 20),  # -y; times x; exp; 1 +; divide; times -y; times g; times 1/n
 }
 
 
@@ -74,15 +94,29 @@ def test_gradients_of_ten_elements(tensor, cost, kind, by_sum, by_mean, special)
         assert (c.read_bytes, c.write_bytes) == (84, 40)  # 4 · (1 + 10 + 10); 4 · 10
 
 
+def test_gradients_in_several_kernels(tensor, costs):
+    inputs = [tensor(), tensor(2, 5), tensor(2, 5)]
+    found = costs("binary_cross_entropy_backward", inputs, [tensor(2, 5)], reduction=SUM)
+    # x - y; 1 - x; times x; max with ε; times g; divide
+    assert [(c.vector_flop, c.special_flop, c.bytes) for c in found] == [(50, 10, 4 * (1 + 10 + 10 + 10))]
+    _, mean = costs("binary_cross_entropy_backward", inputs, [tensor(2, 5)], reduction=MEAN)
+    assert (mean.vector_flop, mean.bytes) == (10, 80)  # times 1/n
+    found = costs("soft_margin_loss_backward", inputs, [tensor(2, 5)])
+    # -y; times x; exp; times y; times -1/n; 1 +; divide; times g, one number
+    assert [c.bytes for c in found] == [80, 120, 80, 120, 80, 80, 120, 84]
+    assert [c.special_flop for c in found] == [0, 0, 10, 0, 0, 0, 10, 0]
+    assert sum(c.vector_flop for c in found) == 60
+
+
 def test_traced_losses(traced, costs_of):
     options = {"mode": "training", "targets": (Input(2, 5),)}
     graph = traced(Scaled(), (2, 5), loss=functional.mse_loss, **options)
-    (forward,), (backward,) = costs_of(graph, "mse_loss"), costs_of(graph, "mse_loss_backward")
-    assert (forward.flop, forward.read_bytes, forward.write_bytes) == (30, 80, 4)
+    forward, (backward,) = costs_of(graph, "mse_loss"), costs_of(graph, "mse_loss_backward")
+    assert [(c.flop, c.read_bytes, c.write_bytes) for c in forward] == [(20, 80, 40), (10, 40, 4)]
     assert (backward.flop, backward.read_bytes, backward.write_bytes) == (30, 84, 40)
     graph = traced(Scaled(), (2, 5), loss=functional.binary_cross_entropy_with_logits, **options)
-    (forward,) = costs_of(graph, "binary_cross_entropy_with_logits")
-    assert (forward.vector_flop, forward.special_flop) == (50, 20)
+    forward = costs_of(graph, "binary_cross_entropy_with_logits")
+    assert sum(c.flop for c in forward) == 60 + 20
 
 
 # --- targets that are indices ---------------------------------------------------------------------------------

@@ -66,6 +66,12 @@ def test_rearranging_is_a_copy(tensor, cost, kind):
     assert (c.flop, c.read_bytes, c.write_bytes) == (0, 96, 96)
 
 
+def test_rolling_is_a_copy_for_each_dimension(tensor, costs):
+    found = costs("roll", [tensor(4, 6)], [tensor(4, 6)], shifts=(1, 2), dims=(0, 1))
+    assert [(c.flop, c.read_bytes, c.write_bytes) for c in found] == [(0, 96, 96)] * 2
+    assert len(costs("roll", [tensor(4, 6)], [tensor(4, 6)], shifts=(1,), dims=())) == 1  # of all elements in a row
+
+
 @pytest.mark.parametrize(("kind", "written"), [("diagonal_copy", (4,)), ("narrow_copy", (2, 2)), ("select_copy", (4,))])
 def test_copying_a_view_reads_what_it_writes(tensor, cost, kind, written):
     c = cost(kind, [tensor(100, 4)], [tensor(*written)])
