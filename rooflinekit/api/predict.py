@@ -134,6 +134,7 @@ def trace(
         gradients=found.gradients,
         priced=price_all(found.ops, rules, "raise" if strict else "traffic"),
         held=found.held,
+        saved=found.saved,
         dims=found.dims,
         sizes=MappingProxyType({name: size for name, size in given.items() if name in numbers}),
         conditions=found.conditions,

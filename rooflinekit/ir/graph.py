@@ -46,6 +46,7 @@ class Graph:
     gradients: tuple[TensorSpec, ...] = ()  # of the parameters, once backward is over
     priced: tuple[PricedOp, ...]  # in the order of execution
     held: Mapping[str, str] = field(default_factory=nothing)  # memory → the last op during which Python keeps it
+    saved: Mapping[str, str] = field(default_factory=nothing)  # memory → the last op during which autograd keeps it
     dims: tuple[str, ...] = ()  # names of the sizes still open
     sizes: Mapping[str, int] = field(default_factory=nothing)  # sizes already given
     conditions: tuple[Condition, ...] = ()

@@ -26,8 +26,6 @@ CONTEXT_BYTES = 500 * 2**20
 #: RTX 3090 (24268 MiB are reported), 359 MiB of those of an RTX 4090 (24217 MiB).
 USABLE_SHARE = 24217 / 24576
 
-_POWER_BACKWARD = ["aten.pow", "aten.mul", "aten.mul"]
-
 #: What memory is used for: what stays first. Gradients are those of weights; workspace is that of libraries.
 ACCOUNTS = ("weights", "optimizer state", "inputs", "gradients", "activations", "workspace")
 _ACCOUNT_OF = {Role.WEIGHT: "weights", Role.BUFFER: "weights", Role.STATE: "optimizer state"}
@@ -229,7 +227,9 @@ def blocks_of(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: b
 def _held(graph: Graph, ops: Sequence[Op]) -> dict[str, int]:
     """Memory that is kept after its last use, with the place of the last op for which it is."""
     place = {op.name: i for i, op in enumerate(ops)}
-    found = {memory: place[name] for memory, name in graph.held.items() if name in place}
+    found: dict[str, int] = {}
+    for memory, name in (*graph.held.items(), *graph.saved.items()):
+        found[memory] = max(found.get(memory, 0), place.get(name, 0))
     if graph.autocast is not None:
         end = 0  # of this forward, for a step may hold several
         for i in reversed(range(len(ops))):
@@ -239,19 +239,6 @@ def _held(graph: Graph, ops: Sequence[Op]) -> dict[str, int]:
                     found[ops[i].outputs[0].memory] = end
             else:
                 end = 0
-    return found | _formulas(ops)
-
-
-def _formulas(ops: Sequence[Op]) -> dict[str, int]:
-    """Of a power's gradient, grad · (n · xⁿ⁻¹), the inner power lives until the outer product is there: C++ frees what
-    one expression makes when it ends (pow_backward of torch/csrc/autograd/FunctionsManual.cpp).
-    """
-    found = {}
-    for i, (power, scaled, product) in enumerate(zip(ops, ops[1:], ops[2:], strict=False)):
-        if power.phase is Phase.BACKWARD and [power.kind, scaled.kind, product.kind] == _POWER_BACKWARD:
-            inner, outer = power.outputs[0].memory, scaled.outputs[0].memory
-            if any(s.memory == inner for s in scaled.inputs) and any(s.memory == outer for s in product.inputs):
-                found[inner] = i + 2
     return found
 
 

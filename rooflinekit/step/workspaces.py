@@ -36,7 +36,7 @@ def workspace_of(issue: Issue, device: Device, *, fused: bool) -> int:
         between = 0 if kind == "aten.roll" and len(issue.kernels) < 2 else _BETWEEN[kind] - given
         return between * integer(x.numel) * x.dtype.itemsize
     if issue.op.kind == _SOFTMAX_BACKWARD:
-        return 0 if fused else integer(issue.op.outputs[0].bytes)
+        return 0 if fused or device.kind != "gpu" else integer(issue.op.outputs[0].bytes)
     copied = sum(integer(k.cost.write_bytes) for k in issue.kernels if k.cost.label == "to channels last") + max(
         (integer(t.bytes) for k in issue.kernels if k.cost.label == "from channels last" for t in issue.op.outputs[:1]),
         default=0,

@@ -27,7 +27,7 @@ def checkpointed(
     """
     paths = segments_of(graph) if chosen is True else [(path,) for path in known_modules(graph, chosen or ())]
     put = Insertions()
-    priced, held = list(graph.priced), dict(graph.held)
+    priced, held, kept = list(graph.priced), dict(graph.held), dict(graph.saved)
     met: set[str] = set()
     for path in paths:
         inside = _inside(graph, path)
@@ -41,6 +41,7 @@ def checkpointed(
         repeated = forward if whole else _needed(forward, saved, [priced[i] for i in backward])
         suffix = f" again in {path[0]}"
         again = _again(repeated, suffix)
+        kept = {again.get(memory, memory): op for memory, op in kept.items()}
         put.before[backward[0]] += [moved(p, again, suffix, Phase.BACKWARD) for p in repeated]
         for i in backward:
             priced[i] = moved(priced[i], again)
@@ -49,7 +50,8 @@ def checkpointed(
             kind_and_place(p.op, path)[1] for path in paths for p in repeated_of(graph, path) if p.costs
         )
         raise InputError(f"save: {', '.join(missing)}: expected ops of these blocks: {', '.join(known)}")
-    return with_ops(replace(graph, priced=tuple(priced), held=MappingProxyType(held)), put)
+    graph = replace(graph, priced=tuple(priced), held=MappingProxyType(held), saved=MappingProxyType(kept))
+    return with_ops(graph, put)
 
 
 def repeated_of(graph: Graph, path: tuple[str, ...]) -> list[PricedOp]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
@@ -57,7 +58,8 @@ def activations_on_host(graph: Graph, chosen: bool | tuple[str, ...], device: De
         put.before[min(ahead, stay.use)].append(host_copy(back, seconds, Phase.BACKWARD, inward=True, outputs=there))
         put.before[stay.use].append(host_wait(back, Phase.BACKWARD))
     priced = tuple(moved(p, names) if p.op.phase is Phase.BACKWARD else p for p in graph.priced)
-    return with_ops(replace(graph, priced=priced), put)
+    kept = MappingProxyType({names.get(memory, memory): op for memory, op in graph.saved.items()})
+    return with_ops(replace(graph, priced=priced, saved=kept), put)
 
 
 def check_savers(savers: Savers, execution: Execution) -> None:

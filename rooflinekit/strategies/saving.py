@@ -52,14 +52,15 @@ def accumulated(graph: Graph, parts: int) -> Graph:
     gradients = {gradient.spec.memory: gradient for gradient in gradients_of(graph)}
     once = [p for p in graph.priced if p.op.phase is not Phase.OPTIMIZER]
     kept = {spec.memory for spec in graph.weights}
-    inputs, held = list(graph.inputs), dict(graph.held)
+    inputs, held, autograd = list(graph.inputs), dict(graph.held), dict(graph.saved)
     found: list[PricedOp] = list(once)
     for k in range(1, parts):
         suffix = f"{PART}{k}"
         own = {spec.memory for p in once for spec in (*p.op.inputs, *p.op.outputs)} - kept
         names = {memory: memory + suffix for memory in own}
         inputs += [replace(spec, name=spec.name + suffix, storage=names.get(spec.memory, "")) for spec in graph.inputs]
-        held |= {names[memory]: op + suffix for memory, op in graph.held.items() if memory in names}
+        for given, found_of in ((graph.held, held), (graph.saved, autograd)):
+            found_of |= {names[memory]: op + suffix for memory, op in given.items() if memory in names}
         ready: dict[int, list[str]] = {}
         for memory, gradient in gradients.items():
             ready.setdefault(gradient.place, []).append(memory)
@@ -71,6 +72,7 @@ def accumulated(graph: Graph, parts: int) -> Graph:
     last = [p for p in graph.priced if p.op.phase is Phase.OPTIMIZER]
     return replace(
         graph, priced=(*found, *last), inputs=tuple(inputs), held=MappingProxyType(held),
+        saved=MappingProxyType(autograd),
     )  # fmt: skip
 
 

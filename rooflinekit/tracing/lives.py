@@ -1,4 +1,6 @@
-"""How long Python holds tensors of forward: as variables of its functions, and as what a module was called with."""
+"""How long tensors are held: by Python as variables of its functions and as what a module was called with, in backward
+by autograd, whose nodes let go of all that they saved, and of the gradients that they were given, when they end.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,21 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.tensor import TensorSpec
 from rooflinekit.tracing.tensors import SPEC
 
 
 class Lives:
-    """Memory, and the last op while something holds it. In a trace tensors die when they do in a step, for nothing
-    but the model's own code and autograd has hold of them.
+    """Memory, and the last op of forward, and of backward, while something holds it.
+
+    In a trace tensors die when they do in a step, for nothing but the model's own code and autograd has hold of them.
     """
 
-    def __init__(self, ops: list[Op], goes_on: Callable[[], bool]) -> None:
+    def __init__(self, ops: list[Op], phase: Callable[[], Phase | None]) -> None:
         self.held: dict[str, str] = {}
-        self._ops, self._goes_on = ops, goes_on
+        self.saved: dict[str, str] = {}
+        self._ops, self._phase = ops, phase
         self._watched: list[weakref.ref[torch.Tensor]] = []
 
     def watch(self, tensor: torch.Tensor, memory: str) -> None:
@@ -40,5 +44,6 @@ class Lives:
         self._until_now(memory)
 
     def _until_now(self, memory: str) -> None:
-        if self._ops and self._goes_on():
-            self.held[memory] = self._ops[-1].name
+        phase = self._phase()
+        if self._ops and phase in (Phase.FORWARD, Phase.BACKWARD):
+            (self.held if phase is Phase.FORWARD else self.saved)[memory] = self._ops[-1].name

@@ -60,7 +60,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.fx = fx.Graph()
         self.phase = Phase.FORWARD
         self.gradients: tuple[TensorSpec, ...] = ()
-        self._lives = Lives(self.ops, lambda: self.phase is Phase.FORWARD and not self._closed)
+        self._lives = Lives(self.ops, lambda: None if self._closed else self.phase)
         self.calls = ModuleCalls(paths, progress, self._lives.returned)
         self.assumed = assumed
         assumed.follow(lambda: self.calls.module(self.phase))
@@ -103,6 +103,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def held(self) -> dict[str, str]:
         """Memory, and the last op of forward while Python holds it."""
         return self._lives.held
+
+    @property
+    def saved(self) -> dict[str, str]:
+        """Memory, and the last op of backward while autograd holds it."""
+        return self._lives.saved
 
     # --- ops -------------------------------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ class Trace:
     gradients: tuple[TensorSpec, ...]
     ops: tuple[Op, ...]
     held: Mapping[str, str]
+    saved: Mapping[str, str]
     dims: tuple[str, ...]
     conditions: tuple[Condition, ...]
     apart: tuple[sympy.Basic, ...]
@@ -236,6 +237,7 @@ def _collected(
         gradients=recorder.gradients,
         ops=tuple(recorder.ops),
         held=MappingProxyType(recorder.held),
+        saved=MappingProxyType(recorder.saved),
         dims=symbols.names,
         conditions=symbols.conditions(),
         apart=symbols.apart(),
