@@ -26,6 +26,8 @@ _IDEAL = {
     **dict.fromkeys(("matrix_energy", "lanes_energy"), 1e-30),
     **dict.fromkeys(("column_cycles", "row_cycles", "load_cycles", "access_cycles", "attention_block_cycles"), 0.0),
     "attention_share": 1.0,
+    "efficient_attention": 1.0,
+    "warp_mma_flop": 1e9,
     "boost_headroom": 1.0,
     "single_engine_share": 1.0,
     "eight_bit_energy": 0.5,

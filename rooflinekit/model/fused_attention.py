@@ -32,7 +32,11 @@ def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     padded = np.ceil(keys / _KEYS) * _KEYS
     # on the diagonal a block of scores is computed whole
     seen = np.minimum(1.0, p.executed + np.where(p.executed < 1, _QUERIES / 2 / padded, 0.0))
+    value = machine.values
     rate = np.minimum(rates.issued, rates.peak)
+    by_warps = np.minimum(1.0, value["warp_mma_flop"] * machine.sm_count * machine.clock / rates.peak)
+    rate = rate * np.where(rates.on_engine & p.told(lambda one: one.warp_level), by_warps, 1.0)
+    rate = rate * p.told(lambda one: value[one.rate.tensor_cores] if one.rate.tensor_cores else 1.0)
     per_sm = rate / machine.sm_count * machine.values["attention_share"]
     start = machine.values["attention_block_cycles"] / 2 / machine.clock  # half with each of the two products
     fetch = HALF_BYTES * keys * size / (FETCHED * machine.clock)

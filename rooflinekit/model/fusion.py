@@ -123,7 +123,7 @@ class _Making:
         device: Device | None, *, autotunes: bool,
     ) -> None:  # fmt: skip
         self._autotunes = autotunes
-        self._tf32, self._flow, self._device = graph.tf32, flow, device
+        self._tf32, self._like, self._flow, self._device = graph.tf32, graph.like, flow, device
         self._engines, self._layouts = engines, layouts
         self._traffic = Traffic()
         self._readers: dict[str, list[Group]] = defaultdict(list)
@@ -163,7 +163,7 @@ class _Making:
 
     def _library(self, priced: PricedOp, family: Family) -> Issue:
         op = priced.op
-        found = plain_kernels(priced, self._tf32, self._device)
+        found = plain_kernels(priced, self._tf32, self._device, self._like)
         plain = [kernel for kernel in found if kernel.cost.label not in _LOWERED]
         if family is Family.CONVOLUTION:
             if self._autotunes:

@@ -9,10 +9,12 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Family, Op, Phase, PricedOp
 from rooflinekit.ir.points import integer
+from rooflinekit.ir.release import Release
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math
-from rooflinekit.model.algorithms import ATTENTION, SCALED_PRODUCTS
+from rooflinekit.model.algorithms import SCALED_PRODUCTS
 from rooflinekit.model.alignment import unaligned_accesses
+from rooflinekit.model.attention_backends import backend_of
 from rooflinekit.model.convolution import convolution_kernels
 from rooflinekit.model.convolution_layouts import with_layout_copies
 from rooflinekit.model.kernel import Issue, Kernel
@@ -25,7 +27,7 @@ def issues_of(graph: Graph, engines: Collection[str] = (), device: Device | None
     """Every op of the graph with the kernels that eager mode launches for it.
 
     engines: the formats that the device multiplies on a matrix engine, whose convolutions want channels last.
-    device: on which recurrent layers are run as it wants it.
+    device: on which recurrent layers and attention are run as it wants them.
 
     Raises SizeError while a size of the graph is open.
     """
@@ -33,7 +35,7 @@ def issues_of(graph: Graph, engines: Collection[str] = (), device: Device | None
         raise missing_size(graph.dims)
     traffic = Traffic()
     calls = _calls(graph)
-    return tuple(_issue(priced, graph.tf32, engines, traffic, device, next(calls)) for priced in graph.priced)
+    return tuple(_issue(priced, graph, engines, traffic, device, next(calls)) for priced in graph.priced)
 
 
 def _calls(graph: Graph) -> Iterator[int]:
@@ -53,7 +55,7 @@ def _calls(graph: Graph) -> Iterator[int]:
 
 def _issue(
     priced: PricedOp,
-    tf32: bool | None,
+    graph: Graph,
     engines: Collection[str],
     traffic: Traffic,
     device: Device | None,
@@ -61,7 +63,7 @@ def _issue(
 ) -> Issue:
     op = priced.op
     family = priced.timed_as if priced.costs else Family.VIEW
-    found = _kernels(priced, family, tf32, device) if priced.costs else ()
+    found = _kernels(priced, family, graph.tf32, device, graph.like) if priced.costs else ()
     if family is Family.CONVOLUTION:
         found = with_layout_copies(op, found, engines)
     kernels = tuple(reusing(kernel, op, traffic) for kernel in found)
@@ -84,12 +86,16 @@ def reusing(kernel: Kernel, op: Op, traffic: Traffic) -> Kernel:
     return replace(kernel, recent=recent, alternatives=alternatives)
 
 
-def plain_kernels(priced: PricedOp, tf32: bool | None, device: Device | None = None) -> tuple[Kernel, ...]:
+def plain_kernels(
+    priced: PricedOp, tf32: bool | None, device: Device | None = None, like: Release | None = None
+) -> tuple[Kernel, ...]:
     """The kernels of one op, before layout copies and what earlier kernels left in the cache."""
-    return tuple(_kernels(priced, priced.timed_as, tf32, device)) if priced.costs else ()
+    return tuple(_kernels(priced, priced.timed_as, tf32, device, like)) if priced.costs else ()
 
 
-def _kernels(priced: PricedOp, family: Family, tf32: bool | None, device: Device | None = None) -> Iterator[Kernel]:
+def _kernels(
+    priced: PricedOp, family: Family, tf32: bool | None, device: Device | None, like: Release | None
+) -> Iterator[Kernel]:
     op = priced.op
     math = _math(op, family, tf32)
     for cost in priced.costs:
@@ -110,7 +116,7 @@ def _kernels(priced: PricedOp, family: Family, tf32: bool | None, device: Device
             raises=op.kind.removesuffix("_") == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS,
         )
         if family is Family.ATTENTION:
-            yield replace(kernel, algorithm=ATTENTION)
+            yield replace(kernel, algorithm=backend_of(op, device, like))
         elif op.kind == "serving.scaled_mm":
             first, *others = (replace(kernel, algorithm=one) for one in SCALED_PRODUCTS[math is Math.FP4])
             yield replace(first, alternatives=tuple(others))

@@ -33,12 +33,15 @@ def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Has
         tensors = (spec for priced in graph.priced for spec in priced.op.inputs)
         graph.memo["narrow"] = any(spec.dtype.itemsize == 1 and spec.dtype is not DType.BOOL for spec in tensors)
         graph.memo["recurrent"] = any(is_recurrent(priced.op) for priced in graph.priced)
+        graph.memo["attends"] = any(priced.timed_as is Family.ATTENTION for priced in graph.priced)
     # Engines for 8 bits and less say nothing of a step that has no such numbers, save of the engine's generation.
     narrow = graph.memo["narrow"]
     formats = formats_channels_last(device)
     engines = sorted(name for name in formats if narrow or name not in (Math.FP8, Math.INT8, Math.FP4))
-    # Recurrent layers alone are run otherwise by the generation and the size of a GPU.
+    # Recurrent layers are run otherwise by the generation and the size of a GPU.
     own: tuple[Hashable, ...] = (str(device.compute_capability), device.sm_count) if graph.memo["recurrent"] else ()
+    if graph.memo["attends"]:  # PyTorch's choice of attention too
+        own = (*own, str(device.compute_capability))
     if execution.autotunes:  # kernels are chosen by their times, of which all of the device decides
         own = (*own, device)
     layouts = tuple(engines), gradients_in_either(formats), sums_in_fp32(formats)

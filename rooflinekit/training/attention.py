@@ -112,7 +112,8 @@ class Attention(Products):
         out = tape.new(*shape)
         sums = TensorSpec(name=f"{out.name}.lse", shape=(b, heads, seq), dtype=DType.FLOAT32)
         kind = _FLASH if bias is None else "aten._scaled_dot_product_efficient_attention"
-        tape.run(kind, (q, keys, values, *extra), out, sums, is_causal=causal, attn_bias=bias)
+        backend = self.recipe.attention_backend
+        tape.run(kind, (q, keys, values, *extra), out, sums, is_causal=causal, attn_bias=bias, backend=backend)
         y = tape.view(out, self.part.tokens, heads * dim, calls=2)
 
         def back() -> None:
@@ -122,8 +123,9 @@ class Attention(Products):
             made = [tape.new(*map(int, one.shape)) for one in (q, k, v)]
             made = [TensorSpec(name=f"{one.name}.{i}", shape=one.shape, dtype=one.dtype) for i, one in enumerate(made)]
             tape.run(
-                f"{kind}_backward", (g, q, keys, values, out, sums, *extra), *made, is_causal=causal, attn_bias=bias
-            )
+                f"{kind}_backward", (g, q, keys, values, out, sums, *extra), *made, is_causal=causal, attn_bias=bias,
+                backend=backend,
+            )  # fmt: skip
             for one, gradient in zip((q, k, v), made, strict=True):
                 tape.give(one, gradient)
 

@@ -91,7 +91,7 @@ class Workbench:
 def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Pieces:
     """The pieces of a decoder's part on a machine, from a graph of two layers."""
     graph = graph_of(part, recipe, optimizer=False)
-    issues = issues_of(graph)
+    issues = issues_of(graph, device=machine.device)
     timed = under_limits(time_kernels([kernel for issue in issues for kernel in issue.kernels], machine), machine)
     timings = iter(timed)
     found: dict[tuple[str, Phase], Piece] = defaultdict(Piece)

@@ -74,6 +74,13 @@ class Recipe:
         return FIRST_FLASH if self.attention == "flash-1" else 1.0
 
     @property
+    def attention_backend(self) -> str | None:
+        """The kernel that it calls by itself, of `model.attention_backends`; None for the one that PyTorch chooses."""
+        if self.attention == "flash-1":
+            return "flash"
+        return "cudnn" if self.fused else None
+
+    @property
     def fused(self) -> bool:
         """Whether the kernels are Megatron's and Transformer Engine's."""
         return self.kernels == "fused"

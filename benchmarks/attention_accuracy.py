@@ -1,0 +1,124 @@
+"""Public measurements of attention kernels beside the prediction, by GPU, library and direction.
+
+    python benchmarks/attention_accuracy.py DATA [--all] [--judge]
+
+DATA holds `attention/attention.csv`. A row is the geometric mean of predicted / measured, the median of
+|predicted / measured - 1| and how many rows there are: of shapes that take a millisecond or more, with --all of all.
+Rows without a licence, and those read by a third party, are left out unless --judge is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+from page_tables import markdown_lines
+
+from rooflinekit.calibrate.fitting.files import load_constants
+from rooflinekit.cost.table import price_all
+from rooflinekit.hardware.specs import load_device
+from rooflinekit.ir.op import Op, Phase
+from rooflinekit.ir.tensor import DType, TensorSpec
+from rooflinekit.model.attention_backends import BACKENDS
+from rooflinekit.model.kernels import plain_kernels
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.roofline import time_kernels
+
+#: Names in the table → specifications.
+GPUS = {
+    "A100 80GB PCIe": "nvidia-a100-pcie-80gb", "A100 80GB SXM4": "nvidia-a100-sxm4-80gb",
+    "A100 (form not told)": "nvidia-a100-sxm4-80gb", "H100 80GB SXM5": "nvidia-h100-sxm5-80gb",
+    "H100 (form not told)": "nvidia-h100-sxm5-80gb", "B200": "nvidia-b200-sxm-180gb",
+    "RTX 3090": "nvidia-rtx-3090", "RTX 4090": "nvidia-rtx-4090",
+    "RTX PRO 6000 Blackwell Server Edition": "nvidia-rtx-pro-6000-blackwell-server", "RTX A5000": "nvidia-rtx-a5000",
+}  # fmt: skip
+#: Libraries in the table → backends.
+LIBRARIES = {
+    "cudnn": "cudnn", "torch-cudnn": "cudnn", "fa3": "flash-3", "fa2": "flash", "torch-flash": "flash",
+    "torch-efficient": "efficient", "xformers": "efficient",
+}  # fmt: skip
+_DTYPES = {"bf16": DType.BFLOAT16, "fp16": DType.FLOAT16}
+_OPEN = ("MIT", "BSD-3-Clause", "Apache-2.0")
+_KIND = "aten._scaled_dot_product_flash_attention"
+
+
+def read(data: Path, *, judge: bool) -> pd.DataFrame:
+    """The rows that can be predicted."""
+    rows = pd.read_csv(data / "attention" / "attention.csv")
+    rows = rows[rows["gpu"].isin(GPUS) & rows["library"].isin(LIBRARIES) & rows["dtype"].isin(_DTYPES)]
+    rows = rows[rows["pass"].isin(["fwd", "bwd"]) & rows["window"].isna() & (rows["dropout"].fillna(0) == 0)]
+    rows = rows[(rows["seq_q"] == rows["seq_k"]) & rows["ms_derived"].notna()]
+    return rows if judge else rows[rows["licence"].isin(_OPEN)]
+
+
+def op_of(row: pd.Series) -> Op:
+    """The operator that SDPA calls, whichever backend runs it."""
+    stored = _DTYPES[row["dtype"]]
+    b, heads, shared = (int(row[name]) for name in ("batch", "heads", "kv_heads"))
+    sizes = {
+        "q": (heads, "seq_q", "head_dim"),
+        "k": (shared, "seq_k", "head_dim"),
+        "v": (shared, "seq_k", "head_dim_v"),
+    }
+    q, k, v = (
+        TensorSpec(name=name, shape=(b, number, int(row[length]), int(row[width])), dtype=stored)
+        for name, (number, length, width) in sizes.items()
+    )
+    out = TensorSpec(name="out", shape=(b, heads, q.shape[2], v.shape[3]), dtype=stored)
+    sums = TensorSpec(name="sums", shape=q.shape[:3], dtype=DType.FLOAT32)
+    causal = MappingProxyType({"is_causal": bool(row["causal"])})
+    if row["pass"] == "fwd":
+        return Op(name="attention", kind=_KIND, inputs=(q, k, v), outputs=(out, sums), attrs=causal)
+    gradients = tuple(TensorSpec(name=f"d{t.name}", shape=t.shape, dtype=stored) for t in (q, k, v))
+    return Op(
+        name="attention", kind=f"{_KIND}_backward", phase=Phase.BACKWARD, attrs=causal, outputs=gradients,
+        inputs=(TensorSpec(name="dout", shape=out.shape, dtype=stored), q, k, v, out, sums),
+    )  # fmt: skip
+
+
+def predicted(rows: pd.DataFrame) -> np.ndarray:
+    """Seconds of each row."""
+    found = np.zeros(len(rows))
+    places = rows.reset_index(drop=True)
+    for gpu, same in places.groupby("gpu"):
+        machine = Machine.of(load_device(GPUS[str(gpu)]), load_constants(GPUS[str(gpu)]))
+        kernels = [
+            replace(kernel, algorithm=BACKENDS[LIBRARIES[row["library"]]])
+            for (_, row), priced in zip(same.iterrows(), price_all([op_of(r) for _, r in same.iterrows()]), strict=True)
+            for kernel in plain_kernels(priced, None)[:1]
+        ]
+        found[same.index] = [timing.total_s for timing in time_kernels(kernels, machine)]
+    return found
+
+
+def table(rows: pd.DataFrame, predicted_s: np.ndarray) -> pd.DataFrame:
+    """A row a GPU, library and direction."""
+    ratio = predicted_s / (1e-3 * rows["ms_derived"].to_numpy())
+    keys = rows["gpu"].map(GPUS).rename("GPU"), rows["library"].map(LIBRARIES).rename("kernel"), rows["pass"]
+    grouped = pd.DataFrame({"log": np.log(ratio), "error": np.abs(ratio - 1)}).set_index(rows.index).groupby(list(keys))
+    return pd.DataFrame({
+        "n": grouped.size(), "bias": np.exp(grouped["log"].mean()).round(2),
+        "median %": (100 * grouped["error"].median()).round(1),
+    })  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--all", action="store_true", help="short ones too")
+    parser.add_argument("--judge", action="store_true", help="rows that no constant may be fitted on too")
+    options = parser.parse_args(arguments)
+    rows = read(options.data, judge=options.judge)
+    rows = rows if options.all else rows[rows["ms_derived"] >= 1]
+    found = table(rows, predicted(rows)).reset_index()
+    print(markdown_lines(list(found.columns), found.astype(str).to_numpy().tolist()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Which kernel runs an attention: backends as records, and the choice that PyTorch makes for a GPU and a release.
+
+FlashAttention 2 and CUTLASS's memory-efficient kernels are written with instructions of single warps (mma.sync). On
+Hopper and Blackwell tensor cores reach their peak with instructions of several warps alone (wgmma, tcgen05), which
+cuDNN and FlashAttention 3 use. By those of one warp an SM multiplies no faster than Ampere's does, `warp_mma_flop`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rooflinekit.hardware.device import Device
+from rooflinekit.ir.op import Op
+from rooflinekit.ir.points import integer
+from rooflinekit.ir.release import Release
+from rooflinekit.model.algorithms import ATTENTION, Algorithm, ByUnit
+
+FLASH = replace(ATTENTION, name="FlashAttention 2", warp_level=True)
+FLASH_3 = replace(ATTENTION, name="FlashAttention 3")
+CUDNN = replace(ATTENTION, name="cuDNN's attention")
+EFFICIENT = replace(ATTENTION, name="memory-efficient", warp_level=True, rate=ByUnit.both("efficient_attention"))
+
+BACKENDS = {"flash": FLASH, "flash-3": FLASH_3, "cudnn": CUDNN, "efficient": EFFICIENT}
+
+_PREFERS_CUDNN = (2, 11)  # release whose wheels bring a cuDNN that PyTorch prefers (sdp_utils.cpp: above 9.15)
+_CUDNN_GENERATIONS = (9, 10)  # of compute capability
+_CUDNN_WIDTH, _CUDNN_STEP = 128, 8  # numbers of a head, at most and a multiple
+_FLASH_WIDTH, _FLASH_FROM = 256, 8
+_HALF = 2  # bytes
+
+
+def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Algorithm:
+    """The kernel that PyTorch runs for scaled_dot_product_attention (aten/src/ATen/native/transformers/cuda).
+
+    Flash for 16 bits without a mask from compute capability 8.0 on; cuDNN's before it on Hopper and Blackwell's data
+    centre GPUs from PyTorch 2.11 on, with a mask too; else the memory-efficient one. A program that calls a package of
+    its own says so as the op's `backend`. Attention of serving engines, and of other vendors, is not told apart.
+    """
+    capability = _capability(device)
+    if "scaled_dot_product" not in op.kind or capability is None:
+        return ATTENTION
+    if (named := op.attrs.get("backend")) is not None:
+        return BACKENDS[str(named)]
+    query, key, value = op.inputs[1:4] if op.kind.endswith("_backward") else op.inputs[:3]
+    widths = [integer(tensor.shape[-1]) for tensor in (query, value)]
+    fits = max(widths) <= _CUDNN_WIDTH and not any(width % _CUDNN_STEP for width in widths)
+    fits = fits and integer(key.shape[-2]) > 1 and query.dtype.itemsize == _HALF
+    preferred = capability[0] in _CUDNN_GENERATIONS and (like is None or like >= _PREFERS_CUDNN)
+    if fits and (preferred or ("cudnn" in op.kind and capability[0] >= _FLASH_FROM)):
+        return CUDNN
+    if "flash" in op.kind and capability[0] >= _FLASH_FROM and max(widths) <= _FLASH_WIDTH:
+        return FLASH
+    return EFFICIENT
+
+
+def _capability(device: Device | None) -> tuple[int, int] | None:
+    """CUDA's compute capability; None where there is none."""
+    if device is None or device.vendor != "NVIDIA" or not device.compute_capability:
+        return None
+    major, _, minor = device.compute_capability.partition(".")
+    return int(major), int(minor or 0)

@@ -1,0 +1,93 @@
+"""Which attention PyTorch runs, by release, GPU, format, mask and width of heads; and how fast warps are.
+
+The cases are read from aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and from the cuDNN that wheels bring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from round_numbers import constants
+
+import rooflinekit as rk
+from rooflinekit.hardware.device import Device
+from rooflinekit.ir.op import Op
+from rooflinekit.ir.release import Release
+from rooflinekit.ir.tensor import DType, Math, TensorSpec
+from rooflinekit.model.algorithms import ATTENTION
+from rooflinekit.model.attention_backends import CUDNN, EFFICIENT, FLASH, FLASH_3, backend_of
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.roofline import time_work
+from rooflinekit.model.work import Products, Work
+
+H100, H200, B200, A100, ADA, RTX_5090, T4, V100 = (
+    "nvidia-h100-sxm5-80gb", "nvidia-h200-sxm-141gb", "nvidia-b200-sxm-180gb", "nvidia-a100-sxm4-80gb",
+    "nvidia-rtx-4090", "nvidia-rtx-5090", "nvidia-t4", "nvidia-v100-sxm2-16gb",
+)  # fmt: skip
+
+
+def op(traced: str = "flash", dim: int = 128, keys: int = 512, dtype: DType = DType.BFLOAT16, back: bool = False) -> Op:
+    """scaled_dot_product_attention, as traced for half precision without a mask ("flash") or else ("efficient")."""
+    q, k = (TensorSpec(name=n, shape=(2, 8, s, dim), dtype=dtype) for n, s in (("q", 512), ("k", keys)))
+    v, g = replace(k, name="v"), replace(q, name="g")
+    kind = f"aten._scaled_dot_product_{traced}_attention{'_backward' * back}"
+    return Op(name="a", kind=kind, inputs=(g, q, k, v) if back else (q, k, v), outputs=(q,))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "like", "given", "expected"),
+    [
+        *((gpu, like, {}, FLASH) for gpu in (H100, H200) for like in ("2.2", "2.4", "2.8", "2.9", "2.10")),
+        *((gpu, like, {}, CUDNN) for gpu in (H100, H200, B200) for like in ("2.11", "2.12", None)),
+        *((B200, like, {}, FLASH) for like in ("2.7", "2.10")),
+        *((gpu, like, {}, FLASH) for gpu in (A100, ADA, RTX_5090) for like in ("2.2", "2.11", None)),
+        *((gpu, None, {"traced": traced}, EFFICIENT) for gpu in (T4, V100) for traced in ("flash", "efficient")),
+        *((gpu, like, {"traced": "efficient"}, EFFICIENT) for gpu in (A100, ADA) for like in ("2.4", None)),
+        (H100, "2.10", {"traced": "efficient"}, EFFICIENT),  # a mask excludes flash
+        (H100, None, {"traced": "efficient"}, CUDNN),  # but not cuDNN
+        (H100, None, {"traced": "efficient", "dtype": DType.FLOAT32}, EFFICIENT),
+        (H100, None, {"dim": 256}, FLASH),  # wider than cuDNN takes
+        (H100, None, {"dim": 100}, FLASH),  # no multiple of 8
+        (H100, None, {"keys": 1}, FLASH),
+        (A100, None, {"dim": 320}, EFFICIENT),  # wider than flash takes
+        (H100, "2.8", {"back": True}, FLASH),
+        (H100, None, {"back": True}, CUDNN),
+        (A100, "2.8", {"traced": "cudnn"}, CUDNN),  # asked for by sdpa_kernel
+        (T4, None, {"traced": "cudnn"}, EFFICIENT),
+        ("amd-mi300x", None, {}, ATTENTION),
+        ("intel-max-1550", None, {}, ATTENTION),
+    ],
+)  # fmt: skip
+def test_the_choice(gpu: str, like: str | None, given: dict[str, object], expected: object) -> None:
+    release = None if like is None else Release.parse(like)
+    assert backend_of(op(**given), rk.load_device(gpu), release) == expected  # type: ignore[arg-type]
+
+
+def test_a_graph_is_run_by_what_each_gpu_has() -> None:
+    def attends(q: object, k: object, v: object) -> object:
+        import torch
+
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)  # type: ignore[arg-type]
+
+    inputs = [rk.Input("batch", 8, 512, 128, dtype="bfloat16") for _ in range(3)]
+    now, before = (rk.trace(attends, *inputs, like=like) for like in (None, "2.8"))
+    names = [
+        rk.predict(graph, gpu, batch=2).timings[0].kernel.algorithm.name
+        for graph in (now, before)
+        for gpu in (H100, A100)
+    ]
+    assert names == ["cuDNN's attention", *["FlashAttention 2"] * 3]
+
+
+def test_instructions_of_a_warp_reach_what_an_sm_of_ampere_does(device: Device) -> None:
+    # 100 TFLOP/s on 50 SMs at 1.25 GHz are 1600 FLOP a cycle and SM; instructions of a warp do half of that
+    machine = Machine.of(device, constants(warp_mma_flop=800))
+    shape = {"batch": 50, "m": 1280, "n": [1024, 128], "k": [128, 1024]}
+    seconds = {
+        one: time_work(
+            Work.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=one)), machine
+        ).compute_s[0]
+        for one in (FLASH, FLASH_3)
+    }  # fmt: skip
+    assert seconds[FLASH] == pytest.approx(2 * seconds[FLASH_3], rel=1e-3)
