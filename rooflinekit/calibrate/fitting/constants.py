@@ -69,7 +69,7 @@ CONSTANTS: dict[str, Description] = {
     "single_engine_share": _d("1", "issue rate of the matrix engine in plain fp32 products, of that in 16 bits, each "
                               "of its own peak", 0.85, 0.3, 1.2, 0.2, 0.0, _FITTED),
     "eight_bit_energy": _d("1", "energy of an 8-bit FLOP on the matrix engine, of a 16-bit one's",
-                           0.6, 0.3, 1.0, 0.2, 0.0, _FITTED),
+                           0.6, 0.3, 1.0, 0.2, 0.25, _FITTED),
     "eight_bit_share": _d("1", "issue rate of the matrix engine in 8 bits, of that in 16, each of its own peak",
                           0.95, 0.3, 1.3, 0.2, 0.10, _FITTED),
     "four_bit_energy": _d("1", "energy of a 4-bit FLOP on the matrix engine, of a 16-bit one's",
