@@ -14,10 +14,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from rooflinekit.ir.tensor import TensorSpec
-from rooflinekit.tracing.shapes import LIKE_ARGUMENTS, OWN_SHAPES, Made, contiguous
+from rooflinekit.tracing.shapes import LIKE_ARGUMENTS, OWN_SHAPES, Made, contiguous, expanded_stride
 
 _CPU = torch.device("cpu")
 
+_EXPAND = torch.ops.aten.expand.default
 _LIFT = torch.ops.aten.lift_fresh.default
 
 # What these return depends on the numbers in their tensors.
@@ -107,9 +108,11 @@ class OpMemory:
         if seen is None:
             output = function(*args, **kwargs)
             if type(output) is FakeTensor and output.untyped_storage()._cdata == base.untyped_storage()._cdata:
-                made = Made(tuple(output.shape), output.stride(), output.dtype)
-                self._views[key] = (made, output.storage_offset() - base.storage_offset())
-            return output
+                stride = expanded_stride(base, output.shape) if function is _EXPAND else output.stride()
+                made = Made(tuple(output.shape), stride, output.dtype)
+                seen = self._views[key] = (made, output.storage_offset() - base.storage_offset())
+            if seen is None or function is not _EXPAND:
+                return output
         made, further = seen
         if made.dtype is not base.dtype:
             return function(*args, **kwargs)

@@ -231,6 +231,21 @@ def indexed(x: torch.Tensor, indices: Sequence[torch.Tensor | None], trues: Call
     return [*rest[:before], *common, *rest[before:]]
 
 
+def expanded_stride(x: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...]:
+    """Strides of an expanded tensor as PyTorch has them for numbers, also along dimensions of one element; for open
+    sizes it has others there, and convolutions look at them.
+    """
+    if not x.dim():
+        return (0,) * len(shape)
+    stride: list[Any] = []
+    for i in reversed(range(len(shape))):
+        dim = x.dim() - len(shape) + i
+        step = x.stride(dim) if dim >= 0 else shape[i + 1] * stride[0]
+        same = expression(x.shape[dim] if dim >= 0 else 1) == expression(shape[i])
+        stride.insert(0, step if same else 0)
+    return tuple(stride)
+
+
 def count_of(shape: Sequence[Any]) -> Any:
     """The product of sizes."""
     count: Any = 1

@@ -17,9 +17,10 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils._sympy import functions as torch_functions
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from rooflinekit.ir.inputs import Input
-from rooflinekit.ir.sizes import Size, simplest, symbol
+from rooflinekit.ir.sizes import LARGEST, Size, simplest, symbol
 from rooflinekit.ir.validity import Condition, ForcedSize
 
 Ladder: TypeAlias = Iterator[dict[str, int]]
@@ -184,6 +185,8 @@ class Symbols:
         for wanted, size in zip(described.shape, sizes, strict=True):
             if isinstance(wanted, str):
                 self._to_user[size.node.expr] = symbol(wanted)
+                # known to be smaller than the end of `x[:]`, which then is x, as for numbers
+                size.node.shape_env._update_var_to_range(size.node.expr, ValueRanges(2, LARGEST))
         with self.fake:
             return torch.empty(fake.shape, dtype=dtype, device=device, memory_format=layout)
 

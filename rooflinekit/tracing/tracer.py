@@ -309,7 +309,7 @@ def loss_of(step: Step, output: Any, targets: Any) -> torch.Tensor:
 
 def _nothing_to_train(step: Step, output: Any) -> str:
     if not any(weight.requires_grad for weight in parameters_of(modules_of(step.model)).values()):
-        why = "all parameters are frozen"
+        why = "it has no parameter, or all are frozen"
     elif any(True for _ in leaves_of(output)):
         why = "no parameter that is trained has a part in it: give loss=, a function of the output, that has a gradient"
     else:

@@ -169,7 +169,7 @@ def test_a_dataclass_is_trained_by_all_of_it_or_by_its_loss() -> None:
 
 def test_what_cannot_be_trained_is_told_with_its_reason() -> None:
     frozen = nn.Linear(8, 4).requires_grad_(False)
-    with pytest.raises(TraceError, match="all parameters are frozen"):
+    with pytest.raises(TraceError, match="it has no parameter, or all are frozen"):
         rk.trace(frozen, X, mode="training")
 
     class Opaque(nn.Linear):

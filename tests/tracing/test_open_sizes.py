@@ -1,0 +1,79 @@
+"""A trace with open sizes is, at any sizes, the trace at these: in counts, kernels, memory and time, to the bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from golden.networks import NETWORKS, Network
+from torch import nn
+
+import rooflinekit as rk
+
+
+class Indexed(nn.Module):
+    """Every second column, written in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.columns = nn.Linear(8, 8), torch.arange(0, 8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(x)
+        y = torch.zeros_like(x)
+        y[:, self.columns] = x[:, self.columns].tanh()
+        return y
+
+
+class Sliced(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        return y[:, 1:] + y[..., :-1] + y[:, :][:, 1:]
+
+
+OWN = {
+    "indexed": Network(build=Indexed, inputs=(rk.Input("n", 8),), sizes={"n": 6}),
+    "sliced": Network(build=lambda: Sliced(8, 8), inputs=(rk.Input("n", 8),), sizes={"n": 3}),
+    "one channel": Network(build=lambda: nn.Conv1d(8, 1, 1), inputs=(rk.Input("n", 8, "t"),), sizes={"n": 3, "t": 10}),
+}
+#: Those whose scales lie in blocks of 128 rows take no other sizes.
+LIMITED = ("four bits",)
+QUICK = ("signal", "perceptron", "mixture", "stepped", "lstm", "transformed", "resampled")
+
+
+def told(graph: rk.Graph) -> tuple[object, ...]:
+    p = rk.predict(graph, "nvidia-l4")
+    return int(graph.flop), int(graph.bytes), len(p.timings), p.memory.peak_bytes, p.total_s
+
+
+def compare(network: Network, mode: str) -> None:
+    sizes = network.sizes
+    fixed = [rk.Input(*(sizes.get(size, size) for size in x.shape), dtype=x.dtype) for x in network.inputs]
+    with torch.device("meta"):
+        model = network.build()
+    options = {**network.options, "mode": mode}
+    assert told(rk.trace(model, *network.inputs, **options).at(**sizes)) == told(rk.trace(model, *fixed, **options))
+
+
+@pytest.mark.filterwarnings("ignore:Default grid_sample")
+@pytest.mark.parametrize("name", [*OWN, *QUICK])
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_an_open_trace_is_the_fixed_one(name: str, mode: str) -> None:
+    if mode == "training" and name in ("transformed", "resampled"):
+        pytest.skip("nothing in it is trained")
+    compare({**NETWORKS, **OWN}[name], mode)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name not in QUICK + LIMITED and NETWORKS[name].sizes])
+def test_every_open_trace_is_the_fixed_one(name: str) -> None:
+    compare(NETWORKS[name], "inference")
+    with torch.device("meta"):
+        model = NETWORKS[name].build()
+    if isinstance(model, nn.Module) and any(True for _ in model.parameters()):
+        compare(NETWORKS[name], "training")
+
+
+def test_tensors_of_other_shapes_are_not_equal() -> None:
+    graph = rk.trace(lambda x, y: x.exp() if torch.equal(x, y) else y, rk.Input("n", 3), rk.Input("n", 4))
+    assert graph.assumptions == ()
+    assert graph.outputs[0].shape[1] == 4
