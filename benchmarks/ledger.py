@@ -228,17 +228,16 @@ def last_of(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def page(table: pd.DataFrame) -> str:
-    """The newest lines beside those before them."""
-    newest = table[table.commit == table.commit.iloc[-1]]
-    shown = compared(newest, last_of(table[table.commit != table.commit.iloc[-1]]))
-    heads = ["source", "what", "device", "seen", "n", "median error", "p90", "bias", "in 90 %", "before", ""]
+    """The last line of each source and device beside the one before it."""
+    newest = last_of(table.reset_index(drop=True))
+    shown = compared(newest, last_of(table.reset_index(drop=True).drop(newest.index)))
+    heads = ["source", "what", "device", "seen", "n", "median error", "p90", "bias", "in 90 %", "on", "before", ""]
     rows = [
         [r.source, r.what, r.device, r.seen, str(r.n), f"{r.median:.1f} %", f"{r.p90:.0f} %", f"{r.bias:+.1f} %",
-         f"{r.inside:.0f} %", "" if pd.isna(r.was) else f"{r.was:.1f} %", r.change]
+         f"{r.inside:.0f} %", r.commit, "" if pd.isna(r.was) else f"{r.was:.1f} %", r.change]
         for r in shown.sort_values(["seen", "median"], ascending=[False, False]).itertuples()
     ]  # fmt: skip
-    return "\n".join([_HEAD, "", f"Newest lines: on {newest.commit.iloc[0]}, {newest.date.iloc[0]}.", "",
-                      markdown_lines(heads, rows), ""])  # fmt: skip
+    return "\n".join([_HEAD, "", markdown_lines(heads, rows), ""])
 
 
 _HEAD = """# The ledger
