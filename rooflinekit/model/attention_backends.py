@@ -7,6 +7,7 @@ cuDNN and FlashAttention 3 use. By those of one warp an SM multiplies no faster 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from rooflinekit.hardware.device import Device
@@ -14,6 +15,7 @@ from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.release import Release
 from rooflinekit.model.algorithms import ATTENTION, Algorithm, ByUnit
+from rooflinekit.model.kernel import Kernel
 
 FLASH = replace(ATTENTION, name="FlashAttention 2", warp_level=True)
 FLASH_3 = replace(ATTENTION, name="FlashAttention 3")
@@ -59,3 +61,16 @@ def _capability(device: Device | None) -> tuple[int, int] | None:
         return None
     major, _, minor = device.compute_capability.partition(".")
     return int(major), int(minor or 0)
+
+
+def attention_notes(kernels: Iterable[Kernel], device: Device, like: Release | None) -> Iterator[str]:
+    """Which attention runs where PyTorch has a faster one, why it does not run, and what would change that."""
+    found, capability = {kernel.algorithm: kernel for kernel in kernels}, _capability(device)
+    if capability is None:
+        return
+    if EFFICIENT in found:
+        old = capability[0] < _FLASH_FROM
+        wants = "compute capability 8.0" if old else "16 bits, no mask and heads of one width up to 256"
+        yield f"attention runs by the memory-efficient kernel, which is slower than flash: that needs {wants}"
+    if FLASH in found and capability[0] in _CUDNN_GENERATIONS and like is not None and like < _PREFERS_CUDNN:
+        yield f"attention runs by FlashAttention 2, as PyTorch {like} calls it: from 2.11 on it is cuDNN's, faster here"

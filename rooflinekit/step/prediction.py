@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
+from rooflinekit.model.attention_backends import attention_notes
 from rooflinekit.model.clocks import under_limits
 from rooflinekit.model.fusion import assumptions_of
 from rooflinekit.model.libraries import stand_in_note
@@ -179,6 +180,8 @@ class Prediction(Draws):
             found[caution] = None
         if told := stand_in_note(self.machine.device):
             found[told] = None
+        kernels = (timing.kernel for timing in self.timings)
+        found |= dict.fromkeys(attention_notes(kernels, self.machine.device, self.graph.like))
         if told := unmeasured_note(self.timings, self.gpu_s, self.machine):
             found[told] = None
         if told := host_note(self.host, self.cpu_s, self.total_s):
