@@ -53,7 +53,7 @@ class Prediction(Draws):
     host: Host
     execution: Execution
     flop: int  # that the mathematics asks for, by the plain algorithms
-    bytes: int  # compulsory traffic
+    bytes: int  # compulsory traffic of the kernels that run: fused ones, and copies of layouts among them
     timeline: Timeline
     memory: MemoryUse
     assumptions: tuple[str, ...] = ()  # of the way of execution
@@ -305,7 +305,7 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
         host=host,
         execution=execution,
         flop=int(graph.flop),
-        bytes=int(graph.bytes),
+        bytes=sum(int(timing.kernel.cost.bytes) for found in timings for timing in found),
         timeline=schedule(
             issues, timings, issuing(host, graph), execution, feed, entry, in_series=machine.device.kind == "cpu"
         ),
