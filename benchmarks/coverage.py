@@ -74,14 +74,20 @@ TRANSFORMERS = {
     "CLIPModel": "input_ids=texts,seq:int64 pixel_values=batch,3,224,224",
     "SegformerForSemanticSegmentation": "batch,3,512,512",
     "Wav2Vec2ForCTC": "batch,16000",
+    "WavLMModel": "batch,16000",
+    "DINOv3ViTModel": "batch,3,h,w",
+    "RTDetrV2ForObjectDetection": "batch,3,256,256",
+    "Dinov2Model": "batch,3,224,224",
+    "SiglipVisionModel": "batch,3,224,224",
+    "ModernBertForMaskedLM": "batch,seq:int64",
+    "CohereForCausalLM": "batch,seq:int64",
+    "Olmo2ForCausalLM": "batch,seq:int64",
+    "GraniteForCausalLM": "batch,seq:int64",
 }
 
 
 # Experts are multiplied by a kernel that takes bf16 alone.
 DTYPES = {"transformers:MixtralForCausalLM": "bfloat16"}
-
-# Which layers Wav2Vec2 drops in training it draws at random, one by one: here it keeps them all.
-CONFIGURED = {"transformers:Wav2Vec2ForCTC": {"layerdrop": 0.0}}
 
 
 def inputs_of(target: str) -> tuple[list[str], tuple[int, int, int]]:
@@ -111,8 +117,6 @@ def trace_one(job: tuple[str, str]) -> Row:
     start = time.perf_counter()
     try:
         model = load_target(target).model
-        for name, value in CONFIGURED.get(target, {}).items():
-            setattr(model.config, name, value)
         described, _ = inputs_of(target)
         args = [rk.Input.parse(text) for text in described if "=" not in text]
         kwargs = {n: rk.Input.parse(v) for n, _, v in (text.partition("=") for text in described if "=" in text)}

@@ -35,6 +35,8 @@ def _per_input(op: Op, vector: int, special: int = 0) -> Cost:
     "aten.argmin",
     "aten.any",
     "aten.all",
+    "aten._is_all_true",
+    "aten._is_any_true",
     "aten.cumsum",
     "aten.cummax",
     "aten.cummin",
