@@ -2,13 +2,14 @@
 
 import contextlib
 import os
+import signal
 import stat
 import time
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from programs import awaited
+from programs import awaited, lives
 
 from rooflinekit.errors import OutputError
 from rooflinekit.files import locked, replacing, sync_folder, write_text
@@ -97,9 +98,11 @@ def test_processes_that_write_one_file_take_turns(tmp_path: Path) -> None:
 
 def _holds(path: Path) -> None:
     with locked(path, wait=False):
-        path.write_text("held")
-        os.fork()  # its child goes on when it has ended, and holds nothing
-        time.sleep(600 if path.exists() else 0)
+        child = os.fork()  # goes on when its parent has ended, and holds nothing
+        if child:
+            path.write_text(str(child))
+        time.sleep(60)
+        os._exit(0)
 
 
 def test_a_lock_ends_with_its_owner(tmp_path: Path) -> None:
@@ -108,9 +111,14 @@ def test_a_lock_ends_with_its_owner(tmp_path: Path) -> None:
     owner = get_context("fork").Process(target=_holds, args=(path,))
     owner.start()
     awaited(path.read_text, owner)
-    with pytest.raises(BlockingIOError), locked(path, wait=False):
-        pass
-    owner.kill()
-    owner.join()
-    with locked(path, wait=False):
-        pass
+    child = int(path.read_text())
+    try:
+        with pytest.raises(BlockingIOError), locked(path, wait=False):
+            pass
+        owner.kill()
+        owner.join()
+        assert lives(child)
+        with locked(path, wait=False):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)

@@ -17,9 +17,11 @@ LARGEST = 200_000  # bytes of a notebook
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return dict(
-        zip((file.stem for file in NOTEBOOKS), executed(NOTEBOOKS, tmp_path_factory.mktemp("work")), strict=True)
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):  # else under HOME
+            patch.setenv(name, str(tmp_path_factory.mktemp(name)))
+        found = executed(NOTEBOOKS, tmp_path_factory.mktemp("work"))
+    return dict(zip((file.stem for file in NOTEBOOKS), found, strict=True))
 
 
 def printed(notebook: Any) -> list[str]:

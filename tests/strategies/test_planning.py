@@ -1,5 +1,6 @@
 """Steps on several devices: laws, and sizes worked out by hand."""
 
+import itertools
 import math
 
 import pytest
@@ -49,7 +50,7 @@ def test_more_bandwidth_is_never_slower(blocks: rk.Graph) -> None:
         rk.parallel(blocks, cluster=cluster_at(rate), strategy=rk.DDP(), gpus=8, batch=2048).total_s
         for rate in (1e8, 1e9, 1e10, 1e11, 1e12)
     ]
-    assert times == sorted(times, reverse=True)
+    assert all(later <= sooner * (1 + 1e-12) for sooner, later in itertools.pairwise(times))  # but for rounding
     # 8 GPUs in a ring send 2·7/8 of the gradients each: at 0.1 GB/s at least 9.8 ms
     assert times[0] > 2 * 7 / 8 * PARAMETER_BYTES / 1e8
 
