@@ -63,7 +63,7 @@ def pairs(sources: Sequence[str], data: Path, share: float, *, estimate: bool) -
 def judged(what: str, a: Measured, b: Measured) -> dict[str, object]:
     """A row of a pair."""
     first, second = a.prediction, b.prediction
-    found = Ratios((first, second), one_network=what == "two GPUs").of(1, 0)
+    found = Ratios((first, second), one_network=what == "two GPUs", one_host=False).of(1, 0)
     (a_low, a_high), (b_low, b_high) = first.interval(), second.interval()
     waiting = [p.cpu_s > p.gpu_s for p in (first, second)]
     return {
@@ -110,7 +110,7 @@ def likelihood(found: Sequence[tuple[str, Pair]]) -> float:
     """The mean logarithm of the density of what ratios are off by, of Student's distribution."""
     logs = []
     for what, (a, b) in found:
-        told = Ratios((a.prediction, b.prediction), one_network=what == "two GPUs").of(1, 0)
+        told = Ratios((a.prediction, b.prediction), one_network=what == "two GPUs", one_host=False).of(1, 0)
         off = math.log(b.seconds / a.seconds / told.times)
         scale = math.log(told.high / told.times if off > 0 else told.times / told.low) / _NORMAL
         logs.append(student.logpdf(off / scale, FREEDOM.value) - math.log(scale))

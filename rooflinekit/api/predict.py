@@ -30,7 +30,7 @@ from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:
-    from rooflinekit.tracing.step import Loss, Mode, OptimizerFactory
+    from rooflinekit.tracing.step import Loss, Mode, OptimizerFactory, Step
 
 Progress = Callable[[int, str], None]
 
@@ -146,6 +146,7 @@ def trace(
         channels_last=channels_last,
         like=release,
         inference_mode=inference_mode,
+        trains_with=_trains_with(step),
         fx=found.fx,
     )
     if strict:
@@ -157,6 +158,22 @@ def trace(
         **keyword_inputs,
     )  # fmt: skip
     return replace(graph.with_forced(found.forced), origin=Origin(trace=again, optimizer=optimizer))
+
+
+def _trains_with(step: Step) -> str:
+    """What a training step has beside forward and backward, in words; "" of another step."""
+    if step.mode != "training":
+        return ""
+
+    def called(builder: Any) -> str:
+        while isinstance(builder, partial):
+            builder = next((one for one in builder.args if callable(one)), builder.func)
+        return str(getattr(builder, "__name__", type(builder).__name__)).strip("<>")
+
+    words = {
+        name: builder and called(builder) for name, builder in (("loss", step.loss), ("optimizer", step.optimizer))
+    }
+    return ", ".join(f"{name} {builder}" if builder else f"no {name} named" for name, builder in words.items())
 
 
 def _check_founded(assumptions: Sequence[Assumption]) -> None:

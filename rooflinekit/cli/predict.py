@@ -36,6 +36,9 @@ def predict(
             "sizes, batch=1,8; repeatable, for every combination"
         ),
     ] = None,
+    terms: Annotated[
+        bool, typer.Option("--terms", help="all terms of the time, kernels, FLOP, traffic and energy")
+    ] = False,
     largest_batch: Annotated[
         bool, typer.Option("--largest-batch", help="also the largest size named batch that fits the memory")
     ] = False,
@@ -77,7 +80,7 @@ def predict(
     from rooflinekit.present.text import predictions as text
     from rooflinekit.present.text.variants import print_variants
 
-    text.print_predictions(predictions, largest)
+    text.print_predictions(predictions, largest, terms=terms)
     for prediction, frame in zip(predictions, compared, strict=False):
         print_variants(prediction, frame)
     for prediction in predictions if by is not None else ():

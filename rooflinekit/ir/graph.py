@@ -60,6 +60,7 @@ class Graph:
     channels_last: bool = False  # whether model and inputs were put into that layout
     like: Release | None = None  # the release of PyTorch that it was traced as; None for the present one
     inference_mode: bool = False  # within torch.inference_mode, instead of torch.no_grad
+    trains_with: str = ""  # the loss and the optimizer of a training step, in words
     fx: Any = field(default=None, compare=False)  # torch.fx.Graph
     origin: Origin | None = field(default=None, compare=False)
     #: What was worked out of this very graph and holds on many devices; a changed copy begins anew.

@@ -53,13 +53,18 @@ def by_host(total_s: Numbers, cpu_s: Numbers, gpu_s: Numbers, s: Numbers, *, in_
     return np.log(np.maximum(shifted, 1e-3 * whole) / whole)
 
 
-def host_note(host: Host, cpu_s: float, total_s: float) -> str:
-    """What to tell of a step whose time the CPU decides at half its pace, where no host was named; else ""."""
-    if not host.stands_for_any or 2 * cpu_s < total_s:
+def host_note(host: Host, whole: tuple[float, float], gpu: tuple[float, float]) -> str:
+    """What to tell of a step whose interval is wide because nobody named a host; else "".
+
+    whole, gpu: the bounds of the step, and those of the GPU's time alone.
+    """
+    if not host.stands_for_any or not gpu[0] or whole[1] / whole[0] < 1.05 * gpu[1] / gpu[0]:
         return ""
     return (
-        f"no host named: CPU times are the middle of measured hosts, which lie a factor of {np.exp(host.spread):.1f} "
-        "above and below (one standard deviation); name yours, or `rooflinekit measure --host-only`"
+        f"the interval is as wide as CPUs differ: no host is named, and measured ones lie a factor of "
+        f"{np.exp(host.spread):.1f} above and below (one standard deviation); what settles it: --host NAME, "
+        "`rooflinekit measure --host-only`, or a step that the CPU does not hold up (torch.compile, a CUDA graph, a "
+        "larger batch)"
     )
 
 
@@ -82,16 +87,19 @@ def kernels_spread_s(timings: Sequence[Timing], machine: Machine) -> float:
     return math.sqrt(alone + shared + (machine.start_spread * starts_s) ** 2)
 
 
-def unmeasured_note(timings: Iterable[Timing], gpu_s: float, machine: Machine) -> str:
-    """What to tell of families that take a twentieth of the GPU's time and that nobody measured on it; "" for none."""
-    measured = machine.constants.measured
+def unmeasured(timings: Iterable[Timing], gpu_s: float, machine: Machine) -> list[str]:
+    """Families of kernels that take a twentieth of the GPU's time and that nobody measured on it."""
     seconds: dict[str, float] = defaultdict(float)
     for timing in timings:
         seconds[residuals_of(timing.kernel, machine)] += timing.total_s
-    missing = sorted(name for name, s in seconds.items() if name not in measured and s >= _NAMED * gpu_s)
+    return sorted(name for name, s in seconds.items() if name not in machine.constants.measured and s >= _NAMED * gpu_s)
+
+
+def unmeasured_note(missing: Sequence[str], machine: Machine) -> str:
+    """What to tell of these families, whose constants are others'; "" for none."""
     if not missing:
         return ""
-    what = f"no measurements of {', '.join(missing)} kernels" if measured else "not measured"
+    what = f"no measurements of {', '.join(missing)} kernels" if machine.constants.measured else "not measured"
     return f"{machine.name}: {what}: constants of {_owners(machine)}, interval accordingly wider"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from rooflinekit.model.libraries import stand_in_note
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
 from rooflinekit.model.tiling import CAUSES
-from rooflinekit.step.bounds import bounds, host_note, kernels_spread_s, unmeasured_note
+from rooflinekit.step.bounds import bounds, host_note, kernels_spread_s, unmeasured, unmeasured_note
 from rooflinekit.step.breakdown import KERNEL_TERMS, grouped
 from rooflinekit.step.energy import Draws, StepEnergy, energy_of, limit_note
 from rooflinekit.step.entry import as_run, entry_of, issues_for, issuing, unrecorded
@@ -182,13 +183,18 @@ class Prediction(Draws):
             found[told] = None
         kernels = (timing.kernel for timing in self.timings)
         found |= dict.fromkeys(attention_notes(kernels, self.machine.device, self.graph.like))
-        if told := unmeasured_note(self.timings, self.gpu_s, self.machine):
+        if told := unmeasured_note(self.unmeasured, self.machine):
             found[told] = None
-        if told := host_note(self.host, self.cpu_s, self.total_s):
+        if told := host_note(self.host, self.interval(), self.gpu_interval()):
             found[told] = None
         if told := self.memory.note(self.machine.name):
             found[told] = None
         return tuple(found)
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """Families of kernels with a part in the step that nobody measured on this GPU; a note says so."""
+        return tuple(unmeasured(self.timings, self.gpu_s, self.machine))
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds in seconds that hold the true time with this probability.
@@ -201,14 +207,23 @@ class Prediction(Draws):
         `bounds`.
         Raises ValueError for a level outside (0, 1).
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
         low, high = bounds(
             self.total_s, self.cpu_s, self.gpu_s + self._terms["input"],
             kernels_spread_s(self.timings, self.machine), self.host.spread,
-            NormalDist().inv_cdf((1 + level) / 2), in_series=self.machine.device.kind == "cpu",
+            _deviations(level), in_series=self.machine.device.kind == "cpu",
         )  # fmt: skip
         return float(low), float(high)
+
+    def gpu_interval(self, level: float = 0.9) -> tuple[float, float]:
+        """Bounds of `gpu_s` in seconds: those of a step that no CPU holds up. Raises ValueError as `interval` does."""
+        spread_s = kernels_spread_s(self.timings, self.machine)
+        low, high = bounds(self.gpu_s, 0.0, self.gpu_s, spread_s, 0.0, _deviations(level), in_series=False)
+        return float(low), float(high)
+
+    def cpu_interval(self, level: float = 0.9) -> tuple[float, float]:
+        """Bounds of `cpu_s` in seconds. Raises ValueError as `interval` does."""
+        factor = math.exp(_deviations(level) * self.host.spread)
+        return self.cpu_s / factor, self.cpu_s * factor
 
     # --- energy ----------------------------------------------------------------------------------------------------
 
@@ -280,6 +295,13 @@ class Prediction(Draws):
 
     def _repr_html_(self) -> str:
         return notebook_table(self)
+
+
+def _deviations(level: float) -> float:
+    """How many standard deviations hold a value with this probability. Raises ValueError for none in (0, 1)."""
+    if not 0 < level < 1:
+        raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
+    return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Execution) -> Prediction:

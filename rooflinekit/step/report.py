@@ -6,9 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.hardware.specs import load_host
 from rooflinekit.ir import notebook
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Family
+from rooflinekit.ir.tensor import Role
+from rooflinekit.step.bounds import host_note
 from rooflinekit.step.chains import chain_sentences, chains_of
-from rooflinekit.step.words import MEANING, parted
+from rooflinekit.step.utilization import main_peak
+from rooflinekit.step.variants import BATCH
+from rooflinekit.step.words import MEANING, REMEDIES, parted
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -77,13 +84,33 @@ def shown_terms(p: Prediction) -> dict[str, float]:
     return {name: seconds for name, seconds in terms.items() if seconds or name not in ("input", "power")}
 
 
+def title(p: Prediction) -> str:
+    """What is predicted: the model, its step, sizes, precision and execution."""
+    graph = p.graph
+    trains = f" ({graph.trains_with})" if graph.trains_with else ""
+    sizes = [f"{name} {value}" for name, value in p.sizes.items()]
+    layout = ["channels last"] if graph.channels_last else []
+    like = [f"as PyTorch {graph.like}"] if graph.like is not None else []
+    return ", ".join([graph.name, f"{p.mode}{trains}", *sizes, precision(graph), *layout, str(p.execution), *like])
+
+
+def precision(graph: Graph) -> str:
+    """How most numbers of the weights, or else of the inputs, are stored, and what computes in another format."""
+    tensors = [w for w in graph.weights if w.role is Role.WEIGHT] or graph.inputs
+    floating = [tensor for tensor in tensors if tensor.dtype.is_floating or tensor.dtype.is_complex]
+    stored = str(max(floating or graph.inputs, key=lambda one: int(one.numel)).dtype) if tensors else "no tensors"
+    region = f" with autocast {graph.autocast}" if graph.autocast else ""
+    return stored + region + {None: "", True: " with tf32", False: " without tf32"}[graph.tf32]
+
+
 def lines(p: Prediction) -> list[str]:
     """The step in four lines and its notes."""
     low, high = p.interval(0.9)
     sizes = ", ".join(f"{name}={value}" for name, value in p.sizes.items())
     terms = ", ".join(f"{MEANING[name]} {format_quantity(s, 's')}" for name, s in shown_terms(p).items())
     return [
-        f"{p.graph_name} {p.mode}{f' ({sizes})' if sizes else ''} on {p.machine.name}: "
+        f"{p.graph_name} {p.mode}{f' ({sizes})' if sizes else ''}, {precision(p.graph)}, {p.execution.backend} "
+        f"on {p.machine.name}: "
         f"{format_quantity(p.total_s, 's')} ({format_quantity(low, 's')} to {format_quantity(high, 's')}), "
         f"{p.regime}-bound",
         f"GPU busy {format_quantity(p.gpu_s, 's')}, CPU issuing {format_quantity(p.cpu_s, 's')}, "
@@ -105,15 +132,82 @@ def _energy(p: Prediction) -> str:
     return f"{shown[0]} ({shown[1]} to {shown[2]}), {format_quantity(p.energy.mean_w, 'W')} on average: {parts}"
 
 
+def answer_rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]:
+    """The answer, a line a fact; of a device whose memory is too small nothing but how much it needs."""
+    facts = [_answer(p) for p in predictions]
+    labels = dict.fromkeys(label for one in sorted(facts, key=len, reverse=True) for label in one)
+    return [(label, [one.get(label, "–") for one in facts]) for label in labels]
+
+
+#: Hosts that stand for what people have: a server of their own, a rented machine.
+_HOSTS = ("generic-server", "generic-cloud")
+
+
+def _on_hosts(p: Prediction) -> dict[str, str]:
+    """The time on such hosts, where the interval is wide for want of one."""
+    from rooflinekit.step.prediction import predict_graph
+
+    if not host_note(p.host, p.interval(_LEVEL), p.gpu_interval(_LEVEL)):
+        return {}
+    there = [predict_graph(p.graph, p.machine, load_host(name), p.execution) for name in _HOSTS]
+    return {f"  with --host {q.host.name}": format_quantity(q.total_s, "s") for q in there}
+
+
+def _answer(p: Prediction) -> dict[str, str]:
+    if not p.memory.fits:
+        return {"peak memory": _memory(p)}
+    counted, samples = ("samples/s", p.sizes[BATCH]) if BATCH in p.sizes else ("steps/s", 1)
+    terms = shown_terms(p)
+    most = max(terms, key=terms.__getitem__)
+    found = {
+        "time of a step": format_quantity(p.total_s, "s"),
+        "  90 % interval": _between(p.interval(_LEVEL)),
+        "  GPU busy": f"{format_quantity(p.gpu_s, 's')} ({_between(p.gpu_interval(_LEVEL))})",
+        "  CPU issuing": f"{format_quantity(p.cpu_s, 's')} ({_between(p.cpu_interval(_LEVEL))})",
+        **_on_hosts(p),
+        "regime": f"{p.regime} ({p.shares[p.regime]:.0%})",
+        "  largest term": f"{MEANING[most]} ({terms[most] / p.total_s:.0%})" if p.total_s else "–",
+        counted: number(samples / p.total_s if p.total_s else None),
+        "peak memory": _memory(p),
+    }
+    if p.energy is not None:
+        found["energy of a step"] = f"{_of_energy(p, 'joules', 'J')} ({_of_energy(p, 'mean_w', 'W')})"
+    return found | ({_MFU: _mfu(p)} if p.mode == "training" else {})
+
+
+_MFU = "MFU = matrix FLOP / (time · peak)"
+
+
+def _mfu(p: Prediction) -> str:
+    math, peak = main_peak(p.timings, p.machine.device)
+    return f"{p.mfu:.1%} of {format_quantity(peak, 'flop/s')} in {math}" if math else "–"
+
+
+def number(value: float | None, times: float = 1) -> str:
+    """Three digits, more where it takes more before the point.
+
+    >>> number(1234.5), number(0.02345), number(0.5, 1000), number(None)
+    ('1234', '0.0234', '500', '–')
+    """
+    if value is None:
+        return "–"
+    scaled = value * times
+    return f"{scaled:.0f}" if scaled >= 99.95 else f"{scaled:.3g}"
+
+
+def _between(bounds: tuple[float, float]) -> str:
+    return " to ".join(format_quantity(bound, "s") for bound in bounds)
+
+
 def table_rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]:
-    """A line a fact, with its value for each prediction."""
+    """A line a fact, with its value for each prediction: the time, its terms, and what is counted."""
 
     def seconds(value: float) -> str:
         return format_quantity(value, "s")
 
     rows = [
         ("time of a step", [seconds(p.total_s) for p in predictions]),
-        ("  90 % interval", [" to ".join(map(seconds, p.interval(0.9))) for p in predictions]),
+        ("  90 % interval", [_between(p.interval(_LEVEL)) for p in predictions]),
         ("regime", [f"{p.regime} ({p.shares[p.regime]:.0%})" for p in predictions]),
     ]
     terms = [parted(p.terms(), p.underuse()) for p in predictions]
@@ -134,7 +228,7 @@ def table_rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]
     if any(p.energy for p in predictions):
         rows += [(label, [_of_energy(p, name, unit) for p in predictions]) for label, name, unit in _ENERGY_ROWS]
     if any(p.mode == "training" for p in predictions):
-        rows.append(("MFU = matrix FLOP / (time · peak)", [f"{p.mfu:.1%}" for p in predictions]))
+        rows.append((_MFU, [_mfu(p) for p in predictions]))
     return rows
 
 
@@ -148,6 +242,33 @@ def _of_energy(p: Prediction, name: str, unit: str) -> str:
 def _memory(prediction: Prediction) -> str:
     need = format_quantity(prediction.memory.peak_bytes, "byte", binary=True)
     return f"{need} {'fits' if prediction.memory.fits else 'does not fit'}"
+
+
+def remedies(predictions: Sequence[Prediction]) -> list[str]:
+    """What lowers the time and is not in use, a sentence a regime, of the devices whose memory holds the step."""
+    found: dict[str, list[str]] = {}
+    for p in predictions:
+        if p.memory.fits and p.total_s:
+            left = [word for word in REMEDIES[p.regime] if not _used(p, word)]
+            found.setdefault(f"{p.regime}-bound steps gain by {', '.join(left)}", []).append(p.machine.name)
+    return [
+        sentence + (f" ({', '.join(names)})" if found.keys() - {sentence} else "") for sentence, names in found.items()
+    ]
+
+
+def _used(p: Prediction, remedy: str) -> bool:
+    """Whether the step has this already, or nothing that it works on."""
+    match remedy:
+        case "autocast":
+            return p.graph.autocast is not None or not precision(p.graph).startswith("float32")
+        case "channels last":
+            images = any(timing.kernel.family is Family.CONVOLUTION for timing in p.timings)
+            return p.graph.channels_last or not images
+        case "torch.compile":
+            return p.execution.fused
+        case "a CUDA graph":
+            return p.execution.as_graph or p.machine.device.kind == "cpu"
+    return False
 
 
 def notebook_table(p: Prediction) -> str:

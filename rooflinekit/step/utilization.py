@@ -31,6 +31,23 @@ def utilization(timings: Sequence[Timing], device: Device, total_s: float) -> tu
     return (model / total_s, (model + again) / total_s) if total_s else (0.0, 0.0)
 
 
+def formats(timings: Sequence[Timing]) -> dict[str, float]:
+    """Matrix FLOP by the format that they are done in, the most first."""
+    found: dict[str, float] = {}
+    for timing in timings:
+        kernel = timing.kernel
+        if kernel.cost.gemms:
+            found[kernel.math.value] = found.get(kernel.math.value, 0.0) + float(kernel.cost.matrix_flop)
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def main_peak(timings: Sequence[Timing], device: Device) -> tuple[str, float]:
+    """The format of most matrix FLOP, and the device's FLOP/s in it; ("", 0.0) without matrix products."""
+    main = next(iter(formats(timings)), "")
+    peaks = [_peak(timing.kernel, device) for timing in timings if timing.kernel.math.value == main]
+    return main, max(peaks, default=0.0)
+
+
 def _peak(kernel: Kernel, device: Device) -> float:
     """FLOP/s by the datasheet; infinite where it states nothing of the kind."""
     lanes = device.vector_peak.get(kernel.math) or device.vector_peak.get(Math.FP32) or float("inf")

@@ -21,7 +21,7 @@ MEANING: Mapping[str, str] = {
     "power": "clock held down by the board's power",
     "waves": "SMs idle in the last wave",
     "tiles": "tiles beyond the edge",
-    "rate": "busy units below their peak",
+    "rate": "peak not reached by busy SMs",
 }
 
 #: Which terms a regime puts together; `power` is the first part of `underuse`. See "Regimes" in docs/model.md.
@@ -30,6 +30,14 @@ REGIME_TERMS: Mapping[str, tuple[str, ...]] = {
     "memory": ("memory",),
     "latency": ("underuse", "launch"),
     "overhead": ("overhead", "input"),
+}
+
+#: What lowers the time of a step of each regime.
+REMEDIES: Mapping[str, tuple[str, ...]] = {
+    "compute": ("autocast", "a GPU with more FLOP/s"),
+    "memory": ("torch.compile", "autocast", "channels last", "a GPU with more bandwidth"),
+    "latency": ("a larger batch", "torch.compile", "a CUDA graph"),
+    "overhead": ("torch.compile", "a CUDA graph", "a larger batch", "a faster host"),
 }
 
 

@@ -37,11 +37,24 @@ COMMON = ("--input", "batch,3,32,32", "--gpu", "nvidia-l4")
 def test_predict_prints_a_column_a_gpu(run, net) -> None:
     result = run("predict", f"{net}:Net", *COMMON, "--gpu", "A100-SXM4-80GB", "--batch", 8, "--by", "kind")
     assert (result.status, result.err) == (0, "")
-    assert "Net, inference, batch 8, eager" in result.out
+    assert "Net, inference, batch 8, float32, eager" in result.out
     assert "nvidia-l4" in result.out
     assert "nvidia-a100-sxm4-80gb, by kind" in result.out
     assert "aten.convolution" in result.out
-    assert "0 by default" in result.out
+    assert "note: not measured, so with constants of GPUs like it" in result.out  # one note for both
+    assert "0 by default" not in result.out  # all counts are exact: nothing to say
+    assert "0 by default" in run("predict", f"{net}:Net", *COMMON, "--batch", 8, "--terms").out
+
+
+def test_a_header_says_precision_and_what_a_training_step_has(run, net) -> None:
+    def head(*options: str) -> str:
+        return str(run("predict", f"{net}:Net", *COMMON, "--batch", 8, *options).out).splitlines()[0]
+
+    training = ("--mode", "training")
+    assert head("--dtype", "bfloat16") == "Net, inference, batch 8, bfloat16, eager"
+    assert head("--autocast", "bf16") == "Net, inference, batch 8, float32 with autocast bfloat16, eager"
+    assert head(*training) == "Net, training (no loss named, no optimizer named), batch 8, float32, eager"
+    assert "training (no loss named, optimizer SGD), batch 8" in head(*training, "--optimizer", "sgd")
 
 
 def test_predict_json_is_only_json(run, net) -> None:

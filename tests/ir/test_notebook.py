@@ -66,7 +66,7 @@ def prediction(graph: rk.Graph) -> rk.Prediction:
 def test_a_prediction(prediction: rk.Prediction) -> None:
     text = read(prediction)
     assert HOSTILE in text  # the module, whole
-    assert text[0].startswith(f"{HOSTILE} & more inference (batch=4) on nvidia-l4: ")
+    assert text[0].startswith(f"{HOSTILE} & more inference (batch=4), float32, eager on nvidia-l4: ")
     assert {"time of a step", "regime", "FLOP", "peak memory"} <= set(text)
     assert text[text.index("kernels") + 1] == str(len(prediction.timings))
 

@@ -221,7 +221,7 @@ def test_json_round_trip_and_words(prediction: rk.Prediction) -> None:
     assert document["sizes"] == {"batch": 64}
     assert document["regime"] == max(document["shares"], key=document["shares"].__getitem__)
     first = str(prediction).splitlines()[0]
-    assert first.startswith("Net training (batch=64) on nvidia-a100-sxm4-80gb: ")
+    assert first.startswith("Net training (batch=64), float32, eager on nvidia-a100-sxm4-80gb: ")
     assert first.endswith(f"{prediction.regime}-bound")
 
 
@@ -262,7 +262,7 @@ def test_keyword_inputs_and_targets_name_sizes_too() -> None:
 def test_representations_are_short(graph: rk.Graph, prediction: rk.Prediction) -> None:
     assert repr(graph) == f"<Graph Net training (batch open): {len(graph.ops)} ops, {graph.matrix_flop} matrix FLOP>"
     assert repr(graph.at(batch=2)).startswith("<Graph Net training (batch=2): ")
-    assert repr(prediction).startswith("<Prediction Net training (batch=64) on nvidia-a100-sxm4-80gb: ")
+    assert repr(prediction).startswith("<Prediction Net training (batch=64), float32, eager on nvidia-a100-sxm4-80gb: ")
     assert repr(rk.explain(prediction, prediction)).startswith("<Explanation Net does as many FLOP as Net")
 
 

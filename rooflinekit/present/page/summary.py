@@ -9,6 +9,7 @@ from rooflinekit.present.page.charts.bars import Bar, waterfall_bars
 from rooflinekit.present.page.studies import between, capital, number
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import shown_terms
+from rooflinekit.step.utilization import formats
 from rooflinekit.step.variants import BATCH
 from rooflinekit.step.words import MEANING
 from rooflinekit.study.explain.story import seconds
@@ -132,11 +133,6 @@ _SYNC = {"step": "synchronized after the step", "op": "synchronized after each o
 
 def _formats(p: Prediction) -> str:
     """How products are multiplied, by their FLOP."""
-    flop: dict[str, float] = {}
-    for timing in p.timings:
-        kernel = timing.kernel
-        if kernel.cost.gemms:
-            flop[kernel.math.value] = flop.get(kernel.math.value, 0.0) + float(kernel.cost.matrix_flop)
-    ranked = ", ".join(sorted(flop, key=lambda name: -flop[name])) or "no products"
+    ranked = ", ".join(formats(p.timings))
     autocast = f", autocast {p.graph.autocast}" if p.graph.autocast else ""
-    return f"products in {ranked}{autocast}" if flop else f"{ranked}{autocast}"
+    return f"products in {ranked}{autocast}" if ranked else f"no products{autocast}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rooflinekit.present.text.tables import console, table
+from rooflinekit.step.report import title
 from rooflinekit.study.compare.gpus import GpuComparison
 from rooflinekit.study.compare.story import order_sentences, surprise_sentences, table_of
 
@@ -14,8 +15,7 @@ _SENTENCES = 8  # of each kind; the rest is a line
 def print_gpu_comparison(comparison: GpuComparison) -> None:
     """A line a GPU, then why their order is what it is, and which have more FLOP/s and are slower."""
     first, out = comparison.predictions[0], console()
-    sizes = ", ".join(f"{name} {value}" for name, value in first.sizes.items())
-    out.print(f"{first.graph_name}, {first.mode}{f', {sizes}' if sizes else ''}, {first.execution.backend}")
+    out.print(title(first), markup=False)
     heads, body = table_of(comparison)
     rows = table(*heads)
     for cells in body:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rooflinekit.present.text.tables import console, table
+from rooflinekit.step.bounds import unmeasured_note
 from rooflinekit.step.breakdown import KERNEL_TERMS
 from rooflinekit.step.chains import chain_sentences
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.step.report import table_rows
+from rooflinekit.step.report import answer_rows, remedies, table_rows, title
 from rooflinekit.step.words import MEANING
 from rooflinekit.study.explain.explanation import Explanation
 from rooflinekit.study.explain.story import sentences, signed
@@ -21,24 +22,47 @@ if TYPE_CHECKING:
 _ROWS = 25  # of a breakdown; the rest is one line
 
 
-def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] = ()) -> None:
-    """Predictions of one workload, a column each, and where it is given the largest batch that fits."""
+def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] = (), *, terms: bool = False) -> None:
+    """Predictions of one workload, a column each: the answer, or with `terms` all of which it is made.
+
+    largest: the largest batch of each that fits, where it was asked for.
+    """
     first = predictions[0]
-    sizes = ", ".join(f"{name} {value}" for name, value in first.sizes.items())
     out = console()
-    out.print(f"{first.graph_name}, {first.mode}{f', {sizes}' if sizes else ''}, {first.execution.backend}")
+    out.print(title(first), markup=False)
+    for p in predictions:
+        if note := p.memory.note(p.machine.name):
+            out.print(note)
     rows = table("", *(p.machine.name for p in predictions))
-    for label, values in table_rows(predictions):
+    for label, values in (table_rows if terms else answer_rows)(predictions):
         rows.add_row(label, *values)
     if largest:
         rows.add_row("largest batch", *map(str, largest))
     console(wide=True).print(rows)
-    out.print(f"counts: {first.coverage}")
+    if terms or first.coverage.default_kinds or first.coverage.assumptions:
+        out.print(f"counts: {first.coverage}")
     for prediction in predictions:
         for sentence in chain_sentences(prediction):
             out.print(f"chain: {f'on {prediction.machine.name} ' if predictions[1:] else ''}{sentence}")
-    for note in dict.fromkeys(note for prediction in predictions for note in prediction.notes):
+    for sentence in remedies(predictions):
+        out.print(f"to do: {sentence}; `rooflinekit advise` ranks them")
+    for note in _notes(predictions):
         out.print(f"note: {note}")
+
+
+def _notes(predictions: Sequence[Prediction]) -> list[str]:
+    """The notes of all, each once; what was measured of no device or of several in one."""
+    fitting = [p for p in predictions if p.memory.fits]
+    missing = [p for p in fitting if p.unmeasured]
+    apart = {unmeasured_note(p.unmeasured, p.machine) for p in missing} if missing[1:] else set()
+    found = [note for p in fitting for note in p.notes if note not in apart]
+    if apart:
+        of = "; ".join(
+            f"{p.machine.name} ({', '.join(p.unmeasured) if p.machine.constants.measured else 'all kernels'})"
+            for p in missing
+        )
+        found.append(f"not measured, so with constants of GPUs like it and a wider interval: {of}")
+    return list(dict.fromkeys(found))
 
 
 def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:

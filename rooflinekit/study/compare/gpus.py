@@ -17,6 +17,7 @@ from rooflinekit.ir.tensor import Math
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.report import title
 from rooflinekit.step.variants import BATCH
 from rooflinekit.study.compare import story as gpu_story
 from rooflinekit.study.compare.bounds import Bounds
@@ -64,13 +65,13 @@ class GpuComparison:
     def table(self) -> pd.DataFrame:
         """A row for each GPU, indexed by its name.
 
-        total_s, low_s, high_s: of a step, with its 90 % interval. throughput: samples (or steps, see `counted`) a
-        second. fits, peak_bytes, memory_bytes. share_of_peak: the share of the step that its FLOP take at the
-        datasheet's peak. regime. peak_flop_per_s: stated, of the format that it mostly computes in. per_dollar:
-        throughput by the launch price; per_watt: by the board's power; per_joule: by drawn_w, the mean watts that the
-        step is predicted to draw. per_million: what a million samples (or steps) cost, where prices are given; see
-        `bounds`. NaN where the specification does not say, and per_dollar and per_watt for a device's part where
-        several share a board.
+        total_s, low_s, high_s: of a step, with its 90 % interval; gpu_s: in which the GPU works. throughput: samples
+        (or steps, see `counted`) a second. fits, peak_bytes, memory_bytes. share_of_peak: the share of the step that
+        its FLOP take at the datasheet's peak. regime. peak_flop_per_s: stated, of the format that it mostly computes
+        in. per_dollar: throughput by the launch price; per_watt: by the board's power; per_joule: by drawn_w, the mean
+        watts that the step is predicted to draw. per_million: what a million samples (or steps) cost, where prices are
+        given; see `bounds`. NaN where the specification does not say, and per_dollar and per_watt for a device's part
+        where several share a board.
         """
         import pandas as pd
 
@@ -162,9 +163,8 @@ class GpuComparison:
 
     def _repr_html_(self) -> str:
         first = self.predictions[0]
-        sizes = ", ".join(f"{name} {value}" for name, value in first.sizes.items())
         return notebook.block(
-            f"{first.graph_name}, {first.mode}{f', {sizes}' if sizes else ''}, {first.execution.backend}",
+            title(first),
             notebook.table(*gpu_story.table_of(self)),
             notebook.paragraphs(gpu_story.sentences(self)),
             notebook.paragraphs(f"left out: {name}: {why}" for name, why in self.refused.items()),
@@ -256,6 +256,7 @@ def _row(p: Prediction, peak: float) -> dict[str, Any]:
         "total_s": p.total_s,
         "low_s": low,
         "high_s": high,
+        "gpu_s": p.gpu_s,
         "throughput": throughput,
         "fits": p.memory.fits,
         "peak_bytes": p.memory.peak_bytes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.step.report import number
 from rooflinekit.step.words import MEANING
 from rooflinekit.study.explain.story import seconds, signed
 from rooflinekit.units import format_quantity
@@ -45,14 +46,22 @@ def order_sentences(comparison: GpuComparison) -> Iterator[str]:
 
 
 def _all_wait(comparison: GpuComparison) -> Iterator[str]:
-    """Told where no GPU would change much, as all stand idle."""
-    fitting = [p for p, row in zip(comparison.predictions, comparison.rows, strict=True) if row["fits"]]
-    if len(fitting) < 2 or any(p.regime != "overhead" for p in fitting):
+    """Told where the CPU decides on several GPUs, which then are as fast as each other; with what they could do."""
+    held = [comparison.predictions[place] for place in comparison.order]
+    held = sorted((p for p in held if p.cpu_s >= p.gpu_s), key=lambda p: p.gpu_s)
+    if len(held) < 2:
         return
-    waits = [p.terms()["overhead"] / p.total_s for p in fitting]
+    listed = [f"{p.machine.name} {seconds(p.gpu_s)}" for p in held]
+    if len(listed) > 2 * _LISTED:
+        listed = [*listed[:_LISTED], "…", *listed[-_LISTED:]]
+    every = len(held) == len(comparison.order)
+    host = held[0].host
+    known = "no host is named, so the middle of those measured" if host.stands_for_any else host.name
     yield (
-        f"All of them wait for the CPU, for {min(waits):.0%} to {max(waits):.0%} of the step: it takes a larger batch, "
-        "torch.compile or a CUDA graph, not another GPU."
+        f"{'All of them' if every else f'{len(held)} of them'} wait for the CPU, which takes "
+        f"{seconds(min(p.cpu_s for p in held))} to issue the step ({known}): a larger batch, torch.compile, a CUDA "
+        f"graph or a faster host tells them apart, no other GPU is faster. The GPUs alone would take: "
+        f"{', '.join(listed)}."
     )
 
 
@@ -131,45 +140,49 @@ def _and(words: Sequence[str]) -> str:
 def table_of(comparison: GpuComparison) -> tuple[list[str], list[list[str]]]:
     """The heads and rows of its table, as texts."""
     one, money = comparison.counted.removesuffix("s"), comparison.currency
-    heads = ["", "step", "90 % interval", f"{one}s/s", "regime", "of peak", "memory", f"{one}s/s/$1000", f"{one}s/s/W"]
+    heads = [
+        "",
+        "step",
+        "90 % interval",
+        "GPU busy",
+        f"{one}s/s",
+        "regime",
+        "of peak",
+        "memory",
+        f"{one}s/s/$1000",
+        f"{one}s/s/W",
+    ]
     rows = [_cells(row) for row in comparison.rows]
     if money or comparison.sort == "energy":
         heads.append("draws")
-        drawn = [row["drawn_w"] for row in comparison.rows]
-        rows = [[*cells, _drawn(watts)] for cells, watts in zip(rows, drawn, strict=True)]
+        rows = [[*cells, _shown(row, "drawn_w", "W")] for cells, row in zip(rows, comparison.rows, strict=True)]
     if money:
         heads.append(f"{money} a million")
-        costs = [row["per_million"] for row in comparison.rows]
-        rows = [[*cells, "–" if cost is None else f"{cost:.4g}"] for cells, cost in zip(rows, costs, strict=True)]
+        rows = [[*cells, _shown(row, "per_million")] for cells, row in zip(rows, comparison.rows, strict=True)]
     return heads, rows
 
 
-def _drawn(watts: float | None) -> str:
-    return "–" if watts is None else format_quantity(watts, "W")
+def _shown(row: Mapping[str, Any], name: str, unit: str = "") -> str:
+    """A number of a GPU on which it fits."""
+    if row[name] is None or not row["fits"]:
+        return "–"
+    return format_quantity(row[name], unit) if unit else f"{row[name]:.4g}"
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
+    """A row; of a GPU whose memory is too small nothing but that."""
     memory = format_quantity(row["peak_bytes"], "byte", binary=True)
+    if not row["fits"]:
+        return [row["gpu"], *["–"] * 6, f"{memory} does not fit", "–", "–"]
     return [
         row["gpu"],
         seconds(row["total_s"]),
         " to ".join(seconds(row[name]) for name in ("low_s", "high_s")),
-        _number(row["throughput"]),
+        seconds(row["gpu_s"]),
+        number(row["throughput"]),
         row["regime"],
         f"{row['share_of_peak']:.0%}",
-        f"{memory} {'fits' if row['fits'] else 'does not fit'}",
-        _number(row["per_dollar"], 1000),
-        _number(row["per_watt"]),
+        f"{memory} fits",
+        number(row["per_dollar"], 1000),
+        number(row["per_watt"]),
     ]
-
-
-def _number(value: float | None, times: float = 1) -> str:
-    """Three digits, more where it takes more before the point.
-
-    >>> _number(1234.5), _number(0.02345), _number(0.5, 1000), _number(None)
-    ('1234', '0.0234', '500', '–')
-    """
-    if value is None:
-        return "–"
-    scaled = value * times
-    return f"{scaled:.0f}" if scaled >= 99.95 else f"{scaled:.3g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from rooflinekit.ir.cost import Cost
@@ -39,17 +39,22 @@ class Ratios:
     """The ratios of any two of several predicted steps.
 
     What two steps are off by is told apart as for a transfer, and what they share counts once: on one GPU the constants
-    of a family of kernels and equal kernels, with one host its pace, of one network what it is off by as a whole. On
-    two GPUs a host that nobody named is two hosts. Predictions that rest on measurements are taken as independent.
+    of a family of kernels and equal kernels, with one host its pace, of one network what it is off by as a whole.
+    Predictions that rest on measurements are taken as independent.
     """
 
-    def __init__(self, predictions: Sequence[Prediction], *, one_network: bool, level: float = 0.9) -> None:
-        """one_network: whether all are steps of one. Raises ValueError for a level outside (0, 1)."""
+    def __init__(
+        self, predictions: Sequence[Prediction], *, one_network: bool, one_host: bool = True, level: float = 0.9
+    ) -> None:
+        """one_network: whether all are steps of one. one_host: whether a host that nobody named is one beside each
+        GPU, as in a choice of GPUs for a host; not so of measurements on other machines. Raises ValueError for a level
+        outside (0, 1).
+        """
         if not 0 < level < 1:
             raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
         self._level = level
         self._deviations = NormalDist().inv_cdf((1 + level) / 2)
-        self._one_network = one_network
+        self._one_network, self._one_host = one_network, one_host
         self._predictions = predictions
         self._plain = all(type(p) is Prediction for p in predictions)
         self._known: dict[tuple[int, int, float], Ratio] = {}
@@ -86,6 +91,8 @@ class Ratios:
         """By what the ratio may lie below and above, in ln."""
         first, second = self._predictions[a], self._predictions[b]
         kin = Kinship.of(first, second)
+        if self._one_host and first.host == second.host:
+            kin = replace(kin, same_host=True)
         kernels = self._deviations * math.sqrt(max(0.0, self._variance(a, b, kin)))
         pace = self._deviations * max(first.host.spread, second.host.spread)
         issuing = kin.correlation(ISSUED, ISSUED) if self._one_network else 0.0

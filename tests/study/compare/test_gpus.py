@@ -116,7 +116,8 @@ def test_where_all_wait_for_the_cpu_one_sentence_says_so() -> None:
     graph = rk.trace(nn.Sequential(*[nn.ReLU()] * 8), rk.Input("batch", 16))
     found = rk.compare_gpus(graph, gpus=["nvidia-l4", "nvidia-t4"], batch=1)
     assert {row["regime"] for row in found.rows} == {"overhead"}
-    assert "All of them wait for the CPU, for " in str(found)
+    assert "All of them wait for the CPU, which takes " in str(found)
+    assert "The GPUs alone would take: nvidia-" in str(found)
     assert "All of them" not in str(rk.compare_gpus(graph, gpus=["nvidia-l4", "nvidia-t4"], batch=2**22))
 
 
