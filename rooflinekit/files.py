@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import json
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,30 +83,60 @@ if hasattr(os, "register_at_fork"):
 def replacing(path: Path, *, force: bool = True) -> Iterator[Path]:
     """A place beside `path` to write to, which becomes `path` when the block ends well, and goes when it does not.
 
-    Of two processes that write the same file one waits. What a process that was killed has left beside is taken over by
-    the next. Raises OutputError when it cannot be written, is a device or pipe, or exists and `force` is not set.
+    The place is a new file of a name that nobody can foresee, so that no link leads elsewhere. What a process that was
+    killed has left beside is taken away. Raises OutputError when it cannot be written, is a device or pipe, or exists
+    and `force` is not set.
     """
     check_free(path, force=force)
     check_kind(path)
-    beside = path.with_name(f".{path.name}.part")
-    if os.path.isdir(beside):
-        raise OutputError(f"{path}: cannot be written: {beside}, where it is written first, is a folder; remove that")
     try:
-        with locked(beside, wait=True) as descriptor:
-            try:
-                os.ftruncate(descriptor, 0)
-                yield beside
-                os.fsync(descriptor)  # or a crash of the machine could leave the new name without the content
-                beside.replace(path)
-            except BaseException:  # not after the renaming: by then the name may be the next process's
-                with contextlib.suppress(OSError):
-                    beside.unlink(missing_ok=True)
-                raise
+        _clear(path)
+        descriptor, name = tempfile.mkstemp(prefix=_prefix(path), suffix=_PART, dir=path.parent)
+        beside = Path(name)
+        try:
+            hold(descriptor, wait=False)  # for as long as it is open: nobody takes it for one that was left
+            os.chmod(beside, 0o666 & ~_umask())
+            yield beside
+            os.fsync(descriptor)  # or a crash of the machine could leave the new name without the content
+            beside.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
     except OutputError:
         raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"{path}: cannot be written: {reason}") from error
+
+
+_PART = ".part"
+_NAME = 200  # letters of a file's name that the one beside it begins with
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name[:_NAME]}."
+
+
+def _clear(path: Path) -> None:
+    """Takes away what killed processes have left of this file: what no process holds."""
+    for left in path.parent.glob(f"{glob.escape(_prefix(path))}*{_PART}"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(left, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+            try:
+                hold(descriptor, wait=False)
+                left.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _umask() -> int:
+    """What this process takes away of new files' rights; it can be asked only by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 @contextlib.contextmanager

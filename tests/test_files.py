@@ -53,19 +53,28 @@ def test_a_device_is_not_replaced(tmp_path: Path, device: str) -> None:
 
 
 def test_what_a_killed_process_left_is_taken_over(tmp_path: Path) -> None:
-    (tmp_path / ".x.yaml.part").write_text("half of a text that is longer than the next")
+    (tmp_path / ".x.yaml.a1b2c3.part").write_text("half of a text that is longer than the next")
     write_text("whole", tmp_path / "x.yaml")
     assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("x.yaml", "whole")]
 
 
-def test_a_folder_in_its_place_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    (tmp_path / ".x.yaml.part").mkdir()
-    with pytest.raises(OutputError) as caught:
-        write_text("lost", path)
-    assert str(caught.value) == (
-        f"{path}: cannot be written: {tmp_path}/.x.yaml.part, where it is written first, is a folder; remove that"
-    )
+def test_no_link_is_written_through(tmp_path: Path) -> None:
+    own = tmp_path / "own.txt"
+    own.write_text("mine")
+    for name in (".x.yaml.part", ".x.yaml.a1b2c3.part"):  # a link that somebody has put where it might be written first
+        (tmp_path / name).symlink_to(own)
+    write_text("whole", tmp_path / "x.yaml")
+    assert (own.read_text(), (tmp_path / "x.yaml").read_text()) == ("mine", "whole")
+    assert not (tmp_path / "x.yaml").is_symlink()
+
+
+def test_rights_are_those_of_any_new_file(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_text("x", tmp_path / "x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640
 
 
 def test_a_folder_that_cannot_be_asked_to_last_is_left_as_it_is(tmp_path: Path) -> None:

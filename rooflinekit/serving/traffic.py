@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import random
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rooflinekit.errors import InputError, printable
+from rooflinekit.files import read_text
 from rooflinekit.ir.sizes import shown, whole
 
 #: Beyond these a log is not played: each request is followed by itself.
@@ -96,19 +98,18 @@ class Traffic:
         """
         path = Path(file)
         try:
-            with path.open(newline="", encoding="utf-8-sig") as lines:
-                table = csv.DictReader(lines)
-                missing = [name for name in _COLUMNS if name not in (table.fieldnames or ())]
-                if missing:
-                    raise InputError(
-                        f"{printable(str(path))}: expected columns arrival, input, output (and perhaps cached); "
-                        f"{', '.join(missing)} missing"
-                    )
-                rows = list(enumerate(table, 2))
-                found = [_request(path, number, row) for number, row in rows]
-                if "prefix" in (table.fieldnames or ()):
-                    found = _with_prefixes(path, found, rows)
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            table = csv.DictReader(io.StringIO(read_text(path, InputError).removeprefix("\ufeff"), newline=""))
+            missing = [name for name in _COLUMNS if name not in (table.fieldnames or ())]
+            if missing:
+                raise InputError(
+                    f"{printable(str(path))}: expected columns arrival, input, output (and perhaps cached); "
+                    f"{', '.join(missing)} missing"
+                )
+            rows = list(enumerate(table, 2))
+            found = [_request(path, number, row) for number, row in rows]
+            if "prefix" in (table.fieldnames or ()):
+                found = _with_prefixes(path, found, rows)
+        except csv.Error as error:
             raise InputError(f"{printable(str(path))}: cannot be read as a log of requests: {error}") from error
         if len(found) > MOST_REQUESTS:
             raise InputError(

@@ -1,5 +1,6 @@
 """When requests come, and how long they are."""
 
+import os
 import statistics
 from itertools import pairwise
 from pathlib import Path
@@ -70,7 +71,7 @@ def test_a_file_that_is_no_log(tmp_path: Path, text: str, message: str) -> None:
     file.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=message):
         Traffic.from_csv(file)
-    with pytest.raises(InputError, match="cannot be read as a log of requests"):
+    with pytest.raises(InputError, match="is a directory; expected a file"):
         Traffic.from_csv(tmp_path)
 
 
@@ -87,3 +88,12 @@ def test_a_file_that_is_no_log(tmp_path: Path, text: str, message: str) -> None:
 def test_wrong_numbers(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Traffic(**{"rate": 1, **wrong})
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "pipe"])
+def test_a_log_that_never_ends_is_not_read(tmp_path: Path, device: str) -> None:
+    path = Path(device) if device.startswith("/") else tmp_path / device
+    if not path.exists():
+        os.mkfifo(path)
+    with pytest.raises(InputError, match="is no regular file; expected a file"):
+        Traffic.from_csv(path)

@@ -112,7 +112,7 @@ class SweepFolder:
 
         Raises OutputError for pieces of another sweep, and where it cannot be told which they are of.
         """
-        for half in (*self.path.glob(".part-*.part"), self.path / f".{_MANIFEST}.part"):
+        for half in (*self.path.glob(".part-*.part"), *self.path.glob(f".{_MANIFEST}*.part")):
             half.unlink(missing_ok=True)
         pieces = [file for file in sorted(self.path.iterdir()) if _OURS.fullmatch(file.name)]
         manifest, known = self.path / _MANIFEST, self._is_known(bool(pieces))

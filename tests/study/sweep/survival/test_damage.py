@@ -153,7 +153,7 @@ def test_without_pieces_nothing_stands_in_the_way(
     damage(folder / "_sweep.json", content)
     for left in ("_lock", "._sweep.json.part", f".part-0000001-0123456789abcdef.{folder.suffix[1:]}.part"):
         (folder / left).write_text("half")
-    (tmp_path / f".{name}.part").write_text("half of a table") if out != folder else None
+    (tmp_path / f".{name}.0a1b2c.part").write_text("half of a table") if out != folder else None
     swept(graph, out=out)
     check(out, rows)
 

@@ -67,7 +67,6 @@ IN_THE_WAY: list[Any] = [
     ("part-0000002-0123456789abcdef.{}", os.mkdir, "is a folder and no piece of a sweep; remove it, or choose another "
      "name"),
     ("_lock", os.mkdir, "cannot be written: Is a directory"),
-    (".part-0000002-0123456789abcdef.{}.part", os.mkdir, "cannot be written: Is a directory"),
 ]  # fmt: skip
 
 
