@@ -23,10 +23,10 @@ def advise(
 ) -> advice.Advice:
     """What would make this step faster, each candidate predicted again, ranked by the time that it saves.
 
-    Tried: twice the batch, channels last, autocast in both formats, torch.compile and CUDA graphs, copies from pinned
-    memory, layers without recurrence in the place of those with it, the optimizer's fused form, and the other GPUs
-    given. What cannot be predicted, or does not fit the memory, is left out, and said with the reason. The model is
-    traced again where a candidate asks for it.
+    Tried: twice the batch, channels last, autocast in both formats, torch.compile and CUDA graphs, autocast together
+    with each torch.compile, copies from pinned memory, layers without recurrence in the place of those with it, the
+    optimizer's fused form, and the other GPUs given. What cannot be predicted, or does not fit the memory, is left out,
+    and said with the reason. The model is traced again where a candidate asks for it.
 
     measured, measured_on, measured_at: a step that was timed somewhere, on which the step and all candidates then rest;
     see `compare_gpus`. A `Transferred` prediction rests on its own measurement.

@@ -15,7 +15,7 @@ from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir import notebook
 from rooflinekit.ir.op import Family
 from rooflinekit.ir.origin import origin_of, resized, traced_with
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.tensor import DType, Math
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.recurrence import RECURRENT
 from rooflinekit.step.chains import chains_of, without_recurrence
@@ -130,17 +130,26 @@ def advise(
 ) -> Advice:
     """What would make this step faster, each candidate predicted again, ranked by the time that it saves.
 
-    Tried: twice the batch, channels last, autocast in both formats, torch.compile and CUDA graphs, copies from pinned
-    memory, layers without recurrence in the place of those with it, the optimizer's fused form, and the other GPUs
-    given. What cannot be predicted, or does not fit the memory, is left out, and said with the reason. The model is
-    traced again where a candidate asks for it. corrected: makes of each prediction the one that counts, such as a
-    measured step's transfer. Raises DeviceNotFoundError or SpecError for the GPUs.
+    Tried: twice the batch, channels last, autocast in both formats, torch.compile and CUDA graphs, autocast together
+    with each torch.compile, copies from pinned memory, layers without recurrence in the place of those with it, the
+    optimizer's fused form, and the other GPUs given. What cannot be predicted, or does not fit the memory, is left out,
+    and said with the reason. The model is traced again where a candidate asks for it. corrected: makes of each
+    prediction the one that counts, such as a measured step's transfer. Raises DeviceNotFoundError or SpecError for the
+    GPUs.
     """
     base = p if corrected is None else corrected(p)
     devices = [gpu if isinstance(gpu, Device) else load_device(gpu) for gpu in gpus]
     found: list[Suggestion] = []
     left_out: list[tuple[str, str]] = []
-    for candidate in (*_sizes(p), *_formats(p), *_executions(p), *_recurrence(p), *_optimizers(p), *_gpus(p, devices)):
+    for candidate in (
+        *_sizes(p),
+        *_formats(p),
+        *_executions(p),
+        *_pairs(p),
+        *_recurrence(p),
+        *_optimizers(p),
+        *_gpus(p, devices),
+    ):
         try:
             if candidate.predict is None:
                 raise ComparisonError(candidate.why_not)
@@ -206,6 +215,21 @@ def _executions(p: Prediction) -> Iterator[_Candidate]:
     if p.execution.copy == "pageable":
         pinned = functools.partial(_executed, p, copy="pinned", non_blocking=True)
         yield _Candidate(what="inputs from pinned memory, copied without blocking", predict=pinned)
+
+
+def _pairs(p: Prediction) -> Iterator[_Candidate]:
+    """Autocast and torch.compile together: compiled, the casts are no kernels, and the CPU issues less."""
+    wanted = "bfloat16" if p.machine.device.matrix_peak.get(Math.BF16) else "float16"
+    if p.graph.autocast is not None or p.execution.fused:
+        return
+
+    def predict(backend: Backend) -> Prediction:
+        return _executed(_again(p, autocast=DType(wanted)), backend=backend)
+
+    for backend, what in _BACKENDS.items():
+        if backend == "compiled" or (backend == "reduce-overhead" and p.machine.device.kind == "gpu"):
+            both = f"autocast in {wanted} and {what}"
+            yield _Candidate(what=both, predict=functools.partial(predict, backend))
 
 
 def _executed(p: Prediction, **changes: Any) -> Prediction:

@@ -36,6 +36,12 @@ def test_each_time_is_that_of_a_direct_prediction() -> None:
         "torch.compile with CUDA graphs (mode 'reduce-overhead')": rk.predict(
             graph, GPU, batch=32, execution="reduce-overhead"
         ),
+        "autocast in bfloat16 and torch.compile": rk.predict(
+            step(autocast="bf16"), GPU, batch=32, execution="compiled"
+        ),
+        "autocast in bfloat16 and torch.compile with CUDA graphs (mode 'reduce-overhead')": rk.predict(
+            step(autocast="bf16"), GPU, batch=32, execution="reduce-overhead"
+        ),
         "the optimizer's fused form": rk.predict(
             step(optimizer=functools.partial(torch.optim.AdamW, fused=True)), GPU, batch=32
         ),
