@@ -115,9 +115,15 @@ def _place(path: str) -> str:
     return f"file {found.st_size}" if stat.S_ISREG(found.st_mode) else f"kind {stat.S_IFMT(found.st_mode):o}"
 
 
+#: Variables that a library or a model has set in this process: what was given, and what was made of it.
+_made: dict[str, tuple[str | None, str | None]] = {}
+
+
 def _variable(name: str) -> str:
     """The value of an environment variable, or its fingerprint where it is long or may be a secret."""
     value = os.environ.get(name)
+    given, made = _made.get(name, (value, value))
+    value = given if value == made else value
     if value is None:
         return "unset"
     plain = len(value) <= _SHOWN and value.isprintable() and not any(word in name.upper() for word in _SECRET)
@@ -379,12 +385,19 @@ class _Variables(dict[Any, Any]):
         return super().__iter__()
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self.record.set.add(os.fsdecode(key))
+        self._change(os.fsdecode(key), os.fsdecode(value))
         super().__setitem__(key, value)
 
     def __delitem__(self, key: Any) -> None:
-        self.record.set.add(os.fsdecode(key))
+        self._change(os.fsdecode(key), None)
         super().__delitem__(key)
+
+    def _change(self, name: str, made: str | None) -> None:
+        self.record.set.add(name)
+        if _listening() is self.record:
+            found = dict.get(self, os.fsencode(name))
+            given = None if found is None else os.fsdecode(found)
+            _made[name] = (_made.get(name, (given, given))[0], made)
 
     def _note(self, key: Any) -> None:
         if _listening() is not self.record or (name := os.fsdecode(key)) in self.record.set:

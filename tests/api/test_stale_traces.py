@@ -30,6 +30,9 @@ Net = lambda: nn.Sequential(*[nn.Linear(4, 4, bias=False) for _ in range(int(DEP
 """
 LAYER = 2 * 8 * 4 * 4
 
+#: Models of this file leave files open.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
 Change = Callable[[Path, pytest.MonkeyPatch, int], None]
 
 
@@ -334,7 +337,6 @@ def warnings_of_forks() -> Iterator[None]:
         yield
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("source", "change"),
     [
