@@ -21,6 +21,7 @@ from rooflinekit.model.libraries import libraries_of
 
 #: Channels a group, in and out alike, of which cuDNN has tiled gradients with channels last (timm's training rows).
 _TILED_GROUPS = (4, 8, 16, 32)
+_OF_AN_IMAGE = 4  # sizes of its tensors
 _GROUPS_TILE = 32  # channels of a tile of such groups, which holds whole ones
 _MOST_SUMMED = 64  # channels a group beyond which its other kernels take no longer, as far as the same rows tell
 
@@ -31,7 +32,10 @@ def convolution_kernels(kernel: Kernel, op: Op) -> Iterator[Kernel]:
     A bias is a kernel of its own, which reads and writes the output once more.
     """
     if is_depthwise(kernel.cost):
-        kernel = replace(kernel, algorithm=_depthwise(op, kernel))
+        algorithm = _depthwise(op, kernel)
+        if len(image_and_weight(op)[1].shape) > _OF_AN_IMAGE:  # on AMD's GPUs MIOpen's, which has none for volumes
+            algorithm = replace(algorithm, library=CUDNN)
+        kernel = replace(kernel, algorithm=algorithm)
     elif _is_untiled(op, kernel):
         kernel = replace(kernel, algorithm=GROUP_SUMS)
     kernel = replace(kernel, pointwise=_is_pointwise(op))
@@ -141,7 +145,7 @@ def _with_algorithms(kernel: Kernel, p: Problem) -> Kernel:
     )
     of_gpus = [plain] if threads else list(_implicit(plain, p))
     of_cpus = (replace(k, algorithm=onednn.direct(k.algorithm)) for k in of_gpus)
-    tiled = () if threads else miopen.implicit(p, plain.math)
+    tiled = miopen.implicit(p, plain.math) if p.volume or not threads else ()
     of_amd = (replace(plain, algorithm=one, pointwise=False) for one in tiled)
     others = (_as_form(plain, form) for form in forms(p) if form.possible and _may_run(form.algorithm, plain))
     first, *rest = (*of_gpus, *of_cpus, *of_amd, *others)
