@@ -33,12 +33,11 @@ from rooflinekit.calibrate.fitting.files import load_constants
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.refit import machines_of
 from rooflinekit.calibrate.fitting.stages import STAGES, Stage
-from rooflinekit.model import miopen
-from rooflinekit.model.algorithms import FFT, IN_PASSES, WINOGRAD, Algorithm, ByUnit, Tiles
+from rooflinekit.model.algorithms import FFT, IN_PASSES, MIOPEN, WINOGRAD, Algorithm, ByUnit, Tiles
 from rooflinekit.model.families import plain
+from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.libraries import rated_as
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.work import Work
 
 _CONVOLUTIONS = ("conv_fwd", "conv_bwd_data", "conv_bwd_weight")
 
@@ -74,23 +73,28 @@ TERMS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
 }
 
 
-def without(names: set[str], o: Observations) -> Observations:
-    """Measurements of convolutions with fewer algorithms to choose from, but for the first."""
+def without(gone: Callable[[Algorithm], bool], o: Observations) -> Observations:
+    """Measurements with fewer algorithms to choose from, but for the first."""
 
-    def named(works: Sequence[Work]) -> set[str]:
-        return {one.name for one in works[-1].products.algorithms}
+    def with_fewer(kernel: Kernel) -> Kernel:
+        return replace(kernel, alternatives=tuple(one for one in kernel.alternatives if not gone(one.algorithm)))
 
-    kept = [one for i, one in enumerate(o.candidates) if i == 0 or not names & named(one[0])]
-    return replace(o, candidates=kept)
+    return o.with_kernels(with_fewer)
+
+
+def named(*names: str) -> Callable[[Algorithm], bool]:
+    """Whether an algorithm has one of these names."""
+    return lambda algorithm: algorithm.name in names
 
 
 def changed(change: Callable[[Algorithm], Algorithm], o: Observations) -> Observations:
     """Measurements by algorithms that are changed."""
 
-    def with_others(work: Work) -> Work:
-        return replace(work, products=replace(work.products, algorithms=tuple(map(change, work.products.algorithms))))
+    def with_other(kernel: Kernel) -> Kernel:
+        others = tuple(map(with_other, kernel.alternatives))
+        return replace(kernel, algorithm=change(kernel.algorithm), alternatives=others)
 
-    return replace(o, candidates=[(tuple(map(with_others, works)), where) for works, where in o.candidates])
+    return o.with_kernels(with_other)
 
 
 def any_clock(algorithm: Algorithm) -> Algorithm:
@@ -112,10 +116,10 @@ def as_if_awake(o: Observations) -> Observations:
 
 #: Term: what becomes of measurements without it, and the ops that it is about.
 CHANGES: dict[str, tuple[Callable[[Observations], Observations], tuple[str, ...]]] = {
-    "Winograd": (partial(without, {WINOGRAD, IN_PASSES}), _CONVOLUTIONS),
-    "FFT": (partial(without, {FFT}), ("conv_fwd", "conv_bwd_data")),
+    "Winograd": (partial(without, named(WINOGRAD, IN_PASSES)), _CONVOLUTIONS),
+    "FFT": (partial(without, named(FFT)), ("conv_fwd", "conv_bwd_data")),
     "products by image, unfolded windows (MIOpen)": (
-        partial(without, {"", miopen.GATHERED.name, miopen.UNFOLDED.name}),
+        partial(without, lambda algorithm: algorithm.library == MIOPEN and bool(algorithm.packs)),
         _CONVOLUTIONS,
     ),
     "a board that wakes up": (as_if_awake, _CONVOLUTIONS),

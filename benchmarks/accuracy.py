@@ -29,11 +29,11 @@ from make_campaigns import KEPT, sample
 from measured import read_ops, split_hash
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
+from rooflinekit.calibrate.campaigns.measured_ops import OPS
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.refit import Refit, machines_of, refit
 from rooflinekit.model.families import OF_THE_DAY
 from rooflinekit.model.machine import Machine, Spread
-from rooflinekit.model.roofline import time_work
 from rooflinekit.model.work import Floats
 
 ROWS = 4000  # of an op on a GPU that are judged at most
@@ -63,7 +63,7 @@ def widths(o: Observations, machine: Machine, predicted: Floats, spread: Spread,
 
     start: the standard deviation of what the starts of kernels take. The host's part of a time is taken as known.
     """
-    start_s = sum((time_work(work, machine, explained=False).launch_s for work in o.candidates[0][0]), np.zeros(len(o)))
+    start_s = o.by_first(machine, lambda _, times: times.launch_s)
     off: Floats = start * np.minimum(start_s / predicted, 1.0)
     return NINETY * np.sqrt(alone_of(spread, predicted) ** 2 + spread.shared**2 + OF_THE_DAY**2 + off**2)
 
@@ -109,11 +109,10 @@ def held_back(campaigns: Iterable[Campaign]) -> list[Campaign]:
 
 def roofline_s(o: Observations, machine: Machine) -> Floats:
     """The datasheet's roofline of each measurement."""
-    total: Floats = np.zeros(len(o))
-    for work in o.candidates[0][0]:
-        ideal = time_work(work, machine).ideal_s
-        total = total + np.maximum(ideal, (work.read_bytes + work.write_bytes) / machine.bandwidth)
-    return total
+    return o.by_first(
+        machine,
+        lambda work, times: np.maximum(times.ideal_s, (work.read_bytes + work.write_bytes) / machine.bandwidth),
+    )
 
 
 def judge(campaigns: Sequence[Campaign], fits: Refit) -> list[Judged]:
@@ -154,10 +153,10 @@ def judge(campaigns: Sequence[Campaign], fits: Refit) -> list[Judged]:
 
 def _table(campaign: Campaign, o: Observations) -> str:
     source = campaign.source.split("/")[2].split(",")[0].split(" ")[0]
-    if o.family == "attention":
+    if OPS[o.op].family == "attention":
         kind = "decode" if "decode" in campaign.source else "encoder" if "encoder" in campaign.source else "prefill"
         return f"{source} {kind} {o.rows['dtype'].iloc[0]}"
-    if o.family == "elementwise" and o.timing == "event":
+    if OPS[o.op].family == "elementwise" and o.timing == "event":
         return f"{source} element-wise fp32"
     return f"{source} {o.op} {o.rows['dtype'].iloc[0]}"
 

@@ -14,6 +14,7 @@ the same, where they are not, and where they are not but the other's time had be
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,12 +27,15 @@ from page_tables import markdown_lines
 from scipy.optimize import least_squares
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
+from rooflinekit.calibrate.campaigns.counted import Group
 from rooflinekit.calibrate.fitting.files import load_constants
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model import miopen
 from rooflinekit.model.algorithms import Algorithm
+from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
+from rooflinekit.model.roofline import choices_of
 
 #: Algorithms by what the names of MIOpen's solvers have in them, the first that fits.
 _NAMES = {"Winograd": "Winograd", "Naive": "naive", "fft": "FFT"}
@@ -55,11 +59,18 @@ def _called(algorithm: Algorithm) -> str:
 
 def times(o: Observations, machine: Machine) -> dict[str, np.ndarray]:
     """Seconds of each algorithm for each measurement, by a board that is awake; infinite where it does not exist."""
-    found: dict[str, np.ndarray] = {}
-    for works, possible in o.candidates:
-        name = _called(works[-1].products.algorithms[0])
-        only = replace(o, candidates=[(works, possible)], timing="profiler")
-        found[name] = np.minimum(found.get(name, np.inf), only.predict(machine, {}))
+    by_name: dict[str, list[Group]] = defaultdict(list)
+    for group in o.groups:
+        own: dict[str, list[Kernel]] = defaultdict(list)
+        for kernel in choices_of(group.kernels[-1], machine):
+            own[_called(kernel.algorithm)].append(kernel)
+        for name, (first, *others) in own.items():
+            by_name[name].append(replace(group, kernels=(replace(first, alternatives=tuple(others)),)))
+    found = {}
+    for name, groups in by_name.items():
+        only = replace(o, groups=tuple(groups), timing="profiler", memo={})
+        has = np.isin(np.arange(len(o)), np.concatenate([group.rows for group in groups]))
+        found[name] = np.where(has, only.predict(machine, {}), np.inf)
     return found
 
 

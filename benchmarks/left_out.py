@@ -25,7 +25,7 @@ from measured import read_ops, read_solvers
 from page_tables import markdown_lines
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
-from rooflinekit.calibrate.campaigns.convolutions import CONVOLUTIONS
+from rooflinekit.calibrate.campaigns.operators import CONVOLUTIONS
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of
 from rooflinekit.calibrate.fitting.one_stage import Solution, fit
 from rooflinekit.calibrate.fitting.refit import machines_of, relatives_of

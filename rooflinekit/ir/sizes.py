@@ -85,7 +85,7 @@ def ceil_div(numerator: Size, denominator: Size) -> Size:
     >>> ceil_div(7, 2), ceil_div(symbol("n"), 2)
     (4, ceiling(n/2))
     """
-    if isinstance(numerator, int) and isinstance(denominator, int):
+    if not _open(numerator, denominator):
         return -(-numerator // denominator)
     return simplest(sympy.ceiling(sympy.sympify(numerator) / denominator))
 
@@ -96,7 +96,7 @@ def floor_div(numerator: Size, denominator: Size) -> Size:
     >>> floor_div(7, 2), floor_div(4 * symbol("n"), 2)
     (3, 2*n)
     """
-    if isinstance(numerator, int) and isinstance(denominator, int):
+    if not _open(numerator, denominator):
         return numerator // denominator
     return simplest(sympy.floor(sympy.sympify(numerator) / denominator))
 
@@ -107,11 +107,10 @@ def quotient(numerator: Size, denominator: int) -> Size:
     >>> quotient(12, 2), quotient(symbol("n") ** 2 + symbol("n"), 2)
     (6, n**2/2 + n/2)
     """
-    if isinstance(numerator, int):
-        whole, rest = divmod(numerator, denominator)
-        if rest:
+    if not _open(numerator, denominator):
+        if numerator % denominator:
             raise ValueError(f"{numerator} is no multiple of {denominator}")
-        return whole
+        return numerator // denominator
     return simplest(sympy.expand(numerator / denominator))
 
 
@@ -121,9 +120,14 @@ def smaller(a: Size, b: Size) -> Size:
     >>> smaller(3, 2), smaller(symbol("n"), symbol("n"))
     (2, n)
     """
-    if isinstance(a, int) and isinstance(b, int):
+    if not _open(a, b):
         return min(a, b)
     return simplest(sympy.Min(a, b))
+
+
+def _open(*sizes: Size) -> bool:
+    """Whether one of them is a formula; integers and columns of them are none."""
+    return any(isinstance(size, sympy.Basic) for size in sizes)
 
 
 def simplest(expression: sympy.Expr) -> Size:

@@ -9,50 +9,69 @@ from numpy.typing import NDArray
 
 from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.op import Family
-from rooflinekit.ir.points import Column, Number, values_of
+from rooflinekit.ir.points import Column, Number
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.work import Floats, Products, Recent, Work
 
 
-def work_of(kernels: Sequence[Kernel], points: int = 1) -> Work:
-    """The kernels as columns, in their order; each at so many points one after another, where its sizes are columns."""
+def work_of(kernels: Sequence[Kernel], points: int | Sequence[int] = 1) -> Work:
+    """The kernels as columns, in their order; each at so many points one after another, where its sizes are columns.
+
+    points: of all kernels, or of each.
+    """
+    counts = np.full(len(kernels), points) if isinstance(points, int) else np.asarray(points, dtype=np.int64)
+    ends = np.cumsum(counts)
+    everywhere = range(len(kernels))
     found = [(i, gemm) for i, kernel in enumerate(kernels) for gemm in kernel.cost.gemms]
     costs = [kernel.cost for kernel in kernels]
     recent = [(i, part) for i, kernel in enumerate(kernels) for part in kernel.recent]
 
-    def flat(numbers: Iterable[Number]) -> Floats:
+    def flat(numbers: Iterable[Number], places: Sequence[int] = everywhere) -> Floats:
         if points == 1:
             return np.array([float(n.values[0] if isinstance(n, Column) else n) for n in numbers])
-        table = [np.broadcast_to(np.asarray(values_of(number), dtype=float), (points,)) for number in numbers]
-        return np.concatenate(table) if table else np.zeros(0)
+        given, own = list(numbers), counts[list(places)]
+        plain = np.array([0.0 if isinstance(n, Column) else float(n) for n in given])
+        found: Floats = np.repeat(plain, own)
+        for number, end, count in zip(given, np.cumsum(own), own, strict=True):
+            if isinstance(number, Column):
+                found[end - count : end] = number.values
+        return found
 
     chains = [kernel.chain for kernel in kernels]
     links = [1 if chain is None else chain.links for chain in chains]
 
-    def of_a_link(numbers: Iterable[Number], places: Iterable[int]) -> Floats:
-        counted: Floats = flat(numbers) / flat(links[i] for i in places)
+    def of_a_link(numbers: Iterable[Number], places: Sequence[int]) -> Floats:
+        counted: Floats = flat(numbers, places) / flat((links[i] for i in places), places)
         return counted
 
     def rows_of(places: Sequence[int]) -> NDArray[np.int64]:
-        return (np.array(places, dtype=np.int64)[:, None] * points + np.arange(points)).ravel()
+        if points == 1 or not places:
+            return np.array(places, dtype=np.int64)
+        return np.concatenate([np.arange(ends[i] - counts[i], ends[i]) for i in places])
 
+    multiply, find = [i for i, _ in found], [i for i, _ in recent]
     return Work.of(
-        len(kernels) * points,
+        int(counts.sum()),
         math=[kernel.math for kernel in kernels],
-        engine=np.repeat([kernel.engine for kernel in kernels], points),
+        engine=np.repeat([kernel.engine for kernel in kernels], counts),
+        each=counts,
         products=Products.of(
-            rows_of([i for i, _ in found]),
-            batch=of_a_link((gemm.batch for _, gemm in found), (i for i, _ in found)),
-            **{name: flat(getattr(gemm, name) for _, gemm in found) for name in ("m", "n", "k")},
-            executed=flat(_executed(gemm) for _, gemm in found),
-            padded=flat(kernels[i].padded for i, _ in found),
-            algorithm=[kernels[i].algorithm for i, _ in found],
+            rows_of(multiply),
+            batch=of_a_link((gemm.batch for _, gemm in found), multiply),
+            **{name: flat((getattr(gemm, name) for _, gemm in found), multiply) for name in ("m", "n", "k")},
+            executed=flat((_executed(gemm) for _, gemm in found), multiply),
+            padded=flat((kernels[i].padded for i in multiply), multiply),
+            algorithm=[kernels[i].algorithm for i in multiply],
+            each=counts[multiply],
         ),
         recent=Recent.of(
-            rows_of([i for i, _ in recent]), flat(r.bytes for _, r in recent), flat(r.distance for _, r in recent)
+            rows_of(find),
+            flat((r.bytes for _, r in recent), find),
+            flat((r.distance for _, r in recent), find),
+            np.repeat(np.array([r.cyclic for _, r in recent], dtype=bool), counts[find]),
         ),
         **{
-            name: of_a_link((getattr(cost, name) for cost in costs), range(len(costs)))
+            name: of_a_link((getattr(cost, name) for cost in costs), everywhere)
             for name in ("vector_flop", "special_flop", "read_bytes", "write_bytes")
         },
         powers=flat(kernel.cost.special_flop if kernel.raises else 0 for kernel in kernels),

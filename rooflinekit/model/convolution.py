@@ -140,7 +140,7 @@ def _with_algorithms(kernel: Kernel, p: Problem) -> Kernel:
         kernel,
         direction=p.direction,
         cost=cost if threads else replace(cost, gemms=(p.product(),)),
-        padded=min(1.0, _MOST_SUMMED / float(p.gathered)) if kernel.algorithm == GROUP_SUMS else float(filled_up(p)),
+        padded=min(1.0, _MOST_SUMMED / p.gathered) if kernel.algorithm == GROUP_SUMS else filled_up(p),
         unusual=bool(p.volume) or any(int(d) > 1 for d in p.dilation),
     )
     of_gpus = [plain] if threads else list(_implicit(plain, p))
@@ -161,7 +161,7 @@ def forms(p: Problem) -> Iterator[Form]:
 def _implicit(plain: Kernel, p: Problem) -> Iterator[Kernel]:
     scattered = p.direction == "data" and not plain.pointwise and cudnn.few_channels(p, plain.math)
     for algorithm in cudnn.implicit(p, plain.math):
-        yield replace(plain, algorithm=algorithm, padded=float(p.scattered) if scattered else plain.padded)
+        yield replace(plain, algorithm=algorithm, padded=p.scattered if scattered else plain.padded)
 
 
 def _may_run(algorithm: Algorithm, kernel: Kernel) -> bool:
@@ -175,11 +175,12 @@ def _as_form(kernel: Kernel, form: Form) -> Kernel:
     return replace(
         kernel,
         name=f"{kernel.name} ({algorithm.name})" if algorithm.name else kernel.name,
-        algorithm=replace(algorithm, tuned=not (form.untuned and kernel.math is Math.BF16)),
+        algorithm=replace(algorithm, tuned=not (kernel.math is Math.BF16 and form.untuned)),
         cost=replace(kernel.cost, gemms=(form.gemm,), read_bytes=read + moved, write_bytes=write + moved),
         padded=1.0,
         pointwise=not algorithm.name,
         asked_flop=kernel.cost.matrix_flop,
+        library_calls=form.calls,
         alone=form.alone,
         chain=_loop(form),
     )

@@ -1,6 +1,6 @@
 """A convolution as libraries see it: its sizes, and what an algorithm makes of them.
 
-Sizes may be numbers, numbers at points, or arrays of measured cases; what is made of them is of the same kind.
+Sizes may be numbers, or numbers at points; what is made of them is of the same kind.
 """
 
 from __future__ import annotations

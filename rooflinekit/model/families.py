@@ -19,6 +19,7 @@ from rooflinekit.ir.op import Family, Phase
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.algorithms import MIOPEN
 from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.libraries import rated_as
 from rooflinekit.model.machine import Machine, Spread
 
 #: Families that are told apart by format.
@@ -112,6 +113,16 @@ def residuals_of(kernel: Kernel, machine: Machine) -> str:
     if math in _ON_ENGINES and not machine.matrix_rate(math, engine=kernel.engine).on_engine:
         math = Math.FP32
     return in_format(base, math)
+
+
+def measured_family(kernel: Kernel, device: Device | None) -> str:
+    """The family of a kernel that was measured by itself: of convolutions on AMD's GPUs MIOpen's, else by its format.
+
+    That is the format that it is stated in, whichever unit runs it. device: None where nothing is known of it.
+    """
+    if kernel.family is Family.CONVOLUTION and device is not None and rated_as(device) == MIOPEN:
+        return by_miopen(device, kernel.math)
+    return in_format(base_of(kernel), kernel.math)
 
 
 def by_miopen(device: Device, math: Math) -> str:

@@ -42,7 +42,7 @@ class Kernel:
     algorithm: Algorithm = PRODUCT  # of its products
     alternatives: tuple[Kernel, ...] = ()  # the same work by other algorithms
     direction: str = ""  # of a convolution: forward, data or weight; a transposed one runs as a gradient
-    padded: float = 1.0  # by how much a convolution's channels are filled up; below 1 where not all of them take time
+    padded: Number = 1.0  # by how much a convolution's channels are filled up; below 1 where not all of them take time
     unusual: bool = False  # a convolution in three dimensions, or with dilation: see model.families
     pointwise: bool = False  # a convolution of one pixel: a product without gathering windows
     rows: Rows = NO_ROWS
@@ -51,6 +51,7 @@ class Kernel:
     blocks: Blocks = NO_BLOCKS
     accesses: int = 0  # loads of single elements where a thread does not take several at once
     asked_flop: Number = 0  # of its products as the network has them, where the algorithm executes others; else 0
+    library_calls: Number = 0  # of a library of products by its own, which a timer around the operator sees
     alone: Number = 0  # bytes of its traffic that pass in kernels of their own, with no arithmetic beside them
     streamed: float = 1.0  # of a stream's bandwidth, what its order of access reaches
     recent: tuple[Reuse, ...] = ()  # of what it reads: touched by the kernels before it; of a chain, of one link

@@ -20,6 +20,7 @@ class Reuse:
 
     bytes: int
     distance: int  # bytes of traffic since then
+    cyclic: bool = False  # touched by the same call before, in the same order: what is written is there too
 
 
 @dataclass(slots=True)

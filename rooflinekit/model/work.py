@@ -49,17 +49,18 @@ class Products:
         executed: ArrayLike = 1,
         padded: ArrayLike = 1,
         algorithm: Algorithm | Sequence[Algorithm] = PRODUCT,
+        each: NDArray[np.int64] | None = None,
     ) -> Self:
         """Columns from numbers and arrays of one length.
 
-        algorithm: one for all, or a sequence, each for as many products in a row.
+        algorithm: one for all, or a sequence, each for as many products in a row; `each`: for how many.
         """
         index = np.asarray(kernel, dtype=np.int64)
         shape = index.shape
-        each = (algorithm,) if isinstance(algorithm, Algorithm) else algorithm
-        distinct = tuple(dict.fromkeys(each))
+        several = (algorithm,) if isinstance(algorithm, Algorithm) else algorithm
+        distinct = tuple(dict.fromkeys(several))
         places = {one: i for i, one in enumerate(distinct)}
-        codes = np.array([places[one] for one in each], dtype=np.int64)
+        codes = np.array([places[one] for one in several], dtype=np.int64)
 
         def column(values: ArrayLike) -> Floats:
             return np.broadcast_to(np.asarray(values, dtype=float), shape)
@@ -73,7 +74,7 @@ class Products:
             executed=column(executed),
             padded=column(padded),
             algorithms=distinct or (PRODUCT,),
-            algorithm=np.repeat(codes, index.size // max(1, len(each))),
+            algorithm=np.repeat(codes, index.size // max(1, len(several)) if each is None else each),
         )
 
     @classmethod
@@ -164,12 +165,13 @@ class Work:
         engine: ArrayLike = True,
         products: Products | None = None,
         recent: Recent | None = None,
+        each: NDArray[np.int64] | None = None,
         **columns: ArrayLike,
     ) -> Self:
         """Columns from numbers and arrays; what is not given is 0, and rows are read once, by one thread, in a kernel
         that starts once.
 
-        math: one for all kernels, or a sequence, each for as many kernels in a row.
+        math: one for all kernels, or a sequence, each for as many kernels in a row; `each`: for how many.
         """
         maths = (math,) if isinstance(math, Math) else tuple(math)
         distinct = tuple(dict.fromkeys(maths)) or (Math.FP32,)
@@ -184,7 +186,8 @@ class Work:
         return cls(
             math=distinct,
             arithmetic=np.repeat(
-                np.array([codes[value] for value in maths], dtype=np.int64), count // max(1, len(maths))
+                np.array([codes[value] for value in maths], dtype=np.int64),
+                count // max(1, len(maths)) if each is None else each,
             ),
             engine=np.broadcast_to(np.asarray(engine, dtype=bool), (count,)),
             products=Products.none() if products is None else products,

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.calibrate.campaigns.cases import candidates
+from rooflinekit.calibrate.campaigns.counted import counted
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.errors import InputError
 from rooflinekit.ir.op import Op
@@ -53,40 +53,28 @@ def test_attention_takes_what_its_calibration_predicts(gpu: str, b: int, s: int,
         "d": 128,
         "causal": 1,
     }
-    [((work,), _)] = candidates("attention", pd.DataFrame([row]))
+    [measured] = counted("attention", pd.DataFrame([row]))
     graph = LARGE.decode().at(batch=b, context=t) if s == 1 else LARGE.prefill().at(batch=b, seq=s)
-    expected = float(time_work(work, machine).total_s[0])
+    expected = float(time_work(work_of(measured.kernels), machine).total_s[0])
     assert seconds_of(graph, "serving.paged_attention", machine) == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize("m", [1, 64, 3000])
-def test_products_take_what_their_calibration_predicts(m: int) -> None:
-    machine = machine_of(GPUS[0])
-    sizes = {"m": m, "n": 6144, "k": 4096}
-    plain, eight = (pd.DataFrame([{"op": op, "dtype": dtype, **sizes}])
-                    for op, dtype in (("mm", "bf16"), ("mm_quantized", "fp8")))  # fmt: skip
-    [((work,), _)] = candidates("mm", plain)
-    [((_, _, scaled), _)] = candidates("mm_quantized", eight)
-    for weights, kind, one in (("bf16", "aten.mm", work), ("fp8", "serving.scaled_mm", scaled)):
-        expected = float(time_work(one, machine).total_s[0])
-        graph = LARGE.decode(weights=weights).at(batch=m, context=10)
-        # in the graph the output of 16 bits is written, here that of the format
-        assert seconds_of(graph, kind, machine) == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize(
     ("op", "dtype", "weights", "kind"),
     [
+        ("mm", "bf16", "bf16", "aten.mm"),
+        ("mm_quantized", "fp8", "fp8", "serving.scaled_mm"),
         ("mm_int4", "bf16", "int4", "serving.weight_only_mm"),
         ("mm_int8", "bf16", "int8", "serving.weight_only_mm"),
         ("mm_nvfp4", "bf16", "nvfp4", "serving.scaled_mm"),
     ],
 )
-def test_packed_products_take_what_their_calibration_predicts(op: str, dtype: str, weights: str, kind: str) -> None:
+@pytest.mark.parametrize("m", [1, 64, 3000])
+def test_products_take_what_their_calibration_predicts(op: str, dtype: str, weights: str, kind: str, m: int) -> None:
     machine = machine_of("nvidia-b200-sxm-180gb")
-    [((*_, work), _)] = candidates(op, pd.DataFrame([{"op": op, "dtype": dtype, "m": 64, "n": 6144, "k": 4096}]))
-    graph = LARGE.decode(weights=weights).at(batch=64, context=10)
-    expected = float(time_work(work, machine).total_s[0])
+    [measured] = counted(op, pd.DataFrame([{"op": op, "dtype": dtype, "m": m, "n": 6144, "k": 4096}]))
+    graph = LARGE.decode(weights=weights).at(batch=m, context=10)
+    expected = float(time_work(work_of(measured.kernels[-1:]), machine).total_s[0])
     assert seconds_of(graph, kind, machine) == pytest.approx(expected, rel=1e-3)
 
 

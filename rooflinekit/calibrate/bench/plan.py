@@ -33,8 +33,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rooflinekit.calibrate.campaigns.columns import ITEMSIZE
 from rooflinekit.calibrate.campaigns.measured_ops import OPS, MeasuredOp
+from rooflinekit.calibrate.campaigns.operators import STORED
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.errors import InputError, SpecError, nearest
 from rooflinekit.hardware.specs import data_dir
@@ -243,8 +243,8 @@ def _check(group: _Cases, label: str) -> None:
         if op not in known:
             raise SpecError(f"{label}: no op is called {op!r}{nearest(op, known)} (known: {', '.join(known)})")
     for dtype in group.dtypes:
-        if dtype not in ITEMSIZE:
-            raise SpecError(f"{label}: no number format is called {dtype!r} (known: {', '.join(ITEMSIZE)})")
+        if dtype not in STORED:
+            raise SpecError(f"{label}: no number format is called {dtype!r} (known: {', '.join(STORED)})")
     for op in group.ops:
         _check_sizes(op, known[op], group, label)
     if not group.ops or not group.dtypes or not all(_values(value) for value in group.sizes.values()):

@@ -9,10 +9,15 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.campaigns.cases import ELEMENTWISE
-from rooflinekit.calibrate.campaigns.columns import ITEMSIZE
-from rooflinekit.calibrate.campaigns.convolutions import CONVOLUTIONS
-from rooflinekit.calibrate.campaigns.operators import CASTS, GATHERS, REDUCTIONS, STREAMS
+from rooflinekit.calibrate.campaigns.operators import (
+    CASTS,
+    CONVOLUTIONS,
+    ELEMENTWISE,
+    GATHERS,
+    REDUCTIONS,
+    STORED,
+    STREAMS,
+)
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.model.families import PACKED
 
@@ -79,7 +84,7 @@ def check_ops(table: pd.DataFrame) -> None:
     if missing:
         raise InputError(f"the table has no column {missing[0]!r}: expected op, dtype and the sizes of the ops")
     _check_words(table["op"], "op", tuple(OPS))
-    _check_words(table["dtype"], "dtype", tuple(ITEMSIZE))
+    _check_words(table["dtype"], "dtype", tuple(STORED))
     for op, rows in table.groupby("op", sort=False):
         _check_sizes(str(op), rows, OPS[str(op)])
 

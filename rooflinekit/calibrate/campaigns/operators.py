@@ -1,22 +1,16 @@
-"""Measured ops as the operators that a trace would hold: the rules count them and the time model lays them out.
-
-What is counted in `cases` a column at a time has formulas of its own there; these ops have none beside the rules.
-"""
+"""Measured ops as the operators that a trace would hold."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import pandas as pd
-
-from rooflinekit.cost.table import price_all
 from rooflinekit.ir.op import Op
+from rooflinekit.ir.points import Number
 from rooflinekit.ir.tensor import DType, TensorSpec
-from rooflinekit.model.columns import work_of
-from rooflinekit.model.kernels import plain_kernels
-from rooflinekit.model.work import Recent, Work
+from rooflinekit.model.convolution_problem import result_sizes
 
 #: How a case's number format is stored.
 STORED = {
@@ -34,110 +28,299 @@ REDUCTIONS = ("sum", "amax", "var", "sum_first")
 #: Through tensors that are there already: what a memory gives, without the system's work for a new result.
 STREAMS = ("read", "write", "copy", "triad")
 GATHERS = ("embedding", "index_select")
+#: Element-wise ops: of two tensors, of one and a number, and of one.
+_BINARY = ("add", "mul", "div", "pow")
+ELEMENTWISE = (*_BINARY, *(f"{op}u" for op in _BINARY), "relu", "gelu", "tanh")
+CONVOLUTIONS = ("conv_fwd", "conv_bwd_data", "conv_bwd_weight")
+_NUMBER = 1.5  # no small whole one, so that a power is raised
+_GROUP = 128  # numbers of a row with a scale, of weights of 4 bits
+_BLOCK = 16  # the same of products of 4 bits
 
-Sizes = Mapping[str, int]
-
-
-def operator_work(rows: pd.DataFrame) -> Work:
-    """The rows as kernels, one each. Sizes may be missing where they are optional."""
-    tables = [{str(k): v for k, v in row.items() if v == v} for row in rows.to_dict("records")]
-    ops = [_OPERATORS[row["op"]](row["dtype"], {k: int(row[k]) for k in _SIZES if k in row}) for row in tables]
-    tf32 = bool(rows["dtype"].eq("tf32").any())
-    kernels = [kernel for priced in price_all(ops) for kernel in plain_kernels(priced, tf32)]
-    work = work_of(kernels)
-    warm = [i for i, row in enumerate(tables) if row.get("warm")]
-    if not warm:
-        return work
-    # One set of tensors, gone through again and again: all of it was touched one pass before.
-    moved = (work.read_bytes + work.write_bytes)[warm]
-    return Work(**{**_columns(work), "recent": Recent.of(warm, moved, cyclic=True)})
+Sizes = Mapping[str, Any]  # numbers, or columns of them; `kv_dtype` is a format
+_Maker = Callable[[DType, Sizes], tuple[Op, ...]]
 
 
-_SIZES = ("rows", "cols", "table", "b", "s", "t", "heads", "kv_heads", "d", "causal")
+def ops_of(op: str, dtype: str, size: Sizes) -> tuple[Op, ...]:
+    """The operators that a case launches, one after another; the last is the one that it is named after."""
+    return _MAKERS[op](STORED[dtype], size)
 
 
-def _columns(work: Work) -> dict[str, Any]:
-    return {name: getattr(work, name) for name in work.__slots__}
+def _op(kind: str, inputs: tuple[TensorSpec, ...], *outputs: TensorSpec, **attrs: Any) -> Op:
+    return Op(name=kind, kind=kind, inputs=inputs, outputs=outputs, attrs=MappingProxyType(attrs))
 
 
-def _op(kind: str, inputs: tuple[TensorSpec, ...], output: TensorSpec, **attrs: Any) -> Op:
-    return Op(name=kind, kind=f"aten.{kind}", inputs=inputs, outputs=(output,), attrs=MappingProxyType(attrs))
+def _tensor(name: str, dtype: DType, *shape: Number, stride: tuple[Number, ...] | None = None) -> TensorSpec:
+    return TensorSpec(name=name, shape=shape, dtype=dtype, stride=stride)
 
 
-def _tensor(name: str, dtype: DType, *shape: int) -> TensorSpec:
-    return TensorSpec(name=name, shape=shape, dtype=dtype)
+def _written(dtype: DType) -> DType:
+    """What a product writes: 16 bits at least."""
+    return DType.BFLOAT16 if dtype.itemsize == 1 else dtype
 
 
-def _reduction(op: str) -> Callable[[str, Sizes], Op]:
-    def make(dtype: str, size: Sizes) -> Op:
-        stored, rows, cols = STORED[dtype], size["rows"], size["cols"]
-        x, kept = _tensor("x", stored, rows, cols), cols if op == "sum_first" else rows
-        return _op(op.removesuffix("_first"), (x,), _tensor("y", stored, kept), dim=(0 if op == "sum_first" else -1,))
+# --- products --------------------------------------------------------------------------------------------------------
+
+
+def _product(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    """[m, k] × [k, n], b of them where there are several."""
+    batch = (b,) if (b := size.get("b", 0)) > 1 else ()
+    x, weight, y = _factors(dtype, size, batch)
+    return (_op("aten.bmm" if batch else "aten.mm", (x, weight), y),)
+
+
+def _factors(dtype: DType, size: Sizes, batch: tuple[Number, ...]) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    m, n, k = (size[name] for name in "mnk")
+    return (
+        _tensor("x", dtype, *batch, m, k), _tensor("weight", dtype, *batch, k, n),
+        _tensor("y", _written(dtype), *batch, m, n),
+    )  # fmt: skip
+
+
+def _batched(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    x, weight, y = _factors(dtype, size, (size["b"],))
+    return (_op("aten.bmm", (x, weight), y),)
+
+
+def _linear(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    """[b·m, k] × a weight of [n, k], and a bias."""
+    m, n, k = size["m"], size["n"], size["k"]
+    rows = m * b if (b := size.get("b", 0)) > 1 else m
+    weight = _tensor("weight", dtype, k, n, stride=(1, k))
+    inputs = _tensor("bias", dtype, n), _tensor("x", dtype, rows, k), weight
+    return (_op("aten.addmm", inputs, _tensor("y", _written(dtype), rows, n)),)
+
+
+def _quantized_product(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    """Of an input of 16 bits: its largest value, its scaling to 8 bits, the product."""
+    m, n, k = (size[name] for name in "mnk")
+    given, x = _tensor("given", DType.BFLOAT16, m, k), _tensor("x", dtype, m, k)
+    return (
+        _op("serving.largest", (given,), _tensor("largest", DType.FLOAT32, 1)),
+        _op("serving.scale_to_eight_bits", (given,), x),
+        _op("serving.scaled_mm", (x, _tensor("weight", dtype, k, n)), _tensor("y", DType.BFLOAT16, m, n)),
+    )
+
+
+def _four_bit_product(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    """Of an input of 16 bits: its blocks of 16 numbers get scales, then the product."""
+    m, n, k = (size[name] for name in "mnk")
+    x, weight = (_tensor(*one, k // 2) for one in (("x", DType.FLOAT4_E2M1FN_X2, m), ("w", DType.FLOAT4_E2M1FN_X2, n)))
+    scales = _tensor("scales", DType.FLOAT8_E4M3FN, n, k // _BLOCK)
+    return (
+        _op("serving.scale_blocks", (_tensor("given", dtype, m, k),), x),
+        _op("serving.scaled_mm", (x, weight, scales), _tensor("y", dtype, m, n)),
+    )
+
+
+def _packed_product(bits: int) -> _Maker:
+    """By a weight of [n, k] integers, with a scale of 16 bits a row, or for 128 numbers of it."""
+
+    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+        m, n, k = (size[name] for name in "mnk")
+        weight = _tensor("weight", DType.INT8, n, k * bits // 8)
+        scales = _tensor("scales", dtype, n, 1 if bits == 8 else -(-k // _GROUP))
+        return (_op("serving.weight_only_mm", (_tensor("x", dtype, m, k), weight, scales), _tensor("y", dtype, m, n)),)
 
     return make
 
 
-def _cast(op: str) -> Callable[[str, Sizes], Op]:
-    def make(dtype: str, size: Sizes) -> Op:
+# --- along rows ------------------------------------------------------------------------------------------------------
+
+
+def _elementwise(op: str) -> _Maker:
+    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+        x, other, y = (_tensor(name, dtype, size["rows"], size["cols"]) for name in ("x", "other", "y"))
+        kind, attrs = f"aten.{op}", {}
+        if op.removesuffix("u") in _BINARY and op not in _BINARY:
+            kind, attrs = kind.removesuffix("u"), {"exponent" if op == "powu" else "other": _NUMBER}
+        return (_op(kind, (x, other) if op in _BINARY else (x,), y, **attrs),)
+
+    return make
+
+
+def _softmax(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    x, y = (_tensor(name, dtype, size["rows"], size["cols"]) for name in "xy")
+    return (_op("aten._softmax", (x,), y, dim=-1),)
+
+
+def _layer_norm(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    """With gain and shift; statistics are written beside, in fp32."""
+    rows, cols = size["rows"], size["cols"]
+    x, y = (_tensor(name, dtype, rows, cols) for name in "xy")
+    gain, shift = (_tensor(name, dtype, cols) for name in ("gain", "shift"))
+    statistics = (_tensor(name, DType.FLOAT32, rows) for name in ("mean", "rstd"))
+    attrs = {"normalized_shape": (cols,), "weight": gain, "bias": shift}
+    return (_op("aten.native_layer_norm", (x, gain, shift), y, *statistics, **attrs),)
+
+
+def _served(kind: str, *, halves: int = 1, out: DType | None = None) -> _Maker:
+    """A serving library's kernel on [rows, cols], of as many halves of each row."""
+
+    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+        rows, cols = size["rows"], size["cols"]
+        return (
+            _op(f"serving.{kind}", (_tensor("x", dtype, rows, halves * cols),), _tensor("y", out or dtype, rows, cols)),
+        )
+
+    return make
+
+
+def _reduction(op: str) -> _Maker:
+    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+        rows, cols = size["rows"], size["cols"]
+        x, kept = _tensor("x", dtype, rows, cols), cols if op == "sum_first" else rows
+        dim = (0 if op == "sum_first" else -1,)
+        return (_op(f"aten.{op.removesuffix('_first')}", (x,), _tensor("y", dtype, kept), dim=dim),)
+
+    return make
+
+
+def _cast(op: str) -> _Maker:
+    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
         shape = size["rows"], size["cols"]
-        return _op("_to_copy", (_tensor("x", STORED[dtype], *shape),), _tensor("y", STORED[CASTS[op]], *shape))
+        return (_op("aten._to_copy", (_tensor("x", dtype, *shape),), _tensor("y", STORED[CASTS[op]], *shape)),)
 
     return make
 
 
-def _stream(op: str) -> Callable[[str, Sizes], Op]:
-    def make(dtype: str, size: Sizes) -> Op:
-        stored, shape = STORED[dtype], (size["rows"], size["cols"])
-        a, b, c = (_tensor(name, stored, *shape) for name in "abc")
+def _stream(op: str) -> _Maker:
+    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+        a, b, c = (_tensor(name, dtype, size["rows"], size["cols"]) for name in "abc")
         if op == "read":
-            return _op("sum", (a,), _tensor("y", stored), dim=None)
+            return (_op("aten.sum", (a,), _tensor("y", dtype), dim=None),)
         if op == "write":
-            return _op("fill_", (a,), a, value=1.0)
+            return (_op("aten.fill_", (a,), a, value=1.0),)
         if op == "copy":
-            return _op("copy_", (a, b), a)
-        return _op("add", (b, c), a, alpha=1.5)
+            return (_op("aten.copy_", (a, b), a),)
+        return (_op("aten.add", (b, c), a, alpha=1.5),)
 
     return make
 
 
-def _transposition(dtype: str, size: Sizes) -> Op:
-    stored, rows, cols = STORED[dtype], size["rows"], size["cols"]
-    turned = TensorSpec(name="x", shape=(cols, rows), dtype=stored, stride=(1, cols))
-    return _op("clone", (turned,), _tensor("y", stored, cols, rows))
+def _transposition(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    rows, cols = size["rows"], size["cols"]
+    return (_op("aten.clone", (_tensor("x", dtype, cols, rows, stride=(1, cols)),), _tensor("y", dtype, cols, rows)),)
 
 
-def _gather(op: str) -> Callable[[str, Sizes], Op]:
-    def make(dtype: str, size: Sizes) -> Op:
-        stored, rows, cols = STORED[dtype], size["rows"], size["cols"]
-        table, index = _tensor("table", stored, size["table"], cols), _tensor("index", DType.INT64, rows)
-        return _op(op, (table, index), _tensor("y", stored, rows, cols), dim=0)
+def _gather(op: str) -> _Maker:
+    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+        rows, cols = size["rows"], size["cols"]
+        table, index = _tensor("table", dtype, size["table"], cols), _tensor("index", DType.INT64, rows)
+        return (_op(f"aten.{op}", (table, index), _tensor("y", dtype, rows, cols), dim=0),)
 
     return make
 
 
-def _attention_backward(dtype: str, size: Sizes) -> Op:
-    stored, b, heads, d = STORED[dtype], size["b"], size["heads"], size["d"]
+# --- convolutions ----------------------------------------------------------------------------------------------------
+
+
+def _convolution(op: str) -> _Maker:
+    """Images [b, c_in, (depth,) h, w], kernel [c_out, c_in, (kernel_depth,) r, s]; in `groups`, each of c_in / groups.
+
+    A transposed convolution is a conv_bwd_data.
+    """
+
+    def make(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+        groups, last = max(size.get("groups", 0), 1), bool(size.get("channels_last", 0))
+        sides = ("depth", "h", "w") if size.get("depth", 0) > 0 else ("h", "w")
+        window = tuple(max(size.get(_WINDOW[side], 0), 1) for side in sides)
+        stride, dilation = (tuple(max(size.get(f"{what}_{side}", 0), 1) for side in sides) for what in _STEPS)
+        pixels = tuple(size[side] for side in sides)
+        pads = (size.get(f"pad_{side}", 0) for side in sides)
+        results = tuple(result_sizes(*one) for one in zip(pixels, window, pads, stride, dilation, strict=True))
+        image = _image("image", dtype, (size["b"], size["c_in"], *pixels), last)
+        result = _image("result", dtype, (size["b"], size["c_out"], *results), last)
+        weight = _image("weight", dtype, (size["c_out"], size["c_in"] // groups, *window), last)
+        attrs = {"stride": stride, "dilation": dilation, "groups": groups, "transposed": False}
+        if op == "conv_fwd":
+            return (_op("aten.convolution", (image, weight), result, bias=None, **attrs),)
+        mask, written = ((True, False, False), image) if op == "conv_bwd_data" else ((False, True, False), weight)
+        gradient = TensorSpec(name="gradient", shape=written.shape, dtype=dtype, stride=written.stride)
+        kind = "aten.convolution_backward"
+        return (_op(kind, (result, image, weight), gradient, output_mask=mask, **attrs),)
+
+    return make
+
+
+_WINDOW = {"depth": "kernel_depth", "h": "r", "w": "s"}
+_STEPS = ("stride", "dilation")
+
+
+def _image(name: str, dtype: DType, shape: tuple[Number, ...], channels_last: bool) -> TensorSpec:
+    if not channels_last:
+        return _tensor(name, dtype, *shape)
+    channels, sides = shape[1], shape[2:]
+    steps = (channels * math.prod(sides[i + 1 :]) for i in range(len(sides)))
+    return _tensor(name, dtype, *shape, stride=(channels * math.prod(sides), 1, *steps))
+
+
+# --- attention -------------------------------------------------------------------------------------------------------
+
+
+def _attention(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    """b sequences of s queries over t keys, `heads` of queries, `kv_heads` of keys, head size d; causal or not.
+
+    Causal queries are the last s of the t positions.
+    """
+    b, heads, d = size["b"], size["heads"], size["d"]
+    query, out = (_tensor(name, dtype, b, heads, size["s"], d) for name in ("query", "out"))
+    stored = STORED[kv] if isinstance(kv := size.get("kv_dtype"), str) else dtype
+    key, value = (_tensor(name, stored, b, size["kv_heads"], size["t"], d) for name in ("key", "value"))
+    window, causal = size.get("window", 0) or None, bool(size.get("causal", 0))
+    return (_op("serving.paged_attention", (query, key, value), out, window=window, is_causal=causal),)
+
+
+def _attention_call(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    """As a serving library calls it, which first rotates new queries and keys, and fills the cache."""
+    b, s, heads, kv_heads, d = (size[name] for name in ("b", "s", "heads", "kv_heads", "d"))
+    own = _tensor("own", dtype, b, s, (heads + 2 * kv_heads) * d)
+    put = (_tensor(name, dtype, b, kv_heads, s, d) for name in ("keys", "values"))
+    return (
+        _op("serving.rope_and_cache", (own,), _tensor("query", dtype, b, heads, s, d), *put),
+        *_attention(dtype, size),
+    )
+
+
+def _attention_backward(dtype: DType, size: Sizes) -> tuple[Op, ...]:
+    b, heads, d = size["b"], size["heads"], size["d"]
     query = (b, heads, size["s"], d)
     key = (b, size["kv_heads"], size["t"], d)
     inputs = (
-        *(_tensor(name, stored, *shape) for name, shape in (("gradient", query), ("q", query), ("k", key), ("v", key))),
-        _tensor("out", stored, *query),
+        *(_tensor(name, dtype, *shape) for name, shape in (("gradient", query), ("q", query), ("k", key), ("v", key))),
+        _tensor("out", dtype, *query),
         _tensor("logsumexp", DType.FLOAT32, *query[:3]),
     )
-    gradients = tuple(_tensor(f"d{name}", stored, *shape) for name, shape in (("q", query), ("k", key), ("v", key)))
+    gradients = (_tensor(f"d{name}", dtype, *shape) for name, shape in (("q", query), ("k", key), ("v", key)))
     kind = "aten._scaled_dot_product_flash_attention_backward"
-    causal = MappingProxyType({"is_causal": bool(size.get("causal"))})
-    return Op(name="attention_bwd", kind=kind, inputs=inputs, outputs=gradients, attrs=causal)
+    return (_op(kind, inputs, *gradients, is_causal=bool(size.get("causal", 0))),)
 
 
-_OPERATORS: Mapping[str, Callable[[str, Sizes], Op]] = MappingProxyType(
+_MAKERS: Mapping[str, _Maker] = MappingProxyType(
     {
+        "mm": _product,
+        "bmm": _batched,
+        "linear": _linear,
+        "mm_quantized": _quantized_product,
+        "mm_nvfp4": _four_bit_product,
+        "mm_int8": _packed_product(8),
+        "mm_int4": _packed_product(4),
+        **{op: _elementwise(op) for op in ELEMENTWISE},
+        "softmax": _softmax,
+        "layernorm": _layer_norm,
+        "quantize": _served("scale_to_eight_bits", out=DType.INT8),
+        "llm_norm": _served("rms_norm"),
+        "llm_act": _served("gated_activation", halves=2),
+        "llm_gelu": _served("activation"),
+        "llm_rope": _served("rope_and_cache"),
+        "llm_add": _elementwise("add"),
         **{op: _reduction(op) for op in REDUCTIONS},
         **{op: _cast(op) for op in CASTS},
         **{op: _stream(op) for op in STREAMS},
         **{op: _gather(op) for op in GATHERS},
         "transpose": _transposition,
+        **{op: _convolution(op) for op in CONVOLUTIONS},
+        "attention": _attention,
+        "attention_call": _attention_call,
         "attention_bwd": _attention_backward,
     }
 )
-OPERATORS = tuple(_OPERATORS)

@@ -1,52 +1,85 @@
-"""Measurements ready to be predicted: campaigns → work, with what the way of timing adds to the kernel."""
+"""Measurements ready to be predicted: campaigns → kernels, with what the way of timing adds to the kernel."""
 
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
-from rooflinekit.calibrate.campaigns.cases import candidates
-from rooflinekit.calibrate.campaigns.columns import Candidates
-from rooflinekit.calibrate.campaigns.convolutions import CONVOLUTIONS
-from rooflinekit.calibrate.campaigns.measured_ops import OPS
+from rooflinekit.calibrate.campaigns.counted import Group, counted
+from rooflinekit.calibrate.campaigns.operators import CONVOLUTIONS
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import device_names, load_device
-from rooflinekit.ir.tensor import Math
-from rooflinekit.model.algorithms import MIOPEN
-from rooflinekit.model.families import MIOPEN_FAMILY, SERVED, UNUSUAL, by_miopen, in_format
-from rooflinekit.model.libraries import rated_as
+from rooflinekit.ir.points import values_of
+from rooflinekit.model.columns import work_of
+from rooflinekit.model.families import plain
+from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import time_work
-from rooflinekit.model.work import Floats
+from rooflinekit.model.roofline import Times, choices_of, time_work
+from rooflinekit.model.work import Floats, Work
 
 #: The constant that stands for the gap before a kernel, by the way of timing; a profiler sees none.
 _GAPS = {"graph": "kernel_gap_graph", "backend": "kernel_gap_graph", "event": "kernel_gap"}
 
+#: A table of attention is of prompts or of decoding as a whole: as most of its rows are.
+_ATTENDING = ("attention", "decoding")
+
 #: How sharply a board wakes up, as a power of the time: equal solvers on RX 6800 XT and MI60, and on Vega 56 and 64.
 _WAKING = 3.0
 
-#: Ops that are off by themselves, not with the others of their family.
-_APART = {
-    "mm_quantized": "product",
-    "mm_nvfp4": "four-bit product",  # of an input in 16 bits, which `dtype` says
-    "bmm": "batched product",
-    "quantize": SERVED["serving.scale_to_eight_bits"],  # a serving library's kernels, as model.families has them
-    "llm_norm": SERVED["serving.rms_norm"],
-    "llm_act": SERVED["serving.gated_activation"],
-    "llm_gelu": SERVED["serving.activation"],
-    "llm_rope": SERVED["serving.rope_and_cache"],
-    "conv_bwd_data": "convolution gradient",
-    "conv_bwd_weight": "convolution weight gradient",
-}
-
 #: Faster than this share of the datasheet's roofline, a measurement is taken for a fault of the measurement.
 _POSSIBLE = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """The kernels of measurements by every algorithm that a device has, as columns."""
+
+    work: Work
+    row: NDArray[np.int64]  # which measurement each is of
+    owner: NDArray[np.int64]  # which kernel of all, numbered through
+    first: NDArray[np.bool_]  # whether it is the first of that kernel's algorithms
+
+    @classmethod
+    def of(cls, groups: Sequence[Group], machine: Machine) -> Candidates:
+        """Of groups of measurements, on a machine."""
+        kernels: list[Kernel] = []
+        rows, owners, firsts, kernel_count = [], [], [], 0
+        for group in groups:
+            count = len(group.rows)
+            for kernel in group.kernels:
+                for i, choice in enumerate(choices_of(kernel, machine)):
+                    kernels.append(choice)
+                    rows.append(group.rows)
+                    owners.append(kernel_count + np.arange(count))
+                    firsts.append(np.full(count, i == 0))
+                kernel_count += count
+        counts = [len(each) for each in rows]
+        calls = [np.broadcast_to(values_of(k.library_calls), n) for k, n in zip(kernels, counts, strict=True)]
+        none = [np.zeros(0, dtype=np.int64)]
+        return cls(
+            work=replace(work_of(kernels, counts), calls=np.concatenate([*none, *calls]).astype(float)),
+            row=np.concatenate(rows or none),
+            owner=np.concatenate(owners or none),
+            first=np.concatenate(firsts or none).astype(bool),
+        )
+
+    def fastest(self, seconds: Floats, count: int) -> Floats:
+        """Of each of so many measurements all kernels together, each by its fastest algorithm."""
+        best: Floats = np.full(self.owner.max(initial=-1) + 1, np.inf)
+        np.minimum.at(best, self.owner, seconds)
+        return self.summed(best[self.owner], count)
+
+    def summed(self, values: Floats, count: int) -> Floats:
+        """Of each of so many measurements the sum over its kernels, of each the first algorithm's value."""
+        return np.bincount(self.row, weights=values * self.first, minlength=count).astype(float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +89,25 @@ class Observations:
     gpu: str
     host: str  # machine and harness behind it: the same for all measurements of one source on one GPU
     op: str
-    family: str
     residuals: str  # the family that its residuals are of: as model.families
     timing: str
-    candidates: Candidates
+    groups: tuple[Group, ...]
     rows: pd.DataFrame
     seconds: Floats
     calls: float = float("inf")  # that were timed in a row
     warm_calls: float = 0.0  # before those, after a rest
     tuned: bool = False  # see Campaign
+    memo: dict[str, tuple[Device, Candidates]] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.seconds)
+
+    def candidates(self, machine: Machine) -> Candidates:
+        """Their kernels on a machine, remembered until one of another device is asked for."""
+        known = self.memo.get("last")
+        if known is None or known[0] is not machine.device:
+            known = self.memo["last"] = machine.device, Candidates.of(self.groups, machine)
+        return known[1]
 
     def predict(self, machine: Machine, harness: Mapping[str, float]) -> Floats:
         """Seconds as this way of timing would measure them.
@@ -81,10 +121,8 @@ class Observations:
         values |= {"untuned_bf16": 1.0} if self.tuned else {}
         burst = machine.burst or self.timing == "rested"
         gapped = replace(machine, values=values, calls=self.calls, warm_calls=self.warm_calls, burst=burst)
-        best: Floats = np.full(len(self), np.inf)
-        for works, possible in self.candidates:
-            total = sum((time_work(work, gapped, explained=False).total_s for work in works), start=np.zeros(len(self)))
-            best = np.minimum(best, total if possible is None else np.where(possible, total, np.inf))
+        found = self.candidates(machine)
+        best = found.fastest(time_work(found.work, gapped, explained=False).total_s, len(self))
         if self.timing == "event":
             before = harness["dispatch"] * harness.get(f"dispatch:{self.op}", 1.0)
             best = before + np.maximum(best, harness["after"])
@@ -94,10 +132,21 @@ class Observations:
             best = best * harness["slow"] ** _asleep(best * harness["slow"] / harness["awake"])
         return best
 
-    def taken(self, chosen: np.ndarray) -> Observations:
+    def by_first(self, machine: Machine, what: Callable[[Work, Times], Floats]) -> Floats:
+        """Of each measurement the sum of something over its kernels, each by the first of its algorithms."""
+        found = self.candidates(machine)
+        return found.summed(what(found.work, time_work(found.work, machine)), len(self))
+
+    def taken(self, chosen: NDArray[Any]) -> Observations:
         """Some of the measurements."""
-        found = observe(self.gpu, self.host, self.op, self.timing, self.rows[chosen])
-        return replace(found, calls=self.calls, warm_calls=self.warm_calls, tuned=self.tuned)
+        rows = self.rows[chosen].reset_index(drop=True)
+        groups = counted(self.op, rows, _device(self.gpu))
+        return replace(self, rows=rows, seconds=rows["seconds"].to_numpy(dtype=float), groups=groups, memo={})
+
+    def with_kernels(self, change: Callable[[Kernel], Kernel]) -> Observations:
+        """With each kernel changed, which brings its alternatives with it."""
+        groups = tuple(replace(g, kernels=tuple(map(change, g.kernels))) for g in self.groups)
+        return replace(self, groups=groups, memo={})
 
 
 def _asleep(share: Floats) -> Floats:
@@ -106,38 +155,25 @@ def _asleep(share: Floats) -> Floats:
     return found
 
 
-def observe(gpu: str, host: str, op: str, timing: str, rows: pd.DataFrame) -> Observations:
-    """Measurements of one op, their work counted."""
+def observe(
+    gpu: str, host: str, op: str, timing: str, rows: pd.DataFrame, device: Device | None = None
+) -> Observations:
+    """Measurements of one op in one format, their kernels counted, whatever family their residuals are of.
+
+    device: the GPU's specification, where it is not the shipped one of its name.
+    """
     rows = rows.reset_index(drop=True)
+    groups = counted(op, rows, device or _device(gpu))
     return Observations(
         gpu=gpu,
         host=host,
         op=op,
-        family=_family(gpu, op),
-        residuals=_residuals(gpu, op, rows),
+        residuals=groups[0].residuals if groups else "",
         timing=timing,
-        candidates=candidates(op, rows, _device(gpu) if op in CONVOLUTIONS else None),
+        groups=groups,
         rows=rows,
         seconds=rows["seconds"].to_numpy(dtype=float),
     )
-
-
-def _residuals(gpu: str, op: str, rows: pd.DataFrame) -> str:
-    family = _APART.get(op, OPS[op].family)
-    if op in CONVOLUTIONS and _family(gpu, op) == MIOPEN_FAMILY:
-        device = _device(gpu)
-        return by_miopen(device, Math(rows["dtype"].iloc[0])) if device and len(rows) else MIOPEN_FAMILY
-    if op in CONVOLUTIONS and len(rows) and _unusual(rows).all():
-        family = UNUSUAL
-    if family == "attention" and rows["s"].eq(1).all():
-        family = "decoding"
-    return in_format(family, Math(rows["dtype"].iloc[0])) if len(rows) else family
-
-
-def _family(gpu: str, op: str) -> str:
-    """Of ops that behave alike: convolutions by the library that runs them."""
-    device = _device(gpu) if op in CONVOLUTIONS else None
-    return MIOPEN_FAMILY if device is not None and rated_as(device) == MIOPEN else OPS[op].family
 
 
 @functools.cache
@@ -147,39 +183,35 @@ def _device(gpu: str) -> Device | None:
 
 
 def observations_of(campaigns: Iterable[Campaign]) -> list[Observations]:
-    """Every op of every campaign on its own."""
+    """Every op of every campaign on its own, by format and by the family of its residuals."""
     return [
-        replace(
-            observe(c.gpu, f"{c.gpu} {c.source.split(' ')[0]}", str(op), c.timing, rows),
-            calls=c.calls,
-            warm_calls=c.warm_calls,
-            tuned=c.tuned,
-        )
+        replace(one, calls=c.calls, warm_calls=c.warm_calls, tuned=c.tuned)
         for c in campaigns
-        for (op, _), same in c.rows.groupby(["op", "dtype"], sort=True)
-        for rows in _alike(c.gpu, str(op), same)
+        for (op, _), rows in c.rows.groupby(["op", "dtype"], sort=True)
+        for one in _by_family(observe(c.gpu, f"{c.gpu} {c.source.split(' ')[0]}", str(op), c.timing, rows))
     ]
 
 
-def _alike(gpu: str, op: str, rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Rows whose residuals are kept under one name."""
-    if op not in CONVOLUTIONS or _family(gpu, op) == MIOPEN_FAMILY:
-        return [rows]
-    unusual = _unusual(rows)
-    return [part for part in (rows[~unusual], rows[unusual]) if len(part)]
-
-
-def _unusual(rows: pd.DataFrame) -> pd.Series:
-    """Of convolutions: whether they are in three dimensions, or dilated."""
-    dilated = [rows[name].fillna(1) > 1 for name in ("dilation_h", "dilation_w", "dilation_depth") if name in rows]
-    deep = rows["depth"].fillna(0) > 0 if "depth" in rows else pd.Series(False, index=rows.index)
-    return functools.reduce(operator.or_, dilated, deep)
+def _by_family(found: Observations) -> Iterator[Observations]:
+    """Measurements whose residuals are kept under one name."""
+    names = Counter[str]()
+    for group in found.groups:
+        names[group.residuals] += len(group.rows)
+    most = max(names, key=names.__getitem__, default="")
+    if len(names) < 2 or plain(most) in _ATTENDING:
+        yield replace(found, residuals=most)
+        return
+    for name in sorted(names):
+        own = [group for group in found.groups if group.residuals == name]
+        places = np.sort(np.concatenate([group.rows for group in own]))
+        groups = tuple(replace(group, rows=np.searchsorted(places, group.rows)) for group in own)
+        rows = found.rows.iloc[places].reset_index(drop=True)
+        yield replace(found, residuals=name, rows=rows, seconds=found.seconds[places], groups=groups, memo={})
 
 
 def without_faults(found: Observations, machine: Machine) -> Observations:
     """Without measurements that no GPU with this datasheet can have made."""
     if found.op in CONVOLUTIONS:  # algorithms exist that take fewer FLOP than the direct one
         return found
-    works, _ = found.candidates[0]
-    least = sum((time_work(work, machine).ideal_s for work in works), start=np.zeros(len(found)))
+    least = found.by_first(machine, lambda _, times: times.ideal_s)
     return found.taken(found.seconds > _POSSIBLE * least)

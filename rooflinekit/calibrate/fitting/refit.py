@@ -20,7 +20,6 @@ from rooflinekit.calibrate.fitting.one_stage import Solution, fit
 from rooflinekit.calibrate.fitting.spreads import Errors, Starts, Times, of_fitted, of_left_out, spread_of, steadied
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.machine import CAMPAIGNS_OF, Calibration, Constant, Machine, Spread
-from rooflinekit.model.roofline import time_work
 from rooflinekit.model.work import Floats
 
 _START = "kernel_ramp_cycles"  # whose error all starts are off by together
@@ -155,8 +154,8 @@ def starts_of(
     found: dict[tuple[str, str], list[Floats]] = defaultdict(list)
     for o in observations:
         machine = machines[o.gpu].with_values(values[o.gpu])
-        times = [time_work(work, machine, explained=False) for work in o.candidates[0][0]]
-        starts_s, all_s = (np.sum([getattr(t, name) for t in times], axis=0) for name in ("launch_s", "total_s"))
+        starts_s = o.by_first(machine, lambda _, times: times.launch_s)
+        all_s = o.by_first(machine, lambda _, times: times.total_s)
         found[o.gpu, o.residuals].append(starts_s / all_s)
     return {key: float(np.median(np.concatenate(parts))) for key, parts in found.items()}
 

@@ -1,11 +1,10 @@
 """Kernels of engines that serve language models: fused, or over a cache of keys and values.
 
-Their counts are those by which the constants of such kernels are fitted (`calibrate.cases`).
+The constants of such kernels are fitted on measurements that are counted by these rules.
 """
 
 from __future__ import annotations
 
-from rooflinekit.cost.rules.attention import score_pairs
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op
@@ -18,9 +17,9 @@ def paged_attention(op: Op) -> Cost:
     """New queries over cached keys and values of `kv_heads`: 2·b·h·p·(d + dv), p pairs of query and key that take part.
 
     One query a sequence (decoding) sees the whole cache, or the `window` behind it; queries that share keys are worked
-    on together. More queries (prefill) are all the tokens there are, and causal. A score costs 4 and one exp, an output
-    one division. Of the cache is read what lies in the window; values that are a part of the keys (latent attention)
-    are read with them.
+    on together. More queries (prefill) are the last of the tokens, and causal, unless `is_causal` says otherwise. A
+    score costs 4 and one exp, an output one division. Of the cache is read what lies in the windows; values that are a
+    part of the keys (latent attention) are read with them.
     """
     query, key, value = op.inputs[:3]
     b, heads, s, d = query.shape
@@ -28,13 +27,14 @@ def paged_attention(op: Op) -> Cost:
     width = smaller(t, op.attrs["window"] or t)
     shared = quotient(heads, kv_heads) if s == 1 else 1
     batch, rows = product((b, quotient(heads, shared))), product((s, shared))
-    pairs = product((b, heads, width if s == 1 else score_pairs(s, width, causal=True)))
+    masked = s != 1 and op.attrs.get("is_causal", True)
+    pairs = product((b, heads, _pairs(s, t, width) if masked else product((s, width))))
     gemms = (
-        Gemm(batch=batch, m=rows, n=width, k=d, needed=None if s == 1 else product((pairs, d))),
-        Gemm(batch=batch, m=rows, n=dv, k=width, needed=None if s == 1 else product((pairs, dv))),
+        Gemm(batch=batch, m=rows, n=width, k=d, needed=product((pairs, d)) if masked else None),
+        Gemm(batch=batch, m=rows, n=dv, k=width, needed=product((pairs, dv)) if masked else None),
     )
     # a window of prefill slides over all tokens
-    seen = width if s == 1 else t
+    seen = width if s == 1 else t if s == t else smaller(t, total((width, s, -1)))
     apart = dv * value.dtype.itemsize if value.memory != key.memory else 0
     cached = product((b, kv_heads, seen, d * key.dtype.itemsize + apart))
     work = Cost(
@@ -44,6 +44,21 @@ def paged_attention(op: Op) -> Cost:
         read_bytes=cached,
     )
     return work + reads((query,)) + writes(op.outputs)
+
+
+def _pairs(s: Size, t: Size, width: Size) -> Size:
+    """Pairs of the last s of t positions, causal, each with at most `width` keys: min(t - s + i, width) of the i-th.
+
+    >>> _pairs(4, 4, 2), _pairs(2, 6, 3), _pairs(3, 5, 4)  # 1 + 2 + 2 + 2, 3 + 3, 3 + 4 + 4
+    (7, 6, 11)
+    """
+    before = total((t, product((-1, s))))
+    free = total((width, product((-1, before))))  # queries that see fewer than `width` keys, and all before them
+    if s != t and free < 0:
+        return product((s, width))
+    growing = smaller(s, free)
+    triangle = quotient(product((growing, total((growing, 1)))), 2)
+    return total((product((growing, before)), triangle, product((total((s, product((-1, growing)))), width))))
 
 
 @rule("serving.rope_and_cache")

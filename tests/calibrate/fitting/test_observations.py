@@ -124,7 +124,7 @@ def test_each_op_and_format_is_a_group() -> None:
         ("mul", "fp32", [0.2]),
         ("relu", "fp32", [0.5]),
     ]
-    assert {o.family for o in found} == {"elementwise"}
+    assert {o.residuals for o in found} == {"elementwise"}
     # all tables of one source were taken with one harness
     assert {o.host for o in found} == {"gpu lab.example/data"}
 
@@ -134,7 +134,8 @@ def test_some_of_the_measurements_are_counted_anew() -> None:
     found = observe("gpu", "gpu lab", "add", "event", rows).taken(np.array([True, False, True]))
     assert len(found) == 2
     assert found.seconds.tolist() == [0.1, 0.3]
-    assert found.candidates[0][0][0].write_bytes.tolist() == [40.0, 120.0]
+    [group] = found.groups
+    assert group.kernels[0].cost.write_bytes.values.tolist() == [40, 120]
 
 
 def test_faster_than_the_datasheet_is_a_fault(machine: Machine) -> None:
