@@ -18,9 +18,9 @@ from rooflinekit.calibrate.fitting.refit import Refit
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware import specs
 
-# Sums of two fp32 tensors read 8 bytes an element and write 4. These GPUs stream at 80 and 85 % of 2039 and 300 GB/s,
+# Sums of two fp32 tensors read 8 bytes an element and write 4. These GPUs stream at 80 and 85 % of 2039 and 1008 GB/s,
 # behind a start of 2 µs.
-SHARES = {"nvidia-a100-sxm4-80gb": (2.039e12, 0.80), "nvidia-l4": (300e9, 0.85)}
+SHARES = {"nvidia-a100-sxm4-80gb": (2.039e12, 0.80), "nvidia-rtx-4090": (1.008e12, 0.85)}
 
 
 def write_campaign(folder: Path, gpu: str, bandwidth: float = 1e12, share: float = 0.8) -> None:
@@ -77,10 +77,10 @@ def test_writes_prints_and_removes(run: Run, campaigns: Path, tmp_path: Path) ->
     # The fit of a GPU without measurements goes, a file that no fit has made stays.
     assert sorted(file.name for file in fits.iterdir()) == [
         *("architecture-8.0.yaml", "architecture-8.9.yaml"),
-        *("energy.yaml", "notes.yaml", "nvidia-a100-sxm4-80gb.yaml", "nvidia-l4.yaml", "priors.yaml"),
+        *("energy.yaml", "notes.yaml", "nvidia-a100-sxm4-80gb.yaml", "nvidia-rtx-4090.yaml", "priors.yaml"),
     ]
-    assert (fits / "nvidia-l4.yaml").read_text().splitlines()[:3] == [
-        "# Constants of nvidia-l4 where measurements tell them; for the rest, those of priors.yaml stand.",
+    assert (fits / "nvidia-rtx-4090.yaml").read_text().splitlines()[:3] == [
+        "# Constants of nvidia-rtx-4090 where measurements tell them; for the rest, those of priors.yaml stand.",
         "# Made by `rooflinekit fit --campaigns campaigns`.",
         "schema: 2",
     ]
@@ -94,10 +94,10 @@ def test_writes_prints_and_removes(run: Run, campaigns: Path, tmp_path: Path) ->
     for gpu, (_, share) in SHARES.items():
         assert constants(fits / f"{gpu}.yaml")["memory_share"] == pytest.approx(share, rel=0.01)
     # No measurement is of products: their constants are those from which the fit starts.
-    assert "matrix_share" not in constants(fits / "nvidia-l4.yaml")
+    assert "matrix_share" not in constants(fits / "nvidia-rtx-4090.yaml")
     assert constants(fits / "priors.yaml")["matrix_share"] == 0.9
 
-    assert result.out.splitlines()[0] == "200 measurements on 2 GPUs: nvidia-a100-sxm4-80gb, nvidia-l4"
+    assert result.out.splitlines()[0] == "200 measurements on 2 GPUs: nvidia-a100-sxm4-80gb, nvidia-rtx-4090"
     unmeasured, *own = row(result.out, "memory_share")
     assert unmeasured[6:] == ["calibration/campaigns,", "all", "GPUs"]
     for gpu, (_, share) in SHARES.items():
@@ -122,13 +122,13 @@ def test_check_passes_on_what_fit_wrote_and_names_what_was_changed(
     result = run("--campaigns", campaigns, "--out", "fits", "--check")
     assert (result.status, result.out, result.err) == (0, "fits: as the campaigns give them\n", "")
     assert {file.name: file.read_bytes() for file in fits.iterdir()} == before
-    document = yaml.safe_load((fits / "nvidia-l4.yaml").read_text())
+    document = yaml.safe_load((fits / "nvidia-rtx-4090.yaml").read_text())
     document["constants"]["memory_share"]["value"] = 0.7
-    (fits / "nvidia-l4.yaml").write_text("# Constants of nvidia-l4\n" + yaml.safe_dump(document))
+    (fits / "nvidia-rtx-4090.yaml").write_text("# Constants of nvidia-rtx-4090\n" + yaml.safe_dump(document))
     result = run("--campaigns", campaigns, "--out", "fits", "--check")
-    wanted = found.gpus["nvidia-l4"].value("memory_share")
+    wanted = found.gpus["nvidia-rtx-4090"].value("memory_share")
     assert (result.status, result.err) == (1, "")
-    assert result.out == f"fits/nvidia-l4.yaml: memory_share is 0.7; the campaigns give {wanted:.4g}\n"
+    assert result.out == f"fits/nvidia-rtx-4090.yaml: memory_share is 0.7; the campaigns give {wanted:.4g}\n"
 
 
 def test_fits_as_a_document(run: Run, found: Refit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +137,8 @@ def test_fits_as_a_document(run: Run, found: Refit, tmp_path: Path, monkeypatch:
     own = ("--campaigns", "campaigns", "--out", "fits", "--json")
     document = checked("fit", run(*own).out)
     assert (document["written"], document["measurements"]) == (True, 200)
-    wanted = found.gpus["nvidia-l4"].value("memory_share")
-    assert document["gpus"]["nvidia-l4"]["constants"]["memory_share"]["value"] == wanted
+    wanted = found.gpus["nvidia-rtx-4090"].value("memory_share")
+    assert document["gpus"]["nvidia-rtx-4090"]["constants"]["memory_share"]["value"] == wanted
     again = checked("fit", run(*own, "--check").out)
     assert (again["written"], again["difference"]) == (False, None)
 
@@ -213,7 +213,7 @@ def test_a_checkout_has_them() -> None:
 # --- comparison -------------------------------------------------------------------------------------------------------
 
 
-def changed(folder: Path, edit: Callable[[dict[str, Any]], object], name: str = "nvidia-l4") -> None:
+def changed(folder: Path, edit: Callable[[dict[str, Any]], object], name: str = "nvidia-rtx-4090") -> None:
     file = folder / f"{name}.yaml"
     document = yaml.safe_load(file.read_text())
     edit(document)
@@ -245,7 +245,7 @@ def test_a_number_that_differs(
     fit_folder.write_folder(found, tmp_path, "rooflinekit fit")
     changed(tmp_path, edit)
     difference = fit_folder.first_difference(found, tmp_path)
-    assert difference.startswith(f"{tmp_path}/nvidia-l4.yaml: {starts}") if starts else difference == ""
+    assert difference.startswith(f"{tmp_path}/nvidia-rtx-4090.yaml: {starts}") if starts else difference == ""
 
 
 def test_correlations(found: Refit, tmp_path: Path) -> None:
@@ -261,13 +261,13 @@ def test_correlations(found: Refit, tmp_path: Path) -> None:
 
 def test_a_file_that_is_missing_or_too_many_or_no_fit(found: Refit, tmp_path: Path) -> None:
     fit_folder.write_folder(found, tmp_path, "rooflinekit fit")
-    (tmp_path / "nvidia-l4.yaml").rename(tmp_path / "nvidia-t4.yaml")
-    assert fit_folder.first_difference(found, tmp_path) == f"{tmp_path}/nvidia-l4.yaml is missing"
-    fit_folder.write_fit(found.gpus["nvidia-l4"], tmp_path / "nvidia-l4.yaml", "Constants of it")
+    (tmp_path / "nvidia-rtx-4090.yaml").rename(tmp_path / "nvidia-t4.yaml")
+    assert fit_folder.first_difference(found, tmp_path) == f"{tmp_path}/nvidia-rtx-4090.yaml is missing"
+    fit_folder.write_fit(found.gpus["nvidia-rtx-4090"], tmp_path / "nvidia-rtx-4090.yaml", "Constants of it")
     assert fit_folder.first_difference(found, tmp_path) == f"{tmp_path}/nvidia-t4.yaml: no campaign is of nvidia-t4"
-    (tmp_path / "nvidia-l4.yaml").write_text("# Constants of it\nconstants: {memory_share: 1}\nspreads: {}\n")
+    (tmp_path / "nvidia-rtx-4090.yaml").write_text("# Constants of it\nconstants: {memory_share: 1}\nspreads: {}\n")
     with pytest.raises(SpecError) as caught:
         fit_folder.first_difference(found, tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path}/nvidia-l4.yaml: expected a fit, with constants and spreads; run 'rooflinekit fit' anew"
+        f"{tmp_path}/nvidia-rtx-4090.yaml: expected a fit, with constants and spreads; run 'rooflinekit fit' anew"
     )
