@@ -194,6 +194,7 @@ class Record:
         self.states: dict[tuple[str, str], str] = {}
         self.reasons: dict[str, None] = {}  # not to keep a trace
         self.set: set[str] = set()  # variables that the model itself has set
+        self.before = frozenset(_module_files())  # modules that no model has asked for
 
     def note(self, kind: str, name: str) -> None:
         """Something that is read, as it is now; the first time counts."""
@@ -219,12 +220,11 @@ class Record:
                 if kind in ("file", "folder", "path") and not _same(kind, name, state):
                     found[f"{name} changed while the model was read"] = None
             for kind, path in self.states:
-                if kind == "file" and path.endswith(".py") and not _is_installed(path):
+                if kind == "file" and path.endswith(".py") and path not in self.before and not _is_installed(path):
                     found |= dict.fromkeys(f"{path} calls {name}" for name in _unseen(path))
         return list(found)
 
 
-_record = Record()
 _active: list[Record] = []
 _pauses: list[None] = []
 
@@ -555,3 +555,6 @@ def _caller() -> str:
             return name
         frame = frame.f_back
     return ""
+
+
+_record = Record()

@@ -213,7 +213,7 @@ CONSTANTS: dict[str, Description] = {
     "softmax_flop": _d("1", "FLOP of the lanes that take as much energy as a score's softmax in fused attention",
                        11, 2, 40, 0.3, 0.0, "about 5½ instructions, each as a multiply-add: scale, maximum, exp2, sum, "
                        "half a conversion, rescaling"),
-    "warp_mma_flop": _d("FLOP/clock/SM", "16-bit products by instructions of single warps, at most", 2048, 1024, 4096,
+    "warp_mma_flop": _d("flop/clock/SM", "16-bit products by instructions of single warps, at most", 2048, 1024, 4096,
                         0.05, 0.0, "what an SM of A100 does (NVIDIA, A100 whitepaper); no fit"),
     "efficient_attention": _d("1", "rate of memory-efficient attention, of FlashAttention 2's", 0.6, 0.2, 1.2, 0.2, 0.0,
                               "thu-ml/SageAttention's figures (Apache-2.0)"),

@@ -10,7 +10,7 @@ import rooflinekit
 from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.calibrate.fitting.stages import STAGES
 
-UNITS = {"1", "element", "cycle", "J/flop", "1/clock/SM", "byte/clock/SM", "s"}
+UNITS = {"1", "element", "cycle", "J/flop", "1/clock/SM", "flop/clock/SM", "byte/clock/SM", "s"}
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
