@@ -195,7 +195,9 @@ QUICK: dict[str, tuple[str, Change]] = {
     "another program": (
         _HERE + 'import subprocess; DEPTH = subprocess.check_output(["cat", HERE / "depth.txt"])', text("depth.txt")
     ),
-    "a shell": (_HERE + 'import os; DEPTH = os.popen(f"cat {HERE}/depth.txt").read()', text("depth.txt")),
+    "a shell": (
+        _HERE + 'import os; _p = os.popen(f"cat {HERE}/depth.txt"); DEPTH = _p.read(); _p.close()', text("depth.txt")
+    ),
     "a database": (
         _HERE + 'import sqlite3; DEPTH = sqlite3.connect(HERE / "depth.db").execute("select n from t").fetchone()[0]',
         database,
