@@ -91,10 +91,8 @@ def replacing(path: Path, *, force: bool = True) -> Iterator[Path]:
     check_kind(path)
     try:
         _clear(path)
-        descriptor, name = tempfile.mkstemp(prefix=_prefix(path), suffix=_PART, dir=path.parent)
-        beside = Path(name)
+        descriptor, beside = _held_beside(path)
         try:
-            hold(descriptor, wait=False)  # for as long as it is open: nobody takes it for one that was left
             os.chmod(beside, 0o666 & ~_umask())
             yield beside
             os.fsync(descriptor)  # or a crash of the machine could leave the new name without the content
@@ -118,6 +116,23 @@ _NAME = 200  # letters of a file's name that the one beside it begins with
 
 def _prefix(path: Path) -> str:
     return f".{path.name[:_NAME]}."
+
+
+def _held_beside(path: Path) -> tuple[int, Path]:
+    """A new file beside `path` and its descriptor, locked while that is open: nobody takes it for one that was left."""
+    while True:
+        descriptor, name = tempfile.mkstemp(prefix=_prefix(path), suffix=_PART, dir=path.parent)
+        try:
+            hold(descriptor, wait=True)
+            if os.path.samestat(os.fstat(descriptor), os.lstat(name)):
+                return descriptor, Path(name)
+        except FileNotFoundError:
+            pass  # another process took it away before it was locked: once more
+        except BaseException:
+            os.close(descriptor)
+            Path(name).unlink(missing_ok=True)
+            raise
+        os.close(descriptor)
 
 
 def _clear(path: Path) -> None:
