@@ -33,11 +33,12 @@ def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     # on the diagonal a block of scores is computed whole
     seen = np.minimum(1.0, p.executed + np.where(p.executed < 1, _QUERIES / 2 / padded, 0.0))
     value = machine.values
-    rate = np.minimum(rates.issued, rates.peak)
+    # of boards whose units are halved the SMs could issue more than these do: attention_share is of what SMs issue
+    rate = rates.issued * value["attention_share"]
     by_warps = np.minimum(1.0, value["warp_mma_flop"] * machine.sm_count * machine.clock / rates.peak)
     rate = rate * np.where(rates.on_engine & p.told(lambda one: one.warp_level), by_warps, 1.0)
     rate = rate * p.told(lambda one: value[one.rate.tensor_cores] if one.rate.tensor_cores else 1.0)
-    per_sm = rate / machine.sm_count * machine.values["attention_share"]
+    per_sm = np.minimum(rate, rates.peak) / machine.sm_count
     start = machine.values["attention_block_cycles"] / 2 / machine.clock  # half with each of the two products
     fetch = HALF_BYTES * keys * size / (FETCHED * machine.clock)
     longest = np.maximum(2 * queries * padded * depth / per_sm, fetch)

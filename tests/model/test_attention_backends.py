@@ -94,3 +94,14 @@ def test_instructions_of_a_warp_reach_what_an_sm_of_ampere_does(device: Device) 
         for one in (FLASH, FLASH_3)
     }  # fmt: skip
     assert seconds[FLASH] == pytest.approx(2 * seconds[FLASH_3], rel=1e-3)
+
+
+def test_halved_units_wait_for_no_softmax(device: Device) -> None:
+    # SMs made for 200 TFLOP/s issue 0.6 of that beside a softmax; units that are halved to 100 are always busy
+    halved = device.replace(matrix_peak_fp16_accumulate={"fp16": 200e12})
+    shape = {"batch": 50, "m": 1280, "n": [4096, 128], "k": [128, 4096]}
+    work = Work.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=FLASH_3))
+    seconds = [
+        time_work(work, Machine.of(one, constants(attention_share=0.6))).compute_s[0] for one in (device, halved)
+    ]
+    assert seconds[0] == pytest.approx(seconds[1] / 0.6, rel=1e-2)

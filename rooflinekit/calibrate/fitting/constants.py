@@ -215,7 +215,7 @@ CONSTANTS: dict[str, Description] = {
                        "half a conversion, rescaling"),
     "warp_mma_flop": _d("flop/clock/SM", "16-bit products by instructions of single warps, at most", 2048, 1024, 4096,
                         0.05, 0.0, "what an SM of A100 does (NVIDIA, A100 whitepaper); no fit"),
-    "efficient_attention": _d("1", "rate of memory-efficient attention, of FlashAttention 2's", 0.6, 0.2, 1.2, 0.2, 0.0,
+    "efficient_attention": _d("1", "rate of memory-efficient attention, of FlashAttention 2's", 0.5, 0.2, 1.2, 0.2, 0.0,
                               "thu-ml/SageAttention's figures (Apache-2.0)"),
     "exponential_rate": _d("1/clock/SM", "exponentials of fused attention per clock and SM", 16, 8, 32, 0.1, 0.0,
                            "CUDA C++ Programming Guide, throughput of native arithmetic instructions"),

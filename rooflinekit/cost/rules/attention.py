@@ -30,18 +30,23 @@ def score_pairs(s: Size, t: Size, causal: bool) -> Size:
 def _products(
     query: TensorSpec, key: TensorSpec, value: TensorSpec, causal: bool, kept: Size | None = None
 ) -> tuple[Gemm, Gemm, Size]:
-    """Scores, weighted values, and the pairs of all heads together; `kept`: what a mask leaves of one head's."""
+    """Scores, weighted values, and the pairs of all heads together; `kept`: what a mask leaves of one head's.
+
+    Where each head has one query (decoding), those of heads that share keys are worked on together, as rows of one
+    product: flash attention and cuDNN read such keys once.
+    """
     b, h, s, d = query.shape
     t, e = key.shape[2], value.shape[3]
-    batch = product((b, h))
-    pairs = product((batch, score_pairs(s, t, causal) if kept is None else kept))
+    pairs = product((b, h, score_pairs(s, t, causal) if kept is None else kept))
+    shared = quotient(h, key.shape[1]) if s == 1 and isinstance(key.shape[1], int) and not causal else 1
+    batch, rows = product((b, h if shared == 1 else key.shape[1])), product((s, shared))
 
     def needed(width: Size) -> Size | None:
         return product((pairs, width)) if causal or kept is not None else None
 
     return (
-        Gemm(batch=batch, m=s, n=t, k=d, needed=needed(d)),
-        Gemm(batch=batch, m=s, n=e, k=t, needed=needed(e)),
+        Gemm(batch=batch, m=rows, n=t, k=d, needed=needed(d)),
+        Gemm(batch=batch, m=rows, n=e, k=t, needed=needed(e)),
         pairs,
     )
 

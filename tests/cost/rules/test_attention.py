@@ -140,6 +140,16 @@ def test_grouped_heads_in_bfloat16_are_read_as_stored(traced, costs_of):
     assert costs_of(graph, "clone") == []  # nothing is repeated
 
 
+def test_decoding_works_on_heads_that_share_keys_together(tensor, cost):
+    q, k = tensor(2, 32, 1, 128), tensor(2, 8, 1000, 128)
+    c = cost(ATTENTION.format("flash"), [q, k, k], [q], is_causal=False)
+    # 4 heads to each of 8 keys' heads: their queries are the 4 rows of 2·8 products
+    assert [(g.batch, g.m, g.n, g.k) for g in c.gemms] == [(16, 4, 1000, 128), (16, 4, 128, 1000)]
+    assert c.matrix_flop == 32768000  # 2 · 2 · 2·32 · 1000 · 128, as with keys of their own
+    alone = cost(ATTENTION.format("flash"), [tensor(2, 32, 2, 128), k, k], [tensor(2, 32, 2, 128)], is_causal=False)
+    assert [(g.batch, g.m) for g in alone.gemms] == [(64, 2), (64, 2)]
+
+
 def test_an_additive_mask_is_read_as_stored_and_added_to_each_score(traced, costs_of):
     mask = Input(6, 6)
     graph = traced(Projected(), *3 * [(2, 3, 6, 8)], mask, mode="training")
