@@ -139,8 +139,10 @@ class OutputError(RooflinekitError, OSError):
     """An output file cannot be written."""
 
 
-def nearest(word: str, candidates: Iterable[str], count: int = 3) -> str:
+def nearest(word: str, candidates: Iterable[str], count: int = 3, likeness: float = 0.55) -> str:
     """A clause that offers the names closest to `word`, or an empty string when none is close.
+
+    First come those that begin with it, the shortest first, then those that are spelled alike.
 
     >>> nearest("resnet5", ["resnet50", "vgg16"])
     "; did you mean 'resnet50'?"
@@ -149,7 +151,10 @@ def nearest(word: str, candidates: Iterable[str], count: int = 3) -> str:
     """
     # Compared without case, returned as written.
     written = {candidate.lower(): candidate for candidate in candidates}
-    close = difflib.get_close_matches(word.lower(), written, n=count, cutoff=0.55)
+    typed = word.lower()
+    begun = sorted((name for name in written if len(typed) > 2 and name.startswith(typed)), key=lambda n: (len(n), n))
+    alike = difflib.get_close_matches(typed, written, n=count, cutoff=likeness)
+    close = list(dict.fromkeys([*begun, *alike]))[:count]
     if not close:
         return ""
     return "; did you mean " + " or ".join(repr(written[name]) for name in close) + "?"

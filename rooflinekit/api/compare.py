@@ -7,23 +7,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.api.measured import MeasuredStep
-from rooflinekit.api.predict import execution_of, host_of, in_base, machines_of, traced_at
+from rooflinekit.api.predict import host_of, in_base, machines_of, traced_at
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, devices
 from rooflinekit.ir.graph import Graph
-from rooflinekit.step.execution import Backend, Execution
+from rooflinekit.ir.mode import Mode
+from rooflinekit.step.execution import Backend, Execution, execution_of
 
 if TYPE_CHECKING:
     from rooflinekit.study.compare.cost import Price
     from rooflinekit.study.compare.gpus import GpuComparison
     from rooflinekit.study.compare.pricing import Pricing
-    from rooflinekit.tracing.step import Mode
 
 
 def compare_gpus(
-    workload: Graph | Callable[..., Any],
+    workload: Graph | Callable[..., Any] | str,
     *inputs: Any,
     gpus: Sequence[str | Path | Device] | None = None,
     host: str | Path | Host = DEFAULT_HOST,
@@ -69,7 +69,7 @@ def compare_gpus(
             raise InputError(f"a Graph has its inputs already; got {len(inputs)} more: name GPUs as gpus=[…]")
         graph = workload.at(**options)
     else:
-        graph = traced_at(workload, inputs, mode, options)
+        graph = traced_at(workload, inputs, {"mode": mode, **options})
     step = MeasuredStep.of(measured, measured_on, measured_at)
     there, way = host_of(host), execution_of(execution)
     corrected = None if step is None else step.correction(graph, there, way, burst=burst)

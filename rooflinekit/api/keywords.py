@@ -4,12 +4,37 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.mode import mode_of
+from rooflinekit.ir.sizes import check_names
 
+_SURE = 0.65  # of difflib: above, the nearest name alone is offered
 _ALIKE = 0.85  # of difflib: one letter of six or more is another
+
+
+def model_of(given: Any, name: str | None = None, device: object = "meta") -> tuple[Callable[..., Any], str | None]:
+    """The model, and what to call it; one that is named as on the command line is built, on `device`.
+
+    Raises InputError for what is no model, and TargetError for a name that means none.
+    """
+    if isinstance(given, str):
+        from rooflinekit.tracing.targets import load_target
+
+        target = load_target(given, str(device))
+        return target.model, name or target.name
+    if isinstance(given, type):
+        called = given.__name__
+        raise InputError(f"model: expected an instance, such as {called}(…); got the class {called} itself")
+    if isinstance(given, Graph):
+        raise InputError("model: this Graph is traced already; hand it to predict, sweep or another function as it is")
+    if not callable(given):
+        such = "a torch.nn.Module, a function, or a name such as 'timm:resnet50'"
+        raise InputError(f"model: expected {such}; got {given!r:.60}")
+    return given, name
 
 
 def further_inputs(given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -17,6 +42,27 @@ def further_inputs(given: Mapping[str, Any] | None) -> dict[str, Any]:
     if given is not None and not (isinstance(given, Mapping) and all(isinstance(name, str) for name in given)):
         raise InputError(f"keywords: expected inputs by name, such as {{'mode': 'fan_in'}}; got {given!r:.60}")
     return dict(given or {})
+
+
+def check_traced(
+    graph: Graph,
+    inputs: Sequence[Any],
+    sizes: Iterable[str],
+    options: Mapping[str, Any],
+    function: Callable[..., Any],
+) -> None:
+    """Raises InputError for inputs, or options of a trace that are not the function's defaults, beside a Graph.
+
+    sizes: names that have to be sizes of it; SizeError for another.
+    """
+    if inputs:
+        raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
+    known = (*graph.dims, *(forced.name for forced in graph.forced))
+    check_names(sizes, known, complete=False, options=options_of(function))
+    parameters = inspect.signature(function).parameters
+    for name, value in options.items():
+        if value is not parameters[name].default and not (name == "mode" and mode_of(value) == graph.mode):
+            raise InputError(f"{name}={value!r:.60} belongs to the trace, and this Graph is traced already")
 
 
 def check_keywords(
@@ -28,19 +74,25 @@ def check_keywords(
     `optimiser` would be a step without one. `keywords={…}` hands them over all the same.
     """
     own, takes_any = _arguments(model)
-    options = {
+    options = options_of(*functions)
+    for name in given.keys() - {*own, *options, *sizes}:
+        if takes_any and not _almost(name, options):
+            continue
+        called = type(model).__name__ if hasattr(model, "forward") else getattr(model, "__name__", "the model")
+        known = [*own, *sizes, *sorted(options)]
+        hint = nearest(name, known, 1, _SURE) or nearest(name, known)
+        takes = f"; {called} takes {', '.join(own)}" if own and not hint else ""
+        raise InputError(f"{name!r} is neither an option nor an input of {called}{hint}{takes}")
+
+
+def options_of(*functions: Callable[..., Any]) -> set[str]:
+    """The names of their arguments."""
+    return {
         name
         for function in functions
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     }
-    for name in given.keys() - {*own, *options, *sizes}:
-        if takes_any and not _almost(name, options):
-            continue
-        called = type(model).__name__ if hasattr(model, "forward") else getattr(model, "__name__", "the model")
-        hint = nearest(name, [*own, *sizes, *options], 1)
-        takes = f"; {called} takes {', '.join(own)}" if own and not hint else ""
-        raise InputError(f"{name!r} is neither an option nor an input of {called}{hint}{takes}")
 
 
 def _arguments(model: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:

@@ -8,26 +8,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.api import predict as workflows
+from rooflinekit.api.keywords import model_of
 from rooflinekit.cost.table import Rule
 from rooflinekit.errors import InputError, MeasureError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_device
 from rooflinekit.ir.inputs import Input, open_names
+from rooflinekit.ir.mode import Mode, mode_of
 from rooflinekit.ir.origin import autocast_format
 from rooflinekit.ir.sizes import check_dims
-from rooflinekit.ir.tensor import DType
 from rooflinekit.model.machine import Calibration
-from rooflinekit.step.execution import Backend, Execution
+from rooflinekit.step.execution import Backend, Execution, execution_of
 
 if TYPE_CHECKING:
     from rooflinekit.calibrate.at_hand.model_run import Place
     from rooflinekit.study.profile.validation import Validation
-    from rooflinekit.tracing.step import Loss, Mode, OptimizerFactory
+    from rooflinekit.tracing.step import Format, Loss, OptimizerFactory
 
 
 def measure_model(
-    model: Callable[..., Any],
+    model: Callable[..., Any] | str,
     *inputs: Any,
     device: str | None = None,
     gpu: str | Path | Device | None = None,
@@ -35,11 +36,11 @@ def measure_model(
     execution: Execution | Backend = "eager",
     threads: int | None = None,
     mode: Mode = "inference",
-    loss: Loss | None = None,
+    loss: Loss | str | None = None,
     targets: Sequence[Any] = (),
-    optimizer: OptimizerFactory | None = None,
-    dtype: str | DType | None = None,
-    autocast: str | DType | None = None,
+    optimizer: OptimizerFactory | str | None = None,
+    dtype: Format | None = None,
+    autocast: Format | None = None,
     tf32: bool | None = None,
     channels_last: bool = False,
     inference_mode: bool = False,
@@ -77,12 +78,15 @@ def measure_model(
     Raises what `rk.trace` and `rk.predict` raise, and MeasureError for a model that cannot be run, or not in this way.
     """
     _check_care(precision, samples, budget_s)
-    how = execution if isinstance(execution, Execution) else Execution(backend=execution)
+    how, mode = execution_of(execution), mode_of(mode)
     found, place = hardware_for(device, gpu, how, threads)
     from rooflinekit.calibrate.at_hand import model_run
     from rooflinekit.study.profile.validation import compare_run
+    from rooflinekit.tracing.named import loss_of, optimizer_of
     from rooflinekit.tracing.step import Step
 
+    model, name = model_of(model, name, place.device)
+    loss, optimizer = loss_of(loss), optimizer_of(optimizer)
     say = progress or (lambda _: None)
 
     names = open_names((inputs, options, tuple(targets)))
@@ -111,7 +115,7 @@ def measure_model(
         model_run.Care(precision=precision, samples=samples, budget_s=budget_s),
         backend=how.backend,
         wait_each=how.sync == "step",
-        dtype=None if dtype is None else Input(dtype=dtype).dtype,
+        dtype=None if dtype is None else Input(dtype=str(dtype)).dtype,
         tf32=tf32,
         sizes=sizes,
         by_op=by_op,

@@ -20,7 +20,7 @@ from rooflinekit.ir.inputs import open_names
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.model.clocks import limited
 from rooflinekit.model.machine import Machine
-from rooflinekit.step.execution import Backend, Execution
+from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.strategies.planning import plan
 from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.strategies.records import DDP, Savers, Strategy, strategy_of
@@ -127,7 +127,7 @@ def _alone(gpu: str | Path | Device, host: str | Path | Host | None, execution: 
     return Setting(
         cluster=Cluster(name=device.name, devices=(Members(name=device.name, count=1),), host=found.name),
         machines=(Machine.of(device, constants_for(device)),), numbers=(0,), host=found, links=load_links(),
-        execution=execution if isinstance(execution, Execution) else Execution(backend=execution),
+        execution=execution_of(execution),
     )  # fmt: skip
 
 

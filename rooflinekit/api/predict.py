@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.api.keywords import check_keywords, further_inputs
+from rooflinekit.api.keywords import check_keywords, check_traced, further_inputs, model_of
 from rooflinekit.calibrate.fitting.files import constants_for, load_fit
 from rooflinekit.cost.table import Rule, price_all
 from rooflinekit.errors import InputError, TraceError
@@ -19,18 +19,19 @@ from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
 from rooflinekit.ir.assumption import Assumption
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Input, open_names
+from rooflinekit.ir.mode import Mode, mode_of
 from rooflinekit.ir.origin import Origin, autocast_format
 from rooflinekit.ir.release import Release
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.ir.tensor import DType
 from rooflinekit.model.clocks import limited
 from rooflinekit.model.machine import Calibration, Machine
-from rooflinekit.step.execution import Backend, Execution
+from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:
-    from rooflinekit.tracing.step import Loss, Mode, OptimizerFactory, Step
+    from rooflinekit.tracing.step import Format, Given, Loss, OptimizerFactory, Step
 
 Progress = Callable[[int, str], None]
 
@@ -38,14 +39,14 @@ _CONVERTIBLE = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
 def trace(
-    model: Callable[..., Any],
+    model: Callable[..., Any] | str,
     *inputs: Any,
     mode: Mode = "inference",
-    loss: Loss | None = None,
+    loss: Loss | str | None = None,
     targets: Sequence[Any] = (),
-    optimizer: OptimizerFactory | None = None,
-    dtype: str | DType | None = None,
-    autocast: str | DType | None = None,
+    optimizer: OptimizerFactory | str | None = None,
+    dtype: Format | None = None,
+    autocast: Format | None = None,
     channels_last: bool = False,
     tf32: bool | None = None,
     like: str | Release | None = None,
@@ -58,23 +59,26 @@ def trace(
     strict: bool = False,
     progress: Progress | None = None,
     keywords: Mapping[str, Any] | None = None,
-    **keyword_inputs: Any,
+    **keyword_inputs: Given,
 ) -> Graph:
     """The operators of one step of `model`, priced, with named sizes left open.
 
-    model: an `nn.Module` or any callable. It is left exactly as it was, whatever happens; so are torch's defaults, its
-        random state and what the model's code keeps. Traces of several threads wait for one another; meanwhile other
-        threads may run other models, but for regions of `torch.autocast("cpu")`: their operators follow CUDA's lists.
+    model: an `nn.Module`, any callable, or a name as on the command line, "timm:resnet50". It is left exactly as it
+        was, whatever happens; so are torch's defaults, its random state and what the model's code keeps. Traces of
+        several threads wait for one another; meanwhile other threads may run other models, but for regions of
+        `torch.autocast("cpu")`: their operators follow CUDA's lists.
     inputs, keyword_inputs: what it is called with; each tensor as an `Input` (or a tensor, of which only shape and
         format are used), nested in lists and dicts as the model likes, other values as they are.
     mode: "inference" (evaluation mode, no gradients), "training" (forward, loss, backward, optimizer step), or
         "forward" (a forward pass without gradients in training mode: dropout drops, batch norm takes the batch's
         statistics and updates its own).
-    loss: callable(output, *targets); by default the output's own `loss`, else the sum of the outputs.
+    loss: callable(output, *targets), or its name in torch.nn.functional, "cross_entropy"; by default the output's own
+        `loss`, else the sum of the outputs.
     targets: further `Input`s, handed to `loss`.
-    optimizer: builds an optimizer from a list of parameters, such as `torch.optim.SGD`.
-    dtype: converts floating-point weights and inputs, like `model.to(dtype)`.
-    autocast: "float16" or "bfloat16" runs model and loss within `torch.autocast("cuda", …)`: weights stay as they are.
+    optimizer: builds an optimizer from a list of parameters, such as `torch.optim.SGD`, or its name: "AdamW".
+    dtype: converts floating-point weights and inputs, like `model.to(dtype)`: "bfloat16", "bf16", `torch.bfloat16`.
+    autocast: "float16" or "bfloat16", by any name, runs model and loss within `torch.autocast("cuda", …)`: weights stay
+        as they are.
     channels_last: puts model and inputs into that layout, like `.to(memory_format=torch.channels_last)`.
     tf32: whether fp32 products may run as tf32: everywhere, nowhere, or (None) where PyTorch's defaults allow it,
         in convolutions.
@@ -92,18 +96,16 @@ def trace(
     Raises InputError, SizeError, TraceError or UnknownOpError.
     """
     from rooflinekit.tracing.assumed import check_assumed
+    from rooflinekit.tracing.named import loss_of, optimizer_of
     from rooflinekit.tracing.step import Step
     from rooflinekit.tracing.tracer import trace as traced
 
-    if mode not in ("inference", "training", "forward"):
-        raise InputError(f"mode: expected 'inference' or 'training' or 'forward'; got {mode!r}")
+    mode, (model, name) = mode_of(mode), model_of(model, name)
     if inference_mode and mode == "training":
         raise InputError("inference_mode: a training step needs gradients; choose mode='inference' or 'forward'")
     if mode != "training" and (loss, optimizer, tuple(targets)) != (None, None, ()):
         raise InputError("loss, targets and optimizer belong to mode='training'")
-    for option, builder, such in (("loss", loss, "nn.functional.mse_loss"), ("optimizer", optimizer, "optim.SGD")):
-        if not (builder is None or callable(builder)):
-            raise InputError(f"{option}: expected something to call, such as torch.{such}; got {builder!r:.60}")
+    loss, optimizer = loss_of(loss), optimizer_of(optimizer)
     if not isinstance(channels_last, bool):
         raise InputError(f"channels_last: expected True or False; got {channels_last!r}")
     check_keywords(model, keyword_inputs, trace)
@@ -151,11 +153,12 @@ def trace(
     )
     if strict:
         _check_founded(found.assumptions)
+    named: dict[str, Any] = {**keyword_inputs}
     again = partial(
         trace, model, *inputs, mode=mode, loss=loss, targets=targets, optimizer=optimizer, dtype=dtype,
         autocast=autocast, channels_last=channels_last, tf32=tf32, like=like, inference_mode=inference_mode,
         sizes=sizes, fixed=fixed, assume=assume, name=name, rules=rules, strict=strict, keywords=keywords,
-        **keyword_inputs,
+        **named,
     )  # fmt: skip
     return replace(graph.with_forced(found.forced), origin=Origin(trace=again, optimizer=optimizer))
 
@@ -187,43 +190,68 @@ def _check_founded(assumptions: Sequence[Assumption]) -> None:
 
 
 def predict(
-    workload: Graph | Callable[..., Any],
+    workload: Graph | Callable[..., Any] | str,
     *inputs: Any,
     gpu: str | Path | Device | None = None,
     host: str | Path | Host = DEFAULT_HOST,
     execution: Execution | Backend = "eager",
     mode: Mode = "inference",
+    loss: Loss | str | None = None,
+    targets: Sequence[Any] = (),
+    optimizer: OptimizerFactory | str | None = None,
+    dtype: Format | None = None,
+    autocast: Format | None = None,
+    channels_last: bool = False,
+    tf32: bool | None = None,
+    like: str | Release | None = None,
+    inference_mode: bool = False,
+    assume: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    rules: Mapping[str, Rule] | None = None,
+    strict: bool = False,
+    progress: Progress | None = None,
+    keywords: Mapping[str, Any] | None = None,
     burst: bool = False,
     constants: str | Path | Calibration | None = None,
     power_limit: str | float | None = None,
     sm_clock: str | float | None = None,
-    **options: Any,
+    **sizes: Given,
 ) -> Prediction:
     """How long one step takes on a GPU, and why.
 
-    workload: a traced Graph, followed by the GPU: `predict(graph, "nvidia-l4", batch=8)`; or a model, followed by its
-        inputs: `predict(model, x, gpu="nvidia-l4", batch=8)`.
+    workload: a traced Graph, followed by the GPU: `predict(graph, "nvidia-l4", batch=8)`; or a model, or its name as on
+        the command line, followed by its inputs: `predict("timm:resnet50", x, gpu="nvidia-l4", batch=8)`.
     gpu: name, alias, path of a specification, or Device. host: likewise, the CPU that issues the work.
+    execution: "eager", "compiled", "cuda-graph", "reduce-overhead", "max-autotune" or another backend of `Execution`,
+        or one with `sync`, `copy` and the rest.
+    mode to keywords: of a model, not of a Graph, as `trace` has them: mode "inference", "training" or "forward"; loss
+        "cross_entropy" and optimizer "AdamW", or what is called; dtype and autocast "float16" or "bfloat16".
     burst: a single step on a cool GPU, over before the board's power lowers the clock (a second or so); by default the
         rate is what the power sustains.
     constants: a fit of this GPU, such as `rooflinekit calibrate` writes, in the place of the shipped one.
     power_limit, sm_clock: limits below the board's own, as text ("250 W", "1.2 GHz") or in W and Hz.
-    options: a number for each named size; with a model also the options of `trace`.
+    sizes: a number for each named size; with a model also its inputs by name.
 
     Raises what `trace` and `load_device` raise, FormatError for arithmetic that the GPU does not have, and SpecError
     for a fit that cannot be read, or is of another device; InputError for a limit that the board cannot hold.
     """
+    options = {
+        "mode": mode, "loss": loss, "targets": targets, "optimizer": optimizer, "dtype": dtype, "autocast": autocast,
+        "channels_last": channels_last, "tf32": tf32, "like": like, "inference_mode": inference_mode, "assume": assume,
+        "name": name, "rules": rules, "strict": strict, "progress": progress, "keywords": keywords,
+    }  # fmt: skip
     if not isinstance(workload, Graph):
-        check_keywords(workload, options, predict, trace, sizes=open_names((inputs, options)))
-    if gpu is None and inputs:
+        workload, options["name"] = model_of(workload, name)
+        check_keywords(workload, sizes, predict, sizes=open_names((inputs, targets, sizes)))
+    if gpu is None and inputs and isinstance(inputs[-1], str | Path | Device):
         *inputs, gpu = inputs  # type: ignore[assignment]
     device = device_of(gpu)
     if isinstance(workload, Graph):
-        if inputs:
-            raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
-        graph = workload.at(**options)
+        check_traced(workload, inputs, sizes, options, predict)
+        numbers: dict[str, Any] = sizes
+        graph = workload.at(**numbers)
     else:
-        graph = traced_at(workload, inputs, mode, options)
+        graph = traced_at(workload, inputs, {**options, **sizes})
     machine = Machine.of(device, _constants(constants, device), burst=burst)
     machine = limited(machine, power_w=in_base(power_limit, "W"), clock=in_base(sm_clock, "Hz"))
     return predict_graph(graph, machine, host_of(host), execution_of(execution))
@@ -248,6 +276,8 @@ def machines_of(gpus: Sequence[str | Path | Device], *, burst: bool = False) -> 
 
 def device_of(gpu: object) -> Device:
     """The device itself, or the one that a name or a file means. Raises InputError for something else."""
+    if gpu is None:
+        raise InputError("gpu is missing: name one, such as gpu='nvidia-l4'; `rooflinekit devices` lists them")
     if not isinstance(gpu, str | Path | Device):
         raise InputError(f"gpu: expected a name, a path or a Device; got {gpu!r}")
     return gpu if isinstance(gpu, Device) else load_device(gpu)
@@ -264,23 +294,18 @@ def host_of(host: str | Path | Host) -> Host:
     return host if isinstance(host, Host) else load_host(host)
 
 
-def execution_of(execution: Execution | Backend) -> Execution:
-    """The execution itself, or the one with this backend."""
-    return execution if isinstance(execution, Execution) else Execution(backend=execution)
-
-
-def traced_at(model: Callable[..., Any], inputs: Sequence[Any], mode: Mode, options: dict[str, Any]) -> Graph:
+def traced_at(model: Callable[..., Any] | str, inputs: Sequence[Any], options: dict[str, Any]) -> Graph:
     """The model traced at numbers: exact for these sizes, and faster than with open ones."""
-    names = open_names((inputs, options))
+    names = open_names((inputs, options))  # targets among the options
     sizes = {name: options.pop(name) for name in tuple(options) if name in names}
     check_dims(sizes, names, complete=True)
-    return trace(model, *inputs, mode=mode, sizes=sizes, fixed=True, **options)
+    return trace(model, *inputs, sizes=sizes, fixed=True, **options)
 
 
-def _convertible(dtype: str | DType | None) -> DType | None:
+def _convertible(dtype: Format | None) -> DType | None:
     if dtype is None:
         return None
-    wanted = Input(dtype=dtype).dtype
+    wanted = Input(dtype=str(dtype)).dtype
     if wanted not in _CONVERTIBLE:
         known = ", ".join(_CONVERTIBLE)
         raise InputError(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
+from rooflinekit.api.keywords import check_keywords, options_of
 from rooflinekit.api.measured import MeasuredStep, correction_in
 from rooflinekit.api.predict import trace
 from rooflinekit.api.sweep_places import Gpus, Places
@@ -15,6 +16,8 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import open_names
+from rooflinekit.ir.mode import Mode
+from rooflinekit.ir.sizes import check_names
 from rooflinekit.present.text.progress import counting
 from rooflinekit.step.execution import Backend, Execution
 
@@ -27,9 +30,9 @@ if TYPE_CHECKING:
     from rooflinekit.study.sweep.points import Memory
     from rooflinekit.study.sweep.search import Found
     from rooflinekit.study.sweep.sizes import Together
-    from rooflinekit.tracing.step import Mode
 
-Workloads: TypeAlias = "Graph | Callable[..., Any] | Mapping[str, Graph | Callable[..., Any]] | pd.DataFrame"
+_One: TypeAlias = "Graph | Callable[..., Any] | str"
+Workloads: TypeAlias = "_One | Mapping[str, _One] | pd.DataFrame"
 
 
 @overload
@@ -99,7 +102,7 @@ def sweep(
         return sweep_table(workload, places.machines)
     if out is not None:
         check_out(Path(out))
-    graphs, sizes = _open_graphs(workload, inputs, places.mode(mode), options, zip)
+    graphs, sizes = _open_graphs(sweep, workload, inputs, places.mode(mode), options, zip)
     plan = places.plan(graphs, sizes, memory=memory, together=zip)
     with counting("sweep", plan.rows) as progress:
         if out is None:
@@ -108,7 +111,7 @@ def sweep(
 
 
 def search(
-    workload: Graph | Callable[..., Any] | Mapping[str, Graph | Callable[..., Any]],
+    workload: _One | Mapping[str, _One],
     *inputs: Any,
     gpus: Gpus | None = None,
     clusters: Sequence[str | Path | Cluster] | None = None,
@@ -158,13 +161,18 @@ def search(
     goal = goal_of(minimize, maximize)
     named = named_prices(prices or {}, places.devices)
     step = MeasuredStep.of(measured, measured_on, measured_at)
-    graphs, sizes = _open_graphs(workload, inputs, places.mode(mode), options, zip)
+    graphs, sizes = _open_graphs(search, workload, inputs, places.mode(mode), options, zip)
     plan = places.plan(graphs, sizes, together=zip)
     return search_plan(plan, goal, require, named, None if step is None else correction_in(plan, step))
 
 
 def _open_graphs(
-    workload: Workloads, inputs: Sequence[Any], mode: Mode, options: dict[str, Any], together: Together
+    walk: Callable[..., Any],
+    workload: Workloads,
+    inputs: Sequence[Any],
+    mode: Mode,
+    options: dict[str, Any],
+    together: Together,
 ) -> tuple[Graph | dict[str, Graph], dict[str, Any]]:
     """The graph, or one a name, and the sizes among the options."""
     from rooflinekit.study.sweep.sizes import check_sizes
@@ -173,10 +181,15 @@ def _open_graphs(
     if all(isinstance(one, Graph) for one in each.values()):
         if inputs:
             raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
+        known = [name for one in each.values() for name in (*one.dims, *(forced.name for forced in one.forced))]
+        check_names(options, dict.fromkeys(known), complete=False, options=options_of(walk))
         graphs, sizes = each, dict(options)
     else:
         sizes = {name: options.pop(name) for name in open_names((inputs, options)) if name in options}
         check_sizes(sizes, together)
+        for one in each.values():
+            if not isinstance(one, Graph):
+                check_keywords(one, options, walk, trace, sizes=sizes)
         graphs = {
             name: one if isinstance(one, Graph) else trace(one, *inputs, mode=mode, **options)
             for name, one in each.items()

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rooflinekit.api.predict import execution_of, host_of, in_base, machines_of
+from rooflinekit.api.predict import host_of, in_base, machines_of
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
@@ -18,15 +18,15 @@ from rooflinekit.hardware.specs import DEFAULT_HOST, load_cluster, members_of
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.clocks import limited
 from rooflinekit.model.machine import Machine
-from rooflinekit.step.execution import Backend, Execution, check_release
+from rooflinekit.step.execution import Backend, Execution, check_release, execution_of
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
+    from rooflinekit.ir.mode import Mode
     from rooflinekit.strategies.records import Savers, Strategy
     from rooflinekit.study.sweep.plan import Axis, Plan
     from rooflinekit.study.sweep.points import Memory
     from rooflinekit.study.sweep.sizes import Together
-    from rooflinekit.tracing.step import Mode
 
 #: Those of which rows are predictions; beside clusters how many devices take part.
 Gpus: TypeAlias = Sequence[str | Path | Device] | Sequence[int]

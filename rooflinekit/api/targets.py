@@ -31,7 +31,7 @@ class _NotPlainError(Exception):
 class TargetTrace:
     """How a model is named, and how it is traced. A call traces it; torch is imported where no trace is kept.
 
-    optimizer, loss: by their names; `named` finds them, and imports torch. kept: whether traces are kept at all.
+    optimizer, loss: by their names. kept: whether traces are kept at all.
     following: makes what follows a trace of that name.
     """
 
@@ -40,7 +40,6 @@ class TargetTrace:
     options: Mapping[str, Any]
     optimizer: str | None
     loss: str | None
-    named: tuple[Callable[[str | None], Any], Callable[[str | None], Any]]
     following: Callable[[str], AbstractContextManager[Progress | None]]
     kept: bool = True
     loaded: list[Target] = field(default_factory=list)  # the model, once it was needed
@@ -56,15 +55,15 @@ class TargetTrace:
                 with watched() as record:
                     found = self._trace(changes)
                 store.save(key, found, record, f"{self.target}, {found.mode}")
-        optimizer = None if self.optimizer is None else functools.partial(_built, self.named[0], self.optimizer)
+        optimizer = None if self.optimizer is None else functools.partial(_built, self.optimizer)
         again = _Again(replace(self, options={**self.options, **changes}))
         return replace(found, origin=Origin(trace=again, optimizer=optimizer))
 
     def _trace(self, changes: Mapping[str, Any]) -> Graph:
+        from rooflinekit.tracing.named import loss_of, optimizer_of
         from rooflinekit.tracing.targets import load_target
 
-        find_optimizer, find_loss = self.named
-        wanted = {"optimizer": find_optimizer(self.optimizer), "loss": find_loss(self.loss), **self.options, **changes}
+        wanted = {"optimizer": optimizer_of(self.optimizer), "loss": loss_of(self.loss), **self.options, **changes}
         if not self.loaded:
             self.loaded.append(load_target(self.target))
         (target,) = self.loaded
@@ -101,9 +100,12 @@ class _Again:
         return self.target(**changes)
 
 
-def _built(find: Callable[[str | None], Any], name: str, parameters: Any, **options: Any) -> Any:
+def _built(name: str, parameters: Any, **options: Any) -> Any:
     """The optimizer of this name."""
-    return find(name)(parameters, **options)
+    from rooflinekit.tracing.named import optimizer_of
+
+    found = optimizer_of(name)
+    return found and found(parameters, **options)
 
 
 def _plain(value: Any) -> Any:

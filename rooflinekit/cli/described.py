@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.options import progress_line
-from rooflinekit.cli.parse import loss_of, optimizer_of
 
 if TYPE_CHECKING:
     from rooflinekit.hardware.host import Host
@@ -86,7 +85,6 @@ class Workload:
                 options={"sizes": self.sizes, "fixed": not sizes_open, **self.options},
                 optimizer=self.optimizer,
                 loss=self.loss,
-                named=(optimizer_of, loss_of),
                 following=_progress,
                 kept=self.cache,
             )

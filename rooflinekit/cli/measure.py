@@ -14,7 +14,7 @@ from rooflinekit.cli import documents
 from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import ForceOption, JsonOption, TargetArgument, print_json, progress_line
-from rooflinekit.cli.parse import loss_of, optimizer_of, seconds_of
+from rooflinekit.cli.parse import seconds_of
 from rooflinekit.cli.workload import OPEN, describes_workload
 from rooflinekit.errors import InputError, OutputError
 
@@ -79,8 +79,10 @@ def measure(
         options=("--device", "--gpu"),
     )
     host, seconds = load_host(workload.host), seconds_of(budget)
-    optimizer, loss = optimizer_of(workload.optimizer), loss_of(workload.loss)
+    from rooflinekit.tracing.named import loss_of, optimizer_of
     from rooflinekit.tracing.targets import load_target
+
+    optimizer, loss = optimizer_of(workload.optimizer), loss_of(workload.loss)
 
     where = str(place.device)
     found = load_target(target, where)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.synonyms import option_hint
@@ -143,45 +142,6 @@ def _integer(option: str, value: str) -> int:
         return int(value)
     except ValueError:
         raise SizeError(f"{option}: expected a positive integer; got {value!r}") from None
-
-
-def optimizer_of(name: str | None) -> Callable[..., Any] | None:
-    """The optimizer of torch.optim with this name, in any case."""
-    if name is None:
-        return None
-    import torch
-
-    classes = [value for value in vars(torch.optim).values() if isinstance(value, type)]
-    known = {
-        c.__name__.lower(): c for c in classes if issubclass(c, torch.optim.Optimizer) and c.__mro__[1] is not object
-    }
-    if name.lower() not in known:
-        names = [c.__name__ for c in known.values()]
-        raise InputError(f"torch.optim has no optimizer {name!r}{nearest(name, names)}")
-    return known[name.lower()]
-
-
-def loss_of(name: str | None) -> Callable[..., Any] | None:
-    """The function of torch.nn.functional with this name, of a model's output or of the `logits` in it.
-
-    Logits [batch, tokens, classes] beside targets [batch, tokens] count as batch · tokens rows, as of language models:
-    cross_entropy itself looks for classes in the second dimension.
-    """
-    if name is None:
-        return None
-    from torch.nn import functional
-
-    if not callable(getattr(functional, name, None)):
-        known = [word for word in vars(functional) if word.endswith(("loss", "entropy")) or "entropy" in word]
-        raise InputError(f"torch.nn.functional has no loss {name!r}{nearest(name, known)}")
-    return functools.partial(_loss, getattr(functional, name), rows=name in ("cross_entropy", "nll_loss"))
-
-
-def _loss(function: Callable[..., Any], output: Any, *targets: Any, rows: bool) -> Any:
-    output = getattr(output, "logits", output)
-    if rows and len(targets) == 1 and (output.ndim, targets[0].ndim) == (3, 2):
-        output, targets = output.flatten(0, 1), (targets[0].flatten(),)
-    return function(output, *targets)
 
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}

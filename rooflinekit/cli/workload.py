@@ -13,8 +13,9 @@ import typer
 from rooflinekit.cli import guide
 from rooflinekit.cli.described import Workload
 from rooflinekit.cli.options import DraftOption, gpu_names, host_names
-from rooflinekit.cli.parse import assumed_of, check_word, inputs_of, limits_of, size_lists_of, sizes_of
+from rooflinekit.cli.parse import assumed_of, inputs_of, limits_of, size_lists_of, sizes_of
 from rooflinekit.errors import InputError
+from rooflinekit.ir.mode import mode_of
 
 if TYPE_CHECKING:
     from rooflinekit.ir.inputs import Input
@@ -113,7 +114,7 @@ def _workload(
     many_sizes: bool = False,
     solved: str | None = None,
 ) -> Workload:
-    check_word("--mode", mode, ("inference", "training", "forward"))
+    mode = mode_of(mode, "--mode")
     for option, given in (("--optimizer", optimizer), ("--loss", loss), ("--target", loss_target)):
         if given and mode != "training":
             raise InputError(f"{option} belongs to --mode training")

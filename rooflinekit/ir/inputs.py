@@ -87,6 +87,8 @@ def _size(size: object) -> int | str:
             raise InputError(f"size {size!r} is no name: expected letters, digits and underscores, such as 'batch'")
         return size
     number = whole(size)
+    if number is None and isinstance(size, list | tuple):
+        raise InputError(f"sizes are arguments of their own: Input{shown(tuple(size))}, not Input({shown(size)})")
     if number is None:
         raise InputError(f"expected a size as a positive integer or a name; got {shown(size)}")
     if number < 1:
@@ -97,9 +99,9 @@ def _size(size: object) -> int | str:
 
 
 def _dtype(dtype: object) -> DType:
-    name = str(dtype).removeprefix("torch.")
     try:
-        return DType(name)
+        return DType(str(dtype))
     except ValueError:
+        name = str(dtype).removeprefix("torch.")
         known = [str(known) for known in DType]
         raise InputError(f"unknown number format {name!r}{nearest(name, known)} (known: {', '.join(known)})") from None

@@ -13,15 +13,16 @@ from rooflinekit.ir.tensor import DType
 if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph
 
-#: An autocast region's formats, also by the names that people use.
-_REGIONS = {"float16": DType.FLOAT16, "fp16": DType.FLOAT16, "bfloat16": DType.BFLOAT16, "bf16": DType.BFLOAT16}
 
-
-def autocast_format(name: str | DType | None) -> DType | None:
-    """The lower precision of an autocast region; raises InputError for one that CUDA has not."""
-    if name is None or str(name) in _REGIONS:
-        return None if name is None else _REGIONS[str(name)]
-    raise InputError(f"autocast: expected 'float16' ('fp16'), 'bfloat16' ('bf16') or None; got {str(name)!r}")
+def autocast_format(given: object) -> DType | None:
+    """The lower precision of an autocast region, by any name of it; raises InputError for one that CUDA has not."""
+    try:
+        found = None if given is None else DType(str(given))
+    except ValueError:
+        found = DType.BOOL
+    if found in (None, DType.FLOAT16, DType.BFLOAT16):
+        return found
+    raise InputError(f"autocast: expected 'float16' ('fp16'), 'bfloat16' ('bf16') or None; got {str(given)!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

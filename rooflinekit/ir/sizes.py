@@ -135,13 +135,22 @@ def simplest(expression: sympy.Expr) -> Size:
     return int(expression) if expression.is_Integer else expression
 
 
-def check_names(given: Iterable[str], known: Iterable[str], *, complete: bool = True) -> None:
-    """Raises SizeError for a name that is not in `known` and, with `complete`, for a known one that is not given."""
+_FAINT = 0.4  # of difflib, for a word among few: "client" is for "clusters"
+
+
+def check_names(
+    given: Iterable[str], known: Iterable[str], *, complete: bool = True, options: Iterable[str] = ()
+) -> None:
+    """Raises SizeError for a name that is not in `known` and, with `complete`, for a known one that is not given.
+
+    options: further words that may have been meant.
+    """
     given, known = tuple(given), tuple(known)
     for name in given:
         if name not in known:
             has = f"it has {', '.join(map(repr, known))}" if known else "it has none"
-            raise SizeError(f"no size is named {name!r} in this workload: {has}{nearest(name, known)}")
+            near = nearest(name, known) or nearest(name, options, likeness=_FAINT)
+            raise SizeError(f"no size is named {name!r} in this workload: {has}{near}")
     missing = [name for name in known if name not in given]
     if complete and missing:
         raise missing_size(missing)

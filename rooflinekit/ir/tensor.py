@@ -34,6 +34,13 @@ class DType(StrEnum):
     UINT8 = "uint8"
     BOOL = "bool"
 
+    @classmethod
+    def _missing_(cls, value: object) -> DType | None:
+        """Also a torch.dtype, and the short names that people use: `DType("bf16")`."""
+        name = str(value).removeprefix("torch.").lower()
+        name = _SHORT.get(name, name)
+        return next((dtype for dtype in cls if dtype.value == name), None)
+
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
@@ -50,6 +57,10 @@ class DType(StrEnum):
         return self.value.startswith("complex")
 
 
+_SHORT = {
+    "bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16", "fp32": "float32", "f32": "float32",
+    "float": "float32", "fp64": "float64", "f64": "float64", "double": "float64", "long": "int64", "int": "int32",
+}  # fmt: skip
 _ITEMSIZE = {
     dtype: 1
     if dtype.value.startswith(("float8", "float4")) or dtype in (DType.INT8, DType.UINT8, DType.BOOL)

@@ -13,6 +13,11 @@ Backend = Literal[
     "eager", "compiled", "cuda-graph", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "cudagraphs",
     "aot-eager",
 ]  # fmt: skip
+#: What people write for a backend, with hyphens; underscores are taken for them.
+_MEANT = {
+    "compile": "compiled", "torch.compile": "compiled", "torch-compile": "compiled", "inductor": "compiled",
+    "cuda-graphs": "cuda-graph",
+}  # fmt: skip
 Sync = Literal["none", "step", "op", "events"]
 Copy = Literal["none", "pageable", "pinned"]
 
@@ -43,6 +48,9 @@ class Execution:
     loader_rate: float | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.backend, str):
+            word = self.backend.lower().replace("_", "-")
+            object.__setattr__(self, "backend", _MEANT.get(word, word))
         words = (("backend", self.backend, Backend), ("sync", self.sync, Sync), ("copy", self.copy, Copy))
         for field, value, known in words:
             if value not in get_args(known):
@@ -84,6 +92,11 @@ class Execution:
     def as_graph(self) -> bool:
         """Whether the kernels are launched as a CUDA graph."""
         return self.backend in ("cuda-graph", "reduce-overhead", "max-autotune", "cudagraphs")
+
+
+def execution_of(given: Execution | Backend) -> Execution:
+    """The execution itself, or the one with this backend. Raises InputError for a word that is none."""
+    return given if isinstance(given, Execution) else Execution(backend=given)
 
 
 def check_release(like: Release | None, execution: Execution) -> None:

@@ -20,7 +20,7 @@ from rooflinekit.model.collectives import LinkConstants
 from rooflinekit.model.links import route_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.energy_together import drawn_by
-from rooflinekit.step.execution import Backend, Execution
+from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.feed import copy_rate, feed_of
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.strategies.prediction import TERMS, Share
@@ -72,7 +72,7 @@ def setting_of(
     return Setting(
         cluster=found, machines=machines, numbers=numbers, links=load_links(links),
         host=own if isinstance(own, Host) else load_host(own),
-        execution=execution if isinstance(execution, Execution) else Execution(backend=execution),
+        execution=execution_of(execution),
     )  # fmt: skip
 
 

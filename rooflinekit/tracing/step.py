@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.inputs import Input
+from rooflinekit.ir.mode import Mode
 from rooflinekit.ir.release import Release
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.tracing.isolation import FAKE_DEVICE
@@ -20,7 +21,11 @@ from rooflinekit.tracing.recorder import Recorder
 from rooflinekit.tracing.symbols import Symbols
 from rooflinekit.tracing.values import keep
 
-Mode = Literal["inference", "training", "forward"]
+#: A number format, by any of its names: "bf16", "bfloat16", torch.bfloat16.
+Format: TypeAlias = "str | DType | torch.dtype"
+#: A size, or an input by name. No text is among them, so that a type checker sees `executoin="compiled"`; a model that
+#: is called with a text gets it as `keywords={…}`.
+Given: TypeAlias = "int | float | Input | torch.Tensor | list[Any] | tuple[Any, ...] | dict[str, Any] | None"
 Loss = Callable[..., torch.Tensor]
 #: Builds an optimizer from parameters: `torch.optim.AdamW`, or a `functools.partial` of one.
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]

@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn import functional
 
 import rooflinekit as rk
-from rooflinekit.cli.parse import loss_of
 from rooflinekit.errors import InputError, TraceError
 
 LINEAR = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
@@ -87,7 +86,7 @@ def test_cross_entropy_of_logits_by_token() -> None:
     ids = rk.Input("b", "t", dtype="int64")
     with pytest.raises(TraceError, match=r"in the loss: .*output\.flatten\(0, -2\)"):  # as in PyTorch itself
         rk.trace(Words(), ids, mode="training", loss=functional.cross_entropy, targets=[ids])
-    graph = rk.trace(Words(), ids, mode="training", loss=loss_of("cross_entropy"), targets=[ids])
+    graph = rk.trace(Words(), ids, mode="training", loss="cross_entropy", targets=[ids])
     # The head: 2 · 16 · 100 FLOP a token, three times: forward, and the gradients of weight and input.
     assert graph.at(b=2, t=8).matrix_flop == 3 * 2 * 16 * 100 * 2 * 8
 

@@ -320,7 +320,7 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         with warnings_of_forks():
             return TargetTrace(
                 target=f"{tmp_path / 'net.py'}:Net", args=(rk.Input("batch", 4),), options={}, optimizer=None,
-                loss=None, named=(lambda _: None, lambda _: None), following=lambda _: contextlib.nullcontext(),
+                loss=None, following=lambda _: contextlib.nullcontext(),
             )().at(batch=8)  # fmt: skip
 
     yield trace

@@ -201,7 +201,7 @@ def test_a_bad_specification_is_one_line(run, net, tmp_path, text, message) -> N
         (("--gpu", "l4", "-i", "8,3.5,32"), "size '3.5' is no name"),
         (("--gpu", "l4", "-i", "8,0,32"), "expected a positive size; got 0"),
         (("--gpu", "l4", "-i", "8,4,32,32"), "to have 3 channels, but got 4 channels"),
-        (("--gpu", "l4", "-i", "8,3,32,32", "--mode", "train"), "--mode 'train': expected 'inference' or 'training'"),
+        (("--gpu", "l4", "-i", "8,3,32,32", "--mode", "trane"), "--mode 'trane': expected 'inference' or 'training'"),
         (("--gpu", "l4", "-i", "8,3,32,32", "--optimizer", "sgd"), "--optimizer belongs to --mode training"),
         (("--gpu", "l4", "-i", "8,3,32,32", "--mode", "training", "--optimizer", "adamx"), "torch.optim has no optimizer 'adamx'; did you mean 'Adam"),
         (("--gpu", "l4", "-i", "8,3,32,32", "--sync", "all"), "execution sync 'all': expected 'none' or 'step' or 'op'"),
@@ -309,8 +309,8 @@ def test_execution_decides_which_kernels_run(run, tmp_path) -> None:
     ("options", "message"),
     [
         (
-            ("--execution", "compile"),
-            "execution backend 'compile': expected 'eager' or 'compiled' or 'cuda-graph' or 'reduce-overhead' or "
+            ("--execution", "compild"),
+            "execution backend 'compild': expected 'eager' or 'compiled' or 'cuda-graph' or 'reduce-overhead' or "
             "'max-autotune' or 'max-autotune-no-cudagraphs' or 'cudagraphs' or 'aot-eager'; did you mean 'compiled'?",
         ),
         (

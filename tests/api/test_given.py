@@ -1,0 +1,124 @@
+"""What people hand over by any of its names is what is meant; what cannot be meant gets one sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rooflinekit as rk
+from rooflinekit.errors import DeviceNotFoundError, InputError, RooflinekitError, TargetError
+
+NET = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+X = rk.Input("batch", 8)
+ROOT = Path(__file__).parents[2]
+
+
+def seconds(**given: Any) -> float:
+    return rk.predict(NET, X, gpu="nvidia-l4", batch=64, **given).total_s
+
+
+@pytest.mark.parametrize(
+    ("name", "plain", "others"),
+    [
+        ("dtype", "bfloat16", ["bf16", "BF16", torch.bfloat16]),
+        ("dtype", "float16", ["half", "fp16", torch.half]),
+        ("autocast", "bfloat16", ["bf16", torch.bfloat16]),
+        ("execution", "compiled", ["compile", "torch.compile", "inductor", "Compiled"]),
+        ("execution", "cuda-graph", ["cuda_graph", "cuda-graphs", rk.Execution(backend="cuda_graph")]),
+        ("execution", "aot-eager", ["aot_eager"]),
+        ("mode", "training", ["train"]),
+        ("mode", "inference", ["eval"]),
+    ],
+    ids=str,
+)
+def test_names_of_one_thing_are_the_same(name: str, plain: str, others: list[Any]) -> None:
+    expected = seconds(**{name: plain})
+    for other in others:
+        assert seconds(**{name: other}) == expected
+    if plain not in ("inference",):
+        assert expected != seconds()  # the word is not passed over
+
+
+def test_an_optimizer_and_a_loss_by_name() -> None:
+    targets = [rk.Input("batch", 8)]
+    given = {"mode": "training", "targets": targets}
+    assert seconds(optimizer="adamw", loss="mse_loss", **given) == seconds(
+        optimizer=torch.optim.AdamW, loss=nn.functional.mse_loss, **given
+    )
+
+
+def test_every_walk_takes_the_same_words() -> None:
+    given: dict[str, Any] = {"autocast": torch.bfloat16, "execution": "compile", "batch": 64}
+    expected = seconds(autocast="bfloat16", execution="compiled")
+    assert rk.compare_gpus(NET, X, gpus=["nvidia-l4"], **given).table["total_s"].tolist() == [expected]
+    assert rk.sweep(NET, X, gpus=["nvidia-l4"], **{**given, "batch": [64]})["total_s"].tolist() == [expected]
+    found = rk.search(NET, X, gpus=["nvidia-l4"], **{**given, "batch": [64]})
+    assert found.best["total_s"] == expected
+    other = rk.predict(NET, X, gpu="nvidia-l4", batch=64)
+    assert other.compare(autocast=torch.bfloat16, execution="compile")["total_s"].iloc[-1] == expected
+    training: dict[str, Any] = {"batch": 64, "optimizer": "AdamW", "mode": "train"}
+    fitted = [rk.fit_into(NET, X, gpu="l4", execution=word, **training) for word in ("compile", "compiled", "eager")]
+    first, second, eager = (found.best.prediction.total_s for found in fitted)
+    assert first == second != eager
+
+
+def test_a_model_by_name() -> None:
+    image = rk.Input("batch", 3, 64, 64)
+    found = rk.predict("timm:resnet18", image, gpu="nvidia-l4", batch=2)
+    assert found.graph.name == "resnet18"
+    assert rk.trace("timm:resnet18", image).at(batch=2).matrix_flop == found.graph.matrix_flop
+    with pytest.raises(TargetError, match="target 'resnet18': expected 'timm:resnet50'"):
+        rk.trace("resnet18", image)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: rk.predict(nn.Linear, X, gpu="l4"),
+            r"expected an instance, such as Linear\(…\); got the class Linear",
+        ),
+        (lambda: rk.predict(NET, X, batch=4), "gpu is missing: name one, such as gpu='nvidia-l4'"),
+        (lambda: rk.predict(rk.trace(NET, X), batch=4), "gpu is missing"),
+        (lambda: rk.Input((8, 3, 32, 32)), r"sizes are arguments of their own: Input\(8, 3, 32, 32\), not"),
+        (lambda: rk.trace(rk.trace(NET, X)), "this Graph is traced already"),
+        (lambda: rk.predict(rk.trace(NET, X), "l4", batch=4, dtype="bf16"), "dtype='bf16' belongs to the trace"),
+        (lambda: rk.predict(rk.trace(NET, X), "l4", batch=4, mode="train"), "mode='train' belongs to the trace"),
+        (lambda: rk.predict(rk.trace(NET, X), "l4", batch=4, executoin="compile"), "did you mean 'execution'"),
+        (lambda: rk.sweep(rk.trace(NET, X), gpus=["l4"], batch=[4], client=["dgx-a100"]), "did you mean .*'clusters'"),
+        (lambda: rk.sweep(NET, X, gpus=["l4"], batch=[4], memry=False), "did you mean 'memory'"),
+        (lambda: rk.search(rk.trace(NET, X), gpus=["l4"], batch=[4], minimise="time"), "did you mean 'minimize'"),
+        (lambda: rk.trace(NET, X, mode="training", optimizer=torch.optim.SGD(NET.parameters())), "such as 'SGD'"),
+    ],
+)
+def test_what_cannot_be_meant_gets_a_sentence(call: Any, message: str) -> None:
+    with pytest.raises(RooflinekitError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_the_beginning_of_a_name_means_the_names_that_begin_so() -> None:
+    with pytest.raises(DeviceNotFoundError, match="did you mean 'nvidia-h100-"):
+        rk.load_device("nvidia-h10")
+    with pytest.raises(InputError, match="did you mean 'forward'"):
+        rk.trace(NET, X, mode="forw")
+
+
+@pytest.mark.slow
+def test_a_type_checker_sees_a_misspelled_option(tmp_path: Path) -> None:
+    (tmp_path / "call.py").write_text(
+        "import rooflinekit as rk\nfrom torch import nn\n"
+        "x = rk.Input('batch', 8)\n"
+        "rk.predict(nn.Linear(8, 8), x, gpu='l4', execution='compiled', batch=4)\n"
+        "rk.predict(nn.Linear(8, 8), x, gpu='l4', executoin='compiled', batch=4)\n"
+        "rk.trace(nn.Linear(8, 8), x, optimiser='AdamW')\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(tmp_path / "call.py")]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT).stdout
+    assert [line.split(":")[1] for line in told.splitlines() if "error" in line and "call.py" in line] == ["5", "6"]
