@@ -37,8 +37,7 @@ from scipy.optimize import least_squares
 
 import rooflinekit as rk
 from rooflinekit.api.predict import machines_of
-from rooflinekit.calibrate.fitting.energy_constants import ENERGY_CONSTANTS
-from rooflinekit.calibrate.fitting.energy_fits import stated_power, write_power
+from rooflinekit.calibrate.fitting.energy_fits import ENERGY_CONSTANTS, stated_power, write_power
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
 from rooflinekit.model.clocks import clocks
 from rooflinekit.model.energy import Load, PowerLaw, drawn_j

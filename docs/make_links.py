@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from page import run
 
-from rooflinekit.calibrate.links.constants import LINK_CONSTANTS
+from rooflinekit.calibrate.links.fits import LINK_CONSTANTS
 from rooflinekit.calibrate.links.fits import load_links
 
 

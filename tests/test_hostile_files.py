@@ -27,7 +27,7 @@ from rooflinekit.calibrate.links import fits as link_fits
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.hardware.specs import load_cluster, load_device, load_host
 from rooflinekit.study.profile.profile import Profile
-from rooflinekit.study.profile.validation_file import read_validation
+from rooflinekit.study.profile.validation import read_validation
 from rooflinekit.tracing.targets import load_target
 
 ROOT = Path(__file__).parents[1]

@@ -62,16 +62,11 @@ OUTSIDE = {
 }
 #: Files that name each other, each group with its reason in docs/architecture.md.
 CIRCLES = [
-    {"hardware.device", "hardware.device_rows", "hardware.variation"},
     {"ir.graph", "ir.origin", "ir.apart"},
     {"step.prediction", "step.report", "step.chains", "step.variants", "step.capacity"},
     {"strategies.prediction", "strategies.report"},
     {"serving.decoder", "serving.steps", "serving.networks"},
-    {"study.explain.explanation", "study.explain.story"},
-    {"study.explain.advice", "study.explain.advice_story"},
-    {"study.compare.gpus", "study.compare.story"},
     {"study.profile.profile", "study.profile.steps", "study.profile.comparison"},
-    {"study.profile.validation", "study.profile.validation_file"},
 ]
 #: What runs ops on hardware; all else in `calibrate` works without torch.
 TIMING = {

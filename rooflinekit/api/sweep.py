@@ -152,7 +152,7 @@ def search(
     ...                require=["time<0.05"])  # doctest: +SKIP
     >>> found.best, found.table, str(found)  # doctest: +SKIP
     """
-    from rooflinekit.study.sweep.goals import goal_of, named_prices
+    from rooflinekit.study.sweep.requirements import goal_of, named_prices
     from rooflinekit.study.sweep.search import search_plan
 
     # What can be wrong is looked at before the slow part.

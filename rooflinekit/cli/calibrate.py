@@ -51,9 +51,9 @@ def calibrate(
     if campaign:
         _fit_campaigns(campaign, spec, out, allow_draft=allow_draft, as_json=as_json)
         return
-    from rooflinekit.calibrate.bench import ending
+    from rooflinekit.calibrate.bench.record_file import TOLD, WRITING
 
-    with stopped_in_time(ending.WRITING, ending.TOLD) as stop:
+    with stopped_in_time(WRITING, TOLD) as stop:
         from rooflinekit.api import calibrate as calibration_workflows
         from rooflinekit.calibrate.at_hand import hardware as at_hand
         from rooflinekit.calibrate.bench import plan as plans

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def measured(found: Validation, file: Path | None) -> dict[str, Any]:
     """A step as it was measured beside its prediction."""
-    from rooflinekit.study.profile.validation_file import document_of
+    from rooflinekit.study.profile.validation import document_of
 
     return {
         "measured_s": found.measured_s, "predicted_s": found.predicted_s, "error": found.error, "inside": found.inside,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from rooflinekit.errors import FormatError
-from rooflinekit.hardware import variation
 from rooflinekit.hardware.fields import (
     Choice,
     Count,
@@ -21,6 +20,8 @@ from rooflinekit.hardware.fields import (
     Record,
     Text,
 )
+from rooflinekit.ir import notebook
+from rooflinekit.units import format_quantity
 
 SCHEMA_VERSION = 1
 
@@ -219,7 +220,6 @@ class Device(Record):
         return self.peak(math) / self.dram.bandwidth
 
     def _repr_html_(self) -> str:
-        from rooflinekit.hardware.device_rows import notebook_table  # which is made of devices
 
         return notebook_table(self)
 
@@ -260,7 +260,7 @@ class Device(Record):
         {'fp32': 128000000000.0}
         """
         whole = {name: self._merged(name, change) for name, change in changes.items()}
-        return super().replace(**{**whole, **variation.derive(self, super().replace(**whole), changes)})
+        return super().replace(**{**whole, **derive(self, super().replace(**whole), changes)})
 
     def _merged(self, name: str, change: Any) -> Any:
         """The nested record `name` with the keys of the mapping `change` put in; anything else as it is."""
@@ -268,3 +268,126 @@ class Device(Record):
         if not isinstance(now, Record) or not isinstance(change, Mapping):
             return change
         return {**{key: getattr(now, key) for key in type(now).model_fields}, **change}
+
+
+def device_rows(device: Device) -> Iterator[tuple[str, str, str]]:
+    """Name, value and ridge (FLOP/byte; "" where there is none) of every number."""
+    yield from _peaks(device)
+    yield from _units(device)
+    yield from _links(device)
+
+
+def notebook_table(device: Device) -> str:
+    """The same as HTML."""
+    title = f"{device.name}: {device.display_name or device.name} ({device.vendor}, {device.architecture})"
+    draft = [f"draft: {device.draft_reason}"] if device.draft else []
+    return notebook.block(
+        title, notebook.paragraphs(draft), notebook.table(["", "datasheet", "ridge"], device_rows(device))
+    )
+
+
+def _peaks(device: Device) -> Iterator[tuple[str, str, str]]:
+    for math in FORMATS:
+        for accumulate, peak in device.accumulations(math).items():
+            yield _peak(device, f"{math} matrix, accumulates in {accumulate}", peak)
+        if math in device.vector_peak:
+            yield _peak(device, f"{math} vector", device.vector_peak[math])
+        if device.support(math) in ("unpublished", "emulated", "absent"):
+            yield math, device.support(math), ""
+
+
+def _peak(device: Device, label: str, peak: float) -> tuple[str, str, str]:
+    return label, format_quantity(peak, "flop/s"), format_quantity(peak / device.dram.bandwidth, "flop/byte")
+
+
+def _units(device: Device) -> Iterator[tuple[str, str, str]]:
+    dram = device.dram
+    yield f"memory {dram.type or ''}", format_quantity(dram.bandwidth, "byte/s"), ""
+    yield "  capacity", format_quantity(dram.capacity, "byte", binary=True), ""
+    yield "L2", format_quantity(device.l2_capacity, "byte", binary=True), ""
+    unit = "SM" if device.kind == "gpu" else "core"
+    optional = (
+        ("last-level cache", device.last_level_cache),
+        (f"L1 per {unit}", device.l1_capacity_per_sm),
+        (f"shared memory per {unit}", device.shared_memory_per_sm),
+        ("  of one block", device.shared_memory_per_block),
+    )
+    for label, capacity in optional:
+        if capacity is not None:
+            yield label, format_quantity(capacity, "byte", binary=True), ""
+    yield f"{unit}s", f"{device.sm_count} × {device.lanes_per_sm} lanes", ""
+    clocks = (
+        ("base", device.clock.base),
+        ("boost", device.clock.boost),
+        ("matrix", device.clock.tensor),
+        ("vector", device.clock.vector),
+    )
+    for label, clock in clocks:
+        if clock is not None:
+            yield f"  {label} clock", format_quantity(clock, "Hz"), ""
+
+
+def _links(device: Device) -> Iterator[tuple[str, str, str]]:
+    if device.pcie is not None:
+        pcie = format_quantity(device.pcie.bandwidth_per_direction, "byte/s")
+        yield f"PCIe {device.pcie.generation} x{device.pcie.lanes}, one direction", pcie, ""
+    link = device.interconnect
+    if link is not None:
+        speed = link.bandwidth_per_direction
+        yield f"{link.kind}, one direction", "–" if speed is None else format_quantity(speed, "byte/s"), ""
+    shared = f", shared by {device.devices_per_board} devices" if device.devices_per_board > 1 else ""
+    if device.board_power is not None:
+        yield f"board power{shared}", format_quantity(device.board_power, "W"), ""
+    if device.launch_price_usd is not None:
+        yield f"launch price{shared}", f"${device.launch_price_usd}", ""
+    if device.launch_date is not None:
+        yield "launched", device.launch_date.isoformat(), ""
+    if device.process_node is not None:
+        yield "process", device.process_node, ""
+
+
+def derive(old: Device, new: Device, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that follow from the difference of `new` to `old` and are not among the `changes` that were given.
+
+    `new` is `old` with the changes alone. Peaks that do not scale are left out.
+    """
+    sms = new.sm_count / old.sm_count
+    lanes = new.lanes_per_sm / old.lanes_per_sm
+    vector = sms * lanes * new.vector_clock / old.vector_clock
+    matrix = sms * new.tensor_clock / old.tensor_clock
+    double = sms * new.clock.boost / old.clock.boost
+    found: dict[str, Any] = {}
+    for table in ("matrix_peak", "matrix_peak_fp16_accumulate"):
+        found[table] = _scaled(getattr(old, table), lambda math: double if math == "fp64" else matrix)
+    found["vector_peak"] = _scaled(old.vector_peak, lambda _: vector)
+    if old.tensor_cores is not None:
+        found["tensor_cores"] = max(1, round(old.tensor_cores * sms))
+    given = changes.get("dram")
+    if isinstance(given, Mapping):
+        found["dram"] = _memory(old, new, given)
+    # A whole dram given as a record states its bandwidth; a mapping is completed here.
+    return {name: value for name, value in found.items() if name == "dram" or name not in changes}
+
+
+def _scaled(peaks: Mapping[str, float], factor: Any) -> dict[str, float]:
+    return {math: _times(peak, factor(math)) for math, peak in peaks.items()}
+
+
+def _memory(old: Device, new: Device, given: Mapping[str, Any]) -> Any:
+    """The new memory, with its bandwidth or its pin rate following the other."""
+    bus = _ratio(old.dram.bus_width, new.dram.bus_width)
+    pins = _ratio(old.dram.pin_rate, new.dram.pin_rate)
+    if "bandwidth" not in given:
+        return new.dram.replace(bandwidth=_times(new.dram.bandwidth, bus * pins))
+    if "pin_rate" in given or new.dram.pin_rate is None:
+        return new.dram
+    return new.dram.replace(pin_rate=_times(new.dram.pin_rate, new.dram.bandwidth / old.dram.bandwidth / bus))
+
+
+def _ratio(old: float | None, new: float | None) -> float:
+    return 1.0 if old is None or new is None else new / old
+
+
+def _times(value: float, factor: float) -> float:
+    """The product to six digits, as a file would write it; the very value where nothing changes."""
+    return value if factor == 1 else float(f"{value * factor:.6g}")

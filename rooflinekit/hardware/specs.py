@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from importlib.metadata import entry_points
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar, cast
 
 from pydantic import ValidationError
 
-from rooflinekit.errors import DeviceNotFoundError, SpecError, nearest
+from rooflinekit.errors import DeviceNotFoundError, PluginError, SpecError, nearest
 from rooflinekit.hardware import checks, cluster_checks, names
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import SCHEMA_VERSION, Device
 from rooflinekit.hardware.fields import FROM_FILE, Record
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.messages import one_line
-from rooflinekit.hardware.packages import specification_folders
 from rooflinekit.hardware.yaml_file import read_mapping
 
 DEFAULT_HOST = "unnamed"
@@ -271,3 +272,25 @@ def _stems(folder: Traversable) -> tuple[str, ...]:
 
 def _is_path(name: str | Path) -> bool:
     return isinstance(name, Path) or name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name
+
+
+GROUP = "rooflinekit.devices"
+
+
+@cache
+def specification_folders() -> tuple[tuple[str, Traversable], ...]:
+    """For each entry point its package's name and folder, laid out as gpu_specs/: devices, hosts/, clusters/, prices/.
+
+    Raises PluginError for one that cannot be imported or is no package.
+    """
+    found = []
+    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.value, point.name)):
+        label = f"{GROUP}: {point.name} = {point.value}, of {point.dist.name if point.dist else 'a package'}"
+        try:
+            package = point.load()
+        except Exception as error:  # whatever its import raises
+            raise PluginError(f"{label}: {type(error).__name__}: {error}; repair or uninstall it") from error
+        if not isinstance(package, ModuleType) or not hasattr(package, "__path__"):
+            raise PluginError(f"{label}: expected a package with YAML files in it; repair or uninstall it")
+        found.append((package.__name__, files(package)))
+    return tuple(found)

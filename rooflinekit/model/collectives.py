@@ -28,7 +28,7 @@ from statistics import NormalDist
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.hardware.device import Device
-from rooflinekit.model.links import THROUGH_HOST, Link, Route
+from rooflinekit.model.links import PAYLOAD_SHARE, THROUGH_HOST, Link, Route
 from rooflinekit.model.machine import Constant, Spread
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send-recv")
@@ -295,3 +295,25 @@ def _copy_time(device: Device, constants: LinkConstants) -> float:
 
 def _hop(link: Link | None, constants: LinkConstants) -> float:
     return 0.0 if link is None else link.latency_s + link.turns * constants.link("hop", link)
+
+
+def time_copy(
+    size_bytes: float, route: Route, constants: LinkConstants, host_rate: float = math.inf
+) -> CollectiveTiming:
+    """The time of one copy between the two devices of a route.
+
+    host_rate: byte/s between a device and the host's page-locked memory, for copies that go through it.
+    """
+    link = route.links[-1]
+    if link.technology.startswith("pcie"):
+        rate = min(link.bandwidth * PAYLOAD_SHARE, link.most)
+        if link.technology in THROUGH_HOST:
+            rate = min(rate, host_rate)
+    else:
+        rate = constants.rate(link)
+    spread = constants.spread(link)
+    return CollectiveTiming(
+        collective="send-recv", algorithm="copy", size_bytes=size_bytes, ranks=route.ranks, route=route,
+        start_s=max(constants.device("start", device) for device in route.devices),
+        transfer_s=size_bytes / rate, wire_bytes=size_bytes, spread=math.hypot(spread.kernel, spread.shared),
+    )  # fmt: skip

@@ -14,16 +14,90 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
+from rooflinekit.errors import CapacityError
 from rooflinekit.serving.answers import Answered, Played
 from rooflinekit.serving.batch_times import Chunk
-from rooflinekit.serving.sequences import Sequence, check_fit
 from rooflinekit.serving.settings import Engine
-from rooflinekit.serving.tally import Tally
 from rooflinekit.serving.traffic import Request
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over the steps so far; as `Played` describes them."""
+
+    gaps: dict[float, float] = field(default_factory=dict)
+    busy_s: float = 0.0
+    reading_s: float = 0.0
+    running_s: float = 0.0  # sequences × seconds
+    steps: int = 0
+    preemptions: int = 0
+    peak: float = 0.0  # tokens of the cache
+    joules: float = 0.0
+
+    def count_gap(self, seconds: float, times: float) -> None:
+        """So many pairs of tokens of one sequence came so far apart."""
+        if times > 0:
+            self.gaps[seconds] = self.gaps.get(seconds, 0) + times
+
+    def pass_by(self, count: int, seconds: float, running: int) -> None:
+        """So many steps of so many seconds each, with so many sequences."""
+        self.busy_s += count * seconds
+        self.steps += count
+        self.running_s += running * count * seconds
+
+    def result(self, answers: Many[Answered], cache_tokens: float, joules: bool) -> Played:
+        """All of it."""
+        return Played(
+            answers=tuple(answers),
+            gaps=tuple(sorted(self.gaps.items())),
+            busy_s=self.busy_s,
+            reading_s=self.reading_s,
+            steps=self.steps,
+            preemptions=self.preemptions,
+            running=self.running_s / self.busy_s if self.busy_s else 0.0,
+            peak_cache=self.peak / cache_tokens,
+            kernels_j=self.joules if joules else None,
+        )
+
+
+@dataclass(slots=True)
+class Sequence:
+    """A request in the engine. While it runs, its context is `read` and what decoding steps since `joined` gave."""
+
+    answer: Answered
+    number: int
+    to_read: int  # tokens of the prompt, and after preemption of the answer so far, that are not in the cache
+    read: int  # tokens in the cache when it joined those that run
+    given: float = 0  # tokens of the answer when it joined
+    joined: int = 0  # decoding steps before
+    ends: int = 0  # decoding steps when it has its last token
+
+    @property
+    def own(self) -> int:
+        """Tokens read into room of its own: all but those that requests share."""
+        return self.read - self.answer.request.cached
+
+    @property
+    def whole(self) -> int:
+        """Room of its own for all its tokens."""
+        request = self.answer.request
+        return request.input + request.output - request.cached
+
+
+def check_fit(requests: Iterable[Request], cache_tokens: float) -> None:
+    """Raises CapacityError for a request that the empty cache does not hold."""
+    for request in requests:
+        if request.input + request.output > cache_tokens:
+            raise CapacityError(
+                f"a request of {request.input:,} tokens in and {request.output:,} out does not fit a cache of "
+                f"{max(0, int(cache_tokens)):,} tokens; choose a cache or weights of fewer bits, more GPUs, or shorter "
+                "requests"
+            )
+
 
 #: Seconds of a step: parts of prompts that it reads, sequences that go on, and their tokens on average.
 BatchTime = Callable[[Many[Chunk], int, float], float]

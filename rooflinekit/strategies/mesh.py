@@ -11,19 +11,43 @@ from rooflinekit.ir.origin import resized
 from rooflinekit.model.collectives import time_collective
 from rooflinekit.model.machine import Machine
 from rooflinekit.strategies.compiling import in_graphs
-from rooflinekit.strategies.experts import agreed
-from rooflinekit.strategies.groups import within_groups
+from rooflinekit.strategies.context import cut_by_context
+from rooflinekit.strategies.experts import Spread, agreed, spread
 from rooflinekit.strategies.pipeline import orders
 from rooflinekit.strategies.prediction import Share
 from rooflinekit.strategies.program import Wiring, program_of
 from rooflinekit.strategies.queues import Message, run_devices
 from rooflinekit.strategies.records import FSDP, Mesh, Savers
 from rooflinekit.strategies.saving import saving
+from rooflinekit.strategies.sequence import cut_by_tokens
 from rooflinekit.strategies.setting import BATCH, Setting, batch_of, share_of
 from rooflinekit.strategies.sharding import sharded
 from rooflinekit.strategies.staged import Chunk, Plan, run_stages
 from rooflinekit.strategies.stages import crossing_bytes, stage_of_blocks, stages_of
 from rooflinekit.strategies.tasks import tasks_of
+from rooflinekit.strategies.tensor import cut
+
+
+def within_groups(graph: Graph, mesh: Mesh, copies: int, batch: int) -> Spread:
+    """The device's part of a copy's step of so many samples.
+
+    Raises InputError for combinations that are not modelled.
+    """
+    if copies % mesh.expert:
+        raise InputError(
+            f"Mesh expert: groups are taken out of the copies: expected a divisor of {copies}; got {mesh.expert}"
+        )
+    if mesh.expert > 1 and isinstance(mesh.data, FSDP):
+        raise InputError("Mesh expert: experts that are shared out take DDP between copies; got data=FSDP")
+    if mesh.pipeline > 1 and (mesh.expert > 1 or mesh.sequence):
+        raise InputError(
+            "a pipeline's stages take tensor and context groups: not sequence=True, nor expert of 2 or more"
+        )
+    if mesh.context > 1 and mesh.expert > 1:
+        raise InputError("Mesh context: sequences are cut of models without shared experts; got expert of 2 or more")
+    own = spread(cut_by_context(graph, mesh.context, mesh.context_way, batch), mesh.expert, mesh.imbalance)
+    cut_graph = cut_by_tokens(own.graph, mesh.tensor) if mesh.sequence else cut(own.graph, mesh.tensor)
+    return replace(own, graph=cut_graph)
 
 
 def on_mesh(

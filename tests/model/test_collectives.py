@@ -12,9 +12,8 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.hardware import specs
 from rooflinekit.hardware.cluster import Cluster
-from rooflinekit.model.collectives import COLLECTIVES, CollectiveTiming, LinkConstants, time_collective
+from rooflinekit.model.collectives import COLLECTIVES, CollectiveTiming, LinkConstants, time_collective, time_copy
 from rooflinekit.model.contention import channels_of, slowdown_of
-from rooflinekit.model.engine_copies import time_copy
 from rooflinekit.model.links import Link, Route, route_of
 from rooflinekit.model.machine import Constant, Spread
 

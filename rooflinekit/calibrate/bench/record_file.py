@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -19,10 +20,17 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from rooflinekit.calibrate.bench import ending
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.errors import CampaignError, OutputError
 from rooflinekit.files import check_kind, hold, read_bytes, sync_folder, write_text
+
+#: Held while a line is written: a process that ends itself from another thread waits for it.
+WRITING = threading.Lock()
+
+#: Set when the process is told to end. A library at work may swallow the interrupt, or make an error of its own of it:
+#: what comes of such a case is not taken for a measurement.
+TOLD = threading.Event()
+
 
 _KIND = "rooflinekit campaign"
 _SCHEMA = 1
@@ -157,7 +165,7 @@ class Recorder:
         Raises OutputError where that is full, or the file was taken away or written by another program, and
         KeyboardInterrupt where the process was told to end meanwhile.
         """
-        if ending.TOLD.is_set():
+        if TOLD.is_set():
             raise KeyboardInterrupt
         self._write(_document(measurement))
         self.done[measurement.case.key, measurement.round] = measurement
@@ -171,7 +179,7 @@ class Recorder:
     def _write(self, document: Mapping[str, Any]) -> None:
         text, check = _line(document, self.check)
         line = text.encode()
-        with ending.WRITING:
+        with WRITING:
             self._check_place()
             try:
                 while line:

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from rooflinekit.calibrate.links.campaign import LinkCampaign
-from rooflinekit.calibrate.links.constants import (
+from rooflinekit.calibrate.links.fits import (
     DEVICE_PARTS,
     HOST_PARTS,
     LINK_CONSTANTS,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rooflinekit.hardware.device_rows import device_rows
+from rooflinekit.hardware.device import device_rows
 from rooflinekit.step.prediction import Prediction
 
 _URL = re.compile(r"https?://[^\s<>\"'(),;]*[^\s<>\"'(),;.]")

@@ -9,11 +9,9 @@ from typing import Any
 from rooflinekit.present.page.charts.bars import Bar, Interval, difference_bars, interval_bars
 from rooflinekit.step.report import table_rows
 from rooflinekit.step.words import MEANING
-from rooflinekit.study.compare.gpus import GpuComparison
-from rooflinekit.study.compare.story import order_sentences, surprise_sentences
+from rooflinekit.study.compare.gpus import GpuComparison, order_sentences, surprise_sentences
 from rooflinekit.study.explain.advice import Advice, Suggestion
-from rooflinekit.study.explain.explanation import Explanation
-from rooflinekit.study.explain.story import details, seconds, sentences, signed
+from rooflinekit.study.explain.explanation import Explanation, details, seconds, sentences, signed
 from rooflinekit.units import format_quantity
 
 _SURPRISES = 5

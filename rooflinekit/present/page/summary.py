@@ -12,7 +12,7 @@ from rooflinekit.step.report import shown_terms
 from rooflinekit.step.utilization import formats
 from rooflinekit.step.variants import BATCH
 from rooflinekit.step.words import MEANING
-from rooflinekit.study.explain.story import seconds
+from rooflinekit.study.explain.explanation import seconds
 from rooflinekit.study.explain.verdict import verdict
 from rooflinekit.units import format_quantity
 

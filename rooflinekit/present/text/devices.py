@@ -9,7 +9,7 @@ from rich.text import Text
 from rooflinekit.errors import printable
 from rooflinekit.hardware.catalog import Row
 from rooflinekit.hardware.checks import Check
-from rooflinekit.hardware.device_rows import device_rows
+from rooflinekit.hardware.device import device_rows
 from rooflinekit.present.text.tables import console, table
 from rooflinekit.units import format_quantity
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from rooflinekit.present.text.tables import console, table
 from rooflinekit.step.report import title
-from rooflinekit.study.compare.gpus import GpuComparison
-from rooflinekit.study.compare.story import order_sentences, surprise_sentences, table_of
+from rooflinekit.study.compare.gpus import GpuComparison, order_sentences, surprise_sentences, table_of
 
 _SENTENCES = 8  # of each kind; the rest is a line
 

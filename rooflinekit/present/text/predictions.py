@@ -12,8 +12,7 @@ from rooflinekit.step.chains import chain_sentences
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import answer_rows, remedies, table_rows, title
 from rooflinekit.step.words import MEANING
-from rooflinekit.study.explain.explanation import Explanation
-from rooflinekit.study.explain.story import sentences, signed
+from rooflinekit.study.explain.explanation import Explanation, sentences, signed
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:

@@ -18,12 +18,13 @@ from rooflinekit.ir.origin import origin_of, resized, traced_with
 from rooflinekit.ir.tensor import DType, Math
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.recurrence import RECURRENT
-from rooflinekit.step.chains import chains_of, without_recurrence
+from rooflinekit.step.chains import chain_sentences, chains_of, without_recurrence
 from rooflinekit.step.execution import Backend
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import BATCH
+from rooflinekit.step.words import MEANING
 from rooflinekit.study.errors.ratio import Ratio, Ratios
-from rooflinekit.study.explain import advice_story
+from rooflinekit.study.explain.explanation import seconds, signed
 from rooflinekit.units import format_quantity
 
 _BACKENDS: dict[Backend, str] = {
@@ -100,13 +101,13 @@ class Advice:
         }
 
     def __str__(self) -> str:
-        return "\n".join(advice_story.sentences(self))
+        return "\n".join(sentences(self))
 
     def __repr__(self) -> str:
-        return f"<Advice {next(advice_story.sentences(self))}>"
+        return f"<Advice {next(sentences(self))}>"
 
     def _repr_html_(self) -> str:
-        first, *rest = advice_story.sentences(self)
+        first, *rest = sentences(self)
         rows = [
             (s.what, format_quantity(s.prediction.total_s, "s"), f"{s.speedup:.2f}×", s.prediction.regime)
             for s in self.suggestions
@@ -277,3 +278,28 @@ def _gpus(p: Prediction, devices: Sequence[Device]) -> Iterator[_Candidate]:
             yield _Candidate(
                 what=device.name, predict=functools.partial(predict_graph, p.graph, machine, p.host, p.execution)
             )
+
+
+def sentences(advice: Advice) -> Iterator[str]:
+    """What it takes now, what saves time, what does not, and what was left out."""
+    p = advice.base
+    yield f"{p.graph_name} takes {seconds(p.total_s)} a step on {p.machine.name}, {p.regime}-bound."
+    yield from chain_sentences(p)
+    saving = [suggestion for suggestion in advice.suggestions if suggestion.saved_s > 0]
+    for place, suggestion in enumerate(saving, 1):
+        yield f"{place}. {_saving(suggestion)}"
+    for suggestion in advice.suggestions[len(saving) :]:
+        yield f"Saves nothing: {suggestion.what} ({signed(-suggestion.saved_s)}, {suggestion.prediction.regime}-bound)."
+    for what, why in advice.left_out:
+        yield f"Left out: {what}: {why}."
+
+
+def _saving(suggestion: Suggestion) -> str:
+    after = suggestion.prediction
+    ratio = suggestion.ratio()
+    samples = "" if suggestion.steps == 1 else " for as many samples"
+    largest = [f"{MEANING[name]} {signed(-saved)}" for name, saved in suggestion.saved_terms().items() if saved][:2]
+    return (
+        f"{suggestion.what}: saves {seconds(suggestion.saved_s)}{samples} ({suggestion.speedup:.2f}×, "
+        f"with 90 % {ratio.low:.2f} to {ratio.high:.2f}), {after.regime}-bound after it; {', '.join(largest)}."
+    )

@@ -8,7 +8,7 @@ from rooflinekit.step.chains import chain_sentences
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import shown_terms
 from rooflinekit.step.words import MEANING, REGIME_TERMS
-from rooflinekit.study.explain.story import seconds
+from rooflinekit.study.explain.explanation import seconds
 from rooflinekit.units import format_quantity
 
 _NAMED = 0.1  # share of the step from which a term is named

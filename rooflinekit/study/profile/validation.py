@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field, InstanceOf
+from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
 import rooflinekit
 from rooflinekit.calibrate.at_hand.run_record import KernelTime, ModelRun
 from rooflinekit.calibrate.bench.samples import Summary, summarize
+from rooflinekit.errors import CampaignError
+from rooflinekit.files import read_json, write_text
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.profile.matching import OpTime, between_ops, match, table_by_kind, table_by_op
 from rooflinekit.units import format_quantity
@@ -133,16 +137,12 @@ class Validation:
 
     def save(self, file: str | Path, *, force: bool = False) -> None:
         """Writes it as JSON; an existing file is replaced with `force` alone. Raises OutputError."""
-        from rooflinekit.study.profile import validation_file
-
-        validation_file.write_validation(self, Path(file), force=force)
+        write_validation(self, Path(file), force=force)
 
     @classmethod
     def load(cls, file: str | Path) -> Validation:
         """What `save` has written, without the prediction's kernels. Raises CampaignError for another file."""
-        from rooflinekit.study.profile import validation_file
-
-        return validation_file.read_validation(Path(file))
+        return read_validation(Path(file))
 
     def __str__(self) -> str:
         def text(seconds: float) -> str:
@@ -190,3 +190,38 @@ def compare_run(
         environment=dict(run.environment),
         prediction=prediction,
     )
+
+
+_KIND = "rooflinekit validation"
+_SCHEMA = 1
+
+
+def write_validation(validation: Validation, file: Path, *, force: bool = False) -> None:
+    """Writes beside, then renames. Raises OutputError for a file that cannot be written, or exists without `force`."""
+    document = {"kind": _KIND, "schema": _SCHEMA, **document_of(validation)}
+    write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", file, force=force)
+
+
+def document_of(validation: Validation) -> dict[str, Any]:
+    """Its fields for JSON, without the prediction's kernels."""
+    return _adapter().dump_python(validation, mode="json")  # type: ignore[no-any-return]
+
+
+def read_validation(file: Path) -> Validation:
+    """What was written. Raises CampaignError with the field that is wrong for another file."""
+    document = read_json(file, CampaignError)
+    if not isinstance(document, dict) or document.pop("kind", None) != _KIND:
+        raise CampaignError(f"{file}: expected a file that `rooflinekit measure --out` has written; it is none")
+    schema = document.pop("schema", None)
+    if schema != _SCHEMA:
+        raise CampaignError(f"{file}: schema: expected {_SCHEMA}; got {schema!r:.60}")
+    try:
+        return _adapter().validate_json(json.dumps(document), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise CampaignError(f"{file}: {': '.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+@lru_cache(maxsize=1)
+def _adapter() -> TypeAdapter[Validation]:
+    return TypeAdapter(Validation)

@@ -20,10 +20,17 @@ from rooflinekit.ir import notebook
 from rooflinekit.ir.plain import aligned
 from rooflinekit.study.sweep.cells import cells_of
 from rooflinekit.study.sweep.clusters import Team, predict_settings
-from rooflinekit.study.sweep.goals import GOALS, LEAST, MOST, named_prices, prices_of
 from rooflinekit.study.sweep.plan import BLOCK, Case, Plan
 from rooflinekit.study.sweep.points import REGIMES
-from rooflinekit.study.sweep.requirements import Requirement, requirements_of
+from rooflinekit.study.sweep.requirements import (
+    GOALS,
+    LEAST,
+    MOST,
+    Requirement,
+    named_prices,
+    prices_of,
+    requirements_of,
+)
 
 ENUMERATED = 200_000  # predictions, up to which all are made
 ENUMERATED_EACH = 2_000  # the same of steps on several devices, which take tenths of a second each

@@ -18,7 +18,7 @@ from types import MappingProxyType
 import pytest
 from programs import line_of, started
 
-from rooflinekit.calibrate.bench import ending
+from rooflinekit.calibrate.bench import record_file
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, read_record, recording, write_record
 from rooflinekit.errors import CampaignError, OutputError
@@ -299,7 +299,7 @@ def test_a_file_that_another_program_writes(tmp_path: Path, content: bytes) -> N
 
 def test_nothing_is_taken_for_measured_once_it_is_told_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = threading.Event()
-    monkeypatch.setattr(ending, "TOLD", told)
+    monkeypatch.setattr(record_file, "TOLD", told)
     file = tmp_path / "run.jsonl"
     with recording(file, HEAD, 10) as recorder:
         recorder.append(measurement(1))

@@ -17,8 +17,7 @@ from rooflinekit.calibrate.links.campaign import (
     read_link_campaign,
     write_link_campaign,
 )
-from rooflinekit.calibrate.links.constants import LINK_CONSTANTS, STATED
-from rooflinekit.calibrate.links.fits import links_difference, load_links, write_links
+from rooflinekit.calibrate.links.fits import LINK_CONSTANTS, STATED, links_difference, load_links, write_links
 from rooflinekit.calibrate.links.fitting import fit_links, groups_of
 from rooflinekit.calibrate.links.own import campaign_of, own_constants
 from rooflinekit.errors import CampaignError, SpecError

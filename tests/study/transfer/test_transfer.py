@@ -20,8 +20,7 @@ from rooflinekit.errors import CampaignError, InputError
 from rooflinekit.study.errors.components import FREEDOM, NETWORK, NETWORKS, OTHER_HOST, SHARED, Chips
 from rooflinekit.study.errors.kinship import Kinship, chips_of
 from rooflinekit.study.errors.parts import Loaded, Part, host_weight, parts_of, scaled
-from rooflinekit.study.transfer.evidence import Evidence
-from rooflinekit.study.transfer.matched import matched
+from rooflinekit.study.transfer.evidence import Evidence, matched
 from rooflinekit.study.transfer.posterior import Seen, given
 from rooflinekit.study.transfer.reading import read_measured
 from rooflinekit.study.transfer.transferred import transferred
