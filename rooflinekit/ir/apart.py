@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-import sympy
 from numpy.typing import NDArray
 
 from rooflinekit.errors import SizeError, TraceError
-from rooflinekit.ir.sizes import symbol
+from rooflinekit.ir.sizes import numbers_of, symbol
 
 if TYPE_CHECKING:
+    import sympy
+
     from rooflinekit.ir.graph import Graph
 
 #: Named sizes with their numbers, in order.
@@ -35,7 +36,9 @@ def numbers_apart(graph: Graph, given: Mapping[str, int]) -> Numbers:
 
 
 def _holds(relation: sympy.Basic, known: Mapping[str, int]) -> bool:
-    values = {free: sympy.Integer(known[free.name]) for free in relation.free_symbols}
+    import sympy
+
+    values = numbers_of({free.name: known[free.name] for free in relation.free_symbols})
     return bool(relation.xreplace(values) != sympy.false)
 
 
@@ -86,6 +89,8 @@ def _broken(relation: sympy.Basic, known: Mapping[str, NDArray[np.int64]]) -> ND
     """Rows at which it does not hold."""
     names = sorted(free.name for free in relation.free_symbols)
     columns = [known[name] for name in names]
+    import sympy
+
     if relation == sympy.Ne(symbol(names[0]), 1):
         return np.asarray(columns[0] == 1)
     values, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)

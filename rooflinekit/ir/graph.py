@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import sympy
-
 from rooflinekit.errors import SizeError
 from rooflinekit.ir import notebook
 from rooflinekit.ir.apart import Numbers, numbers_apart, parts, traced_at
@@ -20,14 +18,14 @@ from rooflinekit.ir.op import Op, PricedOp, nothing
 from rooflinekit.ir.op_rows import op_row, plain, shown
 from rooflinekit.ir.origin import Origin, at_numbers, whole_of
 from rooflinekit.ir.release import Release
-from rooflinekit.ir.sizes import Size, check_dims, check_names, evaluator, product, total
+from rooflinekit.ir.sizes import Size, check_dims, check_names, evaluator, formula, is_formula, product, total
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.ir.tree import tree
 from rooflinekit.ir.validity import Condition, ForcedSize, check_conditions, check_everywhere
-from rooflinekit.ir.vectorized import evaluated
 
 if TYPE_CHECKING:
     import pandas as pd
+    import sympy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -71,52 +69,53 @@ class Graph:
         """The operators, in the order of execution."""
         return tuple(priced.op for priced in self.priced)
 
-    def _sum(self, part: Callable[[Cost], Size]) -> sympy.Expr:
+    def summed(self, part: Callable[[Cost], Size]) -> Size:
+        """The sum of a part of all costs; an integer where no size is open."""
         # Equal blocks share their Cost objects: add each once, times how often it stands.
         counted = Counter(id(cost) for priced in self.priced for cost in priced.costs)
         costs = {id(cost): cost for priced in self.priced for cost in priced.costs}
         terms = [product((count, part(costs[key]))) for key, count in counted.items()]
-        return sympy.expand(sympy.sympify(total(terms)))
+        return total(terms)
 
     @property
     def matrix_flop(self) -> sympy.Expr:
         """FLOP of matrix products: 2 a multiply-add."""
-        return self._sum(lambda cost: cost.matrix_flop)
+        return formula(self.summed(lambda cost: cost.matrix_flop))
 
     @property
     def dense_matrix_flop(self) -> sympy.Expr:
         """FLOP of matrix products by kernels that do masked work all the same (causal attention without skipping)."""
-        return self._sum(lambda cost: cost.dense_matrix_flop)
+        return formula(self.summed(lambda cost: cost.dense_matrix_flop))
 
     @property
     def vector_flop(self) -> sympy.Expr:
         """FLOP of element-wise work, reductions and normalization."""
-        return self._sum(lambda cost: cost.vector_flop)
+        return formula(self.summed(lambda cost: cost.vector_flop))
 
     @property
     def special_flop(self) -> sympy.Expr:
         """Evaluations of special functions (exp, tanh, rsqrt …), each counted as 1."""
-        return self._sum(lambda cost: cost.special_flop)
+        return formula(self.summed(lambda cost: cost.special_flop))
 
     @property
     def flop(self) -> sympy.Expr:
         """Matrix, vector and special FLOP together."""
-        return sympy.expand(self.matrix_flop + self.vector_flop + self.special_flop)
+        return formula(self.summed(lambda cost: cost.flop))
 
     @property
     def read_bytes(self) -> sympy.Expr:
         """Compulsory bytes read, summed over kernels."""
-        return self._sum(lambda cost: cost.read_bytes)
+        return formula(self.summed(lambda cost: cost.read_bytes))
 
     @property
     def write_bytes(self) -> sympy.Expr:
         """Compulsory bytes written, summed over kernels."""
-        return self._sum(lambda cost: cost.write_bytes)
+        return formula(self.summed(lambda cost: cost.write_bytes))
 
     @property
     def bytes(self) -> sympy.Expr:
         """Compulsory bytes read and written, summed over kernels."""
-        return sympy.expand(self.read_bytes + self.write_bytes)
+        return formula(self.summed(lambda cost: cost.bytes))
 
     @property
     def parameters(self) -> Size:
@@ -160,6 +159,8 @@ class Graph:
         A thousand batches take a millisecond, where `at` would take one each.
         """
         import pandas as pd
+
+        from rooflinekit.ir.vectorized import evaluated
 
         check_names(dims, self.dims)
         counted = ("matrix_flop", "vector_flop", "special_flop", "read_bytes", "write_bytes")
@@ -268,7 +269,7 @@ def map_graph(graph: Graph, at: Callable[[Size], Size], given: Mapping[str, int]
     def value(attr: Any) -> Any:
         if isinstance(attr, TensorSpec):
             return tensor(attr)
-        if isinstance(attr, sympy.Expr):
+        if is_formula(attr):
             return at(attr)
         if isinstance(attr, list | tuple):
             return type(attr)(map(value, attr))

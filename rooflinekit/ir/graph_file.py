@@ -17,18 +17,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
-
-import sympy
+from typing import TYPE_CHECKING, Any
 
 from rooflinekit.ir.assumption import Assumption, Ground
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Basis, Family, Op, Phase, PricedOp
 from rooflinekit.ir.release import Release
-from rooflinekit.ir.sizes import symbol
+from rooflinekit.ir.sizes import is_formula, symbol
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.ir.validity import Condition, ForcedSize
+
+if TYPE_CHECKING:
+    import sympy
 
 _HEAD = b"rooflinekit graph 1\n"
 _DIGEST = 32  # bytes
@@ -40,22 +41,12 @@ _RECORDS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Graph, PricedOp, Op, Cost, Gemm, TensorSpec, Condition, ForcedSize, Assumption)
 }
 _WORDS: dict[str, type[StrEnum]] = {kind.__name__: kind for kind in (DType, Role, Phase, Basis, Family, Ground)}
-_FORMULAS: dict[str, Callable[..., Any]] = {
-    name: getattr(sympy, name)
-    for name in (
-        "Add", "Mul", "Pow", "Mod", "floor", "ceiling", "Min", "Max", "Abs", "Piecewise", "ITE", "Eq", "Ne", "Lt", "Le",
-        "Gt", "Ge", "And", "Or", "Not", "Tuple", "sqrt", "log",
-    )
-}  # fmt: skip
-#: sympy's own names of relations.
-_FORMULAS |= {
-    kind.__name__: kind
-    for kind in (
-        sympy.Eq, sympy.Ne, sympy.StrictLessThan, sympy.LessThan, sympy.StrictGreaterThan, sympy.GreaterThan,
-        sympy.functions.elementary.piecewise.ExprCondPair,
-    )
-}  # fmt: skip
-_CONSTANTS = {"true": sympy.true, "false": sympy.false, "oo": sympy.oo, "NegativeOne": sympy.S.NegativeOne}
+_FORMULAS = frozenset((
+    "Add", "Mul", "Pow", "Mod", "floor", "ceiling", "Min", "Max", "Abs", "Piecewise", "ITE", "Eq", "Ne", "Lt", "Le",
+    "Gt", "Ge", "And", "Or", "Not", "Tuple", "sqrt", "log", "Equality", "Unequality", "StrictLessThan", "LessThan",
+    "StrictGreaterThan", "GreaterThan", "ExprCondPair",
+))  # fmt: skip
+_CONSTANTS = frozenset(("true", "false", "oo"))
 _LEFT_OUT = {"fx", "origin", "traced"}  # of a Graph: what stands for the model behind it
 
 _Scalar = (str, int, float, bool, type(None))
@@ -104,7 +95,7 @@ class _Writer:
             return self._added(["word", type(value).__name__, value.value], value)
         if type(value) in _Scalar:
             return value
-        if isinstance(value, sympy.Basic):
+        if is_formula(value):
             return self._formula(value)
         known = self._by_id.get(id(value))
         return known[1] if known is not None else self._added(self._node(value), value)
@@ -129,6 +120,8 @@ class _Writer:
         raise ValueError(f"{type(value).__name__} cannot be packed")
 
     def _formula(self, value: sympy.Basic) -> list[int]:
+        import sympy
+
         if value not in self._formulas:
             node: list[Any]
             if isinstance(value, sympy.Symbol):
@@ -139,7 +132,7 @@ class _Writer:
                 node = ["number", str(value.p), str(value.q)]
             elif isinstance(value, sympy.Float):
                 node = ["float", float(value)]
-            elif constant := next((name for name, known in _CONSTANTS.items() if value is known), ""):
+            elif constant := next((name for name in _CONSTANTS if value is getattr(sympy, name)), ""):
                 node = ["constant", constant]
             elif type(value).__name__ in _FORMULAS:
                 node = ["formula", type(value).__name__, *map(self._formula, value.args)]
@@ -187,6 +180,8 @@ class _Reader:
         return self._read_formula(kind, parts)
 
     def _read_formula(self, kind: str, parts: list[Any]) -> Any:
+        import sympy
+
         if kind == "size":
             return symbol(_typed(parts[0], str))
         if kind == "number":
@@ -195,13 +190,30 @@ class _Reader:
         if kind == "float":
             return sympy.Float(_typed(parts[0], float))
         if kind == "constant":
-            return _CONSTANTS[parts[0]]
+            return getattr(sympy, _among(parts[0], _CONSTANTS))
         if kind != "formula":
             raise ValueError(f"no such node: {kind!r:.20}")
         args = [_typed(self._at(part), sympy.Basic) for part in parts[1:]]
         if parts[0] == "Pow" and not (args[1].is_number and abs(args[1]) <= _POWER):
             raise ValueError("a power without bound")
-        return _FORMULAS[parts[0]](*args)
+        name = _among(parts[0], _FORMULAS)
+        return getattr(sympy.functions.elementary.piecewise if name == "ExprCondPair" else sympy, name)(*args)
+
+
+class _Basic:
+    """Stands for `sympy.Basic` in annotations, so that a graph without formulas does without sympy."""
+
+
+class _Expr:
+    """Stands for `sympy.Expr` likewise."""
+
+
+def _is_expression(value: Any) -> bool:
+    if not is_formula(value):
+        return False
+    import sympy
+
+    return isinstance(value, sympy.Expr)
 
 
 @functools.cache
@@ -221,7 +233,8 @@ def _record(kind: str, values: list[Any]) -> Any:
 @functools.cache
 def _checks(kind: str) -> dict[str, Callable[[Any], bool]]:
     """For each field of a record whether a value is what its annotation says."""
-    names = {"Size": int | sympy.Expr, "Numbers": tuple, "Origin": object}
+    formulas = types.SimpleNamespace(Expr=_Expr, Basic=_Basic)
+    names = {"Size": int | _Expr, "Numbers": tuple, "Origin": object, "sympy": formulas}
     hints = typing.get_type_hints(_RECORDS[kind], localns=names)
     return {name: _check_of(hints[name]) for name in _stored(kind)}
 
@@ -241,7 +254,17 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
         return lambda value: isinstance(value, Mapping) and all(map(key, value)) and all(map(item, value.values()))
     if hint is int:
         return lambda value: type(value) is int
+    if hint is _Basic:
+        return is_formula
+    if hint is _Expr:
+        return _is_expression
     return lambda value: isinstance(value, hint)
+
+
+def _among(name: Any, known: frozenset[str]) -> str:
+    if name not in known:
+        raise ValueError(f"no such name in formulas: {name!r:.20}")
+    return str(name)
 
 
 def _typed(value: Any, kind: type[Any]) -> Any:

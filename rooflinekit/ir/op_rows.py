@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import sympy
-
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import PricedOp
+from rooflinekit.ir.sizes import is_formula
 
 _LETTERS = 120  # of a formula in a notebook
 
@@ -25,7 +24,7 @@ def shown(value: Any) -> str:
 
 def plain(value: Any) -> Any:
     """A value for JSON: sympy's numbers as Python's, its formulas as text."""
-    if isinstance(value, sympy.Expr):
+    if is_formula(value):
         return int(value) if value.is_Integer else float(value) if value.is_number else str(value)
     if isinstance(value, list):
         return [plain(item) for item in value]

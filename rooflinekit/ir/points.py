@@ -12,14 +12,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import sympy
 from numpy.typing import NDArray
 
-from rooflinekit.ir.sizes import Size, evaluator
-from rooflinekit.ir.vectorized import compiled
+from rooflinekit.ir.sizes import Size, evaluator, has_logarithm, is_formula
+
+if TYPE_CHECKING:
+    import sympy
 
 #: A number, or one at every point.
 Number: TypeAlias = Any
@@ -61,8 +62,8 @@ class Points:
         """
         names = tuple(self.sizes)
         distinct = tuple(dict.fromkeys(expressions))
-        logarithms = [e for e in distinct if e.has(sympy.log)]
-        plain = tuple(e for e in distinct if not e.has(sympy.log))
+        logarithms = [e for e in distinct if has_logarithm(e)]
+        plain = tuple(e for e in distinct if not has_logarithm(e))
         run = _compiled(plain, names)
         if max((abs(float(v)) for v in run(*(float(c.max()) for c in self.sizes.values()))), default=0.0) >= _SAFE / 4:
             raise TooLargeError
@@ -71,11 +72,13 @@ class Points:
         if logarithms:  # exact in sympy alone: one point at a time
             rows = [evaluator({n: int(c[i]) for n, c in self.sizes.items()}) for i in range(self.count)]
             found |= {e: self.column([at(e) for at in rows]) for e in logarithms}
-        return lambda size: found[size] if isinstance(size, sympy.Basic) else size
+        return lambda size: found[size] if is_formula(size) else size
 
 
 @lru_cache(maxsize=32)
 def _compiled(expressions: tuple[sympy.Expr, ...], names: tuple[str, ...]) -> Callable[..., list[Any]]:
+    from rooflinekit.ir.vectorized import compiled
+
     return compiled(expressions, names)
 
 
@@ -194,8 +197,8 @@ class Column:
 def integer(number: Number) -> int:
     """As `int(number)`, for every point of a column, which goes for an `int` where types are told.
 
-    >>> integer(2.7), integer(sympy.Integer(3))
-    (2, 3)
+    >>> integer(2.7)
+    2
     """
     if not isinstance(number, Column):
         return int(number)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
-
-import sympy
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from rooflinekit.errors import SizeError, nearest
 
+if TYPE_CHECKING:
+    import sympy
+
 #: A size is an `int`, or a sympy expression in the user's named sizes. Integers stay plain integers because a
 #: traced network has tens of thousands of them and sympy's are a hundred times slower.
-Size: TypeAlias = int | sympy.Expr
+Size: TypeAlias = "int | sympy.Expr"
 
 
 #: No size is larger: no machine has the memory for a tensor of so many bytes. Counts that grow with the cube of a size
@@ -22,7 +24,7 @@ LARGEST = 2**48
 def whole(value: object) -> int | None:
     """A whole number, Python's, numpy's or sympy's, as an `int`; None for anything else: True, 2.0, an array.
 
-    >>> whole(sympy.Integer(4)), whole(4.0), whole(True)
+    >>> whole(symbol("n") * 0 + 4), whole(4.0), whole(True)
     (4, None, None)
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
@@ -34,13 +36,45 @@ def whole(value: object) -> int | None:
     return number if type(number) is int else None
 
 
+def is_formula(value: object) -> TypeGuard[sympy.Basic]:
+    """Whether a value is sympy's. Nothing is before sympy is loaded, which takes a fifth of a second.
+
+    >>> is_formula(symbol("n")), is_formula(4)
+    (True, False)
+    """
+    if type(value) is int:
+        return False
+    basic = getattr(sys.modules.get("sympy"), "Basic", None)
+    return basic is not None and isinstance(value, basic)
+
+
 def symbol(name: str) -> sympy.Symbol:
     """The symbol of the named size: equal for equal names, positive and integer.
 
     >>> symbol("batch") == symbol("batch")
     True
     """
+    import sympy
+
     return sympy.Symbol(name, integer=True, positive=True)
+
+
+def formula(size: Size) -> sympy.Expr:
+    """A size as sympy's, its products of sums multiplied out.
+
+    >>> formula(4).is_Integer
+    True
+    """
+    import sympy
+
+    return sympy.expand(sympy.sympify(size))
+
+
+def has_logarithm(expression: sympy.Expr) -> bool:
+    """Whether a logarithm stands in it, which is exact in sympy alone."""
+    import sympy
+
+    return bool(expression.has(sympy.log))
 
 
 def product(sizes: Iterable[Size]) -> Size:
@@ -52,12 +86,14 @@ def product(sizes: Iterable[Size]) -> Size:
     constant = 1
     symbolic: list[sympy.Expr] = []
     for size in sizes:
-        if isinstance(size, sympy.Basic):
+        if is_formula(size):
             symbolic.append(size)
         else:  # an integer, or a column of them
             constant *= size
     if not symbolic:
         return constant
+    import sympy
+
     return simplest(sympy.Mul(constant, *symbolic))
 
 
@@ -70,12 +106,14 @@ def total(sizes: Iterable[Size]) -> Size:
     constant = 0
     symbolic: list[sympy.Expr] = []
     for size in sizes:
-        if isinstance(size, sympy.Basic):
+        if is_formula(size):
             symbolic.append(size)
         else:
             constant += size
     if not symbolic:
         return constant
+    import sympy
+
     return simplest(sympy.Add(constant, *symbolic))
 
 
@@ -87,6 +125,8 @@ def ceil_div(numerator: Size, denominator: Size) -> Size:
     """
     if not _open(numerator, denominator):
         return -(-numerator // denominator)
+    import sympy
+
     return simplest(sympy.ceiling(sympy.sympify(numerator) / denominator))
 
 
@@ -98,6 +138,8 @@ def floor_div(numerator: Size, denominator: Size) -> Size:
     """
     if not _open(numerator, denominator):
         return numerator // denominator
+    import sympy
+
     return simplest(sympy.floor(sympy.sympify(numerator) / denominator))
 
 
@@ -111,6 +153,8 @@ def quotient(numerator: Size, denominator: int) -> Size:
         if numerator % denominator:
             raise ValueError(f"{numerator} is no multiple of {denominator}")
         return numerator // denominator
+    import sympy
+
     return simplest(sympy.expand(numerator / denominator))
 
 
@@ -122,12 +166,14 @@ def smaller(a: Size, b: Size) -> Size:
     """
     if not _open(a, b):
         return min(a, b)
+    import sympy
+
     return simplest(sympy.Min(a, b))
 
 
 def _open(*sizes: Size) -> bool:
     """Whether one of them is a formula; integers and columns of them are none."""
-    return any(isinstance(size, sympy.Basic) for size in sizes)
+    return any(map(is_formula, sizes))
 
 
 def simplest(expression: sympy.Expr) -> Size:
@@ -194,6 +240,13 @@ def missing_size(names: Sequence[str]) -> SizeError:
     )
 
 
+def numbers_of(dims: Mapping[str, int]) -> dict[sympy.Symbol, sympy.Integer]:
+    """Named sizes as sympy's symbols, and their numbers as sympy's."""
+    import sympy
+
+    return {symbol(name): sympy.Integer(value) for name, value in dims.items()}
+
+
 def evaluator(dims: Mapping[str, int]) -> Callable[[Size], Size]:
     """A function that puts numbers for named sizes, each distinct expression worked out once.
 
@@ -201,13 +254,15 @@ def evaluator(dims: Mapping[str, int]) -> Callable[[Size], Size]:
     >>> at(3 * symbol("batch") + 1), at(7)
     (13, 7)
     """
-    values = {symbol(name): sympy.Integer(value) for name, value in dims.items()}
+    values: dict[sympy.Symbol, sympy.Integer] = {}
     memory: dict[sympy.Expr, Size] = {}
 
     def at(size: Size) -> Size:
         if isinstance(size, int):
             return size
         if size not in memory:
+            if not values:
+                values.update(numbers_of(dims))
             memory[size] = simplest(size.xreplace(values))
         return memory[size]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
-
-import sympy
+from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import SizeError
-from rooflinekit.ir.sizes import symbol
+from rooflinekit.ir.sizes import numbers_of, symbol
+
+if TYPE_CHECKING:
+    import sympy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,11 @@ class ForcedSize:
 
 def check_conditions(conditions: tuple[Condition, ...], given: Mapping[str, int]) -> None:
     """Raises SizeError where a condition is known not to hold at the given sizes."""
-    values = {symbol(name): sympy.Integer(value) for name, value in given.items()}
+    if not conditions:
+        return
+    import sympy
+
+    values = numbers_of(given)
     for condition in conditions:
         if condition.holds.xreplace(values) == sympy.false:
             sizes = ", ".join(f"{name}={value}" for name, value in given.items())

@@ -10,7 +10,7 @@ import numpy as np
 import sympy
 
 from rooflinekit.errors import SizeError
-from rooflinekit.ir.sizes import LARGEST, check_dims, evaluator, shown, symbol
+from rooflinekit.ir.sizes import LARGEST, check_dims, evaluator, has_logarithm, shown, symbol
 
 #: Beyond this int64 might not hold a result, or a step on the way to it.
 _SAFE = 2.0**60
@@ -58,7 +58,7 @@ def evaluated(expressions: Mapping[str, sympy.Expr], dims: Mapping[str, Any]) ->
     length = lengths.pop() if lengths else 1
     columns = {name: np.broadcast_to(array, length) for name, array in arrays.items()}
     formulas = [sympy.sympify(e) for e in expressions.values()]
-    if any(formula.has(sympy.log) for formula in formulas):
+    if any(map(has_logarithm, formulas)):
         # A logarithm is exact in sympy alone: one row at a time.
         rows = [evaluator({n: int(column[i]) for n, column in columns.items()}) for i in range(length)]
         exactly = {name: np.array([at(f) for at in rows]) for name, f in zip(expressions, formulas, strict=True)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sympy
-
 from rooflinekit.ir.sizes import Size, simplest
 
 
@@ -19,6 +17,8 @@ def touched_experts(experts: int, per_token: int, tokens: Size, ep: int = 1) -> 
     """
     if per_token == experts:
         return experts // ep
+    import sympy
+
     missed = sympy.Float(1 - per_token / experts) ** sympy.sympify(tokens)
     held = sympy.floor(sympy.Rational(experts, ep) * (1 - missed) + sympy.Rational(1, 2))
     return simplest(held if ep == 1 else sympy.Max(1, held))

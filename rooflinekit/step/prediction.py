@@ -326,7 +326,7 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
         machine=machine,
         host=host,
         execution=execution,
-        flop=int(graph.flop),
+        flop=int(graph.summed(lambda cost: cost.flop)),
         bytes=sum(int(timing.kernel.cost.bytes) for found in timings for timing in found),
         timeline=schedule(
             issues, timings, issuing(host, graph), execution, feed, entry, in_series=machine.device.kind == "cpu"

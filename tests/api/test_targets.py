@@ -129,17 +129,17 @@ def test_a_kept_trace_can_be_traced_again(run: Run, folder: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_the_second_command_does_without_torch(folder: Path) -> None:
+def test_the_second_command_loads_neither_torch_nor_what_formulas_and_tables_need(folder: Path) -> None:
     call = (
         "import sys; from rooflinekit.cli.app import main; sys.argv = ['rooflinekit', 'predict', 'net.py:Net', '-i',"
         " 'batch,64', '--batch', '8', '--gpu', 'l4']\n"
-        "main()\nprint('torch' in sys.modules)"
+        "main()\nprint(*sorted({'torch', 'sympy', 'pandas', 'scipy'} & sys.modules.keys()))"
     )
     said = [
         subprocess.run([sys.executable, "-c", call], cwd=folder, capture_output=True, text=True, check=True).stdout
         for _ in range(2)
     ]
-    assert [text.splitlines()[-1] for text in said] == ["True", "False"]
+    assert [text.splitlines()[-1] for text in said] == ["sympy torch", ""]
     assert said[0].splitlines()[:-1] == said[1].splitlines()[:-1]
 
 

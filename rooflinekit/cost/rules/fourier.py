@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-import sympy
-
 from rooflinekit.cost.table import Rule, an_element, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Op
@@ -28,6 +26,8 @@ def transform_flop(points: Size, n: Size, *, real: bool) -> Size:
         if n & (n - 1) == 0:
             return -(-doubled * (n.bit_length() - 1) // 2)
         return math.ceil(doubled * math.log2(n) / 2)
+    import sympy
+
     flop = sympy.Rational(5, 2) * (2 - real) * points * sympy.log(n, 2)
     return sympy.ceiling(flop)
 
