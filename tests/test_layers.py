@@ -15,6 +15,7 @@ PACKAGE = Path(rooflinekit.__file__).parent
 ROWS = [
     {"errors"},
     {"units", "files"},
+    {"published"},
     {"ir"},
     {"tracing", "cost", "hardware"},
     {"model"},
@@ -34,6 +35,7 @@ OUTSIDE = {
     "errors": set(),
     "units": set(),
     "files": set(),
+    "published": {"huggingface_hub"},  # to look into its cache, when it is asked for
     "ir": {"sympy", "numpy", "pandas"},  # pandas for Graph.to_dataframe, when it is called
     "tracing": {"torch", "sympy", "numpy", "torchvision"},  # torchvision to see whether it can be imported
     "cost": {"sympy"},

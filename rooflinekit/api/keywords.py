@@ -9,8 +9,11 @@ from typing import Any
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.mode import mode_of
 from rooflinekit.ir.sizes import check_names
+from rooflinekit.ir.tensor import DType
+from rooflinekit.published.models import language_model
 
 _SURE = 0.65  # of difflib: above, the nearest name alone is offered
 _ALIKE = 0.85  # of difflib: one letter of six or more is another
@@ -35,6 +38,31 @@ def model_of(given: Any, name: str | None = None, device: object = "meta") -> tu
         such = "a torch.nn.Module, a function, or a name such as 'timm:resnet50'"
         raise InputError(f"model: expected {such}; got {given!r:.60}")
     return given, name
+
+
+def inputs_of(model: Any, inputs: Sequence[Any], given: Mapping[str, Any]) -> Sequence[Any]:
+    """The inputs; where none is given, by place or by name, those that a model named as text usually has."""
+    if not isinstance(model, str) or inputs or any(isinstance(value, Input) for value in given.values()):
+        return inputs
+    return usual_inputs(model)
+
+
+def usual_inputs(target: str) -> tuple[Input, ...]:
+    """What a target is called with where nobody says: images of timm's own size, token ids of language models.
+
+    Their sizes "batch" and "seq" are open. () for another target. Raises TargetError for what is no target.
+    """
+    source, colon, name = target.partition(":")
+    if not colon and not language_model(target):
+        from rooflinekit.tracing.targets import load_target
+
+        load_target(target)  # says what a target is
+    if source == "timm":
+        from rooflinekit.tracing.targets import image_size
+
+        size = image_size(name)
+        return (Input("batch", *size),) if size else ()
+    return (Input("batch", "seq", dtype=DType.INT64),) if language_model(target) else ()
 
 
 def further_inputs(given: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.api import predict as workflows
-from rooflinekit.api.keywords import model_of
+from rooflinekit.api.keywords import inputs_of, model_of
 from rooflinekit.cost.table import Rule
 from rooflinekit.errors import InputError, MeasureError
 from rooflinekit.hardware.device import Device
@@ -85,6 +85,7 @@ def measure_model(
     from rooflinekit.tracing.named import loss_of, optimizer_of
     from rooflinekit.tracing.step import Step
 
+    inputs = tuple(inputs_of(model, inputs, options))
     model, name = model_of(model, name, place.device)
     loss, optimizer = loss_of(loss), optimizer_of(optimizer)
     say = progress or (lambda _: None)

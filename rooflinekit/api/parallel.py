@@ -133,12 +133,14 @@ def _alone(gpu: str | Path | Device, host: str | Path | Host | None, execution: 
 
 def graph_at(workload: Graph | Callable[..., Any], inputs: Sequence[Any], options: dict[str, Any]) -> Graph:
     """The graph at the sizes given, with those left open that parts of the batch need."""
+    from rooflinekit.api.keywords import inputs_of
     from rooflinekit.api.predict import trace
 
     if isinstance(workload, Graph):
         if inputs:
             raise InputError(f"a Graph has its inputs already; got {len(inputs)} more")
         return workload.at(**options)
+    inputs = inputs_of(workload, inputs, options)
     names = open_names((inputs, options))
     sizes = {name: options.pop(name) for name in tuple(options) if name in names}
     check_dims(sizes, names, complete=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.api.keywords import check_keywords, check_traced, further_inputs, model_of
+from rooflinekit.api.keywords import check_keywords, check_traced, further_inputs, inputs_of, model_of
 from rooflinekit.calibrate.fitting.files import constants_for, load_fit
 from rooflinekit.cost.table import Rule, price_all
 from rooflinekit.errors import InputError, TraceError
@@ -68,7 +68,8 @@ def trace(
         several threads wait for one another; meanwhile other threads may run other models, but for regions of
         `torch.autocast("cpu")`: their operators follow CUDA's lists.
     inputs, keyword_inputs: what it is called with; each tensor as an `Input` (or a tensor, of which only shape and
-        format are used), nested in lists and dicts as the model likes, other values as they are.
+        format are used), nested in lists and dicts as the model likes, other values as they are. Where none is given,
+        a model of timm gets images of its own size, a language model by name token ids; "batch" and "seq" stay open.
     mode: "inference" (evaluation mode, no gradients), "training" (forward, loss, backward, optimizer step), or
         "forward" (a forward pass without gradients in training mode: dropout drops, batch norm takes the batch's
         statistics and updates its own).
@@ -100,6 +101,7 @@ def trace(
     from rooflinekit.tracing.step import Step
     from rooflinekit.tracing.tracer import trace as traced
 
+    inputs = tuple(inputs_of(model, inputs, keyword_inputs))
     mode, (model, name) = mode_of(mode), model_of(model, name)
     if inference_mode and mode == "training":
         raise InputError("inference_mode: a training step needs gradients; choose mode='inference' or 'forward'")
@@ -240,11 +242,12 @@ def predict(
         "channels_last": channels_last, "tf32": tf32, "like": like, "inference_mode": inference_mode, "assume": assume,
         "name": name, "rules": rules, "strict": strict, "progress": progress, "keywords": keywords,
     }  # fmt: skip
-    if not isinstance(workload, Graph):
-        workload, options["name"] = model_of(workload, name)
-        check_keywords(workload, sizes, predict, sizes=open_names((inputs, targets, sizes)))
     if gpu is None and inputs and isinstance(inputs[-1], str | Path | Device):
         *inputs, gpu = inputs  # type: ignore[assignment]
+    if not isinstance(workload, Graph):
+        inputs = tuple(inputs_of(workload, inputs, sizes))
+        workload, options["name"] = model_of(workload, name)
+        check_keywords(workload, sizes, predict, sizes=open_names((inputs, targets, sizes)))
     device = device_of(gpu)
     if isinstance(workload, Graph):
         check_traced(workload, inputs, sizes, options, predict)
@@ -296,6 +299,7 @@ def host_of(host: str | Path | Host) -> Host:
 
 def traced_at(model: Callable[..., Any] | str, inputs: Sequence[Any], options: dict[str, Any]) -> Graph:
     """The model traced at numbers: exact for these sizes, and faster than with open ones."""
+    inputs = inputs_of(model, inputs, options)
     names = open_names((inputs, options))  # targets among the options
     sizes = {name: options.pop(name) for name in tuple(options) if name in names}
     check_dims(sizes, names, complete=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from rooflinekit.api.keywords import check_keywords, options_of
+from rooflinekit.api.keywords import check_keywords, inputs_of, options_of
 from rooflinekit.api.measured import MeasuredStep, correction_in
 from rooflinekit.api.predict import trace
 from rooflinekit.api.sweep_places import Gpus, Places
@@ -185,13 +185,14 @@ def _open_graphs(
         check_names(options, dict.fromkeys(known), complete=False, options=options_of(walk))
         graphs, sizes = each, dict(options)
     else:
-        sizes = {name: options.pop(name) for name in open_names((inputs, options)) if name in options}
+        called = {name: inputs_of(one, inputs, options) for name, one in each.items()}
+        sizes = {name: options.pop(name) for name in open_names((*called.values(), options)) if name in options}
         check_sizes(sizes, together)
         for one in each.values():
             if not isinstance(one, Graph):
                 check_keywords(one, options, walk, trace, sizes=sizes)
         graphs = {
-            name: one if isinstance(one, Graph) else trace(one, *inputs, mode=mode, **options)
+            name: one if isinstance(one, Graph) else trace(one, *called[name], mode=mode, **options)
             for name, one in each.items()
         }
     return (graphs if isinstance(workload, Mapping) else graphs[""]), sizes

@@ -26,6 +26,13 @@ def host_names(incomplete: str) -> list[str]:
     return [name for name in specs.host_names() if name.startswith(incomplete)]
 
 
+def model_names(incomplete: str) -> list[str]:
+    """Language models whose name begins so."""
+    from rooflinekit.published.models import published_names
+
+    return [name for name in published_names() if name.startswith(incomplete)]
+
+
 def cluster_names(incomplete: str) -> list[str]:
     """Shipped clusters whose name begins so."""
     from rooflinekit.hardware import specs
@@ -34,9 +41,14 @@ def cluster_names(incomplete: str) -> list[str]:
 
 
 CLUSTERS = "`rooflinekit clusters` lists them"
-TARGET_HELP = "timm:NAME, transformers:NAME or transformers:config.json, FILE.py:NAME, or package.module:name"
+TARGET_HELP = (
+    "timm:NAME, transformers:NAME or transformers:config.json, a language model such as llama-3.1-8b, FILE.py:NAME, "
+    "or package.module:name"
+)
+MODEL_HELP = "a name such as llama-3.1-70b hf:OWNER/NAME of HuggingFace's cache, or a config.json's path"
 
 TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP)]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", autocompletion=model_names, help=MODEL_HELP)]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON and nothing else")]
 DraftOption = Annotated[bool, typer.Option("--allow-draft", help="take a draft, whose numbers are not confirmed")]
 ClusterOption = Annotated[str, typer.Option(metavar="NAME|FILE.yaml", autocompletion=cluster_names, help=CLUSTERS)]

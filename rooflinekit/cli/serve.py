@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooflinekit.cli.guide import Command
-from rooflinekit.cli.options import JsonOption, print_json
+from rooflinekit.cli.options import JsonOption, ModelArgument, print_json
 from rooflinekit.cli.serve_engine import EngineOptions, numbers, places
 from rooflinekit.cli.serve_rates import Rates, serve_rates
 from rooflinekit.errors import CapacityError, FormatError, InputError
@@ -26,9 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG.json", help="a HuggingFace config.json of a language model")
-    ],
+    config: ModelArgument,
     gpu: Annotated[list[str] | None, typer.Option(help="name, alias or specification file; repeatable")] = None,
     batch: Annotated[str, typer.Option(help="clients that ask at once; several as 1,8,64")] = "1",
     input_tokens: Annotated[
@@ -39,7 +37,7 @@ def serve(
         str | None,
         typer.Option(
             help="bf16, fp16, fp8, fp8-dynamic, fp8-block, int8-dynamic, int8, int4, nvfp4 or mxfp4; several as "
-            "bf16,fp8; by default as CONFIG.json says"
+            "bf16,fp8; by default as the model is published"
         ),
     ] = None,
     kv: Annotated[str, typer.Option(help="format of the cache: bf16, fp16 or fp8; several as bf16,fp8")] = "bf16",
@@ -80,10 +78,8 @@ def serve(
         str, typer.Option(help="that share keys read them together, or apart, as older kernels do while decoding")
     ] = "together",
     draft: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="CONFIG.json", help="with --acceptance: the model that proposes tokens; else they are free"
-        ),
+        str | None,
+        typer.Option(metavar="MODEL", help="with --acceptance: the model that proposes tokens; else they are free"),
     ] = None,
     draft_tokens: Annotated[int, typer.Option(help="with --acceptance: tokens proposed in each step")] = 4,
     acceptance: Annotated[
@@ -153,7 +149,7 @@ def serve(
 
     Of a served language model; also by GPU and dollar, and the largest batch. Clients ask one request after the other
     (--batch), or requests come at a rate (--rate); --slo finds the highest rate that keeps promised latencies.
-    Example: rooflinekit serve examples/decoders/llama-3.1-8b.json --gpu h100-sxm5-80gb --batch 8,64 --input 1024
+    Example: rooflinekit serve llama-3.1-8b --gpu h100-sxm5-80gb --batch 8,64 --input 1024
     """
     if not gpu and not cluster:
         raise InputError(

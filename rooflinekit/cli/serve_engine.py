@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import InputError, UnitError
@@ -32,7 +31,7 @@ class EngineOptions:
     graph_sizes: str | None
     sums: str
     heads: str
-    draft: Path | None
+    draft: str | None
     draft_tokens: int
     acceptance: float | None
     adapters: int

@@ -19,7 +19,7 @@ from rooflinekit.cli.money import (
     UtilizationOption,
     YearsOption,
 )
-from rooflinekit.cli.options import ClusterOption, JsonOption, print_json, progress_line
+from rooflinekit.cli.options import ClusterOption, JsonOption, ModelArgument, print_json, progress_line
 from rooflinekit.cli.parse import quantity_of
 from rooflinekit.cli.train_money import Money
 
@@ -30,9 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG.json", help="a HuggingFace config.json of a language model")
-    ],
+    config: ModelArgument,
     cluster: ClusterOption,
     batch: Annotated[int, typer.Option(min=1, help="sequences of a step, of all GPUs together")],
     seq: Annotated[int, typer.Option(min=1, help="tokens of a sequence")] = 4096,
@@ -76,7 +74,7 @@ def train(
 
     From the dimensions of a language model: time by cause, memory by account, MFU and HFU, joules; with a price what a
     run of --tokens costs, with --rack what so many watts train in a day.
-    Example: rooflinekit train examples/decoders/llama-3.1-8b.json --cluster dgx-h100 --batch 128 --tp 2
+    Example: rooflinekit train llama-3.1-8b --cluster dgx-h100 --batch 128 --tp 2
     """
     from rooflinekit.api import train as walks
     from rooflinekit.errors import InputError

@@ -109,6 +109,7 @@ def _workload(
     ] = True,
     allow_draft: DraftOption = False,
     *,
+    target: str | None = None,
     needs_gpu: bool = True,
     needs_input: bool = True,
     many_sizes: bool = False,
@@ -120,12 +121,14 @@ def _workload(
             raise InputError(f"{option} belongs to --mode training")
     if loss_target and loss is None:
         raise InputError("--target is handed to the loss: name one, such as --loss cross_entropy")
+    from rooflinekit.api.keywords import usual_inputs
     from rooflinekit.ir.inputs import open_names
     from rooflinekit.ir.origin import autocast_format
     from rooflinekit.ir.release import Release
     from rooflinekit.ir.sizes import check_dims, check_names
 
     args, kwargs = inputs_of(input or [])
+    args = args if input or not target else usual_inputs(target)
     targets, named = inputs_of(loss_target or [])
     if named:
         raise InputError(f"--target {next(iter(named))}=…: targets have no names; they are handed over in their order")
@@ -139,7 +142,7 @@ def _workload(
         lists = size_lists_of(size or [], context.args, names, options)
     else:
         sizes = sizes_of(size or [], context.args, names, options)
-    if not input and needs_input:
+    if not (args or kwargs) and needs_input:
         raise InputError("--input is missing: the sizes that the model is called with, such as --input batch,3,224,224")
     if not gpu and needs_gpu:
         raise InputError(NO_GPU)
@@ -151,7 +154,7 @@ def _workload(
         sizes = check_dims({**start, **sizes}, names, complete=True)
     return Workload(
         args=args,
-        called=bool(input),
+        called=bool(args or kwargs),
         sizes=sizes,
         sought=tuple(start),
         lists=lists,
@@ -215,7 +218,7 @@ def describes_workload(
     solves: the command's argument that names a size which is looked for, and need not be given.
     mode: what --mode is without being given.
     """
-    needs = ("needs_gpu", "needs_input", "many_sizes", "solved")
+    needs = ("target", "needs_gpu", "needs_input", "many_sizes", "solved")
     shared = {n: p for n, p in inspect.signature(_workload, eval_str=True).parameters.items() if n not in needs}
     shared["mode"] = shared["mode"].replace(default=mode)
     own = {n: p for n, p in inspect.signature(command, eval_str=True).parameters.items() if n != "workload"}
@@ -224,6 +227,7 @@ def describes_workload(
     def with_workload(**values: Any) -> None:
         workload = _workload(
             **{name: values.pop(name) for name in shared},
+            target=values.get("target", values.get("target_a")),
             needs_gpu=needs_gpu,
             needs_input=needs_input,
             many_sizes=many_sizes,

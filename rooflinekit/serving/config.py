@@ -59,7 +59,7 @@ _QK_NORM = frozenset((
     "qwen3_moe", "qwen3_vl_moe_text", "qwen3_vl_text",
 ))  # fmt: skip
 #: Families with windows in all layers but each n-th, where config.json does not list its layers.
-_EACH_NTH_FULL = {"cohere2": 4, "gemma2": 2, "gemma3": 6, "gemma3_text": 6, "vaultgemma": 2}
+_EACH_NTH_FULL = {"cohere2": 4, "gemma2": 2, "gpt_oss": 2, "gemma3": 6, "gemma3_text": 6, "vaultgemma": 2}
 #: Families that use the embedding as output matrix unless told otherwise.
 _TIED = frozenset((
     "biogpt", "bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt-sw3",

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from rooflinekit.errors import InputError, nearest, printable
-from rooflinekit.files import read_json
+from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.sizes import shown
+from rooflinekit.published.models import config_of
 from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.config import check_number, fields_of
 from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, check_format
@@ -119,16 +119,17 @@ class Decoder:
 
     @classmethod
     def from_config(cls, config: str | Path | Mapping[str, Any], **changed: Any) -> Self:
-        """From the file or the contents of a HuggingFace config.json; `changed` fields take precedence.
+        """From a HuggingFace config.json: its contents or its file, or the name of a model.
+
+        Names are those that are built in, such as "llama-3.1-70b", and "hf:owner/name" of a model whose config.json is
+        in HuggingFace's cache on this machine. `changed` fields take precedence.
 
         Raises InputError for a file that cannot be read, a number that is missing, and an architecture that these
         numbers do not describe.
         """
         name = "decoder"
         if not isinstance(config, Mapping):
-            name = Path(config).stem if Path(config).stem != "config" else Path(config).resolve().parent.name
-            name = printable(name)
-            config = _read(Path(config))
+            name, config = config_of(config, InputError)
         stated = {} if "weights" in changed else {"weights": published_weights(config)}
         return cls(**{"name": name, **fields_of(config), **stated, **_known(changed, cls)})
 
@@ -261,10 +262,3 @@ def _known(changed: Mapping[str, Any], decoder: type) -> Mapping[str, Any]:
         if name not in names:
             raise InputError(f"decoder: no number is called {name!r}{nearest(name, names)} (known: {', '.join(names)})")
     return changed
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    found = read_json(path, InputError)
-    if not isinstance(found, Mapping):
-        raise InputError(f"{path}: expected a config.json of a language model: an object; got {type(found).__name__}")
-    return found

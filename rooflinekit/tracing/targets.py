@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ import torch
 from torch import nn
 
 from rooflinekit.errors import RooflinekitError, TargetError, nearest
-from rooflinekit.files import read_json
+from rooflinekit.published.models import config_of, language_model, published_names
 from rooflinekit.tracing.symbols import place_of
 
 _FORMS = (
     "'timm:resnet50', 'torchvision:resnet50', 'transformers:GPT2LMHeadModel', 'transformers:path/to/config.json', "
-    "'path/to/file.py:Name' or 'package.module:name'"
+    "'hf:owner/name', the name of a language model such as 'llama-3.1-8b', 'path/to/file.py:Name' or "
+    "'package.module:name'"
 )
 
 
@@ -38,10 +39,12 @@ def load_target(text: str, device: str = "meta") -> Target:
     the model's own initialization makes of them.
     """
     source, colon, name = text.partition(":")
+    if language := language_model(text):
+        return _language_model(language, device)
     if source not in ("timm", "transformers", "torchvision"):
         source, colon, name = text.rpartition(":")  # a drive letter has a colon too
     if not (source and colon and name):
-        raise TargetError(f"target {text!r}: expected {_FORMS}")
+        raise TargetError(f"target {text!r}: expected {_FORMS}{nearest(text, published_names())}")
     if source == "timm":
         return Target(name=name, model=_timm(name, device))
     if source == "transformers":
@@ -51,10 +54,21 @@ def load_target(text: str, device: str = "meta") -> Target:
     return Target(name=name, model=_from_python(source, name, device))
 
 
-def _timm(name: str, device: str) -> Any:
+def _known_to_timm(name: str) -> Any:
     timm = _library("timm")
     if not timm.is_model(name):
         raise TargetError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
+    return timm
+
+
+def image_size(name: str) -> tuple[int, ...]:
+    """Channels, height and width of the images that a model of timm was made for; () where it does not say."""
+    config = _known_to_timm(name).get_pretrained_cfg(name)
+    return () if config is None else tuple(config.input_size)
+
+
+def _timm(name: str, device: str) -> Any:
+    timm = _known_to_timm(name)
     return _built(lambda: timm.create_model(name), f"timm:{name}", device)
 
 
@@ -96,10 +110,16 @@ def _transformers(name: str, device: str) -> Any:
     return _built(lambda: getattr(transformers, architecture)(config), f"transformers:{name}", device)
 
 
+def _language_model(source: str, device: str) -> Target:
+    """A model by its name: what transformers makes of the family's text part."""
+    transformers = _library("transformers")
+    name, config = config_of(source, TargetError)
+    made = _made_config(transformers, {k: v for k, v in config.items() if not k.startswith("_")}, source)
+    return Target(name=name, model=_built(lambda: transformers.AutoModelForCausalLM.from_config(made), source, device))
+
+
 def _transformers_config(transformers: Any, path: Path) -> tuple[str, Any]:
-    fields = read_json(path, TargetError)
-    if not isinstance(fields, dict):
-        raise TargetError(f"{path}: expected a JSON object; got {type(fields).__name__}")
+    _, fields = config_of(path, TargetError)
     architectures: Any = fields.get("architectures")
     named = isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
     if not named or not hasattr(getattr(transformers, str(architectures[0]), None), "config_class"):
@@ -107,14 +127,19 @@ def _transformers_config(transformers: Any, path: Path) -> tuple[str, Any]:
             f'{path}: expected "architectures" to list a transformers model, such as ["LlamaForCausalLM"]; '
             f"got {architectures!r:.80}"
         )
+    return str(architectures[0]), _made_config(transformers, fields, str(path))
+
+
+def _made_config(transformers: Any, stated: Mapping[str, Any], source: str) -> Any:
+    fields = dict(stated)
     model_type = fields.pop("model_type", None)
     if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
         hint = nearest(str(model_type)[:80], transformers.CONFIG_MAPPING.keys())
-        raise TargetError(f'{path}: "model_type" {model_type!r:.80} is unknown to transformers{hint}')
+        raise TargetError(f'{source}: "model_type" {model_type!r:.80} is unknown to transformers{hint}')
     try:
-        return str(architectures[0]), transformers.AutoConfig.for_model(model_type, **fields)
+        return transformers.AutoConfig.for_model(model_type, **fields)
     except Exception as error:  # transformers checks some of the fields, and trips over others
-        raise TargetError(f"{path}: transformers refuses it: {type(error).__name__}: {error}") from error
+        raise TargetError(f"{source}: transformers refuses it: {type(error).__name__}: {error}") from error
 
 
 def _from_python(source: str, name: str, device: str) -> Any:

@@ -13,7 +13,7 @@ from traces import two_steps, write
 from rooflinekit.cli.options import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
-LLAMA = str(ROOT / "examples/decoders/llama-3.1-8b.json")
+LLAMA = "llama-3.1-8b"
 #: See the fixture `net`.
 NET = "from torch import nn\n\ndef Net():\n    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(inplace=True))\n"
 

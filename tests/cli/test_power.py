@@ -1,7 +1,6 @@
 """`rooflinekit power` and `cost`, and what is said of wrong use."""
 
 import json
-from pathlib import Path
 
 import pytest
 from command_line import Run
@@ -9,7 +8,7 @@ from command_line import Run
 #: See the fixture `net`.
 NET = "from torch import nn\nNet = nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048))\n"
 
-CONFIG = Path(__file__).parents[2] / "examples" / "decoders" / "llama-3.1-8b.json"
+CONFIG = "llama-3.1-8b"
 CALL = ("-i", "batch,2048", "--batch", 2048, "--gpu", "a40")
 
 

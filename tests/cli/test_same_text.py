@@ -3,12 +3,10 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-DECODERS = Path(__file__).parents[2] / "examples/decoders"
 CALLS = (
-    f"serve {DECODERS}/llama-3.1-8b.json --gpu nvidia-h100-sxm5-80gb --weights fp8 --json",
-    f"serve {DECODERS}/minimax-m2.json --cluster dgx-h100 --tp 8 --weights fp8",
+    "serve llama-3.1-8b --gpu nvidia-h100-sxm5-80gb --weights fp8 --json",
+    "serve minimax-m2 --cluster dgx-h100 --tp 8 --weights fp8",
 )
 #: One process for all calls: an order is that of the whole process.
 PROGRAM = """

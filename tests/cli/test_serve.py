@@ -9,7 +9,7 @@ import pytest
 from command_line import Run
 
 ROOT = Path(__file__).parents[2]
-CONFIG = str(ROOT / "examples" / "decoders" / "llama-3.1-8b.json")
+CONFIG = "llama-3.1-8b"
 PAGE = ROOT / "docs" / "serving.md"
 
 

@@ -5,7 +5,10 @@ from pathlib import Path
 
 from command_line import Run
 
-LLAMA = str(Path(__file__).parents[2] / "examples/decoders/llama-3.1-8b.json")
+from rooflinekit.errors import InputError
+from rooflinekit.published.models import config_of
+
+LLAMA = "llama-3.1-8b"
 SIZES = ("--cluster", "dgx-h100", "--batch", "16", "--seq", "2048")
 
 
@@ -19,7 +22,7 @@ def test_a_step_says_its_time_its_memory_and_its_utilization(run: Run) -> None:
 def test_search_draws_what_it_found(run: Run, tmp_path: Path) -> None:
     picture = tmp_path / "layouts.svg"
     small = tmp_path / "small.json"
-    config = json.loads(Path(LLAMA).read_text(encoding="utf-8"))
+    _, config = config_of(LLAMA, InputError)
     small.write_text(json.dumps({**config, "num_hidden_layers": 2}), encoding="utf-8")
     args = ("train", small, "--cluster", "dgx-h100", "--gpus", 2, "--batch", 4, "--seq", 1024, "--search")
     document = json.loads(run(*args, "--out", picture, "--json").out)

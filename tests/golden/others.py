@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,7 +14,6 @@ import rooflinekit as rk
 from .networks import NETWORKS, Mixture
 from .steps import graph_of, sized
 
-DECODERS = Path(__file__).parents[2] / "examples" / "decoders"
 Record = Mapping[str, Any]
 
 #: What takes a second or more: looked at with --slow alone.
@@ -194,8 +192,8 @@ def _collective(collective: str) -> Record:
 
 @cache
 def decoder(name: str) -> rk.Decoder:
-    """One of examples/decoders."""
-    return rk.Decoder.from_config(DECODERS / f"{name}.json")
+    """One that is built in."""
+    return rk.Decoder.from_config(name)
 
 
 def trainings() -> Iterator[tuple[str, Callable[[], Record]]]:

@@ -11,22 +11,20 @@ from rooflinekit.errors import InputError
 from rooflinekit.serving.formats import WEIGHT_FORMATS
 from rooflinekit.serving.memory import weight_bytes_of
 
-CONFIGS = Path(__file__).parents[2] / "examples" / "decoders"
-
 
 @pytest.mark.parametrize(
     ("name", "published"),
     [("llama-3.1-8b", 8_030_261_248), ("llama-3.1-70b", 70_553_706_496), ("qwen3-32b", 32_762_123_264)],
 )
 def test_parameters_are_the_published_ones(name: str, published: int) -> None:
-    decoder = rk.Decoder.from_config(CONFIGS / f"{name}.json")
+    decoder = rk.Decoder.from_config(name)
     assert decoder.decode().parameters == published
     # the property leaves out gains
     assert published * 0.999 < decoder.parameters <= published
 
 
 def test_the_cache_of_llama_3_1_8b() -> None:
-    decoder = rk.Decoder.from_config(CONFIGS / "llama-3.1-8b.json")
+    decoder = rk.Decoder.from_config("llama-3.1-8b")
     assert decoder.kv_bytes_per_token() == 2 * 32 * 8 * 128 * 2 == 131_072
     assert decoder.kv_bytes_per_token("fp8") == 65_536
     assert decoder.kv_bytes_per_token(tp=4) == 131_072 // 4

@@ -1,0 +1,1 @@
+"""Language models whose dimensions are known by name."""
