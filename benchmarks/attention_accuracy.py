@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,7 +23,6 @@ from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.tensor import DType, TensorSpec
-from rooflinekit.model.attention_backends import BACKENDS
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_kernels
@@ -34,7 +32,7 @@ GPUS = {
     "A100 80GB PCIe": "nvidia-a100-pcie-80gb", "A100 80GB SXM4": "nvidia-a100-sxm4-80gb",
     "A100 (form not told)": "nvidia-a100-sxm4-80gb", "H100 80GB SXM5": "nvidia-h100-sxm5-80gb",
     "H100 (form not told)": "nvidia-h100-sxm5-80gb", "B200": "nvidia-b200-sxm-180gb",
-    "RTX 3090": "nvidia-rtx-3090", "RTX 4090": "nvidia-rtx-4090",
+    "GB200": "nvidia-gb200", "RTX 3090": "nvidia-rtx-3090", "RTX 4090": "nvidia-rtx-4090",
     "RTX PRO 6000 Blackwell Server Edition": "nvidia-rtx-pro-6000-blackwell-server", "RTX A5000": "nvidia-rtx-a5000",
 }  # fmt: skip
 #: Libraries in the table → backends.
@@ -51,13 +49,13 @@ def read(data: Path, *, judge: bool) -> pd.DataFrame:
     """The rows that can be predicted."""
     rows = pd.read_csv(data / "attention" / "attention.csv")
     rows = rows[rows["gpu"].isin(GPUS) & rows["library"].isin(LIBRARIES) & rows["dtype"].isin(_DTYPES)]
-    rows = rows[rows["pass"].isin(["fwd", "bwd"]) & rows["window"].isna() & (rows["dropout"].fillna(0) == 0)]
+    rows = rows[rows["window"].isna() & (rows["dropout"].fillna(0) == 0) & ~rows["deterministic"].eq(True)]
     rows = rows[(rows["seq_q"] == rows["seq_k"]) & rows["ms_derived"].notna()]
     return rows if judge else rows[rows["licence"].isin(_OPEN)]
 
 
-def op_of(row: pd.Series) -> Op:
-    """The operator that SDPA calls, whichever backend runs it."""
+def ops_of(row: pd.Series) -> list[Op]:
+    """The operators that SDPA calls, whichever backend runs them: forward, backward or both."""
     stored = _DTYPES[row["dtype"]]
     b, heads, shared = (int(row[name]) for name in ("batch", "heads", "kv_heads"))
     sizes = {
@@ -71,14 +69,14 @@ def op_of(row: pd.Series) -> Op:
     )
     out = TensorSpec(name="out", shape=(b, heads, q.shape[2], v.shape[3]), dtype=stored)
     sums = TensorSpec(name="sums", shape=q.shape[:3], dtype=DType.FLOAT32)
-    causal = MappingProxyType({"is_causal": bool(row["causal"])})
-    if row["pass"] == "fwd":
-        return Op(name="attention", kind=_KIND, inputs=(q, k, v), outputs=(out, sums), attrs=causal)
+    attrs = MappingProxyType({"is_causal": bool(row["causal"]), "backend": LIBRARIES[row["library"]]})
+    forward = Op(name="attention", kind=_KIND, inputs=(q, k, v), outputs=(out, sums), attrs=attrs)
     gradients = tuple(TensorSpec(name=f"d{t.name}", shape=t.shape, dtype=stored) for t in (q, k, v))
-    return Op(
-        name="attention", kind=f"{_KIND}_backward", phase=Phase.BACKWARD, attrs=causal, outputs=gradients,
+    backward = Op(
+        name="attention", kind=f"{_KIND}_backward", phase=Phase.BACKWARD, attrs=attrs, outputs=gradients,
         inputs=(TensorSpec(name="dout", shape=out.shape, dtype=stored), q, k, v, out, sums),
     )  # fmt: skip
+    return {"fwd": [forward], "bwd": [backward], "fwd+bwd": [forward, backward]}[row["pass"]]
 
 
 def predicted(rows: pd.DataFrame) -> np.ndarray:
@@ -86,13 +84,12 @@ def predicted(rows: pd.DataFrame) -> np.ndarray:
     found = np.zeros(len(rows))
     places = rows.reset_index(drop=True)
     for gpu, same in places.groupby("gpu"):
-        machine = Machine.of(load_device(GPUS[str(gpu)]), load_constants(GPUS[str(gpu)]))
-        kernels = [
-            replace(kernel, algorithm=BACKENDS[LIBRARIES[row["library"]]])
-            for (_, row), priced in zip(same.iterrows(), price_all([op_of(r) for _, r in same.iterrows()]), strict=True)
-            for kernel in plain_kernels(priced, None)[:1]
-        ]
-        found[same.index] = [timing.total_s for timing in time_kernels(kernels, machine)]
+        device = load_device(GPUS[str(gpu)])
+        owned = [(place, op) for place, row in same.iterrows() for op in ops_of(row)]
+        priced = price_all([op for _, op in owned])
+        kernels = [(o, k) for (o, _), p in zip(owned, priced, strict=True) for k in plain_kernels(p, None, device)]
+        timings = time_kernels([k for _, k in kernels], Machine.of(device, load_constants(GPUS[str(gpu)])))
+        np.add.at(found, [o for o, _ in kernels], [timing.total_s for timing in timings])
     return found
 
 

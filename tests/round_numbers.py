@@ -27,6 +27,8 @@ _IDEAL = {
     **dict.fromkeys(("column_cycles", "row_cycles", "load_cycles", "access_cycles", "attention_block_cycles"), 0.0),
     "attention_share": 1.0,
     "efficient_attention": 1.0,
+    "efficient_wide_gradient": 1.0,
+    "attention_gradient": 1.0,
     "warp_mma_flop": 1e9,
     "boost_headroom": 1.0,
     "single_engine_share": 1.0,

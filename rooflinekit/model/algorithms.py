@@ -74,7 +74,8 @@ class Algorithm:
     vectors: bool = True  # whether it has kernels without tiles where each number of a matrix is used once
     loss_by_pace: bool = False  # whether formats below the reference rate lose less in tiles
     waits: bool = False  # whether a block that is alone on its SM waits for operands and computes in turn
-    gradient: bool = False  # whether it is the gradient of a convolution
+    gradient: bool = False  # whether it is the gradient of a convolution, or of attention
+    sums_in_memory: bool = False  # whether attention's gradient sums that of the query in fp32 in memory
     holds_clock: bool = False  # whether a board at its power limit runs it at the clock that it has for products
     converts: bool = True  # whether CUDA cores without the format unpack and round around each multiply-add
     tuned: bool = True  # whether the library has a tuned kernel for its sizes

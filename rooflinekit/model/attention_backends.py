@@ -15,12 +15,14 @@ from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.release import Release
 from rooflinekit.model.algorithms import ATTENTION, Algorithm, ByUnit
-from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.kernel import Kernel, passing
 
-FLASH = replace(ATTENTION, name="FlashAttention 2", warp_level=True)
-FLASH_3 = replace(ATTENTION, name="FlashAttention 3")
-CUDNN = replace(ATTENTION, name="cuDNN's attention")
+FLASH = replace(ATTENTION, name="FlashAttention 2", warp_level=True, sums_in_memory=True)
+FLASH_3 = replace(ATTENTION, name="FlashAttention 3", sums_in_memory=True)
+CUDNN = replace(ATTENTION, name="cuDNN's attention", sums_in_memory=True)
 EFFICIENT = replace(ATTENTION, name="memory-efficient", warp_level=True, rate=ByUnit.both("efficient_attention"))
+#: Of heads above 128 its gradient sums those of keys and values in memory (mem_eff_attention/kernel_backward.h).
+EFFICIENT_WIDE = replace(EFFICIENT, rate=ByUnit.both("efficient_wide_gradient"))
 
 BACKENDS = {"flash": FLASH, "flash-3": FLASH_3, "cudnn": CUDNN, "efficient": EFFICIENT}
 
@@ -28,7 +30,42 @@ _PREFERS_CUDNN = (2, 11)  # release whose wheels bring a cuDNN that PyTorch pref
 _CUDNN_GENERATIONS = (9, 10)  # of compute capability
 _CUDNN_WIDTH, _CUDNN_STEP = 128, 8  # numbers of a head, at most and a multiple
 _FLASH_WIDTH, _FLASH_FROM = 256, 8
-_HALF = 2  # bytes
+_IN_REGISTERS = 128  # numbers of a head whose gradients the memory-efficient kernel sums in registers, at most
+_HALF, _SUM_BYTES = 2, 4
+
+
+def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Release | None) -> Iterator[Kernel]:
+    """The fused kernel, and in a gradient what libraries launch around it.
+
+    Blocks of the gradient each have some keys and go over the queries, whose gradient they sum in fp32 in memory. A
+    kernel before takes the sums of gradient times output and sets those to 0, one after writes them in 16 bits.
+    FlashAttention 2 writes the gradients of shared keys and values once for each head, and adds them up in a last one
+    (csrc/flash_attn/src/flash_bwd_launch_template.h and flash_api.cpp; cuDNN's are named dot_do_o and
+    convert_dq_to_16bits in a profile).
+    """
+    algorithm = backend_of(op, device, like)
+    if not op.kind.endswith("_backward"):
+        yield replace(kernel, algorithm=algorithm)
+        return
+    grad, query, key, _, output = op.inputs[:5]
+    if algorithm is EFFICIENT and integer(query.shape[-1]) > _IN_REGISTERS:
+        algorithm = EFFICIENT_WIDE
+    kernel = replace(kernel, algorithm=replace(algorithm, gradient=True))
+    if not algorithm.sums_in_memory:
+        yield kernel
+        return
+    numbers, size = integer(query.numel), integer(query.bytes)
+    read, sums = integer(grad.bytes) + integer(output.bytes), _SUM_BYTES * numbers
+    copies = integer(query.shape[1]) // integer(key.shape[1])
+    shared = sum(integer(t.bytes) for t in op.outputs[1:3]) if copies > 1 and algorithm.warp_level else 0
+    cost = kernel.cost
+    written = integer(cost.write_bytes) - size + sums + (copies - 1) * shared
+    yield passing(kernel, "gradient times output", read, sums)
+    cost = replace(cost, read_bytes=integer(cost.read_bytes) - integer(output.bytes), write_bytes=written)
+    yield replace(kernel, cost=cost)
+    yield passing(kernel, "gradient of the query in 16 bits", sums, size)
+    if shared:
+        yield passing(kernel, "gradients of shared keys and values", copies * shared, shared)
 
 
 def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Algorithm:
@@ -65,7 +102,7 @@ def _capability(device: Device | None) -> tuple[int, int] | None:
 
 def attention_notes(kernels: Iterable[Kernel], device: Device, like: Release | None) -> Iterator[str]:
     """Which attention runs where PyTorch has a faster one, why it does not run, and what would change that."""
-    found, capability = {kernel.algorithm: kernel for kernel in kernels}, _capability(device)
+    found, capability = {replace(kernel.algorithm, gradient=False) for kernel in kernels}, _capability(device)
     if capability is None:
         return
     if EFFICIENT in found:

@@ -6,15 +6,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Family, Op
+from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
-from rooflinekit.ir.tensor import Math, TensorSpec
+from rooflinekit.ir.tensor import TensorSpec
 from rooflinekit.model import cudnn
 from rooflinekit.model.algorithms import HALF
 from rooflinekit.model.convolution_problem import VECTOR_BYTES, WIDE, product_of
-from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.rows import NO_ROWS
+from rooflinekit.model.kernel import Kernel, passing
 
 _LATER_CORES = frozenset({"bf16"})  # what matrix engines have from Ampere on, but not on Volta and Turing
 _HALF_BYTES = 2
@@ -117,7 +115,7 @@ def sums_in_fp32(engines: Collection[str]) -> bool:
 def _around_sums(kernel: Kernel, op: Op) -> Kernel:
     """Setting the sums to 0 before, writing them in 32 bits and reading them again: one kernel for all that."""
     count = integer(image_and_weight(op)[1].numel)
-    return _passed(kernel, "sums in fp32", SUMS_READ * count, SUMS_WRITTEN * count)
+    return passing(kernel, "sums in fp32", SUMS_READ * count, SUMS_WRITTEN * count)
 
 
 def odd_rows(pixels: Any) -> Any:
@@ -144,20 +142,7 @@ def _by_image(kernel: Kernel, op: Op) -> Kernel:
 
 def _copy(kernel: Kernel, tensor: TensorSpec, label: str) -> Kernel:
     size = integer(tensor.bytes)
-    return replace(_passed(kernel, label, size, size), name=f"{kernel.name} ({tensor.name} {label})")
-
-
-def _passed(kernel: Kernel, label: str, read: int, written: int) -> Kernel:
-    return replace(
-        kernel,
-        name=f"{kernel.name} ({label})",
-        family=Family.MOVEMENT,
-        math=Math.FP32,
-        cost=Cost(read_bytes=read, write_bytes=written, label=label),
-        alternatives=(),
-        rows=NO_ROWS,
-        reread_bytes=0,
-    )
+    return replace(passing(kernel, label, size, size), name=f"{kernel.name} ({tensor.name} {label})")
 
 
 def image_and_weight(op: Op) -> tuple[TensorSpec, TensorSpec]:

@@ -38,6 +38,7 @@ def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     by_warps = np.minimum(1.0, value["warp_mma_flop"] * machine.sm_count * machine.clock / rates.peak)
     rate = rate * np.where(rates.on_engine & p.told(lambda one: one.warp_level), by_warps, 1.0)
     rate = rate * p.told(lambda one: value[one.rate.tensor_cores] if one.rate.tensor_cores else 1.0)
+    rate = rate * p.told(lambda one: value["attention_gradient"] if one.gradient else 1.0)
     per_sm = np.minimum(rate, rates.peak) / machine.sm_count
     start = machine.values["attention_block_cycles"] / 2 / machine.clock  # half with each of the two products
     fetch = HALF_BYTES * keys * size / (FETCHED * machine.clock)

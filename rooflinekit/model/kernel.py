@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Family, Op, Phase
@@ -86,6 +86,21 @@ class Kernel:
         """Arithmetic intensity, FLOP/byte; None for a kernel that moves nothing."""
         moved = float(self.cost.bytes)
         return float(self.cost.flop) / moved if moved else None
+
+
+def passing(kernel: Kernel, label: str, read: int, written: int) -> Kernel:
+    """A kernel of the same op beside that one, which does no more than pass so many bytes."""
+    return replace(
+        kernel,
+        name=f"{kernel.name} ({label})",
+        family=Family.MOVEMENT,
+        math=Math.FP32,
+        cost=Cost(read_bytes=read, write_bytes=written, label=label),
+        algorithm=PRODUCT,
+        alternatives=(),
+        rows=NO_ROWS,
+        reread_bytes=0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math
 from rooflinekit.model.algorithms import SCALED_PRODUCTS
 from rooflinekit.model.alignment import unaligned_accesses
-from rooflinekit.model.attention_backends import backend_of
+from rooflinekit.model.attention_backends import attention_kernels
 from rooflinekit.model.convolution import convolution_kernels
 from rooflinekit.model.convolution_layouts import with_layout_copies
 from rooflinekit.model.kernel import Issue, Kernel
@@ -116,7 +116,7 @@ def _kernels(
             raises=op.kind.removesuffix("_") == "aten.pow" and op.attrs.get("exponent") not in _BY_PRODUCTS,
         )
         if family is Family.ATTENTION:
-            yield replace(kernel, algorithm=backend_of(op, device, like))
+            yield from attention_kernels(kernel, op, device, like)
         elif op.kind == "serving.scaled_mm":
             first, *others = (replace(kernel, algorithm=one) for one in SCALED_PRODUCTS[math is Math.FP4])
             yield replace(first, alternatives=tuple(others))

@@ -11,12 +11,14 @@ import pytest
 from round_numbers import constants
 
 import rooflinekit as rk
+from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.release import Release
 from rooflinekit.ir.tensor import DType, Math, TensorSpec
 from rooflinekit.model.algorithms import ATTENTION
 from rooflinekit.model.attention_backends import CUDNN, EFFICIENT, FLASH, FLASH_3, backend_of
+from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
 from rooflinekit.model.work import Products, Work
@@ -105,3 +107,48 @@ def test_halved_units_wait_for_no_softmax(device: Device) -> None:
         time_work(work, Machine.of(one, constants(attention_share=0.6))).compute_s[0] for one in (device, halved)
     ]
     assert seconds[0] == pytest.approx(seconds[1] / 0.6, rel=1e-2)
+
+
+def gradient(key_heads: int = 8, **given: object) -> Op:
+    """The gradient of attention of 2 × 8 heads of 512 queries, 128 wide: 2 MiB of numbers in 16 bits a tensor."""
+    grad, q, k, v = op(back=True, **given).inputs  # type: ignore[arg-type]
+    k, v = (replace(t, shape=(2, key_heads, 512, 128)) for t in (k, v))
+    out, sums = replace(q, name="out"), TensorSpec(name="sums", shape=(2, 8, 512), dtype=DType.FLOAT32)
+    outputs = tuple(replace(t, name=f"d{t.name}") for t in (q, k, v))
+    kind = "aten._scaled_dot_product_flash_attention_backward"
+    attrs = {"is_causal": False}
+    return Op(name="a", kind=kind, inputs=(grad, q, k, v, out, sums), outputs=outputs, attrs=attrs)
+
+
+@pytest.mark.parametrize("like", ["2.8", None])
+@pytest.mark.parametrize("key_heads", [8, 2])
+def test_what_a_gradient_launches_and_passes(like: str | None, key_heads: int) -> None:
+    given = gradient(key_heads)
+    release = None if like is None else Release.parse(like)
+    found = plain_kernels(price_all([given])[0], None, rk.load_device(H100), release)
+    mib, shared = 2**20, 2**20 * key_heads // 4  # 2·8·512·128 numbers of 2 bytes are 2 MiB; of two heads half a one
+    passed = [(kernel.cost.read_bytes, kernel.cost.write_bytes) for kernel in found if not kernel.cost.gemms]
+    joined = [(4 * 2 * shared, 2 * shared)] if like and key_heads == 2 else []  # 8 heads' gradients of 2 heads
+    assert passed == [(4 * mib, 4 * mib), (4 * mib, 2 * mib), *joined]
+    (main,) = (kernel for kernel in found if kernel.cost.gemms)
+    # gradient, query, keys, values and 4 bytes for each of 8192 rows; sums in fp32 and gradients of keys and values
+    assert main.cost.read_bytes == 4 * mib + 2 * shared + 4 * 8192
+    assert main.cost.write_bytes == 4 * mib + 2 * shared * (4 if joined else 1)
+    assert main.algorithm.name == ("FlashAttention 2" if like else "cuDNN's attention")
+
+
+def test_elsewhere_a_gradient_is_one_kernel() -> None:
+    for gpu in ("amd-mi300x", T4):
+        assert len(plain_kernels(price_all([gradient()])[0], None, rk.load_device(gpu))) == 1
+
+
+def test_the_products_of_a_gradient_are_slower(device: Device) -> None:
+    shape = {"batch": 50, "m": 1280, "n": [4096, 128], "k": [128, 4096]}
+    seconds = [
+        time_work(
+            Work.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=one)),
+            Machine.of(device, constants(attention_gradient=0.5)),
+        ).compute_s[0]
+        for one in (FLASH_3, replace(FLASH_3, gradient=True))
+    ]
+    assert seconds[1] == pytest.approx(2 * seconds[0], rel=1e-3)

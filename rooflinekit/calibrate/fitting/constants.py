@@ -216,7 +216,13 @@ CONSTANTS: dict[str, Description] = {
     "warp_mma_flop": _d("flop/clock/SM", "16-bit products by instructions of single warps, at most", 2048, 1024, 4096,
                         0.05, 0.0, "what an SM of A100 does (NVIDIA, A100 whitepaper); no fit"),
     "efficient_attention": _d("1", "rate of memory-efficient attention, of FlashAttention 2's", 0.5, 0.2, 1.2, 0.2, 0.0,
-                              "thu-ml/SageAttention's figures (Apache-2.0)"),
+                              "figures of thu-ml/SageAttention and xlite-dev/ffpa-attn (Apache-2.0) on A100, B200, "
+                              "RTX 3090"),
+    "efficient_wide_gradient": _d("1", "the same of its gradient, for heads above 128", 0.15, 0.02, 1.2, 0.4, 0.0,
+                                  "xlite-dev/ffpa-attn (Apache-2.0): heads of 512 on B200"),
+    "attention_gradient": _d("1", "rate of products in the gradient of fused attention, of those in the forward pass",
+                             0.88, 0.3, 1.2, 0.08, 0.0, "NVIDIA/cudnn-frontend (MIT) and Dao-AILab/flash-attention "
+                             "(BSD-3-Clause): FlashAttention 2 and cuDNN on A100, H100 and RTX PRO 6000"),
     "exponential_rate": _d("1/clock/SM", "exponentials of fused attention per clock and SM", 16, 8, 32, 0.1, 0.0,
                            "CUDA C++ Programming Guide, throughput of native arithmetic instructions"),
     "attention_block_cycles": _d("cycle", "start and end of a block of fused attention",
