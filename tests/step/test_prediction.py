@@ -235,7 +235,7 @@ def test_a_graph_at_numbers_is_predicted_like_the_model_at_these_numbers(graph: 
 
 
 def test_wrong_calls_say_what_is_wrong(graph: rk.Graph) -> None:
-    with pytest.raises(InputError, match="gpu: expected a name, a path or a Device; got None"):
+    with pytest.raises(InputError, match="gpu is missing: name one"):
         rk.predict(graph)
     with pytest.raises(SizeError, match="no number is given for size 'batch': add batch=…"):
         rk.predict(graph, "nvidia-l4")

@@ -190,8 +190,8 @@ def test_unknown_words_are_refused() -> None:
     ):
         Execution(sync="stepp")
     with pytest.raises(InputError) as wrong:
-        rk.predict(torch.exp, rk.Input(3), gpu="nvidia-l4", execution="compile")
+        rk.predict(torch.exp, rk.Input(3), gpu="nvidia-l4", execution="compilde")
     assert str(wrong.value) == (
-        "execution backend 'compile': expected 'eager' or 'compiled' or 'cuda-graph' or 'reduce-overhead' or "
+        "execution backend 'compilde': expected 'eager' or 'compiled' or 'cuda-graph' or 'reduce-overhead' or "
         "'max-autotune' or 'max-autotune-no-cudagraphs' or 'cudagraphs' or 'aot-eager'; did you mean 'compiled'?"
     )
