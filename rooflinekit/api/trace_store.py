@@ -207,5 +207,5 @@ def _records() -> list[str]:
     for name in dict.fromkeys(KNOWN.values()):
         with contextlib.suppress(metadata.PackageNotFoundError):
             package = metadata.distribution(name)
-            found.append(f"{name} {package.version} {digest((package.read_text('RECORD') or '').encode())}")
+            found.append(f"{name} {digest((package.read_text('RECORD') or package.version).encode())}")
     return found

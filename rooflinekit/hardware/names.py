@@ -47,6 +47,11 @@ def resolve(query: str, devices: Iterable[Device]) -> Device:
     raise DeviceNotFoundError(f"unknown device {query!r}{joined}`rooflinekit devices` lists all {len(known)}")
 
 
+def stands_in(query: str, letters: str) -> bool:
+    """Whether the words of a query stand somewhere in a file, squashed: where not, `resolve` does not find it there."""
+    return all(re.sub(r"(?<=\d)gb$", "", word) in letters for word in _words(query))
+
+
 def squash(text: str) -> str:
     """Letters and digits alone, without case: under this two names must not be equal.
 

@@ -89,8 +89,23 @@ def load_device(name_or_path: str | Path, *, allow_draft: bool = False) -> Devic
         return _verified(_accepted(device, label, allow_draft), label)
     name = str(name_or_path)
     known = name in device_names()
-    device = _shipped_device(name) if known else names.resolve(name, devices(allow_draft=True))
+    device = _shipped_device(name) if known else _device_called(name)
     return _accepted(device, device.name, allow_draft)
+
+
+def _device_called(name: str) -> Device:
+    """The device that goes by this name; files in which it cannot stand are not taken apart."""
+    try:
+        return names.resolve(
+            name, (_shipped_device(one) for one in _listed("") if names.stands_in(name, _letters(one)))
+        )
+    except DeviceNotFoundError:
+        return names.resolve(name, devices(allow_draft=True))
+
+
+@cache
+def _letters(name: str) -> str:
+    return names.squash(name + _listed("")[name][0].read_bytes().decode(errors="replace"))
 
 
 def load_host(name_or_path: str | Path = DEFAULT_HOST) -> Host:

@@ -167,7 +167,7 @@ def _arithmetic_j(work: Work, machine: Machine) -> Floats:
     p, device, values = work.products, machine.device, machine.values
     products = np.zeros(len(p.flop))
     key = 2 * work.arithmetic[p.kernel] + work.engine[p.kernel]
-    for i in np.unique(key):
+    for i in dict.fromkeys(key.tolist()):
         math, wanted = work.math[i // 2], bool(i % 2)
         on_engine = machine.matrix_rate(math, engine=wanted).on_engine
         products[key == i] = flop_energy(device, values, math, engine=on_engine)

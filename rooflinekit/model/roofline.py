@@ -121,7 +121,7 @@ def _product_rates(work: Work, machine: Machine) -> Rates:
     rows = work.products.kernel
     key = 2 * work.arithmetic[rows] + work.engine[rows]
     table = np.ones((5, 2 * len(work.math)))
-    for i in np.unique(key):
+    for i in dict.fromkeys(key.tolist()):
         math = work.math[i // 2]
         rate = machine.matrix_rate(math, engine=bool(i % 2))
         single = machine.values["single_engine_share"] if rate.on_engine and math is Math.FP32 else 1.0

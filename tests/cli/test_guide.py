@@ -15,7 +15,7 @@ from records import record
 from traces import one_block, two_steps, write
 
 from rooflinekit.cli import guide
-from rooflinekit.cli.app import app
+from rooflinekit.cli.app import COMMANDS, program
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +27,7 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield from commands(command, (*path, name))
 
 
-ALL = dict(commands(typer.main.get_group(app)))
+ALL = dict(commands(typer.main.get_group(program(*COMMANDS))))
 SLOW = {("calibrate",), ("fit",), ("measure",)}
 
 

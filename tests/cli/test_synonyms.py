@@ -7,9 +7,10 @@ import typer
 from command_line import Run
 
 from rooflinekit.cli import guide, synonyms
-from rooflinekit.cli.app import app
+from rooflinekit.cli.app import COMMANDS as NAMES
+from rooflinekit.cli.app import program
 
-COMMANDS = typer.main.get_group(app).commands
+COMMANDS = typer.main.get_group(program(*NAMES)).commands
 TRAINING, COMPILED = "--mode training", "--execution compiled"
 BF16, FP16 = "(weights stay fp32), or --dtype bfloat16", "(weights stay fp32), or --dtype float16"
 

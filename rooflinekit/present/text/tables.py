@@ -17,5 +17,5 @@ def table(*columns: str) -> Table:
 
 def console(*, wide: bool = False) -> Console:
     """Standard output. Where that is no terminal, lines have 120 columns, or with `wide` as many as a table needs."""
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=240 if wide else 120)
+    out = Console(highlight=False, emoji=False)
+    return out if out.is_terminal else Console(highlight=False, emoji=False, width=240 if wide else 120)
