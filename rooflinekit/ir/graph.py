@@ -137,9 +137,15 @@ class Graph:
         if not dims and not self.dims:
             return self
         given = check_dims(dims, (*self.dims, *(forced.name for forced in self.forced)))
+        last: tuple[Mapping[str, int], Graph] | None = self.memo.get("at")
+        if last is None or last[0] != given:  # the last one is kept: a step is predicted on one GPU after another
+            last = self.memo["at"] = given, self._at(dict(given))
+        return last[1]
+
+    def _at(self, given: dict[str, int]) -> Graph:
         for forced in self.forced:
-            if given.pop(forced.name, forced.value) != forced.value:
-                raise SizeError(f"{forced}; trace again with {forced.name}={dims[forced.name]}")
+            if (value := given.pop(forced.name, forced.value)) != forced.value:
+                raise SizeError(f"{forced}; trace again with {forced.name}={value}")
         numbers = numbers_apart(self, given)
         if numbers:
             whole = whole_of(self)

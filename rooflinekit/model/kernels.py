@@ -63,11 +63,22 @@ def _issue(
 ) -> Issue:
     op = priced.op
     family = priced.timed_as if priced.costs else Family.VIEW
-    found = _kernels(priced, family, graph.tf32, device, graph.like) if priced.costs else ()
+    found = _of_any_device(priced, family, graph) or tuple(_kernels(priced, family, graph.tf32, device, graph.like))
     if family is Family.CONVOLUTION:
-        found = with_layout_copies(op, found, engines)
+        found = tuple(with_layout_copies(op, found, engines))
     kernels = tuple(reusing(kernel, op, traffic) for kernel in found)
     return Issue(op=op, family=family, kernels=kernels, calls=calls)
+
+
+def _of_any_device(priced: PricedOp, family: Family, graph: Graph) -> tuple[Kernel, ...]:
+    """The kernels of an op that are the same on every device; remembered. None of other ops, or where it has none."""
+    if family in (Family.ATTENTION, Family.RECURRENCE) or "_thnn_fused" in priced.op.kind:
+        return ()
+    known = graph.memo.setdefault("kernels of any device", {})
+    if id(priced) not in known:
+        known[id(priced)] = tuple(_kernels(priced, family, graph.tf32, None, graph.like))
+    found: tuple[Kernel, ...] = known[id(priced)]
+    return found
 
 
 #: Which inputs each kernel of a convolution's backward reads: the gradient, and the weight or the input.
