@@ -21,7 +21,6 @@ import pandas as pd
 from clusters_sources import SOURCES, Case
 from page_tables import markdown_lines
 
-import rooflinekit.training.recipe as recipes
 from rooflinekit.api.train import place_of
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.training.place import Place
@@ -118,11 +117,6 @@ def _recipe(**fields: str) -> Callable[[Case, float], Case]:
     """Puts a number into a field of the recipe."""
     (field,) = fields.values()
     return lambda case, value: replace(case, recipe=case.recipe.with_changes(**{field: value}))
-
-
-def _flash(case: Case, value: float) -> Case:
-    recipes.FIRST_FLASH = value
-    return case
 
 
 # --- tables ------------------------------------------------------------------------------------------------------
@@ -226,10 +220,10 @@ def report(source: str, rows: pd.DataFrame) -> list[str]:
 HEAD = """# Training on clusters, against measurements
 
 Made by `python benchmarks/clusters_accuracy.py DATA --page`. Rows are other people's; each source says what it is and
-what was assumed of it. Three numbers that no op tells are fitted on whole steps, each on half of the models of one
-source by the hash of their names (`--fit` prints both halves): how much longer attention took before FlashAttention 2
-(`FIRST_FLASH`), how fast kernels go beside FSDP's collectives (`FSDP_PROGRESS`), and what Megatron's Python takes
-(`MEGATRON_ISSUE`), all in `rooflinekit/training/recipe.py`. Nothing else is.
+what was assumed of it. Two numbers that no op tells are fitted on whole steps, each on half of the models of one
+source by the hash of their names (`--fit` prints both halves): how fast kernels go beside FSDP's collectives
+(`FSDP_PROGRESS`), and what Megatron's Python takes (`MEGATRON_ISSUE`), both in `rooflinekit/training/recipe.py`.
+Nothing else is.
 """
 
 
@@ -246,7 +240,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.fit:
         fit("vtrain", options.data, "MEGATRON_ISSUE", _recipe(field="issue"), (4.3, 7.5))
         fit("llm_foundry", options.data, "FSDP_PROGRESS", _recipe(field="progress"), (0.05, 0.85))
-        fit("llm_foundry", options.data, "FIRST_FLASH", _flash, (1.45, 2.25))
         return
     lines = [HEAD]
     for source in options.source or SOURCES:

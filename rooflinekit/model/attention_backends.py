@@ -23,13 +23,23 @@ CUDNN = replace(ATTENTION, name="cuDNN's attention", sums_in_memory=True)
 EFFICIENT = replace(ATTENTION, name="memory-efficient", warp_level=True, rate=ByUnit.both("efficient_attention"))
 #: Of heads above 128 its gradient sums those of keys and values in memory (mem_eff_attention/kernel_backward.h).
 EFFICIENT_WIDE = replace(EFFICIENT, rate=ByUnit.both("efficient_wide_gradient"))
+FLASH_1 = replace(FLASH, name="FlashAttention 1", rate=ByUnit.both("first_flash"))
+#: AMD's kernels in assembly, which engines and Megatron call, and those in Triton, which PyTorch calls.
+AITER = replace(ATTENTION, name="aiter", sums_in_memory=True)
+AOTRITON = replace(ATTENTION, name="AOTriton", rate=ByUnit.both("triton_attention"), computes_again=True)
+#: What inductor writes for flex_attention.
+TRITON = replace(AOTRITON, name="Triton's attention")
 
-BACKENDS = {"flash": FLASH, "flash-3": FLASH_3, "cudnn": CUDNN, "efficient": EFFICIENT}
+BACKENDS = {
+    "flash-1": FLASH_1, "flash": FLASH, "flash-3": FLASH_3, "cudnn": CUDNN, "efficient": EFFICIENT, "aiter": AITER,
+    "aotriton": AOTRITON, "triton": TRITON,
+}  # fmt: skip
 
 _PREFERS_CUDNN = (2, 11)  # release whose wheels bring a cuDNN that PyTorch prefers (sdp_utils.cpp: above 9.15)
 _CUDNN_GENERATIONS = (9, 10)  # of compute capability
 _CUDNN_WIDTH, _CUDNN_STEP = 128, 8  # numbers of a head, at most and a multiple
 _FLASH_WIDTH, _FLASH_FROM = 256, 8
+_OF_AOTRITON = ("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")  # GPUs for which PyTorch brings its kernels
 _IN_REGISTERS = 128  # numbers of a head whose gradients the memory-efficient kernel sums in registers, at most
 _HALF, _SUM_BYTES = 2, 4
 
@@ -47,7 +57,10 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
     if not op.kind.endswith("_backward"):
         yield replace(kernel, algorithm=algorithm)
         return
-    grad, query, key, _, output = op.inputs[:5]
+    if algorithm.computes_again:
+        yield _computed_again(replace(kernel, algorithm=replace(algorithm, gradient=True)))
+        return
+    grad, query, key = op.inputs[:3]
     if algorithm is EFFICIENT and integer(query.shape[-1]) > _IN_REGISTERS:
         algorithm = EFFICIENT_WIDE
     kernel = replace(kernel, algorithm=replace(algorithm, gradient=True))
@@ -55,31 +68,49 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
         yield kernel
         return
     numbers, size = integer(query.numel), integer(query.bytes)
-    read, sums = integer(grad.bytes) + integer(output.bytes), _SUM_BYTES * numbers
+    output, sums = integer(grad.bytes), _SUM_BYTES * numbers  # of the output and its gradient, which are alike
     copies = integer(query.shape[1]) // integer(key.shape[1])
     shared = sum(integer(t.bytes) for t in op.outputs[1:3]) if copies > 1 and algorithm.warp_level else 0
     cost = kernel.cost
     written = integer(cost.write_bytes) - size + sums + (copies - 1) * shared
-    yield passing(kernel, "gradient times output", read, sums)
-    cost = replace(cost, read_bytes=integer(cost.read_bytes) - integer(output.bytes), write_bytes=written)
+    yield passing(kernel, "gradient times output", 2 * output, sums)
+    cost = replace(cost, read_bytes=integer(cost.read_bytes) - output, write_bytes=written)
     yield replace(kernel, cost=cost)
     yield passing(kernel, "gradient of the query in 16 bits", sums, size)
     if shared:
         yield passing(kernel, "gradients of shared keys and values", copies * shared, shared)
 
 
+def _computed_again(kernel: Kernel) -> Kernel:
+    """Seven products: one kernel for keys and values, one for queries, each with the scores and the weights' gradient.
+
+    AOTriton names them bwd_kernel_dk_dv and bwd_kernel_dq; blocks of flex_attention's gradient do either
+    (torch/_inductor/kernel/flex).
+    """
+    cost, gemms = kernel.cost, kernel.cost.gemms
+    again = replace(cost, gemms=(*gemms, gemms[0], gemms[2]), special_flop=2 * integer(cost.special_flop))
+    return replace(kernel, cost=again, asked_flop=integer(cost.matrix_flop))
+
+
 def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Algorithm:
     """The kernel that PyTorch runs for scaled_dot_product_attention (aten/src/ATen/native/transformers/cuda).
 
     Flash for 16 bits without a mask from compute capability 8.0 on; cuDNN's before it on Hopper and Blackwell's data
-    centre GPUs from PyTorch 2.11 on, with a mask too; else the memory-efficient one. A program that calls a package of
-    its own says so as the op's `backend`. Attention of serving engines, and of other vendors, is not told apart.
+    centre GPUs from PyTorch 2.11 on, with a mask too; else the memory-efficient one. On AMD's both are AOTriton's. A
+    program that calls a package of its own says so as the op's `backend`. Attention of serving engines, and of other
+    vendors, is not told apart.
     """
-    capability = _capability(device)
-    if "scaled_dot_product" not in op.kind or capability is None:
+    if device is None or device.kind != "gpu":
         return ATTENTION
     if (named := op.attrs.get("backend")) is not None:
         return BACKENDS[str(named)]
+    if "flex_attention" in op.kind:
+        return TRITON
+    capability = _capability(device)
+    if "scaled_dot_product" not in op.kind:
+        return ATTENTION
+    if capability is None:
+        return AOTRITON if (device.compute_capability or "").startswith(_OF_AOTRITON) else ATTENTION
     query, key, value = op.inputs[1:4] if op.kind.endswith("_backward") else op.inputs[:3]
     widths = [integer(tensor.shape[-1]) for tensor in (query, value)]
     fits = max(widths) <= _CUDNN_WIDTH and not any(width % _CUDNN_STEP for width in widths)

@@ -100,7 +100,7 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
         own = [next(timings) for _ in issue.kernels]
         gradient = issue.op.kind in _GRADIENT_KINDS or any(s.role is Role.GRADIENT for s in issue.op.outputs)
         core = issue.op.module.endswith(".core")
-        seconds = sum(timing.total_s for timing in own) * (recipe.attention_factor if core else 1.0)
+        seconds = sum(timing.total_s for timing in own)
         products = any(kernel.cost.gemms for kernel in issue.kernels)
         name = _part_of(issue.op.module)
         found[name, issue.op.phase] += Piece(
@@ -113,9 +113,8 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     parts = {key: piece if key[0] != "layer" else _mean(piece) for key, piece in found.items()}
     terms: dict[str, float] = defaultdict(float)
     for timing in layer:
-        factor = recipe.attention_factor if timing.kernel.module.endswith(".core") else 1.0
         for cause, seconds in timing.terms().items():
-            terms[cause] += factor * seconds / _LAYERS
+            terms[cause] += seconds / _LAYERS
     weights, experts = _weights(graph)
     saved, again = _saved(graph, recipe)
     return Pieces(

@@ -69,15 +69,10 @@ class Recipe:
             raise InputError(f"recipe dtype: expected a floating-point format; got {self.dtype}")
 
     @property
-    def attention_factor(self) -> float:
-        """How many times as long attention takes as the kernels that constants were fitted on."""
-        return FIRST_FLASH if self.attention == "flash-1" else 1.0
-
-    @property
     def attention_backend(self) -> str | None:
         """The kernel that it calls by itself, of `model.attention_backends`; None for the one that PyTorch chooses."""
         if self.attention == "flash-1":
-            return "flash"
+            return self.attention
         return "cudnn" if self.fused else None
 
     @property
@@ -94,10 +89,6 @@ class Recipe:
         return replace(self, **changed)
 
 
-#: How many times as long attention took before FlashAttention 2. Dao (2023), "FlashAttention-2", states 1.7 to 3.0 for
-#: FlashAttention 1 and 1.3 to 2.5 for its Triton form. Within that: fitted on whole steps of half of the MPT models of
-#: llm_foundry by hash; the other half gives 1.8 to 1.95 (benchmarks/clusters_accuracy.py --fit).
-FIRST_FLASH = 1.85
 #: CPU time of Megatron's layers over that of their ops alone: Python of autograd functions, TorchScript, generators'
 #: states around what is computed again. Fitted on whole steps of half of vtrain's models by hash, 5.9; the other half
 #: gives 5.9 too (the same command). Releases since are taken to be alike.

@@ -17,7 +17,7 @@ from rooflinekit.ir.op import Op
 from rooflinekit.ir.release import Release
 from rooflinekit.ir.tensor import DType, Math, TensorSpec
 from rooflinekit.model.algorithms import ATTENTION
-from rooflinekit.model.attention_backends import CUDNN, EFFICIENT, FLASH, FLASH_3, backend_of
+from rooflinekit.model.attention_backends import AOTRITON, CUDNN, EFFICIENT, FLASH, FLASH_3, backend_of
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
@@ -57,7 +57,10 @@ def op(traced: str = "flash", dim: int = 128, keys: int = 512, dtype: DType = DT
         (H100, None, {"back": True}, CUDNN),
         (A100, "2.8", {"traced": "cudnn"}, CUDNN),  # asked for by sdpa_kernel
         (T4, None, {"traced": "cudnn"}, EFFICIENT),
-        ("amd-mi300x", None, {}, ATTENTION),
+        ("amd-mi300x", None, {}, AOTRITON),
+        ("amd-rx-7900-xtx", None, {"traced": "efficient"}, AOTRITON),
+        ("amd-mi100", None, {}, ATTENTION)  # which AOTriton has no kernels for
+,
         ("intel-max-1550", None, {}, ATTENTION),
     ],
 )  # fmt: skip
@@ -138,8 +141,15 @@ def test_what_a_gradient_launches_and_passes(like: str | None, key_heads: int) -
 
 
 def test_elsewhere_a_gradient_is_one_kernel() -> None:
-    for gpu in ("amd-mi300x", T4):
+    for gpu in ("amd-mi100", T4):
         assert len(plain_kernels(price_all([gradient()])[0], None, rk.load_device(gpu))) == 1
+
+
+def test_triton_computes_scores_twice_in_a_gradient() -> None:
+    (kernel,) = plain_kernels(price_all([gradient()])[0], None, rk.load_device("amd-mi300x"))
+    once = 2 * 2 * 8 * 512 * 512 * 128  # FLOP of a product of 16 heads
+    assert (kernel.cost.matrix_flop, kernel.asked_flop) == (7 * once, 5 * once)
+    assert kernel.cost.special_flop == 2 * 2 * 8 * 512 * 512
 
 
 def test_the_products_of_a_gradient_are_slower(device: Device) -> None:

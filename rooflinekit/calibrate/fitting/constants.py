@@ -220,6 +220,10 @@ CONSTANTS: dict[str, Description] = {
                               "RTX 3090"),
     "efficient_wide_gradient": _d("1", "the same of its gradient, for heads above 128", 0.15, 0.02, 1.2, 0.4, 0.0,
                                   "xlite-dev/ffpa-attn (Apache-2.0): heads of 512 on B200"),
+    "first_flash": _d("1", "rate of FlashAttention 1, of FlashAttention 2's", 0.5, 0.2, 1.2, 0.15, 0.0,
+                      "Dao-AILab/flash-attention's figures (BSD-3-Clause) on A100 and H100"),
+    "triton_attention": _d("1", "rate of attention written in Triton, of that written by hand", 0.65, 0.2, 1.2, 0.3,
+                           0.0, "Dao-AILab/flash-attention's figures (BSD-3-Clause) on A100 and H100"),
     "attention_gradient": _d("1", "rate of products in the gradient of fused attention, of those in the forward pass",
                              0.88, 0.3, 1.2, 0.08, 0.0, "NVIDIA/cudnn-frontend (MIT) and Dao-AILab/flash-attention "
                              "(BSD-3-Clause): FlashAttention 2 and cuDNN on A100, H100 and RTX PRO 6000"),
