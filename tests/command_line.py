@@ -22,7 +22,8 @@ Run = Callable[..., Result]
 
 
 def caller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """A function that runs `rooflinekit` with its arguments."""
+    """A function that runs `rooflinekit` with its arguments, where there is no terminal."""
+    monkeypatch.delenv("COLUMNS", raising=False)
 
     def call(*args: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["rooflinekit", *map(str, args)])

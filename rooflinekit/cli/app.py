@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import warnings
 from importlib import import_module
@@ -13,6 +14,7 @@ import typer
 from rooflinekit import __version__
 from rooflinekit.cli import guide
 from rooflinekit.errors import DeviceWarning, RooflinekitError
+from rooflinekit.present.text.form import COLUMNS, being, columns_of
 
 _HELP = "How long one step of a PyTorch network takes on a GPU, why, and what would change it."
 
@@ -63,7 +65,8 @@ def main() -> None:
             if issubclass(category, DeviceWarning)
             else shown(message, category, *rest)
         )
-        _run()
+        with being(COLUMNS, columns_of(os.environ.get("COLUMNS", ""))):
+            _run()
 
 
 def _run() -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from rooflinekit.cli.described import Workload
+from rooflinekit.cli.forms import prints_tables
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, correction_by, measured_step
 from rooflinekit.cli.money import CostOption, HourOption, PricesOption, WattsOption, pricing_of, say_notes
@@ -23,6 +24,7 @@ def register(app: typer.Typer) -> None:
     app.command(cls=Command, context_settings=OPEN)(compare)
 
 
+@prints_tables
 @functools.partial(describes_workload, needs_gpu=False)
 def compare(
     workload: Workload,

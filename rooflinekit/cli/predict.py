@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooflinekit.cli.described import Workload
+from rooflinekit.cli.forms import prints_tables
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli.parse import check_word, variants_of
@@ -23,6 +24,7 @@ def register(app: typer.Typer) -> None:
     app.command(cls=Command, context_settings=OPEN)(predict)
 
 
+@prints_tables
 @describes_workload
 def predict(
     workload: Workload,

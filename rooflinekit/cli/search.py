@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rooflinekit.cli.described import Workload
+from rooflinekit.cli.forms import prints_tables
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, measured_step
 from rooflinekit.cli.money import CostOption, HourOption, PricesOption, WattsOption, pricing_of, say_notes
@@ -27,6 +28,7 @@ def register(app: typer.Typer) -> None:
     app.command(cls=Command, context_settings=OPEN)(search)
 
 
+@prints_tables
 @functools.partial(describes_workload, many_sizes=True, needs_gpu=False)
 def search(
     workload: Workload,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooflinekit.cli.described import Workload
+from rooflinekit.cli.forms import prints_tables
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli.parse import integers
@@ -44,6 +45,7 @@ def register(app: typer.Typer) -> None:
     app.command(cls=Command, context_settings=OPEN)(sweep)
 
 
+@prints_tables
 @functools.partial(describes_workload, many_sizes=True, needs_gpu=False)
 def sweep(
     workload: Workload,

@@ -53,11 +53,14 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
         "--figure FILE.pdf, or --json > FILE",
         "--json > FILE",
     ),
-    "csv to-csv parquet table": (
-        "--out FILE.csv",
+    "quiet q short terse": ("--brief", "--json"),
+    "md markdown-table": ("--markdown", "--json"),
+    "csv to-csv tsv table": (
+        "--csv",
         "--markdown, or --json",
         "--json; rooflinekit sweep … --out writes CSV",
     ),
+    "parquet": ("--out FILE.parquet", "--csv", "--json; rooflinekit sweep … --out writes parquet"),
     "verbose v detail details breakdown layers per-layer summary by-module": ("--by module", "--details", "--json"),
     "by-op ops kernels per-op per-kernel": ("--by kernel",),
     "figure chart roofline png pdf svg": ("--plot FILE.pdf", "--out FILE.pdf"),

@@ -12,18 +12,18 @@ from rooflinekit.calibrate.fitting.own_fit import OwnFit
 from rooflinekit.calibrate.hosts.draft import HostCost
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.present.text.fits import constants_table
-from rooflinekit.present.text.tables import console, table
+from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.units import format_quantity
 
 
 def print_calibration(found: Calibrated) -> None:
     """What was measured, what was fitted on it, and what to know about both."""
-    out, wide = console(), console(wide=True)
+    out = console()
     head, fit = found.recorded.head, found.fit
     done = len(found.recorded.measurements)
     out.print(f"{head.device}, plan {head.plan}: {done} of {head.units} measurements")
     if found.costs:
-        wide.print(_costs(found.costs))
+        print_table(_costs(found.costs))
     if fit is not None:
         print_own_fit(fit)
     far, samples = outliers_of(found.recorded)
@@ -35,14 +35,14 @@ def print_calibration(found: Calibrated) -> None:
 
 def print_own_fit(fit: OwnFit) -> None:
     """The constants that measurements tell, how far predictions are off with them, and the worst cases."""
-    out, wide = console(), console(wide=True)
+    out = console()
     if fit.calibration.constants:
         out.print("constants of its own")
-        wide.print(constants_table(fit.calibration.constants))
+        print_table(constants_table(fit.calibration.constants))
     else:
         out.print("the measurements tell no constant: those of an unmeasured device stand")
-    wide.print(_families(fit))
-    wide.print(_worst(fit))
+    print_table(_families(fit))
+    print_table(_worst(fit))
     if fit.left_out:
         out.print(f"{fit.left_out} cases are faster than the specification allows, and left out: is it of this device?")
 

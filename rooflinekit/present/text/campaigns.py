@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.calibrate.campaigns.files import Summary
-from rooflinekit.present.text.tables import console, table
+from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.study.profile.drawn import Drawn
 from rooflinekit.units import format_quantity
 
@@ -21,7 +21,7 @@ def print_summary(found: Summary) -> None:
     for op in dict.fromkeys(op for op, _ in found.counts):
         rows.add_row(op, *(str(found.counts.get((op, dtype), "")) for dtype in formats))
     if found.counts:
-        console(wide=True).print(rows)
+        print_table(rows)
     if found.noisy:
         out.print(f"noisy: {len(found.noisy)} of {found.cases} cases, such as {found.noisy[0]}")
     for failure in found.failures:

@@ -10,7 +10,7 @@ from rooflinekit.errors import printable
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.model.collectives import CollectiveTiming
 from rooflinekit.model.links import Link
-from rooflinekit.present.text.tables import console, table
+from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.units import format_quantity
 
 _TERMS = (
@@ -27,7 +27,7 @@ def print_clusters(clusters: Sequence[Cluster]) -> None:
     rows = table("cluster", "nodes", "devices of a node", "inside, one direction", "between nodes, one direction")
     for cluster in clusters:
         rows.add_row(cluster.name, str(cluster.nodes), _devices(cluster), _inside(cluster), _between(cluster))
-    console(wide=True).print(rows)
+    print_table(rows)
 
 
 def print_cluster(cluster: Cluster) -> None:

@@ -10,7 +10,7 @@ from rooflinekit.errors import printable
 from rooflinekit.hardware.catalog import Row
 from rooflinekit.hardware.checks import Check
 from rooflinekit.hardware.device import device_rows
-from rooflinekit.present.text.tables import console, table
+from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.units import format_quantity
 
 
@@ -23,7 +23,7 @@ def print_device(row: Row, checks: Sequence[Check]) -> None:
     rows = table("", "datasheet", "ridge")
     for cells in (*device_rows(device), *_value(row)):
         rows.add_row(*(Text(printable(cell)) for cell in cells))
-    console(wide=True).print(rows)
+    print_table(rows)
     for one in checks:
         _say(f"{one.status}: {one.name}{f': {one.note}' if one.note else ''}")
     for group, source in device.sources.items():

@@ -8,22 +8,22 @@ from rich.table import Table
 
 from rooflinekit.calibrate.fitting.refit import Refit
 from rooflinekit.model.machine import Calibration, Constant, Spread
-from rooflinekit.present.text.tables import console, table
+from rooflinekit.present.text.tables import console, print_table, table
 
 
 def print_refit(found: Refit) -> None:
     """Constants of an unmeasured GPU, those that architectures and GPUs have of their own, and spreads by family."""
-    out, wide = console(), console(wide=True)
+    out = console()
     measured = sum(len(observations) for observations in found.observations)
     out.print(f"{measured} measurements on {len(found.gpus)} GPUs: {', '.join(found.gpus)}")
     out.print("constants of a GPU that nobody has measured")
-    wide.print(constants_table(found.priors.constants))
+    print_table(constants_table(found.priors.constants))
     for name, calibration in {**found.architectures, **found.gpus}.items():
         if calibration.constants:
             out.print(f"{name}: constants of its own")
-            wide.print(constants_table(calibration.constants))
+            print_table(constants_table(calibration.constants))
     out.print("how far predictions are off, as a standard deviation: each kernel alone / a family together")
-    wide.print(_spreads(found.priors, found.gpus))
+    print_table(_spreads(found.priors, found.gpus))
 
 
 def constants_table(constants: Mapping[str, Constant]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rooflinekit.present.text.tables import console, table
+from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.step.report import title
 from rooflinekit.study.compare.gpus import GpuComparison, order_sentences, surprise_sentences, table_of
 
@@ -19,7 +19,7 @@ def print_gpu_comparison(comparison: GpuComparison) -> None:
     rows = table(*heads)
     for cells in body:
         rows.add_row(*cells)
-    console(wide=True).print(rows)
+    print_table(rows, comparison.table.reset_index())
     if comparison.sort != "time":
         out.print("By time:")
     _print_some(order_sentences(comparison))

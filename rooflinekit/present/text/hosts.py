@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rooflinekit.errors import printable
 from rooflinekit.hardware.host import Host
-from rooflinekit.present.text.tables import console, table
+from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.units import format_quantity
 
 _TIMES = {
@@ -35,7 +35,7 @@ def print_hosts(hosts: Sequence[Host]) -> None:
             *(format_quantity(rate, "byte/s") for rate in copies),
             printable(" ".join(host.description.split())),
         )
-    console(wide=True).print(rows)
+    print_table(rows)
 
 
 def print_host(host: Host) -> None:

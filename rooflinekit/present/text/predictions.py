@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rooflinekit.present.text.tables import console, table
+from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.step.bounds import unmeasured_note
 from rooflinekit.step.breakdown import KERNEL_TERMS
 from rooflinekit.step.chains import chain_sentences
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import answer_rows, remedies, table_rows, title
 from rooflinekit.step.words import MEANING
+from rooflinekit.study.compare.gpus import gpu_frame
 from rooflinekit.study.explain.explanation import Explanation, sentences, signed
 from rooflinekit.units import format_quantity
 
@@ -37,7 +38,7 @@ def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] 
         rows.add_row(label, *values)
     if largest:
         rows.add_row("largest batch", *map(str, largest))
-    console(wide=True).print(rows)
+    print_table(rows, gpu_frame(predictions))
     if terms or first.coverage.default_kinds or first.coverage.assumptions:
         out.print(f"counts: {first.coverage}")
     for prediction in predictions:
@@ -80,7 +81,7 @@ def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
             *(format_quantity(row[f"{term}_s"], "s") for term in KERNEL_TERMS),
         )
     out.print(f"{prediction.machine.name}, by {frame.index.name}")
-    console(wide=True).print(rows)
+    print_table(rows, frame.reset_index())
     rest = frame.iloc[_ROWS:]
     if len(rest):
         out.print(f"{len(rest)} more take {format_quantity(rest['total_s'].sum(), 's')} ({rest['share'].sum():.1%})")
@@ -94,7 +95,7 @@ def print_explanation(explanation: Explanation, *, details: bool = False) -> Non
     rows = table("", *explanation.labels)
     for label, values in table_rows((explanation.a, explanation.b)):
         rows.add_row(label, *values)
-    console(wide=True).print(rows)
+    print_table(rows)
     if details:
         for sentence in explanation.details:
             out.print(sentence)
@@ -108,6 +109,6 @@ def _print_drivers(explanation: Explanation) -> None:
     for driver in shown[:_ROWS]:
         times = (format_quantity(driver.a_s, "s"), format_quantity(driver.b_s, "s"), signed(driver.delta_s))
         rows.add_row(driver.words, *times)
-    console(wide=True).print(rows)
+    print_table(rows)
     if len(shown) > _ROWS:
         console().print(f"{len(shown) - _ROWS} more differ by less")

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from rooflinekit.errors import printable
 from rooflinekit.hardware.device import Device
-from rooflinekit.present.text.tables import console, table
+from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.present.text.validation import kinds_table
 from rooflinekit.study.profile.comparison import ProfileComparison, device_note
 from rooflinekit.study.profile.profile import SMALL_S, Profile
@@ -27,7 +27,7 @@ def print_profile(profile: Profile, device: Device | None = None) -> None:
         rows.add_row("gaps", f"{profile.gaps:.4g}", "")
         rows.add_row("kernels, copies, fills", f"{profile.launched:.4g}", "")
         rows.add_row("  half of them take less than", _seconds(profile.median_s), "")
-        console(wide=True).print(rows)
+        print_table(rows)
         _print_kernels(profile)
     else:
         _print_calls(profile)
@@ -73,7 +73,7 @@ def _print_kernels(profile: Profile) -> None:
     for name, row in frame.head(_ROWS).iterrows():
         times = (_seconds(row["total_s"]), _seconds(row["each_s"]))
         rows.add_row(_name(str(name)), str(int(row["count"])), *times, f"{row['share']:.1%}")
-    console(wide=True).print(rows)
+    print_table(rows)
     rest = frame.iloc[_ROWS:]
     if len(rest):
         _say(f"{len(rest)} more kernels take {_seconds(rest['total_s'].sum())} ({rest['share'].sum():.1%})")
@@ -84,7 +84,7 @@ def _print_calls(profile: Profile) -> None:
     rows = table("kind of call", "calls", "itself")
     for kind, row in frame.head(_ROWS).iterrows():
         rows.add_row(_name(str(kind)), str(int(row["count"])), _seconds(row["total_s"]))
-    console(wide=True).print(rows)
+    print_table(rows)
     rest = frame.iloc[_ROWS:]
     if len(rest):
         _say(f"{len(rest)} more kinds take {_seconds(rest['total_s'].sum())}")
@@ -94,7 +94,7 @@ def print_profile_comparison(found: ProfileComparison) -> None:
     """The profile, then times, kinds of ops and ops beside the prediction's."""
     profile, p = found.profile, found.prediction
     print_profile(profile, p.machine.device)
-    out, wide = console(), console(wide=True)
+    out = console()
     low, high = p.interval(0.9)
     rows = table(f"{p.graph_name} on {p.machine.name}", "measured", "predicted")
     rows.add_row("time of a step", _seconds(profile.wall_s), _seconds(p.total_s))
@@ -103,9 +103,9 @@ def print_profile_comparison(found: ProfileComparison) -> None:
         rows.add_row("GPU busy", _seconds(profile.busy_s), _seconds(p.gpu_s))
         rows.add_row("kernels", f"{profile.launched:.4g}", str(p.launched))
     rows.add_row("regime", profile.regime, f"{p.regime}-bound")
-    wide.print(rows)
+    print_table(rows)
     out.print(f"predicted / measured − 1: {found.error:+.1%} of the step, {found.gpu_error:+.1%} of the ops")
-    wide.print(kinds_table(found.by_kind()))
+    print_table(kinds_table(found.by_kind()))
     _print_ops(found)
     for note in p.notes:
         _say(f"note: {note}")
@@ -122,7 +122,7 @@ def _print_ops(found: ProfileComparison) -> None:
     if len(rest):
         times = (_seconds(rest["measured_s"].sum()), _seconds(rest["predicted_s"].sum()))
         rows.add_row(f"{len(rest)} more", "", str(int(rest["count"].sum())), *times)
-    console(wide=True).print(rows)
+    print_table(rows)
 
 
 def _name(text: str) -> Text:

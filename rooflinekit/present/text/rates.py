@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from rooflinekit.present.text.tables import console, table
+from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.serving.capacity import Capacity
 from rooflinekit.serving.fleet import FleetSearch
 from rooflinekit.serving.served_traffic import MEASURES, SHARES, ServedTraffic
@@ -32,7 +32,7 @@ def _print_one(served: ServedTraffic) -> None:
             f"{_s(low)} to {_s(high)}",
         )  # fmt: skip
     rows.add_row("between any two tokens", "", *(_s(value) for value in served.gaps_s.values()), "")
-    console(wide=True).print(rows)
+    print_table(rows)
     waits = served.mean("queue_s") - alone.queue_s
     for line in (
         f"a request by itself: first token {_s(alone.ttft_s)}, each further {_s(alone.tpot_s)}; the rest is queueing: "
@@ -66,7 +66,7 @@ def _print_several(found: Sequence[ServedTraffic]) -> None:
             _s(one.mean("e2e_s")), _s(one.percentile("e2e_s", 99)), f"{one.tokens_per_s:.4g}",
             _joules(one), f"{one.played.peak_cache:.0%}",
         )  # fmt: skip
-    console(wide=True).print(rows)
+    print_table(rows)
 
 
 def print_capacities(found: Sequence[Capacity], refused: Sequence[Mapping[str, str]], load: float | None) -> None:
@@ -112,7 +112,7 @@ def _print_table(found: Sequence[Capacity], load: float | None, needs: Sequence[
             _joules(one.at), "–" if usd is None else f"{usd:.3g}",
             *("–" if number is None else str(number) for number in (copies, needed)[2 - len(needs) :]),
         )  # fmt: skip
-    console(wide=True).print(rows)
+    print_table(rows)
 
 
 def _engine(served: ServedTraffic) -> str:

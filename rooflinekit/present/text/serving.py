@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.errors import CapacityError, RooflinekitError
-from rooflinekit.present.text.tables import console, table
+from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.serving.checks import limits_text
 from rooflinekit.serving.serve import Serving
 from rooflinekit.units import format_quantity
@@ -67,7 +67,7 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
         short = "does not fit" if isinstance(left.why, CapacityError) else "cannot run it"
         numbers = (str(number) for number in (left.clients, left.input, left.output))
         rows.add_row(left.gpu, *numbers, short, *["–"] * (len(_COLUMNS) - 5))
-    console(wide=True).print(rows)
+    print_table(rows)
     for why in dict.fromkeys(str(left.why) for left in refused):
         out.print(f"left out: {why}", markup=False, soft_wrap=True)
     for note in dict.fromkeys(note for one in found for note in one.notes()):

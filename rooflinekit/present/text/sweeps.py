@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from rooflinekit.errors import printable
-from rooflinekit.present.text.tables import console, table
+from rooflinekit.present.text.tables import console, print_table, table, whole
 from rooflinekit.study.sweep.cells import cells_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _SHOWN = 100  # rows
 
 def print_rows(frame: pd.DataFrame) -> None:
     """The first rows of a sweep."""
-    _print(frame.head(_SHOWN))
+    _print(frame if whole() else frame.head(_SHOWN))
     if len(frame) > _SHOWN:
         console().print(f"… {len(frame)} rows in all; --out writes them")
 
@@ -37,4 +37,4 @@ def _print(frame: pd.DataFrame) -> None:
     rows = table(*heads)
     for cells in body:
         rows.add_row(*(Text(printable(cell)) for cell in cells))
-    console(wide=True).print(rows)
+    print_table(rows, frame)

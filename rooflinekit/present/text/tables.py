@@ -1,10 +1,29 @@
-"""Tables in a terminal, or in a file that takes its place."""
+"""Tables and the words around them, in a terminal or what takes its place; the only place that knows their forms."""
 
 from __future__ import annotations
+
+import csv
+import os
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from rooflinekit.present.text.form import COLUMNS, FORM
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def whole() -> bool:
+    """Whether a program reads the table, so that no row may be left out."""
+    return FORM.get() in ("csv", "markdown")
 
 
 def table(*columns: str) -> Table:
@@ -15,7 +34,77 @@ def table(*columns: str) -> Table:
     return found
 
 
-def console(*, wide: bool = False) -> Console:
-    """Standard output. Where that is no terminal, lines have 120 columns, or with `wide` as many as a table needs."""
-    out = Console(highlight=False, emoji=False)
-    return out if out.is_terminal else Console(highlight=False, emoji=False, width=240 if wide else 120)
+def console() -> Console:
+    """For words: standard output, where words are printed at all."""
+    return _console(120, quiet=FORM.get() != "text")
+
+
+def print_table(rows: Table, numbers: pd.DataFrame | None = None) -> None:
+    """Prints a table. As CSV it has `numbers` where they are given: the same in base units, not rounded."""
+    form = FORM.get()
+    if form == "csv" and numbers is not None:
+        numbers.to_csv(sys.stdout, index=False, lineterminator="\n")
+    elif form == "csv":
+        csv.writer(sys.stdout, lineterminator="\n").writerows(_texts(rows))
+    elif form == "markdown":
+        head, *body = ([cell.replace("|", "\\|") for cell in line] for line in _texts(rows))
+        marks = ["---" if column.justify == "left" else "---:" for column in rows.columns]
+        for line in (head, marks, *body):
+            print(f"| {' | '.join(line)} |")
+    else:
+        out = _console(240)
+        for part in _parts(rows, out):
+            out.print(part)
+
+
+_ENOUGH = 40  # letters; a column that has more may fold
+_GAP = 4  # letters between columns, at most
+
+
+def _parts(rows: Table, out: Console) -> Iterator[Table]:
+    """Tables that are narrow enough, one below the other, each with the first column and the next that fit."""
+    names, *others = rows.columns
+    free = out.options.update(max_width=sum(_ENOUGH + _GAP for _ in rows.columns))
+    while others:
+        for number in range(len(others), 0, -1):
+            part = Table(box=rows.box, pad_edge=rows.pad_edge)
+            chosen = [names, *others[:number]]
+            part.columns = [replace(column, _index=i, max_width=_ENOUGH) for i, column in enumerate(chosen)]
+            part.rows = rows.rows
+            if out.measure(part, options=free).maximum <= out.width:
+                break
+        for column in part.columns:
+            column.max_width = None
+        yield part
+        others = others[number:]
+
+
+def _texts(rows: Table) -> Iterator[Sequence[str]]:
+    yield [_plain(column.header) for column in rows.columns]
+    yield from zip(*([_plain(cell) for cell in column.cells] for column in rows.columns), strict=True)
+
+
+def _plain(cell: object) -> str:
+    return (cell.plain if isinstance(cell, Text) else str(cell)).strip()
+
+
+def _console(columns: int, *, quiet: bool = False) -> Console:
+    """Standard output, as wide as its terminal; read by another program, as the terminal before which that stands.
+
+    columns: where there is no terminal.
+    """
+    out = Console(highlight=False, emoji=False, quiet=quiet)
+    if out.is_terminal:
+        return out
+    return Console(highlight=False, emoji=False, quiet=quiet, width=_beyond_a_pipe() or columns)
+
+
+def _beyond_a_pipe() -> int | None:
+    """The columns that COLUMNS says, or of the terminal that shows the errors of a command in a pipe."""
+    if told := COLUMNS.get():
+        return told
+    try:
+        piped = stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+        return os.get_terminal_size(sys.stderr.fileno()).columns if piped else None
+    except (OSError, ValueError, AttributeError):
+        return None

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rooflinekit.errors import printable
-from rooflinekit.present.text.tables import console, table
+from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.study.profile.matching import OpTime
 from rooflinekit.study.profile.validation import Validation
 from rooflinekit.units import format_quantity
@@ -21,19 +21,19 @@ _ROWS = 12  # of the table by kind; the rest is one line
 
 def print_validation(found: Validation) -> None:
     """The answer first: is the prediction right?"""
-    out, wide = console(), console(wide=True)
+    out = console()
     sizes = ", ".join(f"{name} {value}" for name, value in found.sizes.items())
     threads = f", {found.threads} thread{'s' if found.threads > 1 else ''}" if found.threads else ""
     out.print(
         f"{found.model}, {found.mode}{f', {sizes}' if sizes else ''}, {found.execution['backend']}, "
         f"on {found.device}{threads}"
     )
-    wide.print(_totals(found))
+    print_table(_totals(found))
     out.print(f"predicted / measured − 1: {found.error:+.1%}; the measured time is {_verdict(found)}")
     if found.summary.noisy:
         out.print("note: the samples are noisy: end what else runs here, measure again")
     if found.ops:
-        wide.print(kinds_table(found.by_kind()))
+        print_table(kinds_table(found.by_kind()))
         out.print("furthest from predicted:")
         for op in found.worst:
             out.print(f"  {_place(op)}: measured {_seconds(op.measured_s)}, predicted {_seconds(op.predicted_s)}")

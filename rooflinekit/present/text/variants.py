@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.present.text.tables import console, table
+from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
 
@@ -34,9 +34,9 @@ def print_variants(base: Prediction, frame: pd.DataFrame) -> None:
             removed.add_row(name, *cells, _signed(row["removed_peak_bytes"], "byte", binary=True))
     samples = ", for as many samples" if "batch" in varied else ""
     out.print(f"{base.machine.name}, in other ways{samples}")
-    console(wide=True).print(times)
+    print_table(times, frame.drop(columns="prediction"))
     out.print("what each removes from a step of this (below 0: adds)")
-    console(wide=True).print(removed)
+    print_table(removed)
 
 
 def _word(value: Any) -> str:

@@ -115,11 +115,7 @@ class GpuComparison:
         given; see `bounds`. NaN where the specification does not say, and per_dollar and per_watt for a device's part
         where several share a board.
         """
-        import pandas as pd
-
-        found = pd.DataFrame(list(self.rows)).set_index("gpu")
-        numbers = ["price_usd", "power_w", "per_dollar", "per_watt", "drawn_w", "per_joule", "per_million"]
-        return found.astype(dict.fromkeys(numbers, float))
+        return _frame(self.rows)
 
     @cached_property
     def neighbours(self) -> tuple[Pair, ...]:
@@ -267,6 +263,23 @@ def compare_machines(
         sort=sort,
         currency=bounds.currency,
     )
+
+
+def gpu_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
+    """A row for each prediction of one workload, as `GpuComparison.table` has them, without costs."""
+    math, engine = main_format(predictions[0])
+    rows = [_row(p, stated_peak(p.machine, math, engine=engine)) for p in predictions]
+    return _frame(rows).reset_index()
+
+
+_MAYBE = ("price_usd", "power_w", "per_dollar", "per_watt", "drawn_w", "per_joule", "per_million")
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    found = pd.DataFrame(list(rows)).set_index("gpu")
+    return found.astype({name: float for name in _MAYBE if name in found})
 
 
 def check_sort(word: str) -> None:

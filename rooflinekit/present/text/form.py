@@ -1,0 +1,33 @@
+"""The form of what is printed, and for how many columns. Without rich, which takes long to load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal, TypeVar
+
+T = TypeVar("T")
+
+#: "text": tables and words; "brief": tables alone; "csv", "markdown": tables alone, in that form.
+Form = Literal["text", "brief", "csv", "markdown"]
+FORM: ContextVar[Form] = ContextVar("FORM", default="text")
+
+#: What the user's COLUMNS says. It is looked at before anything else is loaded: readline, which torch loads, sets it to
+#: 80 where there is no terminal.
+COLUMNS: ContextVar[int | None] = ContextVar("COLUMNS", default=None)
+
+
+@contextmanager
+def being(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """The variable has this value within."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def columns_of(told: str) -> int | None:
+    """What a text such as COLUMNS means; None for no positive number."""
+    return int(told) or None if told.isdecimal() and len(told) < 6 else None

@@ -1,0 +1,72 @@
+"""`--brief`, `--csv` and `--markdown` print the tables alone, and lines fit where they are read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+from command_line import Run
+
+CALL = ("examples/googlenet_cifar.py:GoogLeNet", "--input", "batch,3,32,32", "--gpu", "nvidia-l4", "--gpu", "nvidia-t4")
+PREDICT = ("predict", *CALL, "--batch", "4")
+COMPARE = ("compare", *CALL, "--batch", "4")
+SWEEP = ("sweep", *CALL, "--batch", "1,4")
+
+
+def rows_of(text: str) -> list[dict[str, Any]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.mark.parametrize("command", [PREDICT, COMPARE], ids=lambda c: c[0])
+def test_csv_has_the_numbers_of_json(run: Run, command: tuple[str, ...]) -> None:
+    document = json.loads(run(*PREDICT, "--json").out)
+    by_gpu = {row["gpu"]: row for row in rows_of(run(*command, "--csv").out)}
+    assert len(by_gpu) == 2
+    for prediction in document["predictions"]:
+        assert float(by_gpu[prediction["device"]]["total_s"]) == pytest.approx(prediction["total_s"], rel=1e-12)
+
+
+def test_a_sweep_as_csv_has_a_line_a_point(run: Run) -> None:
+    rows = rows_of(run(*SWEEP, "--csv").out)
+    assert [(row["gpu"], row["batch"]) for row in rows] == [
+        (gpu, batch) for gpu in ("nvidia-l4", "nvidia-t4") for batch in ("1", "4")
+    ]
+
+
+@pytest.mark.parametrize("command", [PREDICT, COMPARE, SWEEP], ids=lambda c: c[0])
+def test_markdown_has_as_many_cells_in_each_line(run: Run, command: tuple[str, ...]) -> None:
+    lines = run(*command, "--markdown").out.splitlines()
+    assert len(lines) >= 4
+    assert len({line.count("|") for line in lines}) == 1
+    assert set(lines[1]) <= set("|-: ")
+
+
+def test_brief_is_the_table_alone(run: Run) -> None:
+    whole, brief = run(*COMPARE).out, run(*COMPARE, "--brief").out
+    assert brief in whole
+    assert "inference" in whole
+    assert "inference" not in brief
+
+
+def test_one_form_at_a_time(run: Run) -> None:
+    assert run(*PREDICT, "--csv", "--json").err == "rooflinekit: --csv and --json: choose one\n"
+    assert run(*PREDICT, "--brief", "--markdown").err == "rooflinekit: --brief and --markdown: choose one\n"
+
+
+def test_a_form_lasts_for_one_command(run: Run) -> None:
+    before = run(*PREDICT).out
+    run(*PREDICT, "--csv")
+    assert run(*PREDICT).out == before
+
+
+@pytest.mark.parametrize("columns", [50, 80, 100])
+def test_tables_are_as_wide_as_where_they_are_read(run: Run, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    wide = {cell for line in run(*COMPARE, "--brief").out.splitlines() for cell in line.split("  ") if cell.strip()}
+    monkeypatch.setenv("COLUMNS", str(columns))
+    narrow = run(*COMPARE, "--brief").out
+    assert max(map(len, narrow.splitlines())) <= columns
+    # No column is lost, and none is torn: each cell stands in the narrow tables as in the wide one.
+    assert all(cell.strip() in narrow for cell in wide if "─" not in cell)
