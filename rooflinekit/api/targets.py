@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.api.predict import Progress, trace
-from rooflinekit.api.trace_basis import digest, watched
+from rooflinekit.api.trace_basis import watched
+from rooflinekit.api.trace_states import digest
 from rooflinekit.api.trace_store import TraceStore, cache_folder, surroundings
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Input

@@ -10,28 +10,26 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
 import random
-import stat
 import sys
 import sysconfig
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Callable, Iterable, Iterator
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
+from rooflinekit.api.trace_states import MOST_READ, NOW, SESSION, Unfollowed, content, made_of
+
 #: [kind, name, state]: what was read, and how it was.
 Entry = tuple[str, str, str]
 
-_MOST_FILE = 64 << 20  # bytes of a file that is looked at again
 _MOST_ENTRIES = 100_000
-_SHOWN = 32  # characters of a variable's value that are kept as they are
-_SESSION = ("_", "SHLVL", "OLDPWD")  # variables that each shell sets anew; libraries read all there are
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "AUTH")  # in names of variables whose values are never kept
+_LIVE = ("/proc/", "/sys/", "/dev/")  # where the system tells how it is at the moment
 
 _STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
@@ -47,117 +45,6 @@ KNOWN = {
 CODE = ("ir", "tracing", "cost", "api")
 
 
-class Unfollowed(Exception):  # noqa: N818 (no error, a reason)
-    """Something that nobody can look at again."""
-
-
-# --- how something is now -------------------------------------------------------------------------------------------
-
-
-def digest(data: bytes) -> str:
-    """A fingerprint of bytes."""
-    return hashlib.blake2b(data, digest_size=20).hexdigest()
-
-
-def _content(path: str, known_size: int | None = None) -> str:
-    """Size and fingerprint of a regular file; "absent" where there is none. Nothing else is opened for long."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
-    except (FileNotFoundError, NotADirectoryError):
-        return "absent"
-    except OSError as error:
-        return f"error {error.errno}"
-    try:
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
-            return "folder"
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_FILE:
-            raise Unfollowed(f"reads {path}, which is no regular file or larger than {_MOST_FILE >> 20} MiB")
-        if known_size not in (None, found.st_size):
-            return "another size"
-        return f"{found.st_size} {digest(_all_of(descriptor, found.st_size))}"
-    finally:
-        os.close(descriptor)
-
-
-def _all_of(descriptor: int, size: int) -> bytes:
-    """What a file holds, but no more than it held when it was opened."""
-    parts, left = [], size
-    while left > 0 and (part := os.read(descriptor, left)):
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
-
-
-def _names(path: str) -> str:
-    """Fingerprint of the names in a folder."""
-    try:
-        return digest("\0".join(sorted(os.listdir(path))).encode(errors="surrogateescape"))
-    except OSError:
-        return "absent"
-
-
-def _distributions(path: str) -> str:
-    """Fingerprint of the packages that are installed in a folder."""
-    try:
-        found = sorted(name for name in os.listdir(path) if name.endswith((".dist-info", ".egg-info", ".pth")))
-    except OSError:
-        return "absent"
-    return digest("\0".join(found).encode(errors="surrogateescape"))
-
-
-def _place(path: str) -> str:
-    """Whether a path is there, as what, and of which size."""
-    try:
-        found = _real_stat(path)
-    except (OSError, ValueError):
-        return "absent"
-    return f"file {found.st_size}" if stat.S_ISREG(found.st_mode) else f"kind {stat.S_IFMT(found.st_mode):o}"
-
-
-#: Variables that a library or a model has set in this process: what was given, and what was made of it.
-_made: dict[str, tuple[str | None, str | None]] = {}
-
-
-def _variable(name: str) -> str:
-    """The value of an environment variable, or its fingerprint where it is long or may be a secret."""
-    value = os.environ.get(name)
-    given, made = _made.get(name, (value, value))
-    value = given if value == made else value
-    if value is None:
-        return "unset"
-    plain = len(value) <= _SHOWN and value.isprintable() and not any(word in name.upper() for word in _SECRET)
-    return f"={value}" if plain else f"digest {digest(value.encode(errors='surrogateescape'))}"
-
-
-def _variables(_: str) -> str:
-    """Fingerprint of all environment variables, but for those that each shell sets anew."""
-    found = (f"{name}={value}" for name, value in sorted(os.environ.items()) if name not in _SESSION)
-    return digest("\0".join(found).encode(errors="surrogateescape"))
-
-
-def _arguments(_: str) -> str:
-    return digest("\0".join(sys.argv).encode(errors="surrogateescape"))
-
-
-def _origin(name: str) -> str:
-    """Where a module would be imported from; name: its own, and the folders that are searched, by lines."""
-    module, *folders = name.split("\n")
-    try:
-        spec = PathFinder.find_spec(module, folders)
-    except (ImportError, OSError, ValueError):
-        return "error"
-    if spec is None:
-        return "absent"
-    return spec.origin or "\n".join(spec.submodule_search_locations or ())
-
-
-_NOW: Mapping[str, Callable[[str], str]] = {
-    "file": _content, "folder": _names, "packages": _distributions, "path": _place, "variable": _variable,
-    "variables": _variables, "arguments": _arguments, "module": _origin,
-}  # fmt: skip
-
-
 def unchanged(entries: Iterable[Entry]) -> bool:
     """Whether all is as it was. Raises ValueError for what is no list of entries."""
     with _paused():
@@ -168,8 +55,8 @@ def _same(kind: str, name: str, state: str) -> bool:
     try:
         if kind == "file":
             size = state.partition(" ")[0]
-            return _content(name, int(size) if size.isdigit() else None) == state
-        return _NOW[kind](name) == state
+            return content(name, int(size) if size.isdigit() else None) == state
+        return NOW[kind](name) == state
     except (Unfollowed, OSError):
         return False
 
@@ -179,9 +66,17 @@ def checked(listed: Any) -> list[Entry]:
     if not isinstance(listed, list) or len(listed) > _MOST_ENTRIES:
         raise ValueError("no list of entries, or a list too long")
     for entry in listed:
-        if len(entry) != 3 or entry[0] not in _NOW or not all(isinstance(part, str) for part in entry):
+        if len(entry) != 3 or entry[0] not in NOW or not all(isinstance(part, str) for part in entry):
             raise ValueError("no entry")
+    if _bytes(state for kind, _, state in listed if kind == "file") > MOST_READ:
+        raise ValueError("files too large to be looked at")
     return [(kind, name, state) for kind, name, state in listed]
+
+
+def _bytes(states: Iterable[str]) -> int:
+    """How large files are together."""
+    sizes = (state.partition(" ")[0] for state in states)
+    return sum(int(size) for size in sizes if size.isdecimal() and len(size) < 20)
 
 
 # --- the record ------------------------------------------------------------------------------------------------------
@@ -202,7 +97,7 @@ class Record:
             return
         with _paused():
             try:
-                self.states[kind, name] = _NOW[kind](name)
+                self.states[kind, name] = NOW[kind](name)
             except Unfollowed as reason:
                 self.reasons[str(reason)] = None
 
@@ -215,6 +110,8 @@ class Record:
     def unkept(self) -> list[str]:
         """Why no trace may be kept: what cannot be followed, and what has changed since it was read."""
         found = dict(self.reasons)
+        if _bytes(state for (kind, _), state in self.states.items() if kind == "file") > MOST_READ:
+            found[f"reads more than {MOST_READ >> 20} MiB"] = None
         with _paused():
             for (kind, name), state in self.states.items():
                 if kind in ("file", "folder", "path") and not _same(kind, name, state):
@@ -295,7 +192,10 @@ def _opened(record: Record, path: Any, mode: Any, flags: Any) -> None:
     if flags & os.O_ACCMODE == os.O_WRONLY or flags & os.O_TRUNC:
         return
     name = os.path.abspath(os.fsdecode(path))
-    if not name.startswith((*_foreign(), "/proc/self/", "/dev/null", "/dev/urandom")) and "__pycache__" not in name:
+    if name.startswith(_LIVE):
+        if name != os.devnull and _asked_by_model():
+            record.reasons[f"reads {name}, which tells something else each time"] = None
+    elif not name.startswith(_foreign()) and "__pycache__" not in name:
         record.note("file", name)
 
 
@@ -315,7 +215,10 @@ def _listed(record: Record, path: Any) -> None:
 
 
 class _Sought:
-    """A finder that finds nothing, and records what is sought where."""
+    """A finder that records what is sought where, and has the model's own modules compiled from their source.
+
+    What Python has kept of a module is taken for its source by size and time alone.
+    """
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         record = _listening()
@@ -323,7 +226,17 @@ class _Sought:
             folders = [os.path.abspath(folder) for folder in (sys.path if path is None else path)]
             if path is None or not all(f"{folder}{os.sep}".startswith(_foreign()) for folder in folders):
                 record.note("module", "\n".join((name, *folders)))
-        return None
+        if record is None or name in sys.builtin_module_names:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or type(spec.loader) is not SourceFileLoader or _is_installed(spec.loader.path):
+            return None
+        from rooflinekit.tracing.targets import FromSource
+
+        return spec_from_file_location(
+            name, spec.loader.path, loader=FromSource(name, spec.loader.path),
+            submodule_search_locations=spec.submodule_search_locations,
+        )  # fmt: skip
 
 
 @functools.cache
@@ -397,12 +310,12 @@ class _Variables(dict[Any, Any]):
         if _listening() is self.record:
             found = dict.get(self, os.fsencode(name))
             given = None if found is None else os.fsdecode(found)
-            _made[name] = (_made.get(name, (given, given))[0], made)
+            made_of[name] = (made_of.get(name, (given, given))[0], made)
 
     def _note(self, key: Any) -> None:
         if _listening() is not self.record or (name := os.fsdecode(key)) in self.record.set:
             return
-        if name not in _SESSION or not _is_installed(_caller()):
+        if name not in SESSION or not _is_installed(_caller()):
             self.record.note("variable", name)
 
 
@@ -438,6 +351,10 @@ class _Arguments(list[str]):
         _read_arguments()
         return super().__len__()
 
+    def __contains__(self, word: object) -> bool:
+        _read_arguments()
+        return super().__contains__(word)
+
 
 def _read_arguments() -> None:
     record, caller = _listening(), _caller()
@@ -445,9 +362,22 @@ def _read_arguments() -> None:
         record.note("arguments", "")
 
 
-# --- what Python tells by no event: looking for a path, the time, chance ---------------------------------------------
+class _Input:
+    """`sys.stdin`, which records that it is used."""
 
-_real_stat = os.stat
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        if (record := _listening()) is not None and _asked_by_model():
+            record.reasons["reads standard input"] = None
+        return getattr(self._stream, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.readline, "")
+
+
+# --- what Python tells by no event: looking for a path, the time, chance ---------------------------------------------
 
 
 def _unsteady() -> Iterator[tuple[Any, str]]:
@@ -456,7 +386,8 @@ def _unsteady() -> Iterator[tuple[Any, str]]:
         (time, ("time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime")),
         (os, ("urandom", "getrandom", "getpid", "getppid", "getloadavg", "times")),
         (uuid, ("uuid1", "uuid4")),
-        (random, random.__all__),
+        (random, (*random.__all__, "_urandom")),
+        (random.Random, ("seed",)),
         (os.path, ("getmtime", "getctime", "getatime")),
     ):
         yield from ((module, name) for name in names if name.islower() and hasattr(module, name))
@@ -481,41 +412,75 @@ def _noting() -> Iterator[None]:
         stand.append((module, name, real))
         setattr(module, name, functools.wraps(real)(by(real)))
 
-    for name in ("stat", "lstat", "access"):
-        replaced(os, name, _looking)
+    for name in ("stat", "lstat", "access", "readlink", "open"):
+        replaced(os, name, functools.partial(_looking, name))
     for module, name in _unsteady():
         replaced(module, name, functools.partial(_reason, module, name))
-    arguments, sys.argv = sys.argv, _Arguments(sys.argv)
+    arguments, sys.argv, typed = sys.argv, _Arguments(sys.argv), sys.stdin
+    if typed is not None:
+        sys.stdin = _Input(typed)
     try:
         yield
     finally:
-        sys.argv = arguments
+        sys.argv, sys.stdin = arguments, typed
         for module, name, real in reversed(stand):
             setattr(module, name, real)
 
 
-def _looking(real: Callable[..., Any]) -> Callable[..., Any]:
+def _looking(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
     def look(path: Any, *others: Any, **named: Any) -> Any:
         record = _listening()
         if record is not None and not isinstance(path, int):
+            if named.get("dir_fd") is not None and _asked_by_model():
+                record.reasons["looks for a path below a folder's descriptor"] = None
             with contextlib.suppress(TypeError, ValueError):
-                name = os.path.abspath(os.fsdecode(path))
-                if not name.startswith((*_foreign(), "/proc/", "/sys/", "/dev/")):
-                    record.note("path", name)
+                found = os.path.abspath(os.fsdecode(path))
+                if name != "open" and not found.startswith((*_foreign(), *_LIVE)):  # opening is heard by an event
+                    record.note("path", found)
+                    if name in ("stat", "lstat") and _asks_for_time():
+                        record.note("time", found)
         return real(path, *others, **named)
 
     return look
+
+
+def _asks_for_time() -> bool:
+    """Whether a model itself has asked for all that is told of a path: who asks whether it is there gets no time."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.endswith("pathlib.py"):
+        if frame.f_code.co_name not in ("stat", "lstat"):
+            return False
+        frame = frame.f_back
+    by = "<" if frame is None else frame.f_code.co_filename
+    return not by.startswith("<") and not _is_installed(by)
+
+
+def _asked_by_model() -> bool:
+    """Whether a model's code has asked, by itself or through a library's function; not a package while it is loaded."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and _is_installed(frame.f_code.co_filename):
+        if frame.f_code.co_name == "<module>":
+            return False
+        frame = frame.f_back
+    while frame is not None and frame.f_code.co_filename.startswith("<"):
+        frame = frame.f_back
+    return frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE)
 
 
 def _reason(module: Any, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
     def call(*given: Any, **named: Any) -> Any:
         record = _listening()
         by = sys._getframe(1).f_code.co_filename
-        if record is not None and not _is_installed(by) and not by.startswith("<frozen"):
-            steady = name in _SEEDS and any(part is not None for part in (*given, *named.values()))
+        if module is random.Random or name == "_urandom":  # which Python's own modules call for the model
+            by = "" if _asked_by_model() and record is not None else "<"
+            given_seed = given[1:] if module is random.Random else ()
+        else:
+            given_seed = given
+        if record is not None and not (by and (_is_installed(by) or by.startswith("<"))):
+            steady = name in _SEEDS and any(part is not None for part in (*given_seed, *named.values()))
             _seeded.update({module.__name__} if steady and name != "default_rng" else ())
-            if not steady and module.__name__ not in _seeded:
-                record.reasons[f"calls {module.__name__}.{name} ({by})"] = None
+            if not steady and (name == "_urandom" or module.__name__ not in _seeded):
+                record.reasons[f"calls {module.__name__}.{name} ({by or _caller()})"] = None
         return real(*given, **named)
 
     return call
@@ -526,6 +491,7 @@ _seeded: set[str] = set()  # modules of chance that the model has given a seed
 #: What nobody hears of: the time by a class of C, and readers of files in other languages.
 _UNSEEN = {
     "utcnow", "today", "safe_open", "load_file", "from_file", "read_parquet", "read_table", "gethostname", "memory_map",
+    "dbm", "h5py", "lmdb", "cv2", "netCDF4", "pyarrow", "SharedMemory",
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ anew.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import platform
@@ -19,7 +20,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rooflinekit.api.trace_basis import CODE, KNOWN, Entry, Record, checked, digest, unchanged
+from rooflinekit.api.trace_basis import CODE, KNOWN, Entry, Record, checked, unchanged
+from rooflinekit.api.trace_states import digest
 from rooflinekit.errors import OutputError
 from rooflinekit.files import read_bytes
 from rooflinekit.ir.graph import Graph
@@ -171,6 +173,14 @@ def _is_mine(folder: Path) -> bool:
 # --- what is in the key ----------------------------------------------------------------------------------------------
 
 
+#: Variables that no Python code reads, by how they begin.
+_UNHEARD = (
+    "LANG", "LC_", "TZ", "TORCH", "PYTORCH", "CUDA", "NVIDIA_VISIBLE", "HIP_", "ROCR_", "OMP_", "MKL_", "LD_", "DYLD_",
+)  # fmt: skip
+#: What is there where torch finds GPUs, for which models may ask.
+_GPUS = ("/dev/nvidia*", "/dev/kfd", "/dev/dri/render*")
+
+
 def surroundings() -> dict[str, Any]:
     """What decides on a trace before a model is looked at: Python, how it was started, libraries, this package."""
     return {
@@ -179,7 +189,8 @@ def surroundings() -> dict[str, Any]:
         "search path": sys.path,
         "machine": [*os.uname()] if hasattr(os, "uname") else platform.node(),
         "cores": os.cpu_count(),
-        "locale": [os.environ.get(name) for name in ("LANG", "LC_ALL", "LC_CTYPE", "TZ")],
+        "variables of compiled code": [item for item in sorted(os.environ.items()) if item[0].startswith(_UNHEARD)],
+        "GPUs": [path for pattern in _GPUS for path in sorted(glob.glob(pattern))],
         "started by": _start_files(),
         "libraries": _records(),
     }

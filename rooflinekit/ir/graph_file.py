@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import types
 import typing
 import zlib
@@ -36,6 +37,9 @@ _DIGEST = 32  # bytes
 _MOST_BYTES = 1 << 28  # of the table, unpacked
 _DIGITS = 60  # of an integer in a formula
 _POWER = 64  # of an exponent in a formula
+_BITS = 1 << 14  # of a number that a formula comes to
+_NODES = 1 << 16  # of a formula, written out
+_DEPTH = 100  # of a formula
 
 _RECORDS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (Graph, PricedOp, Op, Cost, Gemm, TensorSpec, Condition, ForcedSize, Assumption)
@@ -72,7 +76,7 @@ def opened(data: bytes) -> Graph:
         table = unpacker.decompress(body, _MOST_BYTES)
         if unpacker.unconsumed_tail:
             raise ValueError("too large")
-        nodes, root = json.loads(table)
+        nodes, root = json.loads(table, parse_constant=_refused)
         found = _Reader().read(nodes, root)
     except (zlib.error, KeyError, IndexError, TypeError, AttributeError, RecursionError, ArithmeticError) as error:
         raise ValueError(f"not a packed graph: {type(error).__name__}") from error
@@ -148,6 +152,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self._values: list[Any] = []
+        self._formulas: dict[int, tuple[int, int]] = {}  # of each place with a formula, its nodes written out and depth
 
     def read(self, nodes: list[list[Any]], root: Any) -> Any:
         """The value of the node at `root`."""
@@ -188,16 +193,26 @@ class _Reader:
             p, q = (sympy.Integer(int(text)) for text in parts if len(_typed(text, str)) <= _DIGITS)
             return p / q
         if kind == "float":
-            return sympy.Float(_typed(parts[0], float))
+            if not math.isfinite(_typed(parts[0], float)):
+                raise ValueError("a number without end")
+            return sympy.Float(parts[0])
         if kind == "constant":
             return getattr(sympy, _among(parts[0], _CONSTANTS))
         if kind != "formula":
             raise ValueError(f"no such node: {kind!r:.20}")
         args = [_typed(self._at(part), sympy.Basic) for part in parts[1:]]
+        below = [self._formulas.get(place, (1, 1)) for (place,) in parts[1:]]
+        nodes, depth = 1 + sum(n for n, _ in below), 1 + max((d for _, d in below), default=0)
+        if nodes > _NODES or depth > _DEPTH:
+            raise ValueError("a formula too large or too deep")
+        self._formulas[len(self._values)] = nodes, depth
         if parts[0] == "Pow" and not (args[1].is_number and abs(args[1]) <= _POWER):
             raise ValueError("a power without bound")
         name = _among(parts[0], _FORMULAS)
-        return getattr(sympy.functions.elementary.piecewise if name == "ExprCondPair" else sympy, name)(*args)
+        found = getattr(sympy.functions.elementary.piecewise if name == "ExprCondPair" else sympy, name)(*args)
+        if isinstance(found, sympy.Rational) and max(int(found.p).bit_length(), int(found.q).bit_length()) > _BITS:
+            raise ValueError("a number too large")
+        return found
 
 
 class _Basic:
@@ -265,6 +280,10 @@ def _among(name: Any, known: frozenset[str]) -> str:
     if name not in known:
         raise ValueError(f"no such name in formulas: {name!r:.20}")
     return str(name)
+
+
+def _refused(word: str) -> Any:
+    raise ValueError(f"{word} is no number")
 
 
 def _typed(value: Any, kind: type[Any]) -> Any:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -163,18 +166,33 @@ def _from_python(source: str, name: str, device: str) -> Any:
     return model
 
 
+class FromSource(SourceFileLoader):
+    """Compiles a module's source: what Python has kept of it may be of another with the same size and time."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The code of the source as it is."""
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
 def _module(source: str) -> Any:
     path = Path(source)
     is_file = source.endswith(".py") or path.exists() or len(path.parts) > 1
     if is_file and not path.is_file():
         reason = "is a directory; expected a Python file" if path.is_dir() else "no such file"
         raise TargetError(f"{source}: {reason}")
+    for known in _brought:  # another target's modules may have the names of this one's
+        sys.modules.pop(known, None)
+    _brought.clear()
+    before = set(sys.modules)
     # The console script, unlike `python -m`, does not look into the current folder.
     sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
     try:
         if not is_file:
             return importlib.import_module(source)
-        spec = importlib.util.spec_from_file_location(path.stem, path)
+        loader = FromSource(path.stem, str(path)) if path.suffix == ".py" else None
+        spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
         if spec is None or spec.loader is None:
             raise TargetError(f"{source}: not a Python file")
         module = importlib.util.module_from_spec(spec)
@@ -191,8 +209,13 @@ def _module(source: str) -> Any:
             return _module(source)
         raise TargetError(f"{source}: fails on import ({place_of(error)}): {type(error).__name__}: {error}") from error
     finally:
-        del sys.path[0]
+        folder = sys.path.pop(0)
+        found = ((name, getattr(sys.modules[name], "__file__", None)) for name in sys.modules.keys() - before)
+        _brought.extend(name for name, file in found if str(file).startswith(folder + os.sep))
     return module
+
+
+_brought: list[str] = []  # modules that the last target has brought from its own folder
 
 
 def _built(factory: Callable[[], Any], name: str, device: str) -> Any:

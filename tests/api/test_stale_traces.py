@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import io
 import os
 import py_compile
 import sqlite3
@@ -22,6 +23,7 @@ import rooflinekit as rk
 from rooflinekit.api import trace_basis
 from rooflinekit.api.targets import TargetTrace
 from rooflinekit.api.trace_store import FOLDER, TraceStore
+from rooflinekit.tracing.targets import load_target
 
 #: A model of DEPTH layers without bias: 2 · 8·4·4 FLOP each.
 BODY = """
@@ -143,6 +145,12 @@ def compiled(folder: Path, monkeypatch: pytest.MonkeyPatch, depth: int) -> None:
     py_compile.compile(str(folder / "c.py"), cfile=str(folder / "only_compiled.pyc"))
 
 
+def compiled_before(folder: Path, monkeypatch: pytest.MonkeyPatch, depth: int) -> None:
+    same_size_and_time("m_depth.py")(folder, monkeypatch, depth)
+    if depth == 2:
+        py_compile.compile(str(folder / "m_depth.py"))
+
+
 _HERE = "import pathlib; HERE = pathlib.Path(__file__).parent\n"
 
 #: How a model learns its number of layers → what changes it from 2 to 5.
@@ -203,6 +211,25 @@ QUICK: dict[str, tuple[str, Change]] = {
         database,
     ),
     "arguments": ("import sys; DEPTH = sys.argv[-1]", arguments),
+    "a word among the arguments": ('import sys; DEPTH = 5 if "5" in sys.argv else 2', arguments),
+    "where a link leads": (_HERE + 'import os; DEPTH = os.readlink(HERE / "link.txt")[2]', linked),
+    "what stat tells": (_HERE + 'DEPTH = int((HERE / "data").stat().st_mtime)', dated),
+    "rights": (
+        _HERE + 'import stat; DEPTH = 5 if (HERE / "data").stat().st_mode & stat.S_IXUSR else 2',
+        lambda folder, _, depth: (folder / "data").touch() or (folder / "data").chmod(0o700 if depth == 5 else 0o600),
+    ),
+    "code that Python has compiled before": ("from m_depth import DEPTH", compiled_before),
+    "below a folder's descriptor": (
+        _HERE + 'import os; DEPTH = os.read(os.open("depth.txt", os.O_RDONLY, dir_fd=os.open(HERE, os.O_RDONLY)), 9)',
+        text("depth.txt"),
+    ),
+    "standard input": (
+        "import sys; DEPTH = sys.stdin.read()",
+        lambda _, monkeypatch, depth: monkeypatch.setattr(sys, "stdin", io.StringIO(str(depth))),
+    ),
+    "the GPUs that are seen": (
+        'import ctypes, os; DEPTH = os.environ.get("CUDA_VISIBLE_DEVICES", 2)', variable("CUDA_VISIBLE_DEVICES")
+    ),
 }  # fmt: skip
 
 SLOW: dict[str, tuple[str, Change]] = {
@@ -367,6 +394,10 @@ def reasons(folder: Path) -> list[str]:
         ("import random; DEPTH = random.randint(2, 5)", "calls random.randint"),
         ("import numpy; DEPTH = numpy.random.randint(2, 5)", "calls numpy.random.randint"),
         ("import os; DEPTH = 2 + os.urandom(1)[0] % 3", "calls os.urandom"),
+        ("import secrets; DEPTH = 2 + secrets.randbelow(3)", "calls random._urandom"),
+        ("import random; DEPTH = 2 + random.Random().randint(0, 3)", "calls Random.seed"),
+        ("DEPTH = 2 + len(open('/proc/self/stat').read()) % 3", "reads /proc/self/stat"),
+        ("import dbm; DEPTH = 2", "calls dbm"),
         ("import uuid; DEPTH = 2 + uuid.uuid4().int % 3", "calls uuid.uuid4"),
         ("from datetime import datetime; DEPTH = 2 + datetime.now().second % 3", "calls now"),
         ("import socket; socket.getaddrinfo('localhost', 80); DEPTH = 2", "asks the network"),
@@ -404,3 +435,11 @@ def test_what_changes_while_it_is_read_is_not_kept(traced: Callable[[], rk.Graph
     )
     assert [traced().matrix_flop // LAYER for _ in range(3)] == [2, 3, 4]
     assert reasons(tmp_path) == [f"{tmp_path / 'count'} changed while the model was read"]
+
+
+def test_two_targets_may_have_modules_of_the_same_name(tmp_path: Path) -> None:
+    for depth in (2, 5):
+        text(f"of{depth}/m_depth.py")(tmp_path, pytest.MonkeyPatch(), depth)
+        (tmp_path / f"of{depth}" / "net.py").write_text("from m_depth import DEPTH" + BODY)
+    nets = [load_target(f"{tmp_path}/of{depth}/net.py:Net").model for depth in (2, 5)]
+    assert [len(net) for net in nets] == [2, 5]

@@ -1,0 +1,134 @@
+"""How something is now that a trace rests on: a file's content, a folder's names, a variable, where a module lies."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+from collections.abc import Callable, Mapping
+from importlib.machinery import PathFinder
+
+MOST_FILE = 64 << 20  # bytes of a file that is looked at again
+MOST_READ = 256 << 20  # bytes of all files that one trace rests on
+_SHOWN = 32  # characters of a variable's value that are kept as they are
+SESSION = ("_", "SHLVL", "OLDPWD")  # variables that each shell sets anew; libraries read all there are
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "AUTH")  # in names of variables whose values are never kept
+_real_stat = os.stat
+
+
+class Unfollowed(Exception):  # noqa: N818 (no error, a reason)
+    """Something that nobody can look at again."""
+
+
+def digest(data: bytes) -> str:
+    """A fingerprint of bytes."""
+    return hashlib.blake2b(data, digest_size=20).hexdigest()
+
+
+def content(path: str, known_size: int | None = None) -> str:
+    """Size and fingerprint of a regular file; "absent" where there is none. Nothing else is opened for long."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+    except (FileNotFoundError, NotADirectoryError):
+        return "absent"
+    except OSError as error:
+        return f"error {error.errno}"
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            return "folder"
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_FILE:
+            raise Unfollowed(f"reads {path}, which is no regular file or larger than {MOST_FILE >> 20} MiB")
+        if known_size not in (None, found.st_size):
+            return "another size"
+        return f"{found.st_size} {digest(_all_of(descriptor, found.st_size))}"
+    finally:
+        os.close(descriptor)
+
+
+def _all_of(descriptor: int, size: int) -> bytes:
+    """What a file holds, but no more than it held when it was opened."""
+    parts, left = [], size
+    while left > 0 and (part := os.read(descriptor, left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _names(path: str) -> str:
+    """Fingerprint of the names in a folder."""
+    try:
+        return digest("\0".join(sorted(os.listdir(path))).encode(errors="surrogateescape"))
+    except OSError:
+        return "absent"
+
+
+def _distributions(path: str) -> str:
+    """Fingerprint of the packages that are installed in a folder."""
+    try:
+        found = sorted(name for name in os.listdir(path) if name.endswith((".dist-info", ".egg-info", ".pth")))
+    except OSError:
+        return "absent"
+    return digest("\0".join(found).encode(errors="surrogateescape"))
+
+
+def _place(path: str) -> str:
+    """Whether a path is there, as what, with which rights and of which size, and where a link leads."""
+    try:
+        to = os.readlink(path) if os.path.islink(path) else ""
+        found = _real_stat(path)
+    except (OSError, ValueError):
+        return "absent"
+    return f"{found.st_mode:o} {found.st_size if stat.S_ISREG(found.st_mode) else ''} {to}"
+
+
+def _changed(path: str) -> str:
+    """When a path was last written to, in nanoseconds."""
+    try:
+        return str(_real_stat(path).st_mtime_ns)
+    except (OSError, ValueError):
+        return "absent"
+
+
+#: Variables that a library or a model has set in this process: what was given, and what was made of it.
+made_of: dict[str, tuple[str | None, str | None]] = {}
+
+
+def _variable(name: str) -> str:
+    """The value of an environment variable, or its fingerprint where it is long or may be a secret."""
+    value = os.environ.get(name)
+    given, made = made_of.get(name, (value, value))
+    value = given if value == made else value
+    if value is None:
+        return "unset"
+    plain = len(value) <= _SHOWN and value.isprintable() and not any(word in name.upper() for word in _SECRET)
+    return f"={value}" if plain else f"digest {digest(value.encode(errors='surrogateescape'))}"
+
+
+def _variables(_: str) -> str:
+    """Fingerprint of all environment variables, but for those that each shell sets anew."""
+    found = (f"{name}={value}" for name, value in sorted(os.environ.items()) if name not in SESSION)
+    return digest("\0".join(found).encode(errors="surrogateescape"))
+
+
+def _arguments(_: str) -> str:
+    return digest("\0".join(sys.argv).encode(errors="surrogateescape"))
+
+
+def _origin(name: str) -> str:
+    """Where a module would be imported from; name: its own, and the folders that are searched, by lines."""
+    module, *folders = name.split("\n")
+    try:
+        spec = PathFinder.find_spec(module, folders)
+    except (ImportError, OSError, ValueError):
+        return "error"
+    if spec is None:
+        return "absent"
+    return spec.origin or "\n".join(spec.submodule_search_locations or ())
+
+
+NOW: Mapping[str, Callable[[str], str]] = {
+    "file": content, "folder": _names, "packages": _distributions, "path": _place, "time": _changed,
+    "variable": _variable, "variables": _variables, "arguments": _arguments, "module": _origin,
+}  # fmt: skip
