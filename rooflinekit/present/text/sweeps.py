@@ -30,6 +30,8 @@ def print_found(found: Found) -> None:
     for line in found.head:
         console().print(line, markup=False)
     _print(found.table if found.best is not None else found.closest)
+    for line in found.doubts:
+        console().print(f"note: {line}", markup=False)
 
 
 def _print(frame: pd.DataFrame) -> None:

@@ -31,6 +31,7 @@ from rooflinekit.study.sweep.requirements import (
     prices_of,
     requirements_of,
 )
+from rooflinekit.units import format_quantity
 
 ENUMERATED = 200_000  # predictions, up to which all are made
 ENUMERATED_EACH = 2_000  # the same of steps on several devices, which take tenths of a second each
@@ -78,6 +79,7 @@ class Found:
             "best": None if self.best is None else _records(self.table)[0],
             "runners_up": _records(self.table)[1:],
             "closest": _records(self.closest),
+            "doubts": list(self.doubts),
         }
 
     @property
@@ -92,9 +94,29 @@ class Found:
             *(("none meets it; closest come:",) if self.best is None else ()),
         )
 
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Bounds on time or throughput that the best configurations meet, and the slow ends of their intervals miss."""
+        found = []
+        for bound in requirements_of(self.requirements, tuple(map(str, self.table.columns))):
+            if self.best is None or bound.column not in ("total_s", "throughput"):
+                continue
+            timed, slower = bound.column == "total_s", self.table["high_s"] / self.table["total_s"]
+            worst = self.table[bound.column] * (slower if timed else 1 / slower)
+            missed = bound.excess(worst.to_numpy()) > 0
+            names, values = self.table.iloc[:, 0][missed], worst[missed]
+            shown = [
+                f"{name} {format_quantity(value, 's') if timed else f'{value:.4g}'}"
+                for name, value in zip(names, values, strict=True)
+            ]
+            if shown:
+                surely = f"; {bound.text.replace('time', 'high')} asks for that end" if timed else ""
+                found.append(f"{bound.text} is missed at the slow end of the 90 % interval: {', '.join(shown)}{surely}")
+        return tuple(found)
+
     def __str__(self) -> str:
         table = self.closest if self.best is None else self.table
-        return "\n".join((*self.head, *aligned(*cells_of(table))))
+        return "\n".join((*self.head, *aligned(*cells_of(table)), *self.doubts))
 
     def __repr__(self) -> str:
         return f"<Found {self.head[0]}>"
@@ -102,7 +124,9 @@ class Found:
     def _repr_html_(self) -> str:
         first, *rest = self.head
         table = self.closest if self.best is None else self.table
-        return notebook.block(first, notebook.paragraphs(rest), notebook.table(*cells_of(table)))
+        return notebook.block(
+            first, notebook.paragraphs(rest), notebook.table(*cells_of(table)), notebook.paragraphs(self.doubts)
+        )
 
 
 def search_plan(

@@ -34,6 +34,21 @@ def test_the_least_time_under_bounds(graph: rk.Graph) -> None:
     assert found.table["total_s"].is_monotonic_increasing
 
 
+def test_a_bound_that_the_slow_end_of_the_interval_breaks_is_told(graph: rk.Graph) -> None:
+    (row,) = rk.sweep(graph, gpus=["nvidia-l4"], batch=[8], seq=[64]).to_dict("records")
+    between = (row["total_s"] + row["high_s"]) / 2
+
+    def doubts(bound: str) -> tuple[str, ...]:
+        return rk.search(graph, gpus=["nvidia-l4"], require=[bound], batch=[8], seq=[64]).doubts
+
+    assert doubts(f"time<{between * 1e6:.6f} µs")[0].startswith(
+        f"time<{between * 1e6:.6f} µs is missed at the slow end"
+    )
+    assert doubts(f"time<{row['high_s'] * 1.01}") == doubts(f"high<{row['high_s'] * 1.01}") == ()
+    assert len(doubts(f"throughput>{8 / between}")) == 1
+    assert doubts(f"throughput>{8 / (row['high_s'] * 1.01)}") == ()
+
+
 def test_dollars_are_the_launch_price_by_throughput(graph: rk.Graph) -> None:
     found = rk.search(graph, gpus=GPUS, minimize="dollars", require=["high<=5 ms"], **SIZES)
     rows = rk.sweep(graph, gpus=GPUS[:2], **SIZES)
