@@ -8,10 +8,11 @@ from typing import NamedTuple
 from rooflinekit.errors import InputError
 
 _FIRST = (1, 0)
+_LAST_PATCH = 99
 
 
 class Release(NamedTuple):
-    """A release by the first two parts of its number; they compare as such numbers do.
+    """A release by the parts of its number, which compare as such numbers do; "2.5" is the last of its patches.
 
     >>> Release.parse("1.13.1+cu117") < Release.parse("2.0")
     True
@@ -19,17 +20,30 @@ class Release(NamedTuple):
 
     major: int
     minor: int
+    patch: int = _LAST_PATCH
 
     @classmethod
     def parse(cls, text: object) -> Release:
         """The release that "1.12", "2.4.0" or "1.13.1+cu117" names. Raises InputError for anything else."""
-        found = re.fullmatch(r"v?(\d+)\.(\d+)([.+a-z].*)?", text.strip()) if isinstance(text, str) else None
-        if found is None or (release := cls(int(found[1]), int(found[2]))) < _FIRST:
+        found = re.fullmatch(r"v?(\d+)\.(\d+)(?:\.(\d+))?([.+a-z].*)?", text.strip()) if isinstance(text, str) else None
+        if found is None or (release := cls(*(int(part) for part in found.groups()[:3] if part))) < _FIRST:
             raise InputError(f"like: expected a release of PyTorch from 1.0 on, such as '1.12' or '2.4'; got {text!r}")
         return release
 
     def __str__(self) -> str:
-        return f"{self.major}.{self.minor}"
+        return f"{self.major}.{self.minor}" + ("" if self.patch == _LAST_PATCH else f".{self.patch}")
+
+    @property
+    def has_flash_2(self) -> bool:
+        """Whether its flash attention is FlashAttention 2 (2.2; before, FlashAttention 1)."""
+        return self >= (2, 2)
+
+    def prefers_cudnn(self, generation: int) -> bool:
+        """Whether it takes cuDNN's attention first on GPUs of this generation of compute capability.
+
+        From 2.11 on, whose wheels bring a cuDNN above 9.15, on 9 and 10; in 2.5.0 on Hopper, which 2.5.1 took back.
+        """
+        return (self >= (2, 11) and generation in (9, 10)) or (self == (2, 5, 0) and generation == 9)
 
     @property
     def fuses_attention(self) -> bool:

@@ -7,13 +7,14 @@ cuDNN and FlashAttention 3 use. By those of one warp an SM multiplies no faster 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.release import Release
+from rooflinekit.ir.tensor import TensorSpec
 from rooflinekit.model.algorithms import ATTENTION, Algorithm, ByUnit
 from rooflinekit.model.kernel import Kernel, passing
 
@@ -30,15 +31,17 @@ AOTRITON = replace(ATTENTION, name="AOTriton", rate=ByUnit.both("triton_attentio
 #: What inductor writes for flex_attention.
 TRITON = replace(AOTRITON, name="Triton's attention")
 
+_PRESENT = Release(2, 13)
+
 BACKENDS = {
     "flash-1": FLASH_1, "flash": FLASH, "flash-3": FLASH_3, "cudnn": CUDNN, "efficient": EFFICIENT, "aiter": AITER,
     "aotriton": AOTRITON, "triton": TRITON,
 }  # fmt: skip
 
-_PREFERS_CUDNN = (2, 11)  # release whose wheels bring a cuDNN that PyTorch prefers (sdp_utils.cpp: above 9.15)
-_CUDNN_GENERATIONS = (9, 10)  # of compute capability
 _CUDNN_WIDTH, _CUDNN_STEP = 128, 8  # numbers of a head, at most and a multiple
-_FLASH_WIDTH, _FLASH_FROM = 256, 8
+_CUDNN_LATENT = [192, 128]  # of queries and values, which it takes too
+_CUDNN_DROPOUT = 1 / 16  # of which the rate is a multiple
+_FLASH_WIDTH, _FLASH_1_WIDTH, _FLASH_FROM = 256, 128, 8
 _OF_AOTRITON = ("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")  # GPUs for which PyTorch brings its kernels
 _IN_REGISTERS = 128  # numbers of a head whose gradients the memory-efficient kernel sums in registers, at most
 _HALF, _SUM_BYTES = 2, 4
@@ -95,10 +98,11 @@ def _computed_again(kernel: Kernel) -> Kernel:
 def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Algorithm:
     """The kernel that PyTorch runs for scaled_dot_product_attention (aten/src/ATen/native/transformers/cuda).
 
-    Flash for 16 bits without a mask from compute capability 8.0 on; cuDNN's before it on Hopper and Blackwell's data
-    centre GPUs from PyTorch 2.11 on, with a mask too; else the memory-efficient one. On AMD's both are AOTriton's. A
-    program that calls a package of its own says so as the op's `backend`. Attention of serving engines, and of other
-    vendors, is not told apart.
+    Flash for 16 bits without a mask from compute capability 8.0 on, which is FlashAttention 1 before PyTorch 2.2;
+    cuDNN's before it on Hopper and Blackwell's data centre GPUs from 2.11 on, with a mask too, unless the program has
+    switched it off (`backends` of the op: what is on); else the memory-efficient one. On AMD's GPUs both are
+    AOTriton's. A program that calls a package of its own says so as the op's `backend`. Attention of serving engines,
+    and of other vendors, is not told apart.
     """
     if device is None or device.kind != "gpu":
         return ATTENTION
@@ -111,16 +115,33 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
         return ATTENTION
     if capability is None:
         return AOTRITON if (device.compute_capability or "").startswith(_OF_AOTRITON) else ATTENTION
-    query, key, value = op.inputs[1:4] if op.kind.endswith("_backward") else op.inputs[:3]
-    widths = [integer(tensor.shape[-1]) for tensor in (query, value)]
-    fits = max(widths) <= _CUDNN_WIDTH and not any(width % _CUDNN_STEP for width in widths)
-    fits = fits and integer(key.shape[-2]) > 1 and query.dtype.itemsize == _HALF
-    preferred = capability[0] in _CUDNN_GENERATIONS and (like is None or like >= _PREFERS_CUDNN)
-    if fits and (preferred or ("cudnn" in op.kind and capability[0] >= _FLASH_FROM)):
+    allowed, prefers = op.attrs.get("backends", BACKENDS), (like or _PRESENT).prefers_cudnn(capability[0])
+    if "cudnn" in allowed and (prefers or "cudnn" in op.kind) and _suits_cudnn(op, capability[0]):
         return CUDNN
-    if "flash" in op.kind and capability[0] >= _FLASH_FROM and max(widths) <= _FLASH_WIDTH:
-        return FLASH
+    width, first = max(_widths(op)), not (like or _PRESENT).has_flash_2
+    if "flash" in op.kind and capability[0] >= _FLASH_FROM and width <= (_FLASH_1_WIDTH if first else _FLASH_WIDTH):
+        return FLASH_1 if first else FLASH
     return EFFICIENT
+
+
+def _tensors(op: Op) -> Sequence[TensorSpec]:
+    """Query, key and value."""
+    return op.inputs[1:4] if op.kind.endswith("_backward") else op.inputs[:3]
+
+
+def _widths(op: Op) -> list[int]:
+    """Numbers of a head, of queries and of values."""
+    return [integer(tensor.shape[-1]) for tensor in _tensors(op)[::2]]
+
+
+def _suits_cudnn(op: Op, generation: int) -> bool:
+    """Whether cuDNN's kernels take it (sdp_utils.cpp: check_cudnn_tensor_shapes and what is asked with it)."""
+    (query, key, _), widths = _tensors(op), _widths(op)
+    fits = max(widths) <= _CUDNN_WIDTH and not any(width % _CUDNN_STEP for width in widths)
+    fits = fits or (widths == _CUDNN_LATENT and generation in (9, 10))
+    dropped = float(op.attrs.get("dropout_p") or 0.0) % _CUDNN_DROPOUT == 0
+    half = query.dtype.itemsize == _HALF and generation >= _FLASH_FROM
+    return fits and dropped and half and integer(key.shape[-2]) > 1
 
 
 def _capability(device: Device | None) -> tuple[int, int] | None:
@@ -140,5 +161,14 @@ def attention_notes(kernels: Iterable[Kernel], device: Device, like: Release | N
         old = capability[0] < _FLASH_FROM
         wants = "compute capability 8.0" if old else "16 bits, no mask and heads of one width up to 256"
         yield f"attention runs by the memory-efficient kernel, which is slower than flash: that needs {wants}"
-    if FLASH in found and capability[0] in _CUDNN_GENERATIONS and like is not None and like < _PREFERS_CUDNN:
-        yield f"attention runs by FlashAttention 2, as PyTorch {like} calls it: from 2.11 on it is cuDNN's, faster here"
+    ran = next((one for one in (FLASH, FLASH_1) if one in found), None)
+    if ran is None:
+        return
+    before = "" if like is None else f", as PyTorch {like} calls it"
+    if (like or _PRESENT).prefers_cudnn(capability[0]):
+        wants = "heads of a multiple of 8 up to 128, a dropout of sixteenths, and to be switched on"
+        yield f"attention runs by {ran.name}{before}: cuDNN's, faster here, wants {wants}"
+    elif _PRESENT.prefers_cudnn(capability[0]):
+        yield f"attention runs by {ran.name}{before}: from 2.11 on it is cuDNN's, faster here"
+    elif ran is FLASH_1:
+        yield f"attention runs by {ran.name}{before}: from 2.2 on it is FlashAttention 2, faster"

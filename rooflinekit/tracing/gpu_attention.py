@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from rooflinekit.ir.tensor import TensorSpec
 from rooflinekit.tracing import autocast
 from rooflinekit.tracing.tensors import expression
 
@@ -73,6 +76,37 @@ def _fused_or_not(
             query, key, value, mask, training, dropout_p, is_causal, scale=scale
         )
     )
+
+
+#: "1" takes cuDNN's attention after flash and memory-efficient, of which one runs.
+_LATER_CUDNN = "TORCH_CUDNN_SDPA_DEPRIORITIZED"
+
+
+class SwitchedOn:
+    """Which fused kernels may run where a program calls attention, in `sdpa_kernel(...)` or by the environment.
+
+    The gradient, for which autograd is asked later, runs by what its forward pass ran by.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def attrs(self, kind: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
+        """`backends` of an op: those that are on; nothing where all are."""
+        if kind.endswith("_backward"):
+            found = next((self._known[one.name] for one in inputs if one.name in self._known), None)
+            return {} if found is None else {"backends": found}
+        backends: Any = torch.backends.cuda
+        switches = {
+            "flash": backends.flash_sdp_enabled(),
+            "cudnn": backends.cudnn_sdp_enabled() and os.environ.get(_LATER_CUDNN) != "1",
+            "efficient": backends.mem_efficient_sdp_enabled(),
+        }
+        if all(switches.values()):
+            return {}
+        found = tuple(name for name, on in switches.items() if on)
+        self._known |= dict.fromkeys((one.name for one in outputs), found)
+        return {"backends": found}
 
 
 def _alike(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, grouped: bool) -> bool:

@@ -22,6 +22,7 @@ from rooflinekit.tracing.decided import note_decided
 from rooflinekit.tracing.dispatched import DTYPES, composite, placed, schema_of
 from rooflinekit.tracing.finite import on_cpu
 from rooflinekit.tracing.flexible import masked_pairs
+from rooflinekit.tracing.gpu_attention import SwitchedOn
 from rooflinekit.tracing.lives import Lives
 from rooflinekit.tracing.memory import OpMemory, fake_like
 from rooflinekit.tracing.shares import note
@@ -63,6 +64,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lives = Lives(self.ops, lambda: None if self._closed else self.phase)
         self.calls = ModuleCalls(paths, progress, self._lives.returned)
         self.assumed = assumed
+        self._switched_on = SwitchedOn()
         assumed.follow(lambda: self.calls.module(self.phase))
         self._symbols = symbols
         self._memory = OpMemory(symbols.fake)
@@ -214,6 +216,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _append(self, node: fx.Node, kind: str, inputs: Specs, outputs: Specs, attrs: dict[str, Any]) -> None:
         module = self.calls.module(self.phase)
         node.meta.update(module=module, phase=self.phase.value)
+        if "scaled_dot_product" in kind:
+            attrs = {**attrs, **self._switched_on.attrs(kind, inputs, outputs)}
         self.ops.append(
             Op(
                 name=node.name,

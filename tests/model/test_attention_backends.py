@@ -5,10 +5,14 @@ The cases are read from aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
+import torch
 from round_numbers import constants
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import rooflinekit as rk
 from rooflinekit.cost.table import price_all
@@ -17,7 +21,7 @@ from rooflinekit.ir.op import Op
 from rooflinekit.ir.release import Release
 from rooflinekit.ir.tensor import DType, Math, TensorSpec
 from rooflinekit.model.algorithms import ATTENTION
-from rooflinekit.model.attention_backends import AOTRITON, CUDNN, EFFICIENT, FLASH, FLASH_3, backend_of
+from rooflinekit.model.attention_backends import AOTRITON, CUDNN, EFFICIENT, FLASH, FLASH_1, FLASH_3, backend_of
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
@@ -29,12 +33,20 @@ H100, H200, B200, A100, ADA, RTX_5090, T4, V100 = (
 )  # fmt: skip
 
 
-def op(traced: str = "flash", dim: int = 128, keys: int = 512, dtype: DType = DType.BFLOAT16, back: bool = False) -> Op:
+def op(
+    traced: str = "flash",
+    dim: int = 128,
+    wide: int = 0,
+    keys: int = 512,
+    dtype: DType = DType.BFLOAT16,
+    back: bool = False,
+    **attrs: object,
+) -> Op:
     """scaled_dot_product_attention, as traced for half precision without a mask ("flash") or else ("efficient")."""
     q, k = (TensorSpec(name=n, shape=(2, 8, s, dim), dtype=dtype) for n, s in (("q", 512), ("k", keys)))
-    v, g = replace(k, name="v"), replace(q, name="g")
+    v, g = replace(k, name="v", shape=(2, 8, keys, wide or dim)), replace(q, name="g")
     kind = f"aten._scaled_dot_product_{traced}_attention{'_backward' * back}"
-    return Op(name="a", kind=kind, inputs=(g, q, k, v) if back else (q, k, v), outputs=(q,))
+    return Op(name="a", kind=kind, inputs=(g, q, k, v) if back else (q, k, v), outputs=(q,), attrs=attrs)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +56,13 @@ def op(traced: str = "flash", dim: int = 128, keys: int = 512, dtype: DType = DT
         *((gpu, like, {}, CUDNN) for gpu in (H100, H200, B200) for like in ("2.11", "2.12", None)),
         *((B200, like, {}, FLASH) for like in ("2.7", "2.10")),
         *((gpu, like, {}, FLASH) for gpu in (A100, ADA, RTX_5090) for like in ("2.2", "2.11", None)),
+        *((gpu, like, {}, FLASH_1) for gpu in (A100, ADA, H100) for like in ("2.0", "2.1")),
+        *((gpu, "2.5.0", {}, CUDNN) for gpu in (H100, H200)),  # which 2.5.1 took back
+        *((gpu, like, {}, FLASH) for gpu in (H100, H200) for like in ("2.5.1", "2.5")),
+        *((gpu, "2.5.0", {}, FLASH) for gpu in (A100, ADA)),
+        *((f"nvidia-{gpu}", "2.11", {}, CUDNN) for gpu in ("gb200", "gb300", "b300-sxm-288gb")),
+        *((f"nvidia-{gpu}", "2.12", {}, FLASH) for gpu in ("l40s", "a10", "rtx-pro-6000-blackwell-server")),
+        *((gpu, "2.1", {}, EFFICIENT) for gpu in (T4, V100)),
         *((gpu, None, {"traced": traced}, EFFICIENT) for gpu in (T4, V100) for traced in ("flash", "efficient")),
         *((gpu, like, {"traced": "efficient"}, EFFICIENT) for gpu in (A100, ADA) for like in ("2.4", None)),
         (H100, "2.10", {"traced": "efficient"}, EFFICIENT),  # a mask excludes flash
@@ -53,7 +72,14 @@ def op(traced: str = "flash", dim: int = 128, keys: int = 512, dtype: DType = DT
         (H100, None, {"dim": 100}, FLASH),  # no multiple of 8
         (H100, None, {"keys": 1}, FLASH),
         (A100, None, {"dim": 320}, EFFICIENT),  # wider than flash takes
+        (A100, "2.1", {"dim": 256}, EFFICIENT),  # wider than FlashAttention 1 takes
         (H100, "2.8", {"back": True}, FLASH),
+        *((gpu, None, {"traced": "efficient", "dim": 192, "wide": 128}, CUDNN) for gpu in (H100, B200)),  # DeepSeek's
+        (A100, None, {"traced": "efficient", "dim": 192, "wide": 128}, EFFICIENT),
+        (H100, None, {"dropout_p": 0.125}, CUDNN),
+        (H100, None, {"dropout_p": 0.1}, FLASH),  # no multiple of a sixteenth
+        (H100, None, {"backends": ("flash", "efficient")}, FLASH),
+        (H100, "2.5.0", {"traced": "efficient", "backends": ("efficient",)}, EFFICIENT),
         (H100, None, {"back": True}, CUDNN),
         (A100, "2.8", {"traced": "cudnn"}, CUDNN),  # asked for by sdpa_kernel
         (T4, None, {"traced": "cudnn"}, EFFICIENT),
@@ -71,8 +97,6 @@ def test_the_choice(gpu: str, like: str | None, given: dict[str, object], expect
 
 def test_a_graph_is_run_by_what_each_gpu_has() -> None:
     def attends(q: object, k: object, v: object) -> object:
-        import torch
-
         return torch.nn.functional.scaled_dot_product_attention(q, k, v)  # type: ignore[arg-type]
 
     inputs = [rk.Input("batch", 8, 512, 128, dtype="bfloat16") for _ in range(3)]
@@ -86,6 +110,33 @@ def test_a_graph_is_run_by_what_each_gpu_has() -> None:
     told = [any("cuDNN's" in note for note in rk.predict(before, gpu, batch=2).notes) for gpu in (H100, A100)]
     assert told == [True, False]
     assert any("needs compute capability 8.0" in note for note in rk.predict(now, T4, batch=2).notes)
+
+
+@pytest.mark.parametrize(
+    ("on", "variable", "names"),
+    [
+        (None, None, ["cuDNN's attention"]),
+        (None, "1", ["FlashAttention 2"]),
+        ([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], None, ["FlashAttention 2"]),
+        ([SDPBackend.EFFICIENT_ATTENTION], None, ["memory-efficient"]),
+        ([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION], None, ["cuDNN's attention"]),
+        ([SDPBackend.MATH], None, []),
+    ],
+)
+def test_what_a_program_switches_off_does_not_run(
+    on: list[SDPBackend] | None, variable: str | None, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Attends(nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            with nullcontext() if on is None else sdpa_kernel(on):
+                return nn.functional.scaled_dot_product_attention(q, k, v * torch.ones((), requires_grad=True))
+
+    if variable:
+        monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", variable)
+    graph = rk.trace(Attends(), *(rk.Input(2, 8, 512, 128, dtype="bfloat16") for _ in range(3)), mode="train")
+    kernels = [timing.kernel for timing in rk.predict(graph, H100).timings]
+    # the gradient, which autograd asks for outside the context, runs by the same
+    assert [kernel.algorithm.name for kernel in kernels if kernel.algorithm.shape == "queries"] == 2 * names
 
 
 def test_instructions_of_a_warp_reach_what_an_sm_of_ampere_does(device: Device) -> None:

@@ -124,7 +124,8 @@ def test_there_is_no_compiler_before_2_0() -> None:
 
 
 def test_releases_are_ordered_by_number() -> None:
-    assert sorted(map(Release.parse, ["2.10", "1.9", "2.9", "1.12"])) == [(1, 9), (1, 12), (2, 9), (2, 10)]
+    ordered = ["1.9", "1.12", "2.5.0", "2.5.1", "2.5", "2.9", "2.10"]  # "2.5" is the last of its patches
+    assert [str(one) for one in sorted(map(Release.parse, reversed(ordered)))] == ordered
 
 
 def test_channels_last_is_what_converting_the_model_gives() -> None:
