@@ -327,7 +327,7 @@ SCHEMAS: dict[str, Schema] = {
     "search": record({
         "minimize": perhaps(TEXT), "maximize": perhaps(TEXT), "require": many(TEXT), "predicted": COUNT,
         "exhaustive": FLAG, "unpriced": many(TEXT), "best": perhaps(ROW), "runners_up": many(ROW), "closest": many(ROW),
-    }),
+    }, {"doubts": many(TEXT)}),
     "serve": record({"servings": many(record({
         "decoder": TEXT, "gpu": TEXT, "tp": COUNT, "ep": COUNT, "dp": COUNT, "weights": TEXT, "kv": TEXT,
         "batch": COUNT, "power_limit_w": perhaps(WATTS), "clock_limit_hz": perhaps(of("Hz")),
@@ -356,6 +356,13 @@ SCHEMAS: dict[str, Schema] = {
     }, {"considered": COUNT, "played": COUNT}),
     "serve-rates": record({"served": many(SERVED, 1), "refused": many(record({"gpu": TEXT, "why": TEXT}))}),
     "sweep": record({"rows": many(ROW)}),
+    "summary": record({
+        "model": TEXT, "mode": TEXT, "sizes": named(COUNT), "gpus": many(TEXT),
+        "modules": many(record({
+            "module": TEXT, "output": perhaps(many(COUNT)), "parameters": COUNT, "flop": FLOP, "bytes": BYTES,
+            "activation_bytes": BYTES,
+        }, {"share": NUMBER}), 1),
+    }),
     "train": record({
         "step": TRAINING,
         "search": perhaps(record({

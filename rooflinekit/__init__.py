@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from rooflinekit.serving.traffic import Request, Traffic
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
+    from rooflinekit.step.summary import summary
     from rooflinekit.strategies.prediction import ParallelPrediction
     from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Mesh, Savers
     from rooflinekit.study.compare.cost import Price
@@ -144,6 +145,7 @@ _HOME = {
     "search_layouts": "api.train",
     "serve": "api.serve",
     "serve_traffic": "api.serve",
+    "summary": "step.summary",
     "sweep": "api.sweep",
     "trace": "api.predict",
     "train": "api.train",
@@ -224,6 +226,7 @@ __all__ = [
     "search_layouts",
     "serve",
     "serve_traffic",
+    "summary",
     "sweep",
     "trace",
     "traffic",

@@ -88,6 +88,7 @@ DOCUMENTS = {
     "serve-capacity": 1,
     "serve-rates": 1,
     "specs": 1,
+    "summary": 1,
     "sweep": 1,
     "train": 1,
     "transfer": 1,

@@ -28,6 +28,8 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("predict", ("predict", "NET", *ONE, "--gpu", "t4", *TRAIN, "--execution", "compiled", "--by", "module")),
     ("predict", ("predict", "NET", *ONE, "--compare", "execution=eager,compiled", "--largest-batch")),
     ("predict", ("predict", "NET", *IN, "--batch", "32", "--gpu", "generic-cloud-cpu-avx512", "--autocast", "bf16")),
+    ("summary", ("summary", "NET", *ONE)),
+    ("summary", ("summary", "NET", *IN, "--batch", "32")),
     ("explain", ("explain", "NET", "NET", *ONE)),
     ("explain", ("explain", "NET", *ONE, "--compare", "execution=eager,compiled")),
     ("crossover", ("crossover", "NET", *ONE)),

@@ -1,0 +1,100 @@
+"""A step by its modules, as a tree: what each holds, computes, moves and takes, its children included."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from rooflinekit.errors import InputError
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.sizes import missing_size, whole
+from rooflinekit.step.prediction import Prediction
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def summary(
+    workload: Graph | Prediction | Sequence[Prediction], *, depth: int | None = None, folded: bool = True
+) -> pd.DataFrame:
+    """A row for each module in the order of its first op, the root "" first.
+
+    depth: paths of at most so many parts. folded: neighbours in a list that hold and cost the same become one row with
+    their sums, "layers.0…31".
+
+    Columns: output (sizes of the last forward result); parameters; flop; bytes (traffic); activation_bytes (what its
+    forward ops write); and of predictions share (of the step on the first GPU) and, by the GPU's name, the seconds in
+    which it works for the module, waits for the CPU included.
+
+    Raises SizeError while a size is open, InputError for a depth below 1 and for predictions of several workloads.
+
+    >>> import torch, rooflinekit as rk
+    >>> net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU())
+    >>> rk.summary(rk.predict(net, rk.Input(8, 64), gpu="nvidia-l4"))["parameters"].tolist()
+    [4160, 4160, 0]
+    """
+    if depth is not None and (whole(depth) is None or depth < 1):
+        raise InputError(f"depth: expected an integer of 1 or more; got {depth!r:.60}")
+    predictions = _predictions(workload)
+    graph = predictions[0].graph if predictions else workload
+    assert isinstance(graph, Graph)
+    if graph.dims:
+        raise missing_size(graph.dims)
+    counts = graph.tree(depth)
+    table = counts[["output", "parameters"]].copy()
+    table["flop"] = counts[["matrix_flop", "vector_flop", "special_flop"]].sum(axis=1)
+    table["bytes"] = counts[["read_bytes", "write_bytes"]].sum(axis=1)
+    table["activation_bytes"] = counts["activation_bytes"]
+    for i, prediction in enumerate(predictions):
+        seconds = _seconds(prediction)
+        table[prediction.machine.name] = [seconds.get(path, 0.0) for path in table.index]
+        if i == 0:
+            table.insert(5, "share", table[prediction.machine.name] / (prediction.total_s or 1.0))
+    return _folded(table) if folded else table
+
+
+def _predictions(workload: Any) -> Sequence[Prediction]:
+    if isinstance(workload, Graph):
+        return ()
+    found = (workload,) if isinstance(workload, Prediction) else tuple(workload)
+    if len({(p.graph.name, p.mode, *p.sizes.items()) for p in found}) != 1:
+        raise InputError("summary: expected a Graph, a Prediction, or predictions of one workload on several GPUs")
+    return found
+
+
+def _seconds(prediction: Prediction) -> Mapping[str, float]:
+    """The time of each module with all below it."""
+    found: dict[str, float] = defaultdict(float)
+    for module, row in prediction.by_module().iterrows():
+        parts = str(module).split(".") if module else []
+        for i in range(len(parts) + 1):
+            found[".".join(parts[:i])] += float(row["total_s"])
+    return found
+
+
+def _folded(table: pd.DataFrame) -> pd.DataFrame:
+    """Neighbours with numbers for names that hold and cost the same, as one row with their sums."""
+    children: dict[str, list[str]] = defaultdict(list)
+    for path in table.index[1:]:
+        children[path.rpartition(".")[0]].append(path)
+    same = {path: (str(row["output"]), row["parameters"], row["flop"], row["bytes"]) for path, row in table.iterrows()}
+    named = {"": ""}
+
+    def name(path: str) -> None:
+        runs = groupby(children[path], lambda child: same[child] if child.rpartition(".")[2].isdecimal() else child)
+        for _, alike in runs:
+            run = list(alike)
+            first, last = (child.rpartition(".")[2] for child in (run[0], run[-1]))
+            label = first if first == last else f"{first}…{last}"
+            for child in run:
+                named[child] = f"{named[path]}.{label}".lstrip(".")
+                name(child)
+
+    name("")
+    by = [named[path] for path in table.index]
+    summed = table.drop(columns="output").groupby(by, sort=False).sum()
+    summed.insert(0, "output", table["output"].groupby(by, sort=False).first())
+    summed.index.name = "module"
+    return summed
