@@ -52,7 +52,7 @@ def trace(
     like: str | Release | None = None,
     inference_mode: bool = False,
     sizes: Mapping[str, int] | None = None,
-    fixed: bool | Collection[str] = False,
+    fixed: bool | Collection[str] | None = None,
     assume: Mapping[str, Any] | None = None,
     name: str | None = None,
     rules: Mapping[str, Rule] | None = None,
@@ -87,7 +87,8 @@ def trace(
     inference_mode: within `torch.inference_mode()` instead of `torch.no_grad()`: the same kernels, and less for the CPU
         to keep about each tensor.
     sizes: example values for named sizes, where the model accepts only some; with `fixed` they, or those that it names,
-        are traced as numbers.
+        are traced as numbers. By default all stay open that can, unless that takes very long (`Graph.forced` says
+        so); with fixed=False however long it takes.
     assume: numbers that data decide, by the names under which the counts list them: a number of elements, a share of
         the most that there can be (a float up to 1.0), or True or False.
     rules: cost rules by op kind for this call. strict: raise UnknownOpError for an op without one.

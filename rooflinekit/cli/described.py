@@ -82,7 +82,7 @@ class Workload:
             traced = TargetTrace(
                 target=target,
                 args=self.args,
-                options={"sizes": self.sizes, "fixed": not sizes_open, **self.options},
+                options={"sizes": self.sizes, "fixed": None if sizes_open else True, **self.options},
                 optimizer=self.optimizer,
                 loss=self.loss,
                 following=_progress,

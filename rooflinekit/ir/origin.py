@@ -99,7 +99,7 @@ def opened(graph: Graph, size: str) -> Graph:
     known = (*whole.dims, *(name for name in whole.sizes))
     check_names((size,), known, complete=False)
     if size not in whole.dims:
-        whole = _traced_anew(graph, {"fixed": False})
+        whole = _traced_anew(graph, {"fixed": None})
     for forced in whole.forced:
         if forced.name == size:
             raise SizeError(f"{forced}: it cannot be varied")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,24 +28,42 @@ Ladder: TypeAlias = Iterator[dict[str, int]]
 
 #: The place of what no line of the model's own code asked for.
 UNKNOWN = "an unknown line"
+#: Different questions about open sizes after which a trace gives up on them: others ask a few hundred, in seconds.
+MOST_QUESTIONS = 1500
+#: Reason of a failure for too many.
+TOO_MANY = (
+    f"open sizes raise more than {MOST_QUESTIONS:,} different questions; with fixed=False they stay open, however long "
+    "that takes"
+)
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent.parent)
 _SYMBOLIC = str(Path(_TORCH) / "fx" / "experimental")
 _SYM_INT = str(Path(_TORCH) / "__init__.py")  # what a comparison of sizes in Python goes through
 
 
+class TooManyQuestionsError(Exception):
+    """More questions about open sizes than are worth waiting for."""
+
+
 class RecordingShapeEnv(ShapeEnv):
     """A ShapeEnv that remembers which line of the model asked each question about a symbolic size."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: float) -> None:
         super().__init__()
+        self._most, self._different = most, set[sympy.Basic]()
         self.asked: dict[sympy.Basic, str] = {}  # question → "model.py:12"
         self.inside_op = False
         self.of_ops: set[sympy.Basic] = set()  # asked by an operator's own shape code
         self.of_torch: set[sympy.Basic] = set()  # asked by torch's compiled code, on the way to operators
 
     def evaluate_expr(self, orig_expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
-        """As in torch; a question that leaves a new guard is kept with its place."""
+        """As in torch; a question that leaves a new guard is kept with its place.
+
+        Raises TooManyQuestionsError.
+        """
+        self._different.add(orig_expr)
+        if len(self._different) > self._most:
+            raise TooManyQuestionsError(TOO_MANY)
         before = len(self.guards), len(self.replacements)
         answer = super().evaluate_expr(orig_expr, *args, **kwargs)
         if (len(self.guards), len(self.replacements)) != before:
@@ -141,12 +160,19 @@ def channels_last_of(dimensions: int) -> torch.memory_format:
 class Symbols:
     """The user's named sizes in one trace."""
 
-    def __init__(self, names: Iterable[str], examples: Mapping[str, int], *, always_open: bool = False) -> None:
+    def __init__(
+        self,
+        names: Iterable[str],
+        examples: Mapping[str, int],
+        *,
+        always_open: bool = False,
+        most_questions: float = math.inf,
+    ) -> None:
         self.names = tuple(names)
         self.examples = dict(examples)
         self.fake = FakeTensorMode(
             # Without open sizes torch keeps plain integers, which is several times faster.
-            shape_env=RecordingShapeEnv() if self.names or always_open else None,
+            shape_env=RecordingShapeEnv(most_questions) if self.names or always_open else None,
             allow_non_fake_inputs=True,
             static_shapes=not (self.names or always_open),
         )

@@ -39,7 +39,7 @@ from rooflinekit.tracing.recorder import Recorder
 from rooflinekit.tracing.snapshot import undone
 from rooflinekit.tracing.step import InputMaker, Step, described, first_names, names_of, with_numbers
 from rooflinekit.tracing.surroundings import alone, undisturbed
-from rooflinekit.tracing.symbols import Symbols, example_sizes, hashable_sizes, likely_sizes
+from rooflinekit.tracing.symbols import MOST_QUESTIONS, TOO_MANY, Symbols, example_sizes, hashable_sizes, likely_sizes
 from rooflinekit.tracing.tensors import leaves_of, parts_of
 
 
@@ -68,14 +68,15 @@ def trace(
     *,
     dtype: DType | None = None,
     sizes: Mapping[str, int] | None = None,
-    fixed: bool | Collection[str] = False,
+    fixed: bool | Collection[str] | None = None,
     progress: Progress | None = None,
 ) -> Trace:
     """Records every operator of one step on fake tensors: no weights, no data, no GPU.
 
     `dtype` converts the floating-point weights and inputs, like `model.to(dtype)`. `sizes` are the example values
     of named sizes; with `fixed` those named in it, or those that `fixed` names, are traced as numbers. A size that
-    cannot stay open is traced at its example and reported. The model, torch and the process are left as they were,
+    cannot stay open is traced at its example and reported, and so are all sizes where open ones raise more than
+    MOST_QUESTIONS different questions, unless `fixed` is False. The model, torch and the process are left as they were,
     whatever happens. Traces of several threads wait for one another.
 
     Raises InputError or SizeError for inputs that make no sense, TraceError for a model that cannot be traced.
@@ -88,7 +89,7 @@ def _trace(
     step: Step,
     dtype: DType | None,
     sizes: Mapping[str, int],
-    fixed: bool | Collection[str],
+    fixed: bool | Collection[str] | None,
     progress: Progress | None,
 ) -> Trace:
     given = check_dims(sizes, names_of(step))
@@ -106,7 +107,8 @@ def _trace(
         nonlocal step
         left = with_numbers(step, {name: examples[name] for name in numbers})
         try:
-            return _traced(left, roots, Symbols(names_of(left), examples), dtype, progress)
+            symbols = Symbols(names_of(left), examples, most_questions=math.inf if fixed is False else MOST_QUESTIONS)
+            return _traced(left, roots, symbols, dtype, progress)
         except TraceError as error:
             if step.mode == "training" or step.gradients or not asks_for_gradients(error):
                 raise
@@ -143,7 +145,7 @@ def _with_other_sizes(
 
     After an error one that forces some sizes will do where none keeps all open.
     """
-    if error is not None and error.reason == NO_NUMBERS:
+    if error is not None and error.reason in (NO_NUMBERS, TOO_MANY):
         return None
     partly: Trace | None = None
     for examples in further:
@@ -161,7 +163,7 @@ def _with_fewer_open(
     """The trace with as many open sizes as it takes; raises where it fails at all numbers of the ladder too."""
     found, examples = _at_numbers(at, names, ladder)
     numbers = tuple(names)
-    for name in names if len(names) > 1 else ():
+    for name in names if len(names) > 1 and error.reason != TOO_MANY else ():
         with suppress(TraceError):
             found, numbers = at((name,), examples), (name,)
             break

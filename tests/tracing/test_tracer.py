@@ -13,6 +13,7 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError, SizeError, TraceError
 from rooflinekit.ir.sizes import symbol
 from rooflinekit.ir.tensor import Role
+from rooflinekit.tracing import tracer
 
 BATCH = symbol("batch")
 
@@ -322,6 +323,23 @@ def test_a_size_that_cannot_stay_open_is_traced_at_its_example() -> None:
     assert graph.outputs[0].shape == (BATCH, 12)
     with pytest.raises(SizeError, match="trace again with width=13"):
         graph.at(batch=2, width=13)
+
+
+def test_sizes_about_which_a_model_asks_without_end_become_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        for i in range(30):
+            if x.shape[1] > 100 - 3 * i:
+                x = x + 1
+        return x
+
+    inputs, sizes = rk.Input("batch", "seq"), {"batch": 2, "seq": 40}
+    monkeypatch.setattr(tracer, "MOST_QUESTIONS", 25)
+    graph = rk.trace(model, inputs, sizes=sizes)
+    assert graph.dims == ()
+    assert [(forced.name, forced.value) for forced in graph.forced] == [("batch", 2), ("seq", 40)]
+    assert re.search(r"by test_tracer.py:\d+ \(open sizes raise more than .* fixed=False", str(graph.forced[1]))
+    assert kinds(graph) == ["aten.add"] * 9  # i from 21, at which 40 > 37
+    assert rk.trace(model, inputs, sizes=sizes, fixed=False).dims == ("batch", "seq")
 
 
 def test_a_model_that_fails_at_numbers_too_fails() -> None:
