@@ -45,7 +45,7 @@ _CONVOLUTIONS = ("conv_fwd", "conv_bwd_data", "conv_bwd_weight")
 TERMS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "tile loss, matrix engine": ({"matrix_tile_loss": 1e-6}, ("mm",)),
     "prologue, matrix engine": ({"matrix_prologue": 1e-6}, ("mm",)),
-    "latency of a step in k": ({"matrix_latency_cycles": 1e-6}, ("mm",)),
+    "latency of a step in k": ({"latency_cycles": 1e-6}, ("mm",)),
     "ramp of product kernels": ({"product_ramp_cycles": 1e-6}, ("mm",)),
     "smooth overlap (sharp maximum instead)": ({"overlap": 200.0}, ("mm", "linear", "bmm", "llm_norm", "llm_act")),
     "tile loss, vector lanes": ({"lanes_tile_loss": 1e-6}, ("linear", "bmm")),
@@ -66,8 +66,7 @@ TERMS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     ),
     "volumes and wide windows": ({"lanes_volume": 1.0, "matrix_volume": 1.0, "lanes_few": 1.0}, ("conv_fwd",)),
     "latency of a step in k, MIOpen": ({"miopen_latency_cycles": 1e-6}, ("conv_fwd", "conv_bwd_data")),
-    "bf16 on lanes, MIOpen": ({"emulated_bf16": 1.0}, ("conv_fwd", "conv_bwd_data")),
-    "pairs of fp16 on lanes, MIOpen": ({"miopen_half": 1.0, "emulated_fp16": 1.0}, _CONVOLUTIONS),
+    "16 bits on lanes, MIOpen": ({"miopen_half": 1.0, "emulated_half": 1.0}, _CONVOLUTIONS),
     "calls of the library of products, MIOpen": ({"library_call": 1e-12}, ("conv_fwd", "conv_bwd_data")),
     "blocks of attention": ({"attention_block_cycles": 1e-6}, ("attention", "attention_call")),
 }

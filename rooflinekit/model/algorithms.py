@@ -66,8 +66,8 @@ class Algorithm:
     shape: Shape = "tiles"
     rate: ByUnit[str] = ByUnit("", "")  # constant, of a product's rate; "" for that rate itself
     half_rate: str = ""  # constant: a further share in formats of more than the reference rate; "" for none
-    latency: ByUnit[str] = ByUnit("lanes_latency_cycles", "matrix_latency_cycles")
-    prologue: ByUnit[str] = ByUnit("lanes_prologue", "matrix_prologue")
+    latency: str = "latency_cycles"  # constant: least cycles of a step in k
+    prologue: ByUnit[str] = ByUnit("", "matrix_prologue")  # constant: steps in k beyond the product's; "" for none
     tiles: ByUnit[Tiles] = ByUnit("every", "every")
     splits: ByUnit[bool] = ByUnit(True, True)  # whether k may be shared by several blocks
     fills: ByUnit[bool] = ByUnit(False, True)  # whether channels that are filled up are computed as well
@@ -118,7 +118,7 @@ def compiled_for_amd(algorithm: Algorithm, library: str) -> Algorithm:
         algorithm,
         library=library,
         half_rate="miopen_half",
-        latency=ByUnit.both("miopen_latency_cycles"),
+        latency="miopen_latency_cycles",
         tiles=algorithm.tiles if algorithm.tiles.tensor_cores == "by rows" else thick,
         fills=ByUnit.both(False),
         vectors=False,

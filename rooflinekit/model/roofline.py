@@ -142,7 +142,8 @@ def _conversion(work: Work, machine: Machine) -> Floats:
     Winograd goes in passes its transforms convert.
     """
     value, converts = machine.values, machine.device.vendor == "AMD" and not has_dot_products(machine.device)
-    shares = {Math.BF16: value["emulated_bf16"], Math.FP16: value["emulated_fp16"] if converts else 1.0}
+    emulated = value["emulated_half"]
+    shares = {Math.BF16: emulated, Math.FP16: emulated if converts else 1.0}
     found = np.array([shares.get(math, 1.0) for math in work.math])[work.arithmetic[work.products.kernel]]
     found = found * np.where(work.products.told(lambda one: one.tuned), 1.0, value["untuned_bf16"])
     return np.where(work.products.told(lambda one: one.converts), found, 1.0)

@@ -88,7 +88,7 @@ def steps(p: Products, rates: Rates, engine: bool, machine: Machine) -> tuple[Fl
     share = share * np.where(pace > 1, half, 1.0)
     loss = 1 + lost * (1 / a + 1 / b)
     per_sm = rates.issued * share / machine.sm_count
-    latency = p.told(lambda one: value[one.latency.of(engine)])
+    latency = p.told(lambda one: value[one.latency])
     # but not of four times the rate: of 4 bits, short ones take as long as of 16
     latency_s = latency / machine.clock / np.where(pace > _TWICE, 1.0, pace)
     step_s = _step_s(p, 2 * a * b * loss / per_sm, latency_s, engine, machine)
@@ -115,7 +115,7 @@ def _step_s(p: Products, issued_s: Floats, latency_s: Floats, engine: bool, mach
 
 def prologues(p: Products, engine: bool, machine: Machine) -> Floats:
     """Steps in k that a tile takes beyond the product's."""
-    return p.told(lambda one: machine.values[one.prologue.of(engine)])
+    return p.told(lambda one: machine.values[one.prologue.of(engine)] if one.prologue.of(engine) else 0.0)
 
 
 def never_split(p: Products, engine: bool) -> NDArray[np.bool_]:

@@ -284,14 +284,19 @@ def test_twice_the_products_take_at_most_twice_the_time(
 # --- the step from one size to the next -----------------------------------------------------------------------------
 
 
+def prologue(machine: Machine, kind: str) -> float:
+    """Steps in k beyond a product's: CUDA cores have none."""
+    return float(machine.values["matrix_prologue"]) if kind == "matrix" else 0.0
+
+
 def wave_s(machine: Machine, arithmetic: Math, k: np.ndarray) -> np.ndarray:
     """One wave of 256×128 tiles over the whole of k: no other tile takes longer."""
     rate = machine.matrix_rate(arithmetic)
     kind = "matrix" if rate.on_engine else "lanes"
     loss = 1 + machine.values[f"{kind}_tile_loss"] * (1 / 256 + 1 / 128)
     step = 2 * 256 * 128 * loss / (rate.peak * rate.share / machine.sm_count)
-    step = max(step, machine.values[f"{kind}_latency_cycles"] / machine.clock)
-    return (k + machine.values[f"{kind}_prologue"]) * step
+    step = max(step, machine.values["latency_cycles"] / machine.clock)
+    return (k + prologue(machine, kind)) * step
 
 
 @pytest.mark.parametrize("grown", ["batch", "m", "n"])
@@ -333,7 +338,7 @@ def test_the_step_to_the_next_k_is_one_of_k_over_16_and_the_prologue(
     before = timed(machine, arithmetic, by, read_bytes, small)
     after = timed(machine, arithmetic, by, read_bytes, small | {"k": small["k"] + 1})
     kind = "matrix" if machine.matrix_rate(arithmetic).on_engine else "lanes"
-    steps = np.minimum(small["k"], small["k"] / 16 + machine.values[f"{kind}_prologue"])
+    steps = np.minimum(small["k"], small["k"] / 16 + prologue(machine, kind))
     bound = before.busy_s * (1 + 1 / steps) + before.launch_s
     assert (after.total_s <= bound * (1 + ROUNDING)).all()
 

@@ -19,7 +19,7 @@ from rooflinekit.model.work import Products, Work
 
 #: 10 pJ a FLOP on the lanes, 2 pJ on the engine, in 16 nm; a fifth of the board idles.
 VALUES = {
-    "lanes_energy": 10e-12, "matrix_energy": 2e-12, "eight_bit_energy": 0.5, "four_bit_energy": 0.25,
+    "lanes_energy": 10e-12, "matrix_energy": 2e-12, "eight_bit_energy": 0.5,
     "idle_share": 0.2,
     "energy_node_exponent": 1.0, "lanes_node_exponent": 1.0, "energy_size_exponent": 0.0,
 }  # fmt: skip
@@ -177,7 +177,7 @@ def test_the_limit_and_quantization_do_not_add_up(device: Device) -> None:
     # board stays below its power.
     machine = Machine.of(
         device.replace(board_power=70, process_node="16 nm"),
-        constants(lanes_energy=10e-12, idle_share=0.2, lanes_latency_cycles=500, kernel_gap=1e-3),
+        constants(lanes_energy=10e-12, idle_share=0.2, latency_cycles=500, kernel_gap=1e-3),
     )
     work = Work.of(2, products=Products.of([0, 1], m=[12_800, 12_801], n=128, k=1000))
     assert time_work(work, machine).compute_s == pytest.approx([585.142857e-6, 800e-6])

@@ -131,10 +131,9 @@ sizes = st.integers(min_value=1, max_value=5000)
 #: Constants of the size that fits give them.
 ORDINARY = {
     **dict.fromkeys(("matrix_share", "lanes_share", "memory_share", "product_memory_share", "attention_share"), 0.8),
-    **dict.fromkeys(("matrix_tile_loss", "lanes_tile_loss", "lanes_prologue"), 10.0),
+    **dict.fromkeys(("matrix_tile_loss", "lanes_tile_loss"), 10.0),
     "matrix_prologue": 120.0,
-    "matrix_latency_cycles": 3.0,
-    "lanes_latency_cycles": 3.0,
+    "latency_cycles": 3.0,
     "vector_share": 0.5,
     "matrix_energy": 1.7e-12,
     "lanes_energy": 17e-12,

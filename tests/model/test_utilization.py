@@ -82,7 +82,7 @@ def test_a_cpu_packs_both_matrices(device: Device) -> None:
 def test_tiles_that_lose_nothing_but_time_per_step_leave_the_largest_one(device: Device) -> None:
     # 500 cycles a step are 400 ns, more than any tile's work, so that the fewest waves win: those of 256×128.
     # 12800·128 are 50 such tiles, one wave of 1000 steps: 400 µs. One row more is a 51st tile and a wave of its own.
-    machine = Machine.of(device, constants(lanes_latency_cycles=500, **UNSPLIT))
+    machine = Machine.of(device, constants(latency_cycles=500, **UNSPLIT))
     assert compute_us(machine, m=12_800, n=128, k=1000) == pytest.approx(400.0)
     assert compute_us(machine, m=12_801, n=128, k=1000) == pytest.approx(800.0)
     assert compute_us(machine, m=25_600, n=128, k=1000) == pytest.approx(800.0)
@@ -91,14 +91,14 @@ def test_tiles_that_lose_nothing_but_time_per_step_leave_the_largest_one(device:
 @pytest.mark.parametrize(("m", "n"), [(65, 65), (256, 65), (65, 128), (2, 2)])
 def test_a_tile_that_is_not_full_takes_as_long_as_a_full_one(device: Device, m: int, n: int) -> None:
     # 100 products of less than a tile each are 100 tiles, 2 waves of 400 µs at the floor of 500 cycles a step
-    machine = Machine.of(device, constants(lanes_latency_cycles=500, **UNSPLIT))
+    machine = Machine.of(device, constants(latency_cycles=500, **UNSPLIT))
     assert compute_us(machine, batch=100, m=m, n=n, k=1000) == pytest.approx(800.0)
 
 
 def test_the_latency_of_a_step_is_a_floor_not_an_addition(device: Device) -> None:
     # 400 cycles are 320 ns, below the 327.68 ns of a 256×128 tile: one wave of it takes its work alone. At 420
     # cycles, 336 ns, the floor counts. Any smaller tile takes at least 2 waves of 320 ns.
-    at = {cycles: Machine.of(device, constants(lanes_latency_cycles=cycles, **UNSPLIT)) for cycles in (400, 420)}
+    at = {cycles: Machine.of(device, constants(latency_cycles=cycles, **UNSPLIT)) for cycles in (400, 420)}
     assert compute_us(at[400], m=12_800, n=128, k=1000) == pytest.approx(327.68)
     assert compute_us(at[420], m=12_800, n=128, k=1000) == pytest.approx(336.0)
 
@@ -135,10 +135,11 @@ def test_constants_of_the_engine_and_of_the_lanes_are_apart(device: Device) -> N
 
 
 def test_the_prologue_is_steps_in_k(device: Device) -> None:
-    # 2 waves of 128×128 tiles, 163.84 ns a step: 1000 + 250 steps, 1.25 times as long; 10 + 250 steps of 100
-    machine = Machine.of(device, constants(lanes_prologue=250, **UNSPLIT))
-    assert compute_us(machine, m=1280, n=1280, k=1000) == pytest.approx(327.68 * 1.25)
-    assert compute_us(machine, m=1280, n=1280, k=10) == pytest.approx(2 * 260 * 0.16384)
+    # 50 tiles of 128×128, one wave; on tensor cores a step takes 2·128² FLOP / 2 TFLOP/s = 16.384 ns, on CUDA cores,
+    # which have no prologue, 163.84 ns
+    machine = Machine.of(device, constants(matrix_prologue=250, **UNSPLIT))
+    assert compute_us(machine, Math.FP16, batch=50, m=128, n=128, k=1000) == pytest.approx(1250 * 16.384e-3)
+    assert compute_us(machine, batch=50, m=128, n=128, k=1000) == pytest.approx(163.84)
 
 
 def test_products_of_a_batch_fill_waves_together(device: Device) -> None:
@@ -161,7 +162,7 @@ def test_prologue_and_latency_are_those_of_16_bit(device: Device) -> None:
     assert compute_us(machine, Math.FP16, m=1280, n=1280, k=1000) == pytest.approx(32.768 + 8.192)
     assert compute_us(machine, Math.FP8, m=1280, n=1280, k=1000) == pytest.approx(16.384 + 8.192)
     # 50 cycles are 40 ns, more than the 32.768 ns of a 256×128 tile: half of that for fp8. 12800×128 are one wave.
-    machine = Machine.of(fast, constants(matrix_latency_cycles=50, **UNSPLIT))
+    machine = Machine.of(fast, constants(latency_cycles=50, **UNSPLIT))
     assert compute_us(machine, Math.FP16, m=12_800, n=128, k=1000) == pytest.approx(40.0)
     assert compute_us(machine, Math.FP8, m=12_800, n=128, k=1000) == pytest.approx(20.0)
 

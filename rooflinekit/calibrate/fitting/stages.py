@@ -41,7 +41,7 @@ STAGES = (
         ops=frozenset({"mm", "linear", "bmm"}),
         dtypes=_HALF,
         constants=(
-            "matrix_share", "matrix_tile_loss", "matrix_prologue", "matrix_latency_cycles", "matrix_energy",
+            "matrix_share", "matrix_tile_loss", "matrix_prologue", "latency_cycles", "matrix_energy",
             "energy_size_exponent", "energy_node_exponent", "product_memory_share", "product_ramp_cycles", "overlap",
             "power_window",
         ),
@@ -62,7 +62,7 @@ STAGES = (
         name="products of 4 bits",
         ops=frozenset({"mm_nvfp4"}),
         dtypes=_HALF,
-        constants=("four_bit_energy", "four_bit_share"),
+        constants=("four_bit_share",),
     ),
     Stage(
         name="rows",
@@ -75,7 +75,7 @@ STAGES = (
         ops=frozenset({"mm", "linear", "bmm"}),
         dtypes=_SINGLE,
         constants=(
-            "lanes_share", "lanes_tile_loss", "lanes_prologue", "lanes_latency_cycles", "lanes_energy",
+            "lanes_share", "lanes_tile_loss", "lanes_energy",
             "single_engine_share",
         ),
         own=("product_memory_share",),
@@ -107,7 +107,7 @@ STAGES = (
         constants=(
             "miopen_lanes", "miopen_lanes_pixel", "miopen_lanes_weight", "miopen_lanes_pixel_weight",
             "miopen_latency_cycles", "miopen_matrix", "miopen_matrix_weight", "miopen_winograd",
-            "miopen_winograd_weight", "miopen_half", "emulated_bf16", "untuned_bf16", "emulated_fp16", "naive_cycles",
+            "miopen_winograd_weight", "miopen_half", "emulated_half", "untuned_bf16", "naive_cycles",
             "repeat_gap", "library_call",
         ),
         library=MIOPEN,
