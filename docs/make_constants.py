@@ -1,4 +1,4 @@
-"""Writes the table of constants in model.md from the fit of an unmeasured GPU.
+"""Writes the tables of constants in model.md from the fit of an unmeasured GPU, and what the first ones are worth.
 
     python docs/make_constants.py [--check]
 
@@ -7,9 +7,34 @@ With --check nothing is written, and the exit status is 1 where the page is behi
 
 from __future__ import annotations
 
-from page import run
+from page import FOLDER, run_all
 
 from rooflinekit.calibrate.fitting.files import load_constants
+
+#: The constants that carry most, with the term of the table of terms that says what each is worth; "" where it is a
+#: scale, without which there is no prediction.
+FIRST = {
+    "matrix_share": "", "lanes_share": "", "memory_share": "", "overlap": "smooth overlap (sharp maximum instead)",
+    "matrix_tile_loss": "tile loss, matrix engine", "product_ramp_cycles": "ramp of product kernels",
+    "matrix_energy": "power of the board", "cache_share": "what a call finds of itself in the cache",
+    "l2_bytes_per_clock": "bandwidth of the cache (32 bytes a clock)", "access_cycles": "single accesses",
+}  # fmt: skip
+
+
+def first() -> str:
+    """The constants that carry most: meaning, value, and the median errors with and without each, from the page."""
+    worth: dict[str, tuple[str, str]] = {}
+    for line in (FOLDER / "model.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 4 and " / " in cells[2]:
+            worth[cells[0]] = cells[2].split(" / ")[0], cells[3].split(" / ")[0]
+    constants = load_constants().constants
+    lines = ["", "| constant | value | meaning | error with it, % | without it, % |", "| --- | --- | --- | --- | --- |"]
+    for name, term in FIRST.items():
+        c, (there, gone) = constants[name], worth[term] if term else ("", "")
+        unit = "" if c.unit == "1" else f" {c.unit}"
+        lines.append(f"| `{name}` | {c.value:.3g}{unit} | {c.meaning} | {there} | {gone} |")
+    return "\n".join([*lines, ""])
 
 
 def table() -> str:
@@ -24,4 +49,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    run("model.md", "constants", table, __file__)
+    run_all("model.md", {"ten": first, "constants": table}, __file__)
