@@ -33,7 +33,7 @@ def first() -> str:
     for name, term in FIRST.items():
         c, (there, gone) = constants[name], worth[term] if term else ("", "")
         unit = "" if c.unit == "1" else f" {c.unit}"
-        lines.append(f"| `{name}` | {c.value:.3g}{unit} | {c.meaning} | {there} | {gone} |")
+        lines.append(f"| `{name}` | {c.value:.4g}{unit} | {c.meaning} | {there} | {gone} |")
     return "\n".join([*lines, ""])
 
 
