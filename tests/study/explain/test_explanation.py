@@ -42,7 +42,7 @@ def test_the_bottleneck_saves_gpu_time_but_not_wall_time(bottleneck: rk.Explanat
     assert bottleneck.a.total_s == pytest.approx(124e-6, rel=0.20)
     assert bottleneck.b.total_s == pytest.approx(123e-6, rel=0.15)
     assert bottleneck.b.gpu_s < bottleneck.a.gpu_s / 1.5
-    assert (bottleneck.a.regime, bottleneck.b.regime) == ("latency", "overhead")
+    assert (bottleneck.a.regime, bottleneck.b.regime) == ("memory", "overhead")
 
 
 def test_terms_add_up_to_the_difference(bottleneck: rk.Explanation) -> None:
@@ -61,7 +61,7 @@ def test_words_are_made_from_the_numbers(bottleneck: rk.Explanation) -> None:
     assert len(text.splitlines()) <= 4
     low, high = (f"{bound:.3g}" for bound in (bottleneck.ratio.low, bottleneck.ratio.high))
     assert f"; no claim which of the two is faster: with 90 %, A' takes {low} to {high} times as long." in text
-    assert "A is latency-bound, A' overhead-bound: " in text
+    assert "A is memory-bound, A' overhead-bound: " in text
     behind = "\n".join(bottleneck.details)
     assert "the CPU of xeon-server-2018 needs 123 µs to issue the step" in behind
     assert "From A to A': " in behind
