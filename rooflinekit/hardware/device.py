@@ -199,6 +199,11 @@ class Device(Record):
         return self.clock.vector or self.clock.boost
 
     @property
+    def last_cache(self) -> float:
+        """Bytes of the last level of cache before DRAM."""
+        return max(self.l2_capacity, self.last_level_cache or 0.0)
+
+    @property
     def caution(self) -> str:
         """What is wrong with a step on it alone; "" where PyTorch sees it as one device."""
         if self.enumerated_as == 1:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Family, Op, Phase
-from rooflinekit.ir.points import Number
+from rooflinekit.ir.points import Number, integer
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.algorithms import PRODUCT, Algorithm
 from rooflinekit.model.reuse import Reuse
@@ -56,6 +56,7 @@ class Kernel:
     streamed: float = 1.0  # of a stream's bandwidth, what its order of access reaches
     recent: tuple[Reuse, ...] = ()  # of what it reads: touched by the kernels before it; of a chain, of one link
     chain: Chain | None = None
+    cached: Number = 0  # bytes that a chain's links read from the cache, where the one before has left them
     raises: bool = False  # whether its special functions are powers, for which libraries take many instructions
 
     @property
@@ -82,9 +83,14 @@ class Kernel:
         return 1 if self.chain is None else self.chain.launches
 
     @property
+    def bytes(self) -> Number:
+        """Compulsory traffic: each tensor read and written once, in each link of a chain that no cache holds."""
+        return integer(self.cost.bytes) - self.cached
+
+    @property
     def intensity(self) -> float | None:
         """Arithmetic intensity, FLOP/byte; None for a kernel that moves nothing."""
-        moved = float(self.cost.bytes)
+        moved = float(self.bytes)
         return float(self.cost.flop) / moved if moved else None
 
 

@@ -186,7 +186,7 @@ class Machine:
     @property
     def l2_bytes(self) -> float:
         """Capacity of the last level of cache before DRAM."""
-        return max(self.device.l2_capacity, self.device.last_level_cache or 0.0)
+        return self.device.last_cache
 
     @property
     def cache_bytes(self) -> float:

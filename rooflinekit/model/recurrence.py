@@ -170,6 +170,8 @@ def _chained(kernel: Kernel, op: Op, layers: _Layers, device: Device | None) -> 
     read = weight_bytes + state_bytes // 2 + kept_bytes // 2
     written = state_bytes - state_bytes // 2 + kept_bytes - kept_bytes // 2
     passing = read + written - recent
+    once = layers.itemsize * layers.layers * layers.directions * layers.weights
+    fits = device is not None and read + written <= chain.links * device.last_cache
     cost = replace(kernel.cost, gemms=_merged(kernel.cost.gemms, layers), read_bytes=read, write_bytes=written)
     return replace(
         kernel,
@@ -178,6 +180,7 @@ def _chained(kernel: Kernel, op: Op, layers: _Layers, device: Device | None) -> 
         chain=chain,
         algorithm=PERSISTENT if stays else PRODUCT,
         recent=(Reuse(bytes=recent / chain.links, distance=passing / chain.links),),
+        cached=recent - (0 if stays else once) if fits else 0,
     )
 
 

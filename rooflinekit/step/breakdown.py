@@ -44,7 +44,7 @@ def grouped(
             row[f"{term}_s"] += seconds
         row["overhead_s"] += span.waited_s
         row["flop"] += float(timing.kernel.cost.flop)
-        row["bytes"] += float(timing.kernel.cost.bytes)
+        row["bytes"] += float(timing.kernel.bytes)
     columns = ["kernels", "total_s", "gpu_s", *(f"{term}_s" for term in KERNEL_TERMS), "flop", "bytes"]
     columns += ["energy_j", "peak_w"] if joules else []
     table = pd.DataFrame.from_dict(rows, orient="index", columns=columns).astype({"kernels": int})

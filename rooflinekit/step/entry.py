@@ -39,7 +39,9 @@ def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Has
     formats = formats_channels_last(device)
     engines = sorted(name for name in formats if narrow or name not in (Math.FP8, Math.INT8, Math.FP4))
     # Recurrent layers are run otherwise by the generation and the size of a GPU.
-    own: tuple[Hashable, ...] = (str(device.compute_capability), device.sm_count) if graph.memo["recurrent"] else ()
+    own: tuple[Hashable, ...] = ()
+    if graph.memo["recurrent"]:
+        own = str(device.compute_capability), device.sm_count, device.last_cache
     if graph.memo["attends"]:  # PyTorch's choice of attention too
         own = (*own, str(device.compute_capability))
     if execution.autotunes:  # kernels are chosen by their times, of which all of the device decides

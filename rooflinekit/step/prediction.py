@@ -327,7 +327,7 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
         host=host,
         execution=execution,
         flop=int(graph.summed(lambda cost: cost.flop)),
-        bytes=sum(int(timing.kernel.cost.bytes) for found in timings for timing in found),
+        bytes=sum(int(timing.kernel.bytes) for found in timings for timing in found),
         timeline=schedule(
             issues, timings, issuing(host, graph), execution, feed, entry, in_series=machine.device.kind == "cpu"
         ),

@@ -161,7 +161,7 @@ def removed_of(p: Prediction) -> dict[str, float]:
     return {
         "kernels": p.launched,
         "casts": sum(timing.kernel.kind.rpartition(".")[2] == _CASTS for timing in p.timings),
-        "bytes": sum(float(timing.kernel.cost.bytes) for timing in p.timings),
+        "bytes": sum(float(timing.kernel.bytes) for timing in p.timings),
         "gap_s": terms["launch"] + terms["overhead"],
         "gpu_s": p.gpu_s,
         "cpu_s": p.cpu_s,

@@ -169,6 +169,17 @@ def test_weights_that_stay_are_read_once(device: Device) -> None:
     assert again.cost.bytes - stays.cost.bytes == 63 * 512 * 128 * 4
 
 
+def test_weights_that_the_cache_holds_are_no_traffic_of_each_step(device: Device) -> None:
+    # A step: 1024·256 weights and, of 8 sequences, 3·1024 gates (the inputs' read, the product written and read) and a
+    # state and a cell, both in and out: 4·(262144 + 8·(3·1024 + 4·256)) = 1179648 bytes; 1.25 MB hold them.
+    large, small = (device.replace(l2_capacity=size) for size in (1.25e6, 1.0e6))
+    (held,), (fetched,) = (chains(LSTM(N, H), one) for one in (large, small))
+    assert fetched.bytes == T * 1179648
+    # The first step fetches the weights; the product, state and cell are read where the step before has left them.
+    assert held.bytes == 4 * (262144 + T * 8 * (2 * 1024 + 2 * 256))
+    assert held.cost == fetched.cost  # which the time is of
+
+
 def test_packed_sequences_are_launched_step_by_step(device: Device) -> None:
     class Packed(nn.Module):
         def __init__(self) -> None:

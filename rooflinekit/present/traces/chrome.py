@@ -98,7 +98,7 @@ def _facts(span: Span) -> _Event:
         "bound": timing.bound,
         "math": str(kernel.math),
         "flop": int(kernel.cost.flop),
-        "bytes": int(kernel.cost.bytes),
+        "bytes": int(kernel.bytes),
         "flop_per_byte": kernel.intensity,
         "waited_s": span.waited_s,
         "terms_s": timing.terms(),

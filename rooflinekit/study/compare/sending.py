@@ -58,7 +58,7 @@ def dram_bytes_of_a_device(p: ParallelPrediction) -> float:
         tasks = sum(what.startswith("forward") for what, _, _ in share.run.slots)
         times, chunks = tasks / min(2, p.strategy.pieces), tasks / p.strategy.pieces
     return sum(
-        float(timing.kernel.cost.bytes) * (chunks if timing.kernel.phase is Phase.OPTIMIZER else times)
+        float(timing.kernel.bytes) * (chunks if timing.kernel.phase is Phase.OPTIMIZER else times)
         for timing in share.prediction.timings
     )
 

@@ -197,7 +197,7 @@ def _series_names(predictions: Sequence[Prediction]) -> list[str]:
 
 def _has_place(timing: Timing) -> bool:
     """Without traffic there is neither an intensity nor a bandwidth."""
-    return bool(timing.kernel.cost.bytes) and timing.total_s > 0
+    return bool(timing.kernel.bytes) and timing.total_s > 0
 
 
 _Grouping: TypeAlias = Callable[[Sequence[Group], Callable[[Group], str]], list[tuple[Group, ...]]]
@@ -252,7 +252,7 @@ class _Marks:
             roof=self._roof(units[0]),
             algorithm=kernel.algorithm.name,
             flop=sum(float(timing.kernel.cost.flop) for timing in group),
-            bytes=sum(float(timing.kernel.cost.bytes) for timing in group),
+            bytes=sum(float(timing.kernel.bytes) for timing in group),
             time_s=time_s,
             share=time_s / self.prediction.gpu_s,
             bound=max(bounds, key=bounds.__getitem__),

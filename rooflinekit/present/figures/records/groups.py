@@ -79,10 +79,10 @@ def _neighbours(units: Sequence[Group]) -> list[tuple[Group, ...]]:
 
 def _total(unit: Group) -> tuple[float, float, float]:
     """FLOP, bytes and seconds."""
-    costs = [timing.kernel.cost for timing in unit]
+    kernels = [timing.kernel for timing in unit]
     return (
-        sum(float(cost.flop) for cost in costs),
-        sum(float(cost.bytes) for cost in costs),
+        sum(float(kernel.cost.flop) for kernel in kernels),
+        sum(float(kernel.bytes) for kernel in kernels),
         sum(timing.total_s for timing in unit),
     )
 

@@ -37,6 +37,6 @@ def floor_of(prediction: Prediction, series: str) -> Floor:
         series=series,
         device=machine.name,
         start_s=min(timing.launch_s for timing in prediction.timings),
-        median_bytes=float(median(float(timing.kernel.cost.bytes) for timing in prediction.timings)),
+        median_bytes=float(median(float(timing.kernel.bytes) for timing in prediction.timings)),
         kernels=sum(timing.launch_s > timing.busy_s for timing in prediction.timings),
     )

@@ -89,7 +89,7 @@ _SAID: Mapping[str, Callable[[Prediction], str]] = {
 
 def _stop(p: Prediction, label: str) -> Stop:
     flop = sum(float(timing.kernel.cost.flop) for timing in p.timings)
-    moved = sum(float(timing.kernel.cost.bytes) for timing in p.timings)
+    moved = sum(float(timing.kernel.bytes) for timing in p.timings)
     if min(flop, moved, p.total_s) <= 0:
         raise InputError(f"path: {p.graph_name}: a step without FLOP or traffic has no place on the axes")
     return Stop(label=label, device=p.machine.name, flop=flop, bytes=moved, time_s=p.total_s, bound=p.regime)
