@@ -13,6 +13,11 @@ _RESNET = "timm:resnet50 --input batch,3,224,224"
 PICTURES = (
     ("roofline", "Kernels under their roofs", f"{_RESNET} --batch 32 --gpu nvidia-a100-sxm4-80gb"),
     (
+        "hero",
+        "The same across a page",
+        f"{_RESNET} --batch 32 --gpu nvidia-a100-sxm4-80gb --width page",
+    ),
+    (
         "path",
         "A step on its way over batch sizes, on two GPUs",
         f"{_RESNET} --batch 32 --over batch=1,8,64,256 --gpu nvidia-a100-sxm4-80gb --gpu nvidia-l4",

@@ -47,7 +47,7 @@ def test_there_is_something_to_test() -> None:
 
 def test_the_readme_is_a_screen() -> None:
     assert len(README.splitlines()) <= 60
-    assert len(re.findall(r"!\[", README)) == 3
+    assert "![" in README
 
 
 def test_links_lead_somewhere() -> None:

@@ -45,11 +45,12 @@ _Place: TypeAlias = Literal[
 def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequence[Point]) -> bool:
     """What colours, shapes and areas mean, where it covers least. Returns whether it covers text that was there."""
     handles = [*_handles(frame.style, figure, named), *_line_handles(lines)]
+    title = figure.devices[0].display_name if len(figure.devices) == 1 else None
     best: tuple[float, _Place, Box, bool] | None = None
     for i, place in enumerate(get_args(_Place)):
         if i >= _CORNERS and best is not None and not best[3]:
             break
-        legend = _legend(frame, handles, place)
+        legend = _legend(frame, handles, place, title)
         extent = legend.get_window_extent()
         points = frame.ruler.points
         box = Box(
@@ -65,19 +66,22 @@ def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequenc
             best = cost, place, box, texts > 0
         legend.remove()
     assert best is not None, "a key has places to choose from"
-    _legend(frame, handles, best[1])
+    _legend(frame, handles, best[1], title)
     if best[3]:
         frame.clear()
     frame.room.boxes.append(best[2])
     return best[3]
 
 
-def _legend(frame: Frame, handles: Sequence[Line2D], place: _Place) -> Legend:
+def _legend(frame: Frame, handles: Sequence[Line2D], place: _Place, title: str | None) -> Legend:
     legend = Legend(
         frame.ax,
         handles,
         [str(handle.get_label()) for handle in handles],
         loc=place,
+        title=title,
+        title_fontsize=frame.style.label_font,
+        alignment="left",
         fontsize=frame.style.label_font,
         handletextpad=0.3,
         labelspacing=0.3,

@@ -112,8 +112,8 @@ class Room:
         return float((box.distances(np.concatenate(self.lines)) == 0).sum()) if self.lines else 0.0
 
     def crossed(self, line: Places, own: tuple[float, float, float]) -> float:
-        """What a leader line costs: the points of it that lie on other text, and on marks other than its own."""
-        cost = 0.0
+        """What a leader line costs: its points on other text and on other marks than its own, and lines it crosses."""
+        cost = 12.0 * self._crossings(line)
         if self.boxes:
             # All boxes at once: this is asked for thousands of leaders.
             x, y, half_width, half_height, cos, sin = np.array([box.row for box in self.boxes]).T[:, :, None]
@@ -123,8 +123,22 @@ class Room:
         if self.discs:
             x, y, radius = np.array(self.discs).T[:, :, None]
             covered = (line[:, 0] - x) ** 2 + (line[:, 1] - y) ** 2 < radius**2
-            cost += 6.0 * (covered.sum() - covered[self.discs.index(own)].sum())
+            cost += 30.0 * (covered.sum() - covered[self.discs.index(own)].sum())
         return float(cost)
+
+    def _crossings(self, line: Places) -> int:
+        """How many straight lines this one crosses."""
+        if not self.lines:
+            return 0
+        ends = np.array([(other[0], other[-1]) for other in self.lines])
+        start, end = line[0], line[-1]
+
+        def sides(a: Places, b: Places, c: Places) -> NDArray[np.float64]:
+            first, second = b - a, c - a
+            return np.sign(first[..., 0] * second[..., 1] - first[..., 1] * second[..., 0])
+
+        apart = sides(ends[:, 0], ends[:, 1], start) != sides(ends[:, 0], ends[:, 1], end)
+        return int((apart & (sides(start, end, ends[:, 0]) != sides(start, end, ends[:, 1]))).sum())
 
     def best(self, candidates: Iterable[Candidate], extra: Callable[[Box], float] | None = None) -> Candidate | None:
         """The free candidate of least cost, None where none is free: its own cost, what it covers, and `extra`."""

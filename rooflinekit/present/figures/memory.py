@@ -95,7 +95,7 @@ def _handles(p: Prediction) -> list[Artist]:
     )
     drawn = _room(p)[1]
     return [
-        Patch(facecolor="#bbbbbb", edgecolor="white", hatch="////", linewidth=0, label="throughout"),
+        Patch(facecolor="#bbbbbb", edgecolor="white", hatch="////", linewidth=0, label=", ".join(_STANDING)),
         Patch(facecolor=SKY, edgecolor=BLUE, linewidth=0.8, label="activations, gradients, workspace"),
         Line2D([], [], color=VERMILLION if drawn else "none", linewidth=1.0, linestyle="--",
                label=capacity if use.fits else f"{capacity}: does not fit"),
