@@ -1,11 +1,13 @@
 """Every source of measured steps beside what is predicted today, a line a source and device: what got better or worse.
 
     python benchmarks/ledger.py DATA [--only WORD] [--write]
+    python benchmarks/ledger.py DATA --sources
 
 DATA: the folder that the readers used here name. All constants are the shipped ones; what has seen which rows is in the
 column `seen`: "gpu" where kernels of the GPU are in the fits, "source" where constants were fitted on steps of this
 source, else "nothing". The lines are compared with the last ones of docs/ledger.csv; --write adds them there, under the
 commit on which the working tree rests, and writes docs/ledger.md. Sources are judged on samples, in some minutes.
+--sources judges nothing: it prints how far sources lie apart by the last lines there (`rooflinekit/step/sources.py`).
 """
 
 from __future__ import annotations
@@ -145,7 +147,7 @@ def operators(data: Path) -> Iterator[dict[str, Any]]:
         start = machine.start_spread
         width = np.exp(widths(o, machine, predicted, machine.constants.spreads[o.residuals], start))
         for seconds, found, factor in zip(o.seconds, predicted, width, strict=True):
-            yield _line("operators", o.family, o.gpu, seconds, (found, found / factor, found * factor), "nothing")
+            yield _line("operators", o.residuals, o.gpu, seconds, (found, found / factor, found * factor), "nothing")
 
 
 def static_batches(data: Path) -> Iterator[dict[str, Any]]:
@@ -240,6 +242,32 @@ def page(table: pd.DataFrame) -> str:
     return "\n".join([_HEAD, "", markdown_lines(heads, rows), ""])
 
 
+#: What lines of the table are of, as rooflinekit.step.sources calls it.
+_ASSEMBLED = {
+    "step": "training", "tokens/s": "per token", "tpot": "per token", "per token": "per token", "ttft": "first token",
+    "first token": "first token", "DDP, one GPU's given": "several GPUs",
+}  # fmt: skip
+_LEAST = 3  # rows of a line that says how far its source is off
+
+
+def apart(table: pd.DataFrame) -> pd.DataFrame:
+    """How far sources lie apart that no constant was fitted on: root of the mean square of ln of the bias, a line once.
+
+    without: the same with each source left out in turn, the least and the greatest of them.
+    """
+    lines = last_of(table)
+    lines = lines[(lines.seen != "source") & lines.what.isin(list(_ASSEMBLED)) & (lines.n >= _LEAST)]
+    lines = lines.assign(kind=lines.what.map(_ASSEMBLED), square=np.log1p(lines.bias / 100) ** 2)
+    found = []
+    for kind, part in lines.groupby("kind"):
+        others = [part[part.source != source].square.mean() ** 0.5 for source in sorted(set(part.source))]
+        found.append(
+            {"kind": kind, "sources": part.source.nunique(), "lines": len(part), "spread": part.square.mean() ** 0.5}
+            | {"least without one": min(others), "greatest": max(others)}
+        )
+    return pd.DataFrame(found).round(3)
+
+
 _HEAD = """# The ledger
 
 Made by `python benchmarks/ledger.py DATA --write` (`make ledger DATA=…` compares without writing). Every source of
@@ -256,7 +284,11 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--only", default="", help="sources whose names have this word")
     parser.add_argument("--write", action="store_true", help="add the lines to docs/ledger.csv, and write the page")
+    parser.add_argument("--sources", action="store_true", help="only print how far sources lie apart")
     options = parser.parse_args()
+    if options.sources:
+        print(apart(pd.read_csv(FILE)).to_string(index=False))
+        return
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     lines = judged(options.data, options.only)

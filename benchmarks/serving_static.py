@@ -18,6 +18,7 @@ from serving_static_steps import Batch, Place
 import rooflinekit as rk
 from rooflinekit.serving.settings import HOST_SHARED_S
 from rooflinekit.serving.step_times import StepTimes
+from rooflinekit.step.sources import widened
 
 #: The GPU of each table's name, and the cluster whose links join several.
 PLACES = {
@@ -79,7 +80,7 @@ def tensorrt_llm(data: Path) -> Iterator[dict[str, Any]]:
             "engine": "TensorRT-LLM", "gpu": row["gpu"], "model": decoder.name, "tp": place.tp, "batch": batch,
             "in": given, "out": row["output"], "what": "first token" if first else "tokens/s",
             "measured": row["value"] * 1e-3 if first else row["value"],
-            **(_times(timed.first) if first else _rates(timed, batch * row["output"] / gpus)),
+            **(_times(timed.first, "first token") if first else _rates(timed, batch * row["output"] / gpus)),
         }  # fmt: skip
 
 
@@ -145,8 +146,9 @@ def splitwise(data: Path) -> Iterator[dict[str, Any]]:
             "in": given, "out": output,
         }  # fmt: skip
         measured = part[["prompt_time", "token_time"]].median() * 1e-3
-        yield {**common, "what": "first token", "measured": measured["prompt_time"], **_times(timed.first)}
-        yield {**common, "what": "per token", "measured": measured["token_time"], **_times(timed.further)}
+        parts = ("first token", "prompt_time", timed.first), ("per token", "token_time", timed.further)
+        for what, column, seconds in parts:
+            yield {**common, "what": what, "measured": measured[column], **_times(seconds, what)}
 
 
 def _shared(decoder: rk.Decoder) -> int:
@@ -154,13 +156,19 @@ def _shared(decoder: rk.Decoder) -> int:
     return decoder.heads // decoder.kv_heads
 
 
-def _times(seconds: tuple[float, float, float]) -> dict[str, float]:
-    return dict(zip(("predicted", "low", "high"), seconds, strict=True))
+_NINETY = 1.645  # standard deviations that hold 90 % of a normal distribution
+
+
+def _times(seconds: tuple[float, float, float], source: str) -> dict[str, float]:
+    predicted, *bounds = seconds
+    low, high = widened((bounds[0], bounds[1]), predicted, source, _NINETY)
+    return {"predicted": predicted, "low": low, "high": high}
 
 
 def _rates(timed: Batch, tokens: float) -> dict[str, float]:
     """Tokens a second, which are most where seconds are fewest."""
-    return dict(zip(("predicted", "high", "low"), (tokens / seconds for seconds in timed.whole), strict=True))
+    seconds = _times(timed.whole, "per token")
+    return {name: tokens / seconds[of] for name, of in (("predicted", "predicted"), ("low", "high"), ("high", "low"))}
 
 
 SOURCES = {"tensorrt_llm": tensorrt_llm, "llm_inference_bench": llm_inference_bench, "splitwise": splitwise}

@@ -123,11 +123,11 @@ def _held_beside(path: Path) -> tuple[int, Path]:
     while True:
         descriptor, name = tempfile.mkstemp(prefix=_prefix(path), suffix=_PART, dir=path.parent)
         try:
-            hold(descriptor, wait=True)
+            hold(descriptor, wait=False)
             if os.path.samestat(os.fstat(descriptor), os.lstat(name)):
                 return descriptor, Path(name)
-        except FileNotFoundError:
-            pass  # another process took it away before it was locked: once more
+        except (FileNotFoundError, BlockingIOError):
+            pass  # another process takes it away, which was not locked yet: once more
         except BaseException:
             os.close(descriptor)
             Path(name).unlink(missing_ok=True)

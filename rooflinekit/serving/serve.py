@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from statistics import NormalDist
 from typing import Any
 
 from rooflinekit.errors import CapacityError, InputError
@@ -25,6 +26,7 @@ from rooflinekit.serving.sums import CollectiveTime
 from rooflinekit.step.energy_together import TeamEnergy
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.sources import widened
 from rooflinekit.units import format_quantity
 
 
@@ -99,7 +101,8 @@ class Serving(ServingDraws):
         return self.tokens_per_s_per_gpu / (device.launch_price_usd / device.devices_per_board)
 
     def interval(self, level: float = 0.9) -> dict[str, tuple[float, float]]:
-        """Bounds of ttft_s and tpot_s with this probability: kernels are mispredicted, and engines differ.
+        """Bounds of ttft_s and tpot_s with this probability: kernels are mispredicted, and engines differ (also among
+        releases: `step.sources`).
 
         Waiting grows with the steps: first tokens are off as prefill is, the others as decode. A request meets the
         engine one step earlier or later than played, unless there are no other clients: first tokens take one step
@@ -121,7 +124,11 @@ class Serving(ServingDraws):
         first = (low * max(self.ttft_s - step_s, alone_s), high * (self.ttft_s + step_s) + ends_s)
         low, high = (bound / self.decode.total_s for bound in self.decode.interval(level))
         further = (low * (self.tpot_s - serial * cpu_s), high * (self.tpot_s + (not serial) * cpu_s))
-        return {"ttft_s": first, "tpot_s": further}
+        width = NormalDist().inv_cdf((1 + level) / 2)
+        return {
+            "ttft_s": widened(first, self.ttft_s, "first token", width),
+            "tpot_s": widened(further, self.tpot_s, "per token", width),
+        }
 
     def largest_batch(self, context: int | None = None) -> int:
         """Sequences of so many tokens (by default a whole request) that the cache holds; 0 where the weights do not

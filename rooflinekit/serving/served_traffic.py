@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 from rooflinekit.hardware.host import Host
@@ -23,6 +24,7 @@ from rooflinekit.serving.traffic import Request, Traffic
 from rooflinekit.step.energy_together import TeamEnergy
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.sources import widened
 
 #: What is told of each request, and how a reader calls it.
 MEASURES = {
@@ -32,6 +34,8 @@ MEASURES = {
     "e2e_s": "whole answer",
 }
 SHARES = (50, 90, 99)
+#: By which part of `step.sources` each is off beside its kernels.
+_SOURCES = {"queue_s": "first token", "ttft_s": "first token", "tpot_s": "per token", "e2e_s": "per token"}
 #: Requests that nobody had begun to read when the last one came: with more, they come faster than they are answered.
 _BACKLOG = 0.05
 
@@ -194,7 +198,7 @@ def serve_traffic_on(
     return ServedTraffic(
         decoder=steps.decoder, traffic=traffic, engine=engine, weights=steps.weights, kv=steps.kv, tp=steps.tp,
         ep=steps.ep, dp=steps.dp, played=played, alone=pool.play((traffic.mean_request,)).answers[0],
-        bounds=_bounds(pool, requests, traffic, prefill, decode) if intervals else _means(played, traffic),
+        bounds=_bounds(pool, requests, traffic, prefill, decode, played) if intervals else _means(played, traffic),
         memory=pool.memory, decode=decode, prefill=prefill, apart=apart,
         transfer_s=pool.transfer_s(traffic.input),
         energy=serving_energy(steps, played.kernels_j, played.end_s, gpus_of(steps.gpus, apart)),
@@ -202,9 +206,10 @@ def serve_traffic_on(
 
 
 def _bounds(
-    pool: EnginePool, requests: Sequence[Request], traffic: Traffic, prefill: Prediction, decode: Prediction
-) -> dict[str, tuple[float, float]]:
-    """The means, with 90 %: the same requests with kernels as fast and as slow as theirs.
+    pool: EnginePool, requests: Sequence[Request], traffic: Traffic, prefill: Prediction, decode: Prediction,
+    played: Played,
+) -> dict[str, tuple[float, float]]:  # fmt: skip
+    """The means, with 90 %: the same requests with kernels as fast and as slow as theirs, and engines as they differ.
 
     Waiting follows from these. As in a closed loop (`Serving.interval`), the CPU hides its work better or worse than
     it is said to: the fast end is played with all of it hidden, the slow one with none.
@@ -214,7 +219,11 @@ def _bounds(
                          hidden=not end), traffic)
         for end in (0, 1)
     )  # fmt: skip
-    return {measure: (fast[measure][0], slow[measure][1]) for measure in MEASURES}
+    told, width = _means(played, traffic), NormalDist().inv_cdf(0.95)
+    return {
+        measure: widened((fast[measure][0], slow[measure][1]), told[measure][0], source, width)
+        for measure, source in _SOURCES.items()
+    }
 
 
 def _means(played: Played, traffic: Traffic) -> dict[str, tuple[float, float]]:

@@ -17,6 +17,7 @@ from rooflinekit.step.energy_together import Member, TeamEnergy, energy_together
 from rooflinekit.step.memory import MemoryUse
 from rooflinekit.step.prediction import TERMS as OWN_TERMS
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.sources import SOURCES
 from rooflinekit.strategies.queues import DeviceRun, Message
 from rooflinekit.strategies.records import Savers, Strategy
 from rooflinekit.strategies.report import document, lines, notebook_text
@@ -212,8 +213,9 @@ class ParallelPrediction(Draws):
         spread = max((message.timing.spread for message in self.messages), default=0.0)
         slower = math.exp(width * spread)
         low, high = (math.log(self._with_links(factor) / self.total_s) for factor in (1 / slower, slower))
+        parts = (computing, width * SOURCES["several GPUs"] if self.gpus > 1 else 0.0)
         return (
-            self.total_s * math.exp(-math.hypot(computing, low)), self.total_s * math.exp(math.hypot(computing, high))
+            self.total_s * math.exp(-math.hypot(*parts, low)), self.total_s * math.exp(math.hypot(*parts, high))
         )  # fmt: skip
 
     def _with_links(self, slower: float) -> float:

@@ -13,6 +13,7 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.energy import Draws
 from rooflinekit.step.energy_together import TeamEnergy
+from rooflinekit.step.sources import SOURCES
 from rooflinekit.step.words import MEANING
 from rooflinekit.training.layout import Layout
 from rooflinekit.training.memory import Accounts
@@ -88,7 +89,7 @@ class TrainingStep(Draws):
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds in seconds that hold the true time with this probability, by the spreads of kernels, links and host,
-        and of the load of experts that GPUs share out.
+        of the load of experts that GPUs share out, and of programs (`step.sources`).
 
         Raises ValueError for a level outside (0, 1).
         """
@@ -99,7 +100,7 @@ class TrainingStep(Draws):
         host = self.terms.get("overhead", 0.0) / total
         parts = ((1 - sent - host) * self.deviation, sent * self.link_deviation, host * self.host_deviation)
         load = (1 - sent - host) * _expert_share(self.decoder) * LOAD if self.layout.expert > 1 else 0.0
-        width = math.exp(NormalDist().inv_cdf((1 + level) / 2) * math.hypot(*parts, load, UNTOLD))
+        width = math.exp(NormalDist().inv_cdf((1 + level) / 2) * math.hypot(*parts, load, SOURCES["training"]))
         return total / width, total * width
 
     def to_dict(self) -> dict[str, Any]:
@@ -138,8 +139,6 @@ class TrainingStep(Draws):
         return f"<TrainingStep {str(self).splitlines()[0]}>"
 
 
-#: Standard deviation of the logarithm of what nothing else tells of: software of other releases, other tenants, clocks.
-UNTOLD = 0.06
 #: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean: models were
 #: trained with room for 1.25 times the mean (Fedus et al. 2021, "Switch Transformers", section 2.2). Not fitted.
 LOAD = math.log(1.25)
