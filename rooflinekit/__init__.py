@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rooflinekit.ir.op import Op
     from rooflinekit.present.figures import plot
     from rooflinekit.present.traces.chrome import save_trace
+    from rooflinekit.present.traces.snapshot import save_snapshot
     from rooflinekit.serving.adapters import Adapters
     from rooflinekit.serving.capacity import Capacity
     from rooflinekit.serving.decoder import Decoder
@@ -139,6 +140,7 @@ _HOME = {
     "predict": "api.predict",
     "rule": "cost.table",
     "save_report": "api.report",
+    "save_snapshot": "present.traces.snapshot",
     "save_trace": "present.traces.chrome",
     "search": "api.sweep",
     "search_fleet": "api.fleet",
@@ -220,6 +222,7 @@ __all__ = [
     "predict",
     "rule",
     "save_report",
+    "save_snapshot",
     "save_trace",
     "search",
     "search_fleet",

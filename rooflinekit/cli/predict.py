@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,6 +49,10 @@ def predict(
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="also write the step's time line, to open in Perfetto")
     ] = None,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.pickle", help="also write the allocator's blocks, for pytorch.org/memory_viz"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """How long one step takes on each GPU.
@@ -62,12 +67,7 @@ def predict(
     (predictions,) = workload.predict(target, sizes_open=resizing)
     compared = [p.compare(**variants) for p in predictions] if variants else []
     largest = [p.largest_batch() for p in predictions] if largest_batch else []
-    if plot is not None:
-        _save_roofline(predictions, plot)
-    if trace is not None:
-        from rooflinekit.present.traces.chrome import save_trace
-
-        save_trace(predictions, trace)
+    written = list(_written(predictions, plot, trace, snapshot))
     if as_json:
         rows = [] if by is None else [_table(p, by, depth).reset_index().to_dict("records") for p in predictions]
         documents = [p.to_dict() for p in predictions]
@@ -87,10 +87,29 @@ def predict(
         print_variants(prediction, frame)
     for prediction in predictions if by is not None else ():
         text.print_breakdown(prediction, _table(prediction, by, depth))
+    for line in written:
+        print(line)
+
+
+def _written(
+    predictions: list[Prediction], plot: Path | None, trace: Path | None, snapshot: Path | None
+) -> Iterator[str]:
+    """Writes the files that are asked for, and says of each what it is."""
+    if snapshot is not None and len(predictions) > 1:
+        raise InputError(f"--snapshot: expected one --gpu, whose blocks the file shows, not {len(predictions)}")
     if plot is not None:
-        print(f"figure written to {plot}")
+        _save_roofline(predictions, plot)
+        yield f"figure written to {plot}"
     if trace is not None:
-        print(f"time line written to {trace}; ui.perfetto.dev opens it")
+        from rooflinekit.present.traces.chrome import save_trace
+
+        save_trace(predictions, trace)
+        yield f"time line written to {trace}; ui.perfetto.dev opens it"
+    if snapshot is not None:
+        from rooflinekit.present.traces.snapshot import save_snapshot
+
+        save_snapshot(predictions[0], snapshot)
+        yield f"blocks of memory written to {snapshot}; pytorch.org/memory_viz opens it"
 
 
 def _table(prediction: Prediction, by: str | None, depth: int | None) -> Any:

@@ -28,7 +28,7 @@ USABLE_SHARE = 24217 / 24576
 
 #: What memory is used for: what stays first. Gradients are those of weights; workspace is that of libraries.
 ACCOUNTS = ("weights", "optimizer state", "inputs", "gradients", "activations", "workspace")
-_ACCOUNT_OF = {Role.WEIGHT: "weights", Role.BUFFER: "weights", Role.STATE: "optimizer state"}
+ACCOUNT_OF = {Role.WEIGHT: "weights", Role.BUFFER: "weights", Role.STATE: "optimizer state"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ def alive_over(graph: Graph, issues: Sequence[Issue], device: Device, *, fused: 
     gradients = {spec.memory for spec in graph.gradients}
     alive = dict.fromkeys(ACCOUNTS, 0)
     for spec, size in zip(blocks.standing, blocks.fixed, strict=False):
-        alive[_ACCOUNT_OF.get(spec.role, "inputs")] += rounded(size)
+        alive[ACCOUNT_OF.get(spec.role, "inputs")] += rounded(size)
     for issue, (begin, end, temporary) in zip(issues, blocks.events(), strict=False):
         for life in begin:
             alive["gradients" if life.memory in gradients else "activations"] += rounded(life.size)

@@ -421,6 +421,16 @@ def test_compare_and_largest_batch(run, net) -> None:
     )
 
 
+def test_predict_writes_the_blocks_of_one_gpu(run, net, tmp_path) -> None:
+    file = tmp_path / "step.pickle"
+    common = ("predict", f"{net}:Net", *COMMON, "--batch", 8, "--snapshot", file)
+    result = run(*common)
+    assert (result.status, result.err) == (0, "")
+    assert result.out.endswith(f"blocks of memory written to {file}; pytorch.org/memory_viz opens it\n")
+    assert file.stat().st_size > 0
+    assert "expected one --gpu, whose blocks the file shows, not 2" in run(*common, "--gpu", "A100-SXM4-80GB").err
+
+
 def test_predict_writes_a_time_line_of_every_gpu(run, net, tmp_path) -> None:
     file = tmp_path / "step.json"
     result = run("predict", f"{net}:Net", *COMMON, "--gpu", "A100-SXM4-80GB", "--batch", 8, "--trace", file)
