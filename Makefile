@@ -56,8 +56,12 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-# Links that lead nowhere end it. Nothing is asked of another machine.
+#: Pages, tutorials and notebooks show what their programs and commands answer today.
+PAGES := tests/test_pages.py tests/test_tutorials.py tests/test_notebooks.py tests/test_choosing_page.py
+
+# Links that lead nowhere end it, and pages that are behind. Nothing is asked of another machine.
 docs: setup
+	$(PYTEST) --slow --quiet $(PAGES)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
 	@echo "open build/site/index.html"
 

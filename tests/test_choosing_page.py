@@ -12,6 +12,7 @@ PAGE = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ rooflinekit ([^\n]*)$", PAGE, re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=[command.split()[0] for command in COMMANDS])
 def test_the_commands_run(command: str, run: Run, monkeypatch: pytest.MonkeyPatch, kept_traces: None) -> None:
     monkeypatch.chdir(ROOT)

@@ -24,10 +24,11 @@ from rooflinekit.calibrate.campaigns import files as campaign_files
 from rooflinekit.calibrate.fitting.files import load_fit
 from rooflinekit.calibrate.links import campaign as link_campaign
 from rooflinekit.calibrate.links import fits as link_fits
-from rooflinekit.errors import RooflinekitError
+from rooflinekit.errors import RooflinekitError, TargetError
 from rooflinekit.hardware.specs import load_cluster, load_device, load_host
 from rooflinekit.study.profile.profile import Profile
 from rooflinekit.study.profile.validation import read_validation
+from rooflinekit.tracing.targets import load_target
 from rooflinekit.tracing.targets import load_target
 
 ROOT = Path(__file__).parents[1]
@@ -239,3 +240,11 @@ def test_the_command_line_says_it_in_one_line_within_bounds(tmp_path: Path) -> N
         assert done.stderr.startswith("rooflinekit: ")
         assert done.stderr.removesuffix("\n").isprintable()
         assert int(peak.read_text("utf-8")) < 500 * 1024, words  # KiB
+
+
+def test_a_source_without_end_is_not_read(tmp_path: Path) -> None:
+    source = tmp_path / "net.py"
+    source.touch()
+    os.truncate(source, 1 << 40)  # a sparse file of 1 TiB
+    with pytest.raises(TargetError, match=r"net.py: is larger than 32 MiB; expected a smaller file"):
+        load_target(f"{source}:Net")

@@ -31,6 +31,7 @@ def printed(notebook: Any) -> list[str]:
     return [re.sub(r"<Figure size .*>", "a figure", text) for text in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 def test_the_notebook_is_current(file: Path, done: dict[str, Any]) -> None:
     kept = nbformat.read(file, 4)

@@ -10,6 +10,7 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", ["rules", "constants", "execution", "what_if", "figures", "links", "many_gpus", "schemas"]
 )

@@ -18,6 +18,7 @@ def labels(figure: Path) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)</text>", figure.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_the_tutorial_is_current(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if missing := [needed for needed in NEEDS.get(name, ()) if find_spec(needed) is None]:

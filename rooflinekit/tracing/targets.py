@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from rooflinekit.errors import RooflinekitError, TargetError, nearest
+from rooflinekit.files import read_bytes
 from rooflinekit.published.models import config_of, language_model, published_names
 from rooflinekit.tracing.symbols import place_of
 
@@ -198,7 +199,7 @@ def _module(source: str) -> Any:
         module = importlib.util.module_from_spec(spec)
         sys.modules.setdefault(path.stem, module)  # dataclasses and pickles look themselves up
         # Not from compiled files beside it, which are told from a changed source by its size and time alone.
-        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
+        exec(compile(read_bytes(path, TargetError), str(path), "exec", dont_inherit=True), module.__dict__)
     except RooflinekitError:
         raise
     except ModuleNotFoundError as error:

@@ -329,7 +329,7 @@ def content(thing: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize("mode", ["inference", pytest.param("training", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_stays_changed(name: str, mode: str) -> None:
     torch.manual_seed(0)

@@ -159,6 +159,7 @@ def _observations(chosen: Iterable[Campaign]) -> tuple[list[Observations], dict[
     return [o for o in counted if len(o)], machines
 
 
+@pytest.mark.slow
 def test_the_shipped_constants_of_streams_are_what_the_campaigns_give() -> None:
     """The first stage alone, which rests on no other: streams, of all GPUs together.
 
