@@ -29,7 +29,6 @@ from rooflinekit.hardware.specs import load_cluster, load_device, load_host
 from rooflinekit.study.profile.profile import Profile
 from rooflinekit.study.profile.validation import read_validation
 from rooflinekit.tracing.targets import load_target
-from rooflinekit.tracing.targets import load_target
 
 ROOT = Path(__file__).parents[1]
 EACH = 40  # mutations of each format
