@@ -69,8 +69,41 @@ class _WithExample:
             formatter.write(f"\n  Example:\n    {example}\n")
 
 
+#: Options that describe a workload, by theme; those of a command itself stand behind the first theme.
+THEMES = {
+    "What every call needs": ("input", "gpu", "size", "mode", "dtype", "autocast", "execution", "host"),
+    "Training": ("optimizer", "loss", "loss_target"),
+    "The model": ("tf32", "channels_last", "like", "inference_mode", "assume", "strict", "cache"),
+    "The step": ("sync", "copy", "non_blocking", "loader_rate"),
+    "The GPU": ("burst", "power_limit", "sm_clock", "constants", "allow_draft"),
+    "What is printed": ("as_json", "brief", "csv", "markdown", "help"),
+}
+
+
 class Command(_WithExample, TyperCommand):
     """A subcommand."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, then options by theme where the command takes a workload."""
+        if not any(param.name == "execution" for param in self.params):
+            super().format_options(ctx, formatter)
+            return
+        needed, *others = THEMES
+        shown: dict[str, list[tuple[str, str]]] = {"Arguments": [], needed: [], f"Of {self.name}": []}
+        shown |= {theme: [] for theme in others}
+        themes = {name: theme for theme, names in THEMES.items() for name in names}
+        params = self.get_params(ctx)
+        order = [name for names in THEMES.values() for name in names]
+        params.sort(key=lambda param: order.index(param.name) if param.name in order else -1)
+        for param in params:
+            record = param.get_help_record(ctx)
+            if record is not None:
+                kind = "Arguments" if param.param_type_name == "argument" else f"Of {self.name}"
+                shown[themes.get(str(param.name), kind)].append(record)
+        for theme, records in shown.items():
+            if records:
+                with formatter.section(theme):
+                    formatter.write_dl(records)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As typer does it; an option that is not known gets one sentence on what is written for it."""

@@ -26,7 +26,10 @@ _START = 32  # where the search for a size begins, unless the size is given; it 
 OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 NO_GPU = "--gpu is missing: name one or more, such as --gpu nvidia-l4 (see `rooflinekit devices`)"
-_INPUT_HELP = "sizes and format, 'batch,3,224,224' or 'batch,seq:int64', 'name=…' for a keyword; repeatable"
+_INPUT_HELP = (
+    "what the model is called with: sizes and format, 'batch,3,224,224' or 'batch,seq:int64', 'name=…' for a keyword; "
+    "repeatable; models of timm and language models by name have one that need not be said"
+)
 
 
 def _workload(
@@ -39,38 +42,45 @@ def _workload(
         ),
     ] = None,
     size: Annotated[
-        list[str] | None, typer.Option("--size", help="NAME=VALUE of a size named in --input, the same as --NAME VALUE")
+        list[str] | None,
+        typer.Option("--size", help="a number for a size named in --input: 'batch=32', which --batch 32 says too"),
     ] = None,
     mode: Annotated[
         str, typer.Option(help="inference, training, or forward: training mode without gradients")
     ] = "inference",
-    optimizer: Annotated[str | None, typer.Option(help="of torch.optim, such as SGD or AdamW (training)")] = None,
-    dtype: Annotated[str | None, typer.Option(help="convert weights and inputs: float16, bfloat16, …")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="an optimizer of torch.optim, such as SGD or AdamW")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="the format that weights and inputs are converted to: bf16, fp16, fp32")
+    ] = None,
     tf32: Annotated[
         bool | None, typer.Option("--tf32/--no-tf32", help="tf32 everywhere or nowhere; by default in convolutions")
     ] = None,
     autocast: Annotated[
-        str | None, typer.Option(help="within torch.autocast: fp16 or bf16; weights stay as they are")
+        str | None, typer.Option(help="run within torch.autocast, as fp16 or bf16; weights keep their format")
     ] = None,
     channels_last: Annotated[
         bool, typer.Option("--channels-last", help="model and inputs with channels last in memory")
     ] = False,
     like: Annotated[
-        str | None, typer.Option(help="as another release of PyTorch runs it, such as 1.12 (docs/execution.md)")
+        str | None, typer.Option(help="predict what another release of PyTorch runs, such as 1.12 (docs/execution.md)")
     ] = None,
     inference_mode: Annotated[
-        bool, typer.Option("--inference-mode", help="within torch.inference_mode, not torch.no_grad")
+        bool, typer.Option("--inference-mode", help="run within torch.inference_mode in the place of torch.no_grad")
     ] = False,
     loss: Annotated[
-        str | None, typer.Option(help="of torch.nn.functional, such as cross_entropy, of the output (training)")
+        str | None,
+        typer.Option(help="a function of torch.nn.functional, such as cross_entropy; of the output and each --target"),
     ] = None,
     loss_target: Annotated[
-        list[str] | None, typer.Option("--target", help="what the loss gets beside the output, as --input; repeatable")
+        list[str] | None,
+        typer.Option("--target", help="what the loss gets beside the output, written as --input is; repeatable"),
     ] = None,
     execution: Annotated[
         str, typer.Option(help="how PyTorch runs it: eager, compiled, cuda-graph or reduce-overhead")
     ] = "eager",
-    sync: Annotated[str, typer.Option(help="synchronize after each 'step', each 'op', or 'none'")] = "step",
+    sync: Annotated[
+        str, typer.Option(help="the CPU waits for the GPU after each 'step', each 'op', or never ('none')")
+    ] = "step",
     copy: Annotated[
         str, typer.Option(help="inputs are on the GPU ('none'), or copied from 'pageable' or 'pinned' memory")
     ] = "none",
@@ -81,24 +91,34 @@ def _workload(
         float | None, typer.Option(help="samples a second that the data loader hands over; by default enough")
     ] = None,
     host: Annotated[
-        str, typer.Option(autocompletion=host_names, help="the CPU that issues the work: a name or a path")
+        str,
+        typer.Option(
+            autocompletion=host_names,
+            help="the CPU that issues the work: a name, as `rooflinekit hosts` lists them, or a path",
+        ),
     ] = "unnamed",
     burst: Annotated[
         bool, typer.Option("--burst", help="one step on a cool GPU, before the board's power lowers the clock")
     ] = False,
     power_limit: Annotated[
-        str | None, typer.Option(metavar="WATTS", help="below the board's own, such as '250 W' (docs/energy.md)")
+        str | None,
+        typer.Option(metavar="WATTS", help="a limit below the board's own, such as '250 W' (docs/energy.md)"),
     ] = None,
     sm_clock: Annotated[
         str | None, typer.Option(metavar="CLOCK", help="the highest that the SMs may have, such as '1.2 GHz'")
     ] = None,
     constants: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="a fit of the GPU, such as `calibrate` writes")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="a fit of the GPU in the place of the shipped one, as `rooflinekit calibrate` writes it",
+        ),
     ] = None,
     assume: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE", help="what data decide: a number, a share up to 1.0, true or false; repeatable"
+            metavar="NAME=VALUE",
+            help="the value of what only data decide: a number, a share up to 1.0, true or false; repeatable",
         ),
     ] = None,
     strict: Annotated[

@@ -1,6 +1,7 @@
 """What `--help` says, and that the examples in it do what they say."""
 
 import glob
+import re
 import shlex
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from command_line import Run
 from records import record
 from traces import one_block, two_steps, write
 
@@ -122,3 +124,14 @@ def test_a_shell_completes_commands_and_names(typed: str, completed: str) -> Non
         env={**words, "PYTHONPATH": str(ROOT)},
     )
     assert completed in done.stdout.splitlines(), done.stderr
+
+
+@pytest.mark.parametrize("command", ["predict", "compare", "sweep", "parallel", "profile"])
+def test_help_begins_with_what_every_call_needs(run: Run, command: str) -> None:
+    text = run(command, "--help").out
+    themes = re.findall(r"^(\w[\w ]+):$", text, re.MULTILINE)
+    assert themes[:2] == ["Arguments", "What every call needs"]
+    shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)
+    assert len(shown) == len(set(shown))
+    switched = {"--no-tf32", "--no-cache", "--no-memory", "--help"}  # behind the option that they switch off
+    assert set(shown) >= {"--gpu", "--json", *guide.option_names(ALL[(command,)])} - switched
