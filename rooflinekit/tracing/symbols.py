@@ -176,8 +176,8 @@ class Symbols:
             allow_non_fake_inputs=True,
             static_shapes=not (self.names or always_open),
         )
-        # torch's own memory of results asks about each size again; `OpMemory` has them all.
-        self.fake.cache_enabled = False
+        # torch's own memory of results asks about each open size again; `OpMemory` has them all.
+        self.fake.cache_enabled = self.fake.shape_env is None
         self._to_user: dict[sympy.Symbol, sympy.Symbol] = {}
         self._known: dict[sympy.Basic, Size] = {}
         self._ours = {symbol(name) for name in self.names}
