@@ -414,7 +414,7 @@ def _noting() -> Iterator[None]:
 
     for name in ("stat", "lstat", "access", "readlink", "open"):
         replaced(os, name, functools.partial(_looking, name))
-    for module, name in _unsteady():
+    for module, name in tuple(_unsteady()):  # which may load a module: before anything is replaced
         replaced(module, name, functools.partial(_reason, module, name))
     arguments, sys.argv, typed = sys.argv, _Arguments(sys.argv), sys.stdin
     if typed is not None:
