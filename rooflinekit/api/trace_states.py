@@ -95,11 +95,16 @@ def _changed(path: str) -> str:
 made_of: dict[str, tuple[str | None, str | None]] = {}
 
 
-def _variable(name: str) -> str:
-    """The value of an environment variable, or its fingerprint where it is long or may be a secret."""
+def as_given(name: str) -> str | None:
+    """An environment variable as this process was given it; None for none."""
     value = os.environ.get(name)
     given, made = made_of.get(name, (value, value))
-    value = given if value == made else value
+    return given if value == made else value
+
+
+def _variable(name: str) -> str:
+    """The value of an environment variable, or its fingerprint where it is long or may be a secret."""
+    value = as_given(name)
     if value is None:
         return "unset"
     plain = len(value) <= _SHOWN and value.isprintable() and not any(word in name.upper() for word in _SECRET)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rooflinekit.api.trace_basis import CODE, KNOWN, Entry, Record, checked, unchanged
-from rooflinekit.api.trace_states import digest
+from rooflinekit.api.trace_states import as_given, digest
 from rooflinekit.errors import OutputError
 from rooflinekit.files import read_bytes
 from rooflinekit.ir.graph import Graph
@@ -189,7 +189,9 @@ def surroundings() -> dict[str, Any]:
         "search path": sys.path,
         "machine": [*os.uname()] if hasattr(os, "uname") else platform.node(),
         "cores": os.cpu_count(),
-        "variables of compiled code": [item for item in sorted(os.environ.items()) if item[0].startswith(_UNHEARD)],
+        "variables of compiled code": [
+            (name, value) for name in sorted(os.environ) if name.startswith(_UNHEARD) and (value := as_given(name))
+        ],
         "GPUs": [path for pattern in _GPUS for path in sorted(glob.glob(pattern))],
         "started by": _start_files(),
         "libraries": _records(),

@@ -19,7 +19,7 @@ def print_gpu_comparison(comparison: GpuComparison) -> None:
     rows = table(*heads)
     for cells in body:
         rows.add_row(*cells)
-    print_table(rows, comparison.table.reset_index())
+    print_table(rows, lambda: comparison.table.reset_index())
     if comparison.sort != "time":
         out.print("By time:")
     _print_some(order_sentences(comparison))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rooflinekit.present.text.tables import console, print_table, table
@@ -38,7 +39,7 @@ def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] 
         rows.add_row(label, *values)
     if largest:
         rows.add_row("largest batch", *map(str, largest))
-    print_table(rows, gpu_frame(predictions))
+    print_table(rows, partial(gpu_frame, predictions))
     if terms or first.coverage.default_kinds or first.coverage.assumptions:
         out.print(f"counts: {first.coverage}")
     for prediction in predictions:
@@ -81,7 +82,7 @@ def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
             *(format_quantity(row[f"{term}_s"], "s") for term in KERNEL_TERMS),
         )
     out.print(f"{prediction.machine.name}, by {frame.index.name}")
-    print_table(rows, frame.reset_index())
+    print_table(rows, frame.reset_index)
     rest = frame.iloc[_ROWS:]
     if len(rest):
         out.print(f"{len(rest)} more take {format_quantity(rest['total_s'].sum(), 's')} ({rest['share'].sum():.1%})")

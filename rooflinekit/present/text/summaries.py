@@ -32,7 +32,7 @@ def print_summary(graph: Graph, predictions: Sequence[Prediction], found: pd.Dat
         cells += [format_quantity(float(row[name]), unit) for name, unit in _UNITS.items()]
         cells += [f"{row['share']:.1%}"] if gpus else []
         rows.add_row(name, *cells, *(format_quantity(row[gpu], "s") for gpu in gpus))
-    print_table(rows, found.reset_index())
+    print_table(rows, found.reset_index)
     elsewhere = [p for p in predictions if p.total_s > found[p.machine.name].iloc[0] * 1.005]
     for p in elsewhere:
         left = p.total_s - found[p.machine.name].iloc[0]

@@ -39,4 +39,4 @@ def _print(frame: pd.DataFrame) -> None:
     rows = table(*heads)
     for cells in body:
         rows.add_row(*(Text(printable(cell)) for cell in cells))
-    print_table(rows, frame)
+    print_table(rows, lambda: frame)

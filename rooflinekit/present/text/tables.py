@@ -6,7 +6,7 @@ import csv
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,11 +39,11 @@ def console() -> Console:
     return _console(120, quiet=FORM.get() != "text")
 
 
-def print_table(rows: Table, numbers: pd.DataFrame | None = None) -> None:
-    """Prints a table. As CSV it has `numbers` where they are given: the same in base units, not rounded."""
+def print_table(rows: Table, numbers: Callable[[], pd.DataFrame] | None = None) -> None:
+    """Prints a table. As CSV it has what `numbers` makes where that is given: the same in base units, not rounded."""
     form = FORM.get()
     if form == "csv" and numbers is not None:
-        numbers.to_csv(sys.stdout, index=False, lineterminator="\n")
+        numbers().to_csv(sys.stdout, index=False, lineterminator="\n")
     elif form == "csv":
         csv.writer(sys.stdout, lineterminator="\n").writerows(_texts(rows))
     elif form == "markdown":

@@ -34,7 +34,7 @@ def print_variants(base: Prediction, frame: pd.DataFrame) -> None:
             removed.add_row(name, *cells, _signed(row["removed_peak_bytes"], "byte", binary=True))
     samples = ", for as many samples" if "batch" in varied else ""
     out.print(f"{base.machine.name}, in other ways{samples}")
-    print_table(times, frame.drop(columns="prediction"))
+    print_table(times, lambda: frame.drop(columns="prediction"))
     out.print("what each removes from a step of this (below 0: adds)")
     print_table(removed)
 
