@@ -123,6 +123,10 @@ class ComparisonError(RooflinekitError, ValueError):
     """Two predictions differ in something that a comparison must hold equal."""
 
 
+class LockError(RooflinekitError, ValueError):
+    """A lock file of `rooflinekit guard` is missing or wrong, or a threshold is none."""
+
+
 class SweepError(RooflinekitError, RuntimeError):
     """The processes that a sweep was handed to are gone, or cannot be started."""
 

@@ -24,7 +24,7 @@ ROWS = [
     {"study", "present"},  # empty but for a docstring
     {"study/errors"},
     {"study/explain", "study/profile", "study/sweep", "serving"},
-    {"study/compare", "study/transfer", "training"},
+    {"study/compare", "study/transfer", "study/guard", "training"},
     {"present/scales"},
     {"present/text", "present/figures", "present/traces"},
     {"present/page"},
@@ -54,6 +54,7 @@ OUTSIDE = {
     "study/sweep": {"numpy", "scipy", "sympy", "pandas", "pyarrow"},
     "study/compare": {"scipy", "sympy", "pandas"},
     "study/transfer": {"numpy", "scipy"},
+    "study/guard": set(),
     "present/scales": set(),
     "present/text": {"rich", "numpy", "pandas"},
     "present/figures": {"matplotlib", "numpy", "pandas"},

@@ -16,6 +16,7 @@ GROUPS = {
     "Choose": ("compare", "transfer", "advise", "sweep", "search", "power", "cost"),
     "Many GPUs and serving": ("parallel", "fit-into", "train", "collective", "serve"),
     "Measure and calibrate": ("measure", "calibrate", "campaign", "fit"),
+    "Keep watch": ("guard",),
     "Hardware": ("devices", "hosts", "clusters", "specs", "check"),
     "Itself": ("cache",),
 }

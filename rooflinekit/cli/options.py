@@ -75,6 +75,7 @@ DOCUMENTS = {
     "explain": 1,
     "fit": 1,
     "fit-into": 1,
+    "guard": 1,
     "host": 1,
     "hosts": 1,
     "measure": 1,

@@ -1,0 +1,1 @@
+"""A performance test: what a step was locked at, and what has changed since, because of what."""

@@ -1,0 +1,175 @@
+"""The lock file: workloads with what they must keep to, written by people, and what was predicted of them.
+
+It is TOML. A person writes a table a workload, `[name]` with `run` and, if anything must hold, `limits`; below it stand
+tables `[name.locked."gpu"]`, which are made anew by each update while all other lines stay as they are. The graphs that
+were predicted lie beside the file, in a folder of its name with `.d`, so that a later run can price them again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from rooflinekit.errors import LockError, nearest
+from rooflinekit.files import read_bytes, read_text, write_bytes, write_text
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.graph_file import opened, packed
+from rooflinekit.study.guard.limits import Limits
+
+_HEAD = """\
+# What these workloads take, predicted. `rooflinekit guard` says what has changed, `rooflinekit guard --update` accepts it.
+"""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FLOATS = ("time_s", "low_s", "high_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Locked:
+    """What was predicted of a workload on a GPU. Times are seconds, of a step."""
+
+    time_s: float
+    low_s: float  # the 90 % interval
+    high_s: float
+    regime: str
+    flop: int
+    traffic_bytes: int
+    kernels: int
+    peak_memory_bytes: int
+    constants: str  # rooflinekit's version, and a hash of device, constants and host
+    run: str  # how it was run then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One workload: how `predict` is told of it, what must hold, and what was locked by GPU."""
+
+    name: str
+    run: str
+    limits: Limits = field(default_factory=Limits)
+    locked: Mapping[str, Locked] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """A lock file."""
+
+    path: Path
+    text: str
+    blocks: tuple[Block, ...]
+
+    def graph(self, name: str) -> Graph | None:
+        """The graph that was locked; None where it is not there, or not readable any more."""
+        path = self._graph_path(name)
+        try:
+            return opened(read_bytes(path, LockError))
+        except (LockError, ValueError):
+            return None
+
+    def updated(self, name: str, graph: Graph, locked: Mapping[str, Locked]) -> Lock:
+        """The same with one workload locked anew, written with its graph. Raises OutputError where it cannot be."""
+        text = _replaced(self.text, name, "".join(_table(name, gpu, one) for gpu, one in sorted(locked.items())))
+        found = parse_lock(text, self.path)
+        folder = self._graph_path(name).parent
+        folder.mkdir(exist_ok=True)
+        write_bytes(packed(graph), self._graph_path(name))
+        write_text(text, self.path)
+        return found
+
+    def _graph_path(self, name: str) -> Path:
+        return self.path.with_name(f"{self.path.name}.d") / f"{name}.graph"
+
+
+def read_lock(path: Path) -> Lock:
+    """Reads a lock file. Raises LockError for one that is missing or wrong, and says which line to write."""
+    if not path.exists():
+        raise LockError(
+            f"{path}: is not there; write it with a workload a table, such as [resnet50] and below it "
+            'run = "timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4"'
+        )
+    return parse_lock(read_text(path, LockError), path)
+
+
+def parse_lock(text: str, path: Path) -> Lock:
+    """A lock file's text, read. Raises LockError as `read_lock` does."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise LockError(f"{path}: is no TOML: {error}") from None
+    blocks = tuple(_block(name, value, path) for name, value in found.items())
+    if not blocks:
+        raise LockError(f"{path}: has no workload; expected a table such as [resnet50] with run = \"…\"")
+    return Lock(path=path, text=text, blocks=blocks)
+
+
+def _block(name: str, value: Any, path: Path) -> Block:
+    where = f"{path}: [{name}]"
+    if not isinstance(value, dict) or not _NAME.fullmatch(name):
+        raise LockError(f"{where}: expected a table named by letters, digits, '.', '_' and '-'")
+    for key in value:
+        if key not in ("run", "limits", "locked"):
+            raise LockError(f"{where}: unknown key {key!r}{nearest(key, ('run', 'limits'))}; expected run and limits")
+    if not isinstance(value.get("run"), str):
+        raise LockError(f"{where}: run: expected a text, what `rooflinekit predict` is given; got {value.get('run')!r}")
+    locked = value.get("locked", {})
+    if not isinstance(locked, dict):
+        raise LockError(f"{where}: locked: expected tables by GPU")
+    return Block(
+        name=name,
+        run=value["run"],
+        limits=Limits.parse(value.get("limits", {}), where),
+        locked={gpu: _locked(one, f"{where}: locked on {gpu}") for gpu, one in locked.items()},
+    )
+
+
+def _locked(value: Any, where: str) -> Locked:
+    kinds = {one.name: {"float": float, "int": int, "str": str}[str(one.type)] for one in fields(Locked)}
+    if not isinstance(value, dict) or value.keys() != kinds.keys():
+        raise LockError(f"{where}: expected {', '.join(kinds)}; lock it again with --update")
+    for name, kind in kinds.items():
+        if not isinstance(value[name], kind):
+            raise LockError(f"{where}: {name}: expected a {kind.__name__}; got {value[name]!r:.40}")
+    return Locked(**value)
+
+
+def _table(name: str, gpu: str, one: Locked) -> str:
+    lines = [f"[{json.dumps(name)}.locked.{json.dumps(gpu)}]" if "." in name else f"[{name}.locked.{json.dumps(gpu)}]"]
+    for part in fields(Locked):
+        value = getattr(one, part.name)
+        # Six digits: what differs beyond is of sums in another order, and would change the file for nothing.
+        shown = f"{value:.5e}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+        lines.append(f"{part.name} = {shown}")
+    return "\n".join(lines) + "\n\n"
+
+
+def _replaced(text: str, name: str, tables: str) -> str:
+    """The text with a workload's locked tables replaced; they stand at the end of its block."""
+    parts = re.split(r"(?m)^(?=\[)", text)
+    heads = [tuple(_head(part)) for part in parts]
+    kept = [(head, part) for head, part in zip(heads, parts, strict=True) if head[:2] != (name, "locked")]
+    place = max((i for i, (head, _) in enumerate(kept) if head[:1] == (name,)), default=len(kept) - 1)
+    own = kept[place][1].rstrip("\n")
+    texts = [part for _, part in kept]
+    texts[place : place + 1] = [own + "\n\n" + tables]
+    whole = "".join(texts).rstrip("\n") + "\n"
+    return whole if whole.startswith("#") else _HEAD + "\n" + whole
+
+
+def _head(part: str) -> list[str]:
+    """The names of a table's head."""
+    line = part.partition("\n")[0].strip()
+    if not line.startswith("["):
+        return []
+    try:
+        found = tomllib.loads(line)
+    except tomllib.TOMLDecodeError:
+        return []
+    names = []
+    while isinstance(found, dict) and found:
+        ((key, found),) = found.items()
+        names.append(key)
+    return names
