@@ -303,6 +303,18 @@ SCHEMAS: dict[str, Schema] = {
         "best": perhaps(SHARED),
         "tried": many(record({"combination": TEXT, "total_s": perhaps(SECONDS), "fits": FLAG}), 1),
     }),
+    "guard": record({
+        "checked": many(record({
+            "workload": TEXT, "gpu": TEXT, "status": {"enum": ["same", "changed", "exceeded"]}, "total_s": SECONDS,
+            "locked_s": perhaps(SECONDS), "rooflinekit_s": CHANGE,
+            "changes": named(record({"before": NUMBER, "now": NUMBER})),
+            "ratio": perhaps(record({"times": NUMBER, "low": NUMBER, "high": NUMBER})), "certain": FLAG,
+            "causes": many(record({
+                "module": TEXT, "kind": TEXT, "what": TEXT, "s": CHANGE, "following_s": CHANGE,
+            })),
+            "exceeded": many(TEXT), "notes": many(TEXT),
+        }), 1),
+    }),
     "host": record({
         "file": TEXT, "measured_on": {"enum": ["cuda", "cpu"]}, "op_s": SECONDS, "slowness": perhaps(NUMBER),
         "against": TEXT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import shlex
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import typer
 from rooflinekit import __version__
 from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
-from rooflinekit.cli.options import TargetArgument, print_json
+from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli.parse import check_word
 from rooflinekit.cli.workload import OPEN, describes_workload
 from rooflinekit.errors import LockError, RooflinekitError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.study.guard.lock import Block
 
-_FORMATS = ("text", "markdown", "junit", "github", "json")
+_FORMATS = ("text", "markdown", "junit", "github")
 
 
 def register(app: typer.Typer) -> None:
@@ -37,14 +38,15 @@ def guard(
     ] = None,
     lock: Annotated[Path, typer.Option("--lock", metavar="FILE", help="the lock file")] = Path("rooflinekit.lock"),
     update: Annotated[bool, typer.Option("--update", help="accept what there is now")] = False,
-    form: Annotated[
-        str, typer.Option("--format", help="text, markdown, junit, github (annotations), or json")
-    ] = "text",
+    form: Annotated[str, typer.Option("--format", help="text, markdown, junit, or github (annotations)")] = "text",
+    as_json: JsonOption = False,
 ) -> None:
-    """Whether a model became slower on GPUs that nobody has here, and because of which module.
+    """Whether a model became slower, because of which module.
+
+    Workloads are held against a lock file; no GPU is needed.
 
     Exit status 0 where all thresholds hold, 1 where one is exceeded, 2 for a file or a workload that is wrong.
-    Example: rooflinekit guard --format markdown
+    Example: rooflinekit guard --lock examples/rooflinekit.lock --format markdown
     """
     check_word("--format", form, _FORMATS)
     from rooflinekit.api import guard as walk
@@ -52,7 +54,7 @@ def guard(
     found = walk.guard(lock, _predicted, only=names or (), update=update)
     from rooflinekit.present.text import guard as shown
 
-    if form == "json":
+    if as_json:
         print_json("guard", {"checked": [one.to_dict() for one in found]})
     elif form == "junit":
         print(shown.junit(found), end="")
@@ -62,7 +64,7 @@ def guard(
         print(f"{shown.markdown(found)}\n<sub>{_made_by(lock)}</sub>")
     else:
         print(f"{shown.text(found)}\n\n{_made_by(lock)}")
-    if update and form == "text":
+    if update and form == "text" and not as_json:
         print(f"accepted: {lock}")
     if not update and any(one.exceeded for one in found):
         raise typer.Exit(1)
@@ -99,8 +101,6 @@ def _lines(lock: Path) -> dict[str, int]:
 
 def _made_by(lock: Path) -> str:
     """The command and the versions that say the same again, and a hash of the file."""
-    import hashlib
-
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
     versions = f"rooflinekit {__version__}, torch {metadata.version('torch')}, Python {platform.python_version()}"
     return f"rooflinekit guard --lock {lock} ({versions}; the file's SHA-256 begins with {digest})"

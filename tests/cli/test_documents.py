@@ -66,6 +66,7 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("check", ("check",)),
     ("specs", ("specs", "detect", "--cpu")),
     ("specs", ("specs", "new", "--from", "l4", "--set", "sm_count=29", "--out", "OUT")),
+    ("guard", ("guard", "--lock", "LOCK", "--update")),
     ("own-fit", ("calibrate", "--campaign", "ROWS", "--out", "OUT")),
     ("campaign-validate", ("campaign", "validate", "ROWS", "RECORD")),
     ("campaign-summarize", ("campaign", "summarize", "ROWS", "RECORD")),
@@ -81,8 +82,11 @@ LONG = {"calibrate", "fit", "host", "measure", "campaign-from-trace"}
 def test_documents_are_as_published(run: Run, net: str, tmp_path: Path, name: str, arguments: tuple[str, ...]) -> None:
     record(str(tmp_path / "a.jsonl"), (1, 2))
     record(str(tmp_path / "b.jsonl"), (3,))
+    lock = tmp_path / "rooflinekit.lock"
+    lock.write_text(f'[net]\nrun = "{net} -i 32,64 --gpu l4"\n')
     files = {"NET": net, "TRACE": str(write(two_steps(), tmp_path / "trace.json")), "OUT": str(tmp_path / "out.yaml"),
              "ROWS": str(ROOT / "calibration/campaigns/nvidia-t4/convolutions_fp32.csv"),
+             "LOCK": str(lock),
              "RECORD": str(tmp_path / "a.jsonl"), "OTHER": str(tmp_path / "b.jsonl")}  # fmt: skip
     result = run(*(files.get(word, word) for word in arguments), "--json")
     assert (result.status, result.err) == (0, "")

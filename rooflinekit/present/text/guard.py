@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from rooflinekit.study.explain.story import seconds, signed
+from rooflinekit.study.explain.explanation import seconds, signed
 from rooflinekit.study.guard.check import Checked
 from rooflinekit.study.guard.limits import shown
 from rooflinekit.units import format_quantity
@@ -27,8 +27,7 @@ def _lines(one: Checked) -> Iterator[str]:
 
 def details(one: Checked) -> Iterator[str]:
     """What exceeds its threshold, what changed and by how certain a share, and because of what."""
-    for words in one.exceeded:
-        yield f"exceeded: {words}"
+    yield from (f"exceeded: {words}" for words in one.exceeded)
     others = [f"{name} {shown(name, was)} → {shown(name, now)}" for name, (was, now) in one.changes.items()]
     if others:
         yield f"changed: {', '.join(others)}"
@@ -53,7 +52,7 @@ def _certainty(one: Checked) -> str:
 
 
 def _mark(one: Checked) -> str:
-    return "FAIL" if one.exceeded else "chg " if one.changes else "ok  "
+    return "new " if one.locked is None else "FAIL" if one.exceeded else "chg " if one.changes else "ok  "
 
 
 def _time(one: Checked) -> str:
@@ -68,7 +67,8 @@ def markdown(found: Sequence[Checked]) -> str:
     failed = sum(bool(one.exceeded) for one in found)
     changed = sum(bool(one.changes) for one in found)
     lines = [f"### rooflinekit guard: {failed} of {len(found)} exceed a threshold, {changed} changed", ""]
-    lines += ["| | workload | GPU | time of a step | memory | kernels | regime |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    heads = ("", "workload", "GPU", "time of a step", "memory", "kernels", "regime")
+    lines += [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for one in found:
         memory = format_quantity(one.now.memory.peak_bytes, "byte")
         mark = "❌" if one.exceeded else "🔸" if one.changes else "✅"
@@ -116,8 +116,8 @@ def waterfall(one: Checked) -> list[str]:
 def junit(found: Sequence[Checked]) -> str:
     """A test case a workload and GPU, in JUnit's XML."""
     suite = ElementTree.Element(
-        "testsuite", name="rooflinekit guard", tests=str(len(found)), failures=str(sum(bool(o.exceeded) for o in found)),
-        errors="0", skipped="0",
+        "testsuite", name="rooflinekit guard", tests=str(len(found)), errors="0", skipped="0",
+        failures=str(sum(bool(one.exceeded) for one in found)),
     )  # fmt: skip
     for one in found:
         case = ElementTree.SubElement(suite, "testcase", classname=one.block.name, name=one.gpu)

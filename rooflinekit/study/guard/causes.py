@@ -1,4 +1,4 @@
-"""Because of which modules and operators two versions of one network differ: where a change begins, and what follows it.
+"""Because of which modules and operators two versions of a network differ: where changes begin, and what follows.
 
 A wider layer makes the next one wider too, which may even cost more. What begins a change is an op that differs though
 all it computes from is what it was; what follows it computes from something that differs.
@@ -99,25 +99,25 @@ def _traced(
                 of_memory.pop(tensor.memory, None)
             continue
         origins = set().union(*(of_memory.get(tensor.memory, set()) for tensor in op.inputs))
+        if not origins and op.phase is not Phase.FORWARD:
+            origins = _of_module(op.module, followed) or set(begun)  # what the layer does forward it undoes backward
         if not origins and key not in computing:
             continue  # a view: what computes from it tells, as a product does of its transposed weight
         if not origins:
             origins = {place}
             begun.setdefault(place, _shown(op) if was is None else f"{_shown(op)}, before {_shown(was)}")
         followed.setdefault(place, set()).update(origins)
-        changed = _changed(op.outputs, () if was is None else was.outputs)
-        # A gradient of a weight that became wider goes back to what the weight's layer goes back to.
-        for tensor in (*changed, *(one for one in op.inputs if one.role is Role.WEIGHT and _grew(one, was))):
+        for tensor in _changed(op.outputs, () if was is None else was.outputs):
             of_memory[tensor.memory] |= origins
     return begun, followed
 
 
+def _of_module(module: str, followed: Mapping[_Place, set[_Place]]) -> set[_Place]:
+    return set().union(*(origins for place, origins in followed.items() if place[0] == module))
+
+
 def _changed(tensors: tuple[TensorSpec, ...], before: tuple[TensorSpec, ...]) -> Iterable[TensorSpec]:
     return (tensor for i, tensor in enumerate(tensors) if i >= len(before) or _look(tensor) != _look(before[i]))
-
-
-def _grew(weight: TensorSpec, was: Op | None) -> bool:
-    return was is None or _look(weight) not in map(_look, was.inputs)
 
 
 def _look(tensor: TensorSpec) -> tuple[object, ...]:
@@ -142,12 +142,15 @@ def _words(value: object) -> object:
 def _shown(op: Op) -> str:
     """The op with the shapes that it reads and writes."""
     read, written = (
-        " ".join("×".join(map(str, tensor.shape)) or "1" for tensor in tensors if tensor.role in _SHOWN) or "nothing"
+        " and ".join(_sizes(tensor) for tensor in tensors if tensor.role in _SHOWN) or "nothing"
         for tensors in (op.inputs, op.outputs)
     )
-    weights = [tensor for tensor in op.inputs if tensor.role is Role.WEIGHT and len(tensor.shape) > 1]
-    by = f" by {'×'.join(map(str, weights[0].shape))}" if weights else ""
-    return f"{read}{by} → {written}"
+    weight = next((tensor for tensor in op.inputs if tensor.role is Role.WEIGHT and len(tensor.shape) > 1), None)
+    return f"{read}{f' by {_sizes(weight)}' if weight else ''} → {written}"
+
+
+def _sizes(tensor: TensorSpec) -> str:
+    return "×".join(map(str, tensor.shape)) or "1"
 
 
 _SHOWN = (Role.INPUT, Role.ACTIVATION, Role.GRADIENT)

@@ -46,7 +46,9 @@ class Checked:
         if self.before is not None:
             return quantities(self.before)
         one = self.locked
-        return one and {
+        if one is None:
+            return None
+        return {
             "time": one.time_s, "memory": one.peak_memory_bytes, "kernels": one.kernels, "flop": one.flop,
             "traffic": one.traffic_bytes,
         }  # fmt: skip
@@ -100,7 +102,7 @@ class Checked:
             return ()
         if self.locked.run != self.block.run:
             return (f"it was run in another way when it was locked ({self.locked.run}): no module is to blame",)
-        return ("the locked graph is missing beside the file, or cannot be read: accept with --update to blame modules",)
+        return ("the locked graph is not beside the file, or not readable: --update keeps it, to blame modules",)
 
     def to_dict(self) -> dict[str, Any]:
         """What was found, ready for JSON."""

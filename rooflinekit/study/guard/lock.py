@@ -22,7 +22,7 @@ from rooflinekit.ir.graph_file import opened, packed
 from rooflinekit.study.guard.limits import Limits
 
 _HEAD = """\
-# What these workloads take, predicted. `rooflinekit guard` says what has changed, `rooflinekit guard --update` accepts it.
+# What these workloads take, as predicted. `rooflinekit guard` says what has changed, and with --update accepts it.
 """
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FLOATS = ("time_s", "low_s", "high_s")
@@ -102,7 +102,7 @@ def parse_lock(text: str, path: Path) -> Lock:
         raise LockError(f"{path}: is no TOML: {error}") from None
     blocks = tuple(_block(name, value, path) for name, value in found.items())
     if not blocks:
-        raise LockError(f"{path}: has no workload; expected a table such as [resnet50] with run = \"…\"")
+        raise LockError(f'{path}: has no workload; expected a table such as [resnet50] with run = "…"')
     return Lock(path=path, text=text, blocks=blocks)
 
 
