@@ -55,7 +55,8 @@ def _without_command(
 def main() -> None:
     """Runs the command line.
 
-    Exit status 0; 2 for wrong use or bad input; 1 for a specification that `check` fails, or a fault of rooflinekit.
+    Exit status 0; 2 for wrong use or bad input; 1 for a specification that `check` fails, a threshold that `guard`
+    finds exceeded, or a fault of rooflinekit.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("once", DeviceWarning)
