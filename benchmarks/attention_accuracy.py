@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from page_tables import markdown_lines
 
-from rooflinekit.calibrate.fitting.files import load_constants
+from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.op import Op, Phase
@@ -95,7 +95,7 @@ def predicted(rows: pd.DataFrame) -> np.ndarray:
         owned = [(place, op) for place, row in same.iterrows() for op in ops_of(row)]
         priced = price_all([op for _, op in owned])
         kernels = [(o, k) for (o, _), p in zip(owned, priced, strict=True) for k in plain_kernels(p, None, device)]
-        timings = time_kernels([k for _, k in kernels], Machine.of(device, load_constants(GPUS[str(gpu)])))
+        timings = time_kernels([k for _, k in kernels], Machine.of(device, constants_for(device)))
         np.add.at(found, [o for o, _ in kernels], [timing.total_s for timing in timings])
     return found
 

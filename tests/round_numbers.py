@@ -27,8 +27,11 @@ _IDEAL = {
     **dict.fromkeys(("column_cycles", "row_cycles", "load_cycles", "access_cycles", "attention_block_cycles"), 0.0),
     "attention_share": 1.0,
     "efficient_attention": 1.0,
-    **dict.fromkeys(("efficient_wide_gradient", "first_flash", "triton_attention"), 1.0),
+    **dict.fromkeys(
+        ("efficient_wide_gradient", "first_flash", "triton_attention", "attention_energy", "cudnn_gradient"), 1.0
+    ),
     "attention_gradient": 1.0,
+    "polynomial_rate": 0.0,
     "warp_mma_flop": 1e9,
     "boost_headroom": 1.0,
     "single_engine_share": 1.0,

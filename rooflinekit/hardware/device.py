@@ -139,6 +139,7 @@ class Device(Record):
     shared_memory_per_block: Array | None = None  # the most that one block may ask for
     registers_per_sm: Annotated[int, Field(ge=1, le=2**24)] | None = None  # of 32 bit
     threads_per_sm: Annotated[int, Field(ge=1, le=2**16)] | None = None
+    exponentials_per_sm: Annotated[int, Field(ge=1, le=2**16)] | None = None  # a clock; where unstated, as most GPUs
 
     matrix_peak: MatrixPeaks = FrozenMapping()
     matrix_peak_fp16_accumulate: AccumulatePeaks = FrozenMapping()  # only where it differs from fp32 accumulation

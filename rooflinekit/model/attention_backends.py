@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from rooflinekit.hardware.device import Device
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Op, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.release import Release
 from rooflinekit.ir.tensor import TensorSpec
@@ -21,6 +23,11 @@ from rooflinekit.model.kernel import Kernel, passing
 FLASH = replace(ATTENTION, name="FlashAttention 2", warp_level=True, sums_in_memory=True)
 FLASH_3 = replace(ATTENTION, name="FlashAttention 3", sums_in_memory=True)
 CUDNN = replace(ATTENTION, name="cuDNN's attention", sums_in_memory=True)
+#: The same on Blackwell's data centre GPUs, whose exponentials take longer than their products.
+CUDNN_BLACKWELL = replace(CUDNN, polynomials=True)
+#: Its gradient.
+CUDNN_GRADIENT = replace(CUDNN, rate=ByUnit.both("cudnn_gradient"))
+FLASH_4 = replace(CUDNN_BLACKWELL, name="FlashAttention 4")
 EFFICIENT = replace(ATTENTION, name="memory-efficient", warp_level=True, rate=ByUnit.both("efficient_attention"))
 #: Of heads above 128 its gradient sums those of keys and values in memory (mem_eff_attention/kernel_backward.h).
 EFFICIENT_WIDE = replace(EFFICIENT, rate=ByUnit.both("efficient_wide_gradient"))
@@ -34,8 +41,8 @@ TRITON = replace(AOTRITON, name="Triton's attention")
 _PRESENT = Release(2, 13)
 
 BACKENDS = {
-    "flash-1": FLASH_1, "flash": FLASH, "flash-3": FLASH_3, "cudnn": CUDNN, "efficient": EFFICIENT, "aiter": AITER,
-    "aotriton": AOTRITON, "triton": TRITON,
+    "flash-1": FLASH_1, "flash": FLASH, "flash-3": FLASH_3, "flash-4": FLASH_4, "cudnn": CUDNN, "efficient": EFFICIENT,
+    "aiter": AITER, "aotriton": AOTRITON, "triton": TRITON,
 }  # fmt: skip
 
 _CUDNN_WIDTH, _CUDNN_STEP = 128, 8  # numbers of a head, at most and a multiple
@@ -43,6 +50,7 @@ _CUDNN_LATENT = [192, 128]  # of queries and values, which it takes too
 _CUDNN_DROPOUT = 1 / 16  # of which the rate is a multiple
 _FLASH_WIDTH, _FLASH_1_WIDTH, _FLASH_FROM = 256, 128, 8
 _OF_AOTRITON = ("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")  # GPUs for which PyTorch brings its kernels
+_HOPPER, _BLACKWELL = 9, 10  # generations, of the latter its data centre GPUs
 _IN_REGISTERS = 128  # numbers of a head whose gradients the memory-efficient kernel sums in registers, at most
 _HALF, _SUM_BYTES = 2, 4
 
@@ -56,7 +64,7 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
     (csrc/flash_attn/src/flash_bwd_launch_template.h and flash_api.cpp; cuDNN's are named dot_do_o and
     convert_dq_to_16bits in a profile).
     """
-    algorithm = backend_of(op, device, like)
+    algorithm = _made_for(backend_of(op, device, like), op, device)
     if not op.kind.endswith("_backward"):
         yield replace(kernel, algorithm=algorithm)
         return
@@ -64,8 +72,6 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
         yield _computed_again(replace(kernel, algorithm=replace(algorithm, gradient=True)))
         return
     grad, query, key = op.inputs[:3]
-    if algorithm is EFFICIENT and integer(query.shape[-1]) > _IN_REGISTERS:
-        algorithm = EFFICIENT_WIDE
     kernel = replace(kernel, algorithm=replace(algorithm, gradient=True))
     if not algorithm.sums_in_memory:
         yield kernel
@@ -82,6 +88,15 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
     yield passing(kernel, "gradient of the query in 16 bits", sums, size)
     if shared:
         yield passing(kernel, "gradients of shared keys and values", copies * shared, shared)
+
+
+def _made_for(algorithm: Algorithm, op: Op, device: Device | None) -> Algorithm:
+    """The library's kernel for the gradient, for wide heads, for a generation of GPUs."""
+    if op.kind.endswith("_backward"):
+        wide = max(_widths(op)) > _IN_REGISTERS
+        return {CUDNN: CUDNN_GRADIENT, EFFICIENT: EFFICIENT_WIDE if wide else EFFICIENT}.get(algorithm, algorithm)
+    later = (_capability(device) or (0,))[0] == _BLACKWELL
+    return CUDNN_BLACKWELL if later and algorithm is CUDNN else algorithm
 
 
 def _computed_again(kernel: Kernel) -> Kernel:
@@ -150,6 +165,32 @@ def _capability(device: Device | None) -> tuple[int, int] | None:
         return None
     major, _, minor = device.compute_capability.partition(".")
     return int(major), int(minor or 0)
+
+
+def other_backends(op: Op, device: Device, like: Release | None) -> Iterator[str]:
+    """Names in BACKENDS of what a program for CUDA may call in the place of what runs, for an op of attention."""
+    capability = _capability(device)
+    if capability is None or "scaled_dot_product" not in op.kind or capability[0] < _FLASH_FROM:
+        return
+    ran, flash = backend_of(op, device, like), "flash" in op.kind and max(_widths(op)) <= _FLASH_WIDTH
+    found = {
+        "cudnn": _suits_cudnn(op, capability[0]),
+        "flash": flash,
+        "flash-3": flash and capability[0] == _HOPPER,
+    }
+    yield from (name for name, takes in found.items() if takes and BACKENDS[name] != ran)
+
+
+def with_backend(graph: Graph, backend: str, device: Device) -> Graph:
+    """The graph with this kernel of BACKENDS for each attention that it takes."""
+
+    def named(priced: PricedOp) -> PricedOp:
+        if backend not in other_backends(priced.op, device, graph.like):
+            return priced
+        attrs = MappingProxyType({**priced.op.attrs, "backend": backend})
+        return replace(priced, op=replace(priced.op, attrs=attrs))
+
+    return replace(graph, priced=tuple(map(named, graph.priced)))
 
 
 def attention_notes(kernels: Iterable[Kernel], device: Device, like: Release | None) -> Iterator[str]:

@@ -32,18 +32,11 @@ def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     padded = np.ceil(keys / _KEYS) * _KEYS
     # on the diagonal a block of scores is computed whole
     seen = np.minimum(1.0, p.executed + np.where(p.executed < 1, _QUERIES / 2 / padded, 0.0))
-    value = machine.values
-    # of boards whose units are halved the SMs could issue more than these do: attention_share is of what SMs issue
-    rate = rates.issued * value["attention_share"]
-    by_warps = np.minimum(1.0, value["warp_mma_flop"] * machine.sm_count * machine.clock / rates.peak)
-    rate = rate * np.where(rates.on_engine & p.told(lambda one: one.warp_level), by_warps, 1.0)
-    rate = rate * p.told(lambda one: value[one.rate.tensor_cores] if one.rate.tensor_cores else 1.0)
-    rate = rate * p.told(lambda one: value["attention_gradient"] if one.gradient else 1.0)
-    per_sm = np.minimum(rate, rates.peak) / machine.sm_count
+    per_sm = _rate(p, rates, machine) / machine.sm_count
     start = machine.values["attention_block_cycles"] / 2 / machine.clock  # half with each of the two products
     fetch = HALF_BYTES * keys * size / (FETCHED * machine.clock)
     longest = np.maximum(2 * queries * padded * depth / per_sm, fetch)
-    average = np.maximum(2 * queries * padded * seen * depth / per_sm, fetch)
+    average = seen * longest
     blocks = p.batch * np.ceil(p.m / queries) / machine.sm_count
     shared = blocks * (start + average)
     waves = np.where(p.executed < 1, np.maximum(shared, start + longest), np.ceil(blocks) * (start + longest))
@@ -51,7 +44,7 @@ def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     few = np.minimum(alone, shared + machine.start_s / 2)  # half of the kernel that joins the parts
     free_s = np.where(p.m <= _QUERIES, few, waves)
     asked = p.m / (np.ceil(p.m / queries) * queries) * (keys / padded) * (p.executed / seen) * (size / depth)
-    exact_s = blocks * (start + np.maximum(2 * queries * padded * seen * depth / per_sm * asked, fetch))
+    exact_s = blocks * (start + np.maximum(2 * queries * padded * seen * depth / per_sm * asked, fetch * seen))
     zeros = np.zeros(p.m.size)
     return Fill(
         compute_s=free_s,
@@ -61,12 +54,32 @@ def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
     )
 
 
+def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
+    """FLOP/s of all SMs in full blocks.
+
+    What a softmax and loads of operands add to products takes instructions, of which an SM issues as many whatever its
+    matrix engine does: `attention_share` of the rate is left where that does `warp_mma_flop` a clock or more, a larger
+    one where it does less, as on GeForce boards.
+    """
+    value = machine.values
+    by_warps = value["warp_mma_flop"] * machine.sm_count * machine.clock
+    single = rates.on_engine & p.told(lambda one: one.warp_level)
+    peak = np.where(single, np.minimum(rates.peak, by_warps), rates.peak)
+    share = np.minimum(rates.issued / rates.peak, value["matrix_share"]) * value["attention_share"]
+    share = share * p.told(lambda one: value[one.rate.tensor_cores] if one.rate.tensor_cores else 1.0)
+    share = share * p.told(lambda one: value["attention_gradient"] if one.gradient else 1.0)
+    lost = np.where(rates.on_engine, np.minimum(peak / by_warps, 1.0), 1.0) * (1 / share - 1)
+    found: Floats = peak / (1 + lost)
+    return found
+
+
 def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floats:
     """Seconds for which a board at its power limit has energy for each product of attention; 0 for other products.
 
-    Products on one unit and the softmax on the lanes take their energy whether or not they run beside each other. Half
-    of a score's softmax goes with each of its two products. Unlike other products, calls of less than a millisecond in
-    a row were not measured to escape the limit.
+    Products on one unit and the softmax on the lanes take their energy whether or not they run beside each other. Those
+    of the forward pass take less than a plain product's: queries stay in registers, and weights are below 1. Half of a
+    score's softmax goes with each of its two products. Unlike other products, calls of less than a millisecond in a row
+    were not measured to escape the limit.
     """
     found: Floats = np.zeros(products.m.size)
     attends = products.told(lambda one: one.shape) == "queries"
@@ -76,20 +89,25 @@ def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floa
     size = np.where(p.k <= p.n, p.k, p.n)
     lanes = machine.matrix_rate(Math.FP32, engine=False).limit
     softmax = p.flop / (2 * size) * machine.values["softmax_flop"] / 2
-    found[attends] = p.flop * _compiled(size) / size / rates.limit[attends] + softmax / lanes
+    plain_s = p.flop * _compiled(size) / size / rates.limit[attends]
+    energy = p.told(lambda one: 1.0 if one.gradient else machine.values["attention_energy"])
+    found[attends] = energy * plain_s + softmax / lanes
     return found
 
 
 def exponential_s(special: Floats, products: Products, machine: Machine) -> Floats:
     """Seconds of the special functions of each kernel: those of attention are one instruction a score, exp2.
 
-    Other functions take several. The cores of a CPU have no unit for any.
+    Other functions take several. The cores of a CPU have no unit for any. Kernels for Blackwell work out some on lanes.
     """
     found: Floats = special / machine.special_rate
-    attends = products.kernel[products.told(lambda one: one.shape) == "queries"]
-    if machine.device.kind == "gpu" and attends.size:
-        rate = machine.values["exponential_rate"] * machine.sm_count * machine.clock
-        found[attends] = special[attends] / rate
+    attends = products.told(lambda one: one.shape) == "queries"
+    if machine.device.kind == "gpu" and attends.any():
+        which, value = products.kernel[attends], machine.values
+        polynomials = products.told(lambda one: one.polynomials)[attends]
+        units = machine.device.exponentials_per_sm or value["exponential_rate"]
+        rate = units + value["polynomial_rate"] * polynomials
+        found[which] = special[which] / (rate * machine.sm_count * machine.clock)
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from round_numbers import constants
@@ -21,7 +22,17 @@ from rooflinekit.ir.op import Op
 from rooflinekit.ir.release import Release
 from rooflinekit.ir.tensor import DType, Math, TensorSpec
 from rooflinekit.model.algorithms import ATTENTION
-from rooflinekit.model.attention_backends import AOTRITON, CUDNN, EFFICIENT, FLASH, FLASH_1, FLASH_3, backend_of
+from rooflinekit.model.attention_backends import (
+    AOTRITON,
+    CUDNN,
+    CUDNN_BLACKWELL,
+    EFFICIENT,
+    FLASH,
+    FLASH_1,
+    FLASH_3,
+    backend_of,
+)
+from rooflinekit.model.fused_attention import exponential_s
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
@@ -152,15 +163,43 @@ def test_instructions_of_a_warp_reach_what_an_sm_of_ampere_does(device: Device) 
     assert seconds[FLASH] == pytest.approx(2 * seconds[FLASH_3], rel=1e-3)
 
 
-def test_halved_units_wait_for_no_softmax(device: Device) -> None:
-    # SMs made for 200 TFLOP/s issue 0.6 of that beside a softmax; units that are halved to 100 are always busy
-    halved = device.replace(matrix_peak_fp16_accumulate={"fp16": 200e12})
+def test_a_slower_matrix_engine_loses_less_to_a_softmax(device: Device) -> None:
+    # An SM is busy for as long with what is beside the products, whatever its engine does: where that does 2048 FLOP a
+    # clock and 0.5 of it are left, a FLOP takes 1/2048 clock more; one of 1600 a clock then has 1/(1/1600 + 1/2048)
     shape = {"batch": 50, "m": 1280, "n": [4096, 128], "k": [128, 4096]}
     work = Work.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=FLASH_3))
+    for at_most, share in ((2048, 1 / (1 + 1600 / 2048)), (1600, 0.5), (800, 0.5)):
+        alone, beside = (
+            time_work(work, Machine.of(device, constants(attention_share=left, warp_mma_flop=at_most))).compute_s[0]
+            for left in (1.0, 0.5)
+        )
+        assert alone / beside == pytest.approx(share, rel=1e-3)
+
+
+def test_causal_blocks_fetch_the_keys_that_they_see(device: Device) -> None:
+    # 64 bytes a clock for keys of 128 numbers; an engine so fast that the fetches are all that takes time
+    fast = device.replace(matrix_peak=dict.fromkeys(device.matrix_peak, 1e18))
+    shape = {"batch": 400, "m": 4096, "n": [4096, 128], "k": [128, 4096]}
     seconds = [
-        time_work(work, Machine.of(one, constants(attention_share=0.6))).compute_s[0] for one in (device, halved)
+        time_work(
+            Work.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, executed=seen, algorithm=FLASH_3)),
+            Machine.of(fast, constants()),
+        ).compute_s[0]
+        for seen in (1.0, 0.5)
     ]
-    assert seconds[0] == pytest.approx(seconds[1] / 0.6, rel=1e-2)
+    # of 32 blocks of 128 queries each sees half a block of its keys in vain: 1/2 + 1/64
+    assert seconds[1] / seconds[0] == pytest.approx(0.5 + 1 / 64, rel=1e-3)
+
+
+def test_exponentials_go_by_units_and_polynomials(device: Device) -> None:
+    shape = {"batch": 50, "m": 1280, "n": [4096, 128], "k": [128, 4096]}
+    special = 50 * 1280 * 4096
+    values = constants(exponential_rate=16, polynomial_rate=8)
+    for units, algorithm, rate in ((None, FLASH_3, 16), (None, CUDNN_BLACKWELL, 24), (32, FLASH_3, 32)):
+        machine = Machine.of(device.replace(exponentials_per_sm=units), values)
+        products = Products.of([0, 0], **shape, algorithm=algorithm)
+        expected = special / (rate * machine.sm_count * machine.clock)
+        assert exponential_s(np.array([float(special)]), products, machine)[0] == pytest.approx(expected)
 
 
 def gradient(key_heads: int = 8, **given: object) -> Op:
@@ -208,7 +247,7 @@ def test_the_products_of_a_gradient_are_slower(device: Device) -> None:
     seconds = [
         time_work(
             Work.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=one)),
-            Machine.of(device, constants(attention_gradient=0.5)),
+            Machine.of(device, constants(attention_gradient=0.5, warp_mma_flop=1600)),
         ).compute_s[0]
         for one in (FLASH_3, replace(FLASH_3, gradient=True))
     ]

@@ -308,7 +308,7 @@ def test_attention_blocks_come_in_waves(machine: Machine, heads: int, waves: int
 
 def test_the_rate_and_the_start_of_attention_blocks(device: Device) -> None:
     # at half the rate 2 · 16.777216 µs; 2500 cycles at 1.25 GHz are 2 µs in each of 2 waves
-    slow = Machine.of(device, constants(attention_share=0.5, attention_block_cycles=2500))
+    slow = Machine.of(device, constants(attention_share=0.5, attention_block_cycles=2500, warp_mma_flop=1600))
     assert attention(slow, batch=100, queries=128, keys=1024, width=64).compute_s[0] == pytest.approx(
         2 * (4 * BLOCK + 2e-6)
     )

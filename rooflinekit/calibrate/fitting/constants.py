@@ -202,6 +202,9 @@ CONSTANTS: dict[str, Description] = {
     # --- attention
     "attention_share": _d("1", "rate of fused attention, of a product's on the same unit",
                           0.65, 0.2, 1.3, 0.3, 0.15, _FITTED),
+    "attention_energy": _d("1", "energy of a FLOP of attention's forward pass, of a product's", 0.82, 0.4, 1.2, 0.1,
+                           0.0, "NVIDIA/cudnn-frontend and ROCm/aiter (MIT): passes of half a second on an A100 "
+                           "of 300 W and MI300X"),
     "softmax_flop": _d("1", "FLOP of the lanes that take as much energy as a score's softmax in fused attention",
                        11, 2, 40, 0.3, 0.0, "about 5½ instructions, each as a multiply-add: scale, maximum, exp2, sum, "
                        "half a conversion, rescaling"),
@@ -219,6 +222,11 @@ CONSTANTS: dict[str, Description] = {
     "attention_gradient": _d("1", "rate of products in the gradient of fused attention, of those in the forward pass",
                              0.88, 0.3, 1.2, 0.08, 0.0, "NVIDIA/cudnn-frontend (MIT) and Dao-AILab/flash-attention "
                              "(BSD-3-Clause): FlashAttention 2 and cuDNN on A100, H100 and RTX PRO 6000"),
+    "cudnn_gradient": _d("1", "rate of cuDNN's gradient, of FlashAttention's", 0.88, 0.3, 1.2, 0.1, 0.0,
+                         "NVIDIA/cudnn-frontend (MIT) on A100 and RTX PRO 6000"),
+    "polynomial_rate": _d("1/clock/SM", "exponentials that kernels for Blackwell work out on the lanes beside", 12, 1,
+                          32, 0.5, 0.0, "NVIDIA/cudnn-frontend (MIT) on B200; 128 lanes, ten instructions "
+                          "for each"),
     "exponential_rate": _d("1/clock/SM", "exponentials of fused attention per clock and SM", 16, 8, 32, 0.1, 0.0,
                            "CUDA C++ Programming Guide, throughput of native arithmetic instructions"),
     "attention_block_cycles": _d("cycle", "start and end of a block of fused attention",

@@ -116,7 +116,7 @@ STAGES = (
         name="attention",
         ops=frozenset({"attention", "attention_call"}),
         dtypes=_HALF,
-        constants=("attention_share", "attention_block_cycles", "softmax_flop"),
+        constants=("attention_share", "attention_block_cycles"),
         own=("cache_share", "l2_bytes_per_clock"),
     ),
 )  # fmt: skip
