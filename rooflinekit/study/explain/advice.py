@@ -16,6 +16,7 @@ from rooflinekit.ir import notebook
 from rooflinekit.ir.op import Family
 from rooflinekit.ir.origin import origin_of, resized, traced_with
 from rooflinekit.ir.tensor import DType, Math
+from rooflinekit.model.attention_backends import other_backends, with_backend
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.recurrence import RECURRENT
 from rooflinekit.step.chains import chain_sentences, chains_of, without_recurrence
@@ -132,11 +133,11 @@ def advise(
     """What would make this step faster, each candidate predicted again, ranked by the time that it saves.
 
     Tried: twice the batch, channels last, autocast in both formats, torch.compile and CUDA graphs, autocast together
-    with each torch.compile, copies from pinned memory, layers without recurrence in the place of those with it, the
-    optimizer's fused form, and the other GPUs given. What cannot be predicted, or does not fit the memory, is left out,
-    and said with the reason. The model is traced again where a candidate asks for it. corrected: makes of each
-    prediction the one that counts, such as a measured step's transfer. Raises DeviceNotFoundError or SpecError for the
-    GPUs.
+    with each torch.compile, copies from pinned memory, layers without recurrence in the place of those with it, other
+    kernels of attention, the optimizer's fused form, and the other GPUs given. What cannot be predicted, or does not
+    fit the memory, is left out, and said with the reason. The model is traced again where a candidate asks for it.
+    corrected: makes of each prediction the one that counts, such as a measured step's transfer. Raises
+    DeviceNotFoundError or SpecError for the GPUs.
     """
     base = p if corrected is None else corrected(p)
     devices = [gpu if isinstance(gpu, Device) else load_device(gpu) for gpu in gpus]
@@ -148,6 +149,7 @@ def advise(
         *_executions(p),
         *_pairs(p),
         *_recurrence(p),
+        *_attention(p),
         *_optimizers(p),
         *_gpus(p, devices),
     ):
@@ -246,6 +248,27 @@ def _recurrence(p: Prediction) -> Iterator[_Candidate]:
         return predict_graph(without_recurrence(p.graph), p.machine, p.host, p.execution)
 
     yield _Candidate(what="another network: layers of the same products without recurrence", predict=predict)
+
+
+#: How a program comes to a kernel of attention: names of `model.attention_backends`.
+_ATTENTION = {
+    "cudnn": "cuDNN's attention, by sdpa_kernel",
+    "flash": "FlashAttention 2, by sdpa_kernel",
+    "flash-3": "FlashAttention 3, by its package",
+}
+
+
+def _attention(p: Prediction) -> Iterator[_Candidate]:
+    """Other kernels of attention that the step's GPU has, where there is some."""
+    device, like = p.machine.device, p.graph.like
+    others = {name for priced in p.graph.priced for name in other_backends(priced.op, device, like)}
+
+    def predict(backend: str) -> Prediction:
+        return predict_graph(with_backend(p.graph, backend, device), p.machine, p.host, p.execution)
+
+    for backend, what in _ATTENTION.items():
+        if backend in others:
+            yield _Candidate(what=what, predict=functools.partial(predict, backend))
 
 
 def _optimizers(p: Prediction) -> Iterator[_Candidate]:

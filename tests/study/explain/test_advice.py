@@ -141,3 +141,29 @@ def test_without_recurrence_no_other_network_is_tried() -> None:
     found = rk.advise(rk.predict(rk.trace(nn.Linear(8, 8), rk.Input("batch", 8)), "nvidia-a30", batch=8))
     assert not any("recurrence" in s.what for s in found.suggestions)
     assert not any("recurrence" in what for what, _ in found.left_out)
+
+
+def attends(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "like", "named"),
+    [
+        ("nvidia-h100-sxm5-80gb", "2.8", {"cuDNN's attention", "FlashAttention 3"}),
+        ("nvidia-h100-sxm5-80gb", None, {"FlashAttention 2", "FlashAttention 3"}),
+        ("nvidia-a100-sxm4-80gb", None, {"cuDNN's attention"}),
+        ("nvidia-t4", None, set()),
+        ("amd-mi300x", None, set()),
+    ],
+)
+def test_other_kernels_of_attention(gpu: str, like: str | None, named: set[str]) -> None:
+    inputs = [rk.Input("batch", 16, 2048, 128, dtype="bfloat16") for _ in range(3)]
+    p = rk.predict(rk.trace(attends, *inputs, like=like), gpu, batch=4)
+    tried = {one.what.partition(",")[0]: one for one in rk.advise(p).suggestions if "ttention" in one.what}
+    assert set(tried) == named
+    for name, one in tried.items():
+        assert one.prediction.timings[0].kernel.algorithm.name == name
+    if like is not None:  # what today's PyTorch would take
+        now = rk.predict(rk.trace(attends, *inputs), gpu, batch=4)
+        assert tried["cuDNN's attention"].prediction.total_s == pytest.approx(now.total_s)
