@@ -144,3 +144,19 @@ def test_activations_wait_on_the_host() -> None:
         assert 0 < found.terms["offload"] <= (found.total_s - without.total_s) * 1.001 + 1e-3
     with pytest.raises(InputError, match=r"^offload: 8 layers of 8 on a GPU: expected 7 or fewer"):
         at(8)
+
+
+def test_the_drawn_search_has_a_key_and_axes_from_zero() -> None:
+    found = rk.search_layouts(LLAMA.with_changes(layers=2), cluster=CLUSTER, gpus=2, batch=4, seq=1024)
+    ax = rk.plot.layouts(found)
+    assert (ax.get_xlim()[0], ax.get_ylim()[0]) == (0, 0)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [  # type: ignore[union-attr]
+        "a layout", "none is faster with as little memory",
+    ]  # fmt: skip
+    page = ax.get_figure()
+    page.canvas.draw()  # type: ignore[union-attr]
+    inside = ax.get_window_extent()
+    for text in ax.texts:
+        box = text.get_window_extent()
+        assert inside.x0 <= box.x0
+        assert box.x1 <= inside.x1
