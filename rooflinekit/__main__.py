@@ -1,6 +1,11 @@
 """`python -m rooflinekit`, and what the command `rooflinekit` starts with."""
 
+import gc
 import signal
+
+#: Objects that are made before Python looks for cycles among them, and how often it looks among older ones: rarely.
+#: A full look goes through what torch and its libraries have loaded, for a fifth of a second each time.
+_COLLECT = 50_000, 20, 100
 
 
 def main() -> None:
@@ -8,6 +13,7 @@ def main() -> None:
     loading = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not where it is to be ignored
     if loading:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    gc.set_threshold(*_COLLECT)
     from rooflinekit.cli.app import main as run
 
     if loading:
