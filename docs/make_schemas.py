@@ -90,6 +90,7 @@ PER_TOKEN = {
     "energy": perhaps(TEAM_ENERGY), "joules_per_token": perhaps(of("J/token")),
     "joules_per_token_interval": perhaps(many(of("J/token"), 2)),
 }  # fmt: skip
+MEMORY_LEVEL = record(dict.fromkeys(("bytes", "low_bytes", "high_bytes"), BYTES))
 PREDICTION = record(
     {
         "model": TEXT, "mode": TEXT, "device": TEXT, "host": TEXT,
@@ -105,6 +106,10 @@ PREDICTION = record(
                 "context_bytes", "capacity_bytes",
             ), BYTES),
             "peak_op": TEXT, "fits": FLAG,
+            "verdict": record({
+                **dict.fromkeys(("allocated", "reserved", "process"), MEMORY_LEVEL),
+                "least_bytes": BYTES, "usable_bytes": BYTES, "probability": NUMBER,
+            }),
         }),
         "coverage": record({
             "ops": named(COUNT), "default_kinds": named(COUNT), "flop_share": NUMBER, "bytes_share": NUMBER,

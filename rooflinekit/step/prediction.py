@@ -32,6 +32,7 @@ from rooflinekit.step.memory import MemoryUse, memory_of
 from rooflinekit.step.report import document, lines, notebook_table
 from rooflinekit.step.timeline import Span, Timeline, schedule
 from rooflinekit.step.utilization import utilization
+from rooflinekit.step.verdict import Verdict, verdict_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -271,6 +272,12 @@ class Prediction(Draws):
         from rooflinekit.step.variants import compare
 
         return compare(self, variants)
+
+    def memory_verdict(self, level: float = 0.9) -> Verdict:
+        """Bytes allocated, reserved and of the process, with bounds that hold them with this probability; and whether
+        the step fits, as a probability: see `rooflinekit.step.verdict`. Raises ValueError for a level outside (0, 1).
+        """
+        return verdict_of(self.memory, self.graph, self.machine.device, self.execution, _deviations(level))
 
     def largest_batch(self, size: str = "batch") -> int:
         """The largest value of this named size at which the step fits the device's memory; 0 where 1 does not.
