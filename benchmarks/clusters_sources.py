@@ -189,6 +189,7 @@ def _recipe(args: Mapping[str, Any], platform: str) -> Recipe:
         attention="unfused" if unfused else "flash", recompute=recompute, fp8=bool(args.get("fp8-format")),
         dropout=float(args.get("hidden-dropout", 0.1)) > 0,
         gradient_fusion=not args.get("no-gradient-accumulation-fusion"),
+        deterministic=bool(args.get("deterministic-mode")),
         dtype=DType.FLOAT16 if args.get("fp16") else DType.BFLOAT16 if half else DType.FLOAT32,
         main_gradients=bool(half), master=bool(half),
     )  # fmt: skip

@@ -91,6 +91,10 @@ PER_TOKEN = {
     "joules_per_token_interval": perhaps(many(of("J/token"), 2)),
 }  # fmt: skip
 MEMORY_LEVEL = record(dict.fromkeys(("bytes", "low_bytes", "high_bytes"), BYTES))
+VERDICT = record({
+    **dict.fromkeys(("allocated", "reserved", "process"), MEMORY_LEVEL),
+    "least_bytes": BYTES, "usable_bytes": BYTES, "probability": NUMBER,
+})  # fmt: skip
 PREDICTION = record(
     {
         "model": TEXT, "mode": TEXT, "device": TEXT, "host": TEXT,
@@ -106,11 +110,7 @@ PREDICTION = record(
                 "context_bytes", "capacity_bytes",
             ), BYTES),
             "peak_op": TEXT, "fits": FLAG,
-            "verdict": record({
-                **dict.fromkeys(("allocated", "reserved", "process"), MEMORY_LEVEL),
-                "least_bytes": BYTES, "usable_bytes": BYTES, "probability": NUMBER,
-            }),
-        }),
+        }, {"verdict": VERDICT}),
         "coverage": record({
             "ops": named(COUNT), "default_kinds": named(COUNT), "flop_share": NUMBER, "bytes_share": NUMBER,
         }),

@@ -71,6 +71,8 @@ def predict(
     if as_json:
         rows = [] if by is None else [_table(p, by, depth).reset_index().to_dict("records") for p in predictions]
         documents = [p.to_dict() for p in predictions]
+        for document, prediction in zip(documents, predictions, strict=True):
+            document["memory"]["verdict"] = prediction.memory_verdict().to_dict()
         for document, table in zip(documents, rows, strict=False):
             document["by"] = table
         for document, frame in zip(documents, compared, strict=False):

@@ -69,7 +69,6 @@ def document(p: Prediction) -> dict[str, Any]:
             "context_bytes": p.memory.context_bytes,
             "capacity_bytes": p.memory.capacity,
             "fits": p.memory.fits,
-            "verdict": p.memory_verdict().to_dict(),
         },
         "coverage": p.coverage.to_dict(),
         "notes": list(p.notes),
@@ -225,7 +224,6 @@ def table_rows(predictions: Sequence[Prediction]) -> list[tuple[str, list[str]]]
         ("FLOP", [format_quantity(p.flop, "flop") for p in predictions]),
         ("traffic", [format_quantity(p.bytes, "byte") for p in predictions]),
         ("peak memory", [_memory(p) for p in predictions]),
-        ("  of the process", [_process(p) for p in predictions]),
     ]
     if any(p.energy for p in predictions):
         rows += [(label, [_of_energy(p, name, unit) for p in predictions]) for label, name, unit in _ENERGY_ROWS]
@@ -239,15 +237,6 @@ _ENERGY_ROWS = (("energy of a step", "joules", "J"), ("  mean power", "mean_w", 
 
 def _of_energy(p: Prediction, name: str, unit: str) -> str:
     return "–" if p.energy is None else format_quantity(getattr(p.energy, name), unit)
-
-
-def _process(p: Prediction) -> str:
-    found = p.memory_verdict(_LEVEL)
-    size, low, high = (
-        format_quantity(number, "byte", binary=True)
-        for number in (found.process.bytes, found.process.low_bytes, found.process.high_bytes)
-    )
-    return f"{size} ({low} to {high}): {found.probability:.0%} that it fits"
 
 
 def _memory(prediction: Prediction) -> str:

@@ -12,6 +12,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.memory import USABLE_SHARE, MemoryUse, blocks_of, reserved_bytes
+from rooflinekit.units import format_quantity
 
 #: Stated standard deviations, as shares: of blocks (peaks of single GPUs are within 3.4 % of measured ones in
 #: benchmarks/sam_memory.py, closer in benchmarks/liger_memory.py), of segments, whose order of blocks other steps and
@@ -46,6 +47,13 @@ class Verdict:
     least_bytes: int  # of room at which the allocator still finds a place for every block
     usable_bytes: int  # of the device's memory, for this process
     probability: float  # that it fits
+
+    def __str__(self) -> str:
+        size, low, high = (
+            format_quantity(number, "byte", binary=True)
+            for number in (self.process.bytes, self.process.low_bytes, self.process.high_bytes)
+        )
+        return f"{size} of the process ({low} to {high}), {self.probability:.0%} that it fits"
 
     def to_dict(self) -> dict[str, Any]:
         """Every number, in bytes, ready for JSON."""

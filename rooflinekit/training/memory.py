@@ -12,8 +12,8 @@ from rooflinekit.training.pieces import Pieces
 from rooflinekit.training.recipe import Recipe
 
 #: Of cuBLAS, kept from its first product on: by PyTorch twice 4 MiB, from compute capability 9.0 on eight times
-#: (aten/src/ATen/cuda/CUDABlas.cpp); and by Transformer Engine 4 and 32 MiB (transformer_engine/pytorch/module/base.py,
-#: get_cublas_workspace_size_bytes).
+#: (aten/src/ATen/cuda/CUDABlas.cpp), as CUBLAS_WORKSPACE_CONFIG=:4096:8 of deterministic steps has it on every GPU;
+#: and by Transformer Engine 4 and 32 MiB (transformer_engine/pytorch/module/base.py, get_cublas_workspace_size_bytes).
 _MIB = 2**20
 _WORKSPACE = {False: 8 * _MIB, True: 32 * _MIB}
 _WORKSPACE_FUSED = {False: 4 * _MIB, True: 32 * _MIB}
@@ -82,7 +82,9 @@ class Held:
     @property
     def workspace(self) -> int:
         """Of cuBLAS, of the threads of forward and of backward."""
-        return 2 * _WORKSPACE[self.hopper] + self.recipe.fused * _WORKSPACE_FUSED[self.hopper]
+        return (
+            2 * _WORKSPACE[self.hopper or self.recipe.deterministic] + self.recipe.fused * _WORKSPACE_FUSED[self.hopper]
+        )
 
 
 def accounts_of(held: Held, k: int, layers: int, under_way: int) -> Accounts:

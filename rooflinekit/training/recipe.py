@@ -31,8 +31,9 @@ class Recipe:
     `progress`: how fast kernels go beside the collectives of copies, over what they do alone; None for what the SMs and
     bandwidth that these take leave (model/contention.py). `tensor_overlap`: a tensor group sends in pieces beside the
     products before and behind (Transformer Engine's user buffers). `gradient_fusion`: the product that gives a weight's
-    gradient adds it to the main gradient, where kernels are fused. `offload`: so many first layers of each GPU leave
-    what they keep for backward in the host's memory meanwhile.
+    gradient adds it to the main gradient, where kernels are fused. `deterministic`: cuBLAS has the workspace that
+    PyTorch's deterministic algorithms ask for, CUBLAS_WORKSPACE_CONFIG=:4096:8. `offload`: so many first layers of each
+    GPU leave what they keep for backward in the host's memory meanwhile.
 
     Raises InputError for other words.
     """
@@ -52,6 +53,7 @@ class Recipe:
     progress: float | None = None
     tensor_overlap: bool = False
     gradient_fusion: bool = True
+    deterministic: bool = False
     offload: int = 0
 
     def __post_init__(self) -> None:

@@ -160,3 +160,16 @@ def test_the_drawn_search_has_a_key_and_axes_from_zero() -> None:
         box = text.get_window_extent()
         assert inside.x0 <= box.x0
         assert box.x1 <= inside.x1
+
+
+def test_deterministic_steps_have_a_larger_workspace_where_the_gpu_is_no_hopper() -> None:
+    # CUBLAS_WORKSPACE_CONFIG=:4096:8 is 8 x 4 MiB for each of the threads of forward and backward, 2 x 4 MiB without.
+    for cluster, more in (("a100-x8-hdr", 2 * (32 - 8)), ("h100-x8-cluster", 0)):
+        peaks = [
+            rk.train(
+                LLAMA, cluster=cluster, gpus=8, batch=64, seq=2048,
+                recipe=recipe_of("megatron").with_changes(deterministic=deterministic),
+            ).stages[0].allocated
+            for deterministic in (False, True)
+        ]  # fmt: skip
+        assert peaks[1] - peaks[0] == more * 2**20

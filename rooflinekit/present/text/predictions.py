@@ -42,6 +42,8 @@ def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] 
     print_table(rows, partial(gpu_frame, predictions))
     if terms or first.coverage.default_kinds or first.coverage.assumptions:
         out.print(f"counts: {first.coverage}")
+    for prediction in predictions if terms else ():
+        out.print(f"memory on {prediction.machine.name}: {prediction.memory_verdict()}")
     for prediction in predictions:
         for sentence in chain_sentences(prediction):
             out.print(f"chain: {f'on {prediction.machine.name} ' if predictions[1:] else ''}{sentence}")
