@@ -60,7 +60,7 @@ OUTSIDE = {
     "present/figures": {"matplotlib", "numpy", "pandas"},
     "present/traces": set(),
     "present/page": {"jinja2"},
-    "api": {"pandas"},
+    "api": {"pandas", "pytest"},  # pytest in the plug-in of it
     "cli": {"typer", "torch"},  # torch for the names of its optimizers and losses, in cli/parse.py alone
 }
 #: Files that name each other, each group with its reason in docs/architecture.md.
