@@ -32,6 +32,7 @@ def runner(tmp_path: Path) -> Path:
 def ran(name: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
     paths = {key: str(folder / key) for key in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
     known = {"PYTHONPATH": str(ROOT), "PATH": f"{folder}/bin:{os.environ['PATH']}", "RUNNER_TEMP": str(folder)}
+    known["ROOFLINEKIT_CACHE_DIR"] = str(folder / "cache")
     return subprocess.run(
         ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", STEPS[name]["run"]],  # as GitHub calls it
         cwd=folder, env={**os.environ, **known, **paths, **more}, capture_output=True, text=True, check=False,

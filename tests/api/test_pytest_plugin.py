@@ -1,14 +1,12 @@
 """The plug-in of pytest, as a run of pytest has it: snapshots, limits, messages that name who is to blame."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from torch import nn
 
 import rooflinekit as rk
+from rooflinekit.api import pytest_plugin
 from rooflinekit.api.pytest_plugin import Roofline
 from rooflinekit.errors import LockError
 
@@ -52,30 +50,16 @@ def test_no_slower_than(made: Roofline) -> None:
     wide.assert_no_slower_than(narrow, by="+900 %")
 
 
-def test_snapshots_in_a_run(tmp_path: Path) -> None:
-    file = tmp_path / "test_it.py"
+def test_snapshots_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # whether it is installed or not, it is loaded once
 
     def ran(width: int, *more: str) -> tuple[int, str]:
+        file = tmp_path / f"test_{width}.py"
         file.write_text(TESTS.format(width=width))
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "rooflinekit.api.pytest_plugin",
-        ]
-        alone = {
-            **os.environ,
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        }  # whether it is installed or not, it is loaded once
-        done = subprocess.run(
-            [*command, file, *more], cwd=tmp_path, env=alone, capture_output=True, text=True, check=False
-        )
-        return done.returncode, done.stdout
+        own = ["-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", "-c", str(tmp_path / "none.ini")]
+        return pytest.main([*own, str(file), *more], plugins=[pytest_plugin]), capfd.readouterr().out
 
+    (tmp_path / "none.ini").write_text("[pytest]\n")
     status, out = ran(512)
     assert (status, "accept it with --roofline-update" in out) == (1, True)
     assert ran(512, "--roofline-update")[0] == 0
