@@ -18,6 +18,9 @@ from rooflinekit.errors import UnitError
 _LARGE = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18, "Z": 21}
 # The micro sign, the Greek letter, and the plain letter for keyboards that have neither; the first is printed.
 _SMALL = {"m": -3, "µ": -6, "μ": -6, "u": -6, "n": -9, "p": -12}
+_PLAIN_DIGITS = (
+    9  # before or after the point; beyond, a number that no prefix brings near one is written with its exponent
+)
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50}
 
 _NUMBER = re.compile(r"\s*(-?[0-9]+(?:\.[0-9]+)?)(?:[eE]([+-]?[0-9]{1,4}))?\s*(\S.*?)?\s*", re.DOTALL)
@@ -96,6 +99,8 @@ def format_quantity(value: float, unit: str, *, digits: int | None = 3, binary: 
         return f"0 {_UNITS[unit].symbols[0]}"
     if base == 10:
         scaled = Decimal(repr(float(value))).scaleb(-exponent)
+        if digits is not None and abs(scaled.adjusted()) > _PLAIN_DIGITS:
+            return f"{scaled:.{digits - 1}e} {symbol}"
     else:
         scaled = Decimal(repr(float(value) / 2.0**exponent))
     if digits is not None:

@@ -198,3 +198,11 @@ def test_any_text_is_a_number_or_a_unit_error(text: str, unit: str) -> None:
     except UnitError:
         return
     assert 0 <= value < math.inf
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1e300, "1.00e+300 s"), (1.7e308, "1.70e+308 s"), (5e-324, "5.00e-312 ps"), (1e9, "1000000000 s")],
+)
+def test_numbers_beyond_all_prefixes_are_written_with_their_exponent(value: float, text: str) -> None:
+    assert format_quantity(value, "s") == text

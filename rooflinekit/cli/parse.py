@@ -13,6 +13,8 @@ from rooflinekit.units import parse_quantity
 if TYPE_CHECKING:
     from rooflinekit.ir.inputs import Input
 
+_MOST_NUMBERS = 1_000_000  # in a list of sizes
+
 
 def check_word(option: str, value: str | None, known: tuple[str, ...]) -> None:
     """Raises InputError for a word that is not in `known`; None is no word and passes."""
@@ -108,6 +110,11 @@ def integers(option: str, text: str) -> Sequence[int]:
         first, last, step = (*bounds, 1)[:3] if len(bounds) > 1 else (bounds[0], bounds[0], 1)
         if last < first:
             raise SizeError(f"{option}: {word!r} has no numbers: the last is below the first")
+        count = len(found) + (last - first) // step + 1
+        if count > _MOST_NUMBERS:
+            raise SizeError(
+                f"{option}: expected at most {_MOST_NUMBERS:,} numbers; got {count:,}; take steps (FIRST:LAST:STEP)"
+            )
         found += range(first, last + 1, step)
     return found
 

@@ -115,6 +115,7 @@ def test_memory_that_runs_out_loses_no_piece(
     [
         (("sweep", "--batch", "1:"), "--batch: expected a positive integer; got ''"),
         (("sweep", "--batch", "8:4"), "--batch: '8:4' has no numbers: the last is below the first"),
+        (("search", "--batch", "1:1000000000"), "--batch: expected at most 1,000,000 numbers; got 1,000,000,000"),
         (("sweep", "--batch", "1:9:0"), "--batch: expected a number, FIRST:LAST or FIRST:LAST:STEP; got '1:9:0'"),
         (("sweep",), "no number is given for size 'batch': add batch=… (--batch … on the command line)"),
         (("sweep", "--batch", "1", "--out", "s.xls"), "out: 's.xls': expected a name that ends in .parquet, .csv or"),
