@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
@@ -34,6 +36,20 @@ def whole(value: object) -> int | None:
     except Exception:  # an array of several, a tensor of fractions: whatever an object's own method raises
         return None
     return number if type(number) is int else None
+
+
+def finite(value: object) -> bool:
+    """Whether a value is a finite number, Python's or numpy's; a text, True or an array is none.
+
+    >>> finite(1.5), finite(math.nan), finite("1"), finite(True), finite(10**400)
+    (True, False, False, False, False)
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond the numbers of floating point
+        return False
 
 
 def is_formula(value: object) -> TypeGuard[sympy.Basic]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from rooflinekit.errors import InputError
-from rooflinekit.ir.sizes import shown, whole
+from rooflinekit.ir.sizes import finite, shown, whole
 from rooflinekit.model.machine import Machine
 from rooflinekit.units import format_quantity
 
@@ -40,5 +38,5 @@ def check_parts(tp: int, ep: int, dp: int = 1) -> None:
 
 def check_price(price_usd: float | None) -> None:
     """Raises InputError for a price that is not above 0."""
-    if price_usd is not None and not (math.isfinite(price_usd) and price_usd > 0):
-        raise InputError(f"price_usd: expected dollars for one GPU, above 0; got {price_usd!r}")
+    if price_usd is not None and not (finite(price_usd) and price_usd > 0):
+        raise InputError(f"price_usd: expected dollars for one GPU, above 0; got {shown(price_usd)}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rooflinekit.errors import InputError
-from rooflinekit.ir.sizes import shown, whole
+from rooflinekit.ir.sizes import finite, shown, whole
 from rooflinekit.serving.answers import Answered, Played
 from rooflinekit.serving.traffic import Request
 
@@ -50,7 +49,7 @@ class Disaggregation:
             raise InputError(
                 f"disaggregation link_bytes_per_s: expected bytes a second, above 0; got {self.link_bytes_per_s!r}"
             )
-        if not (math.isfinite(self.link_latency_s) and self.link_latency_s >= 0):
+        if not (finite(self.link_latency_s) and self.link_latency_s >= 0):
             raise InputError(f"disaggregation link_latency_s: expected seconds, 0 or more; got {self.link_latency_s!r}")
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from rooflinekit.errors import InputError
+from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.serving.answers import Answered
 
 
@@ -24,13 +24,13 @@ class ServiceLevel:
 
     def __post_init__(self) -> None:
         promised = [value for value in (self.ttft_s, self.tpot_s, self.e2e_s) if value is not None]
-        if not promised or not all(math.isfinite(value) and value > 0 for value in promised):
+        if not promised or not all(finite(value) and value > 0 for value in promised):
             raise InputError(
                 "service level: expected one or more of ttft_s, tpot_s and e2e_s, in seconds above 0; got "
-                f"ttft_s={self.ttft_s!r}, tpot_s={self.tpot_s!r}, e2e_s={self.e2e_s!r}"
+                f"ttft_s={shown(self.ttft_s)}, tpot_s={shown(self.tpot_s)}, e2e_s={shown(self.e2e_s)}"
             )
-        if not 0 < self.share <= 1:
-            raise InputError(f"service level share: expected a share above 0, up to 1; got {self.share!r}")
+        if not (finite(self.share) and 0 < self.share <= 1):
+            raise InputError(f"service level share: expected a share above 0, up to 1; got {shown(self.share)}")
 
     def kept_by(self, answer: Answered) -> bool:
         """Whether one request keeps every promise; an answer of one token has no time between tokens."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.ir.sizes import LARGEST, finite, shown, whole
 from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.engine import Policy
 from rooflinekit.serving.speculation import Speculation
@@ -95,22 +96,24 @@ class Engine:
         for name, value, known in words:
             if value not in known:
                 raise InputError(f"engine {name} {value!r}: expected {' or '.join(known)}{nearest(str(value), known)}")
-        if self.step_tokens < 1:
-            raise InputError(f"engine step_tokens: expected 1 or more; got {self.step_tokens!r}")
-        if self.wait_steps < 0:
-            raise InputError(f"engine wait_steps: expected 0 or more; got {self.wait_steps!r}")
-        if self.sequences is not None and self.sequences < 1:
-            raise InputError(f"engine sequences: expected 1 or more, or None for any number; got {self.sequences!r}")
+        if not _is_count(self.step_tokens):
+            raise InputError(f"engine step_tokens: expected 1 or more; got {shown(self.step_tokens)}")
+        if not _is_count(self.wait_steps, least=0):
+            raise InputError(f"engine wait_steps: expected 0 or more; got {shown(self.wait_steps)}")
+        if self.sequences is not None and not _is_count(self.sequences):
+            raise InputError(
+                f"engine sequences: expected 1 or more, or None for any number; got {shown(self.sequences)}"
+            )
         for name in ("layer_s", "request_s", "input_s", "host_more_s"):
-            if not (math.isfinite(seconds := getattr(self, name)) and seconds >= 0):
-                raise InputError(f"engine {name}: expected seconds, 0 or more; got {seconds!r}")
-        if not (math.isfinite(self.memory_share) and 0 < self.memory_share <= 1):
-            raise InputError(f"engine memory_share: expected a share above 0, up to 1; got {self.memory_share!r}")
+            if not (finite(seconds := getattr(self, name)) and seconds >= 0):
+                raise InputError(f"engine {name}: expected seconds, 0 or more; got {shown(seconds)}")
+        if not (finite(self.memory_share) and 0 < self.memory_share <= 1):
+            raise InputError(f"engine memory_share: expected a share above 0, up to 1; got {shown(self.memory_share)}")
         sizes = self.graph_sizes
-        if sizes and (min(sizes) < 1 or list(sizes) != sorted(set(sizes))):
+        if sizes is not None and not _rising(sizes):
             raise InputError(
                 "engine graph_sizes: expected numbers of sequences, 1 or more, each above the one before, such as "
-                f"(1, 2, 4, 8); got {sizes!r}"
+                f"(1, 2, 4, 8); got {shown(sizes)}"
             )
 
     @property
@@ -169,3 +172,16 @@ def captured(batch: int) -> int:
     [1, 4, 8, 16, 104]
     """
     return next((size for size in (1, 2, 4) if batch <= size), -(-batch // 8) * 8)
+
+
+def _is_count(value: object, least: int = 1) -> bool:
+    """Whether this is a whole number that floating point can hold."""
+    number = whole(value)
+    return number is not None and least <= number <= LARGEST
+
+
+def _rising(sizes: object) -> bool:
+    """Whether these are whole numbers, 1 or more, each above the one before."""
+    if not isinstance(sizes, tuple | list) or not all(_is_count(size) for size in sizes):
+        return False
+    return all(low < high for low, high in pairwise(sizes))

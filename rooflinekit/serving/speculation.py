@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rooflinekit.errors import InputError
-from rooflinekit.ir.sizes import shown, whole
+from rooflinekit.ir.sizes import finite, shown, whole
 from rooflinekit.serving.decoder import Decoder
 
 _MOST_TOKENS = 64
@@ -34,10 +34,10 @@ class Speculation:
         number = whole(self.tokens)
         if number is None or not 1 <= number <= _MOST_TOKENS:
             raise InputError(f"speculation tokens: expected 1 to {_MOST_TOKENS}; got {shown(self.tokens)}")
-        if not (math.isfinite(self.acceptance) and 0 <= self.acceptance <= 1):
+        if not (finite(self.acceptance) and 0 <= self.acceptance <= 1):
             raise InputError(
                 "speculation acceptance: expected the chance that a proposed token is kept, 0 to 1; got "
-                f"{self.acceptance!r}"
+                f"{shown(self.acceptance)}"
             )
 
     @property

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rooflinekit.errors import InputError, printable
 from rooflinekit.files import read_text
-from rooflinekit.ir.sizes import shown, whole
+from rooflinekit.ir.sizes import finite, shown, whole
 
 #: Beyond these a log is not played: each request is followed by itself.
 MOST_REQUESTS, _MOST_TOKENS = 2**20, 2**24
@@ -55,23 +55,24 @@ class Traffic:
     log: tuple[Request, ...] = ()  # in the place of what is drawn
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.rate) and self.rate > 0):
-            raise InputError(f"traffic rate: expected requests a second, above 0; got {self.rate!r}")
+        if not (finite(self.rate) and self.rate > 0):
+            raise InputError(f"traffic rate: expected requests a second, above 0; got {shown(self.rate)}")
         for name, most in (("input", _MOST_TOKENS), ("output", _MOST_TOKENS), ("requests", MOST_REQUESTS)):
             number = whole(getattr(self, name))
             if number is None or not 1 <= number <= most:
                 raise InputError(f"traffic {name}: expected 1 to {most:,}; got {shown(getattr(self, name))}")
         for name in ("cv", "length_cv"):
-            if not 0 <= getattr(self, name) <= 10:
+            if not (finite(getattr(self, name)) and 0 <= getattr(self, name) <= 10):
                 raise InputError(
-                    f"traffic {name}: expected a coefficient of variation, 0 to 10; got {getattr(self, name)!r}"
+                    f"traffic {name}: expected a coefficient of variation, 0 to 10; got {shown(getattr(self, name))}"
                 )
-        if not 0 <= self.cached <= 1:
-            raise InputError(f"traffic cached: expected a share of the tokens in, 0 to 1; got {self.cached!r}")
-        if min(self.warm_up, self.drain) < 0 or self.warm_up + self.drain >= self.requests:
+        if not (finite(self.cached) and 0 <= self.cached <= 1):
+            raise InputError(f"traffic cached: expected a share of the tokens in, 0 to 1; got {shown(self.cached)}")
+        ends = [whole(self.warm_up), whole(self.drain)]
+        if any(end is None or end < 0 for end in ends) or self.warm_up + self.drain >= self.requests:
             raise InputError(
                 f"traffic warm_up and drain: expected 0 or more, together fewer than the {self.requests:,} requests; "
-                f"got {self.warm_up} and {self.drain}"
+                f"got {shown(self.warm_up)} and {shown(self.drain)}"
             )
 
     @classmethod

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.release import Release
+from rooflinekit.ir.sizes import finite, shown
 
 Backend = Literal[
     "eager", "compiled", "cuda-graph", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "cudagraphs",
@@ -66,8 +66,8 @@ class Execution:
             raise InputError(
                 f"execution non_blocking with copy {self.copy!r}: only copies from 'pinned' memory run beside the CPU"
             )
-        if self.loader_rate is not None and not (math.isfinite(self.loader_rate) and self.loader_rate > 0):
-            raise InputError(f"execution loader_rate: expected samples a second above 0; got {self.loader_rate!r}")
+        if self.loader_rate is not None and not (finite(self.loader_rate) and self.loader_rate > 0):
+            raise InputError(f"execution loader_rate: expected samples a second above 0; got {shown(self.loader_rate)}")
 
     def __str__(self) -> str:
         others = [(f.name, getattr(self, f.name)) for f in fields(self)[1:] if getattr(self, f.name) != f.default]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
+from rooflinekit.ir.sizes import finite
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.cost import Job, Price
 from rooflinekit.study.compare.pricing import Pricing
@@ -29,7 +29,7 @@ class Bounds:
 
     def __post_init__(self) -> None:
         for name, value in (("max watts", self.max_watts), ("max cost", self.max_cost)):
-            if value is not None and not (math.isfinite(value) and value > 0):
+            if value is not None and not (finite(value) and value > 0):
                 raise InputError(f"{name}: expected a positive number; got {value!r}")
 
     def check(self, sort: str) -> None:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import InputError
+from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.prediction import ParallelPrediction
 
@@ -46,8 +47,8 @@ class Price:
             ("years", self.years, 0.01, 50.0), ("utilization", self.utilization, 0.001, 1.0),
             ("price of a kWh", self.kwh, 0.0, 1e4), ("PUE", self.pue, 1.0, 10.0),
         ):  # fmt: skip
-            if value is not None and not (math.isfinite(value) and low <= value <= high):
-                raise InputError(f"{name}: expected {low:g} to {high:g}; got {value!r}")
+            if value is not None and not (finite(value) and low <= value <= high):
+                raise InputError(f"{name}: expected {low:g} to {high:g}; got {shown(value)}")
 
     def rented(self, seconds: float) -> float | None:
         """What so many seconds cost by the hour; None without such a price."""
@@ -196,7 +197,7 @@ def costs_of(
     jobs = tuple(map(Job.of, predictions))
     counted = jobs[0].unit if jobs and jobs[0].unit != "steps" else "samples"
     for name, value in ((counted, samples), ("carbon", carbon), ("max watts", max_watts), ("max cost", max_cost)):
-        if value is not None and not (math.isfinite(value) and 0 < value <= 1e18):
+        if value is not None and not (finite(value) and 0 < value <= 1e18):
             raise InputError(f"{name}: expected a positive number; got {value!r}")
     if len(units := {job.unit for job in jobs}) > 1:
         raise InputError(f"costs: expected steps of one kind; got {' and '.join(sorted(units))}")
