@@ -18,7 +18,10 @@ GROUPS = {
     "Measure and calibrate": ("measure", "calibrate", "campaign", "fit"),
     "Keep watch": ("guard",),
     "Hardware": ("devices", "hosts", "clusters", "specs", "check"),
-    "Itself": ("cache",),
+    "Itself": (
+        "doctor",
+        "cache",
+    ),
 }
 
 #: What a newcomer needs, each with a call to begin with.

@@ -69,6 +69,11 @@ def load_fit(file: Path, device: Device) -> Calibration:
     return _over_priors(own, own)
 
 
+def fit_files() -> tuple[Traversable, ...]:
+    """The shipped constants, in the order of their names."""
+    return tuple(sorted((f for f in _folder().iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name))
+
+
 def _folder() -> Traversable:
     return data_dir("calibration") / "fits"
 
