@@ -308,6 +308,7 @@ SCHEMAS: dict[str, Schema] = {
         "best": perhaps(SHARED),
         "tried": many(record({"combination": TEXT, "total_s": perhaps(SECONDS), "fits": FLAG}), 1),
     }),
+    "doctor": record({"findings": many(record({"what": TEXT, "found": TEXT, "to_do": TEXT}), 1)}),
     "guard": record({
         "checked": many(record({
             "workload": TEXT, "gpu": TEXT, "status": {"enum": ["same", "changed", "exceeded"]}, "total_s": SECONDS,

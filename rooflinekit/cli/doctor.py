@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import typer
 
 from rooflinekit.cli.guide import Command
+from rooflinekit.cli.options import JsonOption, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -12,12 +15,16 @@ def register(app: typer.Typer) -> None:
     app.command(cls=Command)(doctor)
 
 
-def doctor() -> None:
+def doctor(as_json: JsonOption = False) -> None:
     """What this installation can do, and what to install.
 
-    Example: rooflinekit doctor
+    Example: rooflinekit doctor --json
     """
     from rooflinekit.api.doctor import diagnose
 
-    for one in diagnose():
+    found = diagnose()
+    if as_json:
+        print_json("doctor", {"findings": [asdict(one) for one in found]})
+        return
+    for one in found:
         print(f"{one.what:<13}{one.found}{f'  (to do: {one.to_do})' if one.to_do else ''}")

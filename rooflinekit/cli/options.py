@@ -72,6 +72,7 @@ DOCUMENTS = {
     "crossover": 1,
     "device": 1,
     "devices": 1,
+    "doctor": 1,
     "explain": 1,
     "fit": 1,
     "fit-into": 1,

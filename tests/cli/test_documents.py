@@ -66,6 +66,7 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("check", ("check",)),
     ("specs", ("specs", "detect", "--cpu")),
     ("specs", ("specs", "new", "--from", "l4", "--set", "sm_count=29", "--out", "OUT")),
+    ("doctor", ("doctor",)),
     ("guard", ("guard", "--lock", "LOCK", "--update")),
     ("own-fit", ("calibrate", "--campaign", "ROWS", "--out", "OUT")),
     ("campaign-validate", ("campaign", "validate", "ROWS", "RECORD")),
