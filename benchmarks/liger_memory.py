@@ -34,7 +34,7 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.ir.op import Phase
-from rooflinekit.step.workspaces import product_workspace
+from rooflinekit.step.memory import product_workspace
 from rooflinekit.strategies.saving import accumulated
 
 _WITHOUT = ("embedding",)

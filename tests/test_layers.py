@@ -67,7 +67,6 @@ OUTSIDE = {
 CIRCLES = [
     {"ir.graph", "ir.origin", "ir.apart"},
     {"step.prediction", "step.report", "step.chains", "step.variants", "step.capacity"},
-    {"strategies.prediction", "strategies.report"},
     {"serving.decoder", "serving.steps", "serving.networks"},
     {"study.profile.profile", "study.profile.steps", "study.profile.comparison"},
 ]

@@ -23,13 +23,12 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
 from rooflinekit.model.tiling import CAUSES
 from rooflinekit.step.bounds import bounds, host_note, kernels_spread_s, unmeasured, unmeasured_note
-from rooflinekit.step.breakdown import KERNEL_TERMS, grouped
 from rooflinekit.step.energy import Draws, StepEnergy, energy_of, limit_note
 from rooflinekit.step.entry import as_run, entry_of, issues_for, issuing, unrecorded
 from rooflinekit.step.execution import Execution, check_release
 from rooflinekit.step.feed import feed_of
 from rooflinekit.step.memory import MemoryUse, memory_of
-from rooflinekit.step.report import document, lines, notebook_table
+from rooflinekit.step.report import KERNEL_TERMS, document, grouped, lines, notebook_table
 from rooflinekit.step.timeline import Span, Timeline, schedule
 from rooflinekit.step.utilization import utilization
 from rooflinekit.step.verdict import Verdict, verdict_of

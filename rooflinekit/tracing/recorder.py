@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import fx
+from torch._higher_order_ops.scan import generic_scan
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rooflinekit.ir.assumption import Ground
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.tensor import Role, TensorSpec
 from rooflinekit.tracing.assumed import Assumed
 from rooflinekit.tracing.calls import ModuleCalls, Progress
-from rooflinekit.tracing.control import CONTROL
 from rooflinekit.tracing.decided import note_decided
 from rooflinekit.tracing.dispatched import DTYPES, composite, placed, schema_of
 from rooflinekit.tracing.finite import on_cpu
 from rooflinekit.tracing.flexible import masked_pairs
 from rooflinekit.tracing.gpu_attention import SwitchedOn
-from rooflinekit.tracing.lives import Lives
 from rooflinekit.tracing.memory import OpMemory, fake_like
 from rooflinekit.tracing.shares import note
 from rooflinekit.tracing.sparse import held, is_sparse, note_result
@@ -37,6 +39,80 @@ from rooflinekit.tracing.tensors import (
     specs_in,
     wraps_tensors,
 )
+
+_DENSE = torch._C.DispatchKey.CompositeExplicitAutograd
+
+
+def _cond(assumed: Assumed, function: Any, args: Sequence[Any]) -> Any:
+    """The branch that is taken: the first, if nothing else is said."""
+    condition, first, second, operands = args
+    if isinstance(condition, torch.Tensor):
+        condition = bool(assumed.answer("cond", True, Ground.USUAL))
+    return (first if condition else second)(*operands)
+
+
+def _while_loop(assumed: Assumed, function: Any, args: Sequence[Any]) -> Any:
+    """So many passes as the user says, or one; the condition is worked out before each and once after the last."""
+    condition, body, carried, further = args
+    for _ in range(assumed.answer("while_loop", 1, Ground.ONCE)):
+        condition(*carried, *further)
+        carried = body(*carried, *further)
+    condition(*carried, *further)
+    return tuple(carried)
+
+
+def _dense(assumed: Assumed, function: Any, args: Sequence[Any]) -> Any:
+    """As torch runs it outside of compilation: step by step."""
+    return function.py_kernels[_DENSE](*args)
+
+
+def _scan(assumed: Assumed, function: Any, args: Sequence[Any]) -> Any:
+    """Over the first dimension, step by step; what is carried comes before what is kept of each step."""
+    combine, initial, sequences, further = args
+    return generic_scan(combine, initial, sequences, additional_inputs=further)  # type: ignore[no-untyped-call]
+
+
+#: By the operator's name.
+CONTROL: dict[str, Callable[[Assumed, Any, Sequence[Any]], Any]] = {
+    "cond": _cond,
+    "while_loop": _while_loop,
+    "scan": _scan,
+    "associative_scan": _dense,
+    "map_impl": _dense,
+}
+
+
+class Lives:
+    """Memory, and the last op of forward, and of backward, while something holds it.
+
+    In a trace tensors die when they do in a step, for nothing but the model's own code and autograd has hold of them.
+    """
+
+    def __init__(self, ops: list[Op], phase: Callable[[], Phase | None]) -> None:
+        self.held: dict[str, str] = {}
+        self.saved: dict[str, str] = {}
+        self._ops, self._phase = ops, phase
+        self._watched: list[weakref.ref[torch.Tensor]] = []
+
+    def watch(self, tensor: torch.Tensor, memory: str) -> None:
+        """A tensor that is there now; a view of its memory is one of its own."""
+        self._watched.append(weakref.ref(tensor, functools.partial(self._died, memory)))
+
+    def returned(self, arguments: Any) -> None:
+        """A call of a module is over: until now Python has held the tensors that it was given."""
+        for leaf in pytree.tree_leaves(arguments):
+            known: TensorSpec | None = getattr(leaf, SPEC, None)
+            if known is not None:
+                self._until_now(known.memory)
+
+    def _died(self, memory: str, _: object) -> None:
+        self._until_now(memory)
+
+    def _until_now(self, memory: str) -> None:
+        phase = self._phase()
+        if self._ops and phase in (Phase.FORWARD, Phase.BACKWARD):
+            (self.held if phase is Phase.FORWARD else self.saved)[memory] = self._ops[-1].name
+
 
 _DEVICE_OF = torch.ops.prim.device.default
 _SLICE = torch.ops.aten.slice.Tensor

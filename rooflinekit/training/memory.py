@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rooflinekit.errors import InputError
 from rooflinekit.serving.decoder import Decoder
+from rooflinekit.step.feed import copy_rate
 from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE
 from rooflinekit.training.layout import Layout
-from rooflinekit.training.offloading import Offload
 from rooflinekit.training.pieces import Pieces
+from rooflinekit.training.place import Place
 from rooflinekit.training.recipe import Recipe
 
 #: Of cuBLAS, kept from its first product on: by PyTorch twice 4 MiB, from compute capability 9.0 on eight times
@@ -135,3 +137,46 @@ def at_least_hopper(capability: str | None) -> bool:
     """Whether a compute capability is 9.0 or more; what has none is no such GPU."""
     major = (capability or "").partition(".")[0]
     return major.isdigit() and int(major) >= 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """The first `layers` layers of a GPU: what each keeps leaves beside the next layer's forward, and comes back beside
+    the backward of the layer behind it, as Transformer Engine's `get_cpu_offload_context` and torchtune do it.
+
+    A layer's tensors are freed, or there, when both the copy and the layer beside it are done. `copy_s`: of a layer and
+    micro-batch, one way.
+    """
+
+    layers: int
+    layer_bytes: float
+    copy_s: float
+
+    @classmethod
+    def of(cls, layers: int, layer_bytes: float, held: int, place: Place) -> Offload:
+        """held: layers of a GPU. Raises InputError for as many as that: the last one's backward comes at once."""
+        if layers and layers >= held:
+            raise InputError(
+                f"offload: {layers} layers of {held} on a GPU: expected {held - 1} or fewer; the last one's "
+                "activations are needed at once"
+            )
+        # All GPUs of a node copy at the same time, from or to the same memory.
+        own = place.host.dram_bandwidth / min(place.gpus, place.cluster.per_node)
+        rate = min(copy_rate(place.machine.device, place.host, pinned=True), own)
+        return cls(layers=layers, layer_bytes=layer_bytes, copy_s=layer_bytes / rate if layers else 0.0)
+
+    def wait_s(self, layer_s: float) -> float:
+        """What a layer that takes so long waits for the copy beside it."""
+        return max(0.0, self.copy_s - layer_s)
+
+    def kept(self, held: int, under_way: float) -> float:
+        """Layers' worth of activations on a GPU with so many layers, of as many micro-batches under way.
+
+        Of the one that computes two layers are there at least: one computes, one is on its way.
+        """
+        stay = held - self.layers
+        return (under_way - 1) * stay + max(stay, min(2, held) if self.layers else stay)
+
+    def host_bytes(self, under_way: float) -> float:
+        """Page-locked memory for a GPU."""
+        return self.layers * self.layer_bytes * under_way

@@ -13,8 +13,7 @@ from rooflinekit.serving.decoder import Decoder
 from rooflinekit.training.energy import training_energy
 from rooflinekit.training.groups import Groups
 from rooflinekit.training.layout import Layout
-from rooflinekit.training.memory import Accounts, Held, accounts_of, at_least_hopper
-from rooflinekit.training.offloading import Offload
+from rooflinekit.training.memory import Accounts, Held, Offload, accounts_of, at_least_hopper
 from rooflinekit.training.pieces import Piece, Pieces
 from rooflinekit.training.place import Place
 from rooflinekit.training.recipe import Recipe

@@ -32,10 +32,10 @@ from rooflinekit.step.bounds import bounds
 from rooflinekit.step.entry import as_run, entry_of, issues_for, issuing, kernels_key
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.feed import feed_of
+from rooflinekit.step.memory import product_workspace
 from rooflinekit.step.point_memory import PointMemory
 from rooflinekit.step.prediction import launched_by, predict_graph
 from rooflinekit.step.timeline import Timeline, schedule
-from rooflinekit.step.workspaces import product_workspace
 
 LEVEL = 0.9  # of the interval
 REGIMES = ("compute", "memory", "latency", "overhead")  # columns hold their places
