@@ -286,6 +286,8 @@ def _stems(folder: Traversable) -> tuple[str, ...]:
 
 
 def _is_path(name: str | Path) -> bool:
+    if not isinstance(name, str | Path):
+        raise DeviceNotFoundError(f"expected a name of hardware, or the path of a file; got {name!r:.60}")
     return isinstance(name, Path) or name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name
 
 

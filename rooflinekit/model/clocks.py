@@ -10,7 +10,6 @@ leave them: arithmetic and what passes the last-level cache take longer, DRAM's 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from rooflinekit.errors import InputError
+from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.model.energy import Load, PowerLaw, drawn_j, watts
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Times, Timing
@@ -48,8 +48,8 @@ def limited(machine: Machine, *, power_w: float | None = None, clock: float | No
         ("power limit", power_w, law.idle_w, law.board_w, "W"),
         ("clock", clock, least, machine.clock, "Hz"),
     ):
-        if given is not None and not low < given * (1 + 1e-9) <= high * (1 + 1e-6):
-            said = format_quantity(given, unit) if math.isfinite(given) else f"{given!r} {unit}"
+        if given is not None and not (finite(given) and low < given * (1 + 1e-9) <= high * (1 + 1e-6)):
+            said = format_quantity(given, unit) if finite(given) else f"{shown(given)} {unit}"
             between = f"{format_quantity(low, unit)} (idle)" if unit == "W" else format_quantity(low, unit)
             raise InputError(
                 f"{machine.name}: {what}: expected more than {between}, and up to {format_quantity(high, unit)}, the "

@@ -25,6 +25,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rooflinekit.errors import InputError
+from rooflinekit.ir.sizes import finite, shown
+
 #: Seconds of a step: prompts read (1.5: one and half of another), sequences that go on, and their tokens on average.
 StepTime = Callable[[float, int, float], float]
 
@@ -45,6 +48,10 @@ class Stream:
     output: int
     rounds: int = 10
     spread: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not (finite(self.spread) and 0 <= self.spread <= 2):
+            raise InputError(f"spread: expected a share of the answers' length, 0 to 2; got {shown(self.spread)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

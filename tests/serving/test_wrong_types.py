@@ -42,3 +42,18 @@ def test_prices_and_promises_are_numbers() -> None:
         rk.Price(currency="USD", hour="x")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="ttft_s='x'"):
         rk.ServiceLevel(ttft_s="x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"spread": math.inf}, "spread: expected a share of the answers' length, 0 to 2; got inf"),
+        ({"spread": "x"}, "spread: expected a share of the answers' length, 0 to 2; got 'x'"),
+        ({"sm_clock": []}, r"clock: expected more than .*; got \[\] Hz"),
+        ({"host": None}, "expected a name of hardware, or the path of a file; got None"),
+    ],
+)
+def test_serving_names_what_is_wrong(given: dict[str, Any], message: str) -> None:
+    decoder = rk.Decoder(layers=2, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn=128, vocab=100)
+    with pytest.raises(rk.errors.RooflinekitError, match=message):
+        rk.serve(decoder, "nvidia-l4", **{"batch": 1, "input": 8, "output": 8, **given})
