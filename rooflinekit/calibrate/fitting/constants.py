@@ -202,7 +202,7 @@ CONSTANTS: dict[str, Description] = {
     # --- attention
     "attention_share": _d("1", "rate of fused attention, of a product's on the same unit",
                           0.65, 0.2, 1.3, 0.3, 0.15, _FITTED),
-    "attention_energy": _d("1", "energy of a FLOP of attention's forward pass, of a product's", 0.82, 0.4, 1.2, 0.1,
+    "attention_energy": _d("1", "energy of a FLOP of attention's forward pass, of a product's", 0.87, 0.4, 1.2, 0.1,
                            0.0, "NVIDIA/cudnn-frontend and ROCm/aiter (MIT): passes of half a second on an A100 "
                            "of 300 W and MI300X"),
     "softmax_flop": _d("1", "FLOP of the lanes that take as much energy as a score's softmax in fused attention",
