@@ -28,7 +28,7 @@ from measured import read_ops
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.fitting import constants
-from rooflinekit.calibrate.fitting import one_stage as fitting
+from rooflinekit.calibrate.fitting import hierarchical_fit as fitting
 from rooflinekit.calibrate.fitting.files import load_constants
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.refit import machines_of

@@ -130,7 +130,7 @@ def estimate(data: Path) -> None:
         if what == "two networks" and a.prediction.regime == b.prediction.regime == "overhead"
     ]  # fmt: skip
     for module, name, values, on in (
-        (kinship, "UNTOLD_KERNELS", (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0), compiled),
+        (kinship, "UNMODELLED_KERNELS", (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0), compiled),
         (ratio, "ISSUING", (0.05, 0.1, 0.15, 0.2, 0.25, 0.3), waiting),
     ):
         for value in values:

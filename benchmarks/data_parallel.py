@@ -118,7 +118,7 @@ def judge(rows: pd.DataFrame, *, peers: bool | None = None) -> Iterator[dict[str
 def best_hosts(rows: pd.DataFrame) -> Iterator[str]:
     """For each GPU the points of the grid with the least median error on rows of one GPU; kernels are timed once."""
     from rooflinekit.step.entry import issues_for
-    from rooflinekit.step.feed import feed_of
+    from rooflinekit.step.input_pipeline import input_pipeline_of
     from rooflinekit.step.timeline import schedule
 
     for name, part in rows.groupby("gpu"):
@@ -131,7 +131,9 @@ def best_hosts(rows: pd.DataFrame) -> Iterator[str]:
             kernels = [[next(timings) for _ in issue.kernels] for issue in issues]
             for point, found in errors.items():
                 host = slower_host(*point)
-                line = schedule(issues, kernels, host, _EXECUTION, feed_of(graph, p.machine.device, host, _EXECUTION))
+                line = schedule(
+                    issues, kernels, host, _EXECUTION, input_pipeline_of(graph, p.machine.device, host, _EXECUTION)
+                )
                 found.append(abs((p.gpu_s + line.idle_s + line.input_s) / row[1] - 1))
         best = sorted((median(found), point) for point, found in errors.items())[:3]
         yield f"{name}: " + ", ".join(f"{point} {100 * error:.0f} %" for error, point in best)

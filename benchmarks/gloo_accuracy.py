@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rooflinekit.calibrate.at_hand.hardware import specification
 from rooflinekit.calibrate.bench.collectives import Groups
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.links.fits import load_links
 from rooflinekit.calibrate.links.fitting import fit_links, groups_of
 from rooflinekit.calibrate.links.own import Measured, campaign_of
+from rooflinekit.calibrate.local_hardware.hardware import specification
 from rooflinekit.hardware.device import Device
 
 SIZES = tuple(4**power for power in range(5, 13))  # bytes, 1 KiB to 16 MiB

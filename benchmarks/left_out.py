@@ -26,8 +26,8 @@ from page_tables import markdown_lines
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.campaigns.operators import CONVOLUTIONS
+from rooflinekit.calibrate.fitting.hierarchical_fit import Solution, fit
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of
-from rooflinekit.calibrate.fitting.one_stage import Solution, fit
 from rooflinekit.calibrate.fitting.refit import machines_of, relatives_of
 from rooflinekit.calibrate.fitting.stages import STAGES, Stage
 from rooflinekit.hardware.specs import load_device

@@ -16,7 +16,7 @@ from torch.nn import functional
 from transfer_sources import Measured, host_of, machine_of
 
 import rooflinekit as rk
-from rooflinekit.calibrate.at_hand.run_record import ProfiledOp
+from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.step.prediction import predict_graph
 from rooflinekit.study.errors.parts import scaled

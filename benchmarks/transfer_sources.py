@@ -21,7 +21,7 @@ from networks import Step, timm_steps, transformer_steps
 
 import rooflinekit as rk
 from rooflinekit.api.predict import machines_of
-from rooflinekit.calibrate.at_hand.run_record import ProfiledOp
+from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host

@@ -75,7 +75,7 @@ TIMING = {
     f"calibrate/{name}.py": {"torch"}
     for name in (
         "bench/microbench", "bench/timers", "bench/collective_worker", "bench/environment", "hosts/bench",
-        "at_hand/cpu", "at_hand/model_step", "at_hand/model_run", "at_hand/op_times",
+        "local_hardware/cpu", "local_hardware/model_step", "local_hardware/model_run", "local_hardware/op_times",
     )
 }  # fmt: skip
 FILES = [f for f in PACKAGE.rglob("*.py") if f.name not in ("__main__.py",) and f != PACKAGE / "__init__.py"]

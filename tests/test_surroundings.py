@@ -18,7 +18,7 @@ from rooflinekit.hardware.cpu_detection import ROOT as SYSTEM_ROOT
 ROOT = Path(__file__).parents[1]
 #: What meets the machine most, in seconds; and with the slow ones, all that `make check` runs and what starts programs.
 QUICK = (
-    "tests/calibrate/at_hand/test_cpu.py", "tests/calibrate/bench/test_environment.py",
+    "tests/calibrate/local_hardware/test_cpu.py", "tests/calibrate/bench/test_environment.py",
     "tests/hardware/test_detection.py", "tests/test_files.py", "tests/test_units.py",
 )  # fmt: skip
 PROGRAMS = (

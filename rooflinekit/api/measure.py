@@ -22,7 +22,7 @@ from rooflinekit.model.machine import Calibration
 from rooflinekit.step.execution import Backend, Execution, execution_of
 
 if TYPE_CHECKING:
-    from rooflinekit.calibrate.at_hand.model_run import Place
+    from rooflinekit.calibrate.local_hardware.model_run import Place
     from rooflinekit.study.profile.validation import Validation
     from rooflinekit.tracing.step import Format, Loss, OptimizerFactory
 
@@ -80,7 +80,7 @@ def measure_model(
     _check_care(precision, samples, budget_s)
     how, mode = execution_of(execution), mode_of(mode)
     found, place = hardware_for(device, gpu, how, threads)
-    from rooflinekit.calibrate.at_hand import model_run
+    from rooflinekit.calibrate.local_hardware import model_run
     from rooflinekit.study.profile.validation import compare_run
     from rooflinekit.tracing.named import loss_of, optimizer_of
     from rooflinekit.tracing.step import Step
@@ -149,16 +149,16 @@ def hardware_for(
         raise MeasureError(
             "execution sync 'op': PyTorch has no such mode that could be measured; choose 'step' or 'none'"
         )
-    from rooflinekit.calibrate.at_hand import hardware as at_hand
-    from rooflinekit.calibrate.at_hand import model_run
+    from rooflinekit.calibrate.local_hardware import hardware as local_hardware
+    from rooflinekit.calibrate.local_hardware import model_run
 
-    kind, index = at_hand.parse_device(device or model_run.default_device(), options[0])
+    kind, index = local_hardware.parse_device(device or model_run.default_device(), options[0])
     if kind == "cuda" and threads is not None:
         raise InputError(f"threads: belong to a CPU that is measured; got {threads} on a GPU")
     place = model_run.Place.of(kind, index)
     place.check(execution.backend)
     if gpu is None:
-        gpu = at_hand.specification(kind, index, None, allow_draft=allow_draft, option=options[1])
+        gpu = local_hardware.specification(kind, index, None, allow_draft=allow_draft, option=options[1])
     elif not isinstance(gpu, Device):
         gpu = load_device(str(gpu), allow_draft=allow_draft)
     if gpu.kind != ("gpu" if kind == "cuda" else "cpu"):
@@ -168,7 +168,7 @@ def hardware_for(
         )
     if kind == "cuda":
         return gpu, place
-    found = at_hand.on_threads(gpu, threads)
+    found = local_hardware.on_threads(gpu, threads)
     return found, replace(place, threads=found.sm_count)
 
 

@@ -55,16 +55,16 @@ def calibrate(
 
     with stopped_in_time(WRITING, TOLD) as stop:
         from rooflinekit.api import calibrate as calibration_workflows
-        from rooflinekit.calibrate.at_hand import hardware as at_hand
         from rooflinekit.calibrate.bench import plan as plans
+        from rooflinekit.calibrate.local_hardware import hardware as local_hardware
 
-        kind, index = at_hand.parse_device(device)
+        kind, index = local_hardware.parse_device(device)
         made: Path | None = None
         if kind == "cpu" and spec is None:
-            found, made = at_hand.cpu_specification(out and out.with_name(f"{out.stem}-cpu.yaml"))
+            found, made = local_hardware.cpu_specification(out and out.with_name(f"{out.stem}-cpu.yaml"))
         else:
-            found = at_hand.specification(kind, index, spec, allow_draft=allow_draft)
-        if note := at_hand.check_here(found, kind, index):
+            found = local_hardware.specification(kind, index, spec, allow_draft=allow_draft)
+        if note := local_hardware.check_here(found, kind, index):
             print(f"note: {note}", file=sys.stderr)
         chosen = plans.load_plan(plan, kind, threads=found.sm_count if kind == "cpu" else 1)
         words = tuple(filter(None, (only or "").split(",")))

@@ -126,14 +126,14 @@ def _measure_host(target: str, device: str | None, budget: str, out: Path, force
     _check_free(out, force)
     import torch
 
-    from rooflinekit.calibrate.at_hand import hardware as at_hand
     from rooflinekit.calibrate.bench import timers
     from rooflinekit.calibrate.hosts import own as own_host
+    from rooflinekit.calibrate.local_hardware import hardware as local_hardware
     from rooflinekit.files import write_text
     from rooflinekit.hardware.spec_text import host_text
     from rooflinekit.hardware.specs import load_host
 
-    kind, index = at_hand.parse_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    kind, index = local_hardware.parse_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with progress_line("timing the host") as say:
         found = own_host.measure_host(
             kind, timers.timer_of(kind, index, 0.0), out.stem, budget_s=seconds, progress=say or (lambda name: None)

@@ -83,7 +83,7 @@ OF_THE_DAY = 0.05
 #: of the logarithm: what inductor makes; convolutions that are transposed; sums by few blocks, columns and windows.
 #: Found on the steps of half of KernelBench's problems that the GPU decides (benchmarks/kernelbench.py). Products whose
 #: rows begin off a boundary (model.alignment) count with the sums, for they load single elements too.
-UNTOLD = {"compiled": 0.3, "transposed": 0.4, "sums": 0.3}
+UNMODELLED = {"compiled": 0.3, "transposed": 0.4, "sums": 0.3}
 #: The same of a step with a backward pass, beside what is of the day: campaigns hold the gradients of convolutions and
 #: products, and no other operator's. The least at which 90 % of timm's training steps of half of the families are
 #: inside their intervals in both layouts; the other half is judged (docs/model.md).
@@ -165,8 +165,8 @@ def base_of(kernel: Kernel) -> str:
     return {Family.NORMALIZATION: "normalization", Family.REDUCTION: "softmax"}.get(kernel.family, "elementwise")
 
 
-def untold(kernel: Kernel) -> str:
-    """Which of UNTOLD a kernel is; "" for those whose like was measured."""
+def unmodelled(kernel: Kernel) -> str:
+    """Which of UNMODELLED a kernel is; "" for those whose like was measured."""
     if kernel.kind.startswith("inductor."):
         return "compiled"
     if kernel.kind == "aten.convolution" and kernel.direction == "data":
@@ -175,7 +175,7 @@ def untold(kernel: Kernel) -> str:
 
 
 def shared_variance(kernels: Iterable[tuple[str, str, Any]], spreads: Mapping[str, Spread], of_all: float) -> Any:
-    """s², numbers or arrays, of what kernels are off together: of each its family, what is untold of it, its time.
+    """s², numbers or arrays, of what kernels are off together: of each its family, what is unmodelled of it, its time.
 
     of_all: what all of them are off together, see `of_the_step`.
     """
@@ -185,7 +185,7 @@ def shared_variance(kernels: Iterable[tuple[str, str, Any]], spreads: Mapping[st
         others[other] = others[other] + seconds
     found = (of_all * sum(families.values())) ** 2
     found = found + sum((seconds * spreads[family].shared) ** 2 for family, seconds in families.items())
-    return found + sum((seconds * UNTOLD.get(other, 0.0)) ** 2 for other, seconds in others.items())
+    return found + sum((seconds * UNMODELLED.get(other, 0.0)) ** 2 for other, seconds in others.items())
 
 
 def plain(family: str) -> str:
@@ -194,7 +194,7 @@ def plain(family: str) -> str:
 
 
 def wider(family: str) -> str:
-    """What a family is steadied by: that of which it is a part, in all formats together."""
+    """What a family is shrunk by: that of which it is a part, in all formats together."""
     name = plain(family)
     return _NEAREST[name] if name in (*SERVED.values(), MIOPEN_EMULATED, "convolution weight gradient") else name
 

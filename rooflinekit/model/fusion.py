@@ -23,7 +23,6 @@ from rooflinekit.ir.op import Family, Op, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.ir.tensor import DType, Math, TensorSpec
-from rooflinekit.model.across import streamed_share
 from rooflinekit.model.attention_patterns import with_fused_attention
 from rooflinekit.model.concatenation import LABEL
 from rooflinekit.model.convolution_layouts import with_layout_copies
@@ -45,6 +44,7 @@ from rooflinekit.model.lowering import BIAS_GRADIENT
 from rooflinekit.model.recurrence import RECURRENT
 from rooflinekit.model.reuse import Traffic
 from rooflinekit.model.rows import MOST_THREADS, NO_ROWS, Rows
+from rooflinekit.model.strided_access import streamed_share
 from rooflinekit.model.templates import may_fuse, only_reader, templated, with_template
 
 FUSED = "inductor"  # the namespace of fused kernels' kinds

@@ -13,7 +13,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.points import Column, Number, Points, values_of
 from rooflinekit.model.clocks import limited_times
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, stated_family, untold
+from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, stated_family, unmodelled
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import choices_of, exposed_share, time_work
@@ -78,7 +78,7 @@ class PointKernels:
         spreads = machine.constants.spreads
         counts = belongs @ (total > 0)
         alone = (spreads[f].alone(seconds, count) for f, seconds, count in zip(families, shapes, counts, strict=True))
-        others = map(untold, self._heads)
+        others = map(unmodelled, self._heads)
         return PointTimes(
             kernel_s=np.add.reduceat(total, np.searchsorted(owner, np.arange(count))) if count else total,
             gpu_s=gpu_s,
@@ -185,8 +185,8 @@ def _numbers(cost: Cost) -> Iterator[Number]:
 
 
 def _family(kernel: Kernel) -> tuple[Hashable, ...]:
-    """What decides the family of its residuals on any machine, what is untold of it, and its kind."""
-    return (stated_family(kernel), untold(kernel), kernel.kind)
+    """What decides the family of its residuals on any machine, what is unmodelled of it, and its kind."""
+    return (stated_family(kernel), unmodelled(kernel), kernel.kind)
 
 
 def _chain_numbers(kernel: Kernel) -> tuple[Number, ...]:

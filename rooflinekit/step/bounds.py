@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
-from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, untold
+from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, unmodelled
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing
 
@@ -75,7 +75,7 @@ def kernels_spread_s(timings: Sequence[Timing], machine: Machine) -> float:
     counts: dict[tuple[str, str, str, Cost], int] = defaultdict(int)
     starts_s = 0.0
     for timing in timings:
-        family, other = residuals_of(timing.kernel, machine), untold(timing.kernel)
+        family, other = residuals_of(timing.kernel, machine), unmodelled(timing.kernel)
         together.append((family, other, timing.total_s))
         shape = family, other, timing.kernel.kind, timing.kernel.cost
         shapes[shape] += timing.total_s

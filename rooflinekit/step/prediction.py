@@ -26,7 +26,7 @@ from rooflinekit.step.bounds import bounds, host_note, kernels_spread_s, unmeasu
 from rooflinekit.step.energy import Draws, StepEnergy, energy_of, limit_note
 from rooflinekit.step.entry import as_run, entry_of, issues_for, issuing, unrecorded
 from rooflinekit.step.execution import Execution, check_release
-from rooflinekit.step.feed import feed_of
+from rooflinekit.step.input_pipeline import input_pipeline_of
 from rooflinekit.step.memory import MemoryUse, memory_of
 from rooflinekit.step.report import KERNEL_TERMS, document, grouped, lines, notebook_table
 from rooflinekit.step.timeline import Span, Timeline, schedule
@@ -200,7 +200,7 @@ class Prediction(Draws):
         """Bounds in seconds that hold the true time with this probability.
 
         The kernels of a family are off together by its shared spread, and those of one shape, the same in every layer,
-        on their own by its kernel spread and by seconds; those of which no like was measured by UNTOLD, and all
+        on their own by its kernel spread and by seconds; those of which no like was measured by UNMODELLED, and all
         together by what is of the day; so are the starts of all kernels. The families, and the host, are taken as
         independent of each other. Spreads come from the fits' residuals: on this GPU where its kernels were measured,
         on GPUs left out of the fit where not. The host's is its `spread`, and counts as far as the CPU decides: see
@@ -318,7 +318,7 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
     """
     check_release(graph.like, execution)
     asked, execution = execution, as_run(graph, execution)
-    feed, entry = feed_of(graph, machine.device, host, execution), entry_of(host, execution, graph)
+    feed, entry = input_pipeline_of(graph, machine.device, host, execution), entry_of(host, execution, graph)
     issues = issues_for(graph, machine.device, execution)
     launched = launched_by(execution, machine)
     key = "kernels", id(issues)

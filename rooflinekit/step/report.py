@@ -15,10 +15,10 @@ from rooflinekit.ir.tensor import Role
 from rooflinekit.model.roofline import Timing
 from rooflinekit.step.bounds import host_note
 from rooflinekit.step.chains import chain_sentences, chains_of
+from rooflinekit.step.labels import MEANING, REMEDIES, parted
 from rooflinekit.step.timeline import Span
 from rooflinekit.step.utilization import main_peak
 from rooflinekit.step.variants import BATCH
-from rooflinekit.step.words import MEANING, REMEDIES, parted
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def document(p: Prediction) -> dict[str, Any]:
 def shown_terms(p: Prediction) -> dict[str, float]:
     """The terms, with the clock that power holds down by itself; without it, and the wait for inputs, where they are 0.
 
-    The sums that regimes are told by; see `rooflinekit.step.words.REGIME_TERMS`.
+    The sums that regimes are told by; see `rooflinekit.step.labels.REGIME_TERMS`.
     """
     terms = parted(p.terms(), p.underuse())
     return {name: seconds for name, seconds in terms.items() if seconds or name not in ("input", "power")}

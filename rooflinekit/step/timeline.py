@@ -13,7 +13,7 @@ from rooflinekit.model.kernel import Issue
 from rooflinekit.model.roofline import Timing
 from rooflinekit.step.entry import Entry, entry_of
 from rooflinekit.step.execution import Execution
-from rooflinekit.step.feed import Feed, Transfer
+from rooflinekit.step.input_pipeline import InputPipeline, Transfer
 from rooflinekit.step.issuing import is_captured, issue_cost_s, reads_a_number
 
 
@@ -111,7 +111,7 @@ class _Queues:
         self.waited_for_gpu += self.cpu - start
         self.note(_WAITING, start, waits=True)
 
-    def copy(self, feed: Feed) -> None:
+    def copy(self, feed: InputPipeline) -> None:
         """Inputs on their way, each by an op of its own."""
         for transfer in feed.transfers:
             self.spend(f"copy {transfer.name}", self.host.dispatch_s("default"))
@@ -166,7 +166,7 @@ def schedule(
     timings: Sequence[Sequence[Timing]],
     host: Host,
     execution: Execution,
-    feed: Feed | None = None,
+    feed: InputPipeline | None = None,
     entry: Entry | None = None,
     *,
     in_series: bool = False,
@@ -178,7 +178,7 @@ def schedule(
     issues them: there is one queue, and each op takes its dispatch and then its kernels. Raises InputError for a CUDA
     graph that cannot be.
     """
-    feed, entry = feed or Feed(), entry or entry_of(host, execution)
+    feed, entry = feed or InputPipeline(), entry or entry_of(host, execution)
     if execution.sync == "events":  # both stand in the GPU's queue, and what is before and after is not between them
         host = host.replace(step=host.record, launch_latency=0.0, sync=0.0)
     scheduled = _in_series if in_series else _replayed if execution.as_graph else _launched
@@ -190,7 +190,7 @@ def _launched(
     timings: Sequence[Sequence[Timing]],
     host: Host,
     execution: Execution,
-    feed: Feed,
+    feed: InputPipeline,
     entry: Entry,
 ) -> Timeline:
     queues = _Queues(host)
@@ -211,7 +211,7 @@ def _in_series(
     timings: Sequence[Sequence[Timing]],
     host: Host,
     execution: Execution,
-    feed: Feed,
+    feed: InputPipeline,
     entry: Entry,
 ) -> Timeline:
     """Kernels on the cores that dispatch them: nothing is launched ahead, copied or waited for."""
@@ -235,7 +235,7 @@ def _replayed(
     timings: Sequence[Sequence[Timing]],
     host: Host,
     execution: Execution,
-    feed: Feed,
+    feed: InputPipeline,
     entry: Entry,
 ) -> Timeline:
     """One launch for all kernels. Raises InputError for a number that the CPU reads on the way."""

@@ -12,7 +12,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Phase
 from rooflinekit.ir.tensor import TensorSpec
 from rooflinekit.step.execution import Execution
-from rooflinekit.step.feed import copy_rate
+from rooflinekit.step.input_pipeline import copy_rate
 from rooflinekit.strategies.blocks import segments_of, within
 from rooflinekit.strategies.records import Savers
 from rooflinekit.strategies.rewriting import HOST_COPY, PART, Insertions, host_copy, host_wait, moved, with_ops

@@ -13,7 +13,7 @@ from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Basis, Op, Phase, PricedOp
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
-from rooflinekit.step.feed import copy_rate
+from rooflinekit.step.input_pipeline import copy_rate
 from rooflinekit.strategies.checkpointing import checkpointed
 from rooflinekit.strategies.host_memory import activations_on_host
 from rooflinekit.strategies.records import Savers

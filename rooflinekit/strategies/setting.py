@@ -21,7 +21,7 @@ from rooflinekit.model.links import route_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.energy_together import drawn_by
 from rooflinekit.step.execution import Backend, Execution, execution_of
-from rooflinekit.step.feed import copy_rate, feed_of
+from rooflinekit.step.input_pipeline import copy_rate, input_pipeline_of
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.strategies.prediction import TERMS, Share
 from rooflinekit.strategies.program import Wiring, copied_s, is_issued_anew
@@ -111,7 +111,7 @@ def share_of(
             "input": copied, "overhead": idle, "contention": run.contention_s, "communication": run.exposed_s,
             "straggling": run.straggling_s, "offload": run.offload_s,
         }  # fmt: skip
-        supply_s = feed_of(p.graph, p.machine.device, p.host, p.execution).supply_s
+        supply_s = input_pipeline_of(p.graph, p.machine.device, p.host, p.execution).supply_s
         terms["input"] += max(0.0, supply_s - sum(terms.values()))
     if stretch != 1:
         own = sum(span.timing.total_s for span in run.spans) if run.communicates or run.offload_s else p.total_s

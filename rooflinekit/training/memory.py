@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rooflinekit.errors import InputError
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.step.feed import copy_rate
+from rooflinekit.step.input_pipeline import copy_rate
 from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE
 from rooflinekit.training.layout import Layout
 from rooflinekit.training.pieces import Pieces

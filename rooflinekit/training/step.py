@@ -13,8 +13,8 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.energy import Draws
 from rooflinekit.step.energy_together import TeamEnergy
+from rooflinekit.step.labels import MEANING
 from rooflinekit.step.sources import SOURCES
-from rooflinekit.step.words import MEANING
 from rooflinekit.training.layout import Layout
 from rooflinekit.training.memory import Accounts
 from rooflinekit.training.recipe import Recipe

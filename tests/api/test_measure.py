@@ -9,7 +9,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.api.measure import hardware_for
-from rooflinekit.calibrate.at_hand import hardware as at_hand
+from rooflinekit.calibrate.local_hardware import hardware as local_hardware
 from rooflinekit.errors import InputError, MeasureError, RooflinekitError, SpecError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.inputs import Input
@@ -144,10 +144,10 @@ def test_what_is_refused(cpu: Device, options: dict[str, Any], message: str) -> 
 
 
 def test_a_machine_with_fewer_cpus(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_hand.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    assert at_hand.on_threads(cpu, 2).sm_count == 2
+    monkeypatch.setattr(local_hardware.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    assert local_hardware.on_threads(cpu, 2).sm_count == 2
     with pytest.raises(InputError) as caught:
-        at_hand.on_threads(cpu, None)
+        local_hardware.on_threads(cpu, None)
     assert str(caught.value) == (
         "threads: generic-cloud-cpu-avx512 has 16 cores, this process may use 2; choose fewer threads, or the "
         "specification of this machine"

@@ -15,10 +15,10 @@ from documents import checked
 from machines import AMX, AVX2, AVX512, stand_in
 from programs import awaited, started
 
-from rooflinekit.calibrate.at_hand import hardware as at_hand
-from rooflinekit.calibrate.at_hand.cpu import Rates
 from rooflinekit.calibrate.bench.record_file import read_record
 from rooflinekit.calibrate.campaigns.campaign import read_campaign
+from rooflinekit.calibrate.local_hardware import hardware as local_hardware
+from rooflinekit.calibrate.local_hardware.cpu import Rates
 from rooflinekit.hardware.specs import load_device, load_host
 
 PLAN = """
@@ -214,12 +214,13 @@ def test_what_is_made_of_samples_can_be_made_later(run: Run, tmp_path: Path) -> 
 
 
 def test_a_cpu_without_a_specification(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_hand, "usable_cores", lambda: 4)
+    monkeypatch.setattr(local_hardware, "usable_cores", lambda: 4)
     monkeypatch.setattr(
-        "rooflinekit.calibrate.at_hand.cpu.measured_rates", lambda cores: Rates(flops=cores * 1e11, bandwidth=4e10)
+        "rooflinekit.calibrate.local_hardware.cpu.measured_rates",
+        lambda cores: Rates(flops=cores * 1e11, bandwidth=4e10),
     )
     assert (
-        at_hand.specification("cpu", 0, None).display_name == "Some CPU @ 3.00GHz"
+        local_hardware.specification("cpu", 0, None).display_name == "Some CPU @ 3.00GHz"
     )  # for `measure`, which keeps no file
     assert not list(tmp_path.glob("some-cpu*"))
     # `calibrate` keeps it beside the samples

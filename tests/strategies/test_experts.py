@@ -231,7 +231,7 @@ def test_terms_add_up(blocks_and_experts: rk.Graph, mesh: rk.Mesh, savers: rk.Sa
     assert len(sent) == (8 if savers == rk.Savers() else 2 * (8 + 4))
 
 
-class Feed(nn.Module):
+class InputPipeline(nn.Module):
     """A pair of linear layers, then a mixture."""
 
     def __init__(self) -> None:
@@ -245,7 +245,7 @@ class Feed(nn.Module):
 
 @pytest.fixture(scope="module")
 def blocks_and_experts() -> rk.Graph:
-    return traced(nn.Sequential(Feed(), Feed()))
+    return traced(nn.Sequential(InputPipeline(), InputPipeline()))
 
 
 def test_links_for_nothing_leave_what_a_device_computes(batched: rk.Graph) -> None:

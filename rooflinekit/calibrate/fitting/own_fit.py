@@ -12,10 +12,10 @@ from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.campaigns.measured_ops import OPS
 from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.calibrate.fitting.files import load_constants
+from rooflinekit.calibrate.fitting.hierarchical_fit import Estimate, Solution, fit
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
-from rooflinekit.calibrate.fitting.one_stage import Estimate, Solution, fit
 from rooflinekit.calibrate.fitting.refit import errors_of
-from rooflinekit.calibrate.fitting.spreads import spread_of, steadied
+from rooflinekit.calibrate.fitting.spreads import shrunk, spread_of
 from rooflinekit.calibrate.fitting.stages import STAGES
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.device import Device
@@ -97,7 +97,7 @@ def _calibration(
             constants[constant] = CONSTANTS[constant].constant(value, own.stderr, "rooflinekit calibrate")
     known = complete(shared.spreads)
     spreads = {
-        family: steadied(spread_of([parts], [times[family]]), len(parts), known[family])
+        family: shrunk(spread_of([parts], [times[family]]), len(parts), known[family])
         for family, parts in sorted(errors.items())
     }
     return Calibration(name=device.name, constants=MappingProxyType(constants), spreads=MappingProxyType(spreads))

@@ -15,9 +15,9 @@ import numpy as np
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.calibrate.fitting.files import PRIORS, architecture_of
+from rooflinekit.calibrate.fitting.hierarchical_fit import Solution, fit
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
-from rooflinekit.calibrate.fitting.one_stage import Solution, fit
-from rooflinekit.calibrate.fitting.spreads import Errors, Starts, Times, of_fitted, of_left_out, spread_of, steadied
+from rooflinekit.calibrate.fitting.spreads import Errors, Starts, Times, of_fitted, of_left_out, shrunk, spread_of
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.machine import CAMPAIGNS_OF, Calibration, Constant, Machine, Spread
 from rooflinekit.model.work import Floats
@@ -185,7 +185,7 @@ def _own(
     """What differs from an unmeasured GPU: told by this GPU's measurements, else by its relatives'."""
     constants = _deviating(solution, gpu, relatives)
     spreads = {
-        family: steadied(spread_of([e], [times[name, family]]), len(e), known[family])
+        family: shrunk(spread_of([e], [times[name, family]]), len(e), known[family])
         for (name, family), e in sorted(errors.items())
         if name == gpu
     }

@@ -101,7 +101,7 @@ def _median(values: Floats, weights: Floats) -> float:
     return float(np.interp(weights.sum() / 2, middle, values[order]))
 
 
-def steadied(own: Spread, count: int, known: Spread) -> Spread:
+def shrunk(own: Spread, count: int, known: Spread) -> Spread:
     """A spread that `count` cases tell, averaged in squares with what is known of the family from elsewhere.
 
     Few cases, often of one shape, lie together by chance: what they say of other shapes is then mostly what others say.
@@ -147,12 +147,12 @@ def of_fitted(errors: Errors, times: Times) -> dict[str, Spread]:
 
 
 def _of_families(errors: Errors, told: Callable[[Sequence[tuple[str, str]]], Spread]) -> dict[str, Spread]:
-    """Each family's, steadied by that of what it is a part of, which stands there too."""
+    """Each family's, shrunk by that of what it is a part of, which stands there too."""
     families, bases = defaultdict[str, list[tuple[str, str]]](list), defaultdict[str, list[tuple[str, str]]](list)
     for key in errors:
         families[key[1]].append(key)
         bases[wider(key[1])].append(key)
     found = {name: told(keys) for name, keys in bases.items()}
     for name, keys in families.items():
-        found[name] = steadied(told(keys), sum(errors[key].size for key in keys), told(bases[wider(name)]))
+        found[name] = shrunk(told(keys), sum(errors[key].size for key in keys), told(bases[wider(name)]))
     return dict(sorted(found.items()))

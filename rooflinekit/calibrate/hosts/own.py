@@ -6,12 +6,12 @@ import math
 import time
 from collections.abc import Callable
 
-from rooflinekit.calibrate.at_hand.hardware import Kind
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded
 from rooflinekit.calibrate.bench.session import Timer
 from rooflinekit.calibrate.hosts.draft import costs_of, host_of
 from rooflinekit.calibrate.hosts.ops import ISSUED, ISSUED_BACKWARD
+from rooflinekit.calibrate.local_hardware.hardware import Kind
 from rooflinekit.errors import MeasureError
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_host

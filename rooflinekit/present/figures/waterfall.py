@@ -27,7 +27,7 @@ from rooflinekit.present.figures.style import (
     style_of,
 )
 from rooflinekit.present.scales import unit_of
-from rooflinekit.step.words import MEANING
+from rooflinekit.step.labels import MEANING
 from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.study.compare import scaling
 

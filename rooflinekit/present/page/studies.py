@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.present.page.charts.bars import Bar, Interval, difference_bars, interval_bars
+from rooflinekit.step.labels import MEANING
 from rooflinekit.step.report import table_rows
-from rooflinekit.step.words import MEANING
 from rooflinekit.study.compare.gpus import GpuComparison, order_sentences, surprise_sentences
 from rooflinekit.study.explain.advice import Advice, Suggestion
 from rooflinekit.study.explain.explanation import Explanation, details, seconds, sentences, signed

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from rooflinekit.present.page.charts.bars import Bar, waterfall_bars
 from rooflinekit.present.page.studies import between, capital, number
+from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import shown_terms
 from rooflinekit.step.utilization import formats
 from rooflinekit.step.variants import BATCH
-from rooflinekit.step.words import MEANING
 from rooflinekit.study.explain.explanation import seconds
 from rooflinekit.study.explain.verdict import verdict
 from rooflinekit.units import format_quantity

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.step.bounds import unmeasured_note
 from rooflinekit.step.chains import chain_sentences
+from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import KERNEL_TERMS, answer_rows, remedies, table_rows, title
-from rooflinekit.step.words import MEANING
 from rooflinekit.study.compare.gpus import gpu_frame
 from rooflinekit.study.explain.explanation import Explanation, sentences, signed
 from rooflinekit.units import format_quantity

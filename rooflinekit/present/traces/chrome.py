@@ -12,7 +12,7 @@ from rooflinekit.errors import OutputError
 from rooflinekit.files import write_text
 from rooflinekit.ir.op import Op
 from rooflinekit.present.traces.parallel import parallel_events
-from rooflinekit.step.feed import feed_of
+from rooflinekit.step.input_pipeline import input_pipeline_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.timeline import CpuSpan, Span
 from rooflinekit.strategies.prediction import ParallelPrediction
@@ -65,7 +65,7 @@ def _events(p: Prediction, process: int) -> Iterator[_Event]:
     yield from _wait(process, at, at + p.timeline.tail_s, "end of the step")
     at += p.timeline.tail_s
     yield from _wait(process, at, at + p.timeline.starved_s, "waits for the loader")
-    supply_s = feed_of(p.graph, p.machine.device, p.host, p.execution).supply_s
+    supply_s = input_pipeline_of(p.graph, p.machine.device, p.host, p.execution).supply_s
     if supply_s:
         args = {"samples_per_s": p.execution.loader_rate}
         yield _event(process, _LOADER, "loader", "samples of a step", 0.0, supply_s, args)

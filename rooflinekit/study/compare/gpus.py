@@ -16,10 +16,10 @@ from rooflinekit.ir.plain import aligned
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
+from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.report import number, title
 from rooflinekit.step.variants import BATCH
-from rooflinekit.step.words import MEANING
 from rooflinekit.study.compare.bounds import Bounds
 from rooflinekit.study.errors.ratio import Ratio, Ratios
 from rooflinekit.study.explain.explanation import seconds, signed

@@ -125,9 +125,9 @@ OTHER_HOST = Component(
 NETWORK = Component(value=0.08, meaning="spread of a network's own error, in ln", source=_STEPS)
 NETWORKS = _of_steps("correlation of a network's own error", 0.81, 0.92, 0.52)
 
-#: What inductor's kernels, transposed convolutions and sums are off by (`model.families.UNTOLD`): the forms of kernels
-#: that the model does not know are the same on every chip.
-UNTOLD_KERNELS = Component(
+#: What inductor's kernels, transposed convolutions and sums are off by (`model.families.UNMODELLED`): the forms of
+#: kernels that the model does not know are the same on every chip.
+UNMODELLED_KERNELS = Component(
     value=0.9, meaning="correlation of what kernels of which no like was measured share, between different chips",
     source="the most likely value for compiled steps of one half of KernelBench's problems, the other half agrees, "
     "benchmarks/comparison_accuracy.py --estimate",

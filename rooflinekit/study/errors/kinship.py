@@ -15,7 +15,7 @@ from rooflinekit.study.errors.components import (
     OTHER_SIZE,
     OTHER_UNIT,
     SHARED,
-    UNTOLD_KERNELS,
+    UNMODELLED_KERNELS,
     Chips,
     of_kernels,
 )
@@ -64,8 +64,8 @@ class Kinship:
                 return 1.0 if self.same_host else OTHER_HOST.value
             case "issuing":
                 return 1.0 if self.same_host else ISSUING_ELSEWHERE.value
-            case "untold":
-                return 1.0 if self.chips in (Chips.SAME, Chips.ONE) else UNTOLD_KERNELS.value
+            case "unmodelled":
+                return 1.0 if self.chips in (Chips.SAME, Chips.ONE) else UNMODELLED_KERNELS.value
             case "kernel":
                 size = 1.0 if source.cost == target.cost else OTHER_SIZE.value
                 layout = 1.0 if self.same_layout else OTHER_UNIT.value  # libraries have other kernels for the other

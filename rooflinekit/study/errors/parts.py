@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Phase
-from rooflinekit.model.families import OF_A_BACKWARD_PASS, UNTOLD, base_of, residuals_of, untold
+from rooflinekit.model.families import OF_A_BACKWARD_PASS, UNMODELLED, base_of, residuals_of, unmodelled
 from rooflinekit.model.roofline import Timing
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.study.errors.components import ISSUING, NETWORK
@@ -31,8 +31,8 @@ _STEP = 1.02  # of the host's times, to see by how much the step follows them
 class Part:
     """A part of an error: of a family, of an operator, of the host, of the network."""
 
-    level: str  # "family", "untold", "kernel", "host", "issuing", "network"
-    family: str = ""  # in any format; of what is untold, which of UNTOLD
+    level: str  # "family", "unmodelled", "kernel", "host", "issuing", "network"
+    family: str = ""  # in any format; of what is unmodelled, which of UNMODELLED
     unit: str = ""  # the family in the format that it runs in on this device, by which spreads are kept
     name: str = ""  # of the first op whose kernel it is; equal shapes count as one
     cost: Cost | None = None
@@ -110,9 +110,11 @@ def untold_parts(timings: Sequence[Timing]) -> dict[Part, Loaded]:
     total = sum(timing.total_s for timing in timings)
     weights: dict[str, float] = defaultdict(float)
     for timing in timings:
-        weights[untold(timing.kernel)] += timing.total_s / total
+        weights[unmodelled(timing.kernel)] += timing.total_s / total
     return {
-        Part("untold", name): Loaded(weight=weight, spread=UNTOLD[name]) for name, weight in weights.items() if name
+        Part("unmodelled", name): Loaded(weight=weight, spread=UNMODELLED[name])
+        for name, weight in weights.items()
+        if name
     }
 
 

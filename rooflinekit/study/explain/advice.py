@@ -21,9 +21,9 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.model.recurrence import RECURRENT
 from rooflinekit.step.chains import chain_sentences, chains_of, without_recurrence
 from rooflinekit.step.execution import Backend
+from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import BATCH
-from rooflinekit.step.words import MEANING
 from rooflinekit.study.errors.ratio import Ratio, Ratios
 from rooflinekit.study.explain.explanation import seconds, signed
 from rooflinekit.units import format_quantity

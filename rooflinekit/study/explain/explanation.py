@@ -12,10 +12,10 @@ from rooflinekit.ir import notebook
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.algorithms import FEWER_FLOP
 from rooflinekit.step.chains import chain_sentences, chains_of
+from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import UNDERUSE, Prediction
 from rooflinekit.step.report import table_rows
 from rooflinekit.step.variants import BATCH
-from rooflinekit.step.words import MEANING
 from rooflinekit.study.errors.ratio import Ratio, Ratios
 from rooflinekit.study.explain.differences import Difference, differences, labels
 from rooflinekit.study.explain.drivers import Driver, drivers_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import islice
 
 from rooflinekit.step.chains import chain_sentences
+from rooflinekit.step.labels import MEANING, REGIME_TERMS
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import shown_terms
-from rooflinekit.step.words import MEANING, REGIME_TERMS
 from rooflinekit.study.explain.explanation import seconds
 from rooflinekit.units import format_quantity
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from rooflinekit.calibrate.at_hand.run_record import ProfiledOp
+from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.study.profile.file import Events
 
 _MICROSECOND = 1e-6

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rooflinekit.calibrate.at_hand.run_record import KernelTime, ProfiledOp
+from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ProfiledOp
 from rooflinekit.study.profile.matching import match, table_by_kind
 from rooflinekit.units import format_quantity
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 
-from rooflinekit.calibrate.at_hand.run_record import KernelTime, median_step
+from rooflinekit.calibrate.local_hardware.run_record import KernelTime, median_step
 from rooflinekit.errors import InputError
 from rooflinekit.study.profile.file import Progress, rank_in
 from rooflinekit.study.profile.profile import Profile

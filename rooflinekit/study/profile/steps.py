@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.calibrate.at_hand.run_record import KernelTime, ProfiledOp, median_step
+from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ProfiledOp, median_step
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.study.profile.calls import Launch, calls_of, launches_of
 from rooflinekit.study.profile.file import Events, Trace

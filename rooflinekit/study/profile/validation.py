@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
 import rooflinekit
-from rooflinekit.calibrate.at_hand.run_record import KernelTime, ModelRun
 from rooflinekit.calibrate.bench.samples import Summary, summarize
+from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ModelRun
 from rooflinekit.errors import CampaignError
 from rooflinekit.files import read_json, write_text
 from rooflinekit.step.prediction import Prediction

@@ -31,7 +31,7 @@ from rooflinekit.model.point_times import PointKernels, PointTimes
 from rooflinekit.step.bounds import bounds
 from rooflinekit.step.entry import as_run, entry_of, issues_for, issuing, kernels_key
 from rooflinekit.step.execution import Execution
-from rooflinekit.step.feed import feed_of
+from rooflinekit.step.input_pipeline import input_pipeline_of
 from rooflinekit.step.memory import product_workspace
 from rooflinekit.step.point_memory import PointMemory
 from rooflinekit.step.prediction import launched_by, predict_graph
@@ -226,7 +226,7 @@ class _Step:
         lasting = [_Lasting(Column(self.points, seconds, 0.0)) for seconds in times.kernel_s]
         rows = iter(self.kernels.rows)
         timings: Any = [tuple(lasting[next(rows)] for _ in issue.kernels) for issue in self.issues]
-        feed = feed_of(self.graph, device, host, execution)
+        feed = input_pipeline_of(self.graph, device, host, execution)
         entry = entry_of(host, execution, self.graph)
         issued = issuing(host, self.graph)
         return schedule(self.issues, timings, issued, execution, feed, entry, in_series=device.kind == "cpu")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from rooflinekit.calibrate.at_hand.run_record import ProfiledOp
+from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.errors import InputError
 from rooflinekit.model.roofline import Timing
 from rooflinekit.step.prediction import Prediction

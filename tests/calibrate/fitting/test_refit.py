@@ -9,15 +9,15 @@ import pytest
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.fitting.constants import CONSTANTS
+from rooflinekit.calibrate.fitting.hierarchical_fit import Solution
 from rooflinekit.calibrate.fitting.observations import observations_of
-from rooflinekit.calibrate.fitting.one_stage import Solution
 from rooflinekit.calibrate.fitting.refit import (
     Refit,
     errors_of,
     machines_of,
     refit,
 )
-from rooflinekit.calibrate.fitting.spreads import of_another_gpu, of_left_out, spread_of, steadied
+from rooflinekit.calibrate.fitting.spreads import of_another_gpu, of_left_out, shrunk, spread_of
 from rooflinekit.errors import DeviceNotFoundError
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.families import plain
@@ -283,10 +283,10 @@ def test_the_shared_part_is_never_below_what_two_collections_differ_by() -> None
 def test_few_cases_are_steadied_by_what_others_tell() -> None:
     """20 cases count as much as what is known: √((0.1² + 0.3²) / 2); of none only that is left, of many nothing."""
     own, known = Spread(kernel=0.1, shared=0.05), Spread(kernel=0.3, shared=0.15)
-    assert steadied(own, 20, known).kernel == pytest.approx(math.sqrt(0.05))
-    assert steadied(own, 20, known).shared == pytest.approx(math.sqrt(0.0125))
-    assert steadied(own, 0, known) == known
-    assert steadied(own, 10**7, known).kernel == pytest.approx(0.1, rel=1e-5)
+    assert shrunk(own, 20, known).kernel == pytest.approx(math.sqrt(0.05))
+    assert shrunk(own, 20, known).shared == pytest.approx(math.sqrt(0.0125))
+    assert shrunk(own, 0, known) == known
+    assert shrunk(own, 10**7, known).kernel == pytest.approx(0.1, rel=1e-5)
 
 
 def test_a_family_without_its_format() -> None:

@@ -15,7 +15,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgba
 
 import rooflinekit as rk
-from rooflinekit.calibrate.at_hand.run_record import ModelRun, ProfiledOp
+from rooflinekit.calibrate.local_hardware.run_record import ModelRun, ProfiledOp
 from rooflinekit.errors import InputError
 from rooflinekit.present.figures import plot
 from rooflinekit.present.figures.records.build import Figure, caption, roofline_figure

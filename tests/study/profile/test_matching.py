@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflinekit.calibrate.at_hand.run_record import ProfiledOp
+from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.study.profile.matching import OpTime, kind_of, match
 
 

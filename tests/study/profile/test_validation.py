@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 import rooflinekit as rk
-from rooflinekit.calibrate.at_hand.run_record import KernelTime, ModelRun, ProfiledOp
+from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ModelRun, ProfiledOp
 from rooflinekit.errors import CampaignError, OutputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.machine import Machine

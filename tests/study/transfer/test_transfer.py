@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import rooflinekit as rk
-from rooflinekit.calibrate.at_hand.run_record import ProfiledOp
+from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.errors import CampaignError, InputError
 from rooflinekit.study.errors.components import FREEDOM, NETWORK, NETWORKS, OTHER_HOST, SHARED, Chips
 from rooflinekit.study.errors.kinship import Kinship, chips_of

@@ -114,7 +114,7 @@ def described_cpu(file: Path | None = None) -> Device:
     file = file or _file_of(said)
     if file.exists():
         return load_device(file)
-    from rooflinekit.calibrate.at_hand import cpu as cpu_at_hand
+    from rooflinekit.calibrate.local_hardware import cpu as cpu_at_hand
 
     return cpu_at_hand.device_of(cpu_at_hand.measured_rates(min(int(said["sm_count"]), usable_cores())))
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from rooflinekit.calibrate.at_hand import model_step
-from rooflinekit.calibrate.at_hand.model_step import Run
-from rooflinekit.calibrate.at_hand.op_times import profile_step
-from rooflinekit.calibrate.at_hand.run_record import KernelTime, ModelRun, ProfiledOp
 from rooflinekit.calibrate.bench.gpu_state import load_nvml
 from rooflinekit.calibrate.bench.samples import collect, settled
 from rooflinekit.calibrate.bench.timers import CpuTimer, CudaTimer, first_line, fp32_arithmetic, gpu_name
+from rooflinekit.calibrate.local_hardware import model_step
+from rooflinekit.calibrate.local_hardware.model_step import Run
+from rooflinekit.calibrate.local_hardware.op_times import profile_step
+from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ModelRun, ProfiledOp
 from rooflinekit.errors import MeasureError, RooflinekitError
 from rooflinekit.ir.tensor import DType
 from rooflinekit.tracing.step import Step

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch._C._autograd import DeviceType
 
-from rooflinekit.calibrate.at_hand import op_times
-from rooflinekit.calibrate.at_hand.run_record import KernelTime, ProfiledOp, median_step
+from rooflinekit.calibrate.local_hardware import op_times
+from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ProfiledOp, median_step
 
 
 def test_a_step_on_the_cpu(capfd: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from machines import AVX512, CPUS, stand_in
 
-from rooflinekit.calibrate.at_hand import hardware as at_hand
-from rooflinekit.calibrate.at_hand.cpu import Rates, device_of, measured_rates
+from rooflinekit.calibrate.local_hardware import hardware as local_hardware
+from rooflinekit.calibrate.local_hardware.cpu import Rates, device_of, measured_rates
 from rooflinekit.errors import InputError, SpecError
 from rooflinekit.hardware import checks
 from rooflinekit.hardware.spec_text import device_text
@@ -68,18 +68,18 @@ def test_what_is_measured_is_positive() -> None:
 
 
 def test_a_specification_of_other_hardware_is_refused(machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_hand, "usable_cores", lambda: 4)
+    monkeypatch.setattr(local_hardware, "usable_cores", lambda: 4)
     with pytest.raises(InputError, match="--spec nvidia-l4: is a GPU; expected the CPU"):
-        at_hand.specification("cpu", 0, "nvidia-l4")
+        local_hardware.specification("cpu", 0, "nvidia-l4")
     with pytest.raises(InputError, match="--spec generic-cloud-cpu-avx2: is a CPU; expected the GPU"):
-        at_hand.specification("cuda", 0, "generic-cloud-cpu-avx2")
+        local_hardware.specification("cuda", 0, "generic-cloud-cpu-avx2")
     for name, message in (
         ("amd-epyc-7763", "is a CPU by AMD, the one here is by Intel"),
         ("generic-cloud-cpu-avx512", "has 16 cores, this process may use 4"),
     ):
         with pytest.raises(InputError, match=message):
-            at_hand.check_here(load_device(name), "cpu")
-    assert at_hand.check_here(load_device("generic-cloud-cpu-avx512").replace(sm_count=4), "cpu") is None
+            local_hardware.check_here(load_device(name), "cpu")
+    assert local_hardware.check_here(load_device("generic-cloud-cpu-avx512").replace(sm_count=4), "cpu") is None
 
 
 WITHIN = {
@@ -100,11 +100,11 @@ def test_only_vectors_that_the_cpu_lacks_are_refused(
     if stated not in WITHIN[has]:
         message = f"its vectors are {stated}, the CPU here has {has} and lacks them: pass the specification of this CPU"
         with pytest.raises(InputError, match=message):
-            at_hand.check_here(device, "cpu")
+            local_hardware.check_here(device, "cpu")
     elif stated == has:
-        assert at_hand.check_here(device, "cpu") is None
+        assert local_hardware.check_here(device, "cpu") is None
     else:
-        said = at_hand.check_here(device, "cpu")
+        said = local_hardware.check_here(device, "cpu")
         assert said is not None
         assert f"its vectors are {stated}, those of the CPU here {has}: what PyTorch computes with more" in said
 
@@ -115,8 +115,8 @@ def test_a_cpu_that_is_not_shipped_is_described_once(
     made = device_of(Rates(flops=500e9, bandwidth=40e9))
     calls: list[int] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rooflinekit.calibrate.at_hand.cpu.measured_rates", lambda cores: calls.append(cores))
-    monkeypatch.setattr("rooflinekit.calibrate.at_hand.cpu.device_of", lambda rates: made)
-    assert at_hand.cpu_specification() == (made, Path("some-cpu-3-00ghz.yaml"))
-    assert at_hand.cpu_specification() == (made, Path("some-cpu-3-00ghz.yaml"))
+    monkeypatch.setattr("rooflinekit.calibrate.local_hardware.cpu.measured_rates", lambda cores: calls.append(cores))
+    monkeypatch.setattr("rooflinekit.calibrate.local_hardware.cpu.device_of", lambda rates: made)
+    assert local_hardware.cpu_specification() == (made, Path("some-cpu-3-00ghz.yaml"))
+    assert local_hardware.cpu_specification() == (made, Path("some-cpu-3-00ghz.yaml"))
     assert len(calls) == 1

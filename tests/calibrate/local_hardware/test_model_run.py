@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from rooflinekit.calibrate.at_hand import model_run
-from rooflinekit.calibrate.at_hand.model_run import Care, Place, measure_step
+from rooflinekit.calibrate.local_hardware import model_run
+from rooflinekit.calibrate.local_hardware.model_run import Care, Place, measure_step
 from rooflinekit.errors import MeasureError
 from rooflinekit.ir.inputs import Input
 from rooflinekit.tracing.tracer import Step

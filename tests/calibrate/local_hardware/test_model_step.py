@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from rooflinekit.calibrate.at_hand import model_step
+from rooflinekit.calibrate.local_hardware import model_step
 from rooflinekit.errors import MeasureError
 from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.tensor import DType

@@ -23,7 +23,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class InputPipeline:
     """What a step is fed with."""
 
     transfers: tuple[Transfer, ...] = ()
@@ -39,7 +39,7 @@ def copy_rate(device: Device, host: Host, *, pinned: bool) -> float:
     return min(of_host, device.pcie.bandwidth_per_direction * PAYLOAD_SHARE)
 
 
-def feed_of(graph: Graph, device: Device, host: Host, execution: Execution) -> Feed:
+def input_pipeline_of(graph: Graph, device: Device, host: Host, execution: Execution) -> InputPipeline:
     """What feeds a step of this graph, whose sizes are numbers. The inputs of a CPU's step are where it needs them.
 
     Raises InputError for a rate of samples where there is no input to count them by.
@@ -49,7 +49,7 @@ def feed_of(graph: Graph, device: Device, host: Host, execution: Execution) -> F
         rate = copy_rate(device, host, pinned=execution.copy == "pinned")
         sizes = {spec.name: integer(spec.bytes) for spec in graph.inputs}
         transfers = tuple(Transfer(name=name, bytes=size, seconds=size / rate) for name, size in sizes.items())
-    return Feed(transfers=transfers, blocking=not execution.non_blocking, supply_s=_supply_s(graph, execution))
+    return InputPipeline(transfers=transfers, blocking=not execution.non_blocking, supply_s=_supply_s(graph, execution))
 
 
 def _supply_s(graph: Graph, execution: Execution) -> float:

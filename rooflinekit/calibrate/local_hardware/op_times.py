@@ -12,7 +12,7 @@ from typing import Any
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from rooflinekit.calibrate.at_hand.run_record import KernelTime, ProfiledOp, median_step
+from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ProfiledOp, median_step
 
 _MARK = "rooflinekit: a step"
 _MICROSECOND = 1e-6
