@@ -126,6 +126,7 @@ class Program:
         out = self.folder / "run"
         arguments = f"--device cpu --spec {self.folder}/core.yaml --plan {self.folder}/tiny.yaml --out run.jsonl"
         word = "ignored" if ignored else "plain"
+        Path(f"{out}.out").unlink(missing_ok=True)  # what the program before has printed is no sign of this one
         print(where, after, word, out, arguments, file=self.driver.stdin, flush=True)
         number = int(line_of(self.driver))
         seconds = 0.0
