@@ -12,6 +12,7 @@ optimizer included, is compiled; nothing is padded; weights are not folded (conf
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -27,8 +28,8 @@ from rooflinekit.model.attention_patterns import with_fused_attention
 from rooflinekit.model.concatenation import LABEL
 from rooflinekit.model.convolution_layouts import with_layout_copies
 from rooflinekit.model.dataflow import Dataflow
-from rooflinekit.model.grouping import Group, groups_of
-from rooflinekit.model.inlining import buffers_of
+from rooflinekit.model.grouping import Group, groups_of, whole_up_to
+from rooflinekit.model.inlining import Buffer, buffers_of
 from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.kernels import plain_kernels, reusing
 from rooflinekit.model.layout import (
@@ -69,15 +70,30 @@ def compiled_issues(
     """
     if graph.dims:
         raise missing_size(graph.dims)
-    graph = with_fused_attention(graph)
-    layouts = Layouts.of(graph) if converts_to_channels_last(graph) else NO_LAYOUTS
-    buffers, flow = buffers_of(graph, layouts)
-    groups = groups_of(buffers, flow, reorders_loops=graph.like is None or graph.like.reorders_loops)
+    graph, layouts, buffers, flow = _lowered(graph)
+    sms = device.sm_count if device is not None else 0
+    groups = groups_of(buffers, flow, sms, reorders_loops=graph.like is None or graph.like.reorders_loops)
     making = _Making(graph, flow, layouts, groups, engines, device, autotunes=autotunes)
     made = [tuple(making.issues(i, group)) for i, group in enumerate(groups)]
     if autotunes and device is not None and may_fuse(device):
         _fuse_into_templates(made, groups, flow, device)
     return tuple(issue for issues in made for issue in issues)
+
+
+def splits(graph: Graph, sms: int) -> int:
+    """Equal for numbers of SMs on which inductor runs the same reductions of the graph in two kernels."""
+    if "splits" not in graph.memo:
+        graph.memo["splits"] = sorted({whole_up_to(buffer) for buffer in _lowered(graph)[2]})
+    return bisect_left(graph.memo["splits"], sms)
+
+
+def _lowered(graph: Graph) -> tuple[Graph, Layouts, list[Buffer], Dataflow]:
+    """The graph with fused attention, its layouts, and its buffers; remembered."""
+    if "lowered" not in graph.memo:
+        fused = with_fused_attention(graph)
+        layouts = Layouts.of(fused) if converts_to_channels_last(fused) else NO_LAYOUTS
+        graph.memo["lowered"] = (fused, layouts, *buffers_of(fused, layouts))
+    return graph.memo["lowered"]  # type: ignore[no-any-return]
 
 
 def _fuse_into_templates(

@@ -26,22 +26,21 @@ from rooflinekit.model.loops import Loop
 
 MOST_BUFFERS = 64
 LEAST_SHARED_BYTES = 10  # score_fusion_memory_threshold
+_MOST_SMS = 2**31
 
-# Reductions that run in two kernels (ir.py Reduction.num_splits, choices.py reduction_split_factor, for a GPU of 108
-# SMs): along rows, with fewer results than two an SM; down columns, with fewer than 64 an SM. What the first kernel
-# writes for the second is below 2 % of what it reads, and left out.
-_FEW_ROWS, _LONG_ROW = 2 * 108, 8192
-_FEW_COLUMNS, _LONG_COLUMN = 64 * 108, 128
+# Reductions that run in two kernels (ir.py Reduction.num_splits, choices.py reduction_split_factor): along rows, with
+# fewer results than two an SM; down columns, with fewer than 64 an SM. What the first kernel writes for the second is
+# below 2 % of what it reads, and left out.
+_FEW_ROWS_AN_SM, _LONG_ROW = 2, 8192
+_FEW_COLUMNS_AN_SM, _LONG_COLUMN = 64, 128
 
 
-def is_split(buffer: Buffer) -> bool:
-    """Whether the buffer is a reduction in two kernels."""
+def whole_up_to(buffer: Buffer) -> int:
+    """SMs of the largest GPU on which the buffer is one kernel; on larger ones it is a reduction in two."""
     part = buffer.part
-    if part.loop is not Loop.REDUCTION:
-        return False
-    if part.columns:
-        return buffer.outer < _FEW_COLUMNS and part.inner > _LONG_COLUMN
-    return buffer.outer < _FEW_ROWS and part.inner > _LONG_ROW
+    long, few = (_LONG_COLUMN, _FEW_COLUMNS_AN_SM) if part.columns else (_LONG_ROW, _FEW_ROWS_AN_SM)
+    splits = part.loop is Loop.REDUCTION and part.inner > long
+    return buffer.outer // few if splits else _MOST_SMS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,14 +56,14 @@ class Group:
     read: dict[tuple[str, str], int] = field(default_factory=dict)  # (value, view of it) → bytes
 
     @classmethod
-    def of(cls, buffer: Buffer) -> Group:
-        """A buffer alone."""
+    def of(cls, buffer: Buffer, sms: int) -> Group:
+        """A buffer alone, on a GPU of so many SMs."""
         return cls(
             buffers=[buffer],
             loop=buffer.part.loop,
             outer=buffer.outer,
             inner=buffer.part.inner,
-            split=is_split(buffer),
+            split=whole_up_to(buffer) < sms,
             written=set(buffer.writes),
             read={key: read.bytes for key, read in buffer.expression.reads.items()},
         )
@@ -89,17 +88,17 @@ class Group:
         self.read |= other.read
 
 
-def groups_of(buffers: Sequence[Buffer], flow: Dataflow, *, reorders_loops: bool = True) -> list[Group]:
-    """The groups in an order in which they can run."""
-    return _Fusing(buffers, flow, reorders_loops).run()
+def groups_of(buffers: Sequence[Buffer], flow: Dataflow, sms: int, *, reorders_loops: bool = True) -> list[Group]:
+    """The groups in an order in which they can run, on a GPU of so many SMs."""
+    return _Fusing(buffers, flow, sms, reorders_loops).run()
 
 
 class _Fusing:
     """The scheduler's fusion passes."""
 
-    def __init__(self, buffers: Sequence[Buffer], flow: Dataflow, reorders_loops: bool) -> None:
-        self._buffers, self._flow, self._reorders = buffers, flow, reorders_loops
-        self._of = [Group.of(buffer) for buffer in buffers]  # by the buffers' order
+    def __init__(self, buffers: Sequence[Buffer], flow: Dataflow, sms: int, reorders_loops: bool) -> None:
+        self._buffers, self._flow, self._sms, self._reorders = buffers, flow, sms, reorders_loops
+        self._of = [Group.of(buffer, sms) for buffer in buffers]  # by the buffers' order
         # of each place in the order the earliest buffer of all groups that end there or later
         self._earliest = list(range(len(buffers)))
         self._writers: dict[str, list[int]] = defaultdict(list)
@@ -190,7 +189,7 @@ class _Fusing:
     def _leaves_in_place(self, value: str, writer: Group, reader: Buffer) -> bool:
         for buffer in writer.buffers:
             if value in buffer.writes:
-                if buffer.partial or is_split(buffer):
+                if buffer.partial or whole_up_to(buffer) < self._sms:
                     return False
                 # results of a reduction are there for the rows that they belong to
                 if buffer.part.loop is not Loop.REDUCTION and buffer.numel not in (reader.numel, reader.outer):

@@ -14,7 +14,7 @@ from rooflinekit.ir.sizes import total
 from rooflinekit.ir.tensor import DType, Math, Role
 from rooflinekit.model.convolution import formats_channels_last
 from rooflinekit.model.convolution_layouts import gradients_in_either, sums_in_fp32
-from rooflinekit.model.fusion import compiled_issues
+from rooflinekit.model.fusion import compiled_issues, splits
 from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.recurrence import RECURRENT, is_recurrent
@@ -46,6 +46,8 @@ def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Has
         own = (*own, str(device.compute_capability))
     if execution.autotunes:  # kernels are chosen by their times, of which all of the device decides
         own = (*own, device)
+    if execution.fused and not graph.dims:  # reductions with few results run in two kernels where there are many SMs
+        own = (*own, splits(graph, device.sm_count))
     layouts = tuple(engines), gradients_in_either(formats), sums_in_fp32(formats)
     return *layouts, device.kind, device.vendor, own, execution.fused, execution.as_graph, execution.entered
 

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 import rooflinekit as rk
 from rooflinekit.errors import SizeError
+from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.release import Release
 from rooflinekit.model.fusion import compiled_issues, is_fused
 from rooflinekit.model.kernel import Kernel
@@ -27,7 +28,8 @@ def traced(model: Callable[..., Any], *inputs: rk.Input, **options: Any) -> rk.G
 
 
 def kernels(graph: rk.Graph, engines: tuple[str, ...] = ()) -> list[Kernel]:
-    return [kernel for issue in compiled_issues(graph, engines) for kernel in issue.kernels]
+    device = load_device("nvidia-a100-sxm4-80gb")
+    return [kernel for issue in compiled_issues(graph, engines, device) for kernel in issue.kernels]
 
 
 def ops(kernel: Kernel) -> str:
@@ -211,6 +213,17 @@ def test_a_loss_over_long_rows_takes_two_kernels() -> None:
     found = kernels(traced(model, rk.Input(1024, 1024)))
     assert [ops(kernel) for kernel in found] == ["pow_sum", "pow_sum"]
     assert [int(kernel.cost.bytes) for kernel in found] == [1024 * 1024 * 4 + 4, 0]
+
+
+def test_columns_are_summed_in_two_kernels_where_there_are_fewer_than_64_an_sm() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(0)
+
+    graph = traced(model, rk.Input(1024, 64 * 58))  # an L4 has 58 SMs, a T4 40, an A100 108
+    found = {name: compiled_issues(graph, (), load_device(name)) for name in ("l4", "t4", "a100-sxm4-80gb")}
+    assert [sum(len(issue.kernels) for issue in issues) for issues in found.values()] == [1, 1, 2]
+    predicted = {name: rk.predict(graph, gpu=name, execution="compiled") for name in ("l4", "a100-sxm4-80gb")}
+    assert [len(step.timings) for step in predicted.values()] == [1, 2]  # the same graph, not the same kernels
 
 
 def step_of(optimizer: Callable[..., Any]) -> rk.Graph:
