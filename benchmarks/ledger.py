@@ -6,13 +6,15 @@
 DATA: the folder that the readers used here name. All constants are the shipped ones; what has seen which rows is in the
 column `seen`: "gpu" where kernels of the GPU are in the fits, "source" where constants were fitted on steps of this
 source, else "nothing". The lines are compared with the last ones of docs/ledger.csv; --write adds them there, under the
-commit on which the working tree rests, and writes docs/ledger.md. Sources are judged on samples, in some minutes.
+commit on which the working tree rests, and writes docs/ledger.md and calibration/accuracy.json. Sources are judged on
+samples, in some minutes.
 --sources judges nothing: it prints how far sources lie apart by the last lines there (`rooflinekit/step/sources.py`).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import subprocess
 import sys
@@ -20,7 +22,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,9 +35,11 @@ from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.files import write_text
 from rooflinekit.hardware.specs import load_device, load_host
 from rooflinekit.model.machine import Machine
+from rooflinekit.step.accuracy import Line
 
 ROOT = Path(__file__).parent.parent
 FILE, PAGE = ROOT / "docs" / "ledger.csv", ROOT / "docs" / "ledger.md"
+CARD = ROOT / "calibration" / "accuracy.json"
 KEY = ["source", "what", "device"]
 COLUMNS = ["commit", "date", *KEY, "seen", "n", "median", "p90", "bias", "inside", "chance"]
 _TIMM_SHARE = 0.012  # of timm's networks, by a hash of their names
@@ -229,6 +233,33 @@ def last_of(table: pd.DataFrame) -> pd.DataFrame:
     return table.drop_duplicates(KEY, keep="last")
 
 
+#: Sources without a licence judge, and stand in the pages; nothing of them is in the package.
+_UNLICENSED = ("lambda", "sia")
+_TRACED = {
+    "inference, eager": ("inference", "eager"), "infer, eager": ("inference", "eager"),
+    "infer, compiled": ("inference", "compiled"), "training, eager": ("training", "eager"),
+    "train, eager": ("training", "eager"), "train, compiled": ("training", "compiled"),
+}  # fmt: skip
+
+
+def card(table: pd.DataFrame) -> str:
+    """The last lines of licensed sources, as `rooflinekit.step.accuracy` reads them."""
+    found = []
+    for line in last_of(table).itertuples():
+        task, execution = _TRACED.get(line.what, (_TASKS.get(line.what, ""), ""))
+        if not task or line.source in _UNLICENSED or line.seen == "source":
+            continue
+        device = load_device(line.device)
+        networks = {"neusight": "transformers", "timm": "image networks"}.get(line.source, "")
+        found.append(Line(
+            source=line.source, task=task, execution=execution, networks=networks, device=line.device,
+            architecture=device.architecture, vendor=device.vendor, measurements=int(line.n),
+            median=round(line.median / 100, 4), nine_of_ten=round(line.p90 / 100, 4),
+            inside=round(line.inside / 100, 3),
+        ))  # fmt: skip
+    return "[\n" + ",\n".join(json.dumps(asdict(line)) for line in found) + "\n]\n"
+
+
 def page(table: pd.DataFrame) -> str:
     """The last line of each source and device beside the one before it."""
     newest = last_of(table.reset_index(drop=True))
@@ -242,10 +273,10 @@ def page(table: pd.DataFrame) -> str:
     return "\n".join([_HEAD, "", markdown_lines(heads, rows), ""])
 
 
-#: What lines of the table are of, as rooflinekit.step.sources calls it.
-_ASSEMBLED = {
-    "step": "training", "tokens/s": "per token", "tpot": "per token", "per token": "per token", "ttft": "first token",
-    "first token": "first token", "DDP, one GPU's given": "several GPUs",
+#: What lines of the table are of, as rooflinekit.step.accuracy and rooflinekit.step.sources call it.
+_TASKS = {
+    "step": "decoder training", "tokens/s": "per token", "tpot": "per token", "per token": "per token",
+    "ttft": "first token", "first token": "first token", "DDP, one GPU's given": "several GPUs",
 }  # fmt: skip
 _LEAST = 3  # rows of a line that says how far its source is off
 
@@ -256,8 +287,9 @@ def apart(table: pd.DataFrame) -> pd.DataFrame:
     without: the same with each source left out in turn, the least and the greatest of them.
     """
     lines = last_of(table)
-    lines = lines[(lines.seen != "source") & lines.what.isin(list(_ASSEMBLED)) & (lines.n >= _LEAST)]
-    lines = lines.assign(kind=lines.what.map(_ASSEMBLED), square=np.log1p(lines.bias / 100) ** 2)
+    licensed = ~lines.source.isin(_UNLICENSED)
+    lines = lines[licensed & (lines.seen != "source") & lines.what.isin(list(_TASKS)) & (lines.n >= _LEAST)]
+    lines = lines.assign(kind=lines.what.map(_TASKS), square=np.log1p(lines.bias / 100) ** 2)
     found = []
     for kind, part in lines.groupby("kind"):
         others = [part[part.source != source].square.mean() ** 0.5 for source in sorted(set(part.source))]
@@ -302,6 +334,7 @@ def main() -> None:
         table = pd.concat([table, new]) if len(table) else new
         write_text(table.to_csv(index=False), FILE)
         write_text(page(table), PAGE)
+        write_text(card(table), CARD)
 
 
 if __name__ == "__main__":

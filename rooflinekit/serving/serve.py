@@ -23,6 +23,7 @@ from rooflinekit.serving.memory import ServingMemory, serving_memory
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.sums import CollectiveTime
+from rooflinekit.step.accuracy import Accuracy, engine_accuracy
 from rooflinekit.step.energy_together import TeamEnergy
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
@@ -143,6 +144,11 @@ class Serving(ServingDraws):
         """What was assumed, each once: kernels that were not measured on this GPU, limits."""
         return list(dict.fromkeys((*self.prefill.notes, *self.decode.notes)))
 
+    @property
+    def accuracy(self) -> tuple[Accuracy, ...]:
+        """How far first and further tokens were off where such predictions were judged."""
+        return engine_accuracy(self.decode.machine.device)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
         s, m = self.stream, self.memory
@@ -165,6 +171,7 @@ class Serving(ServingDraws):
             "weight_bytes": m.weight_bytes, "kv_bytes_per_token": m.kv_bytes_per_token,
             "workspace_bytes": m.workspace_bytes, "cache_bytes": m.cache_bytes,
             **self.energy_document(),
+            "accuracy": [one.to_dict() for one in self.accuracy],
             "notes": self.notes(),
         }  # fmt: skip
 
@@ -190,6 +197,7 @@ class Serving(ServingDraws):
             *(f"  {line}" for line in self.energy_lines()),
             f"  memory of a GPU: weights {b(self.memory.weight_bytes)}, cache {b(self.memory.cache_bytes)} at "
             f"{b(self.memory.kv_bytes_per_token)} a token: {self.largest_batch()} such requests at once",
+            *(f"  judged: {one}" for one in self.accuracy),
             *(f"  note: {note}" for note in self.notes()),
         ])  # fmt: skip
 

@@ -21,6 +21,7 @@ from rooflinekit.serving.memory import ServingMemory
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.traffic import Request, Traffic
+from rooflinekit.step.accuracy import engine_accuracy
 from rooflinekit.step.energy_together import TeamEnergy
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
@@ -167,6 +168,7 @@ class ServedTraffic(ServingDraws):
             "preemptions": self.played.preemptions, "peak_cache": self.played.peak_cache,
             "weight_bytes": m.weight_bytes, "cache_bytes": m.cache_bytes,
             "kv_bytes_per_token": m.kv_bytes_per_token, **self.energy_document(),
+            "accuracy": [one.to_dict() for one in engine_accuracy(self.decode.machine.device)],
             "notes": list(dict.fromkeys((*self.prefill.notes, *self.decode.notes))),
         }  # fmt: skip
 

@@ -22,6 +22,7 @@ from rooflinekit.model.libraries import stand_in_note
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
 from rooflinekit.model.tiling import CAUSES
+from rooflinekit.step.accuracy import Accuracy, step_accuracy
 from rooflinekit.step.bounds import bounds, host_note, kernels_spread_s, unmeasured, unmeasured_note
 from rooflinekit.step.energy import Draws, StepEnergy, energy_of, limit_note
 from rooflinekit.step.entry import as_run, entry_of, issues_for, issuing, unrecorded
@@ -190,6 +191,11 @@ class Prediction(Draws):
         if told := self.memory.note(self.machine.name):
             found[told] = None
         return tuple(found)
+
+    @cached_property
+    def accuracy(self) -> Accuracy | None:
+        """How far predictions of this kind were off where they were judged; None where nobody has measured any."""
+        return step_accuracy(self.graph, self.machine.device, fused=self.execution.fused)
 
     @property
     def unmeasured(self) -> tuple[str, ...]:

@@ -77,6 +77,7 @@ def document(p: Prediction) -> dict[str, Any]:
             "fits": p.memory.fits,
         },
         "coverage": p.coverage.to_dict(),
+        "accuracy": None if p.accuracy is None else p.accuracy.to_dict(),
         "notes": list(p.notes),
     }
 
@@ -125,6 +126,7 @@ def lines(p: Prediction) -> list[str]:
         *([] if p.energy is None else [f"energy: {_energy(p)}"]),
         f"terms: {terms}",
         f"counts: {p.coverage}",
+        *([] if p.accuracy is None else [f"judged: {p.accuracy}"]),
         *(f"chain: {sentence}" for sentence in chain_sentences(p)),
         *(f"note: {note}" for note in p.notes),
     ]

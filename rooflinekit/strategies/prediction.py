@@ -13,6 +13,7 @@ from typing import Any
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.ir import notebook
 from rooflinekit.model.families import of_the_step
+from rooflinekit.step.accuracy import Accuracy, accuracy_of
 from rooflinekit.step.energy import Draws
 from rooflinekit.step.energy_together import Member, TeamEnergy, energy_together
 from rooflinekit.step.labels import MEANING
@@ -195,6 +196,12 @@ class ParallelPrediction(Draws):
             found[name] = found.get(name, 0.0) + message.end_s - message.start_s
         return MappingProxyType(found)
 
+    @property
+    def accuracy(self) -> tuple[Accuracy, ...]:
+        """How far steps on one device, and on several by that on one, were off where they were judged."""
+        own = self.slowest.prediction
+        return tuple(filter(None, (own.accuracy, accuracy_of("several GPUs", own.machine.device))))
+
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds in seconds that hold the true time with this probability, by the spreads of kernels and of links.
 
@@ -268,6 +275,7 @@ def document(p: ParallelPrediction) -> dict[str, Any]:
         "hfu": p.hfu,
         "fits": p.fits,
         "devices": [_share(share) for share in p.shares],
+        "accuracy": [one.to_dict() for one in p.accuracy],
         "notes": list(p.notes),
     }
 
@@ -305,7 +313,8 @@ def lines(p: ParallelPrediction) -> list[str]:
     ]
     drawn = [] if p.energy is None else [p.energy.line((low, high))]
     devices = [_device(share) for share in p.shares]
-    return found + devices + drawn + [f"note: {note}" for note in p.notes]
+    judged = [f"judged: {one}" for one in p.accuracy]
+    return found + devices + drawn + judged + [f"note: {note}" for note in p.notes]
 
 
 _WAITS = ("communication", "straggling", "bubble", "overhead", "input", "contention", "offload")

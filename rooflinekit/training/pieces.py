@@ -61,7 +61,6 @@ class Pieces:
     expert_weights: int  # of a layer
     saved_bytes: Mapping[str, int]  # what forward keeps for backward, by part
     again_bytes: int  # what one layer's recomputation holds beside what is kept
-    matrix_flop: float  # of one layer forward and backward, as executed
     terms: Mapping[str, float]  # of a layer's time, by cause, forward and backward together: for the explanation
     deviation: float  # standard deviation of the logarithm of a layer's time
     drawn_j: Mapping[str, Mapping[str, float]] | None  # joules of the parts' kernels, see `training.energy`
@@ -119,8 +118,7 @@ def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Piece
     saved, again = _saved(graph, recipe)
     return Pieces(
         parts=parts, weights=weights, expert_weights=experts, saved_bytes=saved, again_bytes=again,
-        matrix_flop=sum(float(t.kernel.cost.matrix_flop) for t in layer) / _LAYERS, terms=terms,
-        deviation=deviation_of(layer, machine), tied=part.decoder.tied,
+        terms=terms, deviation=deviation_of(layer, machine), tied=part.decoder.tied,
         drawn_j=drawn_by_part(timed, machine, _part_of, {"layer": _LAYERS}),
     )  # fmt: skip
 

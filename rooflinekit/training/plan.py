@@ -260,8 +260,7 @@ class Planner:
             terms=MappingProxyType(dict(terms)),
             peak_flops=dense_peak(self.place.machine, self.recipe), deviation=math.hypot(self.pieces.deviation, 0.0),
             link_deviation=spread, host_deviation=self.place.host.spread, stages=self.accounts(run.under_way),
-            executed_flop=self.decoder.layers * self.batch / self.layout.micro_batch * self.pieces.matrix_flop
-            * self.layout.tensor * self.layout.context,
+            device=self.place.machine.device,
         )  # fmt: skip
 
     def accounts(self, under_way: Sequence[int] = ()) -> tuple[Accounts, ...]:

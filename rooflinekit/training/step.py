@@ -9,8 +9,10 @@ from statistics import NormalDist
 from typing import Any
 
 from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.hardware.device import Device
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
+from rooflinekit.step.accuracy import Accuracy, accuracy_of
 from rooflinekit.step.energy import Draws
 from rooflinekit.step.energy_together import TeamEnergy
 from rooflinekit.step.labels import MEANING
@@ -32,6 +34,7 @@ class TrainingStep(Draws):
     layout: Layout
     recipe: Recipe
     cluster: Cluster
+    device: Device  # of each GPU
     gpus: int
     batch: int
     seq: int
@@ -39,7 +42,6 @@ class TrainingStep(Draws):
     terms: Mapping[str, float]  # they add up to `total_s`
     stages: tuple[Accounts, ...]  # memory of a GPU of each stage
     peak_flops: float  # FLOP/s of a GPU's dense products, by the datasheet
-    executed_flop: float  # of matrix products in layers, what is computed again included
     deviation: float  # standard deviation of the logarithm of kernels' time
     link_deviation: float
     host_deviation: float
@@ -100,8 +102,13 @@ class TrainingStep(Draws):
         host = self.terms.get("overhead", 0.0) / total
         parts = ((1 - sent - host) * self.deviation, sent * self.link_deviation, host * self.host_deviation)
         load = (1 - sent - host) * _expert_share(self.decoder) * LOAD if self.layout.expert > 1 else 0.0
-        width = math.exp(NormalDist().inv_cdf((1 + level) / 2) * math.hypot(*parts, load, SOURCES["training"]))
+        width = math.exp(NormalDist().inv_cdf((1 + level) / 2) * math.hypot(*parts, load, SOURCES["decoder training"]))
         return total / width, total * width
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """How far such predictions were off where they were judged."""
+        return accuracy_of("decoder training", self.device)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
@@ -113,6 +120,7 @@ class TrainingStep(Draws):
             "total_s": self.total_s, "interval_s": list(self.interval()), "terms": dict(self.terms),
             "tokens_per_s": self.tokens_per_s, "mfu": self.mfu, "hfu": self.hfu, "memory": self.memory.to_dict(),
             "energy": None if self.energy is None else self.energy.to_dict(self.interval()),
+            "accuracy": None if self.accuracy is None else self.accuracy.to_dict(),
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -132,6 +140,7 @@ class TrainingStep(Draws):
             + ", ".join(f"{k} {format_quantity(v, 'byte', binary=True)}" for k, v in memory.items() if v)
             + ("" if self.memory.fits else " (does not fit)"),
             *([] if self.energy is None else [self.energy.line((low, high))]),
+            *([] if self.accuracy is None else [f"judged: {self.accuracy}"]),
         ]
         return "\n".join(lines)
 

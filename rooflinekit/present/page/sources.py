@@ -38,6 +38,7 @@ class Sources:
 
     notes: tuple[str, ...]
     coverage: str
+    judged: str
     device: str
     device_facts: tuple[tuple[str, str, str], ...]  # name, value, ridge
     device_sources: tuple[tuple[str, tuple[Piece, ...]], ...]
@@ -56,6 +57,7 @@ def sources_of(p: Prediction) -> Sources:
     return Sources(
         notes=p.notes,
         coverage=str(p.coverage),
+        judged=str(p.accuracy or ""),
         device=device.display_name or device.name,
         device_facts=tuple((label.strip(), value, ridge) for label, value, ridge in device_rows(device)),
         device_sources=tuple((group, linked(text)) for group, text in device.sources.items()),

@@ -48,6 +48,8 @@ def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] 
             out.print(f"chain: {f'on {prediction.machine.name} ' if predictions[1:] else ''}{sentence}")
     for sentence in remedies(predictions):
         out.print(f"to do: {sentence}; `rooflinekit advise` ranks them")
+    for judged in dict.fromkeys(p.accuracy for p in predictions if p.memory.fits and p.accuracy):
+        out.print(f"judged: {judged}")
     for note in _notes(predictions):
         out.print(f"note: {note}")
 

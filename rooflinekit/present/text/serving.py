@@ -70,5 +70,7 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
     print_table(rows)
     for why in dict.fromkeys(str(left.why) for left in refused):
         out.print(f"left out: {why}", markup=False, soft_wrap=True)
+    for judged in dict.fromkeys(judged for one in found for judged in one.accuracy):
+        out.print(f"judged: {judged}", markup=False, soft_wrap=True)
     for note in dict.fromkeys(note for one in found for note in one.notes()):
         out.print(f"note: {note}", markup=False, soft_wrap=True)
