@@ -64,7 +64,7 @@ class Accuracy:
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return asdict(self)
+        return {**asdict(self), "sources": list(self.sources)}
 
 
 def accuracy_of(task: str, device: Device, execution: str = "", networks: str = "") -> Accuracy | None:
