@@ -70,7 +70,7 @@ def compiled_issues(
     """
     if graph.dims:
         raise missing_size(graph.dims)
-    graph, layouts, buffers, flow = _lowered(graph)
+    graph, layouts, buffers, flow = _lowered(graph, device)
     sms = device.sm_count if device is not None else 0
     groups = groups_of(buffers, flow, sms, reorders_loops=graph.like is None or graph.like.reorders_loops)
     making = _Making(graph, flow, layouts, groups, engines, device, autotunes=autotunes)
@@ -80,20 +80,22 @@ def compiled_issues(
     return tuple(issue for issues in made for issue in issues)
 
 
-def splits(graph: Graph, sms: int) -> int:
-    """Equal for numbers of SMs on which inductor runs the same reductions of the graph in two kernels."""
-    if "splits" not in graph.memo:
-        graph.memo["splits"] = sorted({whole_up_to(buffer) for buffer in _lowered(graph)[2]})
-    return bisect_left(graph.memo["splits"], sms)
+def splits(graph: Graph, device: Device) -> int:
+    """Equal for devices of a vendor on which inductor runs the same reductions of the graph in two kernels."""
+    key = "splits", device.vendor
+    if key not in graph.memo:
+        graph.memo[key] = sorted({whole_up_to(buffer) for buffer in _lowered(graph, device)[2]})
+    return bisect_left(graph.memo[key], device.sm_count)
 
 
-def _lowered(graph: Graph) -> tuple[Graph, Layouts, list[Buffer], Dataflow]:
-    """The graph with fused attention, its layouts, and its buffers; remembered."""
-    if "lowered" not in graph.memo:
+def _lowered(graph: Graph, device: Device | None) -> tuple[Graph, Layouts, list[Buffer], Dataflow]:
+    """The graph with fused attention, its layouts, and its buffers; remembered for devices of a vendor."""
+    key = "lowered", device and device.vendor
+    if key not in graph.memo:
         fused = with_fused_attention(graph)
-        layouts = Layouts.of(fused) if converts_to_channels_last(fused) else NO_LAYOUTS
-        graph.memo["lowered"] = (fused, layouts, *buffers_of(fused, layouts))
-    return graph.memo["lowered"]  # type: ignore[no-any-return]
+        layouts = Layouts.of(fused) if converts_to_channels_last(fused, device) else NO_LAYOUTS
+        graph.memo[key] = (fused, layouts, *buffers_of(fused, layouts))
+    return graph.memo[key]  # type: ignore[no-any-return]
 
 
 def _fuse_into_templates(
@@ -114,9 +116,9 @@ def _fuse_into_templates(
             made[behind] = (replace(made[behind][0], family=Family.MATMUL, kernels=(kernel,)),)
 
 
-def assumptions_of(graph: Graph) -> Iterator[str]:
+def assumptions_of(graph: Graph, device: Device) -> Iterator[str]:
     """What is taken for granted of the compiled step, to be told to the user."""
-    if converts_to_channels_last(graph):
+    if converts_to_channels_last(graph, device):
         yield "compiled: inductor runs the convolutions with channels last"
     if with_fused_attention(graph) is not graph:
         yield "compiled: inductor calls fused attention where products and a softmax between them are written out"

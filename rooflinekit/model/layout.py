@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import Size
 from rooflinekit.ir.tensor import Role, TensorSpec
+from rooflinekit.model.algorithms import MIOPEN
+from rooflinekit.model.libraries import libraries_of
 
 #: Time with channels last by that without, of each kind of convolution: measured by inductor's authors, in inference.
 _GROUPED, _SMALL, _NARROWING, _OTHER = 1.358, 0.783, 0.725, 0.823
@@ -17,12 +20,15 @@ _OPS_OF_A_CONVOLUTION = 300  # from so many other ops a convolution on, converti
 _SMALL_CHANNELS = 64
 
 
-def converts_to_channels_last(graph: Graph) -> bool:
+def converts_to_channels_last(graph: Graph, device: Device | None = None) -> bool:
     """Whether inductor runs the graph's convolutions with channels last, and everything between them.
 
     In inference by the FLOP of its kinds of convolutions; in training not where one is grouped without being
-    depthwise, or narrows its channels, or where all are small.
+    depthwise, or narrows its channels, or where all are small. Never on AMD's GPUs (torch/_inductor/config.py,
+    layout_opt_default).
     """
+    if device is not None and MIOPEN in libraries_of(device):
+        return False
     found = [priced for priced in graph.priced if priced.op.kind == "aten.convolution"]
     if not found or len(graph.priced) >= _OPS_OF_A_CONVOLUTION * len(found):
         return False

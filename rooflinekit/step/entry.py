@@ -47,7 +47,7 @@ def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Has
     if execution.autotunes:  # kernels are chosen by their times, of which all of the device decides
         own = (*own, device)
     if execution.fused and not graph.dims:  # reductions with few results run in two kernels where there are many SMs
-        own = (*own, splits(graph, device.sm_count))
+        own = (*own, splits(graph, device))
     layouts = tuple(engines), gradients_in_either(formats), sums_in_fp32(formats)
     return *layouts, device.kind, device.vendor, own, execution.fused, execution.as_graph, execution.entered
 

@@ -344,7 +344,7 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
             issues, timings, issuing(host, graph), execution, feed, entry, in_series=machine.device.kind == "cpu"
         ),
         memory=memory_of(graph, issues, machine.device, fused=execution.fused),
-        assumptions=(*unrecorded(graph, asked), *(assumptions_of(graph) if execution.fused else ())),
+        assumptions=(*unrecorded(graph, asked), *(assumptions_of(graph, machine.device) if execution.fused else ())),
     )
 
 
