@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from statistics import NormalDist
@@ -30,6 +30,7 @@ from rooflinekit.step.execution import Execution, check_release
 from rooflinekit.step.input_pipeline import input_pipeline_of
 from rooflinekit.step.memory import MemoryUse, memory_of
 from rooflinekit.step.report import KERNEL_TERMS, document, grouped, lines, notebook_table
+from rooflinekit.step.slower import slower_note
 from rooflinekit.step.timeline import Span, Timeline, schedule
 from rooflinekit.step.utilization import utilization
 from rooflinekit.step.verdict import Verdict, verdict_of
@@ -190,12 +191,21 @@ class Prediction(Draws):
             found[told] = None
         if told := self.memory.note(self.machine.name):
             found[told] = None
+        if told := self._slower:
+            found[told] = None
         return tuple(found)
 
     @cached_property
     def accuracy(self) -> Accuracy | None:
         """How far predictions of this kind were off where they were judged; None where nobody has measured any."""
         return step_accuracy(self.graph, self.machine.device, fused=self.execution.fused)
+
+    @cached_property
+    def _slower(self) -> str:
+        if not self.execution.entered or any("cpu_s" in op.attrs for op in self.graph.ops):
+            return ""  # what a strategy has put into a compiled step is not in the eager one
+        eager = predict_graph(self.graph, self.machine, self.host, replace(self.execution, backend="eager"))
+        return slower_note(self, eager)
 
     @property
     def unmeasured(self) -> tuple[str, ...]:

@@ -304,9 +304,7 @@ def test_fused_kernels_have_names_and_a_compiled_step_says_what_it_assumes() -> 
     traced = rk.trace(Net(), rk.Input(64, 3, 32, 32), fixed=True)
     compiled = rk.predict(traced, "nvidia-rtx-4090", execution="compiled")
     assert "triton_per_fused_bias_native_batch_norm_relu_mean_1" in compiled.by_kernel().index
-    assert [note for note in compiled.notes if note.startswith("compiled: ")] == [
-        "compiled: inductor runs the convolutions with channels last",
-    ]
+    assert compiled.assumptions == ("compiled: inductor runs the convolutions with channels last",)
     assert compiled.to_dict()["execution"] == {
         "backend": "compiled",
         "sync": "step",
