@@ -131,7 +131,7 @@ class Allocator:
     def _segment(self, size: int) -> Block:
         wanted = segment_of(size)
         if self.reserved + wanted > self.limit:
-            self._release()
+            self.empty_cache()
         if self.reserved + wanted > self.limit:
             raise OutOfMemoryError
         self.reserved += wanted
@@ -139,7 +139,8 @@ class Allocator:
         address, self._top = self._top, self._top + wanted + GAP
         return Block(address, wanted, size <= SMALL)
 
-    def _release(self) -> None:
+    def empty_cache(self) -> None:
+        """Gives segments without a block in use back, as `torch.cuda.empty_cache()` does."""
         for small, free in self._free.items():
             self.reserved -= sum(size for size, _, block in free if block.is_segment)
             self._free[small] = [entry for entry in free if not entry[2].is_segment]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -37,6 +37,8 @@ from rooflinekit.step.verdict import Verdict, verdict_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from rooflinekit.step.memory_steps import StepMemory
 
 TERMS = (*KERNEL_TERMS, "input")
 UNDERUSE = (*CAUSES, "rate")
@@ -293,6 +295,18 @@ class Prediction(Draws):
         the step fits, as a probability: see `rooflinekit.step.verdict`. Raises ValueError for a level outside (0, 1).
         """
         return verdict_of(self.memory, self.graph, self.machine.device, self.execution, _deviations(level))
+
+    def memory_over(self, size: str, values: Sequence[int], emptied: int | None = None) -> tuple[StepMemory, ...]:
+        """What the allocator holds after each of several steps in a row that differ in one named size.
+
+        Blocks of one length seldom serve the next, so what is reserved grows beyond what the longest step needs.
+        values: of the size, a step each. emptied: after how many steps `torch.cuda.empty_cache()` is called; None for
+        never. Gradients and results of a step are freed where the next begins. Raises SizeError for an unknown name, a
+        size that the model forces to a number, no values or some below 1, and steps that the device has no room for.
+        """
+        from rooflinekit.step.memory_steps import memory_over
+
+        return memory_over(self, size, values, emptied)
 
     def largest_batch(self, size: str = "batch") -> int:
         """The largest value of this named size at which the step fits the device's memory; 0 where 1 does not.

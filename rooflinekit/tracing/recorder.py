@@ -105,6 +105,10 @@ class Lives:
             if known is not None:
                 self._until_now(known.memory)
 
+    def alive(self) -> Iterator[torch.Tensor]:
+        """The tensors that are still there, in the order in which they were made."""
+        return (tensor for reference in self._watched if (tensor := reference()) is not None)
+
     def _died(self, memory: str, _: object) -> None:
         self._until_now(memory)
 
@@ -160,6 +164,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with quiet_attributes():
                 node = self.fx.get_attr(name)
         return self._remember(tensor, name, role, node)
+
+    def kept(self, known: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What forward has made and something still holds beside those known: a cache of keys and values, say."""
+        made = {spec.name for op in self.ops if op.phase is Phase.FORWARD for spec in op.outputs if not spec.storage}
+        made -= {spec.memory for spec in (*self.gradients, *map(self.spec, known))}
+        found = {spec.memory: tensor for tensor in self._lives.alive() if (spec := getattr(tensor, SPEC, None))}
+        return [tensor for memory, tensor in found.items() if memory in made]
 
     def close(self, outputs: Sequence[torch.Tensor]) -> None:
         """Ends the fx graph with its outputs."""

@@ -229,6 +229,7 @@ def _collected(
     output: Any,
 ) -> Trace:
     leaves = [part for tensor in leaves_of(output) for part in parts_of(tensor)]
+    leaves += recorder.kept(leaves)
     recorder.close(leaves)
     model = step.model
     return Trace(

@@ -96,3 +96,26 @@ def test_a_peak_is_that_of_a_real_step(model: nn.Module, shape: tuple[int, ...])
     model.zero_grad()
     told = rk.predict(model, rk.Input(*shape), gpu=CPU, mode="training", loss=squares).memory.peak_bytes
     assert abs(told / real - 1) < 1e-3
+
+
+class _Cache:
+    """What a model returns that torch knows nothing of."""
+
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+
+
+class _Caching(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, _Cache]:
+        cache = _Cache()
+        for _ in range(3):
+            x = x.exp()
+            cache.kept.append(x)
+        return x.sum(), cache
+
+
+@pytest.mark.parametrize("backend", ["eager", "compiled"])
+def test_what_a_returned_object_holds_stays(backend: str) -> None:
+    # An input and three tensors of 1 MiB that the cache holds, then a sum in a block of 512 bytes.
+    graph = rk.trace(_Caching(), rk.Input(2**18))
+    assert rk.predict(graph, "nvidia-l4", execution=backend).memory.peak_bytes == 4 * 2**20 + 512
