@@ -66,7 +66,15 @@ OUTSIDE = {
 #: Files that name each other, each group with its reason in docs/architecture.md.
 CIRCLES = [
     {"ir.graph", "ir.origin", "ir.apart"},
-    {"step.prediction", "step.report", "step.slower", "step.chains", "step.variants", "step.capacity"},
+    {
+        "step.prediction",
+        "step.report",
+        "step.slower",
+        "step.chains",
+        "step.variants",
+        "step.capacity",
+        "step.memory_steps",
+    },
     {"serving.decoder", "serving.steps", "serving.networks"},
     {"study.profile.profile", "study.profile.steps", "study.profile.comparison"},
 ]
