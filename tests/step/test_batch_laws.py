@@ -7,6 +7,9 @@ from itertools import pairwise
 
 import pytest
 import torch
+from networks import BATCHES as FEW_BATCHES
+from networks import GPUS as ANY_GPUS
+from networks import network
 from torch import nn
 
 import rooflinekit as rk
@@ -46,3 +49,24 @@ def test_compiled_kernels_take_no_longer_than_eager_ones(gpu: str) -> None:
             rk.predict(graph(True), gpu, batch=batch, execution=e).gpu_s for e in ("eager", "compiled")
         )  # fmt: skip
         assert compiled <= 1.1 * eager
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_larger_batch_saves_no_more_than_launches_of_kernels_that_it_does_without(seed: int) -> None:
+    """A sum of fewer than 8 rows is a loop of its own, one of 8 fuses with what reads the same: a launch less."""
+    step, random = network(seed)
+    gpu = random.choice(ANY_GPUS)
+    for execution in ("eager", "compiled"):
+        steps = [rk.predict(step, gpu, batch=batch, execution=execution) for batch in FEW_BATCHES]
+        for smaller, larger in pairwise(steps):
+            fewer = max(0, launched(smaller) - launched(larger))
+            assert not fewer or execution == "compiled"
+            saved_s = smaller.total_s - larger.total_s
+            assert saved_s <= 1e-9 * smaller.total_s + fewer * 1.1 * larger.host.compiled_launch
+            # rows that one block each works on wait less for a gain and a shift that they share
+            assert larger.gpu_s >= 0.98 * smaller.gpu_s or fewer
+
+
+def launched(p: rk.Prediction) -> int:
+    """Kernels that the CPU launches one by one: the second stage of a sum comes with its first."""
+    return sum("(second stage)" not in timing.kernel.name for timing in p.timings)
