@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rooflinekit.ir.graph import Graph
 
+_COPY = "aten.clone"  # what makes the difference wherever one was found
 #: Named sizes with their numbers, in order.
 Numbers = tuple[tuple[str, int], ...]
 
@@ -40,6 +41,18 @@ def _holds(relation: sympy.Basic, known: Mapping[str, int]) -> bool:
 
     values = numbers_of({free.name: known[free.name] for free in relation.free_symbols})
     return bool(relation.xreplace(values) != sympy.false)
+
+
+def unspoken_note(graph: Graph) -> str:
+    """That a graph may hold copies too many, where its trace does not speak for its sizes; else ""."""
+    copies = sum(priced.op.kind == _COPY for priced in graph.priced)
+    found = ", ".join(f"{name}={value}" for name, value in numbers_apart(graph, graph.sizes)) if copies else ""
+    if not found:
+        return ""
+    return (
+        f"{graph.name}: not traced at {found}, where some of its copies ({_COPY}, {copies}) may fall away, and the "
+        "graph does not know its model any more: the time may be too long; trace the model at these sizes, fixed=True"
+    )
 
 
 def traced_at(graph: Graph, numbers: Numbers) -> Graph:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.hardware.host import Host
+from rooflinekit.ir.apart import unspoken_note
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.attention_backends import attention_notes
@@ -193,8 +194,7 @@ class Prediction(Draws):
             found[told] = None
         if told := self.memory.note(self.machine.name):
             found[told] = None
-        if told := self._slower:
-            found[told] = None
+        found |= dict.fromkeys(told for told in (self._slower, unspoken_note(self.graph)) if told)
         return tuple(found)
 
     @cached_property

@@ -1,5 +1,6 @@
 """Sizes that an open trace does not speak for are traced by themselves."""
 
+import pickle
 import re
 
 import numpy as np
@@ -30,6 +31,20 @@ def test_a_batch_of_one_needs_no_copy() -> None:
     assert graph.at(n=2).bytes == 4 * 2 * 24 * 4
     assert graph.at(n=1).bytes == 2 * 1 * 24 * 4
     assert "aten.clone" not in {op.kind for op in graph.at(n=1).ops}
+
+
+def test_a_graph_without_its_model_says_that_it_was_not_traced_at_one() -> None:
+    def told(graph: rk.Graph, **sizes: int) -> list[str]:
+        return [note for note in rk.predict(graph, "nvidia-l4", **sizes).notes if "not traced" in note]
+
+    graph = rk.trace(shuffled, rk.Input("n", 6, 4))
+    alone = pickle.loads(pickle.dumps(graph))
+    (note,) = told(alone, n=1)
+    assert "not traced at n=1, where some of its copies (aten.clone, 1)" in note
+    assert not told(alone, n=2)
+    assert not told(graph, n=1)
+    assert not told(pickle.loads(pickle.dumps(graph.at(n=1))))
+    assert not told(pickle.loads(pickle.dumps(rk.trace(nn.ReLU(), rk.Input("n", 4)))), n=1)
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
