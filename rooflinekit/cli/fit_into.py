@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from rooflinekit.cli.options import CLUSTERS, JsonOption, TargetArgument, cluste
 from rooflinekit.cli.parallel import TRAINING
 from rooflinekit.cli.workload import OPEN
 from rooflinekit.errors import InputError
+from rooflinekit.files import write_text
 
 
 def register(app: typer.Typer) -> None:
@@ -28,6 +30,9 @@ def fit_into(
         typer.Option(autocompletion=cluster_names, metavar="NAME|FILE.yaml", help="in the place of --gpu; " + CLUSTERS),
     ] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="of the cluster, from the first; by default all")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE.py", help="also write what is chosen as Python to paste into a script")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """What makes a training step fit, and the fastest way to it.
@@ -48,6 +53,8 @@ def fit_into(
         found = parallel_workflows.fit_into(
             graph, **place, host=workload.named_host, execution=Execution(**workload.execution), progress=say
         )
+    if policy is not None:
+        write_text(found.policy, policy)
     if as_json:
         print_json("fit-into", found.to_dict())
         return

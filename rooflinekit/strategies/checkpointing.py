@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from types import MappingProxyType
 
 from rooflinekit.errors import InputError
@@ -37,8 +38,11 @@ def checkpointed(
             continue
         saved = [p for p in forward if p.costs and set(names_of(p.op, path)) & set(save)]
         met |= {name for p in saved for name in names_of(p.op, path)}
-        held |= {spec.memory: priced[backward[0]].op.name for p in saved for spec in p.op.outputs}
         repeated = forward if whole else _needed(forward, saved, [priced[i] for i in backward])
+        fetched = _before_last(forward, repeated)
+        for p in saved:
+            until = priced[backward[0 if id(p) in fetched else -1]].op.name
+            held |= {spec.memory: until for spec in p.op.outputs}
         suffix = f" again in {path[0]}"
         again = _again(repeated, suffix)
         kept = {again.get(memory, memory): op for memory, op in kept.items()}
@@ -87,6 +91,11 @@ def _needed(forward: Sequence[PricedOp], saved: Sequence[PricedOp], backward: It
     last = max((i for i, p in enumerate(forward) if any(spec.memory in read for spec in p.op.outputs)), default=-1)
     kept = {id(p) for p in saved}
     return [p for p in forward[: last + 1] if id(p) not in kept]
+
+
+def _before_last(forward: Sequence[PricedOp], repeated: Sequence[PricedOp]) -> set[int]:
+    """Ids of the ops before the last that is run again; what others have saved is never fetched, and goes last."""
+    return {id(p) for p in takewhile(lambda p: p is not repeated[-1], forward)} if repeated else set()
 
 
 def _again(repeated: Sequence[PricedOp], suffix: str) -> Mapping[str, str]:

@@ -16,6 +16,7 @@ from rooflinekit.ir.op import Phase
 from rooflinekit.ir.origin import origin_of, resized, traced_with
 from rooflinekit.ir.tensor import DType
 from rooflinekit.strategies.choosing import choices
+from rooflinekit.strategies.pasted import pasted
 from rooflinekit.strategies.planning import plan
 from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.strategies.records import DDP, FSDP, Savers, Strategy
@@ -49,6 +50,14 @@ class Trial:
         return ", ".join(words) or "as it is"
 
     @property
+    def policy(self) -> str:
+        """It as Python to paste: selective checkpoints, units of FSDP, offload, the loop over parts of the batch.
+
+        Raises InputError where a checkpoint spans several modules.
+        """
+        return pasted(self.prediction, self.autocast)
+
+    @property
     def changes(self) -> int:
         """How many things differ from plain training in the graph's own formats."""
         savers = self.prediction.savers
@@ -80,15 +89,24 @@ class Fitting:
         return min(near, key=lambda trial: (trial.changes, trial.prediction.total_s), default=None)
 
     @property
+    def policy(self) -> str:
+        """The best one as Python to paste, see `Trial.policy`. Raises InputError also where nothing fits."""
+        return self._chosen.policy
+
+    @property
     def prediction(self) -> ParallelPrediction:
         """That of the best. Raises InputError where nothing fits."""
+        return self._chosen.prediction
+
+    @property
+    def _chosen(self) -> Trial:
         if self.best is None:
             least = min(trial.prediction.shares[0].memory.peak_bytes for trial in self.trials)
             size = format_quantity(least, "byte", binary=True)
             raise InputError(
                 f"nothing that was tried fits: the least needs {size}; choose a smaller batch or more GPUs"
             )
-        return self.best.prediction
+        return self.best
 
     @property
     def table(self) -> pd.DataFrame:
