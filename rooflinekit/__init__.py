@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rooflinekit.api.advise import advise
     from rooflinekit.api.collectives import collective_time
     from rooflinekit.api.compare import compare_gpus
+    from rooflinekit.api.explore import explore
     from rooflinekit.api.fleet import search_fleet
     from rooflinekit.api.measure import measure_model
     from rooflinekit.api.money import costs
@@ -125,6 +126,7 @@ _HOME = {
     "costs": "api.money",
     "devices": "hardware.catalog",
     "explain": "study.explain.explanation",
+    "explore": "api.explore",
     "fit_into": "api.parallel",
     "gpu_bound_from": "study.compare.crossover",
     "highest_rate": "api.serve",
@@ -207,6 +209,7 @@ __all__ = [
     "costs",
     "devices",
     "explain",
+    "explore",
     "fit_into",
     "gpu_bound_from",
     "highest_rate",

@@ -11,7 +11,8 @@ from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import devices, load_device
 from rooflinekit.model.machine import Machine
-from rooflinekit.present.page.report import Findings, Origin, check_path, write_report
+from rooflinekit.present.page.report import Findings, write_report
+from rooflinekit.present.page.templating import Origin, check_path
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.gpus import GpuComparison, check_gpus, compare_machines
 from rooflinekit.study.compare.limits import PowerLimits, power_limits

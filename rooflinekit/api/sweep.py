@@ -102,7 +102,7 @@ def sweep(
         return sweep_table(workload, places.machines)
     if out is not None:
         check_out(Path(out))
-    graphs, sizes = _open_graphs(sweep, workload, inputs, places.mode(mode), options, zip)
+    graphs, sizes = opened_graphs(sweep, workload, inputs, places.mode(mode), options, zip)
     plan = places.plan(graphs, sizes, memory=memory, together=zip)
     with counting("sweep", plan.rows) as progress:
         if out is None:
@@ -161,12 +161,12 @@ def search(
     goal = goal_of(minimize, maximize)
     named = named_prices(prices or {}, places.devices)
     step = MeasuredStep.of(measured, measured_on, measured_at)
-    graphs, sizes = _open_graphs(search, workload, inputs, places.mode(mode), options, zip)
+    graphs, sizes = opened_graphs(search, workload, inputs, places.mode(mode), options, zip)
     plan = places.plan(graphs, sizes, together=zip)
     return search_plan(plan, goal, require, named, None if step is None else correction_in(plan, step))
 
 
-def _open_graphs(
+def opened_graphs(
     walk: Callable[..., Any],
     workload: Workloads,
     inputs: Sequence[Any],
@@ -174,7 +174,7 @@ def _open_graphs(
     options: dict[str, Any],
     together: Together,
 ) -> tuple[Graph | dict[str, Graph], dict[str, Any]]:
-    """The graph, or one a name, and the sizes among the options."""
+    """The graph, or one a name, and the sizes among the options of `walk`, which errors name."""
     from rooflinekit.study.sweep.sizes import check_sizes
 
     each: dict[str, Any] = dict(workload) if isinstance(workload, Mapping) else {"": workload}

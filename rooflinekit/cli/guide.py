@@ -12,7 +12,7 @@ from rooflinekit.errors import InputError
 
 #: Every command, under its question. A test holds the first lines of their docstrings to what fits beside the names.
 GROUPS = {
-    "Predict and explain": ("predict", "summary", "explain", "plot", "report", "crossover", "profile"),
+    "Predict and explain": ("predict", "summary", "explain", "plot", "report", "explore", "crossover", "profile"),
     "Choose": ("compare", "transfer", "advise", "sweep", "search", "power", "cost"),
     "Many GPUs and serving": ("parallel", "fit-into", "train", "collective", "serve"),
     "Measure and calibrate": ("measure", "calibrate", "campaign", "fit"),

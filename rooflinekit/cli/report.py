@@ -45,7 +45,7 @@ def report(
     """
     from rooflinekit.api.report import save_report
     from rooflinekit.hardware.specs import load_device
-    from rooflinekit.present.page.report import check_path
+    from rooflinekit.present.page.templating import check_path
 
     check_path(out)
     first, *others = workload.gpus

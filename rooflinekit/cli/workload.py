@@ -133,6 +133,7 @@ def _workload(
     needs_gpu: bool = True,
     needs_input: bool = True,
     many_sizes: bool = False,
+    needs_sizes: bool = True,
     solved: str | None = None,
 ) -> Workload:
     mode = mode_of(mode, "--mode")
@@ -167,7 +168,7 @@ def _workload(
     if not gpu and needs_gpu:
         raise InputError(NO_GPU)
     if many_sizes:
-        check_names(lists, names)
+        check_names(lists, names, complete=needs_sizes)
     else:
         if solved is not None and solved in names and solved not in sizes:
             start = {solved: _START}
@@ -229,16 +230,18 @@ def describes_workload(
     needs_gpu: bool = True,
     needs_input: bool = True,
     many_sizes: bool = False,
+    needs_sizes: bool = True,
     solves: str | None = None,
     mode: str = "inference",
 ) -> Callable[..., None]:
     """Decorator: adds the options of a workload to a subcommand, which gets them as the argument `workload`.
 
     needs_gpu, needs_input: whether --gpu and --input have to be given. many_sizes: whether a size may be a list.
+    needs_sizes: whether each size then has to be named.
     solves: the command's argument that names a size which is looked for, and need not be given.
     mode: what --mode is without being given.
     """
-    needs = ("target", "needs_gpu", "needs_input", "many_sizes", "solved")
+    needs = ("target", "needs_gpu", "needs_input", "many_sizes", "needs_sizes", "solved")
     shared = {n: p for n, p in inspect.signature(_workload, eval_str=True).parameters.items() if n not in needs}
     shared["mode"] = shared["mode"].replace(default=mode)
     own = {n: p for n, p in inspect.signature(command, eval_str=True).parameters.items() if n != "workload"}
@@ -251,6 +254,7 @@ def describes_workload(
             needs_gpu=needs_gpu,
             needs_input=needs_input,
             many_sizes=many_sizes,
+            needs_sizes=needs_sizes,
             solved=None if solves is None else values[solves],
         )
         command(workload=workload, **values)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rooflinekit.errors import SizeError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.ir.apart import parts
+from rooflinekit.ir.apart import parts as graphs_at
 from rooflinekit.ir.graph import Graph, map_graph
 from rooflinekit.ir.points import Column, Points, TooLargeError, values_of
 from rooflinekit.ir.sizes import Size
@@ -50,6 +50,8 @@ Table = dict[str, NDArray[Any]]
 
 #: Columns fits and peak_bytes, the second alone ("peak"), or none.
 Memory = Literal[True, False, "peak"]
+
+_Asked = tuple[Memory, bool]  # which columns there are: of memory, and of parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +95,15 @@ def unknown_points(
 
 
 def predict_points(
-    graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, NDArray[np.int64]], *, memory: Memory = True
-) -> list[Table]:
+    graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, NDArray[np.int64]], *, memory: Memory = True,
+    parts: bool = False,
+) -> list[Table]:  # fmt: skip
     """For each setting a table: total_s, low_s, high_s, gpu_s, cpu_s, regime, energy_j, power_w, throughput, fits,
     peak_bytes.
 
     sizes: for each open size its values, columns of one length. The times' interval is that of 90 %; `throughput` is
-    there where a size is named batch. `memory`: whether the last two are there, or ("peak") the last alone.
+    there where a size is named batch. `memory`: whether the last two are there, or ("peak") the last alone. parts: for
+    the seconds of each regime too, compute_s to overhead_s, and the step's flop and bytes.
     Raises FormatError for arithmetic that a machine does not have, and InputError for a CUDA graph that cannot be.
     """
     count = len(next(iter(sizes.values()))) if sizes else 1
@@ -108,9 +112,9 @@ def predict_points(
     for _, group in groupby(sorted(range(len(settings)), key=kinds.__getitem__), key=kinds.__getitem__):
         places = list(group)
         together = [settings[i] for i in places]
-        for own, rows in parts(graph, sizes):
+        for own, rows in graphs_at(graph, sizes):
             given = {name: sizes[name][rows] for name in own.dims}
-            for index, tables in _classes(own, together, given, len(rows), memory):
+            for index, tables in _classes(own, together, given, len(rows), (memory, parts)):
                 for i, table in zip(places, tables, strict=True):
                     for name, values in table.items():
                         found[i].setdefault(name, np.empty(count, dtype=values.dtype))[rows[index]] = values
@@ -124,7 +128,7 @@ def _kind(graph: Graph, setting: Setting) -> tuple[Any, ...]:
 
 
 def _classes(
-    graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, NDArray[np.int64]], count: int, memory: Memory
+    graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, NDArray[np.int64]], count: int, asked: _Asked
 ) -> Iterator[tuple[NDArray[np.int64], list[Table]]]:
     """The points of each class, and their tables."""
     left = np.arange(count)
@@ -133,10 +137,10 @@ def _classes(
         found = None
         if left.size * len(settings) > _FEW and sizes:
             with np.errstate(all="ignore"):  # points that are crossed out may be anything
-                found = _class(graph, expressions, settings, {n: c[left] for n, c in sizes.items()}, memory)
+                found = _class(graph, expressions, settings, {n: c[left] for n, c in sizes.items()}, asked)
         if found is None:
             index = left[:1]
-            yield index, _one_by_one(graph, settings, {n: int(c[index[0]]) for n, c in sizes.items()}, memory)
+            yield index, _one_by_one(graph, settings, {n: int(c[index[0]]) for n, c in sizes.items()}, asked)
             left = left[1:]
         else:
             alike, tables = found
@@ -149,16 +153,16 @@ def _class(
     expressions: Sequence[sympy.Expr],
     settings: Sequence[Setting],
     sizes: Mapping[str, NDArray[np.int64]],
-    memory: Memory,
+    asked: _Asked,
 ) -> tuple[NDArray[np.bool_], list[Table]] | None:
     """Which points go the way of the first, and their tables; None where a count is too large for columns."""
     try:
         points = Points(sizes)
-        step = _Step(graph, expressions, settings[0], points, memory)
+        step = _Step(graph, expressions, settings[0], points, asked)
         among = points.alike.copy()
         if among.mean() < _MOST_AGAIN:
             points = Points({name: column[among] for name, column in sizes.items()})
-            step = _Step(graph, expressions, settings[0], points, memory)
+            step = _Step(graph, expressions, settings[0], points, asked)
         tables = [step.table(setting) for setting in settings]
     except TooLargeError:
         return None
@@ -174,12 +178,14 @@ class _Step:
     """A step whose sizes are columns, with its kernels and blocks on one kind of machine."""
 
     def __init__(
-        self, graph: Graph, expressions: Sequence[sympy.Expr], setting: Setting, points: Points, memory: Memory
+        self, graph: Graph, expressions: Sequence[sympy.Expr], setting: Setting, points: Points, asked: _Asked
     ) -> None:
+        memory, self.with_parts = asked
         self.points, self.with_fits = points, memory is True
         self.graph = map_graph(graph, points.evaluator(expressions), dict.fromkeys(points.sizes, 0))
         device = setting.machine.device
         self.issues = issues_for(self.graph, device, as_run(self.graph, setting.execution))
+        self.timed: dict[tuple[int, Execution], PointTimes] = {}
         self.kernels = PointKernels([kernel for issue in self.issues for kernel in issue.kernels], points)
         self.memory = (
             PointMemory(self.graph, self.issues, device, points, fused=setting.execution.fused) if memory else None
@@ -188,7 +194,10 @@ class _Step:
     def table(self, setting: Setting) -> Table:
         """What `predict_points` says of a setting."""
         machine, execution = setting.machine, as_run(self.graph, setting.execution)
-        times = self.kernels.time(launched_by(execution, machine))
+        key = id(machine), execution
+        if key not in self.timed:  # hosts share it
+            self.timed[key] = self.kernels.time(launched_by(execution, machine))
+        times = self.timed[key]
         timeline = self._timeline(times, setting)
         idle_s, input_s = (self._column(seconds) for seconds in (timeline.idle_s, timeline.input_s))
         total_s = times.gpu_s + idle_s + input_s
@@ -212,6 +221,11 @@ class _Step:
             table["power_w"] = np.divide(table["energy_j"], total_s, out=np.zeros_like(total_s), where=total_s > 0)
         else:
             table["energy_j"], table["power_w"] = (np.full(total_s.shape, np.nan) for _ in range(2))
+        if self.with_parts:
+            table |= {f"{name}_s": seconds for name, seconds in zip(REGIMES, parts, strict=True)}
+            flop = self.graph.summed(lambda cost: cost.flop)
+            moved = sum(kernel.bytes for issue in self.issues for kernel in issue.kernels)
+            table |= {"flop": self._column(flop), "bytes": self._column(moved)}
         batch = self.points.sizes.get(_BATCH, self.graph.sizes.get(_BATCH) or None)
         if batch is not None:
             table["throughput"] = np.broadcast_to(batch / total_s, total_s.shape)
@@ -231,8 +245,8 @@ class _Step:
         issued = issuing(host, self.graph)
         return schedule(self.issues, timings, issued, execution, feed, entry, in_series=device.kind == "cpu")
 
-    def _column(self, seconds: Any) -> NDArray[np.float64]:
-        return np.broadcast_to(np.asarray(values_of(seconds), dtype=float), (self.points.count,))
+    def _column(self, values: Any) -> NDArray[np.float64]:
+        return np.broadcast_to(np.asarray(values_of(values), dtype=float), (self.points.count,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +269,9 @@ def _expressions(graph: Graph) -> tuple[sympy.Expr, ...]:
     return tuple(found)
 
 
-def _one_by_one(graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, int], memory: Memory) -> list[Table]:
+def _one_by_one(graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, int], asked: _Asked) -> list[Table]:
     """A point the plain way."""
+    memory, with_parts = asked
     at = graph.at(**sizes)
     tables: list[Table] = []
     for setting in settings:
@@ -267,6 +282,9 @@ def _one_by_one(graph: Graph, settings: Sequence[Setting], sizes: Mapping[str, i
             "regime": REGIMES.index(p.regime),
         }  # fmt: skip
         row["energy_j"], row["power_w"] = ((math.nan if v is None else v) for v in (p.energy_j, p.power_w))
+        if with_parts:
+            row |= {f"{name}_s": share * p.total_s for name, share in p.shares.items()}
+            row |= {"flop": float(p.flop), "bytes": float(p.bytes)}
         if _BATCH in p.sizes:
             row["throughput"] = p.sizes[_BATCH] / p.total_s if p.total_s else math.inf
         if memory:

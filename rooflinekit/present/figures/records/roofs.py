@@ -49,6 +49,16 @@ def ceiling(kernel: Kernel, machine: Machine) -> tuple[Roof, float]:
     return _roof(device, name, rate.peak), rate.share
 
 
+def main_roofs(p: Prediction) -> tuple[Roof, Roof]:
+    """The datasheet's roof of memory, and the one of arithmetic under which most of the step's FLOP are."""
+    flop: dict[Roof, float] = {}
+    for timing in p.timings:
+        roof, _ = ceiling(timing.kernel, p.machine)
+        flop[roof] = flop.get(roof, 0.0) + float(timing.kernel.cost.flop)
+    every = _compute(p.machine.device)
+    return _memory(p.machine.device), max(flop, key=flop.__getitem__, default=every[-1])
+
+
 def _sustained(machine: Machine, roof: Roof) -> float:
     """The share of a roof that kernels reach at best: one number for a unit, whatever a figure shows of it.
 

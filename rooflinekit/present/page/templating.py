@@ -1,0 +1,87 @@
+"""What the HTML pages share: templates, style, the policy that lets nothing in, and how a page is made again."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import platform
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+import rooflinekit
+from rooflinekit.errors import OutputError
+
+_SUFFIXES = (".html", ".htm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """How to make a page again: the command line, and the same in Python; "" for what is not known."""
+
+    command: str = ""
+    python: str = ""
+
+
+def check_path(path: str | Path) -> Path:
+    """The path of a page. Raises OutputError for a name that does not end in .html."""
+    target = Path(path)
+    if target.suffix.lower() not in _SUFFIXES:
+        raise OutputError(f"{target}: expected a file name that ends in .html")
+    return target
+
+
+def versions() -> str:
+    """What the answers of a page depend on beside its command."""
+    return f"rooflinekit {rooflinekit.__version__}, torch {version('torch')}, Python {platform.python_version()}"
+
+
+def fingerprint(answers: str) -> str:
+    """A dozen digits by which the same answers are known."""
+    return hashlib.sha256(answers.encode()).hexdigest()[:12]
+
+
+def policy(style: str, script: str) -> str:
+    """That nothing may be loaded; the page's own style and script may run, known by their digests."""
+    return f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'"
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def shipped(name: str) -> str:
+    """A file of the templates' folder."""
+    return (files("rooflinekit.present.page") / "templates" / name).read_text(encoding="utf-8").strip()
+
+
+@cache
+def environment() -> Environment:
+    """The templates, which escape all that is put into them."""
+    found = Environment(
+        loader=FunctionLoader(shipped),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters["bound"] = bound
+    return found
+
+
+_QUANTITY = re.compile(r"(?<=\d) (?=(?:[mµn]?s|[kMGTP]?i?B(?:/s)?|[kMGTPE]?FLOP(?:/s|/B)?|% )\b|% )")
+
+
+def bound(text: str) -> str:
+    """The text with numbers and their units kept on one line.
+
+    >>> bound("5 ms at 2.0 TB/s, 90 % of 3 kernels")
+    '5\xa0ms at 2.0\xa0TB/s, 90\xa0% of 3 kernels'
+    """
+    return _QUANTITY.sub("\u00a0", text)
