@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,4 +249,54 @@ def bridge(data: Path) -> Iterator[Case]:
         )  # fmt: skip
 
 
-SOURCES = {"llm_foundry": mpt, "vtrain": vtrain, "megatron_lm": megatron, "megatron_bridge": bridge}
+# --- MLPerf ----------------------------------------------------------------------------------------------------
+
+_GPT3 = {
+    "layers": 96, "hidden": 12288, "heads": 96, "kv_heads": 96, "head_dim": 128, "ffn": 4 * 12288, "vocab": 51200,
+    "gated": False, "norm": "layer", "bias": True, "positions": "learned", "tied": True,
+}  # fmt: skip
+#: Sequence, numbers of a decoder, and virtual stages, which the names of configurations do not hold: NVIDIA's code.
+_MLPERF = {"gpt3": (2048, _GPT3, 6), "llama31_405b": (8192, BRIDGE["LLAMA3.1_405B"], 8)}
+_MLPERF_CLUSTERS = {
+    "NVIDIA H100-SXM5-80GB": "h100-x8-cluster", "NVIDIA Blackwell GPU (B200-SXM-180GB)": "b200-x8-cluster",
+    "NVIDIA Blackwell GPU (GB200)": "gb200-nvl72",
+}  # fmt: skip
+#: "32x8x256x4x8_mbs2": nodes, GPUs of each, sequences of a copy, tensor group, stages, micro-batch; with words, also a
+#: context group.
+_MLPERF_CONFIG = re.compile(
+    r"_\d+x\d+x\d+x(?:tp)?(?P<tensor>\d+)(?:x|pp)(?P<pipeline>\d+)(?:cp(?P<context>\d+))?(?:_mbs(?P<micro>\d+))?"
+)
+
+
+def mlperf(data: Path) -> Iterator[Case]:
+    """mlperf_training: GPT-3 and Llama 3.1 405B in 8 bits, of which the configuration is told."""
+    table = pd.read_csv(data / "mlperf_training" / "systems.csv")
+    for row in table[table.benchmark.isin(list(_MLPERF))].itertuples():
+        found = _MLPERF_CONFIG.search(str(row.config))
+        if found is None or row.accelerator not in _MLPERF_CLUSTERS:
+            continue
+        seq, sizes, chunks = _MLPERF[row.benchmark]
+        tensor, pipeline, context, micro = (
+            int(one or 1) for one in found.group("tensor", "pipeline", "context", "micro")
+        )
+        gpus, batch = int(row.accelerators), int(row.global_batch)
+        seconds = row.step_s if row.step_s == row.step_s else batch * seq / row.throughput_samples_per_s
+        if seconds != seconds:
+            continue
+        layout = Layout(
+            tensor=tensor, sequence=tensor > 1, context=context, pipeline=pipeline, chunks=chunks, micro_batch=micro
+        )  # fmt: skip
+        yield Case(
+            source="mlperf_training", model=row.benchmark, decoder=rk.Decoder(name=row.benchmark, **sizes),
+            recipe=recipe_of("nemo").with_changes(fp8=True), cluster=_MLPERF_CLUSTERS[row.accelerator], gpus=gpus,
+            layout=layout, batch=batch, seq=seq, seconds=float(seconds), note=f"{row.submitter} {row.config}",
+        )  # fmt: skip
+
+
+SOURCES = {
+    "llm_foundry": mpt,
+    "vtrain": vtrain,
+    "megatron_lm": megatron,
+    "megatron_bridge": bridge,
+    "mlperf_training": mlperf,
+}
