@@ -9,7 +9,8 @@ While a kernel runs at the share x of the full clock, its device draws
     arithmetic  arithmetic_share · (energy of model.power) · U²          a FLOP, by format and unit
 
 where switching falls with the process as in `model.power`, and U = max(voltage_floor, 1 - voltage_slope · (1 - x)) is
-the voltage, of the highest: chips take what the clock needs. DRAM has a clock and a voltage of its own. Which clock
+the voltage, of the highest: chips take what the clock needs. Products draw no less than model.power has it, idle_share ·
+board's power + their energy a FLOP: those that it holds at the board's limit draw that limit. DRAM has a clock and a voltage of its own. Which clock
 kernels get is in `model.clocks`. Host, fans and power supply are not in these numbers.
 """
 
@@ -42,6 +43,7 @@ class PowerLaw:
     board_w: float  # its own limit
     held: float  # mean watts under a limit, of the limit
     idle_w: float
+    held_w: float  # beside products that hold the board at its limit, as model.power has it, less `idle_w`
     clocks_w: float  # of all SMs, at the full clock
     cache_j: float  # a byte, at the full clock's voltage
     dram_j: float  # a byte
@@ -59,10 +61,12 @@ class PowerLaw:
             return None
         kind = "hbm" if (device.dram.type or "").upper().startswith("HBM") else "gddr"
         size = process(device, machine.values)
+        idle_w = power.value("stand_by") * board_w + power.value(f"{kind}_interface") * device.dram.bandwidth
         return cls(
             board_w=board_w,
             held=power.value("held_share"),
-            idle_w=power.value("stand_by") * board_w + power.value(f"{kind}_interface") * device.dram.bandwidth,
+            idle_w=idle_w,
+            held_w=machine.values["idle_share"] * board_w - idle_w,
             clocks_w=power.value("sm_energy") * size * device.sm_count * machine.clock,
             cache_j=power.value("cache_energy") * size,
             dram_j=power.value(f"{kind}_energy"),
@@ -95,6 +99,7 @@ class Load:
     dram_bytes: Floats
     cache_bytes: Floats
     arithmetic_j: Floats  # as model.power has it
+    products_j: Floats  # of it that of products
     overlap: float
 
     @classmethod
@@ -113,6 +118,7 @@ class Load:
         launch_s: Floats,
     ) -> Load:  # fmt: skip
         """The load of kernels as columns, with their times."""
+        products_j = _products_j(work, machine)
         dram, cache = passed_bytes(work, memory_s, machine) if len(work) else (np.zeros(0), np.zeros(0))
         return cls(
             compute_s=compute_s,
@@ -124,7 +130,8 @@ class Load:
             passing_s=np.minimum(cache / machine.l2_bandwidth, memory_s),
             dram_bytes=dram,
             cache_bytes=cache,
-            arithmetic_j=_arithmetic_j(work, machine),
+            arithmetic_j=products_j + _lanes_j(work, machine),
+            products_j=products_j,
             overlap=machine.values["overlap"],
         )
 
@@ -162,8 +169,8 @@ class Load:
         return high * (1 + (low / high) ** self.overlap) ** (1 / self.overlap)
 
 
-def _arithmetic_j(work: Work, machine: Machine) -> Floats:
-    """Joules of the products, other arithmetic and special functions of each kernel, as model.power has them."""
+def _products_j(work: Work, machine: Machine) -> Floats:
+    """Joules of each kernel's products, as model.power has them."""
     p, device, values = work.products, machine.device, machine.values
     products = np.zeros(len(p.flop))
     key = 2 * work.arithmetic[p.kernel] + work.engine[p.kernel]
@@ -171,21 +178,30 @@ def _arithmetic_j(work: Work, machine: Machine) -> Floats:
         math, wanted = work.math[i // 2], bool(i % 2)
         on_engine = machine.matrix_rate(math, engine=wanted).on_engine
         products[key == i] = flop_energy(device, values, math, engine=on_engine)
-    found = np.bincount(p.kernel, weights=p.flop * products, minlength=len(work)).astype(float)
-    lanes = lane_energy(device, values)
-    total: Floats = work.links * (found + lanes * (work.vector_flop + _SPECIAL_FLOP * work.special_flop))
-    return total
+    found: Floats = np.bincount(p.kernel, weights=p.flop * products, minlength=len(work)).astype(float)
+    return work.links * found
+
+
+def _lanes_j(work: Work, machine: Machine) -> Floats:
+    """Joules of other arithmetic and special functions."""
+    flop = work.vector_flop + _SPECIAL_FLOP * work.special_flop
+    found: Floats = work.links * lane_energy(machine.device, machine.values) * flop
+    return found
 
 
 def joules(law: PowerLaw, load: Load, x: Any) -> dict[str, Any]:
     """What each kernel draws by part, without the idling board, at the share x of the full clock."""
     switching = law.switching(x)
-    return {
+    found = {
         "clocks": switching * x * law.clocks_w * load.active_s,
         "cache": switching * law.cache_j * load.cache_bytes,
         "dram": law.dram_j * load.dram_bytes,
-        "arithmetic": switching * law.arithmetic * load.arithmetic_j,
     }
+    beside = sum(found.values()) - switching * law.held_w * load.total_s
+    found["arithmetic"] = np.maximum(
+        switching * law.arithmetic * load.arithmetic_j, switching * load.products_j - beside
+    )
+    return found
 
 
 def watts(law: PowerLaw, load: Load, x: Any) -> Any:
