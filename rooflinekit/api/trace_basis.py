@@ -30,6 +30,7 @@ Entry = tuple[str, str, str]
 
 _MOST_ENTRIES = 100_000
 _LIVE = ("/proc/", "/sys/", "/dev/")  # where the system tells how it is at the moment
+_PLAIN = "/dev/shm/"  # files in memory
 
 _STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
@@ -192,7 +193,7 @@ def _opened(record: Record, path: Any, mode: Any, flags: Any) -> None:
     if flags & os.O_ACCMODE == os.O_WRONLY or flags & os.O_TRUNC:
         return
     name = os.path.abspath(os.fsdecode(path))
-    if name.startswith(_LIVE):
+    if name.startswith(_LIVE) and not name.startswith(_PLAIN):
         if name != os.devnull and _asked_by_model():
             record.reasons[f"reads {name}, which tells something else each time"] = None
     elif not name.startswith(_foreign()) and "__pycache__" not in name:
@@ -435,7 +436,8 @@ def _looking(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
                 record.reasons["looks for a path below a folder's descriptor"] = None
             with contextlib.suppress(TypeError, ValueError):
                 found = os.path.abspath(os.fsdecode(path))
-                if name != "open" and not found.startswith((*_foreign(), *_LIVE)):  # opening is heard by an event
+                live = found.startswith(_LIVE) and not found.startswith(_PLAIN)
+                if name != "open" and not live and not found.startswith(_foreign()):  # opening is heard by an event
                     record.note("path", found)
                     if name in ("stat", "lstat") and _asks_for_time():
                         record.note("time", found)

@@ -6,12 +6,13 @@ While a kernel runs at the share x of the full clock, its device draws
     clocks      sm_energy · SMs · clock · x · U²                         while SMs issue or fetch
     cache       cache_energy · U²                                        a byte through the last-level cache
     DRAM        dram_energy                                              a byte, by the kind of memory
-    arithmetic  arithmetic_share · (energy of model.power) · U²          a FLOP, by format and unit
+    arithmetic  energy of model.power · U²                               a FLOP, by format and unit
 
 where switching falls with the process as in `model.power`, and U = max(voltage_floor, 1 - voltage_slope · (1 - x)) is
-the voltage, of the highest: chips take what the clock needs. Products draw no less than model.power has it, idle_share ·
-board's power + their energy a FLOP: those that it holds at the board's limit draw that limit. DRAM has a clock and a voltage of its own. Which clock
-kernels get is in `model.clocks`. Host, fans and power supply are not in these numbers.
+the voltage, of the highest: chips take what the clock needs. Products draw no less than model.power has it, idle_share
+of the board's power + their energy a FLOP: those that it holds at the board's limit draw that limit. DRAM has a clock
+and a voltage of its own. Which clock kernels get is in `model.clocks`. Host, fans and power supply are not in these
+numbers.
 """
 
 from __future__ import annotations
@@ -47,7 +48,6 @@ class PowerLaw:
     clocks_w: float  # of all SMs, at the full clock
     cache_j: float  # a byte, at the full clock's voltage
     dram_j: float  # a byte
-    arithmetic: float  # of the energy of model.power
     voltage_floor: float
     voltage_slope: float
     clock_floor: float
@@ -70,7 +70,6 @@ class PowerLaw:
             clocks_w=power.value("sm_energy") * size * device.sm_count * machine.clock,
             cache_j=power.value("cache_energy") * size,
             dram_j=power.value(f"{kind}_energy"),
-            arithmetic=power.value("arithmetic_share"),
             voltage_floor=power.value("voltage_floor"),
             voltage_slope=power.value("voltage_slope"),
             clock_floor=power.value("clock_floor"),
@@ -198,9 +197,7 @@ def joules(law: PowerLaw, load: Load, x: Any) -> dict[str, Any]:
         "dram": law.dram_j * load.dram_bytes,
     }
     beside = sum(found.values()) - switching * law.held_w * load.total_s
-    found["arithmetic"] = np.maximum(
-        switching * law.arithmetic * load.arithmetic_j, switching * load.products_j - beside
-    )
+    found["arithmetic"] = np.maximum(switching * load.arithmetic_j, switching * load.products_j - beside)
     return found
 
 

@@ -82,7 +82,8 @@ def route_of(
     between = None
     if len(parts) > 1 and cluster.network is not None:
         network = cluster.network
-        rate = network.one_way / sharing
+        own = math.inf if cluster.nvlink is None else len(members) * cluster.nvlink.one_way  # what the members can feed
+        rate = min(network.one_way / sharing, own)
         between = Link(technology=network.kind, bandwidth=rate, latency_s=network.latency)
     return Route(
         devices=tuple(devices[number % cluster.per_node] for number in numbers),

@@ -62,7 +62,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_
     return call
 
 
-def test_the_comparison(run: Run, tmp_path: Path) -> None:
+def test_the_comparison(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     found = run("net.py:Net", *IMAGE, *CPU, "--out", "pair.json")
     assert (found.status, found.err) == (0, "")
     lines = [line.rstrip() for line in found.out.splitlines()]

@@ -23,26 +23,28 @@ from rooflinekit.model.work import Products, Work
 
 #: A law of round numbers: 100 W idle of 300, 50 W of clocks, 10 pJ a byte of cache, 40 of DRAM; U falls with the clock.
 LAW = PowerLaw(
-    board_w=300.0, held=1.0, idle_w=100.0, clocks_w=50.0, cache_j=10e-12, dram_j=40e-12, arithmetic=0.5,
+    board_w=300.0, held=1.0, idle_w=100.0, clocks_w=50.0, cache_j=10e-12, dram_j=40e-12, held_w=0.0,
     voltage_floor=0.6, voltage_slope=0.8, clock_floor=0.1,
 )  # fmt: skip
 
 
 def load(
-    *, compute_s: float = 0.0, memory_s: float = 0.0, launch_s: float = 0.0, moved: float = 0.0, flop_j: float = 0.0
-) -> Load:
+    *, compute_s: float = 0.0, memory_s: float = 0.0, launch_s: float = 0.0, moved: float = 0.0, flop_j: float = 0.0,
+    products_j: float = 0.0,
+) -> Load:  # fmt: skip
     """A kernel whose shorter part is hidden whole."""
     column = {name: np.array([value]) for name, value in (
         ("compute_s", compute_s), ("memory_s", memory_s), ("busy_s", max(compute_s, memory_s)), ("launch_s", launch_s),
         ("active_s", max(compute_s, memory_s)), ("clocked_s", launch_s), ("passing_s", memory_s / 2),
         ("dram_bytes", moved), ("cache_bytes", moved), ("arithmetic_j", flop_j),
+        ("products_j", products_j),
     )}  # fmt: skip
     return Load(**column, overlap=1000.0)
 
 
 def test_parts_by_hand() -> None:
-    # 1 ms of 1 GB through DRAM and cache, beside arithmetic of 60 mJ by model.power: 50 W·1 ms, 10 mJ, 40 mJ, 30 mJ
-    kernel = load(memory_s=1e-3, moved=1e9, flop_j=60e-3)
+    # 1 ms of 1 GB through DRAM and cache, beside arithmetic of 30 mJ by model.power: 50 W·1 ms, 10 mJ, 40 mJ, 30 mJ
+    kernel = load(memory_s=1e-3, moved=1e9, flop_j=30e-3)
     found = joules(LAW, kernel, 1.0)
     assert {name: float(found[name][0]) for name in PARTS} == pytest.approx(
         {"clocks": 0.05, "cache": 0.01, "dram": 0.04, "arithmetic": 0.03}
@@ -53,6 +55,15 @@ def test_parts_by_hand() -> None:
     assert {name: float(found[name][0]) for name in PARTS} == pytest.approx(
         {"clocks": 0.009, "cache": 0.0036, "dram": 0.04, "arithmetic": 0.0108}
     )
+
+
+def test_products_that_hold_the_board_draw_its_limit() -> None:
+    # a limit of 300 W, of which 0.2 are no arithmetic's: products hold it at 240 W of their own. Idling takes 40 W and
+    # clocks 50; that leaves 210 W. At half of these FLOP a second it is 60 + 120 W, of which 90 are idling and clocks.
+    law = replace(LAW, idle_w=40.0, held_w=0.2 * 300 - 40)
+    for products_w, drawn_w in ((240.0, 300.0), (120.0, 180.0)):
+        kernel = load(compute_s=1.0, flop_j=products_w / 2, products_j=products_w)
+        assert watts(law, kernel, 1.0)[0] == pytest.approx(drawn_w)
 
 
 def test_times_at_a_lower_clock() -> None:
@@ -66,7 +77,7 @@ def test_times_at_a_lower_clock() -> None:
 def test_the_clock_of_a_limit_by_hand() -> None:
     # 100 W + U²·200 W of arithmetic that takes 1/x: at x U² = (1 - 0.8(1-x))² = (0.2 + 0.8x)², so 100 + 200·x·U²
     law = replace(LAW, clocks_w=0.0)
-    kernel = load(compute_s=1.0, flop_j=400.0)
+    kernel = load(compute_s=1.0, flop_j=200.0)
     machine = limited(Machine.of(load_device("nvidia-a40"), constants_for(load_device("nvidia-a40"))), power_w=155.49)
     own, found = clocks(law, kernel, machine)
     assert own[0] == 1.0

@@ -38,8 +38,6 @@ ENERGY_CONSTANTS: dict[str, Description] = {
                        100e-12, 5e-12, 600e-12, 0.7, _STATED),
     "hbm_energy": _d("J/byte", "a byte through stacked DRAM", 45e-12, 10e-12, 200e-12, 0.3, _PINS),
     "gddr_energy": _d("J/byte", "the same of memory beside the chip", 110e-12, 20e-12, 400e-12, 0.3, _PINS),
-    "arithmetic_share": _d("1", "arithmetic's own part of the energy that a FLOP costs a board at its limit",
-                           0.6, 0.05, 1.5, 0.4, "matrix_energy and lanes_energy hold operands, caches and clocks too"),
     "voltage_floor": _d("1", "lowest voltage of the SMs, of that at the full clock", 0.65, 0.4, 1.0, 0.15, _VOLTAGE),
     "voltage_slope": _d("1", "by how much of itself voltage falls as the clock falls by all of itself",
                         0.6, 0.05, 1.0, 0.3, _VOLTAGE),

@@ -90,7 +90,7 @@ def energy_roof(law: PowerLaw, machine: Machine, math: Math, intensity: NDArray[
     seconds = np.maximum(1 / min(rate.peak, rate.limit), 1 / (intensity * machine.bandwidth))  # of a FLOP
     joules = (
         (law.idle_w + law.clocks_w) * seconds
-        + law.arithmetic * flop_energy(machine.device, machine.values, math, engine=rate.on_engine)
+        + flop_energy(machine.device, machine.values, math, engine=rate.on_engine)
         + (law.dram_j + law.cache_j) / intensity
     )
     return EnergyRoof(math=math.value, intensity=intensity, flop_per_joule=1 / joules)
