@@ -160,7 +160,7 @@ def test_check_of_everything_that_is_shipped(run: Run) -> None:
     result = run("check")
     assert (result.status, result.err) == (0, "")
     lines = result.out.splitlines()
-    assert lines[-1] == "121 specifications, 0 failed"
+    assert lines[-1] == "122 specifications, 0 failed"
     assert "nvidia-l4: 14 passed" in lines
     assert "nvidia-b100 (draft): 15 passed" in lines
     assert "generic-server (host): well-formed" in lines

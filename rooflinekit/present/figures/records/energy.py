@@ -93,4 +93,5 @@ def energy_roof(law: PowerLaw, machine: Machine, math: Math, intensity: NDArray[
         + flop_energy(machine.device, machine.values, math, engine=rate.on_engine)
         + (law.dram_j + law.cache_j) / intensity
     )
+    joules = np.minimum(joules, law.kept(law.board_w) * seconds)  # what the controller sees, and the law does not
     return EnergyRoof(math=math.value, intensity=intensity, flop_per_joule=1 / joules)
