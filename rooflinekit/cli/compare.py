@@ -12,7 +12,7 @@ from rooflinekit.cli.described import Workload
 from rooflinekit.cli.forms import prints_tables
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, correction_by, measured_step
-from rooflinekit.cli.money import CostOption, HourOption, PricesOption, WattsOption, pricing_of, say_notes
+from rooflinekit.cli.money import CostOption, HourOption, PriceOption, PricesOption, WattsOption, pricing_of, say_notes
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli.parse import quantity_of
 from rooflinekit.cli.workload import OPEN, describes_workload
@@ -42,6 +42,7 @@ def compare(
     measured: MeasuredOption = None,
     measured_on: MeasuredOnOption = None,
     measured_at: MeasuredAtOption = None,
+    price: PriceOption = None,
     price_per_hour: HourOption = None,
     prices: PricesOption = None,
     max_watts: WattsOption = None,
@@ -51,7 +52,7 @@ def compare(
     """One workload on many GPUs, and why they stand in this order.
 
     Time, throughput, memory, per dollar and watt. Without --gpu, on every shipped GPU. Prices are those at launch,
-    unless --price-per-hour or --prices name others.
+    unless --price, --price-per-hour or --prices say what an hour costs.
     With --measured, a step that was timed on one GPU, all rest on it, as in `rooflinekit transfer`.
     Example: rooflinekit compare timm:resnet50 --input batch,3,224,224 --batch 32 --memory-min "40 GB"
     """
@@ -65,9 +66,9 @@ def compare(
     from rooflinekit.study.compare.pricing import Pricing
 
     check_sort(sort)
-    priced = price_per_hour is not None or prices is not None
+    priced = any((price, price_per_hour, prices))
     bounds = Bounds(
-        price=pricing_of(price_per_hour, prices) if priced else None, max_cost=max_cost,
+        price=pricing_of(price_per_hour, prices, price=price) if priced else None, max_cost=max_cost,
         max_watts=None if max_watts is None else quantity_of("--max-watts", max_watts, "W"),
     )  # fmt: skip
     bounds.check(sort)

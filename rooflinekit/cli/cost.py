@@ -15,6 +15,7 @@ from rooflinekit.cli.money import (
     CostOption,
     HourOption,
     KwhOption,
+    PriceOption,
     PricesOption,
     PueOption,
     PurchaseOption,
@@ -42,6 +43,7 @@ def register(app: typer.Typer) -> None:
 def cost(
     workload: Workload,
     target: TargetArgument,
+    price: PriceOption = None,
     price_per_hour: HourOption = None,
     prices: PricesOption = None,
     purchase_price: PurchaseOption = None,
@@ -79,7 +81,7 @@ def cost(
     if cluster and workload.options["mode"] != "training":
         raise InputError("--cluster: a step on several devices is one of training; add --mode training")
     pricing = pricing_of(
-        price_per_hour, prices, purchase_price, kwh_price, years=years, utilization=utilization, pue=pue
+        price_per_hour, prices, purchase_price, kwh_price, price=price, years=years, utilization=utilization, pue=pue
     )  # fmt: skip
     devices = [load_device(gpu, allow_draft=workload.allow_draft) for gpu in workload.gpus]
     clusters = [load_cluster(name) for name in cluster or ()]

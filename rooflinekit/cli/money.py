@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,14 +24,18 @@ def _table_names(incomplete: str) -> list[str]:
     return [name for name in price_tables() if name.startswith(incomplete)]
 
 
+PriceOption = Annotated[
+    list[str] | None,
+    typer.Option("--price", metavar="GPU=DOLLARS", help="of an hour of one GPU, such as h100=2.99; repeatable"),
+]
 HourOption = Annotated[
     str | None, typer.Option("--price-per-hour", metavar="MONEY", help="of one GPU, with its currency: '0.80 USD'")
 ]
 PricesOption = Annotated[
     str | None,
     typer.Option(
-        "--prices", metavar="NAME|FILE.yaml", autocompletion=_table_names,
-        help="prices by GPU, each with currency, day and source; none is taken by default",
+        "--prices", metavar="NAME|FILE", autocompletion=_table_names,
+        help="a table of prices: two columns (.csv: h100,2.99), or .yaml with currency, day and source",
     ),
 ]  # fmt: skip
 PurchaseOption = Annotated[
@@ -55,12 +60,13 @@ def pricing_of(
     purchase_price: str | None = None,
     kwh_price: str | None = None,
     *,
+    price: Sequence[str] | None = None,
     years: float = 4.0,
     utilization: float = 1.0,
     pue: float = 1.0,
 ) -> Pricing:
     """What the options say. Raises InputError where they name no price, and SpecError for a table that is none."""
-    from rooflinekit.hardware.prices import load_prices
+    from rooflinekit.hardware.prices import load_prices, price_table
     from rooflinekit.study.compare.pricing import Pricing
 
     hour, purchase, kwh = (
@@ -69,14 +75,37 @@ def pricing_of(
             ("--price-per-hour", price_per_hour), ("--purchase-price", purchase_price), ("--kwh-price", kwh_price)
         )
     )  # fmt: skip
+    if price and prices is not None:
+        raise InputError("--price, --prices: give one of the two")
+    table = None if prices is None else load_prices(prices)
+    if price:
+        table = price_table(map(_named, price), "--price", date.today())
     return Pricing(
-        hour=hour, purchase=purchase, kwh=kwh, table=None if prices is None else load_prices(prices), years=years,
-        utilization=utilization, pue=pue,
+        hour=hour, purchase=purchase, kwh=kwh, table=table, years=years, utilization=utilization, pue=pue
     )  # fmt: skip
 
 
+def _named(text: str) -> tuple[str, float]:
+    """A GPU and the dollars of an hour."""
+    name, _, dollars = text.partition("=")
+    try:
+        hour = float(dollars.strip().removeprefix("$").removesuffix("USD"))
+    except ValueError:
+        hour = 0.0
+    if not (name and 0 < hour < float("inf")):
+        raise InputError(f"--price {text!r}: expected a GPU and the dollars of an hour, such as h100=2.99")
+    return name.strip(), hour
+
+
 def say_notes(pricing: Pricing, devices: Sequence[Device]) -> None:
-    """Old prices and examples say so on standard error."""
+    """Old prices and examples say so on standard error.
+
+    Raises InputError where --price names a GPU that is not looked at.
+    """
+    if pricing.table is not None and pricing.table.prices[0].source == "--price":
+        for name in pricing.table.unused(devices):
+            listed = ", ".join(dict.fromkeys(device.name for device in devices))
+            raise InputError(f"--price {name}=…: no such GPU is looked at: {listed}")
     for note in pricing.notes(devices):
         print(f"rooflinekit: {note}", file=sys.stderr)
 

@@ -12,12 +12,11 @@ from rooflinekit.cli.described import Workload
 from rooflinekit.cli.forms import prints_tables
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, measured_step
-from rooflinekit.cli.money import CostOption, HourOption, PricesOption, WattsOption, pricing_of, say_notes
+from rooflinekit.cli.money import CostOption, HourOption, PriceOption, PricesOption, WattsOption, pricing_of, say_notes
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli.parse import quantity_of
 from rooflinekit.cli.sweep import ClusterOption, GpusOption, StrategyOption, ZipOption, plan_of
 from rooflinekit.cli.workload import OPEN, describes_workload
-from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
     from rooflinekit.hardware.device import Device
@@ -47,9 +46,7 @@ def search(
     require: Annotated[
         list[str] | None, typer.Option(metavar="BOUND", help="'time<0.1 s', 'throughput>=1000', 'batch>=8'; repeatable")
     ] = None,
-    price: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=DOLLARS", help="of one device, for its launch price; repeatable")
-    ] = None,
+    price: PriceOption = None,
     price_per_hour: HourOption = None,
     prices: PricesOption = None,
     max_watts: WattsOption = None,
@@ -62,21 +59,19 @@ def search(
     """The fastest, cheapest or smallest configuration that fits.
 
     It meets every requirement, and gives the most samples a second where nothing else is asked for. Sizes to choose
-    from are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution may be a list too. --minimize cost takes what an
-    hour costs: --price-per-hour, --prices, or --price NAME=…
+    from are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution may be a list too. With prices of an hour
+    (--price, --price-per-hour, --prices) dollars are those of a sample, without them launch price by throughput.
     Example: rooflinekit search timm:resnet50 --input batch,3,224,224 --batch 1:256 --gpu rtx-3090 --gpu rtx-4090
     --minimize dollars --require 'time<0.1 s'
     """
-    from rooflinekit.study.sweep.requirements import goal_of, named_prices, requirements_of
+    from rooflinekit.study.sweep.requirements import goal_of, requirements_of
     from rooflinekit.study.sweep.search import search_plan
 
     # what can be wrong is looked at before the slow part
     goal = goal_of(minimize, maximize)
     asked = [*(require or ()), *_bounds(max_watts, max_cost)]
     requirements_of(asked, tuple(workload.lists))
-    known = named_prices(dict(map(_price, price or ())), _devices(workload, cluster)) if price else {}
-    if price_per_hour is not None or prices is not None:
-        known = _hourly(price_per_hour, prices, [*_devices(workload, cluster)], bool(price))
+    known, currency = _hourly(price, price_per_hour, prices, [*_devices(workload, cluster)])
     step = measured_step(workload, measured, measured_on, measured_at)
     plan = plan_of(workload, target, cluster, gpus, strategy, zip)
     correct = None
@@ -84,7 +79,7 @@ def search(
         from rooflinekit.api.measured import correction_in
 
         correct = correction_in(plan, step)
-    found = search_plan(plan, goal, asked, known, correct)
+    found = search_plan(plan, goal, asked, known, correct, currency)
     if as_json:
         print_json("search", found.to_dict())
         return
@@ -103,13 +98,17 @@ def _devices(workload: Workload, clusters: Sequence[str] | None) -> Iterator[Dev
         yield from members_of(load_cluster(cluster))
 
 
-def _hourly(hour: str | None, prices: str | None, devices: Sequence[Device], named: bool) -> dict[str, float]:
-    """What an hour of each device costs."""
-    if named:
-        raise InputError("--price: names prices one by one; leave --price-per-hour and --prices out")
-    pricing = pricing_of(hour, prices)
+def _hourly(
+    price: list[str] | None, hour: str | None, prices: str | None, devices: Sequence[Device]
+) -> tuple[dict[str, float], str | None]:
+    """What an hour of each device costs, where it is known, and the currency; None where no price is given."""
+    if not (price or hour or prices):
+        return {}, None
+    pricing = pricing_of(hour, prices, price=price)
     say_notes(pricing, devices)
-    return {device.name: pricing.of(device).hour or 0.0 for device in devices}
+    return {
+        device.name: found for device in devices if (found := pricing.hour_of(device)) is not None
+    }, pricing.currency
 
 
 def _bounds(max_watts: str | None, max_cost: float | None) -> Iterator[str]:
@@ -118,13 +117,3 @@ def _bounds(max_watts: str | None, max_cost: float | None) -> Iterator[str]:
         yield f"power<={quantity_of('--max-watts', max_watts, 'W'):g} W"
     if max_cost is not None:
         yield f"cost<={max_cost / 1e6:g}"
-
-
-def _price(text: str) -> tuple[str, float]:
-    name, equals, dollars = text.partition("=")
-    try:
-        if name and equals:
-            return name, float(dollars)
-    except ValueError:
-        pass
-    raise InputError(f"--price {text!r}: expected a device and its dollars, such as nvidia-l4=2500")

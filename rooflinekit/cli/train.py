@@ -13,6 +13,7 @@ from rooflinekit.cli.money import (
     CarbonOption,
     HourOption,
     KwhOption,
+    PriceOption,
     PricesOption,
     PueOption,
     PurchaseOption,
@@ -59,6 +60,7 @@ def train(
     rack: Annotated[
         str | None, typer.Option(metavar="WATTS", help="also what a rack of so many watts trains in a day, by limit")
     ] = None,
+    price: PriceOption = None,
     price_per_hour: HourOption = None,
     prices: PricesOption = None,
     purchase_price: PurchaseOption = None,
@@ -87,7 +89,7 @@ def train(
     if out is not None and not search:
         raise InputError("--out: draws what --search has found; add --search")
     money = Money(
-        hour=price_per_hour, prices=prices, purchase=purchase_price, years=years, utilization=utilization,
+        price=price, hour=price_per_hour, prices=prices, purchase=purchase_price, years=years, utilization=utilization,
         kwh=kwh_price, pue=pue, tokens=tokens, carbon=carbon, rack=rack,
     )  # fmt: skip
     money.check(search=search)

@@ -23,6 +23,7 @@ _LIMITS = 12  # about so many are looked at, from idling to the board's own
 class Money:
     """What the options say; see `cli.money`."""
 
+    price: list[str] | None
     hour: str | None
     prices: str | None
     purchase: str | None
@@ -37,7 +38,10 @@ class Money:
     @property
     def asked(self) -> bool:
         """Whether a price is named, or what only belongs to one."""
-        return any(value is not None for value in (self.hour, self.prices, self.purchase, self.tokens, self.carbon))
+        return any(
+            value is not None
+            for value in (self.price or None, self.hour, self.prices, self.purchase, self.tokens, self.carbon)
+        )
 
     @property
     def rack_w(self) -> float:
@@ -84,6 +88,6 @@ class Money:
 
     def _pricing(self) -> Pricing:
         return pricing_of(
-            self.hour, self.prices, self.purchase, self.kwh, years=self.years, utilization=self.utilization,
-            pue=self.pue,
+            self.hour, self.prices, self.purchase, self.kwh, price=self.price, years=self.years,
+            utilization=self.utilization, pue=self.pue,
         )  # fmt: skip

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import math
+from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rooflinekit.errors import DeviceNotFoundError, InputError, SpecError, nearest
+from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, InputError, SpecError, nearest
+from rooflinekit.files import read_text
 from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.names import resolve
 from rooflinekit.hardware.specs import shipped_files
 from rooflinekit.hardware.yaml_file import read_mapping
 
@@ -63,6 +67,10 @@ class PriceTable(BaseModel):
         example = ("prices are examples, nobody's offer: name a table of your own",) if self.example else ()
         return (*example, *((old,) if old else ()))
 
+    def unused(self, devices: Sequence[Device]) -> tuple[str, ...]:
+        """Names in the table that mean none of these devices."""
+        return tuple(price.gpu for price in self.prices if not any(_means(price.gpu, device) for device in devices))
+
 
 def price_tables() -> tuple[str, ...]:
     """The names of all tables, sorted; each is the stem of a file in gpu_specs/prices/, here or in another package.
@@ -76,13 +84,16 @@ def price_tables() -> tuple[str, ...]:
 def load_prices(name_or_path: str | Path) -> PriceTable:
     """The table of this name or file.
 
-    Raises DeviceNotFoundError for an unknown name, SpecError for one of another form: above all, a price without
-    currency or day.
+    A file that ends in .csv has two columns: a GPU by any of its names, and the dollars of an hour. Its day is that of
+    its last change. Raises DeviceNotFoundError for an unknown name, SpecError for a file of another form: above all,
+    for a price in YAML without currency or day.
 
     >>> load_prices("example").example
     True
     """
     text = str(name_or_path)
+    if text.endswith(".csv"):
+        return _two_columns(Path(name_or_path))
     if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text:
         return _table(read_mapping(Path(name_or_path), text), text)
     known = shipped_files("prices")
@@ -99,10 +110,19 @@ def read_prices(file: Path) -> tuple[HourPrice, ...]:
     return tuple(load_prices(file).prices)
 
 
+def price_table(hours: Iterable[tuple[str, float]], source: str, day: date, currency: str = "USD") -> PriceTable:
+    """A table of pairs: a GPU by any of its names, and what an hour of it costs."""
+    prices = [{"gpu": gpu, "hour": hour, "currency": currency, "day": day, "source": source} for gpu, hour in hours]
+    return _table({"schema": SCHEMA_VERSION, "prices": prices}, source)
+
+
 def price_of(device: Device, prices: Sequence[HourPrice]) -> HourPrice:
-    """The newest price of a device, by any of its names. Raises InputError where there is none."""
+    """The newest price of a device, by its own name, or else by any that can mean it, such as h100.
+
+    Raises InputError where there is none.
+    """
     names = {name.lower() for name in (device.name, device.name.split("-", 1)[-1], *device.aliases)}
-    found = [price for price in prices if price.gpu.lower() in names]
+    found = [price for price in prices if price.gpu.lower() in names] or [p for p in prices if _means(p.gpu, device)]
     if not found:
         known = sorted({price.gpu for price in prices})
         raise InputError(f"{device.name}: no price is given; there are prices of {', '.join(known)}")
@@ -119,3 +139,31 @@ def _table(mapping: dict[str, object], label: str) -> PriceTable:
             f"{label}: {where}: {first['msg']}; a price has gpu, hour (a number), currency (USD), day (2026-01-31) and "
             "source"
         ) from error
+
+
+def _means(name: str, device: Device) -> bool:
+    try:
+        return resolve(name, [device]) is device
+    except (AmbiguousDeviceError, DeviceNotFoundError):
+        return False
+
+
+def _two_columns(path: Path) -> PriceTable:
+    """A file with a line `GPU,dollars an hour` for each; a first line without a number is its heading."""
+    hours = []
+    lines = list(csv.reader(read_text(path, SpecError).splitlines()))
+    for number, cells in enumerate(lines, 1):
+        if not any(cells) or cells[0].lstrip().startswith("#"):
+            continue
+        try:
+            gpu, text = cells
+            hour = float(text.strip().removeprefix("$"))
+        except ValueError:
+            if number == 1 and len(cells) == 2:
+                continue
+            raise SpecError(
+                f"{path}: line {number}: expected a GPU and the dollars of an hour, such as 'h100,2.99'; got "
+                f"{','.join(cells)!r:.60}"
+            ) from None
+        hours.append((gpu.strip(), hour if math.isfinite(hour) else math.nan))
+    return price_table(hours, str(path), date.fromtimestamp(path.stat().st_mtime))

@@ -68,17 +68,21 @@ def test_a_search_without_an_objective_is_for_throughput(run: Run, net: str) -> 
 
 
 def test_prices_go_by_any_name_of_a_device(run: Run, net: str) -> None:
-    options = (net, *INPUT, "--batch", "8", "--gpu", "l40s", "--minimize", "price", "--json")
-    found = json.loads(run("search", *options, "--price", "l40s=8000").out)
-    assert found["best"]["price"] == 8000
+    options = (net, *INPUT, "--batch", "8", "--gpu", "l40s", "--minimize", "cost", "--price", "L40S=$1.80")
+    best = json.loads(run("search", *options, "--json").out)["best"]
+    assert best["price"] == 1.8
+    words = run("search", *options).out
+    assert "USD an hour   USD a million samples" in words
+    # dollars of an hour by samples of an hour, a million times
+    assert f"{1.8 / (best['throughput'] * 3600) * 1e6:.4g}" in words
 
 
 def test_everything_is_looked_at_before_the_model(run: Run, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text("raise SystemError('was imported')")
     options = (f"{tmp_path / 'net.py'}:Net", *INPUT, "--batch", "8,16", "--gpu", "l40s")
     for wrong, message in (
-        (("--price", "a100=1"), "prices: no device 'a100' is looked at: nvidia-l40s"),
-        (("--price", "l40s=1", "--price", "nvidia-l40s=2"), "prices: nvidia-l40s is given twice"),
+        (("--price", "a100=1"), "--price a100=…: no such GPU is looked at: nvidia-l40s"),
+        (("--price", "l40s=1", "--prices", "example"), "--price, --prices: give one of the two"),
         (("--maximize", "time"), "maximize 'time': expected 'throughput'; minimize 'time'"),
         (("--maximize", "throughput", "--minimize", "time"), "minimize 'time' and maximize 'throughput': expected one"),
         (("--zip", "batch,sqe"), "zip: "),
@@ -128,7 +132,7 @@ def test_memory_that_runs_out_loses_no_piece(
             "--gpu: a cluster has its devices; leave it out, or --clu",
         ),
         (("sweep", "--batch", "1", "--out", "/none/s.csv"), "/none/s.csv: cannot be written: there is no folder /none"),
-        (("search", "--batch", "1", "--price", "l4"), "--price 'l4': expected a device and its dollars, such as nvid"),
+        (("search", "--batch", "1", "--price", "l4"), "--price 'l4': expected a GPU and the dollars of an hour, such"),
         (("search", "--batch", "1", "--minimize", "cosy"), "minimize 'cosy': expected 'time' or "),
         (("search", "--batch", "1", "--require", "x<1"), "require 'x<1': 'x' is not known: time, low, high"),
     ],

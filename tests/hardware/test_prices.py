@@ -26,6 +26,21 @@ def test_the_newest_price_by_any_name(tmp_path: Path) -> None:
         price_of(load_device("nvidia-t4"), read(tmp_path, ONE))
 
 
+def test_a_file_of_two_columns_holds_dollars_of_an_hour(tmp_path: Path) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_text("gpu,dollars an hour\nh100,2.99\n\nNVIDIA L4, $0.70\n")
+    table = load_prices(file)
+    found = [table.of(load_device(name)) for name in ("nvidia-h100-sxm5-80gb", "nvidia-l4")]
+    assert [(price.hour, price.currency) for price in found] == [(2.99, "USD"), (0.7, "USD")]
+    assert table.unused([load_device("nvidia-l4")]) == ("h100",)
+    file.write_text("h100,2.99\nl4,cheap\n")
+    with pytest.raises(SpecError, match=r"line 2: expected a GPU and the dollars of an hour, such as 'h100,2.99'"):
+        load_prices(file)
+    file.write_text("h100,nan\n")
+    with pytest.raises(SpecError, match="prices: 0: hour: "):
+        load_prices(file)
+
+
 def test_old_prices_say_so(tmp_path: Path) -> None:
     (price,) = read(tmp_path, ONE)
     assert price.note(date(2026, 7, 30)) == ""  # 180 days later

@@ -29,13 +29,13 @@ def print_found(found: Found) -> None:
     """What a search found: the best configuration of each GPU and way, or those that come closest."""
     for line in found.head:
         console().print(line, markup=False)
-    _print(found.table if found.best is not None else found.closest)
+    _print(found.table if found.best is not None else found.closest, found.currency)
     for line in found.doubts:
         console().print(f"note: {line}", markup=False)
 
 
-def _print(frame: pd.DataFrame) -> None:
-    heads, body = cells_of(frame)
+def _print(frame: pd.DataFrame, currency: str | None = None) -> None:
+    heads, body = cells_of(frame, currency)
     rows = table(*heads)
     for cells in body:
         rows.add_row(*(Text(printable(cell)) for cell in cells))

@@ -37,7 +37,8 @@ class Bounds:
         asked = "sort 'cost'" if sort == "cost" else "max cost" if self.max_cost is not None else ""
         if asked and self.price is None:
             raise InputError(
-                f"{asked}: a price is missing: --price-per-hour '0.80 USD', or --prices with a table's name or file"
+                f"{asked}: a price is missing: --price h100=2.99 (dollars an hour), --price-per-hour '0.80 USD', or "
+                "--prices with a table's name or file"
             )
 
     @property

@@ -471,7 +471,7 @@ def table_of(comparison: GpuComparison) -> tuple[list[str], list[list[str]]]:
         heads.append("draws")
         rows = [[*cells, _shown(row, "drawn_w", "W")] for cells, row in zip(rows, comparison.rows, strict=True)]
     if money:
-        heads.append(f"{money} a million")
+        heads.append(f"{money} a million {one}s")
         rows = [[*cells, _shown(row, "per_million")] for cells, row in zip(rows, comparison.rows, strict=True)]
     return heads, rows
 

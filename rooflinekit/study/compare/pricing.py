@@ -34,11 +34,13 @@ class Pricing:
 
     def __post_init__(self) -> None:
         if self.hour is not None and self.table is not None:
-            raise InputError("--price-per-hour, --prices: give one of the two")
+            raise InputError(
+                "a price for all (--price-per-hour) and prices by GPU (--price, --prices): give one of the two"
+            )
         if self.hour is None and self.table is None and self.purchase is None:
             raise InputError(
-                "a price is missing: --price-per-hour '0.80 USD', --prices with the name or file of a table, or "
-                "--purchase-price"
+                "a price is missing: --price h100=2.99 (dollars an hour), --price-per-hour '0.80 USD', --prices with "
+                "the name or file of a table, or --purchase-price"
             )
         if len(currencies := self._currencies()) > 1:
             raise InputError(f"prices: expected one currency; got {', '.join(currencies)}")
@@ -51,6 +53,13 @@ class Pricing:
             return self._price(self.hour)
         found = self.table.of(device)
         return self._price((found.hour, found.currency))
+
+    def hour_of(self, device: Device) -> float | None:
+        """What an hour of one such GPU costs; None where that is not known."""
+        try:
+            return self.of(device).hour
+        except InputError:
+            return None
 
     def of_all(self, devices: Iterable[Device]) -> Price:
         """What one of these GPUs costs on average."""

@@ -61,6 +61,7 @@ class Found:
     unpriced: tuple[str, ...]  # GPUs without a launch price, where one is asked for: they are left out
     predicted: int  # how many configurations
     exhaustive: bool  # whether these are all
+    currency: str | None = None  # of an hour; None where prices are those at launch, in dollars
 
     @property
     def best(self) -> dict[str, Any] | None:
@@ -87,10 +88,11 @@ class Found:
         """What was looked for, how, and whether something meets it."""
         asked = f" with {', '.join(self.requirements)}" if self.requirements else ""
         how = "all there are" if self.exhaustive else "of which differential evolution chose the sizes"
+        what = "launch price" if self.currency is None else "price of an hour"
         most = "most" if self.goal in MOST else "least"
         return (
             f"{most} {self.goal}{asked}: {self.predicted} configurations predicted, {how}",
-            *((f"no launch price is known of {', '.join(self.unpriced)}",) if self.unpriced else ()),
+            *((f"no {what} is known of {', '.join(self.unpriced)}",) if self.unpriced else ()),
             *(("none meets it; closest come:",) if self.best is None else ()),
         )
 
@@ -116,7 +118,7 @@ class Found:
 
     def __str__(self) -> str:
         table = self.closest if self.best is None else self.table
-        return "\n".join((*self.head, *aligned(*cells_of(table)), *self.doubts))
+        return "\n".join((*self.head, *aligned(*cells_of(table, self.currency)), *self.doubts))
 
     def __repr__(self) -> str:
         return f"<Found {self.head[0]}>"
@@ -125,19 +127,23 @@ class Found:
         first, *rest = self.head
         table = self.closest if self.best is None else self.table
         return notebook.block(
-            first, notebook.paragraphs(rest), notebook.table(*cells_of(table)), notebook.paragraphs(self.doubts)
+            first,
+            notebook.paragraphs(rest),
+            notebook.table(*cells_of(table, self.currency)),
+            notebook.paragraphs(self.doubts),
         )
 
 
 def search_plan(
     plan: Plan, goal: str, require: Iterable[str], prices: Mapping[str, float] | None = None,
-    correct: Correct | None = None,
+    correct: Correct | None = None, currency: str | None = None,
 ) -> Found:  # fmt: skip
     """The configuration of a sweep that is best by a goal, among those that fit and meet the requirements.
 
     goal: the least "time", "dollars" (launch price by throughput), "memory", "price", "energy" (joules of a sample) or
     "cost" (of a sample, where `prices` are those of an hour), or the most "throughput". prices: dollars of one device,
-    by any of its names, in the place of its launch price. correct: of predicted times. Raises InputError for another
+    by any of its names, in the place of its launch price. correct: of predicted times. currency: says that prices are
+    those of an hour, in this currency; where `cost` is asked for they are, in USD. Raises InputError for another
     goal, for a requirement that cannot be read, for the price of a device that is not there, and for a goal in dollars
     where no price is known.
     """
@@ -147,13 +153,15 @@ def search_plan(
     money = {"dollars", "price", "cost"}
     priced = goal in money or any(r.column in money for r in asked)
     each = prices_of(plan, prices or {})
-    if goal == "cost" or any(r.column == "cost" for r in asked):  # what a GPU was sold for is no price of an hour
+    if goal == "cost" or any(r.column == "cost" for r in asked):
+        currency = currency or "USD"
+    if currency is not None:  # what a GPU was sold for is no price of an hour
         hourly = named_prices(prices or {}, (device for case in plan.cases for device in case.setting.devices))
         each = {name: hourly.get(name) for name in each}
     unpriced = [name for name, price in each.items() if priced and price is None]
     cases = [case for case in plan.cases if not {device.name for device in case.setting.devices} & {*unpriced}]
     if not cases:
-        what = "price of an hour" if goal == "cost" else "launch price"
+        what = "launch price" if currency is None else "price of an hour"
         raise InputError(
             f"minimize {goal!r}: no {what} is known of {', '.join(unpriced)}; give prices={{{unpriced[0]!r}: …}} "
             f"(--price {unpriced[0]}=… on the command line)"
@@ -178,6 +186,7 @@ def search_plan(
         unpriced=tuple(unpriced),
         predicted=predicted,
         exhaustive=exhaustive,
+        currency=currency,
     )
 
 
