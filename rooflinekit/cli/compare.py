@@ -51,8 +51,8 @@ def compare(
 ) -> None:
     """One workload on many GPUs, and why they stand in this order.
 
-    Time, throughput, memory, per dollar and watt. Without --gpu, on every shipped GPU. Prices are those at launch,
-    unless an hour has a price, such as --price h100=2.99.
+    Time, throughput, memory, per dollar and watt. Without --gpu, on every shipped GPU. Prices are those at launch; an
+    hour's price is given as --price h100=2.99.
     With --measured, a step that was timed on one GPU, all rest on it, as in `rooflinekit transfer`.
     Example: rooflinekit compare timm:resnet50 --input batch,3,224,224 --batch 32 --memory-min "40 GB"
     """
