@@ -10,7 +10,7 @@ import typer
 
 from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
-from rooflinekit.cli.options import TARGET_HELP, JsonOption, print_json
+from rooflinekit.cli.options import TARGET_HELP, JsonOption, print_json, typed
 from rooflinekit.cli.parse import variants_of
 from rooflinekit.cli.workload import OPEN, describes_workload
 from rooflinekit.errors import InputError
@@ -74,7 +74,7 @@ def explain(
     if plot is not None:
         from rooflinekit.present.figures import plot as figures
 
-        figures.save(figures.waterfall(found[0]), plot)
+        figures.save(figures.waterfall(found[0]), plot, command=typed())
     if as_json:
         print_json("explain", {"explanations": [e.to_dict() for e in found]})
         return

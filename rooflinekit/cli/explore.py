@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,7 @@ import typer
 from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.money import HourOption, PricesOption, pricing_of
-from rooflinekit.cli.options import TargetArgument, progress_line
+from rooflinekit.cli.options import TargetArgument, progress_line, typed
 from rooflinekit.cli.workload import OPEN, describes_workload
 from rooflinekit.errors import InputError
 
@@ -75,7 +73,7 @@ def explore(
     steps = _steps(workload, target, step or ())
     with progress_line("predicting every state"):
         grid = explored(steps, machines, executions, [load_host(host) for host in hosts], shares, workload.lists)
-        origin = Origin(command=shlex.join(["rooflinekit", *sys.argv[1:]]))
+        origin = Origin(command=typed())
         page_of(grid, next(iter(steps.values())).name, pricing, origin).save(out)
     print(f"{grid.states} predicted states written to {out}")
 

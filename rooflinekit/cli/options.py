@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated
@@ -95,6 +97,11 @@ DOCUMENTS = {
     "train": 1,
     "transfer": 1,
 }
+
+
+def typed() -> str:
+    """The command as it was typed, by which an answer is made again."""
+    return shlex.join(["rooflinekit", *sys.argv[1:]])
 
 
 def print_json(name: str, document: Mapping[str, object]) -> None:

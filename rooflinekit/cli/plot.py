@@ -12,7 +12,7 @@ import typer
 
 from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
-from rooflinekit.cli.options import TargetArgument, cluster_names
+from rooflinekit.cli.options import TargetArgument, cluster_names, typed
 from rooflinekit.cli.parse import check_word, variants_of
 from rooflinekit.cli.workload import NO_GPU, OPEN, describes_workload
 from rooflinekit.errors import InputError
@@ -101,7 +101,7 @@ def plot(
         }  # fmt: skip
         steps: list[Any] = _several(workload, target, asked) if asked else workload.predict(target)[0]
         drawn = draws[what](steps[0] if len(steps) == 1 else steps, **sizes)
-    figures.save(drawn, out)
+    figures.save(drawn, out, command=typed())
     print(f"figure written to {out}")
     if caption:
         print(figures.caption(figure))

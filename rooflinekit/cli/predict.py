@@ -11,7 +11,7 @@ import typer
 from rooflinekit.cli.described import Workload
 from rooflinekit.cli.forms import prints_tables
 from rooflinekit.cli.guide import Command
-from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
+from rooflinekit.cli.options import JsonOption, TargetArgument, print_json, typed
 from rooflinekit.cli.parse import check_word, variants_of
 from rooflinekit.cli.workload import OPEN, describes_workload
 from rooflinekit.errors import InputError
@@ -121,4 +121,4 @@ def _table(prediction: Prediction, by: str | None, depth: int | None) -> Any:
 def _save_roofline(predictions: list[Prediction], path: Path) -> None:
     from rooflinekit.present.figures import plot as figures
 
-    figures.save(figures.roofline(predictions if len(predictions) > 1 else predictions[0]), path)
+    figures.save(figures.roofline(predictions if len(predictions) > 1 else predictions[0]), path, command=typed())

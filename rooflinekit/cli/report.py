@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +11,7 @@ import typer
 from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, changes_of, measured_step
-from rooflinekit.cli.options import TargetArgument, progress_line
+from rooflinekit.cli.options import TargetArgument, progress_line, typed
 from rooflinekit.cli.workload import OPEN, describes_workload
 
 
@@ -62,7 +60,7 @@ def report(
             against=predictions[1] if against is not None else None,
             advice=advice,
             measured=step,
-            command=shlex.join(["rooflinekit", *sys.argv[1:]]),
+            command=typed(),
             python=program,
             progress=say,
         )

@@ -32,6 +32,22 @@ def test_each_figure(run, net, tmp_path, options, told) -> None:
     assert told in out.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("form", ["svg", "pdf", "png", "pgf"])
+def test_a_figure_says_how_it_is_made_again(run, net, tmp_path, form) -> None:
+    def made(name: str, *options: str) -> str:
+        out = tmp_path / f"{name}.{form}"
+        run("plot", net, *COMMON, *options, "--out", out)
+        text = out.read_bytes().decode("latin-1")
+        assert f"rooflinekit plot {net} --input batch,64 --batch 32 --gpu nvidia-l4" in text
+        assert re.search(r"Made by rooflinekit \S+, torch \S+, Python \S+\. ", text)
+        (digest,) = re.findall(r"has the hash ([0-9a-f]{12})\.", text)
+        return digest
+
+    one = made("one")
+    assert one == made("two")  # another file, so another command, of the same figure
+    assert one != made("page", "--width", "page")
+
+
 def test_several_networks_are_a_mark_each(run, net, tmp_path) -> None:
     out, other = tmp_path / "figure.svg", tmp_path / "wide.py"
     other.write_text("from torch import nn\nWide = nn.Linear(64, 4096)\n", encoding="utf-8")

@@ -12,15 +12,8 @@ from typing import Any
 from rooflinekit.errors import OutputError
 from rooflinekit.files import write_text
 from rooflinekit.present.figures.records.figure import Roof
-from rooflinekit.present.page.templating import (
-    Origin,
-    check_path,
-    environment,
-    fingerprint,
-    policy,
-    shipped,
-    versions,
-)  # fmt: skip
+from rooflinekit.present.page.templating import Origin, check_path, environment, policy, shipped
+from rooflinekit.step.made import fingerprint, versions
 from rooflinekit.study.sweep.explored import EXACT, TIMES, Explored
 from rooflinekit.study.sweep.points import REGIMES
 

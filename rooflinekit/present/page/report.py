@@ -13,7 +13,8 @@ from rooflinekit.present.page.sources import sources_of
 from rooflinekit.present.page.step import step_of
 from rooflinekit.present.page.studies import advice_of, explanation_of, gpus_of
 from rooflinekit.present.page.summary import summary_of
-from rooflinekit.present.page.templating import Origin, check_path, environment, fingerprint, policy, shipped, versions
+from rooflinekit.present.page.templating import Origin, check_path, environment, policy, shipped
+from rooflinekit.step.made import fingerprint, versions
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.gpus import GpuComparison
 from rooflinekit.study.compare.limits import PowerLimits

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import platform
 import re
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-import rooflinekit
 from rooflinekit.errors import OutputError
 
 _SUFFIXES = (".html", ".htm")
@@ -34,16 +31,6 @@ def check_path(path: str | Path) -> Path:
     if target.suffix.lower() not in _SUFFIXES:
         raise OutputError(f"{target}: expected a file name that ends in .html")
     return target
-
-
-def versions() -> str:
-    """What the answers of a page depend on beside its command."""
-    return f"rooflinekit {rooflinekit.__version__}, torch {version('torch')}, Python {platform.python_version()}"
-
-
-def fingerprint(answers: str) -> str:
-    """A dozen digits by which the same answers are known."""
-    return hashlib.sha256(answers.encode()).hexdigest()[:12]
 
 
 def policy(style: str, script: str) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from rooflinekit import __version__
 from rooflinekit.cost.table import price_all
 from rooflinekit.ir.graph import Graph
+from rooflinekit.step.made import constants_version
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.study.errors.ratio import Ratio, Ratios
 from rooflinekit.study.explain.explanation import Explanation
@@ -145,16 +144,6 @@ def locked_as(block: Block, p: Prediction) -> Locked:
         time_s=p.total_s, low_s=low_s, high_s=high_s, regime=p.regime, flop=p.flop, traffic_bytes=p.bytes,
         kernels=p.launched, peak_memory_bytes=p.memory.peak_bytes, constants=constants_version(p), run=block.run,
     )  # fmt: skip
-
-
-def constants_version(p: Prediction) -> str:
-    """rooflinekit's version, and a hash of what it knows of the GPU and the host."""
-    constants = p.machine.constants
-    known = [
-        p.machine.device.model_dump_json(), p.host.model_dump_json(), sorted(map(repr, constants.constants.items())),
-        sorted(map(repr, constants.spreads.items())), sorted(constants.correlations.items()), repr(constants.power),
-    ]  # fmt: skip
-    return f"{__version__} {hashlib.sha256(repr(known).encode()).hexdigest()[:12]}"
 
 
 def _differ(was: float, now: float) -> bool:

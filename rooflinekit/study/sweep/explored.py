@@ -176,10 +176,11 @@ def _sizes(graph: Graph, given: Mapping[str, Any]) -> dict[str, tuple[int, ...]]
 def usual(name: str, count: int) -> tuple[int, ...]:
     """About so many values of a size that nobody has named any of.
 
-    >>> usual("batch", 4), usual("seq", 3), usual("batch", 300)[-1]
-    ((1, 2, 4, 8), (512, 1024, 2048), 256)
+    >>> usual("batch", 5), usual("seq", 3), usual("batch", 300)[-1]
+    ((1, 2, 4, 8, 16), (512, 1024, 2048), 256)
     """
-    first, last = (1, 256) if name == _BATCH else (512, 8192)
+    # Where few can be had the workload is large, and many a model has to be traced again for a batch of 1.
+    first, last = (1 if count > 4 else 2, 256) if name == _BATCH else (512, 8192)
     if count >= last - first:
         return tuple(range(first, last + 1))
     top = min(last, first * 2 ** (count - 1))

@@ -185,6 +185,7 @@ class _Step:
         self.graph = map_graph(graph, points.evaluator(expressions), dict.fromkeys(points.sizes, 0))
         device = setting.machine.device
         self.issues = issues_for(self.graph, device, as_run(self.graph, setting.execution))
+        self.fitting: dict[int, NDArray[np.bool_]] = {}
         self.timed: dict[tuple[int, Execution], PointTimes] = {}
         self.kernels = PointKernels([kernel for issue in self.issues for kernel in issue.kernels], points)
         self.memory = (
@@ -231,7 +232,9 @@ class _Step:
             table["throughput"] = np.broadcast_to(batch / total_s, total_s.shape)
         if self.memory is not None:
             if self.with_fits:
-                table["fits"] = self.memory.fits(machine.device)
+                if id(machine.device) not in self.fitting:  # limits of power share it
+                    self.fitting[id(machine.device)] = self.memory.fits(machine.device)
+                table["fits"] = self.fitting[id(machine.device)]
             table["peak_bytes"] = self.memory.peak_bytes
         return table
 

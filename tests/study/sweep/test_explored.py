@@ -115,7 +115,7 @@ def test_a_gpu_of_unknown_power_has_its_times_without_watts(net: rk.Graph) -> No
 def test_usual_sizes_begin_small_and_grow_by_doubling() -> None:
     assert usual("batch", 256) == tuple(range(1, 257))
     assert usual("seq", 4) == (512, 1024, 2048, 4096)
-    assert usual("batch", 1) == (1,)
+    assert usual("batch", 3) == (2, 4, 8)
     assert usual("seq", 50)[-1] == 8192
 
 
