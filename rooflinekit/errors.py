@@ -155,7 +155,7 @@ def nearest(word: str, candidates: Iterable[str], count: int = 3, likeness: floa
     """
     # Compared without case, returned as written.
     written = {candidate.lower(): candidate for candidate in candidates}
-    typed = word.lower()
+    typed = str(word).lower()
     begun = sorted((name for name in written if len(typed) > 2 and name.startswith(typed)), key=lambda n: (len(n), n))
     alike = difflib.get_close_matches(typed, written, n=count, cutoff=likeness)
     close = list(dict.fromkeys([*begun, *alike]))[:count]

@@ -8,11 +8,13 @@ from typing import Any
 
 from rooflinekit.api.measured import corrected
 from rooflinekit.hardware.device import Device
+from rooflinekit.ir.arguments import checked
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.explain import advice
 from rooflinekit.study.transfer.transferred import Transferred
 
 
+@checked
 def advise(
     p: Prediction,
     gpus: Sequence[str | Path | Device] = (),

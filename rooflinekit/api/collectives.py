@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rooflinekit.calibrate.links.fits import load_links
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.specs import load_cluster, members_of
+from rooflinekit.ir.arguments import checked
 from rooflinekit.model.collectives import CollectiveTiming, time_collective
 from rooflinekit.model.links import route_of
 from rooflinekit.units import parse_quantity
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rooflinekit.calibrate.links.fitting import LinkFit
 
 
+@checked
 def collective_time(
     collective: str,
     size: float | str,

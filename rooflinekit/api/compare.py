@@ -12,6 +12,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, devices
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.mode import Mode
 from rooflinekit.step.execution import Backend, Execution, execution_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rooflinekit.study.compare.pricing import Pricing
 
 
+@checked
 def compare_gpus(
     workload: Graph | Callable[..., Any] | str,
     *inputs: Any,

@@ -14,6 +14,7 @@ from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST
+from rooflinekit.ir.arguments import checked
 
 if TYPE_CHECKING:
     from rooflinekit.model.machine import Machine
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rooflinekit.serving.traffic import Traffic
 
 
+@checked
 def search_fleet(
     decoder: Decoder,
     gpus: Sequence[str | Path | Device] = (),

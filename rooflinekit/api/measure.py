@@ -14,6 +14,7 @@ from rooflinekit.errors import InputError, MeasureError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_device
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.inputs import Input, open_names
 from rooflinekit.ir.mode import Mode, mode_of
 from rooflinekit.ir.origin import autocast_format
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rooflinekit.tracing.step import Format, Loss, OptimizerFactory
 
 
+@checked
 def measure_model(
     model: Callable[..., Any] | str,
     *inputs: Any,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from rooflinekit.hardware.specs import members_of
+from rooflinekit.ir.arguments import checked
 from rooflinekit.serving.serve import Serving
 from rooflinekit.serving.served_traffic import ServedTraffic
 from rooflinekit.step.prediction import Prediction
@@ -18,6 +19,7 @@ from rooflinekit.training.step import TrainingStep
 Answer: TypeAlias = Prediction | ParallelPrediction | TrainingStep | Serving | ServedTraffic | Job
 
 
+@checked
 def costs(
     answers: Answer | Sequence[Answer],
     price: Price | Pricing,

@@ -15,6 +15,7 @@ from rooflinekit.hardware.cluster import Cluster, Members
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import open_names
 from rooflinekit.ir.sizes import check_dims
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from rooflinekit.strategies.fitting import Fitting
 
 
+@checked
 def parallel(
     workload: Graph | Callable[..., Any],
     *inputs: Any,
@@ -76,6 +78,7 @@ def parallel(
     )
 
 
+@checked
 def fit_into(
     workload: Graph | Callable[..., Any],
     *inputs: Any,

@@ -16,13 +16,14 @@ from rooflinekit.errors import InputError, TraceError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.assumption import Assumption
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Input, open_names
 from rooflinekit.ir.mode import Mode, mode_of
 from rooflinekit.ir.origin import Origin, autocast_format
 from rooflinekit.ir.release import Release
-from rooflinekit.ir.sizes import check_dims
+from rooflinekit.ir.sizes import check_dims, shown
 from rooflinekit.ir.tensor import DType
 from rooflinekit.model.clocks import limited
 from rooflinekit.model.machine import Calibration, Machine
@@ -38,6 +39,7 @@ Progress = Callable[[int, str], None]
 _CONVERTIBLE = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
+@checked
 def trace(
     model: Callable[..., Any] | str,
     *inputs: Any,
@@ -102,6 +104,8 @@ def trace(
     from rooflinekit.tracing.step import Step
     from rooflinekit.tracing.tracer import trace as traced
 
+    if tf32 not in (None, True, False):
+        raise InputError(f"tf32: expected True, False or None; got {shown(tf32)}")
     inputs = tuple(inputs_of(model, inputs, keyword_inputs))
     mode, (model, name) = mode_of(mode), model_of(model, name)
     if inference_mode and mode == "training":
@@ -192,6 +196,7 @@ def _check_founded(assumptions: Sequence[Assumption]) -> None:
             )
 
 
+@checked
 def predict(
     workload: Graph | Callable[..., Any] | str,
     *inputs: Any,

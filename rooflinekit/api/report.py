@@ -10,6 +10,7 @@ from rooflinekit.api.measured import Correction, corrected
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import devices, load_device
+from rooflinekit.ir.arguments import checked
 from rooflinekit.model.machine import Machine
 from rooflinekit.present.page.report import Findings, write_report
 from rooflinekit.present.page.templating import Origin, check_path
@@ -25,6 +26,7 @@ Say = Callable[[str], None]
 _LIMITS = 12  # about so many, between idling and the board's own
 
 
+@checked
 def save_report(
     prediction: Prediction,
     path: str | Path,

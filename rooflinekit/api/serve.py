@@ -15,6 +15,7 @@ from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_cluster
+from rooflinekit.ir.arguments import checked
 from rooflinekit.model.clocks import limited
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 Limits = tuple[str | float | None, str | float | None]
 
 
+@checked
 def serve(
     decoder: Decoder,
     gpu: str | Path | Device | None = None,
@@ -91,6 +93,7 @@ def serve(
     )  # fmt: skip
 
 
+@checked
 def serve_traffic(
     decoder: Decoder,
     gpu: str | Path | Device | None = None,
@@ -139,6 +142,7 @@ def serve_traffic(
     )  # fmt: skip
 
 
+@checked
 def highest_rate(
     decoder: Decoder,
     gpu: str | Path | Device | None = None,

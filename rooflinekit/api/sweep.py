@@ -14,6 +14,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import open_names
 from rooflinekit.ir.mode import Mode
@@ -39,6 +40,7 @@ Workloads: TypeAlias = "_One | Mapping[str, _One] | pd.DataFrame"
 def sweep(workload: Workloads, *inputs: Any, out: None = None, **options: Any) -> pd.DataFrame: ...
 @overload
 def sweep(workload: Workloads, *inputs: Any, out: str | Path, **options: Any) -> Path: ...
+@checked
 def sweep(
     workload: Workloads,
     *inputs: Any,
@@ -110,6 +112,7 @@ def sweep(
         return sweep_run.run_to_file(plan, Path(out), executor=executor, workers=workers, progress=progress)
 
 
+@checked
 def search(
     workload: _One | Mapping[str, _One],
     *inputs: Any,

@@ -13,6 +13,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_cluster, load_host, members_of
+from rooflinekit.ir.arguments import checked
 from rooflinekit.model.clocks import limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rooflinekit.training.search import LayoutSearch
 
 
+@checked
 def train(
     decoder: Decoder,
     *,
@@ -59,6 +61,7 @@ def train(
     ).step()  # fmt: skip
 
 
+@checked
 def search_layouts(
     decoder: Decoder,
     *,

@@ -14,6 +14,7 @@ from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.origin import traced_with
 from rooflinekit.step.execution import Backend, Execution
@@ -36,6 +37,7 @@ def transfer(
 def transfer(
     measured: object, workload: Graph | Callable[..., Any], *inputs: Any, cluster: str | Path | Cluster, **options: Any
 ) -> ParallelPrediction: ...
+@checked
 def transfer(
     measured: object,
     workload: Graph | Callable[..., Any],

@@ -9,10 +9,10 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Literal, TypeAlias
 
-from rooflinekit.errors import DuplicateRuleError, PluginError, UnknownOpError, nearest
+from rooflinekit.errors import DuplicateRuleError, InputError, PluginError, UnknownOpError, nearest
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Basis, Family, Op, PricedOp
-from rooflinekit.ir.sizes import product, total
+from rooflinekit.ir.sizes import finite, product, shown, total
 from rooflinekit.ir.tensor import TensorSpec
 
 #: A rule gives the cost of an op: one `Cost`, or one for each kernel that eager execution launches.
@@ -123,6 +123,8 @@ def price(
     if found is not None:
         cost = found(op)
         costs = (cost,) if isinstance(cost, Cost) else tuple(cost)
+        if wrong := [one for one in costs if not (isinstance(one, Cost) and _counts(one))]:
+            raise InputError(f"rule of {kind!r}: expected Costs of finite numbers or formulas; got {shown(wrong[0])}")
         return PricedOp(op=op, costs=costs, basis=Basis.RULE, timed_as=_family(kind, costs))
     if kind in _FREE:
         return PricedOp(op=op, costs=(), basis=Basis.FREE)
@@ -140,6 +142,13 @@ def _family(kind: str, costs: Sequence[Cost]) -> Family:
     """What an op is timed as, by its rule and by what it multiplies."""
     found = _TIMED_AS.get(kind) or _TIMED_AS.get(kind.removesuffix("_")) or Family.ELEMENTWISE
     return Family.MATMUL if found not in _OF_PRODUCTS and any(cost.gemms for cost in costs) else found
+
+
+def _counts(cost: Cost) -> bool:
+    """Whether no part of it is NaN, infinite or a text: numbers, formulas of sizes, or columns of numbers."""
+    sizes = (getattr(gemm, size) for gemm in cost.gemms for size in ("batch", "m", "n", "k"))
+    parts = (cost.vector_flop, cost.special_flop, cost.read_bytes, cost.write_bytes, *sizes)
+    return not any(isinstance(part, str | float) and not finite(part) for part in parts)
 
 
 def price_all(

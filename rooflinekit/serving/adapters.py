@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rooflinekit.errors import InputError
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import shown, whole
 
 _MOST = 2**16
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
     """So many adapters of one rank on all matrices of the layers' attention and networks, but experts and routers.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import shown
 from rooflinekit.published.models import config_of
 from rooflinekit.serving.adapters import Adapters
@@ -26,6 +27,7 @@ _MAYBE_NONE = (
 )  # fmt: skip
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
     """A stack of equal layers: attention and a feed-forward network, each behind a normalization.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rooflinekit.errors import InputError
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import finite, shown, whole
 from rooflinekit.serving.answers import Answered, Played
 from rooflinekit.serving.traffic import Request
@@ -19,6 +20,7 @@ Reading = Callable[[Sequence[Request]], Played]
 GoingOn = Callable[[Sequence[Request], Sequence[float]], Played]
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disaggregation:
     """Prefill and decode on engines of their own (vLLM's and TensorRT-LLM's disaggregated serving, NVIDIA Dynamo).

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rooflinekit.errors import InputError
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.serving.answers import Answered
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLevel:
     """What is promised: seconds to the first token, between tokens (a request's average), and of a whole answer.

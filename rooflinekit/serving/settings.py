@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import LARGEST, finite, shown, whole
 from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.engine import Policy
@@ -40,6 +41,7 @@ INPUT_TOKEN_S = 2e-6
 TRTLLM_LAYER_S = 0.6e-3
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """The settings of an engine that its steps depend on.

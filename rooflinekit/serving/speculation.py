@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rooflinekit.errors import InputError
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import finite, shown, whole
 from rooflinekit.serving.decoder import Decoder
 
 _MOST_TOKENS = 64
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
     """In each step a draft proposes `tokens` tokens, and the model works on these and one more of each sequence.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rooflinekit.errors import InputError, printable
 from rooflinekit.files import read_text
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import finite, shown, whole
 
 #: Beyond these a log is not played: each request is followed by itself.
@@ -29,6 +30,7 @@ class Request:
     cached: int = 0
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """An open loop: requests come at `rate` a second, whatever becomes of those before.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.release import Release
 from rooflinekit.ir.sizes import finite, shown
 
@@ -22,6 +23,7 @@ Sync = Literal["none", "step", "op", "events"]
 Copy = Literal["none", "pageable", "pinned"]
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
     """How PyTorch runs the step.

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.apart import unspoken_note
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.model.attention_backends import attention_notes
 from rooflinekit.model.clocks import under_limits
 from rooflinekit.model.fusion import assumptions_of
@@ -252,6 +254,7 @@ class Prediction(Draws):
 
     # --- tables ------------------------------------------------------------------------------------------------
 
+    @checked
     def by_module(self, depth: int | None = None) -> pd.DataFrame:
         """Time by module path, cut to `depth` parts; the root's own ops stand under ""."""
 
@@ -335,8 +338,8 @@ class Prediction(Draws):
 
 def _deviations(level: float) -> float:
     """How many standard deviations hold a value with this probability. Raises ValueError for none in (0, 1)."""
-    if not 0 < level < 1:
-        raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
+    if not (finite(level) and 0 < level < 1):
+        raise ValueError(f"level: expected a probability between 0 and 1; got {shown(level)}")
     return NormalDist().inv_cdf((1 + level) / 2)
 
 

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import InputError
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.sizes import missing_size, whole
 from rooflinekit.step.prediction import Prediction
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@checked
 def summary(
     workload: Graph | Prediction | Sequence[Prediction], *, depth: int | None = None, folded: bool = True
 ) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.ir.arguments import checked
 
 MIB = 2**20
 BACKENDS = ("nccl", "gloo")
@@ -13,6 +14,7 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved")
 CONTEXT_WAYS = ("ring", "all-gather")
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallel:
     """`torch.nn.DataParallel`: one process, one thread for each replica, everything gathered on the first device.
@@ -26,6 +28,7 @@ class DataParallel:
         _check("DataParallel copy_bytes", self.copy_bytes)
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DDP:
     """`torch.nn.parallel.DistributedDataParallel`: a process for each device, gradients reduced in buckets.
@@ -48,6 +51,7 @@ class DDP:
         _check("DDP first_bucket_bytes", self.first_bucket_bytes)
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FSDP:
     """Weights, gradients and optimizer state shared out: ZeRO's stages, of which the third is PyTorch's FSDP.
@@ -66,6 +70,7 @@ class FSDP:
         _check("FSDP bucket_bytes", self.bucket_bytes)
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
     """A product of ways: groups of `tensor` devices inside `pipeline` stages, and as many copies as devices are left.
@@ -127,6 +132,7 @@ class Mesh:
 Strategy: TypeAlias = DataParallel | DDP | FSDP | Mesh
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savers:
     """What makes a step need less memory.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from rooflinekit.cost.table import price_all
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
@@ -17,6 +18,7 @@ from rooflinekit.training.sizes import Part
 from rooflinekit.training.tape import Tape
 
 
+@checked
 def training_graph(
     decoder: Decoder, *, batch: int, seq: int, recipe: str | Recipe = "pytorch", optimizer: bool = True
 ) -> Graph:

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.ir.arguments import checked
 
 SHARDINGS = ("ddp", "zero-1", "grad-op", "fsdp", "hybrid")
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Groups of `tensor` GPUs share each layer, `context` a sequence, `pipeline` the layers; the rest are copies.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.tensor import DType
 
 ATTENTIONS = ("flash", "flash-1", "unfused")
@@ -14,6 +15,7 @@ KERNELS = ("eager", "fused")
 OPTIMIZERS = ("foreach", "fused")
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """What a framework does with a decoder, in words that its users know.

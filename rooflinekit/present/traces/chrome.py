@@ -10,6 +10,7 @@ from typing import Any
 import rooflinekit
 from rooflinekit.errors import OutputError
 from rooflinekit.files import write_text
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.op import Op
 from rooflinekit.present.traces.parallel import parallel_events
 from rooflinekit.step.input_pipeline import input_pipeline_of
@@ -21,6 +22,7 @@ _CPU, _KERNELS, _WAITS, _COPIES, _LOADER = range(1, 6)
 _Event = dict[str, Any]
 
 
+@checked
 def save_trace(prediction: Prediction | ParallelPrediction | Sequence[Prediction], path: str | Path) -> Path:
     """Writes predicted steps as a Chrome trace, one process each: the CPU, kernels, waits, copies and the loader.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rooflinekit.errors import InputError, OutputError
 from rooflinekit.files import replacing
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.op import Op
 from rooflinekit.step.allocator import Allocator, Block
 from rooflinekit.step.entry import issues_for
@@ -21,6 +22,7 @@ _POOL = (0, 0)  # the one of tensors, not of a CUDA graph
 _Entry = dict[str, Any]
 
 
+@checked
 def save_snapshot(prediction: Prediction, path: str | Path) -> Path:
     """Writes what the step asks PyTorch's caching allocator for, and the segments that are left, in bytes.
 

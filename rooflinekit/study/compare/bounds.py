@@ -8,6 +8,7 @@ from typing import Any
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import finite
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.cost import Job, Price
@@ -15,6 +16,7 @@ from rooflinekit.study.compare.pricing import Pricing
 from rooflinekit.units import format_quantity
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """What GPUs cost, and the most that they may draw (watts, mean over a step) and cost (a million samples).

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import InputError
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.prediction import ParallelPrediction
@@ -22,6 +23,7 @@ KWH_J = 3.6e6
 _BATCH = "batch"
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """What one GPU costs, all in one currency.

@@ -16,6 +16,7 @@ from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.origin import opened
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
@@ -67,6 +68,7 @@ class BandwidthCrossover:
         return f"{second.name} is faster than {first.name} from {found} of DRAM bandwidth on; it has {side}: {stated}"
 
 
+@checked
 def compute_bound_from(
     p: Prediction, size: str = BATCH, *, module: str | None = None, op: str | None = None
 ) -> SizeCrossover:
@@ -107,6 +109,7 @@ def _regime(p: Prediction, belongs: Callable[[Kernel], bool]) -> Bound:
     return max(seconds, key=seconds.__getitem__)
 
 
+@checked
 def gpu_bound_from(p: Prediction, size: str = BATCH) -> SizeCrossover:
     """The smallest batch, or other named size, from which the CPU no longer limits.
 
@@ -130,6 +133,7 @@ def _first(p: Prediction, size: str, what: str, holds: Callable[[Prediction], bo
     return SizeCrossover(what=what, size=size, value=below + 1, at=at(below + 1))
 
 
+@checked
 def bandwidth_to_match(p: Prediction, gpu: str | Path | Device) -> BandwidthCrossover:
     """The DRAM bandwidth at which another GPU would take as long as this step does: with more it is faster.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import sympy
 
 from rooflinekit.errors import InputError, SizeError, nearest
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import PricedOp
@@ -80,6 +81,7 @@ class Intensity:
         return f"{self.name}: {self.formula} FLOP/byte"
 
 
+@checked
 def intensity(graph: Graph, *, module: str | None = None, op: str | None = None) -> Intensity:
     """FLOP by bytes of the whole workload, of a module with all below it, or of one op by its name.
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from rooflinekit.errors import InputError
+from rooflinekit.ir.arguments import checked
 from rooflinekit.model.clocks import limited
 from rooflinekit.model.energy import PowerLaw
 from rooflinekit.model.machine import Machine
@@ -131,6 +132,7 @@ class PowerLimits(Generic[Step]):
         return "\n".join(said)
 
 
+@checked
 def power_limits(prediction: Prediction, step_w: float = 25.0) -> PowerLimits[Prediction]:
     """The step under limits at every `step_w` watts, from a tenth above idling to the board's own.
 

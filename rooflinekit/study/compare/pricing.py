@@ -10,12 +10,14 @@ from statistics import mean
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.prices import PriceTable
+from rooflinekit.ir.arguments import checked
 from rooflinekit.study.compare.cost import Price
 
 #: An amount and its currency.
 Amount = tuple[float, str]
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Pricing:
     """Prices of any GPU. There is none by default: `hour`, `table` or `purchase` says it.

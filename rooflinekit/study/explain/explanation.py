@@ -9,6 +9,7 @@ from functools import cached_property
 
 from rooflinekit.errors import ComparisonError
 from rooflinekit.ir import notebook
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.algorithms import FEWER_FLOP
 from rooflinekit.step.chains import chain_sentences, chains_of
@@ -222,6 +223,7 @@ class Explanation:
         )
 
 
+@checked
 def explain(a: Prediction, b: Prediction) -> Explanation:
     """What lies between the time of `a` and that of `b`, in whatever they differ.
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rooflinekit.errors import InputError, SizeError, nearest
 from rooflinekit.ir.apart import parts
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.sizes import check_dims, check_names
+from rooflinekit.ir.sizes import check_dims, check_names, shown
 from rooflinekit.ir.validity import check_at_all
 
 _AT_ONCE = 2**16  # combinations of sizes looked at together
@@ -104,10 +104,16 @@ def _listed(name: str, given: Any) -> tuple[int, ...]:
     return tuple(check_dims({name: value}, (name,))[name] for value in found)
 
 
+def _members(together: Any) -> Iterable[Any]:
+    if together is None or isinstance(together, Iterable):
+        return together or ()
+    return (together,)
+
+
 def _groups(together: Together, lists: Mapping[str, Sequence[int]]) -> tuple[tuple[str, ...], ...]:
-    if isinstance(together, str):
-        raise InputError(f"zip: expected names of sizes, such as ('batch', 'seq'); got {together!r}")
-    given = list(together or ())
+    if isinstance(together, str) or not all(isinstance(one, str | tuple | list) for one in _members(together)):
+        raise InputError(f"zip: expected names of sizes, such as ('batch', 'seq'); got {shown(together)}")
+    given = list(_members(together))
     single = bool(given) and all(isinstance(name, str) for name in given)
     groups = [tuple(map(str, names)) for names in ([given] if single else given)]
     names = [name for group in groups for name in group]

@@ -11,6 +11,7 @@ from statistics import fmean
 
 from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.errors import InputError
+from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.model.roofline import Timing
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.errors.parts import Loaded, Part, kernel_parts, parts_of
@@ -69,8 +70,8 @@ class Evidence:
             raise InputError(
                 f"measured: expected seconds, a Profile, a Validation or seconds by kind of op; got {measured!r:.80}"
             )
-        if not (math.isfinite(measured) and measured > 0):
-            raise InputError(f"measured: expected a time above 0 seconds; got {measured!r}")
+        if not (finite(measured) and measured > 0):
+            raise InputError(f"measured: expected a time above 0 seconds; got {shown(measured)}")
         return cls(source=f"a measured step of {format_quantity(float(measured), 's')}", seconds=float(measured))
 
     def seen(self, p: Prediction, names: Mapping[str, str]) -> list[Seen]:

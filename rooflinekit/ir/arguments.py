@@ -1,0 +1,139 @@
+"""Arguments of public functions and records, held against their annotations.
+
+What takes them says in its own sentence what is wrong with them. This is the net below: an error of Python's own that
+comes of an argument of another type, or of NaN, names the argument instead.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, wraps
+from itertools import islice
+from numbers import Real
+from pathlib import Path
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from rooflinekit.errors import InputError, RooflinekitError
+from rooflinekit.ir.sizes import shown, whole
+
+_Checked = TypeVar("_Checked", bound=Callable[..., Any])
+_LOOKED_AT = 1000  # members of a list
+_WORDS: Mapping[Any, str] = {
+    str: "a text", Path: "a path", bool: "True or False", int: "a whole number", float: "a number", NoneType: "None",
+}  # fmt: skip
+
+
+def checked(given: _Checked) -> _Checked:
+    """The function or class, which from now on raises InputError where an argument does not fit its annotation.
+
+    A function does in the place of an error that is not rooflinekit's; a class always. An annotation that cannot be
+    read where it stands, as one for type checkers alone, admits anything.
+    """
+    made = isinstance(given, type)
+    called: Any = given.__init__ if isinstance(given, type) else given  # type: ignore[misc]
+    signature = inspect.signature(called)
+    hint = cache(lambda name: _hint(signature.parameters[name].annotation, called.__globals__))
+
+    def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for parameter, name, value in _each(signature.bind(*args, **kwargs).arguments, signature.parameters):
+            if not _fits(value, hint(parameter)):
+                raise InputError(f"{name}: expected {_words(hint(parameter))}; got {shown(value)}")
+
+    @wraps(called)
+    def checking(*args: Any, **kwargs: Any) -> Any:
+        try:
+            answer = called(*args, **kwargs)
+        except RooflinekitError:
+            raise
+        except Exception:
+            with suppress(TypeError):  # an argument is missing, or one too many: Python's own sentence says it
+                check(args, kwargs)
+            raise
+        if made:
+            check(args, kwargs)
+        return answer
+
+    if not isinstance(given, type):
+        return checking  # type: ignore[return-value]
+    given.__init__ = checking  # type: ignore[misc]
+    return given
+
+
+def _each(bound: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> Iterator[tuple[str, str, Any]]:
+    """Parameter, name and value of each argument that has a name."""
+    for parameter, value in bound.items():
+        kind = parameters[parameter].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            yield from ((parameter, name, one) for name, one in value.items())
+        elif kind is not inspect.Parameter.VAR_POSITIONAL:
+            yield parameter, parameter, value
+
+
+def _hint(annotation: Any, names: dict[str, Any]) -> Any:
+    if annotation is inspect.Parameter.empty:  # of `self`
+        return Any
+    try:
+        return get_type_hints(SimpleNamespace(__annotations__={"it": annotation}), names).get("it", Any)
+    except (NameError, TypeError, AttributeError):
+        return Any
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether an annotation admits a value; numbers may be numpy's, and a list may be any series."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is Literal:
+        return isinstance(value, str) or value in parts
+    if hint is float:
+        return not isinstance(value, bool) and isinstance(value, Real) and not _is_none(value)
+    if hint is int:
+        return whole(value) is not None
+    if hint is bool:
+        return type(value).__name__ in ("bool", "bool_")  # numpy's too
+    kind = origin or hint
+    if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    if issubclass(kind, Mapping) and parts:
+        return isinstance(value, Mapping) and _holds(value, list(value.values()), parts[1])
+    if kind is tuple and parts and parts[-1] is not ...:
+        fits = isinstance(value, tuple | list) and len(value) == len(parts)
+        return fits and all(map(_fits, value, parts))
+    if issubclass(kind, Sequence) and parts:
+        return _holds(value, value, parts[0])
+    return isinstance(value, kind)
+
+
+def _holds(value: Any, members: Any, hint: Any) -> bool:
+    """Whether it is a series whose members the annotation admits, as far as they can be looked at twice."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        return False
+    return not isinstance(members, list | tuple) or all(_fits(one, hint) for one in islice(members, _LOOKED_AT))
+
+
+def _is_none(value: Real) -> bool:
+    """Whether it is NaN, or beyond the numbers of floating point."""
+    try:
+        return math.isnan(value)
+    except OverflowError:
+        return True
+
+
+def _words(hint: Any) -> str:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(map(_words, parts)))
+    if origin is Literal:
+        return " or ".join(map(repr, parts))
+    kind = origin or hint
+    if isinstance(kind, type) and issubclass(kind, Mapping):
+        return "a mapping"
+    if isinstance(kind, type) and parts and issubclass(kind, Iterable):
+        return f"a list of {_words(parts[0]).removeprefix('a ')}"
+    if kind is Callable:
+        return "a function"
+    return _WORDS.get(kind) or f"a {getattr(kind, '__name__', kind)}"

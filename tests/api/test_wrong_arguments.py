@@ -1,0 +1,91 @@
+"""Whatever is handed to a public function or record: an answer, or one error that names the argument."""
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import rooflinekit as rk
+from rooflinekit.errors import InputError, RooflinekitError
+from rooflinekit.ir.arguments import checked
+
+WRONG = (
+    None, "x", "", math.nan, math.inf, -math.inf, 0, -1, 0.5, 1e300, 10**400, True, [], {}, object(), b"1", 1 + 2j,
+    (1, 2), "1e400 W",
+)  # fmt: skip
+GRAPH = rk.trace(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), rk.Input("batch", 8))
+STEP = rk.predict(GRAPH, "nvidia-l4", batch=8)
+PRICE = rk.Price(hour=1.0, currency="USD")
+
+
+@checked
+def taking(a: int, b: float | None = None, *rest: Any, pair: tuple[float, str] | None = None, **sizes: int) -> object:
+    return [1, 2, 3][a], math.sqrt(b or 0.0), pair and pair[1].upper(), [3 // size for size in sizes.values()]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: taking("1"), "a: expected a whole number; got '1'"),
+        (lambda: taking(1, b="x"), "b: expected a number or None; got 'x'"),
+        (lambda: taking(1, pair=(1.0, 2)), r"pair: expected .*; got \(1.0, 2\)"),
+        (lambda: taking(1, batch=[2]), r"batch: expected a whole number; got \[2\]"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_what_fits_and_an_error_of_the_function_itself_pass() -> None:
+    assert taking(np.int64(1), np.float32(4.0), "further", pair=(1.0, "x"), n=3)[:3] == (2, 2.0, "X")
+    with pytest.raises(IndexError):
+        taking(5)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'a'"):
+        taking()
+
+
+def calls() -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
+    yield rk.predict, (GRAPH, "nvidia-l4"), {"batch": 8}
+    yield rk.predict, (nn.Linear(8, 8), rk.Input("b", 8)), {"gpu": "nvidia-l4", "b": 4}
+    yield rk.compare_gpus, (GRAPH,), {"gpus": ["nvidia-l4"], "batch": 8}
+    yield rk.sweep, (GRAPH,), {"gpus": ["nvidia-l4"], "batch": [1, 2]}
+    yield rk.collective_time, ("all-reduce", 1e6), {"cluster": "dgx-a100", "gpus": 8}
+    yield rk.power_limits, (STEP,), {}
+    yield rk.costs, (STEP, PRICE), {}
+    yield rk.summary, (STEP,), {}
+    yield STEP.by_module, (), {}
+    yield rk.Execution, (), {}
+    yield rk.Price, (), {"hour": 1.0, "currency": "USD"}
+    yield rk.Traffic, (), {"input": 8, "output": 8, "rate": 1.0}
+    yield rk.Engine, (), {}
+    yield rk.ServiceLevel, (), {"ttft_s": 1.0}
+    yield rk.Speculation, (), {"tokens": 3, "acceptance": 0.7}
+    for record in (rk.Mesh, rk.FSDP, rk.DDP, rk.Savers, rk.Layout, rk.Recipe):
+        yield record, (), {}
+
+
+@pytest.mark.parametrize(("function", "given", "named"), list(calls()))
+def test_no_value_of_any_argument_ends_in_an_error_from_inside(
+    function: Callable[..., Any], given: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    parameters = list(inspect.signature(function).parameters.values())
+    names = {p.name for p in parameters[len(given) :] if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    for name in sorted((names | named.keys()) - {"self", "progress", "processes"}):
+        for wrong in WRONG:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                with suppress(RooflinekitError):
+                    str(function(*given, **{**named, name: wrong}))
+
+
+def test_a_rule_that_counts_no_number_is_named() -> None:
+    with pytest.raises(InputError, match=r"rule of 'aten\.relu': expected Costs of finite numbers"):
+        rk.trace(torch.relu, rk.Input(8), rules={"aten.relu": lambda op: rk.Cost(vector_flop=math.nan)})
