@@ -37,11 +37,16 @@ def profile(
     workload: Workload,
     trace: Annotated[
         Path,
-        typer.Argument(metavar="TRACE.json", help="of export_chrome_trace; also .json.gz, or a folder of ranks"),
+        typer.Argument(
+            metavar="TRACE.json", help="of export_chrome_trace; also .json.gz, a folder of ranks, or the word sample"
+        ),
     ],
     target: Annotated[str | None, typer.Argument(metavar="TARGET", help=_TARGET_HELP)] = None,
     mark: Annotated[
-        str | None, typer.Option(help="the record_function that marks a step; by default ProfilerStep#, or the longest")
+        str | None,
+        typer.Option(
+            help="the record_function that marks a step; by default ProfilerStep#, the longest, or what repeats"
+        ),
     ] = None,
     rank: RankOption = None,
     as_json: JsonOption = False,
@@ -50,6 +55,7 @@ def profile(
 
     The regime, and where the model is named its ops beside those of a prediction. --gpu is the specification of the
     hardware, by default that of the name in the trace.
+    `rooflinekit profile sample` reads a small trace that is shipped.
     Example: rooflinekit profile trace.json.gz timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4
     """
     if len(workload.gpus) > 1:

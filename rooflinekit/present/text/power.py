@@ -27,7 +27,7 @@ def print_limits(found: PowerLimits[Any], rack: pd.DataFrame | None = None) -> N
             format_quantity(row["limit_w"], "W"),
             format_quantity(row["total_s"], "s"),
             f"{row['slower']:.1%}",
-            format_quantity(row["power_w"], "W"),
+            format_quantity(row["power_w"], "W") + (" above it" if row["above"] else ""),
             format_quantity(row["energy_j"], "J"),
             f"{row['saved']:.1%}",
             f"{row['energy_delay']:.3g} J·s",

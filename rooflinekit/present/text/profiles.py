@@ -10,6 +10,7 @@ from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.present.text.validation import kinds_table
 from rooflinekit.study.profile.comparison import ProfileComparison, device_note
 from rooflinekit.study.profile.profile import SMALL_S, Profile
+from rooflinekit.study.profile.rounds import REPEATED
 from rooflinekit.units import format_quantity
 
 _ROWS = 20  # of the table of kernels or ops; the rest is one line
@@ -35,8 +36,17 @@ def print_profile(profile: Profile, device: Device | None = None) -> None:
         _say(f"note: {profile.devices} GPUs have kernels in the trace; the busiest is shown")
     if device is not None and (note := device_note(profile, device)):
         _say(f"note: {note}")
+    if profile.mark in ("", REPEATED):
+        _say(f"note: no ProfilerStep# and no record_function marks a step: {_unmarked(profile)}")
+
+
+def _unmarked(profile: Profile) -> str:
     if not profile.mark:
-        _say("note: no ProfilerStep# and no record_function marks a step: the whole trace counts as one")
+        return "the whole trace counts as one"
+    return (
+        f"the same calls come {profile.steps} times, and each time is taken for one; where they are equal layers of a "
+        "single step, --mark '' counts the whole trace as one"
+    )
 
 
 def _title(profile: Profile) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _DAY_S = 86_400.0
+_ROUNDED = 1.005  # of a limit: more is above it
 _LEAST = 1.1  # of what the idling board draws: the lowest limit that is looked at
 
 
@@ -57,7 +58,7 @@ class PowerLimits(Generic[Step]):
     @cached_property
     def table(self) -> pd.DataFrame:
         """A row a limit: limit_w (of each GPU), total_s, slower (of the time at the board's own), power_w, energy_j (of
-        all GPUs), saved (of its energy), energy_delay (J·s)."""
+        all GPUs), saved (of its energy), energy_delay (J·s), above (whether it draws more than the limit)."""
         import pandas as pd
 
         own = self.predictions[-1]
@@ -70,6 +71,7 @@ class PowerLimits(Generic[Step]):
                 "energy_j": p.energy_j,
                 "saved": 1 - (p.energy_j or 0.0) / own.energy_j if own.energy_j else 0.0,
                 "energy_delay": (p.energy_j or 0.0) * p.total_s,
+                "above": (p.power_w or 0.0) > _ROUNDED * self.gpus * limit_w,
             }
             for limit_w, p in zip(self.limits_w, self.predictions, strict=True)
         ]
@@ -128,6 +130,11 @@ class PowerLimits(Generic[Step]):
             said.append(
                 f"least {what} at {format_quantity(limit, 'W')}{' a GPU' if self.gpus > 1 else ''}: "
                 f"{row['saved']:.0%} less energy, {row['slower']:.0%} more time than at the board's own limit"
+            )
+        if rows["above"].any():
+            highest = format_quantity(max(rows.index[rows["above"]]), "W")
+            said.append(
+                f"under a limit of {highest} or less the mean is above it: kernels draw more even at the lowest clock"
             )
         return "\n".join(said)
 

@@ -106,7 +106,8 @@ class Profile:
         """The steps of a file that `export_chrome_trace` wrote, also of a .json.gz.
 
         mark: the `record_function` that marks a step; by default the profiler's own `ProfilerStep#`, else the mark
-        that takes the most time, else the whole trace is one step. progress: called with the share of
+        that takes the most time, else rounds of the same calls, else the whole trace, which "" takes for one step, too.
+        progress: called with the share of
         the file that is read. Raises CampaignError for another file, InputError for a mark that is not in it.
         """
         from rooflinekit.study.profile.file import read_trace

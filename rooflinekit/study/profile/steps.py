@@ -14,6 +14,7 @@ from rooflinekit.errors import InputError, nearest
 from rooflinekit.study.profile.calls import Launch, calls_of, launches_of
 from rooflinekit.study.profile.file import Events, Trace
 from rooflinekit.study.profile.profile import Profile
+from rooflinekit.study.profile.rounds import REPEATED, rounds_of
 
 Windows = NDArray[np.float64]  # [steps, 2]: begin and end of each, in microseconds
 Steps = NDArray[np.int64]  # the step of each event; -1 for none
@@ -39,7 +40,10 @@ def profile_of(trace: Trace, mark: str | None = None) -> Profile:
     kernels, devices = _busiest(trace.kernels)
     launches = launches_of(trace.launches)
     whole = np.array([trace.span])
-    windows = np.column_stack((marks.start, marks.end)) if len(marks) else whole
+    windows = np.column_stack((marks.start, marks.end))
+    if not len(marks) and mark is None and len(windows := rounds_of(trace)):
+        name = REPEATED
+    windows = windows if len(windows) else whole
     windows = windows[np.argsort(windows[:, 0], kind="stable")]
     step = _steps_of(_issued(kernels, launches), windows)
     kernels, step = kernels.at(step >= 0), step[step >= 0]
@@ -67,6 +71,8 @@ def _marks(trace: Trace, wanted: str | None) -> tuple[str, Events]:
     """What marks the steps, and each time that it does."""
     names, marks = trace.names, trace.marks
     found = [names[i] for i in marks.name.tolist()]
+    if wanted == "":
+        return "", marks.at(slice(0, 0))
     if wanted is not None:
         if wanted not in found:
             known = list(dict.fromkeys(name for name in found if not name.startswith(_PROFILER)))

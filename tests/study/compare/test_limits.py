@@ -6,7 +6,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.study.compare.limits import power_limits, power_limits_together
+from rooflinekit.study.compare.limits import PowerLimits, power_limits, power_limits_together
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,17 @@ def test_the_table_and_what_is_least(prediction: rk.Prediction) -> None:
     assert 100 < least < 300  # near idling the time grows, at the top the voltage
     assert least <= found.least_energy_delay.machine.power_limit
     assert str(found).startswith(f"least energy at {least:.0f} W: ")
+
+
+def test_watts_above_the_limit_are_marked(prediction: rk.Prediction) -> None:
+    # the same step said to have been under a limit of half of what it draws, then of twice that, on one GPU and on two
+    watts = prediction.power_w
+    for gpus, limits, above in ((1, (watts / 2, 2 * watts), [True, False]), (2, (watts / 4, watts), [True, False])):
+        found = PowerLimits(
+            predictions=(prediction,) * 2, limits_w=limits, sizes={}, batch=1, gpus=gpus, heading=("net", "m", "gpu")
+        )
+        assert found.table["above"].tolist() == above
+        assert "under a limit of" in str(found)
 
 
 def test_a_rack_in_a_day(prediction: rk.Prediction) -> None:

@@ -16,6 +16,8 @@ from traces import call, document, event, launched, step, two_steps, write
 import rooflinekit as rk
 from rooflinekit.errors import CampaignError, ComparisonError, InputError
 from rooflinekit.study.profile.file import read_trace
+from rooflinekit.study.profile.ranks import read_profile
+from rooflinekit.study.profile.rounds import period
 
 US = 1e-6
 
@@ -26,6 +28,44 @@ def read(content: Any, folder: Path, name: str = "trace.json", **options: Any) -
 
 def micros(seconds: float) -> float:
     return round(seconds / US, 3)
+
+
+def test_steps_that_nothing_marks_are_rounds_of_the_same_calls(tmp_path: Path) -> None:
+    # 100 µs of setup, then three rounds of 40 µs: a product, relu and a product of elements, each with a kernel of 5 µs
+    events = [call("aten::empty", 0, 10), call("aten::fill_", 20, 30)]
+    for number, at in enumerate((100, 140, 180)):
+        for place, name in enumerate(("aten::linear", "aten::relu", "aten::mul")):
+            begin = at + 10 * place
+            events += [call(name, begin, begin + 8), call("aten::within", begin + 1, begin + 7)]
+            events += launched(name, begin + 2, begin + 4, begin + 9, 3 * number + place + 1)
+    found = read(document(*events), tmp_path)
+    assert (found.mark, found.steps, found.launched) == ("rounds of the same calls", 3, 3)
+    # the last round ends with its last kernel, 29 µs after it began: (40 + 40 + 29) / 3
+    assert (micros(found.wall_s), micros(found.busy_s)) == (round(109 / 3, 3), 15)
+    whole = read(document(*events), tmp_path, mark="")
+    assert (whole.mark, whole.steps, whole.launched) == ("", 1, 9)
+
+
+@pytest.mark.parametrize(
+    ("names", "rounds"),
+    [
+        ("abcabcabc", (3, 3)),
+        ("xyabcdabcd", (4, 2)),
+        ("abcdabcd", (4, 2)),
+        ("abcbcbc", (0, 0)),  # two calls that repeat are layers of a step
+        ("uvwxyzabcabc", (3, 2)),
+        ("uvwxyzaabcabc", (0, 0)),  # less than half of the calls
+        ("e" + "lnr" * 4 + "h" + "e" + "lnr" * 4 + "h", (14, 2)),  # layers repeat within a step, between its ends
+        ("", (0, 0)),
+    ],
+)
+def test_a_period_is_the_shortest_that_the_end_repeats(names: str, rounds: tuple[int, int]) -> None:
+    assert period([*map(ord, names)]) == rounds
+
+
+def test_the_sample_is_read_by_its_name() -> None:
+    found = read_profile("sample")
+    assert (found.steps, found.mark, found.regime) == (3, "ProfilerStep", "CPU only")
 
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
