@@ -51,7 +51,7 @@ def mpt(data: Path) -> Iterator[Case]:
             head_dim=row.d_model // row.n_heads, ffn=4 * row.d_model, vocab=row.vocab_size, gated=False, norm="layer",
             positions="learned", tied=True,
         )  # fmt: skip
-        recipe = recipe_of("mpt").with_changes(recompute="full" if row.activation_checkpointing else "none")
+        recipe = recipe_of("llm-foundry").with_changes(recompute="full" if row.activation_checkpointing else "none")
         yield Case(
             source="llm_foundry", model=decoder.name, decoder=decoder, recipe=recipe,
             layout=Layout(micro_batch=int(row.micro_batch), sharding="fsdp"), cluster=_MPT_CLUSTERS[row.gpu],

@@ -45,7 +45,8 @@ def train(
     """How long one training step of a decoder takes on a cluster, why, and what memory it needs.
 
     batch: sequences of all GPUs together; seq: tokens of each. gpus: how many, from the first; by default all. layout:
-    how they share the work, see `Layout`. recipe: "megatron", "megatron-2023", "nemo", "mpt", "pytorch", or a `Recipe`.
+    how they share the work, see `Layout`. recipe: "megatron", "megatron-2023", "nemo", "nanotron",
+    "torchtitan", "torchtitan-compiled", "huggingface", "llm-foundry", "pytorch", or a `Recipe`.
     power_limit, sm_clock: limits of every GPU below its board's own, as text ("250 W", "1.2 GHz") or in W and Hz.
 
     Raises what `load_cluster` raises, and InputError for sizes that do not divide.

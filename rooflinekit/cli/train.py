@@ -36,7 +36,9 @@ def train(
     batch: Annotated[int, typer.Option(min=1, help="sequences of a step, of all GPUs together")],
     seq: Annotated[int, typer.Option(min=1, help="tokens of a sequence")] = 4096,
     gpus: Annotated[int | None, typer.Option(min=1, help="how many, from the first; by default all")] = None,
-    recipe: Annotated[str, typer.Option(help="megatron, megatron-2023, nemo, mpt or pytorch")] = "megatron",
+    recipe: Annotated[
+        str, typer.Option(help="a program's way: megatron, nemo, nanotron, torchtitan, huggingface …")
+    ] = "megatron",
     recompute: Annotated[str, typer.Option(help="in backward: none, selective (attention) or full")] = "none",
     offload: Annotated[
         int, typer.Option(min=0, metavar="LAYERS", help="so many layers' activations wait on the CPU, of each GPU")

@@ -18,14 +18,21 @@ class Attention(Products):
         """[rows, hidden] → [tokens, hidden]: queries, keys and values, attention, output."""
         part, d, tape = self.part, self.part.decoder, self.tape
         widths = [part.heads * d.head_dim, part.kv_heads * d.head_dim, part.kv_heads * d.head_dim]
-        qkv = self.linear(x, "qkv", sum(widths))
-        q, k, v = self._split(qkv, widths)
+        if self.recipe.separate:
+            q, k, v = (self._apart(self.linear(x, name, width)) for name, width in zip("qkv", widths, strict=True))
+        else:
+            q, k, v = self._split(self.linear(x, "qkv", sum(widths)), widths)
         if d.positions == "rotary":
             q, k = self._turned(q, k)
         tape.module = f"{module}.attention.core"
         y = self._unfused(q, k, v) if self.recipe.attention == "unfused" else self._flash(q, k, v)
         tape.module = f"{module}.attention"
         return self.linear(y, "output", d.hidden, after_reduce=True)
+
+    def _apart(self, x: TensorSpec) -> TensorSpec:
+        """Heads of a product of their own."""
+        b, seq, dim = self.part.micro_batch, self.part.seq // self.part.context, self.part.decoder.head_dim
+        return self.tape.view(x, b, int(x.shape[-1]) // dim, seq, dim, calls=2)
 
     def _split(self, qkv: TensorSpec, widths: list[int]) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
         """Views of the product; their gradients are put together by a copy."""
@@ -58,17 +65,14 @@ class Attention(Products):
             made.append(y)
 
             def back(x: TensorSpec = x, y: TensorSpec = y) -> None:
-                g = tape.gradient(y)
-                gx = tape.new(*map(int, x.shape))
-                self._turn(g, gx)
-                tape.give(x, gx)
+                tape.give(x, self._turned_back(tape.gradient(y)))
 
             tape.later(back)
         return made[0], made[1]
 
     def _turn(self, x: TensorSpec, y: TensorSpec) -> None:
         tape, shape = self.tape, tuple(map(int, x.shape))
-        if self.recipe.fused:
+        if self.recipe.fused or self.recipe.turned:
             tape.pointwise((x,), y, vector=3)
             return
         half = (*shape[:-1], shape[-1] // 2)
@@ -79,6 +83,23 @@ class Attention(Products):
         first = tape.run("aten.mul", (x, table), tape.new(*shape))
         turned = tape.run("aten.mul", (other, table), tape.new(*shape))
         tape.run("aten.add", (first, turned), y, alpha=1)
+
+    def _turned_back(self, g: TensorSpec) -> TensorSpec:
+        """The gradient of what was rotated: of its two halves each is put into zeros of the whole's shape."""
+        tape, shape = self.tape, tuple(map(int, g.shape))
+        if self.recipe.fused or self.recipe.turned:
+            return tape.pointwise((g,), tape.new(*shape), vector=3)
+        table = TensorSpec(name="cos", shape=shape[2:], dtype=g.dtype)
+        half = (*shape[:-1], shape[-1] // 2)
+        turned = tape.run("aten.mul", (g, table), tape.new(*shape))
+        halves = [
+            TensorSpec(name=f"{turned.name}.{i}", shape=half, dtype=g.dtype, storage=turned.memory) for i in (0, 1)
+        ]
+        halves[0] = tape.run("aten.neg", (halves[0],), tape.new(*half))
+        wide = [tape.run("aten.slice_backward", (one,), tape.new(*shape)) for one in halves]
+        other = tape.run("aten.add", tuple(wide), tape.new(*shape), alpha=1)
+        first = tape.run("aten.mul", (g, table), tape.new(*shape))
+        return tape.run("aten.add", (first, other), tape.new(*shape), alpha=1)
 
     def _seen(self, k: TensorSpec, v: TensorSpec) -> tuple[tuple[TensorSpec, TensorSpec], bool]:
         """Keys and values as a GPU's queries see them, and whether a causal mask still cuts them.

@@ -24,7 +24,7 @@ def training_graph(
 ) -> Graph:
     """One training step of a decoder on one GPU: `batch` sequences of `seq` tokens.
 
-    recipe: "pytorch", "mpt", "megatron", "megatron-2023", or a `Recipe`. Raises InputError for another word.
+    recipe: a name of `rooflinekit.training.recipe.RECIPES`, or a `Recipe`. Raises InputError for another word.
     """
     part = Part(decoder=decoder, micro_batch=batch, seq=seq)
     return graph_of(part, recipe_of(recipe), optimizer=optimizer)

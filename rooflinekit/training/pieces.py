@@ -13,9 +13,10 @@ from rooflinekit.ir.tensor import Role
 from rooflinekit.model.clocks import under_limits
 from rooflinekit.model.families import OF_THE_DAY, residuals_of, shared_variance
 from rooflinekit.model.kernel import Issue
-from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing, time_kernels
+from rooflinekit.step.entry import issues_for
+from rooflinekit.step.execution import Execution
 from rooflinekit.step.issuing import issue_cost_s
 from rooflinekit.training.energy import drawn_by_part
 from rooflinekit.training.graph import graph_of
@@ -24,6 +25,7 @@ from rooflinekit.training.sizes import Part
 
 #: Layers of the graph that stands for all: one that follows another finds in the cache what a further one would.
 _LAYERS = 2
+_EAGER, _COMPILED = Execution(), Execution(backend="compiled")
 _GRADIENT_KINDS = ("training.accumulated_mm",)
 
 
@@ -90,7 +92,7 @@ class Workbench:
 def pieces_of(part: Part, recipe: Recipe, machine: Machine, host: Host) -> Pieces:
     """The pieces of a decoder's part on a machine, from a graph of two layers."""
     graph = graph_of(part, recipe, optimizer=False)
-    issues = issues_of(graph, device=machine.device)
+    issues = issues_for(graph, machine.device, _COMPILED if recipe.kernels == "compiled" else _EAGER)
     timed = under_limits(time_kernels([kernel for issue in issues for kernel in issue.kernels], machine), machine)
     timings = iter(timed)
     found: dict[tuple[str, Phase], Piece] = defaultdict(Piece)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.training.recipe import Recipe
@@ -127,6 +128,8 @@ class Products:
 
     def norm(self, x: TensorSpec, width: int) -> TensorSpec:
         """Each row normalized."""
+        if self.recipe.norms == "composed" and self.part.decoder.norm == "rms":
+            return self._composed_norm(x, width)
         tape, rows = self.tape, int(x.shape[0])
         layer = self.part.decoder.norm == "layer"
         gain = tape.weight("weight", width, main=self.main)
@@ -152,6 +155,40 @@ class Products:
             tape.give(x, made)
             for one in sums:
                 self.handed(one)
+
+        tape.later(back)
+        return y
+
+    def _composed_norm(self, x: TensorSpec, width: int) -> TensorSpec:
+        """RMSNorm as modules of transformers have it: weight · (x / √(mean x² + ε) in fp32), a kernel an operation."""
+        tape, shape, wide = self.tape, (int(x.shape[0]), width), DType.FLOAT32
+        gain = tape.weight("weight", width, main=self.main)
+
+        def run(kind: str, *inputs: TensorSpec, small: bool = False, dtype: DType = wide, **attrs: Any) -> TensorSpec:
+            made = tape.new(shape[0], 1 if small else width, dtype=dtype)
+            return tape.run(f"aten.{kind}", inputs, made, **attrs)
+
+        x32 = run("_to_copy", x, dtype=wide)
+        square = run("pow", x32, exponent=2)
+        mean = run("mean", square, small=True, dim=[-1], keepdim=True)
+        root = run("rsqrt", run("add", mean, small=True, other=1e-5, alpha=1), small=True)
+        normal = run("_to_copy", run("mul", x32, root), dtype=self.tape.dtype)
+        y = run("mul", gain, normal, dtype=self.tape.dtype)
+
+        def back() -> None:
+            g = tape.gradient(y)
+            inner = run("mul", g, gain, dtype=g.dtype)
+            self.handed(tape.run("aten.sum", (run("mul", g, normal, dtype=g.dtype),), tape.main[gain.name], dim=[0]))
+            g32 = run("_to_copy", inner, dtype=wide)
+            of_root = run("mul", g32, x32)
+            direct = run("mul", g32, root)
+            small = run("sum", of_root, small=True, dim=[-1], keepdim=True)
+            cube = run("mul", run("pow", root, small=True, exponent=3), small=True, other=-0.5)
+            small = run("mul", small, cube, small=True)
+            spread = run("div", small, other=width)
+            twice = run("mul", run("pow", x32, exponent=1), other=2.0)
+            made = run("add", direct, run("mul", spread, twice), alpha=1)
+            tape.give(x, run("_to_copy", made, dtype=x.dtype))
 
         tape.later(back)
         return y

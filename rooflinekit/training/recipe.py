@@ -9,9 +9,10 @@ from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.tensor import DType
 
-ATTENTIONS = ("flash", "flash-1", "unfused")
+ATTENTIONS = ("flash", "flash-1", "flash-2", "unfused")
+NORMS = ("fused", "composed")
 RECOMPUTES = ("none", "selective", "full")
-KERNELS = ("eager", "fused")
+KERNELS = ("eager", "compiled", "fused")
 OPTIMIZERS = ("foreach", "fused")
 
 
@@ -20,14 +21,17 @@ OPTIMIZERS = ("foreach", "fused")
 class Recipe:
     """What a framework does with a decoder, in words that its users know.
 
-    `kernels`: "eager" are PyTorch's own, "fused" those of Megatron and Transformer Engine: bias and activation in one,
-    bias, dropout and residual in another, a product's gradient added to the main gradient by the product itself.
-    `attention`: "flash", "flash-1" that of before July 2023, or "unfused" with its scores in memory. `dtype` of
-    products and activations; `fp8`: products of 8 bits. `main_gradients`: gradients are summed up in fp32. `master`:
-    the optimizer has fp32 weights beside those that are multiplied; without it these are the only ones. `autocast`: the
-    loss is computed in fp32 as autocast does it. `dropout`: there is some. `recompute`: "full" computes each layer's
-    forward again in backward, "selective" its attention alone. `optimizer`: Adam as PyTorch's multi-tensor kernels, or
-    as one.
+    `kernels`: "eager" are PyTorch's own, "compiled" those that torch.compile makes of each layer, "fused" those of
+    Megatron and Transformer Engine: bias and activation in one, bias, dropout and residual in another, a product's
+    gradient added to the main gradient by the product itself. `attention`: "flash", the kernel that PyTorch chooses or
+    Transformer Engine's, "flash-1" the package's of before July 2023, "flash-2" its next one, or "unfused" with its
+    scores in memory. `norms`: one kernel, or "composed" of PyTorch's elementwise kernels in fp32. `separate`: queries,
+    keys and values are three products. `turned`: one kernel of the framework's own rotates queries or keys by position,
+    not PyTorch's five. `dtype` of products and activations; `fp8`: products of 8 bits. `main_gradients`: gradients are
+    summed up in fp32. `master`: the optimizer has fp32 weights beside those that are multiplied; without it these are
+    the only ones. `autocast`: the loss is computed in fp32 as autocast does it. `dropout`: there is some. `recompute`:
+    "full" computes each layer's forward again in backward, "selective" its attention alone. `optimizer`: Adam as
+    PyTorch's multi-tensor kernels, or as one.
 
     `issue`: CPU time of a layer's ops, the framework's own Python between them included, over that of the ops alone.
     `progress`: how fast kernels go beside the collectives of copies, over what they do alone; None for what the SMs and
@@ -43,6 +47,9 @@ class Recipe:
     name: str = "recipe"
     kernels: str = "eager"
     attention: str = "flash"
+    norms: str = "fused"
+    separate: bool = False
+    turned: bool = False
     dtype: DType = DType.BFLOAT16
     fp8: bool = False
     main_gradients: bool = False
@@ -60,7 +67,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for field, words in (
-            ("kernels", KERNELS), ("attention", ATTENTIONS), ("recompute", RECOMPUTES), ("optimizer", OPTIMIZERS),
+            ("kernels", KERNELS), ("attention", ATTENTIONS), ("norms", NORMS), ("recompute", RECOMPUTES),
+            ("optimizer", OPTIMIZERS),
         ):  # fmt: skip
             if getattr(self, field) not in words:
                 near = nearest(str(getattr(self, field)), words)
@@ -75,8 +83,8 @@ class Recipe:
     @property
     def attention_backend(self) -> str | None:
         """The kernel that it calls by itself, of `model.attention_backends`; None for the one that PyTorch chooses."""
-        if self.attention == "flash-1":
-            return self.attention
+        if self.attention.startswith("flash-"):
+            return {"flash-1": "flash-1", "flash-2": "flash"}[self.attention]
         return "cudnn" if self.fused else None
 
     @property
@@ -104,13 +112,28 @@ MEGATRON_ISSUE = 5.9
 #: (benchmarks/clusters_accuracy.py --fit).
 FSDP_PROGRESS = 0.05
 
-#: By name. "pytorch": a module whose weights are all bf16, and AdamW. "mpt": llm-foundry's models under FSDP (weights
-#: gathered in bf16, fp32 shards). "megatron": Megatron Core with Transformer Engine. "nemo": the same as NeMo and
-#: Megatron Bridge tune it, with tensor groups that send beside products. "megatron-2023": Megatron-LM before flash
-#: attention, in fp16, with dropout and full recomputation.
+#: By name. "pytorch": a plain module whose weights are all bf16, and AdamW. "huggingface": a model of transformers
+#: under its Trainer with bf16 weights. "torchtitan": fp32 weights of which FSDP gathers bf16, FlashAttention 2, as
+#: torch 2.2 to 2.10 choose it; "torchtitan-compiled": each layer by torch.compile. "nanotron": flash-attn's kernels,
+#: gradients summed up in fp32. "llm-foundry": MPT under FSDP of 2023. "megatron": Megatron Core with Transformer
+#: Engine. "nemo": the same as NeMo and Megatron Bridge tune it, with tensor groups that send beside products.
+#: "megatron-2023": Megatron-LM before flash attention, in fp16, with dropout and full recomputation.
+_TITAN = Recipe(
+    name="torchtitan", attention="flash-2", norms="composed", separate=True, autocast=True, master=True,
+    optimizer="fused",
+)  # fmt: skip
 RECIPES = {
     "pytorch": Recipe(name="pytorch"),
-    "mpt": Recipe(name="mpt", attention="flash-1", autocast=True, master=True, progress=FSDP_PROGRESS),
+    "huggingface": Recipe(name="huggingface", norms="composed", separate=True, autocast=True, optimizer="fused"),
+    "torchtitan": _TITAN,
+    "torchtitan-compiled": replace(_TITAN, name="torchtitan-compiled", kernels="compiled"),
+    "nanotron": Recipe(
+        name="nanotron", attention="flash-2", turned=True, autocast=True, main_gradients=True, master=True,
+        optimizer="fused",
+    ),
+    "llm-foundry": Recipe(
+        name="llm-foundry", attention="flash-1", autocast=True, master=True, progress=FSDP_PROGRESS
+    ),
     "megatron": Recipe(
         name="megatron", kernels="fused", main_gradients=True, master=True, optimizer="fused",
         issue=MEGATRON_ISSUE,
@@ -126,10 +149,14 @@ RECIPES = {
 }  # fmt: skip
 
 
+_OLDER = {"mpt": "llm-foundry"}  # what recipes were called before
+
+
 def recipe_of(word: str | Recipe) -> Recipe:
     """The recipe of this name; or as it was given. Raises InputError for another name."""
     if isinstance(word, Recipe):
         return word
+    word = _OLDER.get(word, word)
     if word not in RECIPES:
         raise InputError(f"recipe: expected {', '.join(RECIPES)}; got {word!r}{nearest(word, RECIPES)}")
     return RECIPES[word]
