@@ -1,6 +1,6 @@
 """Closed loops of clients, against measured ones. Called by serving_accuracy.py, by default or --source ml_energy.
 
-DATA holds `aiconfigurator/e2e_serving_h100_sxm.parquet` (validation: of all that is shipped, two
+DATA holds `aiconfigurator/e2e_serving_*.parquet` (validation: of all that is shipped, two
 numbers are by half of its first tokens, `REQUEST_S` and `INPUT_TOKEN_S`). Judged are rows of
 dense models that prefill and decode on the same GPUs (mode "agg"), with `--experts` those of models with experts,
 each token choosing evenly among all. What each row does not say is assumed from its source:
@@ -8,7 +8,9 @@ each token choosing evenly among all. What each row does not say is assumed from
 * formats: as `gemm_quant_mode` says, fp8 with fixed scales; the cache in fp8 where TensorRT-LLM serves an fp8
   checkpoint, else in bf16; models with experts in blocks of fp8, as published, with scales found in each step;
 * engine: vLLM (0.12 and before) works on the CPU between its steps, TensorRT-LLM 1.0 and SGLang beside them, a step
-  ahead, as vLLM from 0.14 on does; SGLang reads prompts before it goes on with answers, the others beside them;
+  ahead, as vLLM from 0.14 on does; SGLang reads prompts before it goes on with answers, the others beside them, as
+  SGLang 0.5.6.post2 with `--enable-mixed-chunk`, which aiconfigurator's generator writes (first tokens on H200 would be
+  2.5 times too long otherwise; the rows of 0.5.1.post1 tell that it was not set there);
   TensorRT-LLM does not cut prompts (`enable_chunked_prefill` is off by default), the others do; steps that
   read prompts are launched kernel by kernel (vLLM's above 512 tokens) and take `TRTLLM_LAYER_S` a layer or more, told
   from five rows of Llama 3.1 8B on TensorRT-LLM; 0.9 of the memory;
@@ -42,17 +44,17 @@ from rooflinekit.api.predict import machines_of
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
 from rooflinekit.serving.engine import Stream
 from rooflinekit.serving.serve import serve_on
-from rooflinekit.serving.settings import TRTLLM_LAYER_S, Sums
+from rooflinekit.serving.settings import Sums
 from rooflinekit.serving.step_times import StepTimes
 
 #: By the name in the source's files: the GPU, and the cluster whose links join several.
 GPUS = {
     "h100": ("nvidia-h100-sxm5-80gb", "dgx-h100"),
     "b200": ("nvidia-b200-sxm-180gb", "dgx-b200"),
+    "h200": ("nvidia-h200-sxm-141gb", "dgx-h200"),
 }
 GPU = GPUS["h100"][0]
 CLUSTER_GPUS = 8  # whose links are described
-FOLDER = Path(__file__).parent.parent / "examples" / "decoders"
 MODELS = {
     "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",
     "meta-llama/Llama-3.1-70B": "llama-3.1-70b",
@@ -63,14 +65,16 @@ MODELS_WITH_EXPERTS = {
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
 }
 ENGINES = {
-    "vllm": rk.Engine(host="serial", layer_s=TRTLLM_LAYER_S),
-    "trtllm": rk.Engine(chunks=False, layer_s=TRTLLM_LAYER_S),
-    "sglang": rk.Engine(policy="prefill-first"),
+    "vllm": rk.Engine.of("vllm:0.12", sequences=None),
+    "trtllm": rk.Engine.of("tensorrt-llm:1.0", sequences=None),
+    "sglang": rk.Engine.of("sglang:0.5"),
 }
 #: Steps that prompts wait for further ones where InferenceX set it (the module's text).
 WAITED = 18
 #: Versions of vLLM that schedule a step ahead (`async_scheduling`, the default from 0.14 on).
 SCHEDULED_AHEAD = ("0.18.0",)
+#: Runs of SGLang with `--enable-mixed-chunk`, which aiconfigurator's generator writes and SGLang leaves off by default.
+MIXED_CHUNKS = ("0.5.6.post2",)
 #: Deployments of NVIDIA Dynamo: several copies of the model behind a router, how many is not recorded.
 DYNAMO = "dynamo_version"
 
@@ -83,6 +87,8 @@ def engine_of(row: Mapping[str, Any], fewer: int) -> rk.Engine:
     engine, least = ENGINES[row["backend"]], row["batch_size"] + row["isl"]
     if row["backend_version"] in SCHEDULED_AHEAD:
         engine = replace(engine, host="overlapped")
+    if row["backend_version"] in MIXED_CHUNKS:
+        engine = replace(engine, policy="mixed")
     if fewer:
         engine = replace(engine, sequences=max(1, int(row["batch_size"]) - fewer))
     if is_inferencex(row) and row["backend"] == "trtllm" and row["isl"] == row["osl"] == 1024 and row["tp_size"] < 8:
@@ -100,7 +106,8 @@ def is_inferencex(row: Mapping[str, Any]) -> bool:
 
 def rows_of(data: Path, gpu: str, models: Mapping[str, str]) -> pd.DataFrame:
     """The rows that are judged, and how many of which kind are not."""
-    table = pd.read_parquet(data / "aiconfigurator" / f"e2e_serving_{gpu}_sxm.parquet")
+    (file,) = (data / "aiconfigurator").glob(f"e2e_serving_{gpu}_sxm*.parquet")
+    table = pd.read_parquet(file)
     other = ~table["model_path"].isin(models) | (table["gemm_quant_mode"] == "nvfp4")
     apart = ~other & (table["mode"] != "agg")
     routed = ~other & ~apart & table["silicon_data_source"].str.contains(DYNAMO)
@@ -160,7 +167,7 @@ def judged(
     collective_s = (
         all_reduce_times(data, gpu) if links == "measured" else partial(predicted_all_reduce_s, cluster=cluster)
     )
-    decoders = {path: rk.Decoder.from_config(FOLDER / f"{name}.json") for path, name in models.items()}
+    decoders = {path: rk.Decoder.from_config(name) for path, name in models.items()}
     known: dict[tuple[Any, ...], StepTimes] = {}
     found = []
     rows = rows_of(data, gpu, models).to_dict("records")

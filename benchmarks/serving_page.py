@@ -30,6 +30,7 @@ share of rows within the stated interval. What it means is in [Serving language 
 CLOSED = {
     "h100": ("H100", "h100", MODELS, "nccl"),
     "h100-experts": ("H100, models with experts", "h100", MODELS_WITH_EXPERTS, "nccl"),
+    "h200": ("H200", "h200", MODELS, "nccl"),
     "b200": ("B200, summed by the engines' kernels", "b200", MODELS, "one-shot"),
 }
 OTHERS: dict[str, tuple[str, Callable[[Path], pd.DataFrame]]] = {

@@ -27,6 +27,8 @@ TARGETS = (
     Target(title="Closed loops on H100, first token", source="h100", what="ttft", most=15),
     Target(title="The same, models with experts, per token", source="h100-experts", what="tpot", most=6),
     Target(title="The same, models with experts, first token", source="h100-experts", what="ttft", most=15),
+    Target(title="Closed loops of SGLang on H200, per token", source="h200", what="tpot", most=9),
+    Target(title="Closed loops of SGLang on H200, first token", source="h200", what="ttft", most=15),
     Target(title="Chats on H100, between tokens", source="ml_energy", what="between tokens, median", most=None),
     Target(title="Closed loops on B200, per token", source="b200", what="tpot", most=10),
     Target(title="Closed loops on B200, first token", source="b200", what="ttft", most=15),

@@ -165,6 +165,7 @@ ENGINE = record({
         "tokens": COUNT, "acceptance": NUMBER, "given": NUMBER, "weights": TEXT, "draft": perhaps(TEXT),
     })),
     "adapters": perhaps(record({"number": COUNT, "rank": COUNT})), "sums": TEXT, "heads": TEXT, "host_more_s": SECONDS,
+    "release": perhaps(TEXT),
 })  # fmt: skip
 SERVED = record({
     "decoder": TEXT, "gpu": TEXT, "tp": COUNT, "ep": COUNT, "dp": COUNT, "weights": TEXT, "kv": TEXT,
@@ -353,7 +354,7 @@ SCHEMAS: dict[str, Schema] = {
         "ttft_s": SECONDS, "tpot_s": perhaps(SECONDS), "prefill_s": SECONDS, "decode_s": SECONDS,
         "tokens_per_s": of("token/s"), "tokens_per_s_per_gpu": of("token/s"), "running": NUMBER, "largest_batch": COUNT,
         "prefill_regime": REGIME, "decode_regime": REGIME, "weight_bytes": BYTES, "kv_bytes_per_token": BYTES,
-        **PER_TOKEN, "notes": many(TEXT),
+        **PER_TOKEN, "launch": many(TEXT), "notes": many(TEXT),
     }), 1)}),
     "specs": record({"specification": record({"schema": COUNT}), "left_empty": many(TEXT), "file": perhaps(TEXT)}),
     "serve-capacity": record({

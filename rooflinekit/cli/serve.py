@@ -51,32 +51,51 @@ def serve(
     dp: Annotated[
         str, typer.Option(help="groups of --tp GPUs with sequences of their own, that share the experts")
     ] = "1",
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:VERSION]",
+            help="vllm:0.12, sglang:0.5.8, tensorrt-llm:1.0: the defaults of the options below, to --heads; several by "
+            "commas",
+        ),
+    ] = None,
     host_work: Annotated[
-        str, typer.Option("--host-work", help="overlapped with the GPU's, or serial: between its steps")
-    ] = "overlapped",
+        str | None,
+        typer.Option("--host-work", help="overlapped with the GPU's (default), or serial: between its steps"),
+    ] = None,
     policy: Annotated[
-        str,
-        typer.Option(help="prompts are read in mixed steps, beside sequences that go on, or prefill-first, or both"),
-    ] = "mixed",
-    step_tokens: Annotated[str, typer.Option(help="most tokens of a step; several as 2048,8192")] = "8192",
+        str | None,
+        typer.Option(
+            help="prompts are read in mixed steps (default), beside sequences that go on, or prefill-first, or both"
+        ),
+    ] = None,
+    step_tokens: Annotated[
+        str | None, typer.Option(help="most tokens of a step, by default 8192; several as 2048,8192")
+    ] = None,
     chunks: Annotated[
-        bool, typer.Option(help="a prompt is cut where a step's tokens end; otherwise it waits until it fits")
-    ] = True,
+        bool | None,
+        typer.Option(help="a prompt is cut where a step's tokens end (default); otherwise it waits until it fits"),
+    ] = None,
     reserve: Annotated[
-        str, typer.Option(help="of the cache: grow, as an answer does, or whole, for all its tokens; with --rate")
-    ] = "grow",
+        str | None,
+        typer.Option(help="of the cache: grow, as an answer does (default), or whole, for all its tokens; with --rate"),
+    ] = None,
     sequences: Annotated[int | None, typer.Option(min=1, help="most sequences at once; by default any number")] = None,
-    memory_share: Annotated[float, typer.Option(help="of the GPU's memory that the engine takes")] = 0.9,
+    memory_share: Annotated[
+        float | None, typer.Option(help="of the GPU's memory that the engine takes, by default 0.9")
+    ] = None,
     graph_sizes: Annotated[
         str | None,
         typer.Option(help="sequences that steps are captured for as CUDA graphs, and filled up to: 1,2,4,8,16"),
     ] = None,
     sums: Annotated[
-        str, typer.Option(help="over GPUs: by nccl, or one-shot: by the engine's own kernels, for NVLink")
-    ] = "nccl",
+        str | None,
+        typer.Option(help="over GPUs: by nccl (default), or one-shot: by the engine's own kernels, for NVLink"),
+    ] = None,
     heads: Annotated[
-        str, typer.Option(help="that share keys read them together, or apart, as older kernels do while decoding")
-    ] = "together",
+        str | None,
+        typer.Option(help="that share keys read them together (default), or apart, as older kernels do while decoding"),
+    ] = None,
     draft: Annotated[
         str | None,
         typer.Option(metavar="MODEL", help="with --acceptance: the model that proposes tokens; else they are free"),
@@ -159,7 +178,7 @@ def serve(
 
     decoder = Decoder.from_config(config, **({"weights": weights.split(",")[0]} if weights else {}))
     options = EngineOptions(
-        host_work=host_work, policy=policy, step_tokens=step_tokens, chunks=chunks, reserve=reserve,
+        engine=engine, host_work=host_work, policy=policy, step_tokens=step_tokens, chunks=chunks, reserve=reserve,
         sequences=sequences, memory_share=memory_share, graph_sizes=graph_sizes, sums=sums, heads=heads,
         draft=draft,
         draft_tokens=draft_tokens, acceptance=acceptance, adapters=adapters, adapter_rank=adapter_rank,

@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """As typed."""
+    """As typed; None where the engine's own setting holds."""
 
-    host_work: str
-    policy: str
-    step_tokens: str
-    chunks: bool
-    reserve: str
+    engine: str | None
+    host_work: str | None
+    policy: str | None
+    step_tokens: str | None
+    chunks: bool | None
+    reserve: str | None
     sequences: int | None
-    memory_share: float
+    memory_share: float | None
     graph_sizes: str | None
-    sums: str
-    heads: str
+    sums: str | None
+    heads: str | None
     draft: str | None
     draft_tokens: int
     acceptance: float | None
@@ -42,27 +43,22 @@ class EngineOptions:
     link: str
 
     def engines(self) -> list[Engine]:
-        """One for each combination of `policy` and `step_tokens`."""
+        """One for each combination of `engine`, `policy` and `step_tokens`."""
         from rooflinekit.serving.settings import Engine
 
         sizes = None if self.graph_sizes is None else tuple(numbers("--graph-sizes", self.graph_sizes))
-        return [
-            Engine(
-                host=self.host_work,  # type: ignore[arg-type]  # checked there
-                policy=policy,  # type: ignore[arg-type]
-                step_tokens=tokens,
-                chunks=self.chunks,
-                reserve=self.reserve,  # type: ignore[arg-type]
-                sequences=self.sequences,
-                memory_share=self.memory_share,
-                graph_sizes=sizes,
-                sums=self.sums,  # type: ignore[arg-type]
-                heads=self.heads,  # type: ignore[arg-type]
-                speculation=self._speculation(),
-                adapters=self._adapters(),
-            )
-            for policy, tokens in product(self.policy.split(","), numbers("--step-tokens", self.step_tokens))
-        ]
+        steps = [None] if self.step_tokens is None else numbers("--step-tokens", self.step_tokens)
+        given = {
+            "host": self.host_work, "chunks": self.chunks, "reserve": self.reserve, "sequences": self.sequences,
+            "memory_share": self.memory_share, "graph_sizes": sizes, "sums": self.sums, "heads": self.heads,
+            "speculation": self._speculation(), "adapters": self._adapters(),
+        }  # fmt: skip
+        found = []
+        for name, policy, tokens in product(_several(self.engine), _several(self.policy), steps):
+            asked = {**given, "policy": policy, "step_tokens": tokens}
+            changes: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
+            found.append(Engine(**changes) if name is None else Engine.of(name, **changes))
+        return found
 
     def _speculation(self) -> Speculation | None:
         from rooflinekit.serving.decoder import Decoder
@@ -110,6 +106,10 @@ def places(
             where, parts, formats[0].split(","), formats[1].split(","), list(engines)
         )
     ]
+
+
+def _several(text: str | None) -> list[str] | list[None]:
+    return [None] if text is None else text.split(",")
 
 
 def numbers(option: str, text: str) -> list[int]:

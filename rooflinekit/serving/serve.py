@@ -19,6 +19,7 @@ from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.energy import ServingDraws, joules_of, serving_energy
 from rooflinekit.serving.engine import Served, Stream, serve_stream
 from rooflinekit.serving.engine_steps import EngineSteps
+from rooflinekit.serving.launch import launch_lines, release_text
 from rooflinekit.serving.memory import ServingMemory, serving_memory
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.step_times import StepTimes
@@ -140,6 +141,10 @@ class Serving(ServingDraws):
             raise InputError(f"largest_batch: expected a positive number of tokens; got {shown(context)}")
         return self.dp * self.memory.largest_batch(self.decoder, tokens, self.kv, self.tp)
 
+    def launch_lines(self) -> list[str]:
+        """The command that starts the engine so; nothing where none was chosen by name."""
+        return launch_lines(self.engine, self.decoder.name, self.weights, self.kv, (self.tp, self.ep, self.dp))
+
     def notes(self) -> list[str]:
         """What was assumed, each once: kernels that were not measured on this GPU, limits."""
         return list(dict.fromkeys((*self.prefill.notes, *self.decode.notes)))
@@ -172,11 +177,13 @@ class Serving(ServingDraws):
             "workspace_bytes": m.workspace_bytes, "cache_bytes": m.cache_bytes,
             **self.energy_document(),
             "accuracy": [one.to_dict() for one in self.accuracy],
+            "launch": self.launch_lines(),
             "notes": self.notes(),
         }  # fmt: skip
 
     def __str__(self) -> str:
         s, gpus = self.stream, f"{self.tp * self.dp} × " if self.tp * self.dp > 1 else ""
+        told = f"{limits_text(self.decode.machine)}{release_text(self.engine)}"
         (ttft_low, ttft_high), (low, high) = self.interval().values()
         priced = self.tokens_per_s_per_dollar
         of = "launch price" if self.price_usd is None else "a GPU's price"
@@ -189,7 +196,7 @@ class Serving(ServingDraws):
             further = f"each further token {t(self.tpot_s)} (90 %: {t(low)} to {t(high)})"
         return "\n".join([
             f"{self.decoder.name} on {gpus}{self.gpu}: {s.clients} clients, {s.input} tokens in, {s.output} out, "
-            f"weights {self.weights}, cache {self.kv}{limits_text(self.decode.machine)}{waits}",
+            f"weights {self.weights}, cache {self.kv}{told}{waits}",
             f"  first token {t(self.ttft_s)} (90 %: {t(ttft_low)} to {t(ttft_high)}); one prompt alone "
             f"{t(self.prefill_s)}, {self.prefill.regime}-bound",
             f"  {further}; a decode step {t(self.decode_s)}, {self.decode.regime}-bound",
@@ -198,6 +205,7 @@ class Serving(ServingDraws):
             f"  memory of a GPU: weights {b(self.memory.weight_bytes)}, cache {b(self.memory.cache_bytes)} at "
             f"{b(self.memory.kv_bytes_per_token)} a token: {self.largest_batch()} such requests at once",
             *(f"  judged: {one}" for one in self.accuracy),
+            *(f"  {line}" for line in self.launch_lines()),
             *(f"  note: {note}" for note in self.notes()),
         ])  # fmt: skip
 

@@ -11,6 +11,7 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import LARGEST, finite, shown, whole
 from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.engine import Policy
+from rooflinekit.serving.releases import release_of
 from rooflinekit.serving.speculation import Speculation
 
 HostWork = Literal["overlapped", "serial"]
@@ -34,11 +35,6 @@ HOST_SHARED_S = 0.75e-3
 #: 2 ms and 1 µs.
 REQUEST_S = 5e-3
 INPUT_TOKEN_S = 2e-6
-#: Seconds in which TensorRT-LLM 1.0.0rc3 launches a layer of a step that reads prompts: Llama 3.1 8B on eight H100,
-#: 1024 tokens in (aiconfigurator's e2e_serving_h100_sxm, five numbers of clients): by the times per token of answers of
-#: 128 and of 512 tokens a prompt adds 15 to 18 ms to a step of 2.5 to 6 ms: 17 to 22 ms for 32 layers, where the GPU
-#: needs 10. The same reckoning for Qwen3 32B, 64 layers, gives 34 to 40 ms.
-TRTLLM_LAYER_S = 0.6e-3
 
 
 @checked
@@ -55,8 +51,9 @@ class Engine:
     full the last one is read anew ("grow": vLLM, SGLang), or for all its tokens ("whole": TensorRT-LLM). sequences:
     most of them at once, beside what the cache holds (`max_num_seqs`, `max_batch_size`; None for any number). layer_s:
     seconds in which the CPU launches a layer of a step that reads prompts: such steps are no CUDA graphs, and none is
-    shorter than its layers' launches and the CPU's other work (0: never in the way; `TRTLLM_LAYER_S`). request_s,
-    input_s: seconds in which the server before the engine receives a request, and each token of its prompt besides;
+    shorter than its layers' launches and the CPU's other work (0: never in the way; `releases.TRTLLM_LAYER_S`).
+    request_s, input_s: seconds in which the server before the engine receives a request, and each token of its prompt
+    besides;
     requests do not wait for each other there. wait_steps: that prompts wait for further ones while sequences go on,
     unless they fill a step (TensorRT-LLM's `batch_wait_timeout_iters`). memory_share: of the GPU's memory that
     the engine takes for weights, work space and cache. graph_sizes: numbers of sequences that decoding steps are
@@ -68,7 +65,8 @@ class Engine:
     B200). heads: those that share keys read them "together" while
     decoding (FlashAttention, FlashInfer, TensorRT-LLM's XQA), or "apart", each once more from the L2 cache (vLLM's
     PagedAttention kernels; TensorRT-LLM's masked multi-head attention, up to 0.10 wherever not eight share).
-    host_more_s: seconds of the CPU in each step besides (`HOST_SHARED_S`).
+    host_more_s: seconds of the CPU in each step besides (`HOST_SHARED_S`). release: the engine and version whose
+    defaults `Engine.of` took, for what is said of them.
 
     Raises InputError for another word or number.
     """
@@ -90,8 +88,25 @@ class Engine:
     sums: Sums = "nccl"
     heads: Heads = "together"
     host_more_s: float = 0.0
+    release: str | None = None
+
+    @classmethod
+    def of(cls, release: str, **changes: Any) -> Engine:
+        """An engine by name and version, such as "vllm:0.12", "sglang:0.5.8" or "tensorrt-llm:1.0".
+
+        It is set as its server is by default on a GPU of 70 GiB or more, but for the changes; without a version as the
+        newest known.
+
+        Raises InputError for another engine or version, and as the class does.
+
+        >>> Engine.of("sglang:0.5.8").policy, Engine.of("sglang:0.5.8", policy="mixed").policy
+        ('prefill-first', 'mixed')
+        """
+        return cls(**{**release_of(release).settings, **changes, "release": release})
 
     def __post_init__(self) -> None:
+        if self.release is not None:
+            release_of(self.release)
         words = (("host", self.host, get_args(HostWork)), ("policy", self.policy, get_args(Policy)),
                  ("reserve", self.reserve, get_args(Reserve)), ("sums", self.sums, get_args(Sums)),
                  ("heads", self.heads, get_args(Heads)))  # fmt: skip
@@ -163,7 +178,7 @@ class Engine:
             "graph_sizes": None if self.graph_sizes is None else list(self.graph_sizes),
             "speculation": self.speculation and self.speculation.to_dict(),
             "adapters": self.adapters and self.adapters.to_dict(), "sums": self.sums,
-            "heads": self.heads, "host_more_s": self.host_more_s,
+            "heads": self.heads, "host_more_s": self.host_more_s, "release": self.release,
         }  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def test_wrong_use_is_one_line(run: Run, args: tuple[str, ...], message: str) ->
 def test_the_commands_of_the_page_print_what_it_shows(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     shown = re.findall(r"```console\n\$ rooflinekit ([^\n]*)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(shown) == 5
+    assert len(shown) == 6
     for command, text in shown:
         printed = run(*shlex.split(command)).out
         assert [line.rstrip() for line in printed.splitlines() if line.strip()] == [

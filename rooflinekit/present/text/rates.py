@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.serving.capacity import Capacity
 from rooflinekit.serving.fleet import FleetSearch
+from rooflinekit.serving.launch import launch_lines, release_text
 from rooflinekit.serving.served_traffic import MEASURES, SHARES, ServedTraffic
 from rooflinekit.units import format_quantity
 
@@ -60,7 +61,8 @@ def _print_several(found: Sequence[ServedTraffic]) -> None:
                  "whole answer", "99 %", "tokens/s", "J/token", "cache")  # fmt: skip
     for one in found:
         rows.add_row(
-            _gpus(one), one.weights, f"{one.traffic.rate:.4g}" + (" (too many)" if one.overloaded else ""),
+            _gpus(one) + release_text(one.engine), one.weights,
+            f"{one.traffic.rate:.4g}" + (" (too many)" if one.overloaded else ""),
             _s(one.mean("queue_s")), _s(one.mean("ttft_s")), _s(one.percentile("ttft_s", 90)),
             _s(one.percentile("ttft_s", 99)), _s(one.mean("tpot_s")), _s(one.percentile("tpot_s", 99)),
             _s(one.mean("e2e_s")), _s(one.percentile("e2e_s", 99)), f"{one.tokens_per_s:.4g}",
@@ -118,7 +120,7 @@ def _print_table(found: Sequence[Capacity], load: float | None, needs: Sequence[
 def _engine(served: ServedTraffic) -> str:
     """The settings that a search varies."""
     e, apart = served.engine, served.apart
-    words = [e.policy, f"{e.step_tokens} a step"]
+    words = [*([e.release] if e.release else ()), e.policy, f"{e.step_tokens} a step"]
     if e.speculation:
         words.append(f"{e.speculation.tokens} proposed")
     if apart is not None:
@@ -132,7 +134,8 @@ def _order(capacity: Capacity) -> tuple[bool, float, float]:
 
 
 def _heading(served: ServedTraffic) -> str:
-    return f"{served.decoder.name} on {_gpus(served)}, weights {served.weights}, cache {served.kv}"
+    engine = release_text(served.engine)
+    return f"{served.decoder.name} on {_gpus(served)}, weights {served.weights}, cache {served.kv}{engine}"
 
 
 def _requests(served: ServedTraffic) -> str:
@@ -164,9 +167,13 @@ def _s(seconds: float) -> str:
     return "–" if math.isnan(seconds) else format_quantity(seconds, "s")
 
 
-def _print_left(found: Iterable[ServedTraffic], refused: Sequence[Mapping[str, str]]) -> None:
+def _print_left(found: Sequence[ServedTraffic], refused: Sequence[Mapping[str, str]]) -> None:
     out = console()
     for why in dict.fromkeys(left["why"] for left in refused):
         out.print(f"left out: {why}", markup=False, soft_wrap=True)
+    parts = [(one, (one.tp, one.ep, one.dp)) for one in found if one.apart is None]
+    started = [launch_lines(one.engine, one.decoder.name, one.weights, one.kv, over) for one, over in parts]
+    for line in dict.fromkeys(line for lines in started for line in lines):
+        out.print(line, markup=False, soft_wrap=True)
     for note in dict.fromkeys(note for one in found for p in (one.prefill, one.decode) for note in p.notes):
         out.print(f"note: {note}", markup=False, soft_wrap=True)

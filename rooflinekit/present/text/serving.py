@@ -10,6 +10,7 @@ from typing import Any
 from rooflinekit.errors import CapacityError, RooflinekitError
 from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.serving.checks import limits_text
+from rooflinekit.serving.launch import release_text
 from rooflinekit.serving.serve import Serving
 from rooflinekit.units import format_quantity
 
@@ -39,7 +40,10 @@ class Refused:
 def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) -> None:
     """One line each; what is the same in all stands above."""
     out, first = console(), found[0]
-    formats = [f"weights {one.weights}, cache {one.kv}{limits_text(one.decode.machine)}" for one in found]
+    formats = [
+        f"weights {one.weights}, cache {one.kv}{limits_text(one.decode.machine)}{release_text(one.engine)}"
+        for one in found
+    ]
     alike = len(set(formats)) == 1
     out.print(f"{first.decoder.name}, {formats[0]}" if alike else first.decoder.name, markup=False)
     of = "a launch $" if first.price_usd is None else "a $"
@@ -72,5 +76,7 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
         out.print(f"left out: {why}", markup=False, soft_wrap=True)
     for judged in dict.fromkeys(judged for one in found for judged in one.accuracy):
         out.print(f"judged: {judged}", markup=False, soft_wrap=True)
+    for line in dict.fromkeys(line for one in found for line in one.launch_lines()):
+        out.print(line, markup=False, soft_wrap=True)
     for note in dict.fromkeys(note for one in found for note in one.notes()):
         out.print(f"note: {note}", markup=False, soft_wrap=True)

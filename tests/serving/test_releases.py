@@ -1,0 +1,105 @@
+"""Engines by name and version: their defaults, the command that starts them, and what is said of wrong names."""
+
+from typing import Any
+
+import pytest
+
+import rooflinekit as rk
+from rooflinekit.errors import InputError
+from rooflinekit.serving.launch import launch_lines
+from rooflinekit.serving.releases import RELEASES, release_of
+
+GPU = "nvidia-l40s"
+
+
+@pytest.mark.parametrize(
+    ("release", "policy", "host", "chunks"),
+    [
+        ("vllm:0.6.3", "prefill-first", "serial", False),  # V0
+        ("vllm:0.12", "mixed", "serial", True),  # V1
+        ("vllm:v0.14.0rc1", "mixed", "overlapped", True),  # schedules a step ahead
+        ("sglang:0.3", "prefill-first", "serial", True),
+        ("sglang:0.5.6.post2", "prefill-first", "overlapped", True),
+        ("tensorrt-llm:1.0.0rc3", "mixed", "overlapped", False),
+    ],
+)
+def test_a_version_chooses_the_scheduler(release: str, policy: str, host: str, chunks: bool) -> None:
+    engine = rk.Engine.of(release)
+    assert (engine.policy, engine.host, engine.chunks, engine.release) == (policy, host, chunks, release)
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_without_a_version_the_newest_known_is_said(name: str) -> None:
+    assert release_of(name).settings == release_of(f"{name}:99").settings
+    assert "the newest known" in str(release_of(name))
+    assert "newest" not in str(release_of(f"{name}:99"))
+
+
+def test_a_row_holds_from_its_version_on() -> None:
+    for rows in RELEASES.values():
+        assert [row[0] for row in rows] == sorted(row[0] for row in rows)
+    assert release_of("vllm:0.7.99").since == "0.6"
+    assert release_of("vllm:0.8").since == release_of("vllm:0.13.9").since == "0.8"
+    assert release_of("tensorrt-llm:1").since == "1.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("vlm", "engine 'vlm': expected vllm, sglang, tensorrt-llm, as vllm:0.12; did you mean 'vllm'?"),
+        ("vllm:", "engine 'vllm:': expected a version behind the colon, such as vllm:0.14"),
+        ("sglang:main", "engine 'sglang:main': expected a version behind the colon, such as sglang:0.4"),
+        ("vllm:0.2", "engine 'vllm:0.2': known from vllm 0.6 on"),
+        (3, "engine: expected a name such as 'vllm:0.12'; got 3"),
+    ],
+)
+def test_other_engines(text: Any, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        rk.Engine.of(text)
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("engine", "parts", "words"),
+    [
+        (rk.Engine.of("vllm:0.12", step_tokens=2048), (2, 1, 1),
+         "vllm serve M --tensor-parallel-size 2 --max-num-batched-tokens 2048 --max-num-seqs 1024"),
+        (rk.Engine.of("vllm:0.12", host="overlapped", sequences=8), (1, 1, 1),
+         "vllm serve M --max-num-batched-tokens 8192 --max-num-seqs 8 --async-scheduling"),
+        (rk.Engine.of("vllm:0.6"), (1, 1, 1),
+         "vllm serve M --max-num-batched-tokens 8192 --max-model-len 8192 --max-num-seqs 256"),
+        (rk.Engine.of("sglang:0.5.8", policy="mixed", graph_sizes=()), (2, 8, 4),
+         "python -m sglang.launch_server --model-path M --tp-size 8 --dp-size 4 --enable-dp-attention --ep-size 8 "
+         "--chunked-prefill-size 8192 --enable-mixed-chunk --disable-cuda-graph"),
+        (rk.Engine.of("tensorrt-llm", chunks=True), (1, 1, 1),
+         "trtllm-serve M --backend pytorch --max_num_tokens 8192 --max_batch_size 2048 --extra_llm_api_options "
+         "<(echo '{\"enable_chunked_prefill\": true}')"),
+    ],
+)  # fmt: skip
+def test_the_command_has_the_settings(engine: rk.Engine, parts: tuple[int, int, int], words: str) -> None:
+    assert launch_lines(engine, "M", "bf16", "bf16", parts) == [f"start: {words}  # a checkpoint with weights in bf16"]
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        rk.Engine.of("vllm:0.12", policy="prefill-first"), rk.Engine.of("vllm:0.6", chunks=True),
+        rk.Engine.of("vllm:0.8", host="overlapped"), rk.Engine.of("sglang", policy="mixed", chunks=False),
+        rk.Engine.of("tensorrt-llm:0.9"), rk.Engine.of("tensorrt-llm", policy="prefill-first"),
+    ],
+)  # fmt: skip
+def test_what_no_option_does_has_no_command(engine: rk.Engine) -> None:
+    (line,) = launch_lines(engine, "M", "bf16", "bf16", (1, 1, 1))
+    assert line.startswith("no command starts it: ")
+
+
+def test_an_answer_says_which_engine_was_meant() -> None:
+    options: dict[str, Any] = {"batch": 2, "input": 64, "output": 4}
+    decoder = rk.Decoder.from_config("llama-3.2-1b")
+    named = rk.serve(decoder, GPU, **options, engine=rk.Engine.of("sglang"))
+    assert "cache bf16, engine sglang (the defaults since 0.4, the newest known)\n" in str(named)
+    assert named.to_dict()["launch"] == named.launch_lines()
+    assert named.launch_lines()[0] in str(named)
+    plain = rk.serve(decoder, GPU, **options, engine=rk.Engine(policy="prefill-first"))
+    assert plain.launch_lines() == []
+    assert plain.ttft_s == named.ttft_s
