@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 
+from rooflinekit.present.figures.labels import Box, Room, Ruler, around
 from rooflinekit.present.figures.style import (
     FAINT,
     INK,
     SERIES_COLOURS,
+    Style,
     Venue,
     Width,
     drawing,
@@ -21,9 +24,11 @@ from rooflinekit.present.figures.style import (
 
 if TYPE_CHECKING:
     from rooflinekit.training.search import LayoutSearch
+    from rooflinekit.training.step import TrainingStep
 
 _GIB = 2**30
 _NAMED = 6  # labels that a column has room for
+_RADIUS = 2.0  # points of a mark
 
 
 def layouts(found: LayoutSearch, ax: Axes | None = None, *, width: Width = "page", venue: Venue | None = None) -> Axes:
@@ -39,21 +44,11 @@ def layouts(found: LayoutSearch, ax: Axes | None = None, *, width: Width = "page
             [step.memory.allocated / _GIB for step in found.steps], [step.total_s for step in found.steps], s=8,
             color=FAINT, linewidths=0, zorder=2, label="a layout",
         )  # fmt: skip
-        middle = max(step.memory.allocated for step in found.steps) / _GIB / 2
         places = [(step.memory.allocated / _GIB, step.total_s) for step in front]
         axes.plot(
             *zip(*places, strict=True), marker="o", markersize=3, linewidth=0.8, color=SERIES_COLOURS[0], zorder=3,
             label="none is faster with as little memory",
         )  # fmt: skip
-        for step, place in list(zip(front, places, strict=True))[:: max(1, -(-len(front) // _NAMED))]:
-            late = (
-                place[0] > middle
-            )  # its text goes to the left and below, so that it stays within the axes and off the front
-            axes.annotate(
-                f"{step.layout}, {step.recipe.recompute}", place, xytext=(-3, -4) if late else (3, 3),
-                textcoords="offset points", fontsize=style.label_font, color=INK, ha="right" if late else "left",
-                va="top" if late else "bottom",
-            )  # fmt: skip
         axes.set_xlabel("Peak allocated memory of a GPU, GiB", fontsize=style.axis_font)
         axes.set_ylabel("Time of a step, s", fontsize=style.axis_font)
         axes.margins(y=0.12)
@@ -63,4 +58,40 @@ def layouts(found: LayoutSearch, ax: Axes | None = None, *, width: Width = "page
         plain_frame(axes, style, grid="both")
         if ax is None:
             fit_page(axes)
+        _name(axes, found, style)
     return axes
+
+
+def _name(axes: Axes, found: LayoutSearch, style: Style) -> None:
+    """Writes what some layouts of the front are, where no mark and no other text stands."""
+    page = axes.get_figure(root=True)
+    assert page is not None
+    page.draw_without_rendering()
+    ruler = Ruler(page)
+    left, bottom, right, top = (value * ruler.points for value in axes.get_window_extent().extents)
+    room = Room(bounds=(left, bottom, right, top))
+    key = axes.get_legend()
+    assert key is not None
+    low, high = key.get_window_extent().get_points() * ruler.points
+    middle, size = (low + high) / 2, high - low
+    room.boxes.append(Box(x=middle[0], y=middle[1], width=size[0], height=size[1]))
+
+    def place(step: TrainingStep) -> tuple[float, float]:
+        x, y = axes.transData.transform((step.memory.allocated / _GIB, step.total_s)) * ruler.points
+        return float(x), float(y)
+
+    room.discs = [(*place(step), _RADIUS) for step in found.steps]
+    for one, next_one in pairwise(found.front):
+        room.add_line(place(one), place(next_one))
+    for step in found.front[:: max(1, -(-len(found.front) // _NAMED))]:
+        text, (x, y) = f"{step.layout}, {step.recipe.recompute}", place(step)
+        best = room.best(around(x, y, _RADIUS, ruler.size(text, style.label_font), text))
+        if best is None:
+            continue
+        box = best[1]
+        room.boxes.append(box)
+        axes.annotate(
+            text, (step.memory.allocated / _GIB, step.total_s), xytext=(box.x - x, box.y - y),
+            textcoords="offset points", fontsize=style.label_font, color=INK, ha="center", va="center",
+            arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": INK, "shrinkA": 0.0, "shrinkB": _RADIUS},
+        )  # fmt: skip
