@@ -17,8 +17,8 @@ from rooflinekit.present.figures.records.figure import Roof
 from rooflinekit.present.figures.records.roofs import main_roofs
 from rooflinekit.present.page.explore import Page, explore_page
 from rooflinekit.present.page.templating import Origin, check_path
+from rooflinekit.step.entry import as_run, issues_for
 from rooflinekit.step.execution import Backend, Execution, execution_of
-from rooflinekit.step.prediction import predict_graph
 from rooflinekit.study.compare.pricing import Pricing
 from rooflinekit.study.sweep.explored import Explored, explored
 
@@ -78,7 +78,9 @@ def page_of(grid: Explored, name: str, pricing: Pricing | None, origin: Origin) 
 def _roofs(grid: Explored, workload: str, machine: Machine) -> tuple[Roof, Roof]:
     """Those of the step at its smallest sizes."""
     sizes = {name: values[0] for name, values in grid.sizes[workload].items()}
-    return main_roofs(predict_graph(grid.workloads[workload].at(**sizes), machine, grid.hosts[0], grid.executions[0]))
+    graph = grid.workloads[workload].at(**sizes)
+    issues = issues_for(graph, machine.device, as_run(graph, grid.executions[0]))
+    return main_roofs((kernel for issue in issues for kernel in issue.kernels), machine)
 
 
 def _price(pricing: Pricing | None, device: Device) -> float | None:

@@ -32,6 +32,14 @@ class PointTimes:
     latency_s: Floats  # of it at neither roof
     shared_variance: Floats  # s², of what kernels of a family have in common
     kernel_variance: Floats  # s², of each shape by itself
+    candidates: tuple[Kernel, ...]  # the distinct kernels by each algorithm that may run
+    runs: Floats  # [candidates, points] how many of each run
+
+    @property
+    def bytes(self) -> Floats:
+        """Compulsory traffic of the kernels that run."""
+        moved = (n * np.asarray(values_of(kernel.bytes)) for kernel, n in zip(self.candidates, self.runs, strict=True))
+        return sum(moved, start=np.zeros(self.gpu_s.shape))
 
 
 class PointKernels:
@@ -48,12 +56,12 @@ class PointKernels:
         self._distinct = [first[key] for key in places]
         self._counts = Counter(places[key] for key in keys)
         self.rows = [places[key] for key in keys]  # the distinct kernel of each
-        self._works: dict[tuple[tuple[int, ...], ...], tuple[Work, list[int], list[int]]] = {}
+        self._works: dict[tuple[tuple[int, ...], ...], tuple[Work, list[int], list[int], tuple[Kernel, ...]]] = {}
         self._shapes = self._grouped([c for kernel in self._distinct for c in (kernel, *kernel.alternatives)])
 
     def time(self, machine: Machine) -> PointTimes:
         """Their times on a machine. Raises FormatError for arithmetic that it does not have."""
-        work, owner, shape = self._work(tuple(_choice(kernel, machine) for kernel in self._distinct))
+        work, owner, shape, candidates = self._work(tuple(_choice(kernel, machine) for kernel in self._distinct))
         points, count = self._points.count, len(self._distinct)
         found = time_work(work, machine, causes=1)
         found, drawn_w = limited_times(work, found, machine)
@@ -89,10 +97,12 @@ class PointKernels:
             shared_variance=shared_variance(zip(families, others, shapes, strict=True), spreads, self._of_the_step)
             + (machine.start_spread * (weight @ start)) ** 2,
             kernel_variance=sum(alone, start=np.zeros(points)),
+            candidates=candidates,
+            runs=weight[:, None] * (total > 0),
         )
 
-    def _work(self, choices: tuple[tuple[int, ...], ...]) -> tuple[Work, list[int], list[int]]:
-        """The candidates as columns, whose kernel each is, and its shape; `choices`: which algorithms of each."""
+    def _work(self, choices: tuple[tuple[int, ...], ...]) -> tuple[Work, list[int], list[int], tuple[Kernel, ...]]:
+        """The candidates as columns, whose kernel each is, its shape, and they; `choices`: which algorithms of each."""
         if choices not in self._works:
             candidates: list[Kernel] = []
             owner: list[int] = []
@@ -105,7 +115,7 @@ class PointKernels:
                         candidates.append(candidate)
                         owner.append(i)
                         shape.append(group)
-            self._works[choices] = work_of(candidates, self._points.count), owner, shape
+            self._works[choices] = work_of(candidates, self._points.count), owner, shape, tuple(candidates)
         return self._works[choices]
 
     # --- which are alike -------------------------------------------------------------------------------------------

@@ -225,8 +225,7 @@ class _Step:
         if self.with_parts:
             table |= {f"{name}_s": seconds for name, seconds in zip(REGIMES, parts, strict=True)}
             flop = self.graph.summed(lambda cost: cost.flop)
-            moved = sum(kernel.bytes for issue in self.issues for kernel in issue.kernels)
-            table |= {"flop": self._column(flop), "bytes": self._column(moved)}
+            table |= {"flop": self._column(flop), "bytes": times.bytes}
         batch = self.points.sizes.get(_BATCH, self.graph.sizes.get(_BATCH) or None)
         if batch is not None:
             table["throughput"] = np.broadcast_to(batch / total_s, total_s.shape)

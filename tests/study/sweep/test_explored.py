@@ -85,6 +85,15 @@ def test_a_kept_state_is_the_prediction_and_a_dropped_one_is_marked(grid: Explor
     assert off_at(grid, state, {"batch": first, "seq": 64}) <= ROUNDING
 
 
+def test_traffic_is_that_of_the_algorithms_that_run() -> None:
+    """The weights' gradient of a network's first convolution has several, which move different numbers of bytes."""
+    net = nn.Sequential(nn.Conv2d(3, 64, 7, stride=2, padding=3), nn.ReLU())
+    graph = rk.trace(net, rk.Input("batch", 3, 112, 112), mode="training", autocast="bf16")
+    grid = grid_of({"training": graph}, limits=(1.0,), executions=("eager",), gpus=("nvidia-l4",), batch=range(1, 33))
+    for batch in (1, 2, 3, 7, 16, 32):
+        assert grid.at(batch=batch)["bytes"] == rk.predict(graph, "nvidia-l4", batch=batch).bytes
+
+
 @pytest.mark.slow
 def test_two_hundred_random_states_of_resnet50() -> None:
     steps = {

@@ -49,14 +49,14 @@ def ceiling(kernel: Kernel, machine: Machine) -> tuple[Roof, float]:
     return _roof(device, name, rate.peak), rate.share
 
 
-def main_roofs(p: Prediction) -> tuple[Roof, Roof]:
-    """The datasheet's roof of memory, and the one of arithmetic under which most of the step's FLOP are."""
+def main_roofs(kernels: Iterable[Kernel], machine: Machine) -> tuple[Roof, Roof]:
+    """The datasheet's roof of memory, and the one of arithmetic under which most of these kernels' FLOP are."""
     flop: dict[Roof, float] = {}
-    for timing in p.timings:
-        roof, _ = ceiling(timing.kernel, p.machine)
-        flop[roof] = flop.get(roof, 0.0) + float(timing.kernel.cost.flop)
-    every = _compute(p.machine.device)
-    return _memory(p.machine.device), max(flop, key=flop.__getitem__, default=every[-1])
+    for kernel in kernels:
+        roof, _ = ceiling(kernel, machine)
+        flop[roof] = flop.get(roof, 0.0) + float(kernel.cost.flop)
+    every = _compute(machine.device)
+    return _memory(machine.device), max(flop, key=flop.__getitem__, default=every[-1])
 
 
 def _sustained(machine: Machine, roof: Roof) -> float:
