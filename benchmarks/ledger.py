@@ -114,6 +114,7 @@ def clusters(data: Path) -> Iterator[dict[str, Any]]:
 
 _CLUSTER_DEVICES = {
     "a100": "nvidia-a100-sxm4-80gb", "h100": "nvidia-h100-sxm5-80gb", "b200": "nvidia-b200-sxm-180gb",
+    "gb200": "nvidia-gb200",
 }  # fmt: skip
 
 
