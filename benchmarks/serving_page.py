@@ -62,7 +62,7 @@ def page(data: Path, keep: Path | None) -> str:
         for what, table in other_tables(name, sources[name]()):
             text += [f"{what[0].upper()}{what[1:]}:\n", markdown(table)]
     text += [
-        "## Products in fewer bits (aiconfigurator)\n",
+        "## Products in fewer bits (aiconfigurator; experts: InferSim)\n",
         "Shapes that no fit has seen, as benchmarks/serving_products.py says. Blocks of fp8 have the constants of "
         "other 8-bit products. `timer` is what TensorRT's profiler adds.\n",
         markdown(_kept(keep, "products", partial(products, data))),

@@ -3,10 +3,15 @@
 Judged are shapes that no fit may see (make_campaigns.py), as a decoder's graph has them. TensorRT's profiler, by which
 the tables of A100 were made, adds to each layer what is found on the other half of the shapes; the other tables are of
 CUDA graphs with up to six weights in turn, of which only those are taken that do not stay in the cache.
+
+The grouped products of experts are InferSim's, of DeepGEMM on H800 for DeepSeek V3's layers, of which nothing is
+fitted: each expert of a GPU has as many tokens as the table says, 4 or more, as with fewer it says not how many experts
+have any.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -61,15 +66,48 @@ def products(data: Path, sample: int = 600) -> pd.DataFrame:
             seen, rows = (some.sample(min(sample, len(some)), random_state=1) for some in (rows[~unseen], rows[unseen]))
             added = _added_s(_seconds(seen, weights, machine), seen) if profiled else 0.0
             ratio = (_seconds(rows, weights, machine) + added) * 1e6 / rows["latency_us"].to_numpy()
-            few = rows["m"].to_numpy() <= _FEW
-            lines.append({
-                "gpu": gpu, "weights": weights, "library": library, "rows": len(rows),
-                "median %": round(100 * float(np.median(abs(ratio - 1))), 1),
-                "p90 %": round(100 * float(np.quantile(abs(ratio - 1), 0.9)), 1),
-                f"bias, {_FEW} rows or fewer": round(float(np.median(ratio[few])), 2),
-                "bias, more": round(float(np.median(ratio[~few])), 2), "timer, µs": round(added * 1e6, 1),
-            })  # fmt: skip
-    return pd.DataFrame(lines)
+            lines.append(_line((gpu, weights, str(library)), ratio, rows["m"].to_numpy(), added))
+    return pd.DataFrame([*lines, *_grouped(data)])
+
+
+def _line(of: tuple[str, str, str], ratio: Floats, rows: Floats, added: float = 0.0) -> dict[str, object]:
+    few = rows <= _FEW
+    return {
+        **dict(zip(("gpu", "weights", "library"), of, strict=True)), "rows": len(rows),
+        "median %": round(100 * float(np.median(abs(ratio - 1))), 1),
+        "p90 %": round(100 * float(np.quantile(abs(ratio - 1), 0.9)), 1),
+        f"bias, {_FEW} rows or fewer": round(float(np.median(ratio[few])), 2),
+        "bias, more": round(float(np.median(ratio[~few])), 2), "timer, µs": round(added * 1e6, 1),
+    }  # fmt: skip
+
+
+def _grouped(data: Path) -> Iterator[dict[str, object]]:
+    """Of experts: a line for steps that decode and one for those that read prompts."""
+    gpu, weights = "nvidia-h800-sxm5-80gb", "fp8-block"
+    (machine,) = machines_of([gpu])
+    table = pd.read_csv(data / "infersim" / "kernels_h20_h800.csv", low_memory=False)
+    table = table[table["op"].str.startswith("grouped_gemm/") & (table["tokens_per_expert"] >= 4)]
+    for op, part in table.groupby("op"):
+        ratios = []
+        for row in part.to_dict("records"):
+            experts, tokens, hidden, width = (
+                int(row[name])
+                for name in ("num_local_experts", "tokens_per_expert", "hidden_size", "intermediate_size")
+            )
+            for inner, outer, measured in ((hidden, 2 * width, "up_proj_us"), (width, hidden, "down_proj_us")):
+                tape = Tape(format=WEIGHT_FORMATS[weights])
+                x = TensorSpec(name="x", shape=(experts, tokens, inner), dtype=DType.BFLOAT16)
+                tape.experts(x, "w", outer, experts, experts * tokens)
+                kernels = [one for priced in price_all(tape.ops) for one in plain_kernels(priced, None)]
+                products = [kernel for kernel in kernels if kernel.cost.gemms]
+                seconds = float(time_work(work_of(products), _graphed(machine)).total_s.sum())
+                ratios.append(seconds * 1e6 / row[measured])
+        rows = np.repeat(part["tokens_per_expert"].to_numpy(), 2)
+        yield _line((gpu, f"{weights}, experts, {str(op).partition('/')[2]}", "DeepGEMM"), np.array(ratios), rows)
+
+
+def _graphed(machine: Machine) -> Machine:
+    return machine.with_values({**machine.values, "kernel_gap": machine.values["kernel_gap_graph"]})
 
 
 def _seconds(rows: pd.DataFrame, weights: str, machine: Machine) -> Floats:
@@ -81,8 +119,7 @@ def _seconds(rows: pd.DataFrame, weights: str, machine: Machine) -> Floats:
         found = [kernel for priced in price_all(tape.ops) for kernel in plain_kernels(priced, None)]
         kernels += found
         owner += [i] * len(found)
-    graphed = machine.with_values({**machine.values, "kernel_gap": machine.values["kernel_gap_graph"]})
-    seconds: Floats = np.bincount(owner, weights=time_work(work_of(kernels), graphed).total_s)
+    seconds: Floats = np.bincount(owner, weights=time_work(work_of(kernels), _graphed(machine)).total_s)
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""InputPipeline-forward networks of a layer as ops of one GPU: dense, or experts that are shared out."""
+"""Feed-forward networks of a layer as ops of one GPU: dense, or experts that are shared out."""
 
 from __future__ import annotations
 
