@@ -210,8 +210,9 @@ TRAINING = record({
             "weights", "gradients", "optimizer", "activations", "working", "buffers", "allocated", "reserved",
             "context", "host",
         ), BYTES),
-        "fits": FLAG,
+        "probability": NUMBER, "fits": FLAG,
     }),
+    "fullest": record({"stage": COUNT, "first_gpu": COUNT, "last_gpu": COUNT}),
 })  # fmt: skip
 COSTS = record({
     "currency": TEXT, "unit": TEXT, "samples": perhaps(NUMBER), "carbon_kg_per_kwh": perhaps(NUMBER),

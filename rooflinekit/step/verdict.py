@@ -17,7 +17,7 @@ from rooflinekit.units import format_quantity
 #: Stated standard deviations, as shares: of blocks (peaks of single GPUs are within 3.4 % of measured ones in
 #: benchmarks/sam_memory.py, closer in benchmarks/liger_memory.py), of segments, whose order of blocks other steps and
 #: releases change, and of the context, for which 300 to 800 MiB are commonly seen: 90 % of them in 500 ± 250.
-_ALLOCATED, _RESERVED, _CONTEXT = 0.02, 0.03, 0.3
+_ALLOCATED, _RESERVED, CONTEXT_SPREAD = 0.02, 0.03, 0.3
 _SURE = 5.0  # deviations from the end of memory at which the allocator's ways near it do not matter
 _NEAR = 2 * 2**20  # bytes to which the least room is searched
 
@@ -94,7 +94,7 @@ def verdict_of(m: MemoryUse, graph: Graph, device: Device, execution: Execution,
 
 
 def _spread(size: float, share: float, context: float) -> float:
-    return math.hypot(share * size, _CONTEXT * context) or 1.0
+    return math.hypot(share * size, CONTEXT_SPREAD * context) or 1.0
 
 
 def _least_room(m: MemoryUse, graph: Graph, device: Device, execution: Execution) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from rooflinekit.errors import InputError
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.input_pipeline import copy_rate
 from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE
+from rooflinekit.step.verdict import CONTEXT_SPREAD
 from rooflinekit.training.layout import Layout
 from rooflinekit.training.pieces import Pieces
 from rooflinekit.training.place import Place
@@ -22,6 +25,9 @@ _WORKSPACE_FUSED = {False: 4 * _MIB, True: 32 * _MIB}
 #: By how much the allocator's reserve lies above what is allocated at most: blocks of other sizes, of 2 MiB and more.
 #: Stated: 1.02 to 1.15 are commonly seen.
 _RESERVED = 1.06
+#: Stated standard deviations, as shares: of what is allocated, by peaks of Megatron's ranks, of which nine of ten are
+#: within 10 % (benchmarks/memory_accuracy.py); of what is reserved beside it, by that range.
+_SPREADS = (0.06, 0.04)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +63,20 @@ class Accounts:
         """Whether a GPU has as much."""
         return self.reserved + self.context <= self.capacity * USABLE_SHARE
 
+    @property
+    def probability(self) -> float:
+        """That it fits, by the spreads of what is allocated, of what is reserved beside it and of the context."""
+        spread = math.hypot(*(share * self.reserved for share in _SPREADS), CONTEXT_SPREAD * self.context)
+        return NormalDist(self.reserved + self.context, spread).cdf(self.capacity * USABLE_SHARE)
+
     def to_dict(self) -> dict[str, float | bool]:
         """Every account, and the sums."""
         names = ("weights", "gradients", "optimizer", "activations", "working", "buffers")
         sums = {
             "allocated": self.allocated, "reserved": self.reserved, "context": self.context, "host": self.host,
         }  # fmt: skip
-        return {**{name: getattr(self, name) for name in names}, **sums, "fits": self.fits}
+        found = {name: getattr(self, name) for name in names}
+        return {**found, **sums, "probability": self.probability, "fits": self.fits}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,18 @@ class TrainingStep(Draws):
     @property
     def memory(self) -> Accounts:
         """Of the GPU that needs most."""
-        return max(self.stages, key=lambda accounts: accounts.allocated)
+        return self.stages[self.fullest]
+
+    @property
+    def fullest(self) -> int:
+        """The stage of the GPUs that need most, from 0."""
+        return max(range(len(self.stages)), key=lambda k: self.stages[k].allocated)
+
+    @property
+    def fullest_gpus(self) -> range:
+        """Their numbers: stages are the outermost groups."""
+        plane = self.gpus // self.layout.pipeline
+        return range(self.fullest * plane, (self.fullest + 1) * plane)
 
     @property
     def total_s(self) -> float:
@@ -119,6 +130,7 @@ class TrainingStep(Draws):
             "offload_layers": self.recipe.offload, "batch": self.batch, "seq": self.seq, "micro_batches": self.pieces,
             "total_s": self.total_s, "interval_s": list(self.interval()), "terms": dict(self.terms),
             "tokens_per_s": self.tokens_per_s, "mfu": self.mfu, "hfu": self.hfu, "memory": self.memory.to_dict(),
+            "fullest": {"stage": self.fullest, "first_gpu": self.fullest_gpus[0], "last_gpu": self.fullest_gpus[-1]},
             "energy": None if self.energy is None else self.energy.to_dict(self.interval()),
             "accuracy": None if self.accuracy is None else self.accuracy.to_dict(),
         }  # fmt: skip
@@ -126,7 +138,7 @@ class TrainingStep(Draws):
     def __str__(self) -> str:
         low, high = self.interval()
         time, least, most = (format_quantity(s, "s") for s in (self.total_s, low, high))
-        memory = {name: value for name, value in self.memory.to_dict().items() if name != "fits"}
+        memory = {name: value for name, value in self.memory.to_dict().items() if name not in ("fits", "probability")}
         lines = [
             f"{self.decoder.name}, {self.batch} × {self.seq} tokens on {self.gpus} GPUs of {self.cluster.name}: {time}"
             f" ({least} to {most}), {self.tokens_per_s:,.0f} tokens/s",
@@ -139,10 +151,18 @@ class TrainingStep(Draws):
             "memory: "
             + ", ".join(f"{k} {format_quantity(v, 'byte', binary=True)}" for k, v in memory.items() if v)
             + ("" if self.memory.fits else " (does not fit)"),
+            self._verdict(),
             *([] if self.energy is None else [self.energy.line((low, high))]),
             *([] if self.accuracy is None else [f"judged: {self.accuracy}"]),
         ]
         return "\n".join(lines)
+
+    def _verdict(self) -> str:
+        """Which GPUs are fullest, and how likely they are to have room."""
+        first, last = self.fullest_gpus[0], self.fullest_gpus[-1]
+        where = f"GPUs {first} to {last}" if last > first else f"GPU {first}"
+        stage = f", stage {self.fullest + 1} of {len(self.stages)}" if len(self.stages) > 1 else ""
+        return f"fullest: {where}{stage}; {self.memory.probability:.0%} that it fits"
 
     def __repr__(self) -> str:
         return f"<TrainingStep {str(self).splitlines()[0]}>"

@@ -1,5 +1,7 @@
 """Laws of a decoder's training on many GPUs."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from overlaps import overlaps
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
+from rooflinekit.step.memory import USABLE_SHARE
 from rooflinekit.training.recipe import recipe_of
 from rooflinekit.training.schedule import Stage, gathered, least_s, pipelined
 
@@ -46,6 +49,27 @@ def test_a_tensor_group_has_a_part_of_the_weights() -> None:
     one, two = step(sharding="ddp"), step(tensor=2, sharding="ddp")
     # gains of norms are whole on each
     assert two.memory.weights == pytest.approx(one.memory.weights / 2, rel=0.001)
+
+
+def test_the_fullest_stage_is_named() -> None:
+    found = step(pipeline=4, gpus=16)
+    # 1F1B: the first of four stages keeps four micro-batches, the last one; a stage is 16 / 4 GPUs.
+    assert [one.activations for one in found.stages] == sorted((one.activations for one in found.stages), reverse=True)
+    assert found.fullest == 0
+    assert found.fullest_gpus == range(4)
+    assert found.memory is found.stages[0]
+    assert "fullest: GPUs 0 to 3, stage 1 of 4; 100% that it fits" in str(found)
+    assert found.to_dict()["fullest"] == {"stage": 0, "first_gpu": 0, "last_gpu": 3}
+
+
+def test_the_probability_is_a_half_at_the_end_of_memory() -> None:
+    memory = step().memory
+    ends = {
+        share: replace(memory, capacity=share * (memory.reserved + memory.context) / USABLE_SHARE).probability
+        for share in (0.5, 1.0, 2.0)
+    }
+    assert ends[1.0] == pytest.approx(0.5)
+    assert ends[0.5] < 1e-6 < 1 - 1e-6 < ends[2.0]
 
 
 def test_shards_of_the_optimizer() -> None:
