@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import os
 import sys
@@ -66,8 +67,17 @@ def main() -> None:
             if issubclass(category, DeviceWarning)
             else shown(message, category, *rest)
         )
+        sys.unraisablehook = _again
         with being(COLUMNS, columns_of(os.environ.get("COLUMNS", ""))):
             _run()
+
+
+def _again(lost: sys.UnraisableHookArgs) -> None:
+    """Ctrl-C that came while something was being cleared away, where nothing can be raised: it comes again."""
+    if lost.exc_type is KeyboardInterrupt:
+        _thread.interrupt_main()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _run() -> None:

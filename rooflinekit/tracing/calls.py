@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from rooflinekit.ir.op import Phase
+from rooflinekit.tracing.interrupts import heed
 
 #: Called with the number of modules entered and the path of the newest one.
 Progress = Callable[[int, str], None]
@@ -44,6 +45,7 @@ class ModuleCalls:
                 output = original(module, *args, **kwargs)
                 self._over(args, kwargs)
                 return output
+            heed()
             self._entered += 1
             if self._progress is not None:
                 self._progress(self._entered, path)

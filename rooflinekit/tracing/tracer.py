@@ -25,6 +25,7 @@ from rooflinekit.tracing.calls import Progress
 from rooflinekit.tracing.eager_view import eager_view
 from rooflinekit.tracing.failures import NO_NUMBERS, asks_for_gradients, readable_errors
 from rooflinekit.tracing.gpu_view import gpu_view
+from rooflinekit.tracing.interrupts import heeded_between_calls
 from rooflinekit.tracing.isolation import (
     modules_below,
     modules_of,
@@ -194,7 +195,7 @@ def _traced(
     step: Step, roots: dict[str, nn.Module], symbols: Symbols, dtype: DType | None, progress: Progress | None
 ) -> Trace:
     modules = [module for _, module in modules_below(roots)]
-    with undisturbed(), undone(step.model, modules), preserved(roots):
+    with undisturbed(), heeded_between_calls(), undone(step.model, modules), preserved(roots):
         paths = named_modules(roots)
         converted = None if dtype is None else getattr(torch, dtype.value)
         weights = put_fakes_in(roots, converted, symbols.fake, channels_last=step.channels_last)
