@@ -14,7 +14,7 @@ import typer
 
 from rooflinekit import __version__
 from rooflinekit.cli import guide
-from rooflinekit.errors import DeviceWarning, RooflinekitError
+from rooflinekit.errors import DeviceWarning, RooflinekitError, printable
 from rooflinekit.present.text.form import COLUMNS, being, columns_of
 
 _HELP = "How long one step of a PyTorch network takes on a GPU, why, and what would change it."
@@ -63,13 +63,16 @@ def main() -> None:
         warnings.simplefilter("once", DeviceWarning)
         shown = warnings.showwarning
         warnings.showwarning = lambda message, category, *rest: (
-            print(f"rooflinekit: {message}", file=sys.stderr)
+            print(f"rooflinekit: {printable(str(message))}", file=sys.stderr)
             if issubclass(category, DeviceWarning)
             else shown(message, category, *rest)
         )
-        sys.unraisablehook = _again
-        with being(COLUMNS, columns_of(os.environ.get("COLUMNS", ""))):
-            _run()
+        hook, sys.unraisablehook = sys.unraisablehook, _again
+        try:
+            with being(COLUMNS, columns_of(os.environ.get("COLUMNS", ""))):
+                _run()
+        finally:
+            sys.unraisablehook = hook
 
 
 def _again(lost: sys.UnraisableHookArgs) -> None:
@@ -113,5 +116,5 @@ def _run() -> None:
 
 
 def _fail(message: str) -> None:
-    print(f"rooflinekit: {' '.join(message.split())}", file=sys.stderr)
+    print(f"rooflinekit: {printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(2)

@@ -13,7 +13,7 @@ from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import DraftOption, JsonOption, print_json
 from rooflinekit.cli.parse import seconds_of
 from rooflinekit.cli.stopping import stopped_in_time
-from rooflinekit.errors import OutputError
+from rooflinekit.errors import OutputError, printable
 from rooflinekit.files import check_kind
 from rooflinekit.present.text.progress import bar
 
@@ -65,7 +65,7 @@ def calibrate(
         else:
             found = local_hardware.specification(kind, index, spec, allow_draft=allow_draft)
         if note := local_hardware.check_here(found, kind, index):
-            print(f"note: {note}", file=sys.stderr)
+            print(printable(f"note: {note}"), file=sys.stderr)
         chosen = plans.load_plan(plan, kind, threads=found.sm_count if kind == "cpu" else 1)
         words = tuple(filter(None, (only or "").split(",")))
         chosen.units(words)  # before torch is loaded
@@ -113,7 +113,7 @@ def _fit_campaigns(files: list[Path], spec: str | None, out: Path | None, *, all
         print_json("own-fit", {"device": name, "file": str(file), **documents.own_fit(found)})
         return
     print_own_fit(found)
-    print(f"constants in {file}")
+    print(printable(f"constants in {file}"))
 
 
 def _write(result: Calibrated, name: str, file: Path) -> dict[str, list[Path]]:

@@ -11,6 +11,7 @@ from rooflinekit.cli import documents
 from rooflinekit.cli.guide import Command, Group
 from rooflinekit.cli.measured import RankOption
 from rooflinekit.cli.options import ForceOption, JsonOption, gpu_names, print_json
+from rooflinekit.errors import printable
 from rooflinekit.present.text.progress import bar
 
 campaign_app = typer.Typer(
@@ -50,7 +51,7 @@ def validate(files: Files, as_json: JsonOption = False) -> None:
         rows = [{"file": str(file), "problem": wrong or None} for file, wrong in found.items()]
         print_json("campaign-validate", {"sound": not any(found.values()), "files": rows})
     for file, wrong in found.items() if not as_json else ():
-        print(f"{file}: {wrong or 'sound'}")
+        print(printable(f"{file}: {wrong or 'sound'}"))
     if any(found.values()):
         raise typer.Exit(1)
 
@@ -109,7 +110,7 @@ def from_trace(
         print_json("campaign-from-trace", documents.drawn(found, out))
         return
     campaign_text_of.print_drawn(found)
-    print(f"written to {out}")
+    print(printable(f"written to {out}"))
 
 
 @campaign_app.command(cls=Command)
@@ -135,4 +136,4 @@ def merge(
         print_json("campaign-summarize", {"files": [documents.summarized(summary)]})
         return
     campaign_text.print_summary(summary)
-    print(f"written to {out}")
+    print(printable(f"written to {out}"))

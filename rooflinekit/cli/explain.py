@@ -13,7 +13,7 @@ from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import TARGET_HELP, JsonOption, print_json, typed
 from rooflinekit.cli.parse import variants_of
 from rooflinekit.cli.workload import OPEN, describes_workload
-from rooflinekit.errors import InputError
+from rooflinekit.errors import InputError, printable
 
 if TYPE_CHECKING:
     from rooflinekit.step.prediction import Prediction
@@ -83,7 +83,7 @@ def explain(
     for e in found:
         text.print_explanation(e, details=details)
     if plot is not None:
-        print(f"figure written to {plot}")
+        print(printable(f"figure written to {plot}"))
 
 
 def _pairs(

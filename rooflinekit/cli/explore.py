@@ -15,7 +15,7 @@ from rooflinekit.cli.guide import Command
 from rooflinekit.cli.money import HourOption, PricesOption, pricing_of
 from rooflinekit.cli.options import TargetArgument, progress_line, typed
 from rooflinekit.cli.workload import OPEN, describes_workload
-from rooflinekit.errors import InputError
+from rooflinekit.errors import InputError, printable
 
 if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph
@@ -75,7 +75,7 @@ def explore(
         grid = explored(steps, machines, executions, [load_host(host) for host in hosts], shares, workload.lists)
         origin = Origin(command=typed())
         page_of(grid, next(iter(steps.values())).name, pricing, origin).save(out)
-    print(f"{grid.states} predicted states written to {out}")
+    print(printable(f"{grid.states} predicted states written to {out}"))
 
 
 def _share(word: str) -> float:

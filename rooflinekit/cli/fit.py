@@ -13,7 +13,7 @@ import typer
 from rooflinekit.cli import documents
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, print_json, progress_line
-from rooflinekit.errors import InputError
+from rooflinekit.errors import InputError, printable
 
 
 def register(app: typer.Typer) -> None:
@@ -80,7 +80,7 @@ def fit(
     from rooflinekit.present.text import fits as fit_text
 
     fit_text.print_refit(found)
-    print(f"fits written to {folder}")
+    print(printable(f"fits written to {folder}"))
     if removed:
         print(f"removed, as no campaign is of them: {', '.join(removed)}")
 

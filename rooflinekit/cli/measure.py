@@ -16,7 +16,7 @@ from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import ForceOption, JsonOption, TargetArgument, print_json, progress_line
 from rooflinekit.cli.parse import seconds_of
 from rooflinekit.cli.workload import OPEN, describes_workload
-from rooflinekit.errors import InputError, OutputError
+from rooflinekit.errors import InputError, OutputError, printable
 
 
 def register(app: typer.Typer) -> None:
@@ -116,7 +116,7 @@ def measure(
 
     validation_text.print_validation(result)
     if out is not None:
-        print(f"both written to {out}")
+        print(printable(f"both written to {out}"))
 
 
 def _measure_host(target: str, device: str | None, budget: str, out: Path, force: bool, as_json: bool) -> None:
@@ -148,7 +148,11 @@ def _measure_host(target: str, device: str | None, budget: str, out: Path, force
         })  # fmt: skip
         return
     against = f", {own_host.slowness(found, base):.2g} times {base.name}" if kind == "cuda" else ""
-    print(f"an op {found.dispatch_s('default') * 1e6:.1f} µs{against}; written to {out}: name it with --host {out}")
+    print(
+        printable(
+            f"an op {found.dispatch_s('default') * 1e6:.1f} µs{against}; written to {out}: name it with --host {out}"
+        )
+    )
     if kind == "cpu":
         print("note: measured without a GPU: it tells of steps on this CPU, and nothing of how it issues to a GPU")
 

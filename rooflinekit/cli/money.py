@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooflinekit.errors import InputError
+from rooflinekit.errors import InputError, printable
 
 if TYPE_CHECKING:
     from rooflinekit.hardware.device import Device
@@ -107,7 +107,7 @@ def say_notes(pricing: Pricing, devices: Sequence[Device]) -> None:
             listed = ", ".join(dict.fromkeys(device.name for device in devices))
             raise InputError(f"--price {name}=…: no such GPU is looked at: {listed}")
     for note in pricing.notes(devices):
-        print(f"rooflinekit: {note}", file=sys.stderr)
+        print(printable(f"rooflinekit: {note}"), file=sys.stderr)
 
 
 def money_of(option: str, text: str) -> tuple[float, str]:

@@ -15,7 +15,7 @@ from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import TargetArgument, cluster_names, typed
 from rooflinekit.cli.parse import check_word, variants_of
 from rooflinekit.cli.workload import NO_GPU, OPEN, describes_workload
-from rooflinekit.errors import InputError
+from rooflinekit.errors import InputError, printable
 
 if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph
@@ -102,7 +102,7 @@ def plot(
         steps: list[Any] = _several(workload, target, asked) if asked else workload.predict(target)[0]
         drawn = draws[what](steps[0] if len(steps) == 1 else steps, **sizes)
     figures.save(drawn, out, command=typed())
-    print(f"figure written to {out}")
+    print(printable(f"figure written to {out}"))
     if caption:
         print(figures.caption(figure))
 

@@ -13,6 +13,7 @@ from rooflinekit.cli.guide import Command
 from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, changes_of, measured_step
 from rooflinekit.cli.options import TargetArgument, progress_line, typed
 from rooflinekit.cli.workload import OPEN, describes_workload
+from rooflinekit.errors import printable
 
 
 def register(app: typer.Typer) -> None:
@@ -64,7 +65,7 @@ def report(
             python=program,
             progress=say,
         )
-    print(f"report written to {out}")
+    print(printable(f"report written to {out}"))
 
 
 def _python(

@@ -11,7 +11,7 @@ import typer
 
 from rooflinekit.cli.guide import Command, Group
 from rooflinekit.cli.options import DraftOption, ForceOption, JsonOption, print_json
-from rooflinekit.errors import InputError, SpecError
+from rooflinekit.errors import InputError, SpecError, printable
 
 if TYPE_CHECKING:
     from rooflinekit.hardware.detection import Found
@@ -134,9 +134,11 @@ def _say_what_is_missing(found: Found, out: Path | None) -> None:
         known = specs.load_device(str(found.mapping["display_name"]))
     except (LookupError, SpecError):
         file = out or "FILE.yaml"
-        print(f"fill them in, delete draft and draft_reason, then `rooflinekit check {file}`", file=sys.stderr)
+        print(
+            printable(f"fill them in, delete draft and draft_reason, then `rooflinekit check {file}`"), file=sys.stderr
+        )
     else:
-        print(f"a checked specification of it is shipped: {known.name}", file=sys.stderr)
+        print(printable(f"a checked specification of it is shipped: {known.name}"), file=sys.stderr)
 
 
 def _print_document(content: str, out: Path | None, force: bool, unknown: Sequence[str] = ()) -> None:
@@ -158,4 +160,4 @@ def _write(content: str, out: Path | None, force: bool) -> None:
     from rooflinekit.files import write_text
 
     write_text(content, out, force=force)
-    print(f"written to {out}", file=sys.stderr)
+    print(printable(f"written to {out}"), file=sys.stderr)

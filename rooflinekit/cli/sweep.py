@@ -20,7 +20,7 @@ from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli.parse import integers
 from rooflinekit.cli.workload import OPEN, describes_workload
-from rooflinekit.errors import InputError, SweepError
+from rooflinekit.errors import InputError, SweepError, printable
 
 if TYPE_CHECKING:
     from rooflinekit.study.sweep.plan import Plan
@@ -87,7 +87,7 @@ def sweep(
         else:
             found = sweep_run.run(plan, executor=None, workers=workers, progress=progress)
     if out is not None:
-        print(f"{plan.rows} rows written to {out}")
+        print(printable(f"{plan.rows} rows written to {out}"))
     elif as_json:
         print_json("sweep", {"rows": json.loads(found.to_json(orient="records"))})
     else:
@@ -105,7 +105,7 @@ def _told(out: Path | None) -> Iterator[None]:
             yield
         except KeyboardInterrupt:
             if out is not None:
-                print(f"\nfinished pieces of {out} are kept; the same command goes on", file=sys.stderr)
+                print(f"\nfinished pieces of {printable(str(out))} are kept; the same command goes on", file=sys.stderr)
             raise
         except MemoryError:
             kept = "" if out is None or out.suffix == ".parquet" else f"finished pieces of {out} are kept; "
@@ -115,7 +115,7 @@ def _told(out: Path | None) -> Iterator[None]:
 
 
 def _line(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"rooflinekit: {message}", file=sys.stderr)
+    print(printable(f"rooflinekit: {message}"), file=sys.stderr)
 
 
 def plan_of(

@@ -48,7 +48,7 @@ def test_an_interrupt_during_an_operator_waits_for_the_next_module() -> None:
 
 
 def test_an_interrupt_between_operators_is_heeded_at_once() -> None:
-    with pytest.raises(KeyboardInterrupt), heeded_between_calls():
+    with pytest.raises(KeyboardInterrupt), heeded_between_calls():  # noqa: PT012
         signal.raise_signal(signal.SIGINT)
         pytest.fail("it was not heeded")
 
