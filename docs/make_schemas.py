@@ -182,7 +182,7 @@ SERVED = record({
     "requests_per_s": of("request/s"), "tokens_per_s": of("token/s"), "tokens_per_s_per_gpu": of("token/s"),
     "overloaded": FLAG, "busy": NUMBER, "reading": NUMBER, "running": NUMBER, "preemptions": NUMBER,
     "peak_cache": NUMBER, "weight_bytes": BYTES, "cache_bytes": BYTES, "kv_bytes_per_token": BYTES, **PER_TOKEN,
-    "notes": many(TEXT),
+    "launch": many(TEXT), "notes": many(TEXT),
 })  # fmt: skip
 PROFILE = record({
     "file": TEXT, "mark": TEXT, "steps": COUNT, "device": TEXT, "wall_s": SECONDS, "busy_s": SECONDS, "idle_s": SECONDS,

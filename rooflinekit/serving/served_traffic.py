@@ -16,6 +16,7 @@ from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.disaggregation import Disaggregation
 from rooflinekit.serving.energy import ServingDraws, serving_energy
 from rooflinekit.serving.engine_pool import EnginePool
+from rooflinekit.serving.launch import launch_lines
 from rooflinekit.serving.levels import ServiceLevel
 from rooflinekit.serving.memory import ServingMemory
 from rooflinekit.serving.settings import Engine
@@ -141,6 +142,12 @@ class ServedTraffic(ServingDraws):
         """Requests answered a second that keep every promise of the level."""
         return self.kept(level) * self.requests_per_s
 
+    def launch_lines(self) -> list[str]:
+        """The command that starts the engine so; nothing where none was chosen by name, or several work apart."""
+        if self.apart is not None:
+            return []
+        return launch_lines(self.engine, self.decoder.name, self.weights, self.kv, (self.tp, self.ep, self.dp))
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but the single requests, ready for JSON."""
         t, m = self.traffic, self.memory
@@ -169,6 +176,7 @@ class ServedTraffic(ServingDraws):
             "weight_bytes": m.weight_bytes, "cache_bytes": m.cache_bytes,
             "kv_bytes_per_token": m.kv_bytes_per_token, **self.energy_document(),
             "accuracy": [one.to_dict() for one in engine_accuracy(self.decode.machine.device)],
+            "launch": self.launch_lines(),
             "notes": list(dict.fromkeys((*self.prefill.notes, *self.decode.notes))),
         }  # fmt: skip
 

@@ -80,6 +80,17 @@ def test_requests_at_a_rate(run: Run) -> None:
     assert len(re.findall(r"^ nvidia-l40s", run(*args, "--rate", "2,4/s").out, re.MULTILINE)) == 2
 
 
+def test_an_engine_by_name_at_a_rate(run: Run) -> None:
+    args = ("serve", CONFIG, "--gpu", "l40s", "-i", 64, "--output", 8, "--requests", 20, "--rate", "2/s")
+    alone = run(*args, "--engine", "vllm:0.12", "--sequences", 9)
+    assert "cache bf16, engine vllm 0.12 (the defaults since 0.8), 20 requests" in alone.out.splitlines()[0]
+    assert "start: vllm serve llama-3.1-8b --max-num-batched-tokens 8192 --max-num-seqs 9  #" in alone.out
+    served = json.loads(run(*args, "--engine", "sglang:0.3,vllm", "--json").out)["served"]
+    assert [one["engine"]["release"] for one in served] == ["sglang:0.3", "vllm"]
+    assert [one["engine"]["policy"] for one in served] == ["prefill-first", "mixed"]
+    assert all(one["launch"][0].startswith("start: ") for one in served)
+
+
 def test_requests_of_a_log(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text("arrival,input,output\n0,64,8\n1.5,100,4\n", encoding="utf-8")

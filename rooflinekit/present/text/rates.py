@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.serving.capacity import Capacity
 from rooflinekit.serving.fleet import FleetSearch
-from rooflinekit.serving.launch import launch_lines, release_text
+from rooflinekit.serving.launch import release_text
 from rooflinekit.serving.served_traffic import MEASURES, SHARES, ServedTraffic
 from rooflinekit.units import format_quantity
 
@@ -171,9 +171,7 @@ def _print_left(found: Sequence[ServedTraffic], refused: Sequence[Mapping[str, s
     out = console()
     for why in dict.fromkeys(left["why"] for left in refused):
         out.print(f"left out: {why}", markup=False, soft_wrap=True)
-    parts = [(one, (one.tp, one.ep, one.dp)) for one in found if one.apart is None]
-    started = [launch_lines(one.engine, one.decoder.name, one.weights, one.kv, over) for one, over in parts]
-    for line in dict.fromkeys(line for lines in started for line in lines):
+    for line in dict.fromkeys(line for one in found for line in one.launch_lines()):
         out.print(line, markup=False, soft_wrap=True)
     for note in dict.fromkeys(note for one in found for p in (one.prefill, one.decode) for note in p.notes):
         out.print(f"note: {note}", markup=False, soft_wrap=True)
