@@ -152,7 +152,7 @@ class Serving(ServingDraws):
     @property
     def accuracy(self) -> tuple[Accuracy, ...]:
         """How far first and further tokens were off where such predictions were judged."""
-        return engine_accuracy(self.decode.machine.device)
+        return engine_accuracy(self.decode.machine.device, self.engine.name)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""

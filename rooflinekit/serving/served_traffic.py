@@ -175,7 +175,7 @@ class ServedTraffic(ServingDraws):
             "preemptions": self.played.preemptions, "peak_cache": self.played.peak_cache,
             "weight_bytes": m.weight_bytes, "cache_bytes": m.cache_bytes,
             "kv_bytes_per_token": m.kv_bytes_per_token, **self.energy_document(),
-            "accuracy": [one.to_dict() for one in engine_accuracy(self.decode.machine.device)],
+            "accuracy": [one.to_dict() for one in engine_accuracy(self.decode.machine.device, self.engine.name)],
             "launch": self.launch_lines(),
             "notes": list(dict.fromkeys((*self.prefill.notes, *self.decode.notes))),
         }  # fmt: skip

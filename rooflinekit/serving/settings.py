@@ -134,6 +134,11 @@ class Engine:
             )
 
     @property
+    def name(self) -> str:
+        """Of the engine that `Engine.of` was asked for; nothing of another."""
+        return release_of(self.release).name if self.release else ""
+
+    @property
     def given(self) -> float:
         """Tokens that a step gives a sequence, on average."""
         return self.speculation.given if self.speculation else 1.0

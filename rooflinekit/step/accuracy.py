@@ -41,6 +41,12 @@ class Line:
     nine_of_ten: float
     inside: float
 
+    @property
+    def engine(self) -> str:
+        """Of a served model, as `Engine.of` names it: the source's second word."""
+        word = self.source.lower().split()[1:2]
+        return {"trtllm": "tensorrt-llm"}.get(word[0], word[0]) if word else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
@@ -67,18 +73,23 @@ class Accuracy:
         return {**asdict(self), "sources": list(self.sources)}
 
 
-def accuracy_of(task: str, device: Device, execution: str = "", networks: str = "") -> Accuracy | None:
+def accuracy_of(
+    task: str, device: Device, execution: str = "", networks: str = "", engine: str = ""
+) -> Accuracy | None:
     """What is known of predictions like this one; None where nobody has measured any.
 
-    task, execution and networks: as of `Line`.
+    task, execution, networks and engine: as of `Line`; without an engine those of all.
     """
-    alike = [line for line in _lines() if line.task == task and line.execution == execution]
+    alike = [
+        line for line in _lines()
+        if line.task == task and line.execution == execution and engine in ("", line.engine)
+    ]  # fmt: skip
     for on, near in _scopes(alike, device):
         for kind in (networks, ""):
             lines = [line for line in near if kind in ("", line.networks)]
             if sum(line.measurements for line in lines) >= _LEAST:
                 words = [kind or " and ".join(sorted({line.networks for line in lines} - {""})), execution]
-                return _pooled(lines, ", ".join([task, *filter(None, words)]), on)
+                return _pooled(lines, ", ".join([task, *filter(None, (engine, *words))]), on)
     return None
 
 
@@ -90,9 +101,9 @@ def step_accuracy(graph: Graph, device: Device, *, fused: bool) -> Accuracy | No
     return accuracy_of(task, device, "compiled" if fused else "eager", networks)
 
 
-def engine_accuracy(device: Device) -> tuple[Accuracy, ...]:
-    """The same of first and further tokens of engines that serve language models."""
-    return tuple(filter(None, (accuracy_of(task, device) for task in ("first token", "per token"))))
+def engine_accuracy(device: Device, engine: str = "") -> tuple[Accuracy, ...]:
+    """The same of first and further tokens of engines that serve language models, or of one of them."""
+    return tuple(filter(None, (accuracy_of(task, device, engine=engine) for task in ("first token", "per token"))))
 
 
 @cache

@@ -100,6 +100,7 @@ def test_an_answer_says_which_engine_was_meant() -> None:
     assert "cache bf16, engine sglang (the defaults since 0.4, the newest known)\n" in str(named)
     assert named.to_dict()["launch"] == named.launch_lines()
     assert named.launch_lines()[0] in str(named)
+    assert all("sglang" in str(one) and "vllm" not in str(one) for one in named.accuracy)
     plain = rk.serve(decoder, GPU, **options, engine=rk.Engine(policy="prefill-first"))
     assert plain.launch_lines() == []
     assert plain.ttft_s == named.ttft_s
