@@ -80,8 +80,8 @@ def draw() -> None:
     """Runs every command."""
     (page.FOLDER / "figures").mkdir(exist_ok=True)
     for name, _, options in PICTURES:
-        out = page.FOLDER / "figures" / file_of(name)
-        subprocess.run([sys.executable, "-m", "rooflinekit", "plot", *shlex.split(options), "--out", out], check=True)
+        command = [sys.executable, "-m", "rooflinekit", "plot", *shlex.split(options), "--out", file_of(name)]
+        subprocess.run(command, check=True, cwd=page.FOLDER / "figures")  # the file holds its command, so a name alone
 
 
 def made() -> str:

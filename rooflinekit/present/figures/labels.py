@@ -140,18 +140,23 @@ class Room:
         apart = sides(ends[:, 0], ends[:, 1], start) != sides(ends[:, 0], ends[:, 1], end)
         return int((apart & (sides(start, end, ends[:, 0]) != sides(start, end, ends[:, 1]))).sum())
 
-    def best(self, candidates: Iterable[Candidate], extra: Callable[[Box], float] | None = None) -> Candidate | None:
-        """The free candidate of least cost, None where none is free: its own cost, what it covers, and `extra`."""
+    def best(
+        self, candidates: Iterable[Candidate], extra: Callable[[Box], float] | None = None, most: float = math.inf
+    ) -> Candidate | None:
+        """The free candidate of least cost, None where none is free: its own cost, what it covers, and `extra`.
+
+        most: the cost from which no text is better than this one.
+        """
         found: tuple[float, Candidate] | None = None
         for candidate in candidates:
             cost, box, _ = candidate
             if found is not None and cost >= found[0]:
                 continue
-            cost += 10.0 * self.discs_hit(box) + 3.0 * self.lines_hit(box)
+            cost += 40.0 * self.discs_hit(box) + 3.0 * self.lines_hit(box)
             if found is not None and cost >= found[0]:
                 continue
             cost += extra(box) if extra else 0.0
-            if (found is None or cost < found[0]) and self.free(box):
+            if cost < (most if found is None else found[0]) and self.free(box):
                 found = cost, candidate
         return found[1] if found else None
 

@@ -9,6 +9,7 @@ from rooflinekit.present.figures.frame import Frame
 from rooflinekit.present.figures.labels import Box, Places, around, segment
 
 _LEADER_FROM = 3.0  # points between a mark and its name
+_WORTH = 100.0  # what a name may cost: one that covers marks, or whose leader runs through text, is left out
 _LONGEST_NAME = 28  # characters
 
 
@@ -23,6 +24,7 @@ class Name:
         self._place = frame.place(*spot)
         self._radius = radius
         self._text = shortened(text) + behind
+        self._worth = math.inf if behind else _WORTH  # an error that was measured is always told
         self._size = frame.ruler.size(self._text, frame.style.label_font)
 
     def settle(self) -> None:
@@ -31,7 +33,7 @@ class Name:
         if self.box is not None:
             room.boxes.remove(self.box)
         room.lines = [line for line in room.lines if line is not self._leader]
-        best = room.best(around(*self._place, self._radius, self._size, self._text), self._leader_cost)
+        best = room.best(around(*self._place, self._radius, self._size, self._text), self._leader_cost, self._worth)
         self.box = best[1] if best else None
         self._leader = None
         if self.box is not None:
