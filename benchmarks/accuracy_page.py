@@ -14,9 +14,24 @@ from page_tables import markdown_lines
 if TYPE_CHECKING:
     from accuracy import Judged
 
-_HEAD = """# Accuracy
+_TITLE = """# Accuracy
 
 Made by `python benchmarks/accuracy.py DATA --networks --share 0.03 --out docs/accuracy.md`; do not edit.
+"""
+
+_SHORT = """
+## In short
+
+How far off is a predicted time? Others have timed whole networks; none of these times was used to make the model, and
+for this table no measurement on the GPU itself (constants of CPUs are made of other networks on them). Ranges go from
+the best to the worst set of networks on one device.
+Each prediction states its own 90 % interval: it is the number to decide by. Where the intervals of two GPUs' ratio
+hold 1, `rooflinekit compare` makes no claim on their order.
+
+"""
+
+_HEAD = """
+## What the tables hold
 
 Each op table is split by a hash of the shape: fits see at most a few hundred shapes of one half, and every figure here
 is about the other half. *calibrated*: the GPU's own shapes are in the fit. *unseen*: the fit has never seen the GPU,
@@ -31,6 +46,15 @@ Rows that are not judged (`measured.py` has the reasons): of MIOpen's, those of 
 alone, MLIR's or the library of products', so that they are the best of none; of quantization, TensorRT-LLM's kernel,
 which takes 2.7 µs on L40S however little there is to do, and SGLang's, which is four: what is judged is vLLM's.
 """
+
+#: Sets of whole steps as a reader knows them: what they are, and how their names begin and end.
+_KINDS = (
+    ("image networks, inference, eager", "timm infer", ("nchw", "nhwc")),
+    ("image networks, inference, compiled", "timm infer", ("compiled",)),
+    ("image networks, training, eager", "timm train", ("nchw", "nhwc")),
+    ("transformers", "neusight transformers", ("",)),
+    ("image networks on CPUs", "timm infer", ("CPU",)),
+)
 
 _NETWORKS = """
 ## Whole steps
@@ -55,7 +79,14 @@ predicted against measured.
 def page(ops: pd.DataFrame, chance: pd.DataFrame, networks: pd.DataFrame | None) -> str:
     """The whole page."""
     table = overall(ops).merge(chance, on=["mode", "set"])
-    parts = [_HEAD, "\n## Ops, mean over GPUs\n", told(table) + "\n", markdown(_with_band(table))]
+    parts = [
+        _TITLE,
+        *([] if networks is None else [in_short(_steps(networks))]),
+        _HEAD,
+        "\n## Ops, mean over GPUs\n",
+        told(table) + "\n",
+        markdown(_with_band(table)),
+    ]
     if networks is not None:
         parts += [
             _NETWORKS,
@@ -75,6 +106,31 @@ def page(ops: pd.DataFrame, chance: pd.DataFrame, networks: pd.DataFrame | None)
         "\n![predicted against measured](accuracy-ops.png)\n\n![error by size](accuracy-size.png)\n",
     ]
     return "\n".join(parts)
+
+
+def in_short(steps: pd.DataFrame) -> str:
+    """What a reader who chooses a GPU has to know: steps on GPUs of which no measurement was used.
+
+    steps: a line a mode, set and GPU, as the table of whole steps has them.
+    """
+    rows = []
+    for what, first, last in _KINDS:
+        name = steps["set"]
+        found = steps[(steps["mode"] == "unseen") & name.str.startswith(first) & name.str.endswith(last)]
+        if found.empty:
+            continue
+        low, high = found["median %"].min(), found["median %"].max()
+        rows.append(
+            {
+                "what was timed": what,
+                "devices": found["gpu"].nunique(),
+                "steps": found["n"].sum(),
+                "median error": f"{low:.0f} to {high:.0f} %",
+                "9 of 10 are within": f"{found['p90 %'].min():.0f} to {found['p90 %'].max():.0f} %",
+                "inside the 90 % interval": f"{np.average(found['held %'], weights=found['n']):.0f} %",
+            }
+        )
+    return _SHORT + markdown(pd.DataFrame(rows)) + "\n"
 
 
 def overall(table: pd.DataFrame, key: str = "set") -> pd.DataFrame:
