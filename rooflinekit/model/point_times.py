@@ -64,6 +64,8 @@ class PointKernels:
         work, owner, shape, candidates = self._work(tuple(_choice(kernel, machine) for kernel in self._distinct))
         points, count = self._points.count, len(self._distinct)
         found = time_work(work, machine, causes=1)
+        # Libraries choose algorithms without regard to a limit of power, as `under_limits` has it.
+        runs = _fastest(found.total_s.reshape(len(owner), points), owner) if len(owner) > count else None
         found, drawn_w = limited_times(work, found, machine)
         exposed = exposed_share(found.compute_s, found.busy_s - found.alone_s, machine.values["overlap"])
         at_roof_s, traffic_s = exposed * (found.ideal_s + found.causes_s[0]), found.busy_s - exposed * found.compute_s
@@ -72,8 +74,7 @@ class PointKernels:
         )
         weight = np.array([self._counts[i] for i in owner], dtype=float)
         drawn_j = np.zeros((0, points)) if drawn_w is None else drawn_w.reshape(len(owner), points) * total
-        if len(owner) > count:
-            runs = _fastest(total, owner)
+        if runs is not None:
             drawn_j = np.where(runs, drawn_j, 0.0) if drawn_w is not None else drawn_j
             total, at_roof, traffic, start = (
                 np.where(runs, column, 0.0) for column in (total, at_roof, traffic, start)
