@@ -1,11 +1,12 @@
-"""Memory told against memory measured, by what was measured: allocated, or the process as nvidia-smi shows it.
+"""Memory told against memory measured, by what was measured: allocated, reserved, or the process.
 
     python benchmarks/memory_accuracy.py DATA [--most 300] [--worst 10]
 
-Three sources are laid side by side. Ranks of Megatron and the encoder of Segment Anything log
-`torch.cuda.max_memory_allocated`; GPUMemNet's perceptrons were watched with nvidia-smi, on a GPU that their repository
-does not name: an A100 of 40 GB is assumed, and what stands beside the allocator's segments is shown as a difference.
-That source has no licence, so nothing is fitted on it.
+Sources are laid side by side. Ranks of Megatron, the encoder of Segment Anything and the modules of Liger's benchmarks
+log `torch.cuda.max_memory_allocated`. Fine-tuning by PEFT logs what is allocated and reserved after each step; it needs
+the package `peft`, and of 25 rows asked for one method is followed, which takes half a minute. GPUMemNet's perceptrons
+were watched with nvidia-smi, on a GPU that their repository does not name: an A100 of 40 GB is assumed, and what stands
+beside the allocator's segments is shown as a difference. That source has no licence, so nothing is fitted on it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any
 import pandas as pd
 import torch
 from clusters_accuracy import Bench
+from liger_memory import judged as liger_rows
+from peft_memory import judged as peft_rows
 from sam_memory import judged as sam_rows
 from torch import nn
 
@@ -45,6 +48,19 @@ def segment_anything(data: Path, most: int) -> Iterator[dict[str, Any]]:
     for row in sam_rows(data).head(most or None).to_dict("records"):
         run = f"{row['model']} {row['format']} {row['batch']}"
         yield {"kind": "allocated", "run": run, "ratio": 1 + row["off"]}
+
+
+def liger(data: Path, most: int) -> Iterator[dict[str, Any]]:
+    """Modules forward and backward."""
+    rows = liger_rows(data / "liger" / "kernels.parquet")
+    for row in rows.iloc[:: max(1, len(rows) // most) if most else 1].itertuples():
+        yield {"kind": "allocated", "run": f"{row.op} {row.settings}", "ratio": 1 + row.off}
+
+
+def fine_tuning(data: Path, most: int) -> Iterator[dict[str, Any]]:
+    """Methods of PEFT on an L40S."""
+    for row in peft_rows(data, -(-most // 25)).itertuples():
+        yield {"kind": row.kind, "run": row.method, "ratio": row.ratio}
 
 
 class Perceptron(nn.Sequential):
@@ -83,6 +99,7 @@ def perceptrons(data: Path, most: int) -> Iterator[dict[str, Any]]:
 
 SOURCES: dict[str, Callable[[Path, int], Iterator[dict[str, Any]]]] = {
     "megatron_lm": megatron, "segment_anything_fast": segment_anything, "gpumemnet": perceptrons,
+    "liger": liger, "peft": fine_tuning,
 }  # fmt: skip
 
 
