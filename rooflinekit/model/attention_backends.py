@@ -125,6 +125,8 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
         return BACKENDS[str(named)]
     if "flex_attention" in op.kind:
         return TRITON
+    if op.kind.startswith("flash_attn."):
+        return BACKENDS["flash"]
     capability = _capability(device)
     if "scaled_dot_product" not in op.kind:
         return ATTENTION

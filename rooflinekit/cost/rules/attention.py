@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op
@@ -106,6 +108,41 @@ def _gradient(op: Op, scores: Gemm, weighted: Gemm, pairs: Size, grad: TensorSpe
     )
     vector = total((product((5 + _masked(op), pairs)), product((2, grad.numel))))
     return Cost(gemms=gemms, vector_flop=vector, special_flop=pairs) + reads(op.inputs) + writes(op.outputs)
+
+
+def _heads_first(spec: TensorSpec) -> TensorSpec:
+    """[b, s, h, d], as the package flash-attn takes its tensors, as [b, h, s, d]."""
+    b, s, h, d = spec.shape
+    return replace(spec, shape=(b, h, s, d), stride=None)
+
+
+@rule("flash_attn._flash_attn_forward", timed_as=Family.ATTENTION)
+def package_attention(op: Op) -> Cost:
+    """The package flash-attn's: as PyTorch's flash attention, of tensors [b, s, h, d]; with a window s·w pairs."""
+    query, key, value = (_heads_first(spec) for spec in op.inputs[:3])
+    scores, weighted, pairs = _products(query, key, value, bool(op.attrs.get("causal")), _windowed(op, query, key))
+    output = op.outputs[0]
+    work = Cost(gemms=(scores, weighted), vector_flop=product((4, pairs)), special_flop=total((pairs, output.numel)))
+    return work + traffic(op)
+
+
+@rule("flash_attn._flash_attn_backward", timed_as=Family.ATTENTION)
+def package_attention_backward(op: Op) -> Cost:
+    """As the gradient of PyTorch's flash attention, of [b, s, h, d]; it writes into tensors that it is given."""
+    grad, query, key, value = (_heads_first(spec) for spec in op.inputs[:4])
+    products = _products(query, key, value, bool(op.attrs.get("causal")), _windowed(op, query, key))
+    made = [op.attrs[name] for name in ("dq", "dk", "dv") if op.attrs.get(name) is not None]
+    work = _gradient(op, *products, grad)
+    return replace(work, read_bytes=reads(op.inputs[:6]).read_bytes, write_bytes=writes(made or op.outputs).write_bytes)
+
+
+def _windowed(op: Op, query: TensorSpec, key: TensorSpec) -> Size | None:
+    """Pairs of one head inside a sliding window that is shorter than the keys; None without one."""
+    left, right = (op.attrs.get(f"window_size_{side}", -1) for side in ("left", "right"))
+    if not isinstance(left, int) or left < 0:
+        return None
+    width = left + 1 + (max(0, right) if isinstance(right, int) and not op.attrs.get("causal") else 0)
+    return product((query.shape[2], smaller(width, key.shape[2])))
 
 
 @rule("higher_order.flex_attention", timed_as=Family.ATTENTION)
