@@ -69,7 +69,7 @@ def test_products_are_those_of_attention_over_heads_first() -> None:
     assert step().matrix_flop == 7 * 2 * B * H * (S * (S + 1) // 2) * D
     assert not step().coverage.default_kinds
     # a window of 32 keys before each query and its own
-    assert sum(op.costs[0].matrix_flop for op in step(32).priced if op.kind.endswith("forward")) == (
+    assert sum(one.costs[0].matrix_flop for one in step(32).priced if one.op.kind.endswith("forward")) == (
         2 * 2 * B * H * S * 33 * D
     )
 
