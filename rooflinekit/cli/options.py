@@ -52,7 +52,9 @@ MODEL_HELP = "a name such as llama-3.1-70b hf:OWNER/NAME of HuggingFace's cache,
 TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help=TARGET_HELP)]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", autocompletion=model_names, help=MODEL_HELP)]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON and nothing else")]
-DraftOption = Annotated[bool, typer.Option("--allow-draft", help="take a draft, whose numbers are not confirmed")]
+DraftOption = Annotated[
+    bool, typer.Option("--allow-draft", help="accept a specification marked as a draft: its numbers are not confirmed")
+]
 ClusterOption = Annotated[str, typer.Option(metavar="NAME|FILE.yaml", autocompletion=cluster_names, help=CLUSTERS)]
 ForceOption = Annotated[bool, typer.Option("--force", help="replace the file")]
 

@@ -43,7 +43,7 @@ def predict(
         bool, typer.Option("--terms", help="all terms of the time, kernels, FLOP, traffic and energy")
     ] = False,
     largest_batch: Annotated[
-        bool, typer.Option("--largest-batch", help="also the largest size named batch that fits the memory")
+        bool, typer.Option("--largest-batch", help="also the largest batch that fits the memory")
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="also write a roofline figure: .pdf, .svg or .png")] = None,
     trace: Annotated[

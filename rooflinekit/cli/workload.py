@@ -28,7 +28,7 @@ OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
 NO_GPU = "--gpu is missing: name one or more, such as --gpu nvidia-l4 (see `rooflinekit devices`)"
 _INPUT_HELP = (
     "what the model is called with: sizes and format, 'batch,3,224,224' or 'batch,seq:int64', 'name=…' for a keyword; "
-    "repeatable; models of timm and language models by name have one that need not be said"
+    "repeatable; may be left out for models of timm and for language models by name"
 )
 
 
@@ -69,11 +69,15 @@ def _workload(
     ] = False,
     loss: Annotated[
         str | None,
-        typer.Option(help="a function of torch.nn.functional, such as cross_entropy; of the output and each --target"),
+        typer.Option(
+            help="a function of torch.nn.functional, such as cross_entropy; called with the output and each --target"
+        ),
     ] = None,
     loss_target: Annotated[
         list[str] | None,
-        typer.Option("--target", help="what the loss gets beside the output, written as --input is; repeatable"),
+        typer.Option(
+            "--target", help="what the loss takes beside the model's output, written like --input; repeatable"
+        ),
     ] = None,
     execution: Annotated[
         str, typer.Option(help="how PyTorch runs it: eager, compiled, cuda-graph or reduce-overhead")
@@ -111,18 +115,18 @@ def _workload(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="a fit of the GPU in the place of the shipped one, as `rooflinekit calibrate` writes it",
+            help="constants of the GPU from a file of `rooflinekit calibrate`, in the place of the shipped ones",
         ),
     ] = None,
     assume: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="the value of what only data decide: a number, a share up to 1.0, true or false; repeatable",
+            help="a value that depends on the data of a run: a number, a share up to 1.0, true or false; repeatable",
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="refuse ops without a cost rule, and sizes that data decide")
+        bool, typer.Option("--strict", help="refuse ops without a cost rule, and sizes that depend on data")
     ] = False,
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="keep traces, so that the next command need not make them")
