@@ -94,13 +94,17 @@ def test_traffic_is_that_of_the_algorithms_that_run() -> None:
         assert grid.at(batch=batch)["bytes"] == rk.predict(graph, "nvidia-l4", batch=batch).bytes
 
 
+_APART = "under a power limit a sweep times some reductions otherwise than a single prediction does"
+
+
 @pytest.mark.slow
-def test_two_hundred_random_states_of_resnet50() -> None:
+@pytest.mark.parametrize("limits", [(1.0,), pytest.param((0.6,), marks=pytest.mark.xfail(reason=_APART))])
+def test_two_hundred_random_states_of_resnet50(limits: tuple[float, ...]) -> None:
     steps = {
         "fp32": rk.trace("timm:resnet50"),
         "training": rk.trace("timm:resnet50", mode="training", optimizer="SGD", autocast="bf16"),
     }
-    grid = grid_of(steps, gpus=(*GPUS, "nvidia-h100-sxm5-80gb"), batch=range(4, 257, 9))
+    grid = grid_of(steps, gpus=(*GPUS, "nvidia-h100-sxm5-80gb"), limits=limits, batch=range(4, 257, 9))
     assert max(off_at(grid, *one) for one in random_states(grid, 200)) <= grid.error + ROUNDING < 0.005
 
 
