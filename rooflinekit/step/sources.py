@@ -13,7 +13,7 @@ import math
 #: Standard deviations of the logarithm. decoder training: of a decoder's training step by a recipe (Megatron-LM, NeMo,
 #: LLM Foundry on H100, A100 and B200). per token, first token: of engines that serve language models (vLLM of 2023 to
 #: 2025, TensorRT-LLM, SGLang, DeepSpeed-MII). several GPUs: of a traced step on several, beside that on one (gavel).
-SOURCES = {"decoder training": 0.16, "per token": 0.11, "first token": 0.21, "several GPUs": 0.025}
+SOURCES = {"decoder training": 0.14, "per token": 0.11, "first token": 0.21, "several GPUs": 0.025}
 
 
 def widened(bounds: tuple[float, float], middle: float, what: str, deviations: float) -> tuple[float, float]:
@@ -21,8 +21,8 @@ def widened(bounds: tuple[float, float], middle: float, what: str, deviations: f
 
     what: of SOURCES. deviations: how many standard deviations the bounds are wide.
 
-    >>> [round(s, 4) for s in widened((1.0, 1.0), 1.0, "decoder training", 1.645)]  # exp(∓1.645·0.16)
-    [0.7686, 1.3011]
+    >>> [round(s, 4) for s in widened((1.0, 1.0), 1.0, "decoder training", 1.645)]  # exp(∓1.645·0.14)
+    [0.7943, 1.259]
     """
     if middle <= 0:
         return bounds
