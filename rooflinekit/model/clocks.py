@@ -130,13 +130,15 @@ def under_limits(timings: Sequence[Timing], machine: Machine) -> tuple[Timing, .
     law = PowerLaw.of(machine)
     if law is None or not timings:
         return tuple(timings)
-    if held_back(law, machine):
-        load = Load.of(timings, machine)
-        slower = _held(law, load, machine, [not t.kernel.cost.gemms for t in timings])
-        timings = [replace(timing, **_seconds(slower, i)) for i, timing in enumerate(timings)]
-    if not machine.is_limited:
+    held = held_back(law, machine)
+    if not held and not machine.is_limited:
         return tuple(timings)
     load = Load.of(timings, machine)
+    if held:
+        load = _held(law, load, machine, [not t.kernel.cost.gemms for t in timings])
+        timings = [replace(timing, **_seconds(load, i)) for i, timing in enumerate(timings)]
+        if not machine.is_limited:
+            return tuple(timings)
     own, found = clocks(law, load, machine)
     slowed = load.at(found / own)
     return tuple(

@@ -98,6 +98,16 @@ def test_sweeps_say_what_predictions_say(graph: rk.Graph) -> None:
         assert (row.energy_j, row.power_w) == pytest.approx((p.energy_j, p.power_w), rel=1e-6)
 
 
+def test_sums_under_a_limit_take_what_a_sweep_says() -> None:
+    # An L4 lowers its clock for streams even at its own limit; a lower limit counts from there.
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 7, 2, 3), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3))
+    graph = rk.trace(net, rk.Input("batch", 3, 64, 64), mode="training", optimizer="sgd")
+    row = rk.sweep(graph, gpus=["nvidia-l4"], power_limits=["43 W"], batch=32, memory=False)
+    one = rk.predict(graph, "nvidia-l4", batch=32, power_limit="43 W")
+    assert row["total_s"][0] == pytest.approx(one.total_s)
+    assert row["power_w"][0] == pytest.approx(one.power_w)
+
+
 def test_a_sweep_over_limits_of_power(graph: rk.Graph) -> None:
     table = rk.sweep(graph, gpus=["nvidia-l4"], power_limits=["40 W", 72], batch=64, memory=False)
     assert table["gpu"].tolist() == ["nvidia-l4 at 40.0 W", "nvidia-l4 at 72.0 W"]

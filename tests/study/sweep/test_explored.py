@@ -94,11 +94,8 @@ def test_traffic_is_that_of_the_algorithms_that_run() -> None:
         assert grid.at(batch=batch)["bytes"] == rk.predict(graph, "nvidia-l4", batch=batch).bytes
 
 
-_APART = "under a power limit a sweep times some reductions otherwise than a single prediction does"
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("limits", [(1.0,), pytest.param((0.6,), marks=pytest.mark.xfail(reason=_APART))])
+@pytest.mark.parametrize("limits", [(1.0,), (0.6,)])
 def test_two_hundred_random_states_of_resnet50(limits: tuple[float, ...]) -> None:
     steps = {
         "fp32": rk.trace("timm:resnet50"),
