@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accuracy import NINETY, alone_of, held_back
+from accuracy import NINETY, held_back, random_of
 from make_campaigns import sample
 from measured import read_ops
 
@@ -43,13 +43,13 @@ _CONVOLUTIONS = ("conv_fwd", "conv_bwd_data", "conv_bwd_weight")
 
 #: Term: its constants with the values at which it vanishes, and the ops that it is about.
 TERMS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
-    "tile loss, matrix engine": ({"matrix_tile_loss": 1e-6}, ("mm",)),
-    "prologue, matrix engine": ({"matrix_prologue": 1e-6}, ("mm",)),
+    "tile loss, tensor core": ({"matrix_tile_loss": 1e-6}, ("mm",)),
+    "prologue, tensor core": ({"matrix_prologue": 1e-6}, ("mm",)),
     "latency of a step in k": ({"latency_cycles": 1e-6}, ("mm",)),
     "ramp of product kernels": ({"product_ramp_cycles": 1e-6}, ("mm",)),
     "smooth overlap (sharp maximum instead)": ({"overlap": 200.0}, ("mm", "linear", "bmm", "llm_norm", "llm_act")),
-    "tile loss, vector lanes": ({"lanes_tile_loss": 1e-6}, ("linear", "bmm")),
-    "power of the board": ({"lanes_energy": 1e-30, "matrix_energy": 1e-30}, ("linear", "bmm", "mm")),
+    "tile loss, CUDA cores": ({"simt_tile_loss": 1e-6}, ("linear", "bmm")),
+    "power of the board": ({"simt_energy": 1e-30, "matrix_energy": 1e-30}, ("linear", "bmm", "mm")),
     "larger instructions take less energy": ({"energy_size_exponent": 1e-6}, ("mm",)),
     "a moment above the power limit": ({"power_window": 1e-9}, ("mm",)),
     "what a call finds of itself in the cache": ({"cache_share": 1e-6}, ("quantize", "mm", "attention_call")),
@@ -61,12 +61,12 @@ TERMS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "single accesses": ({"access_cycles": 1e-9}, ("llm_norm", "llm_act", "llm_rope", "llm_gelu")),
     "energy of 8 bits (half of 16)": ({"eight_bit_energy": 0.5}, ("mm_quantized",)),
     "rates of gradients": (
-        {"matrix_backward": 1.0, "matrix_weight": 1.0, "lanes_backward": 1.0, "lanes_weight": 1.0},
+        {"matrix_backward": 1.0, "matrix_weight": 1.0, "simt_backward": 1.0, "simt_weight": 1.0},
         ("conv_bwd_data", "conv_bwd_weight"),
     ),
-    "volumes and wide windows": ({"lanes_volume": 1.0, "matrix_volume": 1.0, "lanes_few": 1.0}, ("conv_fwd",)),
+    "volumes and wide windows": ({"simt_volume": 1.0, "matrix_volume": 1.0, "simt_few": 1.0}, ("conv_fwd",)),
     "latency of a step in k, MIOpen": ({"miopen_latency_cycles": 1e-6}, ("conv_fwd", "conv_bwd_data")),
-    "16 bits on lanes, MIOpen": ({"miopen_half": 1.0, "emulated_half": 1.0}, _CONVOLUTIONS),
+    "16 bits on CUDA cores, MIOpen": ({"miopen_half": 1.0, "emulated_half": 1.0}, _CONVOLUTIONS),
     "calls of the library of products, MIOpen": ({"library_call": 1e-12}, ("conv_fwd", "conv_bwd_data")),
     "blocks of attention": ({"attention_block_cycles": 1e-6}, ("attention", "attention_call")),
 }
@@ -223,7 +223,8 @@ def _same(o: Observations) -> Observations:
 
 def _stages_for(term: str, ops: Sequence[str]) -> list[Stage]:
     """Of a change of algorithms or rules: by the library, and the unit, that its name says."""
-    word = "MIOpen" if "MIOpen" in term or "wakes" in term else "engine" if "engines" in term else "lanes"
+    unit = "tensor core" if "tensor cores" in term else "CUDA cores"
+    word = "MIOpen" if "MIOpen" in term or "wakes" in term else unit
     found = stages_of((), ops, word)
     return found + stages_of((), ops, "MIOpen") if term == "Winograd" else found
 
@@ -257,7 +258,7 @@ def spreads_by_format(run: Ablation) -> None:
         predicted = o.predict(run.machines[o.gpu].with_values(values), {})
         off = np.abs(np.log(o.seconds / predicted))
         spreads = [fit.spreads[name] for name in (o.residuals, plain(o.residuals))]
-        inside = [float(np.mean(off <= NINETY * np.hypot(alone_of(s, predicted), s.shared))) for s in spreads]
+        inside = [float(np.mean(off <= NINETY * np.hypot(random_of(s, predicted), s.systematic))) for s in spreads]
         held.setdefault(o.residuals, []).append((inside[0], inside[1]))
     print("\n| family | held by intervals of its format, % | of 16 bits, % |\n| --- | --- | --- |")
     for family, parts in sorted(held.items()):

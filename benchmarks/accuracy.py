@@ -33,8 +33,8 @@ from rooflinekit.calibrate.campaigns.measured_ops import OPS
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.refit import Refit, machines_of, refit
 from rooflinekit.model.families import OF_THE_DAY
+from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.machine import Machine, Spread
-from rooflinekit.model.work import Floats
 
 ROWS = 4000  # of an op on a GPU that are judged at most
 NINETY = 1.645
@@ -65,12 +65,12 @@ def widths(o: Observations, machine: Machine, predicted: Floats, spread: Spread,
     """
     start_s = o.by_first(machine, lambda _, times: times.launch_s)
     off: Floats = start * np.minimum(start_s / predicted, 1.0)
-    return NINETY * np.sqrt(alone_of(spread, predicted) ** 2 + spread.shared**2 + OF_THE_DAY**2 + off**2)
+    return NINETY * np.sqrt(random_of(spread, predicted) ** 2 + spread.systematic**2 + OF_THE_DAY**2 + off**2)
 
 
-def alone_of(spread: Spread, predicted: Floats) -> Floats:
+def random_of(spread: Spread, predicted: Floats) -> Floats:
     """What each measurement is off by itself, standard deviation of the logarithm."""
-    found: Floats = np.sqrt(spread.alone(predicted)) / predicted
+    found: Floats = np.sqrt(spread.random_variance(predicted)) / predicted
     return found
 
 
@@ -145,7 +145,7 @@ def judge(campaigns: Sequence[Campaign], fits: Refit) -> list[Judged]:
                         roofline=roofline_s(o, machines[o.gpu]),
                         width=widths(o, machine, predicted, spread, start),
                         residuals=o.residuals,
-                        alone=alone_of(spread, predicted),
+                        alone=random_of(spread, predicted),
                     )
                 )
     return found

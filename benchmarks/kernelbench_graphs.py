@@ -3,7 +3,7 @@
 One thing is put right on reading. Problem b28d2… of level 5 sets torch's default format to bfloat16, and every list
 after it, in the order of `blob`, was traced under that setting: 105 problems of levels 1 to 3 stand there in bfloat16.
 They were timed in fp32 as all others were: a product of 4096³ took 7.7 ms on an A100, 17.8 TFLOP/s, which is what its
-fp32 lanes give and a twentieth of its matrix engine. So their bfloat16 is read as float32.
+fp32 CUDA cores give and a twentieth of its tensor core. So their bfloat16 is read as float32.
 """
 
 from __future__ import annotations

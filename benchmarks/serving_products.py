@@ -23,10 +23,10 @@ from rooflinekit.api.predict import machines_of
 from rooflinekit.cost.table import price_all
 from rooflinekit.ir.tensor import DType, TensorSpec
 from rooflinekit.model.columns import work_of
+from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
-from rooflinekit.model.work import Floats
 from rooflinekit.serving.formats import WEIGHT_FORMATS
 from rooflinekit.serving.tape import Tape
 

@@ -14,8 +14,8 @@ from rooflinekit.calibrate.fitting.files import load_constants
 #: The constants that carry most, with the term of the table of terms that says what each is worth; "" where it is a
 #: scale, without which there is no prediction.
 FIRST = {
-    "matrix_share": "", "lanes_share": "", "memory_share": "", "overlap": "smooth overlap (sharp maximum instead)",
-    "matrix_tile_loss": "tile loss, matrix engine", "product_ramp_cycles": "ramp of product kernels",
+    "matrix_share": "", "simt_share": "", "memory_share": "", "overlap": "smooth overlap (sharp maximum instead)",
+    "matrix_tile_loss": "tile loss, tensor core", "product_ramp_cycles": "ramp of product kernels",
     "matrix_energy": "power of the board", "cache_share": "what a call finds of itself in the cache",
     "l2_bytes_per_clock": "bandwidth of the cache (32 bytes a clock)", "access_cycles": "single accesses",
 }  # fmt: skip

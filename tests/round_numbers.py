@@ -8,22 +8,22 @@ from rooflinekit.model.machine import Calibration, Constant, Spread
 
 #: Tiles, rows and single accesses cost nothing, nothing limits the power, and the shorter of two is hidden.
 _IDEAL = {
-    **dict.fromkeys(("matrix_share", "lanes_share", "vector_share", "memory_share", "product_memory_share"), 1.0),
+    **dict.fromkeys(("matrix_share", "simt_share", "vector_share", "memory_share", "product_memory_share"), 1.0),
     **dict.fromkeys(("matrix_convolution", "matrix_backward", "matrix_weight", "matrix_volume"), 1.0),
     **dict.fromkeys(
-        ("lanes_convolution", "lanes_backward", "lanes_weight", "lanes_volume", "lanes_few", "lanes_few_weight"), 1.0
+        ("simt_convolution", "simt_backward", "simt_weight", "simt_volume", "simt_few", "simt_few_weight"), 1.0
     ),
     **dict.fromkeys(
-        ("lanes_winograd", "lanes_winograd_weight", "lanes_fourier", "miopen_winograd", "miopen_winograd_weight"), 1.0
+        ("simt_winograd", "simt_winograd_weight", "simt_fourier", "miopen_winograd", "miopen_winograd_weight"), 1.0
     ),
     **dict.fromkeys(("emulated_half", "untuned_bf16", "miopen_half"), 1.0),
-    **dict.fromkeys(("miopen_lanes", "miopen_lanes_pixel", "miopen_lanes_weight", "miopen_lanes_pixel_weight"), 1.0),
+    **dict.fromkeys(("miopen_simt", "miopen_simt_pixel", "miopen_simt_weight", "miopen_simt_pixel_weight"), 1.0),
     **dict.fromkeys(("miopen_matrix", "miopen_matrix_weight"), 1.0),
     **dict.fromkeys(("miopen_latency_cycles", "repeat_gap", "library_call"), 0.0),
     "naive_cycles": 1.0,
     **dict.fromkeys(("matrix_tile_loss", "matrix_prologue", "latency_cycles"), 0.0),
-    **dict.fromkeys(("lanes_tile_loss", "winograd_prologue"), 0.0),
-    **dict.fromkeys(("matrix_energy", "lanes_energy"), 1e-30),
+    **dict.fromkeys(("simt_tile_loss", "winograd_prologue"), 0.0),
+    **dict.fromkeys(("matrix_energy", "simt_energy"), 1e-30),
     **dict.fromkeys(("column_cycles", "row_cycles", "load_cycles", "access_cycles", "attention_block_cycles"), 0.0),
     "attention_share": 1.0,
     "efficient_attention": 1.0,
@@ -34,7 +34,7 @@ _IDEAL = {
     "polynomial_rate": 0.0,
     "warp_mma_flop": 1e9,
     "boost_headroom": 1.0,
-    "single_engine_share": 1.0,
+    "single_tensor_core_share": 1.0,
     "eight_bit_energy": 0.5,
     "eight_bit_share": 1.0,
     "four_bit_share": 1.0,
@@ -64,7 +64,7 @@ _IDEAL = {
     **dict.fromkeys(("barrier_cycles", "power_cycles", "ocml_power_cycles"), 0.0),
     "overlap": 1000.0,
     "energy_node_exponent": 1.0,
-    "lanes_node_exponent": 1.0,
+    "simt_node_exponent": 1.0,
     "idle_share": 0.0,
 }
 FAMILIES = sorted(ALL)
@@ -77,5 +77,5 @@ def constants(**values: float) -> Calibration:
         name: Constant(value=value, stderr=0.1, unit="1", meaning=name, source="test")
         for name, value in (_IDEAL | values).items()
     }
-    spreads = {family: Spread(kernel=0.2, shared=0.1) for family in FAMILIES}
+    spreads = {family: Spread(random=0.2, systematic=0.1) for family in FAMILIES}
     return Calibration(name="test", constants=MappingProxyType(made), spreads=MappingProxyType(spreads))

@@ -1,6 +1,6 @@
 """Kernels that move numbers one by one, for rows begin off a boundary of 16 bytes: products in 16 bits, long softmaxes.
 
-A thread brings 16 bytes of a row to the matrix engine at once, where every row begins at a multiple of them. Rows of
+A thread brings 16 bytes of a row to the tensor core at once, where every row begins at a multiple of them. Rows of
 197 numbers do not: those are loaded and stored one by one, those of 50 in pairs. Attention that is written out over an
 odd number of tokens has its scores so; weights and what layers hand on mostly have multiples of 8.
 

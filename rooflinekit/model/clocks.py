@@ -19,9 +19,9 @@ import numpy as np
 from rooflinekit.errors import InputError
 from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.model.energy import Load, PowerLaw, drawn_j, watts
+from rooflinekit.model.kernel_batch import Floats, KernelBatch
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Times, Timing
-from rooflinekit.model.work import Floats, Work
 from rooflinekit.units import format_quantity
 
 #: Watts of kernels: of these, at these shares of the full clock, with their places.
@@ -152,7 +152,7 @@ def under_limits(timings: Sequence[Timing], machine: Machine) -> tuple[Timing, .
     )
 
 
-def limited_times(work: Work, times: Times, machine: Machine) -> tuple[Times, Floats | None]:
+def limited_times(work: KernelBatch, times: Times, machine: Machine) -> tuple[Times, Floats | None]:
     """The times of kernels as columns under the machine's limits, and the watts that each draws beside idling.
 
     Of `times` no more than the first cause is kept up. None where nothing is known of the machine's power.

@@ -73,7 +73,7 @@ class LinkConstants:
         found = next(self.spreads[name] for name in names if name in self.spreads)
         if link.most == math.inf:
             return found
-        return Spread(kernel=found.kernel, shared=math.hypot(found.shared, _BETWEEN_SOCKETS))
+        return Spread(random=found.random, systematic=math.hypot(found.systematic, _BETWEEN_SOCKETS))
 
     def _nearest(self, name: str, technology: str, number: float) -> float:
         return self.constants[_nearest_key(tuple(self.constants), name, technology, number)].value
@@ -279,7 +279,7 @@ def _timing(
         pipeline_s=feeding[slowest],
         copy_s=_copied(collective, size, route.ranks) * max(_copy_time(device, constants) for device in route.devices),
         wire_bytes=sent[slowest][1],
-        spread=math.hypot(spread.kernel, spread.shared),
+        spread=math.hypot(spread.random, spread.systematic),
     )
 
 
@@ -315,5 +315,5 @@ def time_copy(
     return CollectiveTiming(
         collective="send-recv", algorithm="copy", size_bytes=size_bytes, ranks=route.ranks, route=route,
         start_s=max(constants.device("start", device) for device in route.devices),
-        transfer_s=size_bytes / rate, wire_bytes=size_bytes, spread=math.hypot(spread.kernel, spread.shared),
+        transfer_s=size_bytes / rate, wire_bytes=size_bytes, spread=math.hypot(spread.random, spread.systematic),
     )  # fmt: skip

@@ -11,10 +11,10 @@ from rooflinekit.ir.cost import Gemm
 from rooflinekit.ir.op import Family
 from rooflinekit.ir.points import Column, Number
 from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.work import Floats, Products, Recent, Work
+from rooflinekit.model.kernel_batch import Floats, KernelBatch, Products, Recent
 
 
-def work_of(kernels: Sequence[Kernel], points: int | Sequence[int] = 1) -> Work:
+def work_of(kernels: Sequence[Kernel], points: int | Sequence[int] = 1) -> KernelBatch:
     """The kernels as columns, in their order; each at so many points one after another, where its sizes are columns.
 
     points: of all kernels, or of each.
@@ -50,10 +50,10 @@ def work_of(kernels: Sequence[Kernel], points: int | Sequence[int] = 1) -> Work:
         return np.concatenate([np.arange(ends[i] - counts[i], ends[i]) for i in places])
 
     multiply, find = [i for i, _ in found], [i for i, _ in recent]
-    return Work.of(
+    return KernelBatch.of(
         int(counts.sum()),
         math=[kernel.math for kernel in kernels],
-        engine=np.repeat([kernel.engine for kernel in kernels], counts),
+        tensor_core=np.repeat([kernel.tensor_core for kernel in kernels], counts),
         each=counts,
         products=Products.of(
             rows_of(multiply),

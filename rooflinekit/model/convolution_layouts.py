@@ -14,20 +14,20 @@ from rooflinekit.model.algorithms import HALF
 from rooflinekit.model.convolution_problem import VECTOR_BYTES, WIDE, product_of
 from rooflinekit.model.kernel import Kernel, passing
 
-_LATER_CORES = frozenset({"bf16"})  # what matrix engines have from Ampere on, but not on Volta and Turing
+_LATER_CORES = frozenset({"bf16"})  # what tensor cores have from Ampere on, but not on Volta and Turing
 _HALF_BYTES = 2
 _OF_A_VOLUME = 3  # sides
 #: Bytes for each number of a weight that is summed in fp32: set to 0, written by the product (of which the 2 of the
 #: result are counted there), read, and written in 16 bits.
 SUMS_READ, SUMS_WRITTEN = 4, 4 + 2 + 2
-LEAST_ALIGNED = 2  # numbers of 16 bits that a matrix engine's kernel loads at once: 4 bytes (PTX, cp.async)
+LEAST_ALIGNED = 2  # numbers of 16 bits that a tensor core's kernel loads at once: 4 bytes (PTX, cp.async)
 
 
-def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[str]) -> Iterator[Kernel]:
+def with_layout_copies(op: Op, kernels: Iterable[Kernel], tensor_formats: Collection[str]) -> Iterator[Kernel]:
     """The kernels of a convolution, with the copies that they ask for.
 
     PyTorch makes the image contiguous in its layout, as where it is some of another's channels
-    (aten/src/ATen/native/Convolution.cpp); the matrix engine's kernels take channels last.
+    (aten/src/ATen/native/Convolution.cpp); the tensor core's kernels take channels last.
 
     One with a window of one pixel runs in either layout. Its gradients do only where libraries have kernels for
     channels first, as they did for the first tensor cores (DeepBench on V100 and T4 shows no copies, at any stride;
@@ -36,24 +36,24 @@ def with_layout_copies(op: Op, kernels: Iterable[Kernel], engines: Collection[st
     a ResNet-101 on an RTX 4090 at 176 pixels, of which 23 blocks see 11×11 ones, beside one at 160 or 224.
     """
     for given in kernels:
-        plain = _or_filled_up(given, op, engines)
-        on_engine = plain.engine and plain.math in engines
-        kernel = _by_image(plain, op) if on_engine else plain
+        plain = _or_filled_up(given, op, tensor_formats)
+        on_tensor_core = plain.tensor_core and plain.math in tensor_formats
+        kernel = _by_image(plain, op) if on_tensor_core else plain
         pixel = set(image_and_weight(op)[1].shape[2:]) == {1}
-        either = pixel and ("gradient" not in kernel.cost.label or gradients_in_either(engines))
-        copied = on_engine and not either and bool(kernel.cost.gemms)
+        either = pixel and ("gradient" not in kernel.cost.label or gradients_in_either(tensor_formats))
+        copied = on_tensor_core and not either and bool(kernel.cost.gemms)
         read = 2 if kernel.cost.label == "weight gradient" else 1
         written = 0 if kernel.cost.label == "weight gradient" else 1
         image = op.inputs[read - 1]
         if kernel.cost.gemms and has_gaps(image):
             yield _copy(kernel, image, "without gaps")
         results = [t for t in op.outputs[:written] if len(t.shape) > 2]
-        aligned = on_engine and bool(kernel.cost.gemms)
-        rows = aligned and pixel and "gradient" not in kernel.cost.label and gradients_in_either(engines)
+        aligned = on_tensor_core and bool(kernel.cost.gemms)
+        rows = aligned and pixel and "gradient" not in kernel.cost.label and gradients_in_either(tensor_formats)
         before, after = (_rearranged(tensors, copied, aligned, rows) for tensors in (op.inputs[:read], results))
         yield from (_copy(kernel, tensor, label or "to channels last") for tensor, label in before)
         yield kernel
-        if aligned and kernel.direction == "weight" and kernel.math in HALF and sums_in_fp32(engines):
+        if aligned and kernel.direction == "weight" and kernel.math in HALF and sums_in_fp32(tensor_formats):
             yield _around_sums(kernel, op)
         yield from (_copy(kernel, tensor, label or "from channels last") for tensor, label in after)
 
@@ -79,14 +79,14 @@ def _rearranged(
                 yield tensor, "to even rows"
 
 
-def _or_filled_up(kernel: Kernel, op: Op, engines: Collection[str]) -> Kernel:
-    """The gradient of a weight of few channels in 16 bits: from Ampere on the matrix engine may fill them up.
+def _or_filled_up(kernel: Kernel, op: Op, tensor_formats: Collection[str]) -> Kernel:
+    """The gradient of a weight of few channels in 16 bits: from Ampere on the tensor core may fill them up.
 
-    In channels first the image is copied, and its result's gradient. V100 and T4 leave it to the lanes even where
-    those take longer (DeepBench); by the lanes alone a ResNet's first layer would take a fifth of its training step on
-    an A100. Nothing measured tells which of both later GPUs take: it is the faster here, as of other algorithms.
+    In channels first the image is copied, and its result's gradient. V100 and T4 leave it to the CUDA cores even where
+    those take longer (DeepBench); by the CUDA cores alone a ResNet's first layer would take a fifth of its training
+    step on an A100. Nothing measured tells which of both later GPUs take: it is the faster here, as elsewhere.
     """
-    if kernel.algorithm != cudnn.FEW_IN_HALF or not _LATER_CORES & set(engines):
+    if kernel.algorithm != cudnn.FEW_IN_HALF or not _LATER_CORES & set(tensor_formats):
         return kernel
     weight = image_and_weight(op)[1]
     window = [integer(size) for size in weight.shape[2:]]
@@ -103,13 +103,13 @@ def _or_filled_up(kernel: Kernel, op: Op, engines: Collection[str]) -> Kernel:
     return replace(kernel, alternatives=(*kernel.alternatives, filled))
 
 
-def sums_in_fp32(engines: Collection[str]) -> bool:
+def sums_in_fp32(tensor_formats: Collection[str]) -> bool:
     """Whether the gradient of a weight of 16 bits is summed in fp32 outside the kernel of its product.
 
-    So it is on matrix engines since Turing, those that have int8: T4 takes 60 µs more for a million numbers of a
+    So it is on tensor cores since Turing, those that have int8: T4 takes 60 µs more for a million numbers of a
     weight, V100 5 (DeepBench).
     """
-    return "int8" in engines and "fp16" in engines
+    return "int8" in tensor_formats and "fp16" in tensor_formats
 
 
 def _around_sums(kernel: Kernel, op: Op) -> Kernel:
@@ -119,17 +119,17 @@ def _around_sums(kernel: Kernel, op: Op) -> Kernel:
 
 
 def odd_rows(pixels: Any) -> Any:
-    """Whether images of so many pixels, one behind the other, begin off what a matrix engine's kernels load at once."""
+    """Whether images of so many pixels, one behind the other, begin off what a tensor core's kernels load at once."""
     return (pixels > 1) & (pixels % LEAST_ALIGNED != 0)
 
 
-def gradients_in_either(engines: Collection[str]) -> bool:
-    """Whether gradients of a convolution of one pixel run in either layout where these formats have an engine."""
-    return not _LATER_CORES & set(engines)
+def gradients_in_either(tensor_formats: Collection[str]) -> bool:
+    """Whether gradients of a convolution of one pixel run in either layout where these formats have a tensor core."""
+    return not _LATER_CORES & set(tensor_formats)
 
 
 def _by_image(kernel: Kernel, op: Op) -> Kernel:
-    """A convolution of one pixel, channels first, on the matrix engine: a product for each image.
+    """A convolution of one pixel, channels first, on the tensor core: a product for each image.
 
     Pixels of two images do not lie behind each other, so no tile holds pixels of both.
     """

@@ -17,9 +17,9 @@ from rooflinekit.ir.points import Number, larger
 from rooflinekit.model.algorithms import Algorithm
 
 Direction = Literal["forward", "data", "weight"]
-VECTOR_BYTES = 16  # of channels, that kernels of a matrix engine load at once
-#: Channels below which they are no vector that kernels of a matrix engine could load, by direction. Gradients of an
-#: image, of which transposed convolutions are the common case, go through kernels of the lanes up to more: 3 and 8
+VECTOR_BYTES = 16  # of channels, that kernels of a tensor core load at once
+#: Channels below which they are no vector that kernels of a tensor core could load, by direction. Gradients of an
+#: image, of which transposed convolutions are the common case, go through kernels of the CUDA cores up to more: 3 and 8
 #: channels take the same time, as do strides of 1 and 2 (KernelBench's transposed convolutions).
 FEW: dict[Direction, int] = {"forward": 4, "data": 16, "weight": 4}
 _SCATTERED_CHANNELS = 8  # that such a kernel takes at once
@@ -139,7 +139,7 @@ def summed(p: Problem) -> tuple[Number, Number]:
 
 
 def filled_up(p: Problem) -> Number:
-    """By how much the channels grow that a matrix engine's kernels gather, filled up to whole vectors of 16 bytes."""
+    """By how much the channels grow that a tensor core's kernels gather, filled up to whole vectors of 16 bytes."""
     vector = VECTOR_BYTES // p.itemsize
     return ceiled(p.gathered, vector) * vector / p.gathered
 

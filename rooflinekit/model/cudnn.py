@@ -42,35 +42,35 @@ _REAL = 4  # real multiplications in a complex one
 _IMPLICIT = Algorithm(library=CUDNN, holds_clock=True)
 #: Implicit products, by direction. On CUDA cores their tiles are 128 pixels by at least 32 channels.
 FORWARD = replace(
-    _IMPLICIT, rate=ByUnit("lanes_convolution", "matrix_convolution"), tiles=ByUnit("wide", "every"),
+    _IMPLICIT, rate=ByUnit("simt_convolution", "matrix_convolution"), tiles=ByUnit("wide", "every"),
     splits=ByUnit(False, True),
 )  # fmt: skip
 #: On tensor cores they are not split either: 8 images of 7×7 take as long as 16 (DeepBench).
 DATA = replace(
-    _IMPLICIT, rate=ByUnit("lanes_backward", "matrix_backward"), tiles=ByUnit("wide", "by name"),
+    _IMPLICIT, rate=ByUnit("simt_backward", "matrix_backward"), tiles=ByUnit("wide", "by name"),
     splits=ByUnit.both(False), fills=ByUnit.both(True), gradient=True,
 )  # fmt: skip
 WEIGHT = replace(
-    _IMPLICIT, rate=ByUnit("lanes_weight", "matrix_weight"), tiles=ByUnit("every", "by name"), gradient=True
+    _IMPLICIT, rate=ByUnit("simt_weight", "matrix_weight"), tiles=ByUnit("every", "by name"), gradient=True
 )
 IMPLICIT: Mapping[Direction, Algorithm] = {"forward": FORWARD, "data": DATA, "weight": WEIGHT}
 #: One pixel sees one pixel: a product.
 POINTWISE = replace(PRODUCT, library=CUDNN)
 #: Of volumes, and of windows of more than 7 pixels along one side, for which nothing is unrolled.
-WIDE_WINDOW = Algorithm(name="wide window", library=CUDNN, rate=ByUnit("lanes_volume", "matrix_volume"))
+WIDE_WINDOW = Algorithm(name="wide window", library=CUDNN, rate=ByUnit("simt_volume", "matrix_volume"))
 #: Channels that are no vector are gathered one by one, on CUDA cores.
-FEW_CHANNELS = Algorithm(name="few channels", library=CUDNN, rate=ByUnit.both("lanes_few"), cuda_cores_only=True)
+FEW_CHANNELS = Algorithm(name="few channels", library=CUDNN, rate=ByUnit.both("simt_few"), cuda_cores_only=True)
 #: The same of the gradient of a weight, whose sums are in 32 bits.
-FEW_IN_HALF = replace(FEW_CHANNELS, name="few channels in 16 bits", rate=ByUnit.both("lanes_few_weight"))
+FEW_IN_HALF = replace(FEW_CHANNELS, name="few channels in 16 bits", rate=ByUnit.both("simt_few_weight"))
 
 _FEWER_FLOP = Algorithm(library=CUDNN, formats=SINGLE, cuda_cores_only=True, instead_of_tensor_cores=True)
 #: F(2×2) in one kernel, which transforms what it reads and writes.
 FUSED_WINOGRAD = replace(
-    _FEWER_FLOP, name=WINOGRAD, rate=ByUnit.both("lanes_winograd"), prologue=ByUnit.both("winograd_prologue"),
+    _FEWER_FLOP, name=WINOGRAD, rate=ByUnit.both("simt_winograd"), prologue=ByUnit.both("winograd_prologue"),
     tiles=ByUnit("square", "every"), splits=ByUnit.both(False),
 )  # fmt: skip
-WINOGRAD_IN_PASSES = replace(_FEWER_FLOP, name=IN_PASSES, rate=ByUnit.both("lanes_winograd_weight"))
-FOURIER = replace(_FEWER_FLOP, name=FFT, rate=ByUnit.both("lanes_fourier"))
+WINOGRAD_IN_PASSES = replace(_FEWER_FLOP, name=IN_PASSES, rate=ByUnit.both("simt_winograd_weight"))
+FOURIER = replace(_FEWER_FLOP, name=FFT, rate=ByUnit.both("simt_fourier"))
 
 
 def few_channels(p: Problem, math: Math) -> Any:

@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rooflinekit.model.columns import work_of
+from rooflinekit.model.kernel_batch import Floats, KernelBatch
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import passed_bytes
-from rooflinekit.model.power import board_share, flop_energy, lane_energy, node_nm, process
-from rooflinekit.model.work import Floats, Work
+from rooflinekit.model.power import board_share, flop_energy, node_nm, process, simt_energy
 
 if TYPE_CHECKING:
     from rooflinekit.model.roofline import Timing
 
 #: What a kernel's energy goes to, beside the idling board.
 PARTS = ("clocks", "cache", "dram", "arithmetic")
-_SPECIAL_FLOP = 4.0  # fp32 FLOP that a special function costs as much as: its unit has a quarter of the lanes' rate
+_SPECIAL_FLOP = 4.0  # fp32 FLOP that a special function costs takes: its unit has a quarter of the CUDA cores' rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +113,8 @@ class Load:
 
     @classmethod
     def of_work(
-        cls, work: Work, machine: Machine, *, ideal_s: Floats, compute_s: Floats, memory_s: Floats, busy_s: Floats,
-        launch_s: Floats,
+        cls, work: KernelBatch, machine: Machine, *, ideal_s: Floats, compute_s: Floats, memory_s: Floats,
+        busy_s: Floats, launch_s: Floats,
     ) -> Load:  # fmt: skip
         """The load of kernels as columns, with their times."""
         products_j = _products_j(work, machine)
@@ -129,7 +129,7 @@ class Load:
             passing_s=np.minimum(cache / machine.l2_bandwidth, memory_s),
             dram_bytes=dram,
             cache_bytes=cache,
-            arithmetic_j=products_j + _lanes_j(work, machine),
+            arithmetic_j=products_j + _cuda_cores_j(work, machine),
             products_j=products_j,
             overlap=machine.values["overlap"],
         )
@@ -168,23 +168,23 @@ class Load:
         return high * (1 + (low / high) ** self.overlap) ** (1 / self.overlap)
 
 
-def _products_j(work: Work, machine: Machine) -> Floats:
+def _products_j(work: KernelBatch, machine: Machine) -> Floats:
     """Joules of each kernel's products, as model.power has them."""
     p, device, values = work.products, machine.device, machine.values
     products = np.zeros(len(p.flop))
-    key = 2 * work.arithmetic[p.kernel] + work.engine[p.kernel]
+    key = 2 * work.arithmetic[p.kernel] + work.tensor_core[p.kernel]
     for i in dict.fromkeys(key.tolist()):
         math, wanted = work.math[i // 2], bool(i % 2)
-        on_engine = machine.matrix_rate(math, engine=wanted).on_engine
-        products[key == i] = flop_energy(device, values, math, engine=on_engine)
+        on_tensor_core = machine.matrix_rate(math, tensor_core=wanted).on_tensor_core
+        products[key == i] = flop_energy(device, values, math, tensor_core=on_tensor_core)
     found: Floats = np.bincount(p.kernel, weights=p.flop * products, minlength=len(work)).astype(float)
     return work.links * found
 
 
-def _lanes_j(work: Work, machine: Machine) -> Floats:
+def _cuda_cores_j(work: KernelBatch, machine: Machine) -> Floats:
     """Joules of other arithmetic and special functions."""
     flop = work.vector_flop + _SPECIAL_FLOP * work.special_flop
-    found: Floats = work.links * lane_energy(machine.device, machine.values) * flop
+    found: Floats = work.links * simt_energy(machine.device, machine.values) * flop
     return found
 
 

@@ -1,10 +1,10 @@
 """Under which name the residuals of a kernel are kept: a GPU counts as measured for what was measured on it.
 
 Products, convolutions and attention are told apart by the format that they run in, for each has units of its own: the
-matrix engine by format, or the vector lanes. `product` alone is in 16 bits, `fp32 product` on the lanes, or on an
-engine for whole fp32 numbers. Everything else computes on the lanes, whatever is stored. A serving library's kernels
-are told apart by what they do, gradients of convolutions by whose they are, and MIOpen's kernels by whether the board
-has units for their format: each of these was measured often enough to tell how far it is off by itself.
+tensor core by format, or the CUDA cores. `product` alone is in 16 bits, `fp32 product` on the CUDA cores, or on an
+tensor core for whole fp32 numbers. Everything else computes on the CUDA cores, whatever is stored. A serving library's
+kernels are told apart by what they do, gradients of convolutions by whose they are, and MIOpen's kernels by whether
+the board has units for their format: each of these was measured often enough to tell how far it is off by itself.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ UNMODELLED = {"compiled": 0.3, "transposed": 0.4, "sums": 0.3}
 OF_A_BACKWARD_PASS = 0.15
 
 _FEW_BITS = ("quantized ", "four-bit ")
-_ON_ENGINES = (Math.FP16, Math.BF16, Math.TF32)  # what runs as fp32 where there is no unit for it
+_ON_TENSOR_CORES = (Math.FP16, Math.BF16, Math.TF32)  # what runs as fp32 where there is no unit for it
 _FEW = 64  # queries up to which attention has no tile of its own: model.utilization
 _BATCHED = ("aten.bmm", "aten.baddbmm", "aten.addbmm")
 
@@ -110,7 +110,7 @@ def residuals_of(kernel: Kernel, machine: Machine) -> str:
         return by_miopen(machine.device, math)
     if base not in MULTIPLYING:
         return base
-    if math in _ON_ENGINES and not machine.matrix_rate(math, engine=kernel.engine).on_engine:
+    if math in _ON_TENSOR_CORES and not machine.matrix_rate(math, tensor_core=kernel.tensor_core).on_tensor_core:
         math = Math.FP32
     return in_format(base, math)
 
@@ -137,8 +137,8 @@ def of_the_step(kernels: Iterable[Kernel]) -> float:
 
 
 def stated_family(kernel: Kernel) -> str:
-    """The family of a kernel in the format that it is stated in, on whatever machine; beside the engine in fp32."""
-    beside, base = not kernel.engine and kernel.math in _ON_ENGINES, base_of(kernel)
+    """The family of a kernel in the format that it is stated in, on whatever machine; fp32 beside the tensor core."""
+    beside, base = not kernel.tensor_core and kernel.math in _ON_TENSOR_CORES, base_of(kernel)
     if base == MIOPEN_FAMILY:
         return f"{kernel.math.value} {base}"
     return in_format(base, Math.FP32 if beside else kernel.math)
@@ -184,7 +184,7 @@ def shared_variance(kernels: Iterable[tuple[str, str, Any]], spreads: Mapping[st
         families[family] = families[family] + seconds
         others[other] = others[other] + seconds
     found = (of_all * sum(families.values())) ** 2
-    found = found + sum((seconds * spreads[family].shared) ** 2 for family, seconds in families.items())
+    found = found + sum((seconds * spreads[family].systematic) ** 2 for family, seconds in families.items())
     return found + sum((seconds * UNMODELLED.get(other, 0.0)) ** 2 for other, seconds in others.items())
 
 

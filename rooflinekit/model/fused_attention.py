@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from rooflinekit.ir.tensor import Math
+from rooflinekit.model.kernel_batch import Floats, Products
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.tile_rates import Rates
 from rooflinekit.model.tiling import Fill
-from rooflinekit.model.work import Floats, Products
 
 HALF_BYTES = 2  # of an element in the formats that attention is fused in
 FETCHED = 64  # bytes that one SM takes from the L2 in a clock (NVIDIA, A100 whitepaper: 5120 a clock for 80 slices)
 _QUERIES = 128  # queries that one block works on
 _KEYS = 64  # keys in one of its steps
-_GRAIN = 16  # queries that the matrix engine takes at once
+_GRAIN = 16  # queries that the tensor core takes at once
 _WIDE = 128  # size of heads above which kernels come in steps of 64 in place of 32 (FlashAttention 2 and 3)
 
 
@@ -58,17 +58,17 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
     """FLOP/s of all SMs in full blocks.
 
     What a softmax and loads of operands add to products takes instructions, of which an SM issues as many whatever its
-    matrix engine does: `attention_share` of the rate is left where that does `warp_mma_flop` a clock or more, a larger
+    tensor core does: `attention_share` of the rate is left where that does `warp_mma_flop` a clock or more, a larger
     one where it does less, as on GeForce boards.
     """
     value = machine.values
     by_warps = value["warp_mma_flop"] * machine.sm_count * machine.clock
-    single = rates.on_engine & p.told(lambda one: one.warp_level)
+    single = rates.on_tensor_core & p.told(lambda one: one.warp_level)
     peak = np.where(single, np.minimum(rates.peak, by_warps), rates.peak)
     share = np.minimum(rates.issued / rates.peak, value["matrix_share"]) * value["attention_share"]
     share = share * p.told(lambda one: value[one.rate.tensor_cores] if one.rate.tensor_cores else 1.0)
     share = share * p.told(lambda one: value["attention_gradient"] if one.gradient else 1.0)
-    lost = np.where(rates.on_engine, np.minimum(peak / by_warps, 1.0), 1.0) * (1 / share - 1)
+    lost = np.where(rates.on_tensor_core, np.minimum(peak / by_warps, 1.0), 1.0) * (1 / share - 1)
     found: Floats = peak / (1 + lost)
     return found
 
@@ -76,10 +76,10 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
 def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floats:
     """Seconds for which a board at its power limit has energy for each product of attention; 0 for other products.
 
-    Products on one unit and the softmax on the lanes take their energy whether or not they run beside each other. Those
-    of the forward pass take less than a plain product's: queries stay in registers, and weights are below 1. Half of a
-    score's softmax goes with each of its two products. Unlike other products, calls of less than a millisecond in a row
-    were not measured to escape the limit.
+    Products on one unit and the softmax on the CUDA cores take their energy whether or not they run beside each other.
+    Those of the forward pass take less than a plain product's: queries stay in registers, and weights are below 1.
+    Half of a score's softmax goes with each of its two products. Unlike other products, calls of less than a
+    millisecond in a row were not measured to escape the limit.
     """
     found: Floats = np.zeros(products.m.size)
     attends = products.told(lambda one: one.shape) == "queries"
@@ -87,7 +87,7 @@ def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floa
         return found
     p = products.where(attends)
     size = np.where(p.k <= p.n, p.k, p.n)
-    lanes = machine.matrix_rate(Math.FP32, engine=False).limit
+    lanes = machine.matrix_rate(Math.FP32, tensor_core=False).limit
     softmax = p.flop / (2 * size) * machine.values["softmax_flop"] / 2
     plain_s = p.flop * _compiled(size) / size / rates.limit[attends]
     energy = p.told(lambda one: 1.0 if one.gradient else machine.values["attention_energy"])
@@ -98,7 +98,7 @@ def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floa
 def exponential_s(special: Floats, products: Products, machine: Machine) -> Floats:
     """Seconds of the special functions of each kernel: those of attention are one instruction a score, exp2.
 
-    Other functions take several. The cores of a CPU have no unit for any. Kernels for Blackwell work out some on lanes.
+    Other functions take several. The cores of a CPU have no unit for any. Kernels for Blackwell compute some otherwise.
     """
     found: Floats = special / machine.special_rate
     attends = products.told(lambda one: one.shape) == "queries"

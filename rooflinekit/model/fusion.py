@@ -58,11 +58,11 @@ PERSISTENT_ROW = 1024
 
 
 def compiled_issues(
-    graph: Graph, engines: Collection[str] = (), device: Device | None = None, *, autotunes: bool = False
+    graph: Graph, tensor_formats: Collection[str] = (), device: Device | None = None, *, autotunes: bool = False
 ) -> tuple[Issue, ...]:
     """The graph's kernels as inductor makes them, each as the CPU issues it.
 
-    engines: the formats that the device multiplies on a matrix engine, whose convolutions want channels last.
+    tensor_formats: the formats that the device multiplies on a tensor core, whose convolutions want channels last.
     device: on which recurrent layers are run as it wants it. autotunes: whether it is timed which templates are faster
     there than libraries (mode "max-autotune").
 
@@ -73,7 +73,7 @@ def compiled_issues(
     graph, layouts, buffers, flow = _lowered(graph, device)
     sms = device.sm_count if device is not None else 0
     groups = groups_of(buffers, flow, sms, reorders_loops=graph.like is None or graph.like.reorders_loops)
-    making = _Making(graph, flow, layouts, groups, engines, device, autotunes=autotunes)
+    making = _Making(graph, flow, layouts, groups, tensor_formats, device, autotunes=autotunes)
     made = [tuple(making.issues(i, group)) for i, group in enumerate(groups)]
     if autotunes and device is not None and may_fuse(device):
         _fuse_into_templates(made, groups, flow, device)
@@ -137,12 +137,12 @@ class _Making:
     """Kernels of groups, in the order of execution."""
 
     def __init__(
-        self, graph: Graph, flow: Dataflow, layouts: Layouts, groups: Sequence[Group], engines: Collection[str],
+        self, graph: Graph, flow: Dataflow, layouts: Layouts, groups: Sequence[Group], tensor_formats: Collection[str],
         device: Device | None, *, autotunes: bool,
     ) -> None:  # fmt: skip
         self._autotunes = autotunes
         self._tf32, self._like, self._flow, self._device = graph.tf32, graph.like, flow, device
-        self._engines, self._layouts = engines, layouts
+        self._tensor_formats, self._layouts = tensor_formats, layouts
         self._traffic = Traffic()
         self._readers: dict[str, list[Group]] = defaultdict(list)
         for group in groups:
@@ -185,8 +185,8 @@ class _Making:
         plain = [kernel for kernel in found if kernel.cost.label not in _LOWERED]
         if family is Family.CONVOLUTION:
             if self._autotunes:
-                plain = list(with_template(op, plain, self._engines))
-            plain = list(with_layout_copies(op, plain, self._engines))
+                plain = list(with_template(op, plain, self._tensor_formats))
+            plain = list(with_layout_copies(op, plain, self._tensor_formats))
         kernels = tuple(reusing(kernel, op, self._traffic) for kernel in plain)
         return Issue(op=op, family=family, kernels=kernels)
 

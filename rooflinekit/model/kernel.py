@@ -60,7 +60,7 @@ class Kernel:
     raises: bool = False  # whether its special functions are powers, for which libraries take many instructions
 
     @property
-    def engine(self) -> bool:
+    def tensor_core(self) -> bool:
         """Whether its products can use tensor cores."""
         return not self.algorithm.cuda_cores_only
 

@@ -23,10 +23,10 @@ from rooflinekit.model.reuse import Traffic
 from rooflinekit.model.rows import blocks_of, columns_length, reread_bytes, rows_of, window_accesses
 
 
-def issues_of(graph: Graph, engines: Collection[str] = (), device: Device | None = None) -> tuple[Issue, ...]:
+def issues_of(graph: Graph, tensor_formats: Collection[str] = (), device: Device | None = None) -> tuple[Issue, ...]:
     """Every op of the graph with the kernels that eager mode launches for it.
 
-    engines: the formats that the device multiplies on a matrix engine, whose convolutions want channels last.
+    tensor_formats: the formats that the device multiplies on a tensor core, whose convolutions want channels last.
     device: on which recurrent layers and attention are run as it wants them.
 
     Raises SizeError while a size of the graph is open.
@@ -35,7 +35,7 @@ def issues_of(graph: Graph, engines: Collection[str] = (), device: Device | None
         raise missing_size(graph.dims)
     traffic = Traffic()
     calls = _calls(graph)
-    return tuple(_issue(priced, graph, engines, traffic, device, next(calls)) for priced in graph.priced)
+    return tuple(_issue(priced, graph, tensor_formats, traffic, device, next(calls)) for priced in graph.priced)
 
 
 def _calls(graph: Graph) -> Iterator[int]:
@@ -56,7 +56,7 @@ def _calls(graph: Graph) -> Iterator[int]:
 def _issue(
     priced: PricedOp,
     graph: Graph,
-    engines: Collection[str],
+    tensor_formats: Collection[str],
     traffic: Traffic,
     device: Device | None,
     calls: int,
@@ -65,7 +65,7 @@ def _issue(
     family = priced.timed_as if priced.costs else Family.VIEW
     found = _of_any_device(priced, family, graph) or tuple(_kernels(priced, family, graph.tf32, device, graph.like))
     if family is Family.CONVOLUTION:
-        found = tuple(with_layout_copies(op, found, engines))
+        found = tuple(with_layout_copies(op, found, tensor_formats))
     kernels = tuple(reusing(kernel, op, traffic) for kernel in found)
     return Issue(op=op, family=family, kernels=kernels, calls=calls)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.algorithms import ATEN, CUBLAS, CUDNN, MIOPEN, ONEDNN, ROCBLAS, Algorithm
-from rooflinekit.model.engines import has_dot_products, on_engine
 from rooflinekit.model.miopen import GCN, RDNA
+from rooflinekit.model.tensor_cores import has_dot_products, on_tensor_core
 
 #: Of GPUs, by vendor: products, convolutions, and PyTorch's own kernels. A vendor that is not here has the first ones.
 _OF_GPUS: Mapping[str, tuple[str, ...]] = {"NVIDIA": (CUBLAS, CUDNN, ATEN), "AMD": (ROCBLAS, MIOPEN, ATEN)}
@@ -50,8 +50,8 @@ def exists(algorithm: Algorithm, math: Math, device: Device) -> bool:
         return False
     if algorithm.generation not in ("", generation_of(device)) or (algorithm.formats and math not in algorithm.formats):
         return False
-    if algorithm.needs_tensor_cores and not on_engine(device, math):
+    if algorithm.needs_tensor_cores and not on_tensor_core(device, math):
         return False
-    if algorithm.instead_of_tensor_cores and on_engine(device, math):
+    if algorithm.instead_of_tensor_cores and on_tensor_core(device, math):
         return False
     return not algorithm.needs_dot_products or math is not Math.FP16 or has_dot_products(device)

@@ -11,8 +11,8 @@ from typing import Any
 from rooflinekit.errors import FormatError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.engines import engine_peak, has_dot_products
 from rooflinekit.model.power import power_limit
+from rooflinekit.model.tensor_cores import has_dot_products, tensor_core_peak
 
 CAMPAIGNS_OF = "calibration/campaigns: "  # in the source of a constant, before the GPUs
 
@@ -37,13 +37,13 @@ class Constant:
 class Spread:
     """How far predictions of a family of kernels are off, as standard deviations of ln(measured / predicted)."""
 
-    kernel: float  # of each kernel on its own
-    shared: float  # of all kernels of the family on a GPU together
+    random: float  # of each kernel by itself
+    systematic: float  # of all kernels of the family on a GPU together
     short_s: float = 0.0  # that each is off besides, however long it takes: why short ones are less certain
 
-    def alone(self, seconds: Any, count: Any = 1) -> Any:
-        """s², numbers or arrays: by how much so many equal kernels are off on their own, which take `seconds`."""
-        return (seconds * self.kernel) ** 2 + (count * self.short_s) ** 2
+    def random_variance(self, seconds: Any, count: Any = 1) -> Any:
+        """s², numbers or arrays: the random error of so many equal kernels that take `seconds` together."""
+        return (seconds * self.random) ** 2 + (count * self.short_s) ** 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Rate:
 
     peak: float  # FLOP/s, datasheet, dense
     share: float  # of the peak, issued in the inner loop of a kernel
-    on_engine: bool  # whether the matrix engine does it, or the vector lanes
+    on_tensor_core: bool  # whether the tensor core does it, or the CUDA cores
     limit: float = float("inf")  # FLOP/s that the board's power sustains
     full: float = 0.0  # FLOP/s of the units that the SM's operand paths are made for; 0 where that is `peak`
     emulated: str = ""  # why the device runs it as another format; "" where it has it
@@ -245,41 +245,41 @@ class Machine:
         """How far the starts of all kernels may be off together: standard deviation of the logarithm."""
         return self.constants.constants["kernel_ramp_cycles"].stderr
 
-    def reference_peak(self, *, engine: bool) -> float:
-        """FLOP/s of the format in which the constants of tiles are stated: fp16 on the engine, fp32 on the lanes."""
-        table = self.device.matrix_peak if engine else self.device.vector_peak
-        return self.clock_gain * (table.get((Math.FP16 if engine else Math.FP32).value) or max(table.values()))
+    def reference_peak(self, *, tensor_core: bool) -> float:
+        """FLOP/s of the format that constants of tiles are stated in: fp16 on tensor cores, fp32 on CUDA cores."""
+        table = self.device.matrix_peak if tensor_core else self.device.vector_peak
+        return self.clock_gain * (table.get((Math.FP16 if tensor_core else Math.FP32).value) or max(table.values()))
 
-    def matrix_rate(self, math: Math, *, engine: bool = True) -> Rate:
-        """Rate of matrix products in a format; with `engine=False`, on the vector lanes.
+    def matrix_rate(self, math: Math, *, tensor_core: bool = True) -> Rate:
+        """Rate of matrix products in a format; with `tensor_core=False`, on the CUDA cores.
 
         Half precision and tf32 run as fp32 where the device has no unit for them, which the rate says. Raises
         FormatError for a format that PyTorch cannot run on this device.
         """
-        peak = engine_peak(self.device, math)
-        if engine and peak is not None:
-            return self._rate(math, peak, on_engine=True)
+        peak = tensor_core_peak(self.device, math)
+        if tensor_core and peak is not None:
+            return self._rate(math, peak, on_tensor_core=True)
         vector = self.device.vector_peak
         if math is Math.FP16 and has_dot_products(self.device):
-            return self._rate(math, vector[math.value], on_engine=False)
+            return self._rate(math, vector[math.value], on_tensor_core=False)
         if math in (Math.FP64, Math.FP32) and math.value in vector:
-            return self._rate(math, vector[math.value], on_engine=False)
+            return self._rate(math, vector[math.value], on_tensor_core=False)
         if math in _EMULATED and Math.FP32.value in vector:
-            reason = f"{self.name} has no {math} matrix units: computed in fp32" if engine else ""
-            return replace(self._rate(Math.FP32, vector[Math.FP32.value], on_engine=False), emulated=reason)
+            reason = f"{self.name} has no {math} matrix units: computed in fp32" if tensor_core else ""
+            return replace(self._rate(Math.FP32, vector[Math.FP32.value], on_tensor_core=False), emulated=reason)
         has = ", ".join(sorted({*self.device.matrix_peak, *vector}))
         raise FormatError(f"{self.name} has no {math} arithmetic (it has {has}); choose another format or device")
 
-    def _rate(self, math: Math, peak: float, *, on_engine: bool) -> Rate:
+    def _rate(self, math: Math, peak: float, *, on_tensor_core: bool) -> Rate:
         """What tiles without loss get: a share of the peak, unless the board's power ends it earlier."""
-        share = self.values["matrix_share" if on_engine else "lanes_share"]
-        if on_engine and math in _EIGHT_BITS:
+        share = self.values["matrix_share" if on_tensor_core else "simt_share"]
+        if on_tensor_core and math in _EIGHT_BITS:
             share *= self.values["eight_bit_share"]
-        if on_engine and math is Math.FP4:
+        if on_tensor_core and math is Math.FP4:
             share *= self.values["four_bit_share"]
-        limit = float("inf") if self.burst else power_limit(self.device, self.values, math, engine=on_engine)
-        full = peak * _halved(self.device) if on_engine else 0.0
-        return Rate(peak=peak, share=share, on_engine=on_engine, limit=limit, full=full)
+        limit = float("inf") if self.burst else power_limit(self.device, self.values, math, tensor_core=on_tensor_core)
+        full = peak * _halved(self.device) if on_tensor_core else 0.0
+        return Rate(peak=peak, share=share, on_tensor_core=on_tensor_core, limit=limit, full=full)
 
     def vector_rate(self, math: Math) -> Rate:
         """Rate of arithmetic outside matrix products, which PyTorch does in fp32, or fp64 for float64."""
@@ -287,7 +287,7 @@ class Machine:
         key = math.value if math is Math.FP64 else Math.FP32.value
         if key not in vector:
             raise FormatError(f"{self.name} states no {key} vector peak; add vector_peak: {key} to its specification")
-        return Rate(peak=vector[key], share=self.values["vector_share"], on_engine=False)
+        return Rate(peak=vector[key], share=self.values["vector_share"], on_tensor_core=False)
 
 
 def _halved(device: Device) -> float:

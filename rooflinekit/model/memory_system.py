@@ -19,9 +19,9 @@ import numpy as np
 
 from rooflinekit.model.columns import work_of
 from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.kernel_batch import Floats, KernelBatch
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.rows import SUM_THREADS, WARP
-from rooflinekit.model.work import Floats, Work
 
 # Rows of the blocks on an SM, relative to its L1: all hit below the first, and the second further on none does.
 _L1_HELD = 0.5
@@ -49,13 +49,13 @@ def combined(compute_s: Floats, memory_s: Floats, machine: Machine) -> Floats:
     return high * (1 + ratio**p) ** (1 / p)
 
 
-def traffic_s(work: Work, machine: Machine) -> Floats:
+def traffic_s(work: KernelBatch, machine: Machine) -> Floats:
     """Seconds of memory traffic, and of waiting for it where too few blocks ask for it."""
     passed_s, waited_s = _passed_and_waited_s(work, machine)
     return passed_s + waited_s
 
 
-def _passed_and_waited_s(work: Work, machine: Machine) -> tuple[Floats, Floats]:
+def _passed_and_waited_s(work: KernelBatch, machine: Machine) -> tuple[Floats, Floats]:
     """Seconds in which the bandwidth lets all bytes pass, and those beyond.
 
     Blocks of sums wait for their loads: an SM holds several at once, which wait together. A CPU's system finds pages.
@@ -77,14 +77,14 @@ def _passed_and_waited_s(work: Work, machine: Machine) -> tuple[Floats, Floats]:
     return passed_s, waited_s
 
 
-def _faults_s(work: Work) -> Floats:
+def _faults_s(work: KernelBatch) -> Floats:
     """Seconds in which a CPU's system finds the pages of large results."""
     fresh = np.where(work.write_bytes > _GIVEN_BACK_BYTES, work.write_bytes, 0.0)
     found: Floats = fresh / _PAGE_BYTES * _FAULT_S
     return found
 
 
-def cached_bytes(work: Work, machine: Machine) -> Floats:
+def cached_bytes(work: KernelBatch, machine: Machine) -> Floats:
     """Bytes that a kernel reads and finds in the L2: left there by kernels before it, or by itself."""
     walked = work.column > 0
     filled = np.where(walked, work.column * machine.threads_per_sm * machine.sm_count, work.reread_bytes)
@@ -103,7 +103,7 @@ def levels(kernels: Sequence[Kernel], memory_s: Sequence[float], machine: Machin
     return [(float(a), float(b)) for a, b in zip(dram, both, strict=True)]
 
 
-def passed_bytes(work: Work, memory_s: Floats, machine: Machine) -> tuple[Floats, Floats]:
+def passed_bytes(work: KernelBatch, memory_s: Floats, machine: Machine) -> tuple[Floats, Floats]:
     """The bytes of each kernel that pass DRAM, and those that pass the L2, told from its seconds of traffic."""
     cached = work.links * cached_bytes(work, machine)
     elsewhere_s = _passed_and_waited_s(work, machine)[1] + cached / cache_bandwidth(work, machine)
@@ -112,21 +112,21 @@ def passed_bytes(work: Work, memory_s: Floats, machine: Machine) -> tuple[Floats
     return dram, dram + cached
 
 
-def sustained_bandwidth(work: Work, machine: Machine) -> Floats:
+def sustained_bandwidth(work: KernelBatch, machine: Machine) -> Floats:
     """byte/s of DRAM by kernel: product kernels fetch tiles, all others stream."""
     share = np.full(len(work), machine.bandwidth_share)
     share[work.products.kernel] = machine.product_bandwidth_share
     return machine.bandwidth * share * work.streamed
 
 
-def cache_bandwidth(work: Work, machine: Machine) -> Floats:
+def cache_bandwidth(work: KernelBatch, machine: Machine) -> Floats:
     """byte/s of the last-level cache by kernel: those that fetch tiles get the same share of it as of DRAM."""
     share = np.ones(len(work))
     share[work.products.kernel] = machine.values["product_memory_share"]
     return np.maximum(machine.l2_bandwidth * share * work.streamed, sustained_bandwidth(work, machine))
 
 
-def _held(work: Work, machine: Machine) -> Floats:
+def _held(work: KernelBatch, machine: Machine) -> Floats:
     """Bytes that a kernel finds in the cache because one before it, or the same in the round before, touched them.
 
     What it reads of a tensor's end, it reads after the rest of its own traffic has passed too; where the whole call
@@ -150,14 +150,14 @@ def _kept(filled: Floats, passing: Floats, machine: Machine) -> Floats:
     return share
 
 
-def _missed(work: Work, machine: Machine) -> Floats:
+def _missed(work: KernelBatch, machine: Machine) -> Floats:
     """Share of a row that is gone from the L1 when its block comes back to it."""
     blocks = np.minimum(machine.threads_per_sm / work.threads, np.ceil(work.rows / machine.sm_count))
     filled = blocks * work.row_bytes / machine.l1_bytes
     return np.clip((filled - _L1_HELD) / _L1_FADING, 0.0, 1.0)
 
 
-def rows_s(work: Work, machine: Machine) -> Floats:
+def rows_s(work: KernelBatch, machine: Machine) -> Floats:
     """Seconds that the SMs spend on rows: on their elements, and on starting, joining and ending each row's threads."""
     value = machine.values
     once = value["row_cycles"] * (work.threads > WARP)  # a warp needs no other to find its row's sum
@@ -166,7 +166,7 @@ def rows_s(work: Work, machine: Machine) -> Floats:
     return longer / machine.clock
 
 
-def _waited_cycles(work: Work, machine: Machine) -> Floats:
+def _waited_cycles(work: KernelBatch, machine: Machine) -> Floats:
     """Cycles that a block alone waits for its row: it asks for its next elements when the last have come from DRAM."""
     far = 1 - np.divide(cached_bytes(work, machine), work.read_bytes, out=np.ones(len(work)), where=work.read_bytes > 0)
     loads = work.columns / (_PER_LOAD * work.threads) * (1 + (work.passes - 1) * _missed(work, machine))
@@ -176,7 +176,7 @@ def _waited_cycles(work: Work, machine: Machine) -> Floats:
     return waited
 
 
-def accesses_s(work: Work, machine: Machine) -> Floats:
+def accesses_s(work: KernelBatch, machine: Machine) -> Floats:
     """Seconds that the SMs spend on loads of single elements; rows are shared among the SMs as wholes."""
     share = np.ceil(work.rows / machine.sm_count) / np.maximum(work.rows, 1)
     busiest = work.accesses * np.where(work.rows > 0, share, 1 / machine.sm_count)

@@ -55,14 +55,14 @@ def _compiled(name: str = "", *, lanes: str, matrix: str = "", split: bool = Fal
 
 #: Implicit products, by direction.
 IMPLICIT: Mapping[Direction, Algorithm] = {
-    "forward": _compiled(lanes="miopen_lanes", matrix="miopen_matrix"),
-    "data": _compiled(lanes="miopen_lanes", matrix="miopen_matrix", gradient=True),
-    "weight": _compiled(lanes="miopen_lanes_weight", matrix="miopen_matrix_weight", split=True, gradient=True),
+    "forward": _compiled(lanes="miopen_simt", matrix="miopen_matrix"),
+    "data": _compiled(lanes="miopen_simt", matrix="miopen_matrix", gradient=True),
+    "weight": _compiled(lanes="miopen_simt_weight", matrix="miopen_matrix_weight", split=True, gradient=True),
 }
 #: Where one pixel sees one pixel: assembly, which does not convert. Of a weight's gradient, which writes little.
-PIXELWISE = _compiled("pixel by pixel", lanes="miopen_lanes_pixel", matrix="miopen_matrix", converts=False)
+PIXELWISE = _compiled("pixel by pixel", lanes="miopen_simt_pixel", matrix="miopen_matrix", converts=False)
 PIXELWISE_WEIGHT = _compiled(
-    "pixel by pixel", lanes="miopen_lanes_pixel_weight", matrix="miopen_matrix_weight", split=True, gradient=True,
+    "pixel by pixel", lanes="miopen_simt_pixel_weight", matrix="miopen_matrix_weight", split=True, gradient=True,
     converts=False,
 )  # fmt: skip
 FUSED_WINOGRAD = _compiled(
@@ -203,7 +203,7 @@ def _by_products(p: Problem) -> Iterator[Form]:
 def _untuned(p: Problem, pixels: Number, images: Number = 1) -> Any:
     """Whether rocBLAS has no tuned kernel for an image's gradient in bf16, of so many pixels and images in a call.
 
-    Without a matrix engine for bf16 its kernels are compiled ones, and it takes the one that was tuned for the nearest
+    Without a tensor core for bf16 its kernels are compiled ones, and it takes the one that was tuned for the nearest
     sizes. Those that are left are slow whatever the size: of more than 361 pixels, unless channels and taps are more
     than twice as many, and of sums over more than 700 channels, but for many results in a call.
     """

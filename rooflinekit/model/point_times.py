@@ -15,9 +15,9 @@ from rooflinekit.model.clocks import limited_times
 from rooflinekit.model.columns import work_of
 from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, stated_family, unmodelled
 from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.kernel_batch import Floats, KernelBatch
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import choices_of, exposed_share, time_work
-from rooflinekit.model.work import Floats, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,9 @@ class PointKernels:
         self._distinct = [first[key] for key in places]
         self._counts = Counter(places[key] for key in keys)
         self.rows = [places[key] for key in keys]  # the distinct kernel of each
-        self._works: dict[tuple[tuple[int, ...], ...], tuple[Work, list[int], list[int], tuple[Kernel, ...]]] = {}
+        self._works: dict[
+            tuple[tuple[int, ...], ...], tuple[KernelBatch, list[int], list[int], tuple[Kernel, ...]]
+        ] = {}
         self._shapes = self._grouped([c for kernel in self._distinct for c in (kernel, *kernel.alternatives)])
 
     def time(self, machine: Machine) -> PointTimes:
@@ -86,7 +88,10 @@ class PointKernels:
         families = [residuals_of(kernel, machine) for kernel in self._heads]
         spreads = machine.constants.spreads
         counts = belongs @ (total > 0)
-        alone = (spreads[f].alone(seconds, count) for f, seconds, count in zip(families, shapes, counts, strict=True))
+        alone = (
+            spreads[f].random_variance(seconds, count)
+            for f, seconds, count in zip(families, shapes, counts, strict=True)
+        )
         others = map(unmodelled, self._heads)
         return PointTimes(
             kernel_s=np.add.reduceat(total, np.searchsorted(owner, np.arange(count))) if count else total,
@@ -102,7 +107,9 @@ class PointKernels:
             runs=weight[:, None] * (total > 0),
         )
 
-    def _work(self, choices: tuple[tuple[int, ...], ...]) -> tuple[Work, list[int], list[int], tuple[Kernel, ...]]:
+    def _work(
+        self, choices: tuple[tuple[int, ...], ...]
+    ) -> tuple[KernelBatch, list[int], list[int], tuple[Kernel, ...]]:
         """The candidates as columns, whose kernel each is, its shape, and they; `choices`: which algorithms of each."""
         if choices not in self._works:
             candidates: list[Kernel] = []

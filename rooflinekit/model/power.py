@@ -2,10 +2,10 @@
 
 A board of P watts idles at idle_share·P. A FLOP costs energy that falls with the process node,
 
-    energy = energy_16nm · (node / 16 nm) ^ energy_node_exponent, by number format and on the vector lanes as on the
-    matrix engine with an exponent of its own,
+    energy = energy_16nm · (node / 16 nm) ^ energy_node_exponent, by number format and on the CUDA cores as on the
+    tensor core with an exponent of its own,
 
-on the matrix engine also with the multiply-adds that an SM does in a clock: larger instructions fetch fewer operands
+on the tensor core also with the multiply-adds that an SM does in a clock: larger instructions fetch fewer operands
 for each of them (a tile of a×a multiplies each number a times, so with the square root of its size),
 
     energy · (512 / multiply-adds a clock) ^ energy_size_exponent,
@@ -25,7 +25,7 @@ import numpy as np
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 
-#: Formats of a matrix engine that halve 16 bits, and how often: by each halving a FLOP takes `eight_bit_energy` of the
+#: Formats of a tensor core that halve 16 bits, and how often: by each halving a FLOP takes `eight_bit_energy` of the
 #: energy. Half as many bits are moved, and multipliers shrink with the square of the mantissa, but sums stay in fp32.
 #: Of 4 bits a constant of its own, fitted on a B200's products, came to 0.363 where this says 0.371.
 _HALVED = {Math.FP8: 1, Math.INT8: 1, Math.FP4: 2}
@@ -36,7 +36,7 @@ _WIDER = {Math.FP16: 1.0, Math.BF16: 1.0, Math.TF32: 1.39, Math.FP32: 1.39**2}
 _LEAST_S = 1e-12  # of a call, to divide by
 _REFERENCE_NM = 16.0
 _REFERENCE_SIZE = 512.0  # multiply-adds in 16 bits that an SM of Volta does in a clock
-_OF_FP32 = {Math.FP64: 2.0, Math.FP16: 0.5}  # on the lanes: by the bits of what is multiplied
+_OF_FP32 = {Math.FP64: 2.0, Math.FP16: 0.5}  # on the CUDA cores: by the bits of what is multiplied
 
 
 #: Names that stand for another library or a shrink of an older process, whose energy they share; 8 nm, which is
@@ -54,19 +54,19 @@ def node_nm(device: Device) -> float | None:
 
 
 def _products_a_clock(device: Device) -> float:
-    """Multiply-adds in 16 bits that an SM's matrix engine is made for in a clock; Volta's where it has none."""
+    """Multiply-adds in 16 bits that an SM's tensor core is made for in a clock; Volta's where it has none."""
     tables = (device.matrix_peak_fp16_accumulate, device.matrix_peak)  # GeForce boards do half of what the SM could
     peak = next((table[name] for table in tables for name in ("fp16", "bf16") if table.get(name)), None)
     clock = device.clock.tensor or device.clock.boost
     return peak / (2 * device.sm_count * clock) if peak else _REFERENCE_SIZE
 
 
-def power_limit(device: Device, values: Mapping[str, float], math: Math, *, engine: bool) -> float:
+def power_limit(device: Device, values: Mapping[str, float], math: Math, *, tensor_core: bool) -> float:
     """FLOP/s that the board's power sustains; infinite where power or process are not stated."""
     watts = board_share(device)
     if watts is None or node_nm(device) is None:
         return float("inf")
-    return float((1 - values["idle_share"]) * watts / flop_energy(device, values, math, engine=engine))
+    return float((1 - values["idle_share"]) * watts / flop_energy(device, values, math, tensor_core=tensor_core))
 
 
 def held_s(free_s: Any, limited_s: Any, *, window_s: float, calls: float, before: float) -> Any:
@@ -85,19 +85,19 @@ def board_share(device: Device) -> float | None:
     return None if device.board_power is None else device.board_power / device.devices_per_board
 
 
-def flop_energy(device: Device, values: Mapping[str, float], math: Math, *, engine: bool) -> float:
+def flop_energy(device: Device, values: Mapping[str, float], math: Math, *, tensor_core: bool) -> float:
     """Joules of a FLOP that sustained products cost a board at its limit, all that comes with them included."""
-    if engine and (math in _HALVED or math in _WIDER):
+    if tensor_core and (math in _HALVED or math in _WIDER):
         of_16_bits = values["eight_bit_energy"] ** _HALVED[math] if math in _HALVED else _WIDER[math]
         energy = values["matrix_energy"] * of_16_bits
         energy *= (_REFERENCE_SIZE / _products_a_clock(device)) ** values["energy_size_exponent"]
         return float(energy * process(device, values))
-    return lane_energy(device, values) * _OF_FP32.get(math, 1.0)
+    return simt_energy(device, values) * _OF_FP32.get(math, 1.0)
 
 
-def lane_energy(device: Device, values: Mapping[str, float]) -> float:
-    """Joules of an fp32 FLOP on the vector lanes."""
-    return float(values["lanes_energy"] * process(device, values, "lanes_node_exponent"))
+def simt_energy(device: Device, values: Mapping[str, float]) -> float:
+    """Joules of an fp32 FLOP on the CUDA cores."""
+    return float(values["simt_energy"] * process(device, values, "simt_node_exponent"))
 
 
 def process(device: Device, values: Mapping[str, float], exponent: str = "energy_node_exponent") -> float:

@@ -1,7 +1,7 @@
 """The one formula: how long kernels take on a machine, and which of their parts the time goes to.
 
 compute = products on tiles and in waves (utilization), not faster than the board's power allows (power); other
-          arithmetic and special functions at their rates, beside the matrix engine or added to the vector lanes'
+          arithmetic and special functions at their rates, beside the tensor core or added to the CUDA cores'
           products; rows and single accesses that the SMs work through (memory_system)
 memory  = traffic through DRAM and L2 (memory_system)
 time    = start + (compute^p + memory^p)^(1/p); what passes in kernels of its own, as transforms do, is added to that
@@ -19,16 +19,16 @@ import numpy as np
 
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.columns import work_of
-from rooflinekit.model.engines import has_dot_products
 from rooflinekit.model.fused_attention import at_power_limit_s, exponential_s
 from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.kernel_batch import Floats, KernelBatch
 from rooflinekit.model.libraries import exists
 from rooflinekit.model.machine import Machine, Rate
 from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
+from rooflinekit.model.tensor_cores import has_dot_products
 from rooflinekit.model.tile_rates import Rates
 from rooflinekit.model.tiling import CAUSES
 from rooflinekit.model.utilization import fill
-from rooflinekit.model.work import Floats, Work
 
 #: What time goes to, and what a kernel or a step is therefore bound by; see "Regimes" in docs/model.md. A kernel is
 #: never bound by overhead, which is the time in which the device has no kernel to execute.
@@ -53,7 +53,7 @@ class Times:
         return self.launch_s + self.busy_s
 
 
-def time_work(work: Work, machine: Machine, *, explained: bool = True, causes: int = len(CAUSES)) -> Times:
+def time_work(work: KernelBatch, machine: Machine, *, explained: bool = True, causes: int = len(CAUSES)) -> Times:
     """The time of every kernel. Raises FormatError for arithmetic that the device does not have.
 
     explained: whether ideal_s and causes_s are wanted; they are empty otherwise, which is quicker. causes: how many of
@@ -70,11 +70,11 @@ def time_work(work: Work, machine: Machine, *, explained: bool = True, causes: i
     alone_s = np.minimum(work.alone / sustained_bandwidth(work, machine), memory_s)
     found = fill(work.products, rates, (memory_s - alone_s)[rows], machine)
     overlaps = np.zeros(count, dtype=bool)
-    overlaps[rows] = rates.on_engine
+    overlaps[rows] = rates.on_tensor_core
     special_s = exponential_s(work.special_flop, work.products, machine)
 
     def beside(products_s: Floats, others_s: Floats) -> Floats:
-        """The matrix engine works beside the vector lanes; lanes that do the products do everything in turn."""
+        """The tensor core works beside the CUDA cores; CUDA cores that do the products do everything in turn."""
         found = products_s + others_s
         both = overlaps & (products_s > 0) & (others_s > 0)
         found[both] = combined(products_s[both], others_s[both], machine)
@@ -108,7 +108,7 @@ def time_work(work: Work, machine: Machine, *, explained: bool = True, causes: i
     )
 
 
-def _starts_s(work: Work, machine: Machine) -> Floats:
+def _starts_s(work: KernelBatch, machine: Machine) -> Floats:
     """Starts and barriers of each kernel; of a chain's two kernels in a link the product has the longer ramp."""
     multiplies = np.bincount(work.products.kernel, minlength=len(work)) > 0
     ramps = np.where(multiplies, np.minimum(work.starts, work.links), 0.0)
@@ -116,25 +116,25 @@ def _starts_s(work: Work, machine: Machine) -> Floats:
     return found + work.waits * machine.values["repeat_gap"] + work.calls * machine.values["library_call"]
 
 
-def _product_rates(work: Work, machine: Machine) -> Rates:
+def _product_rates(work: KernelBatch, machine: Machine) -> Rates:
     """What limits each product."""
     rows = work.products.kernel
-    key = 2 * work.arithmetic[rows] + work.engine[rows]
+    key = 2 * work.arithmetic[rows] + work.tensor_core[rows]
     table = np.ones((5, 2 * len(work.math)))
     for i in dict.fromkeys(key.tolist()):
         math = work.math[i // 2]
-        rate = machine.matrix_rate(math, engine=bool(i % 2))
-        single = machine.values["single_engine_share"] if rate.on_engine and math is Math.FP32 else 1.0
-        table[:, i] = rate.on_engine, rate.peak, (rate.full or rate.peak) * rate.share, rate.limit, single
-    on_engine, peak, issued, limit, single = table[:, key]
-    issued = np.where(on_engine > 0, 1.0, _conversion(work, machine)) * issued
+        rate = machine.matrix_rate(math, tensor_core=bool(i % 2))
+        single = machine.values["single_tensor_core_share"] if rate.on_tensor_core and math is Math.FP32 else 1.0
+        table[:, i] = rate.on_tensor_core, rate.peak, (rate.full or rate.peak) * rate.share, rate.limit, single
+    on_tensor_core, peak, issued, limit, single = table[:, key]
+    issued = np.where(on_tensor_core > 0, 1.0, _conversion(work, machine)) * issued
     # of convolutions, whose algorithms have rates of their own, these know it
     issued = np.where(work.products.told(lambda one: not one.rate.tensor_cores), single, 1.0) * issued
     gain = machine.clock_gain
-    return Rates(on_engine=on_engine > 0, peak=gain * peak, issued=gain * issued, limit=limit)
+    return Rates(on_tensor_core=on_tensor_core > 0, peak=gain * peak, issued=gain * issued, limit=limit)
 
 
-def _conversion(work: Work, machine: Machine) -> Floats:
+def _conversion(work: KernelBatch, machine: Machine) -> Floats:
     """The share of their rate that lanes keep which have no unit for a product's format.
 
     They unpack what they read and round what they write. MIOpen's kernels of one pixel do not: they are assembly, whose
@@ -149,7 +149,7 @@ def _conversion(work: Work, machine: Machine) -> Floats:
     return np.where(work.products.told(lambda one: one.converts), found, 1.0)
 
 
-def _vector_rates(work: Work, machine: Machine) -> tuple[Floats, Floats]:
+def _vector_rates(work: KernelBatch, machine: Machine) -> tuple[Floats, Floats]:
     """Peak and sustained rate of arithmetic outside products, by kernel."""
     rates = [machine.vector_rate(math) for math in work.math]
     peak, sustained = (machine.clock_gain * np.array([(rate.peak, rate.sustained) for rate in rates])).T
@@ -254,8 +254,8 @@ def time_kernels(
     """
 
     @functools.cache
-    def rate(math: Math, engine: bool) -> Rate:
-        return machine.matrix_rate(math, engine=engine)
+    def rate(math: Math, tensor_core: bool) -> Rate:
+        return machine.matrix_rate(math, tensor_core=tensor_core)
 
     memo = {} if memo is None else memo
     chosen = tuple(choices_of(kernel, machine) for kernel in kernels)
@@ -287,7 +287,7 @@ def choices_of(kernel: Kernel, machine: Machine) -> tuple[Kernel, ...]:
     return tuple(k for k in (kernel, *kernel.alternatives) if exists(k.algorithm, k.math, machine.device)) or (kernel,)
 
 
-_Rates = Callable[[Math, bool], Rate]  # that of an arithmetic, and whether the matrix engine may do it
+_Rates = Callable[[Math, bool], Rate]  # that of an arithmetic, and whether the tensor core may do it
 
 
 def _timing(kernel: Kernel, times: Times, row: int, rate: _Rates, overlap: float) -> Timing:
@@ -302,6 +302,6 @@ def _timing(kernel: Kernel, times: Times, row: int, rate: _Rates, overlap: float
         busy_s=float(times.busy_s[row]),
         alone_s=float(times.alone_s[row]),
         causes_s=tuple(times.causes_s[:, row].tolist()),
-        note=rate(kernel.math, kernel.engine).emulated if reported else "",
+        note=rate(kernel.math, kernel.tensor_core).emulated if reported else "",
         overlap=overlap,
     )

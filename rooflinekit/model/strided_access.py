@@ -5,7 +5,7 @@ Three things are told apart (the kernels: torch 2.5 and 2.13, output code for a 
 - A sum down columns has its lanes on the channels: of an image that lies with channels first each number is fetched
   with the sector around it.
 - A loop over a concatenation of channels issues a load for each input at every place, all but one under a mask that is
-  off; with channels last the lanes of a warp stand in several inputs at once.
+  off; with channels last the CUDA cores of a warp stand in several inputs at once.
 Copies from layout to layout, which inductor's tiles are made for, reach what streams reach.
 """
 

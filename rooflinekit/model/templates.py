@@ -24,7 +24,7 @@ from rooflinekit.model.loops import Loop
 FEWEST_SMS = 68
 #: Of a convolution: by the rate of cuDNN's, on whatever GPU.
 TEMPLATE = replace(cudnn.FORWARD, name="template", library="")
-#: Rate of a product's template on a matrix engine, of the library's kernel's: stated, ± 10 %. On lanes there is none
+#: Rate of a product's template on a tensor core, of the library's kernel's: stated, ± 10 %. On lanes there is none
 #: worth taking: of KernelBench's fp32 products in half of its problems none became faster by max-autotune on an L40S.
 _PRODUCT = 0.9
 #: That of a convolution's, ± 30 %: stated. Volumes keep the library's: of those in half of KernelBench's problems some
@@ -76,17 +76,17 @@ def _least_s(cost: Cost, math: Math, device: Device, share: float = 1.0) -> floa
     return max(products, integer(cost.bytes) / device.dram.bandwidth)
 
 
-def with_template(op: Op, kernels: Sequence[Kernel], engines: Collection[str]) -> Iterator[Kernel]:
+def with_template(op: Op, kernels: Sequence[Kernel], tensor_formats: Collection[str]) -> Iterator[Kernel]:
     """A convolution's kernels, with the template among the algorithms of its product.
 
-    There is one for forward convolutions of images on a matrix engine that are not transposed, dilated or grouped.
+    There is one for forward convolutions of images on a tensor core that are not transposed, dilated or grouped.
     """
     plain = op.kind == "aten.convolution" and not op.attrs.get("transposed") and op.attrs["groups"] == 1
     plain = plain and set(op.attrs.get("dilation", (1,))) == {1} and len(op.inputs[1].shape) == 4
     inner = integer(op.inputs[1].shape[1])
     filled = -(-inner // _STEP) * _STEP / inner
     for kernel in kernels:
-        if plain and kernel.cost.gemms and kernel.math in engines:
+        if plain and kernel.cost.gemms and kernel.math in tensor_formats:
             template = replace(kernel, algorithm=TEMPLATE, padded=filled / _CONVOLUTION, alternatives=())
             yield replace(kernel, alternatives=(*kernel.alternatives, template))
         else:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflinekit.model.kernel_batch import Floats, Products
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import combined
 from rooflinekit.model.power import held_s
@@ -23,7 +24,7 @@ from rooflinekit.model.tile_rates import (
     SIDES,
     Rates,
     block_s,
-    bounds_on_lanes,
+    bounds_on_cuda_cores,
     has_tiles,
     is_gradient,
     never_split,
@@ -33,7 +34,6 @@ from rooflinekit.model.tile_rates import (
     steps,
     sustained_share,
 )
-from rooflinekit.model.work import Floats, Products
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _SPLITS = np.array(SPLITS, dtype=float)
@@ -70,12 +70,12 @@ _ROUNDING = 1e-9  # the same of a bound that is worked out in another way
 _Ints = NDArray[np.int64]
 
 
-def tiled(products: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: Machine) -> Fill:
-    """The time of each product, all on the matrix engine or all on the lanes, beside `traffic_s` of memory traffic."""
+def tiled(products: Products, rates: Rates, traffic_s: Floats, tensor_core: bool, machine: Machine) -> Fill:
+    """The time of each product on the tensor core or on the CUDA cores, beside `traffic_s` of memory traffic."""
     found = Fill.empty(products.m.size)
     for start in range(0, products.m.size, _CHUNK):
         some: Any = slice(start, start + _CHUNK)
-        found.put(some, _Tiled(products.where(some), rates.where(some), traffic_s[some], engine, machine).fill())
+        found.put(some, _Tiled(products.where(some), rates.where(some), traffic_s[some], tensor_core, machine).fill())
     return found
 
 
@@ -118,18 +118,18 @@ class _Options:
 class _Tiled:
     """Products by every tile: arrays are [tiles, products]. What is the same for all products stays a single column."""
 
-    def __init__(self, p: Products, rates: Rates, traffic_s: Floats, engine: bool, machine: Machine) -> None:
-        self.count, self.traffic_s, self.engine, self.machine = p.m.size, traffic_s, engine, machine
-        p = replace(p, k=np.where(p.told(lambda one: one.fills.of(engine)), p.k * p.padded, p.k))
+    def __init__(self, p: Products, rates: Rates, traffic_s: Floats, tensor_core: bool, machine: Machine) -> None:
+        self.count, self.traffic_s, self.tensor_core, self.machine = p.m.size, traffic_s, tensor_core, machine
+        p = replace(p, k=np.where(p.told(lambda one: one.fills.of(tensor_core)), p.k * p.padded, p.k))
         p, rates = p.with_columns(_shortened), rates.with_columns(_shortened)
-        a, b = SIDES[engine]
-        step_s, issue_s, pace = steps(p, rates, engine, machine)
-        prologue_s = prologues(p, engine, machine) * pace * step_s
+        a, b = SIDES[tensor_core]
+        step_s, issue_s, pace = steps(p, rates, tensor_core, machine)
+        prologue_s = prologues(p, tensor_core, machine) * pace * step_s
         self.p, self.steps = p, (step_s, issue_s, prologue_s, np.where(is_gradient(p), prologue_s, 0.0))
         self.tiles = p.batch * np.ceil(p.m / a) * np.ceil(p.n / b)
-        self.limit_s = p.flop / (rates.limit * sustained_share(p, engine, machine))
+        self.limit_s = p.flop / (rates.limit * sustained_share(p, tensor_core, machine))
         self.packed_bytes = packed_bytes(p, machine)
-        self.vector_s, self.fetch_s = bounds_on_lanes(p, rates, engine, machine)
+        self.vector_s, self.fetch_s = bounds_on_cuda_cores(p, rates, tensor_core, machine)
         self.bandwidth = machine.bandwidth * machine.product_bandwidth_share
 
     def fill(self) -> Fill:
@@ -137,7 +137,7 @@ class _Tiled:
         unsplit = self._unsplit().least(self.count)
         split = self._split(unsplit.total_s)
         o = unsplit.and_also(split).least(self.count) if split.product.size else unsplit
-        blocks, (a, b) = _of(self.tiles, o.product, o.tile) * _SPLITS[o.split], SIDES[self.engine]
+        blocks, (a, b) = _of(self.tiles, o.product, o.tile) * _SPLITS[o.split], SIDES[self.tensor_core]
         busy = blocks / (np.ceil(blocks / self.machine.sm_count) * self.machine.sm_count)  # share of SMs, all waves
         asked = _share_asked(self.p.m, a[o.tile, 0]) * _share_asked(self.p.n, b[o.tile, 0])
         freed_s = o.tiled_s * np.stack([np.ones_like(busy), busy, busy * asked])
@@ -161,8 +161,8 @@ class _Tiled:
         extra = np.broadcast_to(self.packed_bytes, (self.count,))
         memory_s = self.traffic_s + extra / self.bandwidth
         least_s = np.maximum(compute_s, memory_s)
-        if restricted(p, self.engine):
-            least_s[~np.broadcast_to(has_tiles(p, self.engine), least_s.shape)] = np.inf
+        if restricted(p, self.tensor_core):
+            least_s[~np.broadcast_to(has_tiles(p, self.tensor_core), least_s.shape)] = np.inf
         first = np.argmin(least_s, axis=0)
         lowest_s = combined(_of(compute_s, every, first), memory_s, self.machine)
         close = least_s <= lowest_s * _CLOSE
@@ -203,11 +203,11 @@ class _Tiled:
     def _worth_splitting(self, most_s: Floats) -> tuple[_Ints, _Ints]:
         """Tiles, each with a product, of which the bound above is not more than this without the start."""
         p, every = self.p, np.arange(self.count)
-        most_s = np.where(never_split(p, self.engine), -1.0, most_s * (1 + _ROUNDING))
+        most_s = np.where(never_split(p, self.tensor_core), -1.0, most_s * (1 + _ROUNDING))
         least_s = self.tiles * (block_s(p.k, *self.steps, prologues=2) * p.executed / self.machine.sm_count)
         least_s = np.maximum(self._held_s(least_s, self.limit_s), self.fetch_s)
-        if restricted(p, self.engine):
-            least_s = np.where(has_tiles(p, self.engine), least_s, np.inf)
+        if restricted(p, self.tensor_core):
+            least_s = np.where(has_tiles(p, self.tensor_core), least_s, np.inf)
         memory_s = self.traffic_s + self._extra_bytes(_SPLITS[1], every) / self.bandwidth
         tile, product = np.nonzero(np.maximum(least_s, memory_s) <= most_s)
         both_s = combined(_of(least_s, product, tile), memory_s[product], self.machine)

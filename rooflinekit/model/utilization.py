@@ -21,20 +21,21 @@ from __future__ import annotations
 import numpy as np
 
 from rooflinekit.model.fused_attention import FETCHED, HALF_BYTES, attention
+from rooflinekit.model.kernel_batch import Floats, Products
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.tile_rates import Rates
 from rooflinekit.model.tiling import CAUSES, Fill, tiled
-from rooflinekit.model.work import Floats, Products
 
 
 def fill(products: Products, rates: Rates, traffic_s: Floats, machine: Machine) -> Fill:
     """The time of each product, beside `traffic_s` of memory traffic."""
     found = Fill.empty(products.m.size)
     shape = products.told(lambda one: one.shape)
-    for engine in (True, False):
-        chosen = (rates.on_engine == engine) & (shape == "tiles")
+    for tensor_core in (True, False):
+        chosen = (rates.on_tensor_core == tensor_core) & (shape == "tiles")
         if chosen.any():
-            found.put(chosen, tiled(products.where(chosen), rates.where(chosen), traffic_s[chosen], engine, machine))
+            here = products.where(chosen)
+            found.put(chosen, tiled(here, rates.where(chosen), traffic_s[chosen], tensor_core, machine))
     for name, timed in (("threads", _in_threads), ("resident", _persistent), ("queries", attention)):
         chosen = shape == name
         if chosen.any():
@@ -63,7 +64,7 @@ def _persistent(p: Products, rates: Rates, machine: Machine) -> Fill:
 
     It has to fetch those first, from the L2. There are no tiles to fill and no waves.
     """
-    itemsize = np.where(rates.on_engine, HALF_BYTES, 2 * HALF_BYTES)
+    itemsize = np.where(rates.on_tensor_core, HALF_BYTES, 2 * HALF_BYTES)
     fetch_s = itemsize * p.m * p.k * p.batch / (FETCHED * machine.clock)
     free_s = np.maximum(p.flop / np.minimum(rates.issued, rates.peak), fetch_s)
     zeros, same = np.zeros(p.m.size), np.tile(free_s, (len(CAUSES), 1))

@@ -82,7 +82,7 @@ def kernels_spread_s(timings: Sequence[Timing], machine: Machine) -> float:
         counts[shape] += 1
         starts_s += timing.launch_s
     spreads = machine.constants.spreads
-    alone = sum(spreads[key[0]].alone(seconds, counts[key]) for key, seconds in shapes.items())
+    alone = sum(spreads[key[0]].random_variance(seconds, counts[key]) for key, seconds in shapes.items())
     shared = shared_variance(together, spreads, of_the_step(timing.kernel for timing in timings))
     return math.sqrt(alone + shared + (machine.start_spread * starts_s) ** 2)
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from rooflinekit.model.clocks import clocks
 from rooflinekit.model.energy import PARTS, Load, PowerLaw, drawn_j
+from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing
-from rooflinekit.model.work import Floats
 from rooflinekit.step.timeline import Span
 from rooflinekit.units import format_quantity
 

@@ -34,10 +34,10 @@ def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Has
         graph.memo["narrow"] = any(spec.dtype.itemsize == 1 and spec.dtype is not DType.BOOL for spec in tensors)
         graph.memo["recurrent"] = any(is_recurrent(priced.op) for priced in graph.priced)
         graph.memo["attends"] = any(priced.timed_as is Family.ATTENTION for priced in graph.priced)
-    # Engines for 8 bits and less say nothing of a step that has no such numbers, save of the engine's generation.
+    # Engines for 8 bits and less say nothing of a step that has no such numbers, save of the tensor core's generation.
     narrow = graph.memo["narrow"]
     formats = formats_channels_last(device)
-    engines = sorted(name for name in formats if narrow or name not in (Math.FP8, Math.INT8, Math.FP4))
+    tensor_formats = sorted(name for name in formats if narrow or name not in (Math.FP8, Math.INT8, Math.FP4))
     # Recurrent layers are run otherwise by the generation and the size of a GPU.
     own: tuple[Hashable, ...] = ()
     if graph.memo["recurrent"]:
@@ -48,7 +48,7 @@ def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Has
         own = (*own, device)
     if execution.fused and not graph.dims:  # reductions with few results run in two kernels where there are many SMs
         own = (*own, splits(graph, device))
-    layouts = tuple(engines), gradients_in_either(formats), sums_in_fp32(formats)
+    layouts = tuple(tensor_formats), gradients_in_either(formats), sums_in_fp32(formats)
     return *layouts, device.kind, device.vendor, own, execution.fused, execution.as_graph, execution.entered
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
-from rooflinekit.model.engines import engine_peak
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.roofline import Timing
+from rooflinekit.model.tensor_cores import tensor_core_peak
 
 #: In the name of an op that backward computes again (strategies/saving.py).
 AGAIN = " again in "
@@ -51,4 +51,4 @@ def main_peak(timings: Sequence[Timing], device: Device) -> tuple[str, float]:
 def _peak(kernel: Kernel, device: Device) -> float:
     """FLOP/s by the datasheet; infinite where it states nothing of the kind."""
     lanes = device.vector_peak.get(kernel.math) or device.vector_peak.get(Math.FP32) or float("inf")
-    return (engine_peak(device, kernel.math) if kernel.engine else None) or lanes
+    return (tensor_core_peak(device, kernel.math) if kernel.tensor_core else None) or lanes

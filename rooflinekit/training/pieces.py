@@ -146,7 +146,7 @@ def deviation_of(timings: list[Timing], machine: Machine) -> float:
     """The standard deviation of the logarithm of their sum: families are off together, kernels on their own."""
     spreads = machine.constants.spreads
     together = [(residuals_of(timing.kernel, machine), "", timing.total_s) for timing in timings]
-    alone = sum(spreads[family].alone(seconds) for family, _, seconds in together)
+    alone = sum(spreads[family].random_variance(seconds) for family, _, seconds in together)
     total = sum(seconds for _, _, seconds in together)
     shared = shared_variance(together, spreads, OF_THE_DAY)
     return float((alone + shared) ** 0.5 / total) if total else 0.0

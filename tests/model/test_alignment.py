@@ -24,7 +24,7 @@ def product(m: int, n: int, k: int, dtype: DType = DType.FLOAT16, stride: tuple[
         (product(197, 197, 64), 2 * (64 * 197 + 197 * 197)),  # keys that were written the other way round as well
         (product(196, 64, 196), 2 * 196 * 196 // 4),  # fours divide 196
         (product(50, 50, 64, stride=(64 * 50, 1, 64)), 2 * 50 * 50 // 2),
-        (product(197, 197, 64, DType.FLOAT32), 0),  # 4 bytes at a time suit the lanes
+        (product(197, 197, 64, DType.FLOAT32), 0),  # 4 bytes at a time suit the CUDA cores
         (product(1, 64, 197, stride=(64 * 197, 1, 200)), 0),  # a vector, and rows that were padded
     ],
 )

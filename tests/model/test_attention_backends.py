@@ -33,10 +33,10 @@ from rooflinekit.model.attention_backends import (
     backend_of,
 )
 from rooflinekit.model.fused_attention import exponential_s
+from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
-from rooflinekit.model.work import Products, Work
 
 H100, H200, B200, A100, ADA, RTX_5090, T4, V100 = (
     "nvidia-h100-sxm5-80gb", "nvidia-h200-sxm-141gb", "nvidia-b200-sxm-180gb", "nvidia-a100-sxm4-80gb",
@@ -156,18 +156,19 @@ def test_instructions_of_a_warp_reach_what_an_sm_of_ampere_does(device: Device) 
     shape = {"batch": 50, "m": 1280, "n": [1024, 128], "k": [128, 1024]}
     seconds = {
         one: time_work(
-            Work.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=one)), machine
+            KernelBatch.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=one)), machine
         ).compute_s[0]
         for one in (FLASH, FLASH_3)
     }  # fmt: skip
     assert seconds[FLASH] == pytest.approx(2 * seconds[FLASH_3], rel=1e-3)
 
 
-def test_a_slower_matrix_engine_loses_less_to_a_softmax(device: Device) -> None:
-    # An SM is busy for as long with what is beside the products, whatever its engine does: where that does 2048 FLOP a
-    # clock and 0.5 of it are left, a FLOP takes 1/2048 clock more; one of 1600 a clock then has 1/(1/1600 + 1/2048)
+def test_a_slower_tensor_core_loses_less_to_a_softmax(device: Device) -> None:
+    # An SM is busy for as long with what is beside the products, whatever its tensor core does: where that does 2048
+    # FLOP a clock and 0.5 of it are left, a FLOP takes 1/2048 clock more; one of 1600 a clock then has 1/(1/1600 +
+    # 1/2048)
     shape = {"batch": 50, "m": 1280, "n": [4096, 128], "k": [128, 4096]}
-    work = Work.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=FLASH_3))
+    work = KernelBatch.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=FLASH_3))
     for at_most, share in ((2048, 1 / (1 + 1600 / 2048)), (1600, 0.5), (800, 0.5)):
         alone, beside = (
             time_work(work, Machine.of(device, constants(attention_share=left, warp_mma_flop=at_most))).compute_s[0]
@@ -177,12 +178,12 @@ def test_a_slower_matrix_engine_loses_less_to_a_softmax(device: Device) -> None:
 
 
 def test_causal_blocks_fetch_the_keys_that_they_see(device: Device) -> None:
-    # 64 bytes a clock for keys of 128 numbers; an engine so fast that the fetches are all that takes time
+    # 64 bytes a clock for keys of 128 numbers; a tensor core so fast that the fetches are all that takes time
     fast = device.replace(matrix_peak=dict.fromkeys(device.matrix_peak, 1e18))
     shape = {"batch": 400, "m": 4096, "n": [4096, 128], "k": [128, 4096]}
     seconds = [
         time_work(
-            Work.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, executed=seen, algorithm=FLASH_3)),
+            KernelBatch.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, executed=seen, algorithm=FLASH_3)),
             Machine.of(fast, constants()),
         ).compute_s[0]
         for seen in (1.0, 0.5)
@@ -246,7 +247,7 @@ def test_the_products_of_a_gradient_are_slower(device: Device) -> None:
     shape = {"batch": 50, "m": 1280, "n": [4096, 128], "k": [128, 4096]}
     seconds = [
         time_work(
-            Work.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=one)),
+            KernelBatch.of(1, math=Math.FP16, products=Products.of([0, 0], **shape, algorithm=one)),
             Machine.of(device, constants(attention_gradient=0.5, warp_mma_flop=1600)),
         ).compute_s[0]
         for one in (FLASH_3, replace(FLASH_3, gradient=True))

@@ -26,7 +26,7 @@ def constants(**values: float) -> LinkConstants:
         name: Constant(value=value, stderr=0.0, unit="", meaning="", source="")
         for name, value in {**plain, **values}.items()
     }
-    return LinkConstants(constants=made, spreads=MappingProxyType({"unseen": Spread(kernel=0.1, shared=0.0)}))
+    return LinkConstants(constants=made, spreads=MappingProxyType({"unseen": Spread(random=0.1, systematic=0.0)}))
 
 
 def route(name: str, ranks: int | tuple[int, ...] | None = None, *, sharing: int = 1) -> Route:

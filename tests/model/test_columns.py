@@ -36,7 +36,7 @@ def test_each_count_in_its_column() -> None:
     columns = ("rows", "columns", "passes", "row_bytes", "threads")
     assert [getattr(work, name).tolist() for name in columns] == [[0, 10], [0, 20], [1, 3], [0, 40], [1, 50]]
     assert [work.math[i] for i in work.arithmetic] == [Math.FP32, Math.FP64]
-    assert work.engine.tolist() == [True, False]
+    assert work.tensor_core.tolist() == [True, False]
 
 
 def test_products_know_their_kernel() -> None:

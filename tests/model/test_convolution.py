@@ -25,20 +25,20 @@ from rooflinekit.model.depthwise import (
     depthwise_algorithm,
 )
 from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.miopen import NAIVE
 from rooflinekit.model.roofline import choices_of, time_work
-from rooflinekit.model.work import Products, Work
 
 
 def gradients(
-    layer: nn.Conv2d, *, dtype: str, engines: tuple[str, ...] = (), channels_last: bool = False
+    layer: nn.Conv2d, *, dtype: str, tensor_formats: tuple[str, ...] = (), channels_last: bool = False
 ) -> list[Kernel]:
     """Kernels of the backward of a layer between others: both of its gradients are wanted, and one comes to it."""
     model = nn.Sequential(nn.Conv2d(3, layer.in_channels, 1, bias=False), layer, nn.ReLU())
     graph = rk.trace(model, rk.Input(2, 3, 16, 16), mode="training", dtype=dtype, channels_last=channels_last)
-    issues = [issue for issue in issues_of(graph, engines) if issue.op.kind == "aten.convolution_backward"]
+    issues = [issue for issue in issues_of(graph, tensor_formats) if issue.op.kind == "aten.convolution_backward"]
     return list(issues[0].kernels)
 
 
@@ -89,7 +89,7 @@ def test_a_traced_depthwise_convolution_names_its_kernel() -> None:
         for issue in issues_of(rk.trace(layer, rk.Input(2, 64, 16, 16), dtype="float16"))
         for kernel in issue.kernels
     )
-    assert (forward.algorithm, forward.engine) == (WINDOW_LOOP, False)
+    assert (forward.algorithm, forward.tensor_core) == (WINDOW_LOOP, False)
     assert [k.algorithm for k in gradients(layer, dtype="float16")] == [WINDOW_LOOP, TAP_SUMS]
     assert [k.algorithm for k in gradients(layer, dtype="float16", channels_last=True)] == [UNROLLED] * 2
 
@@ -109,7 +109,7 @@ def test_cycles_of_an_output(device: Device, by: Algorithm, cycles: int) -> None
     values |= {"naive_cycles": 70, "group_tap_cycles": 20}
     machine = Machine.of(device, constants(**values, sum_tap_cycles=80, channel_tap_cycles=90))
     products = Products.of([0], batch=4000, m=1, n=1, k=9, algorithm=by)
-    assert time_work(Work.of(1, products=products), machine).compute_s[0] == pytest.approx(cycles / 1.25e9)
+    assert time_work(KernelBatch.of(1, products=products), machine).compute_s[0] == pytest.approx(cycles / 1.25e9)
 
 
 def test_libraries_of_cpus_know_every_window() -> None:
@@ -143,7 +143,7 @@ def test_one_pixel_with_channels_first_is_a_product_for_each_image() -> None:
         graph = rk.trace(
             nn.Conv2d(64, 32, 1, bias=False), rk.Input(4, 64, 14, 14), dtype="float16", channels_last=channels_last
         )
-        (kernel,) = (k for issue in issues_of(graph, engines=("fp16",)) for k in issue.kernels)
+        (kernel,) = (k for issue in issues_of(graph, tensor_formats=("fp16",)) for k in issue.kernels)
         return kernel.cost.gemms[0]
 
     first, last = product(channels_last=False), product(channels_last=True)
@@ -153,26 +153,26 @@ def test_one_pixel_with_channels_first_is_a_product_for_each_image() -> None:
 
 def test_gradients_of_one_pixel_want_channels_last() -> None:
     layer = nn.Conv2d(64, 32, 1, bias=False)
-    labels = [kernel.cost.label for kernel in gradients(layer, dtype="float16", engines=("fp16", "bf16"))]
+    labels = [kernel.cost.label for kernel in gradients(layer, dtype="float16", tensor_formats=("fp16", "bf16"))]
     there, back = "to channels last", "from channels last"
     # the gradient of the input: that of the output there, itself back; of the weight: both images there
     assert labels == [there, "input gradient", back, there, there, "weight gradient"]
     # the first tensor cores had kernels for either layout
-    assert len(gradients(layer, dtype="float16", engines=("fp16",))) == 2
-    assert len(gradients(layer, dtype="float16", engines=("fp16", "bf16"), channels_last=True)) == 2
+    assert len(gradients(layer, dtype="float16", tensor_formats=("fp16",))) == 2
+    assert len(gradients(layer, dtype="float16", tensor_formats=("fp16", "bf16"), channels_last=True)) == 2
 
 
 def test_weights_of_16_bits_are_summed_in_fp32_since_turing() -> None:
     layer = nn.Conv2d(8, 16, 3, bias=False)
     volta, turing = (
-        gradients(layer, dtype="float16", engines=engines, channels_last=True)
-        for engines in (("fp16",), ("fp16", "int8"))
+        gradients(layer, dtype="float16", tensor_formats=tensor_formats, channels_last=True)
+        for tensor_formats in (("fp16",), ("fp16", "int8"))
     )
     assert [k.cost.label for k in turing if k not in volta] == ["sums in fp32"]
     (sums,) = (k for k in turing if k.cost.label == "sums in fp32")
     # 16·8·9 numbers: 4 bytes are set to 0, 4 instead of 2 written by the product, 4 read, and 2 written
     assert (sums.cost.read_bytes, sums.cost.write_bytes) == (4 * 1152, (4 + 2 + 2) * 1152)
-    single = gradients(layer, dtype="float32", engines=("fp16", "tf32", "int8"), channels_last=True)
+    single = gradients(layer, dtype="float32", tensor_formats=("fp16", "tf32", "int8"), channels_last=True)
     assert "sums in fp32" not in [k.cost.label for k in single]
 
 
@@ -189,7 +189,7 @@ def test_gradients_of_groups_with_channels_last(
 ) -> None:
     layer = nn.Conv2d(2 * width, 2 * out, 3, padding=dilation, dilation=dilation, groups=2, bias=False)
     found = gradients(layer, dtype="float16", channels_last=channels_last)
-    assert [kernel.engine for kernel in found] == [tiled, tiled]
+    assert [kernel.tensor_core for kernel in found] == [tiled, tiled]
     assert tiled or {kernel.padded for kernel in found} == {1.0}  # up to 64 channels take time
 
 
@@ -198,7 +198,7 @@ def test_odd_channels_and_gaps_are_copied() -> None:
     def labels(channels: int) -> list[str]:
         layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         graph = rk.trace(layer, rk.Input(1, channels, 8, 8), dtype="float16", channels_last=True)
-        kernels = [k for issue in issues_of(graph, engines=("fp16",)) for k in issue.kernels]
+        kernels = [k for issue in issues_of(graph, tensor_formats=("fp16",)) for k in issue.kernels]
         assert {k.padded for k in kernels if k.cost.gemms} == {88 / channels}
         return [k.cost.label for k in kernels]
 
@@ -223,5 +223,5 @@ def test_transposed_convolutions_of_few_channels_take_every_tap_on_the_lanes(
 ) -> None:
     layer = nn.ConvTranspose2d(channels, 32, 3, stride, bias=False)
     graph = rk.trace(layer, rk.Input(2, channels, 8, 8))
-    (kernel,) = (k for issue in issues_of(graph, engines=("tf32",)) for k in issue.kernels if k.cost.gemms)
-    assert (kernel.engine, kernel.padded) == (channels == 16, pytest.approx(padded))
+    (kernel,) = (k for issue in issues_of(graph, tensor_formats=("tf32",)) for k in issue.kernels if k.cost.gemms)
+    assert (kernel.tensor_core, kernel.padded) == (channels == 16, pytest.approx(padded))

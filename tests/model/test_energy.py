@@ -17,9 +17,9 @@ from rooflinekit.hardware.specs import devices, load_device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.clocks import clocks, held_back, limited, limited_times, own_clocks
 from rooflinekit.model.energy import PARTS, Load, PowerLaw, drawn_j, joules, watts
+from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.machine import Constant, Machine, PowerConstants
 from rooflinekit.model.roofline import time_work
-from rooflinekit.model.work import Products, Work
 
 #: A law of round numbers: 100 W idle of 300, 50 W of clocks, 10 pJ a byte of cache, 40 of DRAM; U falls with the clock.
 LAW = PowerLaw(
@@ -100,7 +100,7 @@ def machine() -> Machine:
 def kernels(machine: Machine) -> Load:
     """Products from small to large, beside traffic."""
     sizes = np.array([64.0, 512.0, 4096.0, 4096.0])
-    work = Work.of(
+    work = KernelBatch.of(
         4, math=Math.BF16, products=Products.of(np.arange(4), m=sizes, n=sizes, k=sizes),
         read_bytes=4 * sizes**2, write_bytes=np.array([1e4, 1e6, 3e7, 3e9]),
     )  # fmt: skip
@@ -137,7 +137,7 @@ def test_the_boards_own_limit_changes_nothing(machine: Machine) -> None:
 def test_a_board_below_its_chips_usual_power_streams_no_faster() -> None:
     # rows of 1,024 numbers, traffic, and a product, on one chip with boards of 200 to 2,000 W
     device = load_device("nvidia-rtx-pro-6000-blackwell-max-q")
-    work = Work.of(
+    work = KernelBatch.of(
         3, math=Math.BF16, products=Products.of(np.array([2]), m=4096, n=4096, k=4096),
         read_bytes=np.array([1e9, 1e9, 6e7]), write_bytes=np.array([1e9, 1e9, 3e7]),
         vector_flop=np.array([3e10, 1e9, 0.0]),

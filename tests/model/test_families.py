@@ -36,7 +36,7 @@ def kernel(kind: str, family: Family, math: Math, *, m: int = 128) -> Kernel:
         ("convolution gradient", Math.TF32, "tf32 convolution gradient"),
         ("batched product", Math.FP8, "quantized product"),  # libraries have one kind of kernel for both
         ("attention", Math.FP64, "fp64 attention"),
-        ("softmax", Math.FP16, "softmax"),  # computed on the lanes, whatever is stored
+        ("softmax", Math.FP16, "softmax"),  # computed on the CUDA cores, whatever is stored
     ],
 )
 def test_formats_are_families_of_their_own(family: str, math: Math, name: str) -> None:

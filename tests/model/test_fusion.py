@@ -27,9 +27,9 @@ def traced(model: Callable[..., Any], *inputs: rk.Input, **options: Any) -> rk.G
     return rk.trace(model, *inputs, fixed=True, **options)
 
 
-def kernels(graph: rk.Graph, engines: tuple[str, ...] = ()) -> list[Kernel]:
+def kernels(graph: rk.Graph, tensor_formats: tuple[str, ...] = ()) -> list[Kernel]:
     device = load_device("nvidia-a100-sxm4-80gb")
-    return [kernel for issue in compiled_issues(graph, engines, device) for kernel in issue.kernels]
+    return [kernel for issue in compiled_issues(graph, tensor_formats, device) for kernel in issue.kernels]
 
 
 def ops(kernel: Kernel) -> str:
@@ -40,8 +40,8 @@ def ops(kernel: Kernel) -> str:
     return rest.rpartition("_")[0] if fused else kernel.kind.removeprefix("aten.")
 
 
-def traffic(graph: rk.Graph, engines: tuple[str, ...] = ()) -> Traffic:
-    return [(ops(k), int(k.cost.read_bytes), int(k.cost.write_bytes)) for k in kernels(graph, engines)]
+def traffic(graph: rk.Graph, tensor_formats: tuple[str, ...] = ()) -> Traffic:
+    return [(ops(k), int(k.cost.read_bytes), int(k.cost.write_bytes)) for k in kernels(graph, tensor_formats)]
 
 
 def test_bias_batch_norm_and_relu_are_one_kernel_after_a_convolution() -> None:

@@ -107,10 +107,10 @@ def test_arithmetic_of_products(dtype: str, tf32: bool | None, convolution: str,
     assert found["aten.relu"] == ("fp64" if dtype == "float64" else "fp32")
 
 
-def test_depthwise_convolutions_do_not_use_the_matrix_engine() -> None:
+def test_depthwise_convolutions_do_not_use_the_tensor_core() -> None:
     depthwise, dense = (kernels(nn.Conv2d(8, 8, 3, groups=g, bias=False), rk.Input(1, 8, 9, 9)) for g in (8, 1))
-    assert not depthwise[0].engine
-    assert dense[0].engine
+    assert not depthwise[0].tensor_core
+    assert dense[0].tensor_core
 
 
 def test_intensity() -> None:

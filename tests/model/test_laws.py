@@ -17,9 +17,9 @@ from rooflinekit.ir.tensor import Math
 from rooflinekit.model.algorithms import ATTENTION, PRODUCT, Algorithm
 from rooflinekit.model.cudnn import FORWARD, FUSED_WINOGRAD
 from rooflinekit.model.depthwise import UNROLLED
+from rooflinekit.model.kernel_batch import KernelBatch, Products, Recent
 from rooflinekit.model.machine import Calibration, Constant, Machine
 from rooflinekit.model.roofline import Times, time_work
-from rooflinekit.model.work import Products, Recent, Work
 
 ROUNDING = 1e-9  # relative: sums of sizes up to 1e15 are taken in another order
 MATHS = (Math.FP32, Math.FP16, Math.BF16, Math.TF32, Math.FP64)
@@ -49,7 +49,7 @@ def devices(draw: st.DrawFn) -> Device:
     """From a small board of 2016 to a large one of 2024, with tensor cores or without."""
     sms, clock = draw(st.integers(10, 150)), draw(st.floats(1e9, 2.5e9))
     fp32 = 2 * 64 * sms * clock
-    engine = draw(st.booleans())
+    tensor_core = draw(st.booleans())
     return Device(
         name="random-gpu",
         vendor="Nobody",
@@ -63,7 +63,7 @@ def devices(draw: st.DrawFn) -> Device:
         l2_capacity=draw(st.floats(1e6, 60e6)),
         l1_capacity_per_sm=draw(st.floats(24e3, 256e3)),
         threads_per_sm=draw(st.sampled_from([1024, 1536, 2048])),
-        matrix_peak={"fp16": 8 * fp32, "bf16": 8 * fp32, "tf32": 4 * fp32} if engine else {},
+        matrix_peak={"fp16": 8 * fp32, "bf16": 8 * fp32, "tf32": 4 * fp32} if tensor_core else {},
         vector_peak={"fp32": fp32, "fp64": fp32 / 2},
     )
 
@@ -71,7 +71,7 @@ def devices(draw: st.DrawFn) -> Device:
 _SHAPES = (PRODUCT, FORWARD, FUSED_WINOGRAD, ATTENTION, UNROLLED)
 
 
-def work(seed: int) -> Work:
+def work(seed: int) -> KernelBatch:
     """Products by algorithms of every shape, and streams and rows; some find in the cache what a kernel left there."""
     random = np.random.default_rng(seed)
     multiplies = random.random(KERNELS) < 0.5
@@ -93,10 +93,10 @@ def work(seed: int) -> Work:
         executed=random.choice([1.0, 0.6], owners.size),
         algorithm=[_SHAPES[i] for i in random.integers(len(_SHAPES), size=owners.size)],
     )
-    return Work.of(
+    return KernelBatch.of(
         KERNELS,
         math=[MATHS[i] for i in random.integers(len(MATHS), size=KERNELS)],
-        engine=random.random(KERNELS) < 0.8,
+        tensor_core=random.random(KERNELS) < 0.8,
         products=products,
         recent=Recent.of(touch, some(touch.size, 1, 1e8), some(touch.size, 1, 1e8)),
         **{name: sparse(1e10) for name in ("read_bytes", "write_bytes")},
@@ -123,7 +123,7 @@ def never_slower(fast: Times, slow: Times, rounding: float = ROUNDING) -> bool:
 
 @examples
 @given(works, machines)
-def test_parts_are_not_negative_and_add_up(work: Work, machine: Machine) -> None:
+def test_parts_are_not_negative_and_add_up(work: KernelBatch, machine: Machine) -> None:
     times = time_work(work, machine)
     ideal, underuse = times.ideal_s, times.compute_s - times.ideal_s
     memory, launch = times.busy_s - times.compute_s, times.launch_s
@@ -134,7 +134,7 @@ def test_parts_are_not_negative_and_add_up(work: Work, machine: Machine) -> None
 
 @examples
 @given(works, machines)
-def test_joined_times_lie_between_the_longer_and_the_sum(work: Work, machine: Machine) -> None:
+def test_joined_times_lie_between_the_longer_and_the_sum(work: KernelBatch, machine: Machine) -> None:
     times = time_work(work, machine)
     assert (times.busy_s >= np.maximum(times.compute_s, times.memory_s) * (1 - ROUNDING)).all()
     assert (times.busy_s <= (times.compute_s + times.memory_s) * (1 + ROUNDING)).all()
@@ -176,7 +176,7 @@ OF_PEAKS = 5e-6  # so is what an SM multiplies in a clock, and with it the energ
 @pytest.mark.parametrize("what", BETTER)
 @examples
 @given(work=works, machine=machines, factor=FACTORS)
-def test_a_better_device_is_never_slower(what: str, work: Work, machine: Machine, factor: float) -> None:
+def test_a_better_device_is_never_slower(what: str, work: KernelBatch, machine: Machine, factor: float) -> None:
     # the same peaks at a higher clock are smaller units, of which a FLOP takes more energy
     device = machine.device.replace(board_power=None) if what == "clock alone" else machine.device
     plain, better = (Machine.of(d, machine.constants) for d in (device, BETTER[what](device, factor)))
@@ -187,7 +187,7 @@ def test_a_better_device_is_never_slower(what: str, work: Work, machine: Machine
 
 @examples
 @given(work=works, machine=machines, factor=FACTORS)
-def test_more_sms_of_the_same_kind_are_never_slower(work: Work, machine: Machine, factor: float) -> None:
+def test_more_sms_of_the_same_kind_are_never_slower(work: KernelBatch, machine: Machine, factor: float) -> None:
     """On boards of which nobody says what power they draw: see test_utilization for attention on a few of many SMs."""
     small, large = (
         Machine.of(device.replace(board_power=None), machine.constants)
@@ -198,7 +198,7 @@ def test_more_sms_of_the_same_kind_are_never_slower(work: Work, machine: Machine
 
 @examples
 @given(work=works, machine=machines, factor=FACTORS)
-def test_more_board_power_is_never_slower(work: Work, machine: Machine, factor: float) -> None:
+def test_more_board_power_is_never_slower(work: KernelBatch, machine: Machine, factor: float) -> None:
     power = machine.device.board_power
     times = [
         time_work(work, Machine.of(machine.device.replace(board_power=watts), machine.constants))
@@ -222,7 +222,7 @@ def timed(
 ) -> Times:
     """Kernels of one product each."""
     products = Products.of(np.arange(KERNELS), **shape, algorithm=by)
-    return time_work(Work.of(KERNELS, math=arithmetic, products=products, read_bytes=read_bytes), machine)
+    return time_work(KernelBatch.of(KERNELS, math=arithmetic, products=products, read_bytes=read_bytes), machine)
 
 
 ANY = {"batch": 300, "m": 8000, "n": 8000, "k": 8000}
@@ -268,7 +268,7 @@ def test_attention_over_more_is_never_faster(
             executed=executed,
             algorithm=ATTENTION,
         )
-        return time_work(Work.of(KERNELS, math=arithmetic, products=products, read_bytes=read_bytes), machine)
+        return time_work(KernelBatch.of(KERNELS, math=arithmetic, products=products, read_bytes=read_bytes), machine)
 
     small = sizes(seed, batch=300, queries=4000, keys=4000, width=256)
     assert never_slower(attend(**small), attend(**small | {grown: small[grown] + more}))
@@ -297,7 +297,7 @@ def prologue(machine: Machine, kind: str) -> float:
 def wave_s(machine: Machine, arithmetic: Math, k: np.ndarray) -> np.ndarray:
     """One wave of 256×128 tiles over the whole of k: no other tile takes longer."""
     rate = machine.matrix_rate(arithmetic)
-    kind = "matrix" if rate.on_engine else "lanes"
+    kind = "matrix" if rate.on_tensor_core else "simt"
     loss = 1 + machine.values[f"{kind}_tile_loss"] * (1 / 256 + 1 / 128)
     step = 2 * 256 * 128 * loss / (rate.peak * rate.share / machine.sm_count)
     step = max(step, machine.values["latency_cycles"] / machine.clock)
@@ -342,7 +342,7 @@ def test_the_step_to_the_next_k_is_one_of_k_over_16_and_the_prologue(
     small = sizes(seed, **ANY)
     before = timed(machine, arithmetic, by, read_bytes, small)
     after = timed(machine, arithmetic, by, read_bytes, small | {"k": small["k"] + 1})
-    kind = "matrix" if machine.matrix_rate(arithmetic).on_engine else "lanes"
+    kind = "matrix" if machine.matrix_rate(arithmetic).on_tensor_core else "simt"
     steps = np.minimum(small["k"], small["k"] / 16 + prologue(machine, kind))
     bound = before.busy_s * (1 + 1 / steps) + before.launch_s
     assert (after.total_s <= bound * (1 + ROUNDING)).all()
@@ -359,19 +359,21 @@ def test_a_gpu_that_nobody_measured_has_the_constants_of_any_gpu() -> None:
 
 @examples
 @given(works, devices())
-def test_without_calibration_the_prediction_is_that_of_the_priors(work: Work, device: Device) -> None:
+def test_without_calibration_the_prediction_is_that_of_the_priors(work: KernelBatch, device: Device) -> None:
     found, priors = (Machine.of(device, calibration) for calibration in (constants_for(device), load_constants()))
     assert np.array_equal(time_work(work, found).total_s, time_work(work, priors).total_s)
 
 
 @examples
 @given(works, devices())
-def test_without_calibration_of_its_own_the_prediction_is_that_of_its_architecture(work: Work, device: Device) -> None:
+def test_without_calibration_of_its_own_the_prediction_is_that_of_its_architecture(
+    work: KernelBatch, device: Device
+) -> None:
     """A GPU of compute capability 8.0 that nobody measured: one as another, and not as any GPU."""
     ampere = device.replace(compute_capability="8.0")
     found, other = (Machine.of(ampere, constants_for(ampere.replace(name=name))) for name in ("random-gpu", "other"))
     assert np.array_equal(time_work(work, found).total_s, time_work(work, other).total_s)
-    assert found.values["lanes_share"] != load_constants().value("lanes_share")
+    assert found.values["simt_share"] != load_constants().value("simt_share")
     assert found.constants.measured == frozenset()
 
 

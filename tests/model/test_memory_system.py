@@ -7,18 +7,18 @@ import pytest
 from round_numbers import constants
 
 from rooflinekit.hardware.device import Device, Memory
+from rooflinekit.model.kernel_batch import KernelBatch, Products, Recent
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import combined
 from rooflinekit.model.roofline import time_work
-from rooflinekit.model.work import Products, Recent, Work
 
 
 def memory_us(machine: Machine, **columns: object) -> float:
-    return float(time_work(Work.of(1, **columns), machine).memory_s[0]) * 1e6
+    return float(time_work(KernelBatch.of(1, **columns), machine).memory_s[0]) * 1e6
 
 
 def compute_us(machine: Machine, **columns: object) -> float:
-    return float(time_work(Work.of(1, **columns), machine).compute_s[0]) * 1e6
+    return float(time_work(KernelBatch.of(1, **columns), machine).compute_s[0]) * 1e6
 
 
 # --- both at once ---------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_no_more_is_found_than_is_read(machine: Machine) -> None:
 
 
 def test_reads_find_their_own_kernel(machine: Machine) -> None:
-    work = Work.of(3, read_bytes=1e6, recent=Recent.of([2], [1e6]))
+    work = KernelBatch.of(3, read_bytes=1e6, recent=Recent.of([2], [1e6]))
     assert time_work(work, machine).memory_s == pytest.approx([1e-6, 1e-6, 0.5e-6])
 
 

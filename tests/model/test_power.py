@@ -12,22 +12,22 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.algorithms import PRODUCT, Algorithm
 from rooflinekit.model.cudnn import FUSED_WINOGRAD, WEIGHT
+from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.power import node_nm, power_limit
 from rooflinekit.model.roofline import time_work
-from rooflinekit.model.work import Products, Work
 
-#: 10 pJ a FLOP on the lanes, 2 pJ on the engine, in 16 nm; a fifth of the board idles.
+#: 10 pJ a FLOP on the CUDA cores, 2 pJ on the tensor core, in 16 nm; a fifth of the board idles.
 VALUES = {
-    "lanes_energy": 10e-12, "matrix_energy": 2e-12, "eight_bit_energy": 0.5,
+    "simt_energy": 10e-12, "matrix_energy": 2e-12, "eight_bit_energy": 0.5,
     "idle_share": 0.2,
-    "energy_node_exponent": 1.0, "lanes_node_exponent": 1.0, "energy_size_exponent": 0.0,
+    "energy_node_exponent": 1.0, "simt_node_exponent": 1.0, "energy_size_exponent": 0.0,
 }  # fmt: skip
 
 
-def limit(device: Device, arithmetic: Math = Math.FP32, *, engine: bool = False, **board: object) -> float:
+def limit(device: Device, arithmetic: Math = Math.FP32, *, tensor_core: bool = False, **board: object) -> float:
     board = {"board_power": 250, "process_node": "16 nm", **board}
-    return power_limit(device.replace(**board), VALUES, arithmetic, engine=engine)
+    return power_limit(device.replace(**board), VALUES, arithmetic, tensor_core=tensor_core)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_limit_of_the_lanes(device: Device, board: dict[str, object], tflops
 
 
 @pytest.mark.parametrize(
-    ("arithmetic", "engine", "tflops"),
+    ("arithmetic", "tensor_core", "tflops"),
     [
         (Math.FP16, True, 100.0),  # 200 W / 2 pJ
         (Math.BF16, True, 100.0),
@@ -62,17 +62,18 @@ def test_the_limit_of_the_lanes(device: Device, board: dict[str, object], tflops
         (Math.FP32, False, 20.0),
     ],
 )
-def test_the_energy_of_formats(device: Device, arithmetic: Math, engine: bool, tflops: float) -> None:
-    assert limit(device, arithmetic, engine=engine) == pytest.approx(tflops * 1e12)
+def test_the_energy_of_formats(device: Device, arithmetic: Math, tensor_core: bool, tflops: float) -> None:
+    assert limit(device, arithmetic, tensor_core=tensor_core) == pytest.approx(tflops * 1e12)
 
 
 def test_energy_falls_with_a_power_of_the_node(device: Device) -> None:
     board = device.replace(board_power=250, process_node="64 nm")
-    # (64 / 16)^0.5 = 2 on one unit, 4 on the other: 20 / 2 or 20 / 4 TFLOP/s on the lanes, 100 / 4 or 100 / 2 beside
-    for name, lanes, engine in (("lanes_node_exponent", 10e12, 25e12), ("energy_node_exponent", 5e12, 50e12)):
+    # (64 / 16)^0.5 = 2 on one unit, 4 on the other: 20 / 2 or 20 / 4 TFLOP/s on the CUDA cores, 100 / 4 or 100 / 2
+    # beside
+    for name, lanes, tensor_core in (("simt_node_exponent", 10e12, 25e12), ("energy_node_exponent", 5e12, 50e12)):
         values = VALUES | {name: 0.5}
-        assert power_limit(board, values, Math.FP32, engine=False) == pytest.approx(lanes)
-        assert power_limit(board, values, Math.FP16, engine=True) == pytest.approx(engine)
+        assert power_limit(board, values, Math.FP32, tensor_core=False) == pytest.approx(lanes)
+        assert power_limit(board, values, Math.FP16, tensor_core=True) == pytest.approx(tensor_core)
 
 
 @pytest.mark.parametrize("silent", ["board_power", "process_node"])
@@ -102,7 +103,7 @@ def test_the_generation_out_of_the_name_of_a_process(device: Device, node: str |
 
 def test_a_board_of_70_watts_beside_one_of_250(device: Device) -> None:
     # 3.2768 GFLOP in 2 full waves: at 10 TFLOP/s 327.68 µs; 70 W sustain 5.6 TFLOP/s, 585.143 µs
-    work = Work.of(1, products=Products.of([0], m=1280, n=1280, k=1000))
+    work = KernelBatch.of(1, products=Products.of([0], m=1280, n=1280, k=1000))
     energies = {name: value for name, value in VALUES.items() if name != "idle_share"}
     found = {
         watts: time_work(
@@ -126,11 +127,11 @@ def test_a_held_board_has_its_clock_for_implicit_products_too(
     device: Device, by: Algorithm, microseconds: float
 ) -> None:
     energies = {name: value for name, value in VALUES.items() if name != "idle_share"}
-    shares = {"lanes_weight": 0.5, "lanes_winograd": 0.5}
+    shares = {"simt_weight": 0.5, "simt_winograd": 0.5}
     machine = Machine.of(
         device.replace(board_power=70, process_node="16 nm"), constants(idle_share=0.2, **energies, **shares)
     )
-    work = Work.of(1, products=Products.of([0], m=1280, n=1280, k=1000, algorithm=by))
+    work = KernelBatch.of(1, products=Products.of([0], m=1280, n=1280, k=1000, algorithm=by))
     assert time_work(work, machine).total_s[0] == pytest.approx(microseconds * 1e-6)
 
 
@@ -151,7 +152,7 @@ def test_a_few_calls_are_over_before_the_clock_is_lowered(
     energies = {name: value for name, value in VALUES.items() if name != "idle_share"}
     board = device.replace(board_power=70, process_node="16 nm")
     machine = Machine.of(board, constants(idle_share=0.2, power_window=0.01, **energies))
-    work = Work.of(1, products=Products.of([0], m=1280, n=1280, k=1000))
+    work = KernelBatch.of(1, products=Products.of([0], m=1280, n=1280, k=1000))
     few = replace(machine, calls=calls, warm_calls=before)
     assert time_work(work, few).total_s[0] == pytest.approx(microseconds * 1e-6)
 
@@ -164,7 +165,7 @@ def test_larger_instructions_take_less_energy(device: Device) -> None:
             device.replace(board_power=250, process_node="16 nm", matrix_peak={"fp16": peak}),
             values,
             Math.FP16,
-            engine=True,
+            tensor_core=True,
         )
         for peak in (64e12, 256e12)
     ]
@@ -177,16 +178,16 @@ def test_the_limit_and_quantization_do_not_add_up(device: Device) -> None:
     # board stays below its power.
     machine = Machine.of(
         device.replace(board_power=70, process_node="16 nm"),
-        constants(lanes_energy=10e-12, idle_share=0.2, latency_cycles=500, kernel_gap=1e-3),
+        constants(simt_energy=10e-12, idle_share=0.2, latency_cycles=500, kernel_gap=1e-3),
     )
-    work = Work.of(2, products=Products.of([0, 1], m=[12_800, 12_801], n=128, k=1000))
+    work = KernelBatch.of(2, products=Products.of([0, 1], m=[12_800, 12_801], n=128, k=1000))
     assert time_work(work, machine).compute_s == pytest.approx([585.142857e-6, 800e-6])
 
 
 def test_arithmetic_outside_products_is_not_limited(device: Device) -> None:
     # 10 MFLOP at 10 TFLOP/s are 1 µs, also on a board of 1 W
-    machine = Machine.of(device.replace(board_power=1, process_node="16 nm"), constants(lanes_energy=10e-12))
-    assert time_work(Work.of(1, vector_flop=10e6), machine).compute_s[0] == pytest.approx(1e-6)
+    machine = Machine.of(device.replace(board_power=1, process_node="16 nm"), constants(simt_energy=10e-12))
+    assert time_work(KernelBatch.of(1, vector_flop=10e6), machine).compute_s[0] == pytest.approx(1e-6)
 
 
 def test_a_burst_is_over_before_the_power_counts() -> None:

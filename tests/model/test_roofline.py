@@ -21,7 +21,7 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing, time_kernel
 
 
-def kernel(cost: Cost, math: Math = Math.FP32, *, engine: bool = True, winograd: Cost | None = None) -> Kernel:
+def kernel(cost: Cost, math: Math = Math.FP32, *, tensor_core: bool = True, winograd: Cost | None = None) -> Kernel:
     others = ()
     if winograd is not None:
         others = (replace(kernel(winograd, math), algorithm=FUSED_WINOGRAD, family=Family.CONVOLUTION),)
@@ -33,7 +33,7 @@ def kernel(cost: Cost, math: Math = Math.FP32, *, engine: bool = True, winograd:
         phase=Phase.FORWARD,
         math=math,
         cost=cost,
-        algorithm=algorithms.PRODUCT if engine else cudnn.on_cuda_cores(algorithms.PRODUCT),
+        algorithm=algorithms.PRODUCT if tensor_core else cudnn.on_cuda_cores(algorithms.PRODUCT),
         alternatives=others,
     )
 
@@ -50,14 +50,14 @@ def test_a_compute_bound_product(machine: Machine) -> None:
     assert timing.bound == "compute"
 
 
-def test_the_same_product_on_the_matrix_engine_is_memory_bound_less_far(machine: Machine) -> None:
+def test_the_same_product_on_the_tensor_core_is_memory_bound_less_far(machine: Machine) -> None:
     timing = time_kernel(kernel(PRODUCT, Math.FP16), machine)
     assert timing.compute_s == pytest.approx(32.768e-6)  # at 100 TFLOP/s
-    assert time_kernel(kernel(PRODUCT, Math.FP16, engine=False), machine).compute_s == pytest.approx(327.68e-6)
+    assert time_kernel(kernel(PRODUCT, Math.FP16, tensor_core=False), machine).compute_s == pytest.approx(327.68e-6)
 
 
 def test_shares_and_start(device: Device) -> None:
-    slow = Machine.of(device, constants(lanes_share=0.5, product_memory_share=0.8, kernel_gap=3e-6))
+    slow = Machine.of(device, constants(simt_share=0.5, product_memory_share=0.8, kernel_gap=3e-6))
     timing = time_kernel(kernel(PRODUCT), slow)
     assert timing.terms() == pytest.approx({"ideal": 327.68e-6, "underuse": 327.68e-6, "memory": 0.0, "launch": 3e-6})
     assert timing.memory_s == pytest.approx(15e-6)  # 12 MB at 0.8 TB/s
@@ -98,19 +98,19 @@ def test_a_kernel_that_reaches_neither_roof_is_latency_bound() -> None:
     assert timing.bound == "latency"
 
 
-def test_winograd_where_it_is_faster_and_there_is_no_engine(device: Device) -> None:
+def test_winograd_where_it_is_faster_and_there_is_no_tensor_core(device: Device) -> None:
     # 51200 = 400·128 rows, 400 blocks of 128×64 are 8 waves; in 12,800 blocks of 2×2 there are 400 of 32,
     # times 64 / 32 channels: 800 blocks of Winograd's are 16 waves
     direct = Cost(gemms=(Gemm(m=51_200, n=64, k=64 * 9),), read_bytes=4, write_bytes=4)
     fewer = Cost(gemms=(Gemm(m=400 * 128, n=2 * 128, k=64),), read_bytes=4, write_bytes=4)
-    at_half = Machine.of(device, constants(lanes_winograd=0.5))
+    at_half = Machine.of(device, constants(simt_winograd=0.5))
     # 2 · 51200·64·576 = 3.775 GFLOP, direct 377.5 µs; in 2.25 times fewer FLOP at half the rate 335.5 µs
     both = time_kernel(kernel(direct, winograd=fewer), at_half)
     assert both.total_s == pytest.approx(377.4874e-6 / 2.25 / 0.5)
-    slower = Machine.of(device, constants(lanes_winograd=0.4))
+    slower = Machine.of(device, constants(simt_winograd=0.4))
     assert time_kernel(kernel(direct, winograd=fewer), slower).total_s == pytest.approx(377.4874e-6)
-    on_engine = time_kernel(kernel(direct, Math.FP16, winograd=fewer), at_half)
-    assert on_engine.total_s == pytest.approx(37.74874e-6)
+    on_tensor_core = time_kernel(kernel(direct, Math.FP16, winograd=fewer), at_half)
+    assert on_tensor_core.total_s == pytest.approx(37.74874e-6)
 
 
 def test_formats_that_the_device_does_not_have(machine: Machine) -> None:
@@ -130,13 +130,13 @@ sizes = st.integers(min_value=1, max_value=5000)
 
 #: Constants of the size that fits give them.
 ORDINARY = {
-    **dict.fromkeys(("matrix_share", "lanes_share", "memory_share", "product_memory_share", "attention_share"), 0.8),
-    **dict.fromkeys(("matrix_tile_loss", "lanes_tile_loss"), 10.0),
+    **dict.fromkeys(("matrix_share", "simt_share", "memory_share", "product_memory_share", "attention_share"), 0.8),
+    **dict.fromkeys(("matrix_tile_loss", "simt_tile_loss"), 10.0),
     "matrix_prologue": 120.0,
     "latency_cycles": 3.0,
     "vector_share": 0.5,
     "matrix_energy": 1.7e-12,
-    "lanes_energy": 17e-12,
+    "simt_energy": 17e-12,
     "idle_share": 0.2,
     "overlap": 3.0,
     "kernel_ramp_cycles": 2400.0,
@@ -186,17 +186,17 @@ def test_a_better_device_is_never_slower(k: Kernel, factor: float) -> None:
     assert time_kernel(k, gpu(clock=1.25e9 * factor)).total_s <= base
 
 
-def test_plain_fp32_products_on_an_engine_have_a_share_of_their_own(device: Device) -> None:
+def test_plain_fp32_products_on_a_tensor_core_have_a_share_of_their_own(device: Device) -> None:
     cdna = device.replace(matrix_peak={"fp16": 100e12, "fp32": 25e12})
-    whole, part = (Machine.of(cdna, constants(single_engine_share=share)) for share in (1.0, 0.8))
+    whole, part = (Machine.of(cdna, constants(single_tensor_core_share=share)) for share in (1.0, 0.8))
     for math, slower in ((Math.FP32, 1 / 0.8), (Math.FP16, 1.0)):
         seconds = [time_kernel(kernel(PRODUCT, math), machine).compute_s for machine in (whole, part)]
         assert seconds[1] == pytest.approx(slower * seconds[0])
 
 
 def test_vector_lanes_do_one_thing_at_a_time(machine: Machine) -> None:
-    # 3.2768 GFLOP of products and 1 GFLOP beside them: on the lanes 327.68 + 100 µs, beside the engine the longer of
-    # 32.8 and 100
+    # 3.2768 GFLOP of products and 1 GFLOP beside them: on the CUDA cores 327.68 + 100 µs, beside the tensor core the
+    # longer of 32.8 and 100
     both = PRODUCT + Cost(vector_flop=10**9)
     assert time_kernel(kernel(both), machine).compute_s == pytest.approx(427.68e-6)
     assert time_kernel(kernel(both, Math.FP16), machine).compute_s == pytest.approx(100e-6)

@@ -13,14 +13,14 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.algorithms import PRODUCT, Algorithm
 from rooflinekit.model.cudnn import DATA, WEIGHT
+from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.miopen import PIXELWISE
 from rooflinekit.model.roofline import time_work
 from rooflinekit.model.tile_rates import TILES
 from rooflinekit.model.tiling import SPLITS
-from rooflinekit.model.work import Products, Work
 
-SMS, SM_RATE = 50, 2e12  # of the device: FLOP/s of the matrix engine of one SM
+SMS, SM_RATE = 50, 2e12  # of the device: FLOP/s of the tensor core of one SM
 LOSS, PROLOGUE, OVERLAP, GAP_S = 50.0, 100.0, 2.0, 2e-6
 
 
@@ -49,7 +49,7 @@ def test_no_tile_and_no_split_takes_less(device: Device) -> None:
     def check(products: list[tuple[int, int, int, int, float]]) -> None:
         batch, m, n, k, traffic_s = map(np.array, zip(*products, strict=True))
         asked = Products.of(np.arange(len(products)), batch=batch, m=m, n=n, k=k)
-        work = Work.of(len(products), math=Math.FP16, products=asked, read_bytes=traffic_s * machine.bandwidth)
+        work = KernelBatch.of(len(products), math=Math.FP16, products=asked, read_bytes=traffic_s * machine.bandwidth)
         found = time_work(work, machine).total_s - machine.start_s  # of the first kernel; a split has a second one
         assert found == pytest.approx([least_s(machine, *one) for one in products], rel=1e-9)
 
@@ -60,7 +60,7 @@ def seconds(device: Device, by: Algorithm, m: int, n: int, k: int, math: Math = 
     """Of a product alone, where tiles lose nothing."""
     machine = Machine.of(device, constants(**values))
     asked = Products.of([0], m=m, n=n, k=k, algorithm=by)
-    return float(time_work(Work.of(1, math=math, products=asked), machine).total_s[0])
+    return float(time_work(KernelBatch.of(1, math=math, products=asked), machine).total_s[0])
 
 
 # A tile of 128×128 takes 2·128·128·1000 / 2 TFLOP/s = 16.384 µs of one SM; so do 8 images of 7×7 pixels and 2.

@@ -1,7 +1,7 @@
 """Tiles, waves, split-K and attention blocks, worked out on a machine of 50 SMs with 0.2 TFLOP/s each.
 
-On the lanes a step in k of an a×b tile takes 2·a·b / 0.2e12 s: 163.84 ns for 128×128, 327.68 ns for 256×128, 5.12 ns
-for 16×32. On the matrix engine it takes a tenth of that.
+On CUDA cores a step in k of an a×b tile takes 2·a·b / 0.2e12 s: 163.84 ns for 128×128, 327.68 ns for 256×128, 5.12 ns
+for 16×32. On the tensor core it takes a tenth of that.
 """
 
 import numpy as np
@@ -13,9 +13,9 @@ from rooflinekit.ir.tensor import Math
 from rooflinekit.model import cudnn, miopen, onednn
 from rooflinekit.model.algorithms import ATTENTION, Algorithm
 from rooflinekit.model.depthwise import UNROLLED
+from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Times, time_work
-from rooflinekit.model.work import Products, Work
 
 #: A start so long that no product is split over k for the sake of a second kernel.
 UNSPLIT = {"kernel_gap": 1e-3}
@@ -23,7 +23,7 @@ UNSPLIT = {"kernel_gap": 1e-3}
 
 def times(machine: Machine, math: Math = Math.FP32, *, read_bytes: float = 0.0, **sizes: float) -> Times:
     """Of one kernel with one product."""
-    return time_work(Work.of(1, math=math, products=Products.of([0], **sizes), read_bytes=read_bytes), machine)
+    return time_work(KernelBatch.of(1, math=math, products=Products.of([0], **sizes), read_bytes=read_bytes), machine)
 
 
 def compute_us(machine: Machine, math: Math = Math.FP32, **sizes: float) -> float:
@@ -49,7 +49,7 @@ def test_one_row_more_takes_one_wave_more_of_the_smallest_tiles(device: Device) 
 
 
 def test_lanes_have_thinner_tiles(device: Device) -> None:
-    # 2 rows of 6400: 100 tiles of 2×64, 2 waves of 2 · 2·64·1000 FLOP at 0.2 TFLOP/s, 1.28 µs. The engine has none
+    # 2 rows of 6400: 100 tiles of 2×64, 2 waves of 2 · 2·64·1000 FLOP at 0.2 TFLOP/s, 1.28 µs. The tensor core has none
     # below 16 rows: 200 of 16×32, 4 waves of 0.512 µs. (A cache of 20 TB/s is no limit.)
     machine = Machine.of(device, constants(l2_bytes_per_clock=320, **UNSPLIT))
     assert compute_us(machine, m=2, n=6400, k=1000) == pytest.approx(2 * 1.28)
@@ -119,7 +119,7 @@ def test_blocks_of_miopen_wait_unless_others_are_beside_them(device: Device) -> 
 
 def test_small_tiles_lose_more(device: Device) -> None:
     # A tile takes 1 + 64·(1/a + 1/b) of its work: 1.75 for 256×128, 2 for 128×128.
-    machine = Machine.of(device, constants(lanes_tile_loss=64, **UNSPLIT))
+    machine = Machine.of(device, constants(simt_tile_loss=64, **UNSPLIT))
     # 1280×1280 are 50 tiles of 256×128: one wave of 327.68 µs · 1.75
     assert compute_us(machine, m=1280, n=1280, k=1000) == pytest.approx(573.44)
     # 1281 rows: 60 of 256×128 or 55 of 128×256, 2 waves, 1146.88 µs. 128×128: 110, 3 waves of 163.84 · 2 = 983.04.
@@ -128,7 +128,7 @@ def test_small_tiles_lose_more(device: Device) -> None:
     assert compute_us(machine, m=1281, n=1280, k=1000) == pytest.approx(983.04)
 
 
-def test_constants_of_the_engine_and_of_the_lanes_are_apart(device: Device) -> None:
+def test_constants_of_the_tensor_core_and_of_the_cuda_cores_are_apart(device: Device) -> None:
     machine = Machine.of(device, constants(matrix_tile_loss=64, **UNSPLIT))
     assert compute_us(machine, m=1280, n=1280, k=1000) == pytest.approx(327.68)
     assert compute_us(machine, Math.FP16, m=1280, n=1280, k=1000) == pytest.approx(57.344)
@@ -179,9 +179,9 @@ def test_halved_matrix_units_hide_the_loss_of_tiles(device: Device) -> None:
 @pytest.mark.parametrize(
     ("by", "math", "constant"),
     [
-        (cudnn.FORWARD, Math.FP32, "lanes_convolution"),
+        (cudnn.FORWARD, Math.FP32, "simt_convolution"),
         (cudnn.FORWARD, Math.FP16, "matrix_convolution"),
-        (cudnn.FUSED_WINOGRAD, Math.FP32, "lanes_winograd"),
+        (cudnn.FUSED_WINOGRAD, Math.FP32, "simt_winograd"),
     ],
 )
 def test_the_rate_of_convolutions(device: Device, by: Algorithm, math: Math, constant: str) -> None:
@@ -192,12 +192,12 @@ def test_the_rate_of_convolutions(device: Device, by: Algorithm, math: Math, con
 
 
 def test_many_products_are_timed_as_each_alone(device: Device) -> None:
-    # more than are looked at together, on the lanes and on the engine in turn
-    machine = Machine.of(device, constants(lanes_tile_loss=10, matrix_prologue=100, **UNSPLIT))
+    # more than are looked at together, on the CUDA cores and on the tensor core in turn
+    machine = Machine.of(device, constants(simt_tile_loss=10, matrix_prologue=100, **UNSPLIT))
     count = 9000
     rows = np.arange(count) % 90 * 37 + 1
     maths = [Math.FP32, Math.FP16] * (count // 2)
-    work = Work.of(count, math=maths, products=Products.of(np.arange(count), m=rows, n=300, k=77))
+    work = KernelBatch.of(count, math=maths, products=Products.of(np.arange(count), m=rows, n=300, k=77))
     together = time_work(work, machine).compute_s * 1e6
     for row in (0, 1, 88, 4095, 4096, 8191, 8999):
         alone = compute_us(machine, maths[row], m=row % 90 * 37 + 1, n=300, k=77)
@@ -207,8 +207,9 @@ def test_many_products_are_timed_as_each_alone(device: Device) -> None:
 # --- split-K --------------------------------------------------------------------------------------------------
 
 #: One 128×128 output, 96000 deep, with times added up instead of hidden (overlap 1). Unsplit at best 32 tiles of 16×32
-#: of the engine: 96000 · 0.512 ns = 49.152 µs. In 3 parts 48 tiles of 32×32: 32000 · 1.024 ns = 32.768 µs. More parts
-#: never do better, as 48 of 50 SMs is what 2^i·3 tiles fill at best, and each adds 2 · 4 · 128·128 B of partial sums.
+#: of the tensor core: 96000 · 0.512 ns = 49.152 µs. In 3 parts 48 tiles of 32×32: 32000 · 1.024 ns = 32.768 µs. More
+#: parts never do better, as 48 of 50 SMs is what 2^i·3 tiles fill at best, and each adds 2 · 4 · 128·128 B of partial
+#: sums.
 LONG = {"m": 128, "n": 128, "k": 96_000}
 
 
@@ -245,29 +246,29 @@ def test_a_board_at_its_power_gains_nothing_by_splitting(device: Device) -> None
     # 64 W at 10 pJ a FLOP sustain 6.4 TFLOP/s: 2 · 128·128·96000 FLOP take 491.52 µs however they are cut, so that
     # partial sums and a second start of 2 µs are a loss
     board = device.replace(board_power=64, process_node="16 nm")
-    found = times(Machine.of(board, constants(overlap=1, kernel_gap=2e-6, lanes_energy=10e-12)), **LONG)
+    found = times(Machine.of(board, constants(overlap=1, kernel_gap=2e-6, simt_energy=10e-12)), **LONG)
     assert found.total_s[0] == pytest.approx(493.52e-6)
 
 
 @pytest.mark.xfail(strict=True, reason="tiles and splits are chosen as if a product were all that its kernel computes")
 def test_a_product_beside_longer_vector_work_gains_nothing_by_splitting(device: Device) -> None:
-    # on the engine 49.152 µs unsplit, beside 600 MFLOP on the lanes at 10 TFLOP/s, 60 µs
+    # on the tensor core 49.152 µs unsplit, beside 600 MFLOP on the CUDA cores at 10 TFLOP/s, 60 µs
     machine = Machine.of(device, constants(overlap=1, kernel_gap=2e-6))
-    work = Work.of(1, math=Math.FP16, products=Products.of([0], **LONG), vector_flop=600e6)
+    work = KernelBatch.of(1, math=Math.FP16, products=Products.of([0], **LONG), vector_flop=600e6)
     assert time_work(work, machine).total_s[0] == pytest.approx(62e-6)
 
 
 # --- depthwise convolutions -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", [True, False])
+@pytest.mark.parametrize("tensor_core", [True, False])
 @pytest.mark.parametrize("sizes", [{"m": 1000, "n": 1, "k": 9}, {"m": 1, "n": 9, "k": 1000}], ids=["output", "weight"])
-def test_depthwise_convolutions_work_a_lane_an_output(device: Device, sizes: dict[str, int], engine: bool) -> None:
+def test_depthwise_convolutions_work_a_lane_an_output(device: Device, sizes: dict[str, int], tensor_core: bool) -> None:
     # 10 channels of 1000 pixels, or the gradient of their 10 windows: 10,000 outputs of 9 taps, 100 + 9·2 cycles each,
-    # on 50·80 lanes: 295 cycles at 1.25 GHz. No tiles, no matrix engine.
+    # on 50·80 lanes: 295 cycles at 1.25 GHz. No tiles, no tensor core.
     machine = Machine.of(device, constants(window_cycles=100, tap_cycles=2))
     products = Products.of([0], batch=10, **sizes, algorithm=UNROLLED)
-    found = time_work(Work.of(1, math=Math.FP16, engine=engine, products=products), machine)
+    found = time_work(KernelBatch.of(1, math=Math.FP16, tensor_core=tensor_core, products=products), machine)
     assert found.compute_s[0] == pytest.approx(0.236e-6)
 
 
@@ -275,7 +276,7 @@ def test_a_depthwise_convolution_of_one_pixel(device: Device) -> None:
     # 4000 channels of one pixel: an output a lane, 100 + 9·2 cycles
     machine = Machine.of(device, constants(window_cycles=100, tap_cycles=2))
     products = Products.of([0], batch=4000, m=1, n=1, k=9, algorithm=UNROLLED)
-    assert time_work(Work.of(1, products=products), machine).compute_s[0] == pytest.approx(118 / 1.25e9)
+    assert time_work(KernelBatch.of(1, products=products), machine).compute_s[0] == pytest.approx(118 / 1.25e9)
 
 
 # --- attention ------------------------------------------------------------------------------------------------
@@ -292,7 +293,7 @@ def attention(machine: Machine, *, batch: int, queries: int, keys: int, width: i
         executed=executed,
         algorithm=ATTENTION,
     )
-    return time_work(Work.of(1, math=Math.FP16, products=products), machine)
+    return time_work(KernelBatch.of(1, math=Math.FP16, products=products), machine)
 
 
 # A block of 128 queries over 1024 keys of width 64: 2 · 128·1024·64 FLOP at 2 TFLOP/s are 8.388608 µs a product.
@@ -365,7 +366,7 @@ def test_more_queries_are_bound_by_arithmetic(machine: Machine) -> None:
 
 def test_attention_without_tensor_cores_runs_on_the_lanes(machine: Machine) -> None:
     products = Products.of([0, 0], batch=50, m=128, n=[1024, 64], k=[64, 1024], algorithm=ATTENTION)
-    found = time_work(Work.of(1, math=Math.FP32, products=products), machine)
+    found = time_work(KernelBatch.of(1, math=Math.FP32, products=products), machine)
     assert found.compute_s[0] == pytest.approx(2 * 10 * BLOCK)
 
 
@@ -377,10 +378,10 @@ def test_attention_on_a_few_sms_is_not_limited_by_the_power_of_all(device: Devic
 
 
 def test_the_softmax_draws_power_too(device: Device) -> None:
-    # 50 blocks on 50 SMs: 2 · 838.8608 MFLOP at 1 pJ are 1.6777216 mJ, and 128·1024·50 softmaxes of 8 FLOP of the lanes
-    # at 2 pJ 0.1048576 mJ; 60 W take 29.7096 µs, of which the products alone would have 16.777.
+    # 50 blocks on 50 SMs: 2 · 838.8608 MFLOP at 1 pJ are 1.6777216 mJ, and 128·1024·50 softmaxes of 8 FLOP of the CUDA
+    # cores at 2 pJ 0.1048576 mJ; 60 W take 29.7096 µs, of which the products alone would have 16.777.
     board = device.replace(board_power=60, process_node="16 nm")
-    hungry = Machine.of(board, constants(matrix_energy=1e-12, lanes_energy=2e-12, softmax_flop=8))
+    hungry = Machine.of(board, constants(matrix_energy=1e-12, simt_energy=2e-12, softmax_flop=8))
     found = attention(hungry, batch=25, queries=256, keys=1024, width=64)
     assert found.compute_s[0] == pytest.approx(1.7825792e-3 / 60)
     assert found.causes_s[0, 0] == pytest.approx(1.7825792e-3 / 60 - 2 * BLOCK)
@@ -438,7 +439,7 @@ def test_a_prologue_and_a_lower_rate_are_what_is_left(device: Device) -> None:
 def test_power_is_what_lifting_it_would_save(device: Device) -> None:
     # 50 W at 10 pJ sustain 5 of 10 TFLOP/s: 327.68 µs in the place of 163.84
     board = device.replace(board_power=50.0, process_node="16 nm")
-    machine = Machine.of(board, constants(lanes_energy=1e-11, **UNSPLIT))
+    machine = Machine.of(board, constants(simt_energy=1e-11, **UNSPLIT))
     assert causes_us(times(machine, m=6400, n=128, k=1000)) == pytest.approx((163.84, 0, 0, 0), abs=1e-9)
 
 

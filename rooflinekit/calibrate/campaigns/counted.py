@@ -117,11 +117,11 @@ def _sizes(points: Points) -> Sizes:
 
 def _launched(op: str, dtype: str, size: Sizes, device: Device | None) -> tuple[Kernel, ...]:
     kernels: list[Kernel] = []
-    ops, engines = ops_of(op, dtype, size), () if device is None else formats_channels_last(device)
+    ops, tensor_formats = ops_of(op, dtype, size), () if device is None else formats_channels_last(device)
     for one in ops:
         priced = price(one, on_unknown="raise")
         found = plain_kernels(priced, dtype == "tf32")
-        kernels += with_layout_copies(one, found, engines) if priced.timed_as is Family.CONVOLUTION else found
+        kernels += with_layout_copies(one, found, tensor_formats) if priced.timed_as is Family.CONVOLUTION else found
     return _repeated(op, size, ops[-1], _as_measured(op, dtype, size, kernels))
 
 

@@ -39,8 +39,8 @@ class FitValue(FitRecord):
 class FitSpread(FitRecord):
     """Residuals of a family, as standard deviations of a logarithm; with what is off by so many seconds."""
 
-    kernel: _Error
-    shared: _Error
+    random: _Error
+    systematic: _Error
     short_s: _Error = 0.0
 
 
@@ -79,13 +79,13 @@ def check_ranges(found: FitFile, known: Mapping[str, Description], label: str) -
 def spreads_in(spreads: Mapping[str, FitSpread]) -> Mapping[str, Spread]:
     """The residuals as the time model takes them."""
     return MappingProxyType(
-        {name: Spread(kernel=s.kernel, shared=s.shared, short_s=s.short_s) for name, s in spreads.items()}
+        {name: Spread(random=s.random, systematic=s.systematic, short_s=s.short_s) for name, s in spreads.items()}
     )
 
 
 def parts_of(s: Spread) -> dict[str, float]:
     """A spread as files have it: its seconds stand there where they are told."""
-    return {"kernel": s.kernel, "shared": s.shared} | ({"short_s": s.short_s} if s.short_s else {})
+    return {"random": s.random, "systematic": s.systematic} | ({"short_s": s.short_s} if s.short_s else {})
 
 
 def write_constants(

@@ -70,13 +70,13 @@ def load_power() -> PowerConstants:
         constants=MappingProxyType(
             {name: ENERGY_CONSTANTS[name].constant(v.value, v.stderr, v.source) for name, v in found.constants.items()}
         ),
-        spread=found.spreads[_SPREAD].shared,
+        spread=found.spreads[_SPREAD].systematic,
     )
 
 
 def write_power(found: PowerConstants, file: Path, head: str) -> None:
     """Writes the file. `head`: what the comment at the top says. Raises OutputError where it cannot."""
-    spreads = {_SPREAD: Spread(kernel=0.0, shared=found.spread)}
+    spreads = {_SPREAD: Spread(random=0.0, systematic=found.spread)}
     write_constants(file, head, schema=SCHEMA_VERSION, name=ENERGY, constants=found.constants, spreads=spreads)
 
 

@@ -109,7 +109,7 @@ def of_stranger(found: Calibration, device: Device) -> Calibration:
     """A GPU's constants for a device that was not measured: with wider intervals for a CPU, as none was."""
     if device.kind != "cpu":
         return found
-    wide = {family: replace(s, shared=max(s.shared, _STRANGER)) for family, s in found.spreads.items()}
+    wide = {family: replace(s, systematic=max(s.systematic, _STRANGER)) for family, s in found.spreads.items()}
     return replace(found, spreads=MappingProxyType(wide))
 
 

@@ -21,9 +21,9 @@ from rooflinekit.ir.points import values_of
 from rooflinekit.model.columns import work_of
 from rooflinekit.model.families import plain
 from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.kernel_batch import Floats, KernelBatch
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Times, choices_of, time_work
-from rooflinekit.model.work import Floats, Work
 
 #: The constant that stands for the gap before a kernel, by the way of timing; a profiler sees none.
 _GAPS = {"graph": "kernel_gap_graph", "backend": "kernel_gap_graph", "event": "kernel_gap"}
@@ -42,7 +42,7 @@ _POSSIBLE = 0.9
 class Candidates:
     """The kernels of measurements by every algorithm that a device has, as columns."""
 
-    work: Work
+    work: KernelBatch
     row: NDArray[np.int64]  # which measurement each is of
     owner: NDArray[np.int64]  # which kernel of all, numbered through
     first: NDArray[np.bool_]  # whether it is the first of that kernel's algorithms
@@ -132,7 +132,7 @@ class Observations:
             best = best * harness["slow"] ** _asleep(best * harness["slow"] / harness["awake"])
         return best
 
-    def by_first(self, machine: Machine, what: Callable[[Work, Times], Floats]) -> Floats:
+    def by_first(self, machine: Machine, what: Callable[[KernelBatch, Times], Floats]) -> Floats:
         """Of each measurement the sum of something over its kernels, each by the first of its algorithms."""
         found = self.candidates(machine)
         return found.summed(what(found.work, time_work(found.work, machine)), len(self))

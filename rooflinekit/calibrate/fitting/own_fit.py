@@ -20,8 +20,8 @@ from rooflinekit.calibrate.fitting.stages import STAGES
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.families import complete
+from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.machine import Calibration, Machine
-from rooflinekit.model.work import Floats
 
 _WORST = 10
 

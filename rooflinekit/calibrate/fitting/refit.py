@@ -19,8 +19,8 @@ from rooflinekit.calibrate.fitting.hierarchical_fit import Solution, fit
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.spreads import Errors, Starts, Times, of_fitted, of_left_out, shrunk, spread_of
 from rooflinekit.hardware.specs import load_device
+from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.machine import CAMPAIGNS_OF, Calibration, Constant, Machine, Spread
-from rooflinekit.model.work import Floats
 
 _START = "kernel_ramp_cycles"  # whose error all starts are off by together
 

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.stats import t as student
 
 from rooflinekit.model.families import OF_THE_DAY, wider
+from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.machine import Spread
-from rooflinekit.model.work import Floats
 
 _NINETY = 1.645  # standard deviations that hold 90 % of a normal distribution
 _LEAST_SHARED = 0.03  # two collections of one GPU's product times differ by 4 to 5 %
@@ -41,7 +41,7 @@ def spread_of(parts: Sequence[Floats], times: Sequence[Floats] = ()) -> Spread:
     shared = float(np.sqrt(np.mean(np.square(biases))))
     alone = _deviation([errors - bias for errors, bias in zip(parts, biases, strict=True)], times, short_s)
     rest = max(both**2 - shared**2, (alone / 2) ** 2)
-    return Spread(kernel=float(np.sqrt(rest)), shared=max(shared, _LEAST_SHARED), short_s=short_s)
+    return Spread(random=float(np.sqrt(rest)), systematic=max(shared, _LEAST_SHARED), short_s=short_s)
 
 
 def _deviation(parts: Sequence[Floats], times: Sequence[Floats], short_s: float) -> float:
@@ -111,7 +111,7 @@ def shrunk(own: Spread, count: int, known: Spread) -> Spread:
         return float(np.sqrt((count * told**2 + _KNOWN_CASES * elsewhere**2) / (count + _KNOWN_CASES)))
 
     return Spread(
-        kernel=both(own.kernel, known.kernel), shared=both(own.shared, known.shared),
+        random=both(own.random, known.random), systematic=both(own.systematic, known.systematic),
         short_s=both(own.short_s, known.short_s),
     )  # fmt: skip
 
@@ -124,8 +124,8 @@ def of_another_gpu(parts: Sequence[Floats], elsewhere: float = 0.0, times: Seque
     count by itself, of the day and of kernels' starts.
     """
     found = spread_of(parts, times)
-    shared = found.shared * float(student.ppf(0.95, max(len(parts), _FEWEST_GPUS))) / _NINETY
-    return replace(found, shared=max(float(np.sqrt(max(shared**2 - elsewhere, 0.0))), _LEAST_SHARED))
+    shared = found.systematic * float(student.ppf(0.95, max(len(parts), _FEWEST_GPUS))) / _NINETY
+    return replace(found, systematic=max(float(np.sqrt(max(shared**2 - elsewhere, 0.0))), _LEAST_SHARED))
 
 
 def of_left_out(unseen: Errors, starts: Starts, start_error: float, times: Times | None = None) -> dict[str, Spread]:

@@ -37,7 +37,7 @@ STAGES = (
         ),
     ),
     Stage(
-        name="products on the matrix engine",
+        name="products on the tensor core",
         ops=frozenset({"mm", "linear", "bmm"}),
         dtypes=_HALF,
         constants=(
@@ -71,31 +71,31 @@ STAGES = (
         constants=("column_cycles", "row_cycles"),
     ),
     Stage(
-        name="products on the vector lanes",
+        name="products on the CUDA cores",
         ops=frozenset({"mm", "linear", "bmm"}),
         dtypes=_SINGLE,
         constants=(
-            "lanes_share", "lanes_tile_loss", "lanes_energy",
-            "single_engine_share",
+            "simt_share", "simt_tile_loss", "simt_energy",
+            "single_tensor_core_share",
         ),
         own=("product_memory_share",),
     ),
     Stage(
-        name="convolutions on the vector lanes",
+        name="convolutions on the CUDA cores",
         ops=_CONVOLUTIONS,
         dtypes=_SINGLE,
         constants=(
-            "lanes_convolution", "lanes_backward", "lanes_weight", "lanes_winograd", "lanes_winograd_weight",
-            "lanes_fourier", "lanes_volume", "winograd_prologue",
+            "simt_convolution", "simt_backward", "simt_weight", "simt_winograd", "simt_winograd_weight",
+            "simt_fourier", "simt_volume", "winograd_prologue",
         ),
         library=CUDNN,
     ),
     Stage(
-        name="convolutions on the matrix engine",
+        name="convolutions on the tensor core",
         ops=_CONVOLUTIONS,
         dtypes=_HALF | {"tf32"},
         constants=(
-            "matrix_convolution", "matrix_backward", "matrix_weight", "matrix_volume", "lanes_few", "lanes_few_weight",
+            "matrix_convolution", "matrix_backward", "matrix_weight", "matrix_volume", "simt_few", "simt_few_weight",
             "single_window_cycles",
         ),
         library=CUDNN,
@@ -105,7 +105,7 @@ STAGES = (
         ops=_CONVOLUTIONS,
         dtypes=_HALF | _SINGLE,
         constants=(
-            "miopen_lanes", "miopen_lanes_pixel", "miopen_lanes_weight", "miopen_lanes_pixel_weight",
+            "miopen_simt", "miopen_simt_pixel", "miopen_simt_weight", "miopen_simt_pixel_weight",
             "miopen_latency_cycles", "miopen_matrix", "miopen_matrix_weight", "miopen_winograd",
             "miopen_winograd_weight", "miopen_half", "emulated_half", "untuned_bf16", "naive_cycles",
             "repeat_gap", "library_call",

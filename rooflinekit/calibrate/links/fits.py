@@ -143,9 +143,9 @@ def links_difference(constants: LinkConstants, file: Path) -> str:
             if abs(made - stands) > tolerance * made:
                 return f"{file}: {word} is {stands:.4g}; the campaigns give {made:.4g}"
     for name, spread in constants.spreads.items():
-        stands = there.spreads[name].kernel if name in there.spreads else 0.0
-        if abs(spread.kernel - stands) > ERROR_TOLERANCE * spread.kernel:
-            return f"{file}: spread of {name} is {stands:.4g}; the campaigns give {spread.kernel:.4g}"
+        stands = there.spreads[name].random if name in there.spreads else 0.0
+        if abs(spread.random - stands) > ERROR_TOLERANCE * spread.random:
+            return f"{file}: spread of {name} is {stands:.4g}; the campaigns give {spread.random:.4g}"
     return ""
 
 

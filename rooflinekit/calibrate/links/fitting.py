@@ -24,15 +24,17 @@ from rooflinekit.calibrate.links.fits import (
     between,
 )
 from rooflinekit.model.collectives import ALGORITHMS, UNSEEN, LinkConstants, algorithms_of
+from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.links import THROUGH_HOST, Route, route_of
 from rooflinekit.model.machine import Constant, Spread
-from rooflinekit.model.work import Floats
 
 _OUTLIER = 0.1  # ln(predicted / measured) from which on an error counts as an outlier
 _WEIGHT = 40.0  # measurements that a group counts as, however many it has
 _WAIT = (1e-5, 1.5)  # s, and how far it may be off in log units
 _LEAST_SHARED = 0.03
-_UNSEEN = {UNSEEN: Spread(kernel=0.15, shared=0.4)}  # a stated default: networks, links through hosts of other kinds
+_UNSEEN = {
+    UNSEEN: Spread(random=0.15, systematic=0.4)
+}  # a stated default: networks, links through hosts of other kinds
 _NINETY = 1.645
 #: How far a machine may be from the only one on which such links were measured: stated, widest with a host between.
 _ALONE = {"pcie-peer": 0.12, "pcie-host": 0.4, "pcie-sockets": 0.5, "loopback": 0.03}
@@ -214,7 +216,7 @@ def _with_spreads(fit: LinkFit, base: LinkConstants | None) -> LinkConstants:
         biases = np.array([float(np.median(errors)) for errors in parts])
         alone = np.concatenate([errors - bias for errors, bias in zip(parts, biases, strict=True)])
         shared = max(float(np.sqrt(np.mean(np.square(biases)))), _ALONE.get(name, _LEAST_SHARED))
-        found[name] = Spread(kernel=float(np.quantile(np.abs(alone), 0.9)) / _NINETY, shared=shared)
+        found[name] = Spread(random=float(np.quantile(np.abs(alone), 0.9)) / _NINETY, systematic=shared)
     return LinkConstants(constants=fit.constants.constants, spreads=MappingProxyType(found))
 
 
@@ -233,6 +235,6 @@ def refit_links(campaigns: Sequence[LinkCampaign]) -> LinkFit:
     spreads = dict(fit.constants.spreads)
     if biases:
         kernel = float(np.quantile(np.abs(np.concatenate(alone)), 0.9)) / _NINETY
-        spreads["nvlink"] = Spread(kernel=kernel, shared=float(np.sqrt(np.mean(np.square(biases)))))
+        spreads["nvlink"] = Spread(random=kernel, systematic=float(np.sqrt(np.mean(np.square(biases)))))
     constants = LinkConstants(constants=fit.constants.constants, spreads=MappingProxyType(spreads))
     return LinkFit(groups=fit.groups, constants=constants, waits=fit.waits)

@@ -1,7 +1,7 @@
 """Factorizations of matrices, and solutions of linear equations.
 
 They are counted in the order that dominates, as in Golub and Van Loan's Matrix Computations and in LAPACK's notes;
-thirds are rounded up. They are vector FLOP, for they are no products that could be handed to a matrix engine whole.
+thirds are rounded up. They are vector FLOP, for they are no products that could be handed to a tensor core whole.
 Iterative ones (eigenvalues, singular values) are counted with the usual number of steps. Complex arithmetic is four
 times as much.
 """

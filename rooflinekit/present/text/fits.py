@@ -46,4 +46,4 @@ def _percent(spread: Spread | None) -> str:
     if spread is None:
         return "–"
     besides = f" + {1e6 * spread.short_s:.1f} µs" if spread.short_s else ""
-    return f"{spread.kernel:.0%}{besides} / {spread.shared:.0%}"
+    return f"{spread.random:.0%}{besides} / {spread.systematic:.0%}"

@@ -94,7 +94,7 @@ class GpuComparison:
     rows: tuple[Mapping[str, Any], ...]  # of each, None where its specification does not say; see `table`
     refused: Mapping[str, str]
     math: Math  # that most of its FLOP are done in
-    engine: bool  # whether a matrix engine may do them
+    tensor_core: bool  # whether a tensor core may do them
     sort: str
     currency: str | None = None  # of what a million samples cost; None where no prices are given
 
@@ -173,7 +173,7 @@ class GpuComparison:
         )
 
     def _computed_in(self, place: int) -> Math:
-        return computed_in(self.predictions[place].machine, self.math, engine=self.engine)
+        return computed_in(self.predictions[place].machine, self.math, tensor_core=self.tensor_core)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the kernels, ready for JSON."""
@@ -242,8 +242,8 @@ def compare_machines(
             refused[machine.name] = str(error)
     if not found:
         raise FormatError(f"none of the GPUs can run it: {next(iter(refused.values()))}")
-    math, engine = main_format(found[0])
-    rows = [_row(p, stated_peak(p.machine, math, engine=engine)) | bounds.cost_of(p) for p in found]
+    math, tensor_core = main_format(found[0])
+    rows = [_row(p, stated_peak(p.machine, math, tensor_core=tensor_core)) | bounds.cost_of(p) for p in found]
     found, rows, beyond = bounds.kept(found, rows)
     refused |= beyond
     column, largest_first = SORTS[sort]
@@ -259,7 +259,7 @@ def compare_machines(
         rows=tuple(rows[place] for place in order),
         refused=refused,
         math=math,
-        engine=engine,
+        tensor_core=tensor_core,
         sort=sort,
         currency=bounds.currency,
     )
@@ -267,8 +267,8 @@ def compare_machines(
 
 def gpu_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
     """A row for each prediction of one workload, as `GpuComparison.table` has them, without costs."""
-    math, engine = main_format(predictions[0])
-    rows = [_row(p, stated_peak(p.machine, math, engine=engine)) for p in predictions]
+    math, tensor_core = main_format(predictions[0])
+    rows = [_row(p, stated_peak(p.machine, math, tensor_core=tensor_core)) for p in predictions]
     return _frame(rows).reset_index()
 
 

@@ -95,8 +95,12 @@ def kernel_parts(
     def spread(part: Part, share: float) -> float:
         known = spreads[part.unit]
         if part.level == "family":
-            return known.shared
-        return math.sqrt(float(known.alone(share * total, counts[part]))) / (share * total) if share else known.kernel
+            return known.systematic
+        return (
+            math.sqrt(float(known.random_variance(share * total, counts[part]))) / (share * total)
+            if share
+            else known.random
+        )
 
     return {part: Loaded(weight=weight, spread=spread(part, weight)) for part, weight in weights.items()}
 

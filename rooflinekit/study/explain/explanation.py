@@ -247,13 +247,13 @@ def explain(a: Prediction, b: Prediction) -> Explanation:
 
 
 def _format(p: Prediction) -> Math:
-    arithmetic, engine = main_format(p)
-    return computed_in(p.machine, arithmetic, engine=engine)
+    arithmetic, tensor_core = main_format(p)
+    return computed_in(p.machine, arithmetic, tensor_core=tensor_core)
 
 
 def _peak(p: Prediction) -> float:
-    arithmetic, engine = main_format(p)
-    return stated_peak(p.machine, arithmetic, engine=engine)
+    arithmetic, tensor_core = main_format(p)
+    return stated_peak(p.machine, arithmetic, tensor_core=tensor_core)
 
 
 def _ratio(a: float, b: float) -> float:

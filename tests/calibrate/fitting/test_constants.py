@@ -30,12 +30,12 @@ def test_it_starts_within_its_range(name: str) -> None:
 
 
 def test_shares_of_the_datasheet_end_at_one() -> None:
-    shares = {"matrix_share", "lanes_share", "vector_share", "memory_share", "product_memory_share"}
+    shares = {"matrix_share", "simt_share", "vector_share", "memory_share", "product_memory_share"}
     assert {name: CONSTANTS[name].high for name in shares} == dict.fromkeys(shares, 1.0)
 
 
 def test_every_constant_is_used_by_the_model() -> None:
-    """By name, or as one of the two units: `matrix_…` and `lanes_…`."""
+    """By name, or as one of the two units: `matrix_…` and `simt_…`."""
     package = Path(rooflinekit.__file__).parent
     texts = {
         node.value
@@ -47,7 +47,7 @@ def test_every_constant_is_used_by_the_model() -> None:
     unused = {
         name
         for name in CONSTANTS
-        if name not in texts and not (name.startswith(("matrix_", "lanes_")) and f"_{name.partition('_')[2]}" in texts)
+        if name not in texts and not (name.startswith(("matrix_", "simt_")) and f"_{name.partition('_')[2]}" in texts)
     }
     assert unused == set()
 

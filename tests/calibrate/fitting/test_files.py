@@ -27,13 +27,13 @@ PRIORS = {
     "schema": 2,
     "name": "priors",
     "constants": {name: {"value": 1.5, "stderr": 0.2, "source": "all"} for name in CONSTANTS},
-    "spreads": {"product": {"kernel": 0.1, "shared": 0.2}, "softmax": {"kernel": 0.3, "shared": 0.4}},
+    "spreads": {"product": {"random": 0.1, "systematic": 0.2}, "softmax": {"random": 0.3, "systematic": 0.4}},
 }
 OWN = {
     "schema": 2,
     "name": "gpu-a",
     "constants": {"memory_share": {"value": 0.75, "stderr": 0.01, "source": "calibration/campaigns/gpu-a"}},
-    "spreads": {"softmax": {"kernel": 0.05, "shared": 0.03}},
+    "spreads": {"softmax": {"random": 0.05, "systematic": 0.03}},
 }
 
 
@@ -63,10 +63,10 @@ def test_a_measured_gpu_has_its_own_constants_over_those_of_any(folder: Path) ->
         value=0.75, stderr=0.01, unit="1", meaning=about.meaning, source="calibration/campaigns/gpu-a"
     )
     assert found.constants["matrix_share"].source == "all"
-    assert found.spreads["softmax"] == Spread(kernel=0.05, shared=0.03)
+    assert found.spreads["softmax"] == Spread(random=0.05, systematic=0.03)
     # what was measured on no GPU has the spread of the nearest: of all formats, that of products
     assert set(found.spreads) == set(ALL)
-    assert found.spreads["product"] == found.spreads["tf32 product"] == Spread(kernel=0.1, shared=0.2)
+    assert found.spreads["product"] == found.spreads["tf32 product"] == Spread(random=0.1, systematic=0.2)
     assert found.measured == {"softmax"}
     assert found.value("memory_share") == 0.75
 
@@ -85,7 +85,7 @@ def test_an_unmeasured_gpu_takes_after_its_architecture(folder: Path) -> None:
     assert found.measured == frozenset()
     assert found.value("overlap") == 3.0
     assert found.value("memory_share") == 1.5
-    assert found.spreads["softmax"] == Spread(kernel=0.3, shared=0.4)
+    assert found.spreads["softmax"] == Spread(random=0.3, systematic=0.4)
 
 
 def test_a_measured_gpu_has_no_need_of_its_architecture(folder: Path) -> None:
@@ -233,7 +233,7 @@ def calibration(value: float = 0.123456) -> Calibration:
     return Calibration(
         name="gpu-a",
         constants=MappingProxyType({"memory_share": constant}),
-        spreads=MappingProxyType({"softmax": Spread(kernel=0.1, shared=1 / 3)}),
+        spreads=MappingProxyType({"softmax": Spread(random=0.1, systematic=1 / 3)}),
     )
 
 
@@ -243,7 +243,7 @@ def test_the_text_of_a_file(tmp_path: Path) -> None:
     # four digits, far beyond what any of them is sure of
     assert file.read_text() == (
         "# One line.\n# Another.\nschema: 2\nname: gpu-a\nconstants:\n  memory_share:\n    value: 0.1235\n"
-        "    stderr: 0.01235\n    source: campaign 7\nspreads:\n  softmax:\n    kernel: 0.1\n    shared: 0.3333\n"
+        "    stderr: 0.01235\n    source: campaign 7\nspreads:\n  softmax:\n    random: 0.1\n    systematic: 0.3333\n"
     )
 
 
@@ -251,7 +251,7 @@ def test_what_is_written_is_read_again(folder: Path) -> None:
     write_fit(calibration(0.5), folder / "gpu-a.yaml", "Made by hand.")
     found = load_constants("gpu-a")
     assert found.constants["memory_share"].value == 0.5
-    assert found.spreads["softmax"].shared == 0.3333
+    assert found.spreads["softmax"].systematic == 0.3333
     assert found.measured == {"softmax"}
 
 
@@ -275,7 +275,7 @@ def test_a_cpu_has_constants_of_its_own_and_wide_intervals() -> None:
     cpu = constants_for(load_device("intel-core-i9-10940x"))
     priors = load_constants()
     own = {name for name, constant in priors.constants.items() if cpu.constants[name] != constant}
-    assert own == {"lanes_share", "lanes_convolution", "memory_share"}
-    assert all(cpu.constants[name].value < priors.constants[name].value for name in ("lanes_share", "memory_share"))
-    assert all(spread.shared >= 0.3 for spread in cpu.spreads.values())
-    assert all(cpu.spreads[family].kernel == spread.kernel for family, spread in priors.spreads.items())
+    assert own == {"simt_share", "simt_convolution", "memory_share"}
+    assert all(cpu.constants[name].value < priors.constants[name].value for name in ("simt_share", "memory_share"))
+    assert all(spread.systematic >= 0.3 for spread in cpu.spreads.values())
+    assert all(cpu.spreads[family].random == spread.random for family, spread in priors.spreads.items())

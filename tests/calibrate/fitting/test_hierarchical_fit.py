@@ -120,14 +120,14 @@ def test_products_tell_rate_and_power() -> None:
         name="products",
         ops=frozenset({"mm"}),
         dtypes=frozenset({"fp32"}),
-        constants=("lanes_share", "lanes_tile_loss", "lanes_energy"),
+        constants=("simt_share", "simt_tile_loss", "simt_energy"),
     )
     boards = {
         "ample": machine("ample", board_power=300, process_node="16 nm"),
         "small": machine("small", board_power=70, process_node="16 nm"),
     }
     truth = {name: about.start for name, about in CONSTANTS.items()}
-    truth |= {"lanes_share": 0.8, "lanes_tile_loss": 12.0, "lanes_energy": 12e-12}
+    truth |= {"simt_share": 0.8, "simt_tile_loss": 12.0, "simt_energy": 12e-12}
     random = np.random.default_rng(3)
     found = []
     for name, board in boards.items():
@@ -139,9 +139,9 @@ def test_products_tell_rate_and_power() -> None:
         found.append(observe(name, f"{name} lab", "mm", "profiler", table.assign(seconds=seconds)))
     solution = fit(found, boards, [stage])
     ample, small = (solution.values(name) for name in boards)
-    assert log_ratio(ample["lanes_share"], 0.8) < 0.01
-    assert log_ratio(ample["lanes_tile_loss"], 12) < 0.1
-    assert log_ratio(small["lanes_energy"], 12e-12) < 0.02
+    assert log_ratio(ample["simt_share"], 0.8) < 0.01
+    assert log_ratio(ample["simt_tile_loss"], 12) < 0.1
+    assert log_ratio(small["simt_energy"], 12e-12) < 0.02
 
 
 def test_the_harness_is_found() -> None:

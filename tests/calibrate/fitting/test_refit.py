@@ -55,7 +55,7 @@ def test_each_gpu_gets_its_own_constants_where_it_was_measured(found: Refit) -> 
         assert own.constants["memory_share"].source == f"calibration/campaigns: {gpu}"
         assert own.constants["memory_share"].unit == "1"
         # no product and no row was measured
-        assert not {name for name in own.constants if name.startswith(("matrix", "lanes", "row", "column"))}
+        assert not {name for name in own.constants if name.startswith(("matrix", "simt", "row", "column"))}
 
 
 def test_an_unmeasured_gpu_gets_all_constants(found: Refit) -> None:
@@ -86,26 +86,26 @@ def test_spreads_are_those_of_the_measured_families(found: Refit) -> None:
     for own in found.gpus.values():
         assert set(own.spreads) == {"elementwise"}
         # noise of 2 % and little else
-        assert 0.015 < own.spreads["elementwise"].kernel < 0.03
+        assert 0.015 < own.spreads["elementwise"].random < 0.03
         # the least that two collections differ by, and a little of what a third GPU may differ by from these two
-        assert 0.03 <= own.spreads["elementwise"].shared < 0.045
+        assert 0.03 <= own.spreads["elementwise"].systematic < 0.045
 
 
 def test_the_fewer_gpus_tell_it_the_wider_is_what_another_may_be_off_by() -> None:
     # two GPUs 10 % off in opposite directions, each exactly: the quantile of Student's distribution is 2.920 for two
     # degrees of freedom and 2.132 for four, a normal one's 1.645
     off = [np.full(30, 0.1), np.full(30, -0.1)]
-    assert of_another_gpu(off).shared == pytest.approx(0.1 * 2.920 / 1.645, rel=1e-3)
-    assert of_another_gpu(off * 2).shared == pytest.approx(0.1 * 2.132 / 1.645, rel=1e-3)
-    assert of_another_gpu(off[:1]).shared == of_another_gpu(off).shared
+    assert of_another_gpu(off).systematic == pytest.approx(0.1 * 2.920 / 1.645, rel=1e-3)
+    assert of_another_gpu(off * 2).systematic == pytest.approx(0.1 * 2.132 / 1.645, rel=1e-3)
+    assert of_another_gpu(off[:1]).systematic == of_another_gpu(off).systematic
 
 
 def test_what_intervals_count_by_itself_is_taken_off() -> None:
     """√((0.1 · 2.920 / 1.645)² - 0.05² - (0.2 · 0.5)²): of the day, and of starts that take half of a kernel's time."""
     unseen = {("a", "elementwise"): np.full(30, 0.1), ("b", "elementwise"): np.full(30, -0.1)}
     starts = dict.fromkeys(unseen, 0.5)
-    assert of_left_out(unseen, starts, 0.2)["elementwise"].shared == pytest.approx(0.13787, rel=1e-3)
-    assert of_left_out(unseen, starts, 0.4)["elementwise"].shared == 0.03  # never below what collections differ by
+    assert of_left_out(unseen, starts, 0.2)["elementwise"].systematic == pytest.approx(0.13787, rel=1e-3)
+    assert of_left_out(unseen, starts, 0.4)["elementwise"].systematic == 0.03  # never below what collections differ by
 
 
 def test_what_a_family_is_a_part_of_stands_there_too() -> None:
@@ -118,8 +118,8 @@ def test_what_a_family_is_a_part_of_stands_there_too() -> None:
 def test_each_gpu_counts_as_much_as_another() -> None:
     # 900 kernels that are off by 0.01 and 100 by 0.3: of one GPU's nine tenths the first, of two GPUs' half the others
     small, large = np.array([-0.01, 0.01] * 450), np.array([-0.3, 0.3] * 50)
-    assert spread_of([np.concatenate([small, large])]).kernel == pytest.approx(0.01 / 1.645)
-    assert spread_of([small, large]).kernel == pytest.approx(0.3 / 1.645)
+    assert spread_of([np.concatenate([small, large])]).random == pytest.approx(0.01 / 1.645)
+    assert spread_of([small, large]).random == pytest.approx(0.3 / 1.645)
 
 
 def test_errors_are_of_all_measurements(found: Refit) -> None:
@@ -240,17 +240,17 @@ def test_spread_of_one_gpu() -> None:
     # median 0.04; beside it every error is 0.0329 = 1.645 · 0.02 off, so that 90 % are within 0.0729
     errors = 0.04 + 0.0329 * np.array([-1.0, 1.0] * 50 + [0.0])
     spread = spread_of([errors])
-    assert spread.shared == pytest.approx(0.04)
-    assert spread.kernel**2 == pytest.approx((0.0729 / 1.645) ** 2 - 0.04**2)
+    assert spread.systematic == pytest.approx(0.04)
+    assert spread.random**2 == pytest.approx((0.0729 / 1.645) ** 2 - 0.04**2)
     # a median of 0.4 is more than a normal distribution would have within 0.4329: half of 0.02 is left
-    assert spread_of([errors + 0.36]).kernel == pytest.approx(0.01)
+    assert spread_of([errors + 0.36]).random == pytest.approx(0.01)
 
 
 def test_spread_of_several_gpus() -> None:
     # medians 0.3, -0.4 and 0: √((0.09 + 0.16) / 3) together; beside them nothing
     spread = spread_of([np.full(5, 0.3), np.full(7, -0.4), np.zeros(3)])
-    assert spread.kernel == pytest.approx(0.0, abs=1e-12)
-    assert spread.shared == pytest.approx(0.288675)
+    assert spread.random == pytest.approx(0.0, abs=1e-12)
+    assert spread.systematic == pytest.approx(0.288675)
 
 
 def test_short_kernels_are_off_by_seconds_more() -> None:
@@ -260,9 +260,9 @@ def test_short_kernels_are_off_by_seconds_more() -> None:
     errors = np.tile(quantiles, 40) * np.hypot(0.04, 2e-6 / seconds)
     found = spread_of([errors], [seconds])
     assert found.short_s == pytest.approx(2e-6, rel=0.13)  # the seconds are looked for in steps of a quarter
-    assert found.kernel == pytest.approx(0.04, rel=0.1)
+    assert found.random == pytest.approx(0.04, rel=0.1)
     # of 5 and 500 µs: √(0.04² + 0.4²) and √(0.04² + 0.004²)
-    both = np.sqrt(found.alone(np.array([5e-6, 5e-4]))) / [5e-6, 5e-4]
+    both = np.sqrt(found.random_variance(np.array([5e-6, 5e-4]))) / [5e-6, 5e-4]
     assert both == pytest.approx([0.402, 0.0402], rel=0.13)
     # as much off at every time: no seconds, and the same spread as without times
     alike = np.tile([-0.1, 0.1], 1600)
@@ -273,20 +273,20 @@ def test_kernels_that_are_certain_tell_what_a_gpu_is_off_by() -> None:
     # long kernels 0.1 too slow, short ones on both sides of 0 by what 2 µs are of them
     seconds = np.concatenate([np.full(40, 1e-3), np.geomspace(2e-6, 2e-5, 60)])
     errors = np.concatenate([np.full(40, 0.1), np.tile([-1.645, 1.645], 30) * 2e-6 / seconds[40:]])
-    assert spread_of([errors], [seconds]).shared == pytest.approx(0.1, abs=0.01)
+    assert spread_of([errors], [seconds]).systematic == pytest.approx(0.1, abs=0.01)
 
 
 def test_the_shared_part_is_never_below_what_two_collections_differ_by() -> None:
-    assert spread_of([np.zeros(5)]).shared == 0.03
+    assert spread_of([np.zeros(5)]).systematic == 0.03
 
 
 def test_few_cases_are_steadied_by_what_others_tell() -> None:
     """20 cases count as much as what is known: √((0.1² + 0.3²) / 2); of none only that is left, of many nothing."""
-    own, known = Spread(kernel=0.1, shared=0.05), Spread(kernel=0.3, shared=0.15)
-    assert shrunk(own, 20, known).kernel == pytest.approx(math.sqrt(0.05))
-    assert shrunk(own, 20, known).shared == pytest.approx(math.sqrt(0.0125))
+    own, known = Spread(random=0.1, systematic=0.05), Spread(random=0.3, systematic=0.15)
+    assert shrunk(own, 20, known).random == pytest.approx(math.sqrt(0.05))
+    assert shrunk(own, 20, known).systematic == pytest.approx(math.sqrt(0.0125))
     assert shrunk(own, 0, known) == known
-    assert shrunk(own, 10**7, known).kernel == pytest.approx(0.1, rel=1e-5)
+    assert shrunk(own, 10**7, known).random == pytest.approx(0.1, rel=1e-5)
 
 
 def test_a_family_without_its_format() -> None:

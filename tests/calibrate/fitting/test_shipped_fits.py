@@ -18,9 +18,9 @@ from rooflinekit.calibrate.fitting.stages import STAGES
 from rooflinekit.calibrate.links.fits import LINKS
 from rooflinekit.hardware.specs import data_dir, device_names, load_device
 from rooflinekit.model.families import ALL, MIOPEN_EMULATED
+from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
-from rooflinekit.model.work import Products, Work
 
 ROOT = Path(str(data_dir("calibration")))
 FITS = sorted(file.stem for file in (ROOT / "fits").glob("*.yaml"))
@@ -61,8 +61,8 @@ def test_a_gpu_has_spreads_of_what_was_measured_on_it(gpu: str) -> None:
     assert found.measured == measured
     for family, spread in found.spreads.items():
         # a format that a board has no units for runs by whichever of MIOpen's solvers takes it, up to 13 times as long
-        assert 0 < spread.kernel < (1.6 if family == MIOPEN_EMULATED else 1.2)
-        assert 0.03 <= spread.shared < 1
+        assert 0 < spread.random < (1.6 if family == MIOPEN_EMULATED else 1.2)
+        assert 0.03 <= spread.systematic < 1
 
 
 def _relatives(gpu: str) -> set[str]:
@@ -119,7 +119,7 @@ def test_every_device_can_be_timed_with_its_constants() -> None:
     for name in device_names():
         device = load_device(name, allow_draft=True)
         machine = Machine.of(device, constants_for(device))
-        work = Work.of(2, products=Products.of([0], m=4096, n=4096, k=4096), read_bytes=2.7e8, write_bytes=3e7)
+        work = KernelBatch.of(2, products=Products.of([0], m=4096, n=4096, k=4096), read_bytes=2.7e8, write_bytes=3e7)
         times = time_work(work, machine)
         peak = max(device.peak("fp32"), device.matrix_peak.get("fp32", 0.0))
         assert times.total_s[0] > 2 * 4096**3 / peak, name

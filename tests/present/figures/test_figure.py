@@ -245,7 +245,7 @@ def test_a_machine_has_the_shares_of_every_roof(predictions: dict[str, Predictio
     assert shares == {
         ("HBM2e", value["memory_share"]), ("matrix", value["matrix_share"]),
         ("matrix", value["matrix_share"] * value["eight_bit_share"]),
-        ("vector", max(value["lanes_share"], value["vector_share"])),
+        ("vector", max(value["simt_share"], value["vector_share"])),
     }  # fmt: skip
 
 

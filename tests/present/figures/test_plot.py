@@ -621,7 +621,7 @@ def test_networks_stand_each_for_itself() -> None:
 
 
 def test_a_unit_sustains_one_rate_whatever_is_drawn_of_it() -> None:
-    """fp32 on vector lanes: products sustain more than other arithmetic, and one roof stands for both."""
+    """fp32 on CUDA cores: products sustain more than other arithmetic, and one roof stands for both."""
 
     def rate(*layers: torch.nn.Module) -> str:
         p = rk.predict(torch.nn.Sequential(*layers), rk.Input(64, 512), gpu=H100)

@@ -54,7 +54,7 @@ def _as_predicted(graph: rk.Graph, found: Any, **options: Any) -> None:
         assert (row["regime"], row["fits"], row["peak_bytes"]) == (p.regime, p.memory.fits, p.memory.peak_bytes), row
 
 
-# gpus: a matrix engine, none (so that Winograd comes into question), and cuBLAS's workspace of 9.0; and a CPU
+# gpus: a tensor core, none (so that Winograd comes into question), and cuBLAS's workspace of 9.0; and a CPU
 GPUS = ["nvidia-l4", "p100-pcie", "nvidia-h100-sxm5-80gb"]
 WAYS: list[Any] = [
     "eager",

@@ -160,7 +160,7 @@ def test_operators_move_the_steps_that_have_them() -> None:
         ProfiledOp(name=t.kernel.kind, depth=0, seconds=t.total_s * (2 if "convolution" in t.kernel.kind else 1))
         for t in source.timings
     )
-    # On vector lanes as here; on another unit half of it would count.
+    # On CUDA cores as here; on another unit half of it would count.
     found = transferred(Evidence(source="ops", ops=ops), source, step("nvidia-v100-sxm2-16gb"))
     parts = found.posterior.by_part
     moved = sum(ln for part, ln in parts.items() if "convolution" in part)  # by format, gradients apart

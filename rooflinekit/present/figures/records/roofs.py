@@ -36,15 +36,15 @@ def roofs_of(part: Prediction | Machine | Device) -> tuple[Roof, ...]:
 def ceiling(kernel: Kernel, machine: Machine) -> tuple[Roof, float]:
     """The compute roof that a kernel is judged against, by the datasheet, and the share of it that its kind sustains.
 
-    Products are judged by the unit that runs them, everything else by the vector lanes. Raises FormatError for
+    Products are judged by the unit that runs them, everything else by the CUDA cores. Raises FormatError for
     arithmetic that the device does not have.
     """
     device = machine.device
     name = f"{Math.FP64 if kernel.math is Math.FP64 else Math.FP32} vector"
     rate = machine.vector_rate(kernel.math)
     if kernel.cost.gemms:
-        rate = machine.matrix_rate(kernel.math, engine=kernel.engine)
-        if kernel.engine and kernel.math.value in device.matrix_peak:
+        rate = machine.matrix_rate(kernel.math, tensor_core=kernel.tensor_core)
+        if kernel.tensor_core and kernel.math.value in device.matrix_peak:
             name = f"{kernel.math} matrix"
     return _roof(device, name, rate.peak), rate.share
 
@@ -62,12 +62,12 @@ def main_roofs(kernels: Iterable[Kernel], machine: Machine) -> tuple[Roof, Roof]
 def _sustained(machine: Machine, roof: Roof) -> float:
     """The share of a roof that kernels reach at best: one number for a unit, whatever a figure shows of it.
 
-    On vector lanes products and other arithmetic reach different shares: the roof is the higher one.
+    On CUDA cores products and other arithmetic reach different shares: the roof is the higher one.
     """
     math, _, unit = roof.name.partition(" ")
     if unit == "matrix":
         return machine.matrix_rate(Math(math)).share
-    return max(machine.constants.value("vector_share"), machine.constants.value("lanes_share"))
+    return max(machine.constants.value("vector_share"), machine.constants.value("simt_share"))
 
 
 def facts_of(part: Prediction | Machine | Device) -> DeviceFacts:

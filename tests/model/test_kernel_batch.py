@@ -5,15 +5,15 @@ import pytest
 
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.algorithms import ATTENTION, PRODUCT
-from rooflinekit.model.work import Products, Recent, Work
+from rooflinekit.model.kernel_batch import KernelBatch, Products, Recent
 
 
 def test_what_is_not_given_is_nothing() -> None:
-    work = Work.of(3)
+    work = KernelBatch.of(3)
     assert len(work) == 3
     assert work.math == (Math.FP32,)
     assert work.arithmetic.tolist() == [0, 0, 0]
-    assert work.engine.tolist() == [True, True, True]
+    assert work.tensor_core.tolist() == [True, True, True]
     assert (work.products.m.size, work.recent.bytes.size) == (0, 0)
     for name in (
         "vector_flop",
@@ -31,32 +31,32 @@ def test_what_is_not_given_is_nothing() -> None:
 
 
 def test_no_kernels_at_all() -> None:
-    work = Work.of(0, math=[])
+    work = KernelBatch.of(0, math=[])
     assert len(work) == 0
     assert work.arithmetic.size == 0
 
 
 def test_numbers_stand_for_columns() -> None:
-    work = Work.of(3, read_bytes=[1, 2, 3], write_bytes=7, engine=[True, False, True])
+    work = KernelBatch.of(3, read_bytes=[1, 2, 3], write_bytes=7, tensor_core=[True, False, True])
     assert work.read_bytes.tolist() == [1.0, 2.0, 3.0]
     assert work.write_bytes.tolist() == [7.0, 7.0, 7.0]
-    assert work.engine.tolist() == [True, False, True]
+    assert work.tensor_core.tolist() == [True, False, True]
 
 
 def test_arithmetics_are_numbered_in_the_order_of_their_first_kernel() -> None:
-    work = Work.of(4, math=[Math.FP16, Math.FP32, Math.FP16, Math.FP64])
+    work = KernelBatch.of(4, math=[Math.FP16, Math.FP32, Math.FP16, Math.FP64])
     assert work.math == (Math.FP16, Math.FP32, Math.FP64)
     assert work.arithmetic.tolist() == [0, 1, 0, 2]
 
 
 def test_a_column_that_does_not_exist() -> None:
-    with pytest.raises(TypeError, match=r"^Work has no column flops$"):
-        Work.of(2, flops=3.0)
+    with pytest.raises(TypeError, match=r"^KernelBatch has no column flops$"):
+        KernelBatch.of(2, flops=3.0)
 
 
 def test_a_column_of_another_length() -> None:
     with pytest.raises(ValueError, match="broadcast"):
-        Work.of(2, read_bytes=[1.0, 2.0, 3.0])
+        KernelBatch.of(2, read_bytes=[1.0, 2.0, 3.0])
 
 
 def test_products_of_numbers_and_columns() -> None:

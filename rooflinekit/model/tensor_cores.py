@@ -1,4 +1,4 @@
-"""Which formats a device's matrix engine and its lanes multiply, by its specification."""
+"""Which formats a device's tensor core and its lanes multiply, by its specification."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.tensor import Math
 
 
-def engine_peak(device: Device, math: Math) -> float | None:
-    """FLOP/s of the matrix engine by the datasheet, where it multiplies the format; tf32 is fp32 where it has that."""
+def tensor_core_peak(device: Device, math: Math) -> float | None:
+    """FLOP/s of the tensor core by the datasheet, where it multiplies the format; tf32 is fp32 where it has that."""
     stands_in = device.matrix_peak.get(Math.FP32.value) if math is Math.TF32 else None
     return device.matrix_peak.get(math.value, stands_in)
 
 
-def on_engine(device: Device, math: Math) -> bool:
-    """Whether a matrix engine multiplies the format."""
-    return engine_peak(device, math) is not None
+def on_tensor_core(device: Device, math: Math) -> bool:
+    """Whether a tensor core multiplies the format."""
+    return tensor_core_peak(device, math) is not None
 
 
 def has_dot_products(device: Device) -> bool:

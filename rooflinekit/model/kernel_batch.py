@@ -20,7 +20,7 @@ _ONCE = ("passes", "threads", "links", "starts", "streamed")  # columns that are
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Products:
-    """Matrix products, each `batch` times [m, k] × [k, n]; `kernel` is the row of `Work` that it belongs to."""
+    """Matrix products, each `batch` times [m, k] × [k, n]; `kernel` is the row of `KernelBatch` that it belongs to."""
 
     kernel: NDArray[np.int64]
     batch: Floats
@@ -99,7 +99,7 @@ class Products:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recent:
-    """Reads of what a kernel before has touched; `kernel` is the row of `Work` that they belong to."""
+    """Reads of what a kernel before has touched; `kernel` is the row of `KernelBatch` that they belong to."""
 
     kernel: NDArray[np.int64]
     bytes: Floats
@@ -121,12 +121,12 @@ class Recent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class KernelBatch:
     """Kernels as columns, all of one length. Sizes are counts, traffic is bytes."""
 
     math: tuple[Math, ...]  # the arithmetics that occur
     arithmetic: NDArray[np.int64]  # which of them each kernel uses
-    engine: NDArray[np.bool_]  # whether its products can use the matrix engine
+    tensor_core: NDArray[np.bool_]  # whether its products can use the tensor core
     products: Products
     recent: Recent
     vector_flop: Floats
@@ -162,7 +162,7 @@ class Work:
         count: int,
         *,
         math: Sequence[Math] | Math = Math.FP32,
-        engine: ArrayLike = True,
+        tensor_core: ArrayLike = True,
         products: Products | None = None,
         recent: Recent | None = None,
         each: NDArray[np.int64] | None = None,
@@ -182,14 +182,14 @@ class Work:
             for name in names
         }
         if columns:
-            raise TypeError(f"Work has no column {', '.join(columns)}")
+            raise TypeError(f"KernelBatch has no column {', '.join(columns)}")
         return cls(
             math=distinct,
             arithmetic=np.repeat(
                 np.array([codes[value] for value in maths], dtype=np.int64),
                 count // max(1, len(maths)) if each is None else each,
             ),
-            engine=np.broadcast_to(np.asarray(engine, dtype=bool), (count,)),
+            tensor_core=np.broadcast_to(np.asarray(tensor_core, dtype=bool), (count,)),
             products=Products.none() if products is None else products,
             recent=Recent.of([], []) if recent is None else recent,
             **values,
