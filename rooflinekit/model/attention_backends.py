@@ -7,7 +7,7 @@ cuDNN and FlashAttention 3 use. By those of one warp an SM multiplies no faster 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -16,7 +16,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, PricedOp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.release import Release
-from rooflinekit.ir.tensor import TensorSpec
+from rooflinekit.ir.tensor import DType, TensorSpec
 from rooflinekit.model.algorithms import ATTENTION, Algorithm, ByUnit
 from rooflinekit.model.kernel import Kernel, passing
 
@@ -133,11 +133,10 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
     if capability is None:
         return AOTRITON if (device.compute_capability or "").startswith(_OF_AOTRITON) else ATTENTION
     allowed, prefers = op.attrs.get("backends", BACKENDS), (like or _PRESENT).prefers_cudnn(capability[0])
-    if "cudnn" in allowed and (prefers or "cudnn" in op.kind) and _suits_cudnn(op, capability[0]):
+    if "cudnn" in allowed and (prefers or "cudnn" in op.kind) and not any(_against_cudnn(op, capability)):
         return CUDNN
-    width, first = max(_widths(op)), not (like or _PRESENT).has_flash_2
-    if "flash" in op.kind and capability[0] >= _FLASH_FROM and width <= (_FLASH_1_WIDTH if first else _FLASH_WIDTH):
-        return FLASH_1 if first else FLASH
+    if "flash" in op.kind and not any(_against_flash(op, capability, like)):
+        return FLASH if (like or _PRESENT).has_flash_2 else FLASH_1
     return EFFICIENT
 
 
@@ -151,14 +150,94 @@ def _widths(op: Op) -> list[int]:
     return [integer(tensor.shape[-1]) for tensor in _tensors(op)[::2]]
 
 
-def _suits_cudnn(op: Op, generation: int) -> bool:
-    """Whether cuDNN's kernels take it (sdp_utils.cpp: check_cudnn_tensor_shapes and what is asked with it)."""
+#: What keeps a kernel from running, and what would change that.
+Obstacle = tuple[str, str]
+
+
+def _against_cudnn(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle]:
+    """Why cuDNN's kernels do not take it (sdp_utils.cpp: check_cudnn_tensor_shapes and what is asked with it)."""
+    if capability[0] < _FLASH_FROM:
+        yield _older(capability)
+        return
     (query, key, _), widths = _tensors(op), _widths(op)
-    fits = max(widths) <= _CUDNN_WIDTH and not any(width % _CUDNN_STEP for width in widths)
-    fits = fits or (widths == _CUDNN_LATENT and generation in (9, 10))
-    dropped = float(op.attrs.get("dropout_p") or 0.0) % _CUDNN_DROPOUT == 0
-    half = query.dtype.itemsize == _HALF and generation >= _FLASH_FROM
-    return fits and dropped and half and integer(key.shape[-2]) > 1
+    if query.dtype.itemsize != _HALF:
+        yield _wider(query)
+    narrow = max(widths) <= _CUDNN_WIDTH and not any(width % _CUDNN_STEP for width in widths)
+    if not (narrow or (widths == _CUDNN_LATENT and capability[0] in (_HOPPER, _BLACKWELL))):
+        yield _of_width(widths), f"use heads of a multiple of {_CUDNN_STEP} up to {_CUDNN_WIDTH}"
+    dropout = float(op.attrs.get("dropout_p") or 0.0)
+    if dropout % _CUDNN_DROPOUT:
+        yield f"a dropout of {dropout:g}", "use a multiple of a sixteenth"
+    if integer(key.shape[-2]) == 1:
+        yield "a single key", "use two keys or more"
+
+
+def _against_flash(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
+    """Why PyTorch's flash attention does not take it (sdp_utils.cpp, use_flash_attention)."""
+    if capability[0] < _FLASH_FROM:
+        yield _older(capability)
+        return
+    most = _FLASH_WIDTH if (like or _PRESENT).has_flash_2 else _FLASH_1_WIDTH
+    query, widths = _tensors(op)[0], _widths(op)
+    if query.dtype.itemsize != _HALF:
+        yield _wider(query)
+    if op.attrs.get("attn_bias") is not None:
+        yield "a mask", "drop the mask or use flex_attention"
+    if len(set(widths)) > 1 or widths[0] > most:
+        yield _of_width(widths), f"use heads of one width up to {most}"
+
+
+def _older(capability: tuple[int, int]) -> Obstacle:
+    return "compute capability {}.{}".format(*capability), f"take a GPU of {_FLASH_FROM}.0 or later"
+
+
+def _wider(query: TensorSpec) -> Obstacle:
+    return str(query.dtype), "use bfloat16 or float16"
+
+
+def _of_width(widths: list[int]) -> str:
+    return f"heads of {' and '.join(str(width) for width in dict.fromkeys(widths))} numbers"
+
+
+def obstacles(op: Op, device: Device, like: Release | None) -> Iterator[tuple[str, tuple[Obstacle, ...]]]:
+    """Names in BACKENDS of what PyTorch would run before what runs, faster ones first, with all that excludes each."""
+    capability, given = _capability(device), op.attrs.get("backend")
+    if capability is None or given is not None or "scaled_dot_product" not in op.kind:
+        return
+    ran, release, allowed = backend_of(op, device, like), like or _PRESENT, op.attrs.get("backends", BACKENDS)
+    off = "the program", "leave it switched on"
+    found: dict[str, list[Obstacle]] = {}
+    if ran != CUDNN and _PRESENT.prefers_cudnn(capability[0]):
+        found["cudnn"] = [*_against_cudnn(op, capability), *([off] if "cudnn" not in allowed else [])]
+        if not release.prefers_cudnn(capability[0]):
+            by_hand = ", this one in sdpa_kernel(SDPBackend.CUDNN_ATTENTION)" * (release >= (2, 5))
+            found["cudnn"].append((f"PyTorch {release}", f"PyTorch 2.11 runs it by itself{by_hand}"))
+    if ran == FLASH_1:
+        found["flash"] = [(f"PyTorch {release}", "PyTorch 2.2 brings it")]
+    elif ran == EFFICIENT:
+        found["flash"] = [*_against_flash(op, capability, like), *([off] if "flash" not in allowed else [])]
+    yield from ((name, tuple(against)) for name, against in found.items())
+
+
+def without_obstacles(op: Op, backend: str, device: Device) -> Op | None:
+    """The op as this backend, "cudnn" or "flash", takes it: in 16 bits, without dropout, flash without a mask.
+
+    None where the GPU or the width of heads excludes it.
+    """
+    bias = op.attrs.get("attn_bias") if backend == "flash" else None
+
+    def taken(tensors: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        kept = (one for one in tensors if bias is None or one.name != bias.name)
+        wide = _tensors(op)[0].dtype
+        return tuple(replace(one, dtype=DType.BFLOAT16) if one.dtype == wide != DType.FLOAT16 else one for one in kept)
+
+    capability = _capability(device)
+    if capability is None:
+        return None
+    attrs = {**op.attrs, "backend": backend, "dropout_p": 0.0} | ({} if bias is None else {"attn_bias": None})
+    found = replace(op, inputs=taken(op.inputs), outputs=taken(op.outputs), attrs=MappingProxyType(attrs))
+    against = _against_cudnn(found, capability) if backend == "cudnn" else _against_flash(found, capability, None)
+    return None if any(against) else found
 
 
 def _capability(device: Device | None) -> tuple[int, int] | None:
@@ -174,9 +253,9 @@ def other_backends(op: Op, device: Device, like: Release | None) -> Iterator[str
     capability = _capability(device)
     if capability is None or "scaled_dot_product" not in op.kind or capability[0] < _FLASH_FROM:
         return
-    ran, flash = backend_of(op, device, like), "flash" in op.kind and max(_widths(op)) <= _FLASH_WIDTH
+    ran, flash = backend_of(op, device, like), not any(_against_flash(op, capability, None))
     found = {
-        "cudnn": _suits_cudnn(op, capability[0]),
+        "cudnn": not any(_against_cudnn(op, capability)),
         "flash": flash,
         "flash-3": flash and capability[0] == _HOPPER,
     }
@@ -193,25 +272,3 @@ def with_backend(graph: Graph, backend: str, device: Device) -> Graph:
         return replace(priced, op=replace(priced.op, attrs=attrs))
 
     return replace(graph, priced=tuple(map(named, graph.priced)))
-
-
-def attention_notes(kernels: Iterable[Kernel], device: Device, like: Release | None) -> Iterator[str]:
-    """Which attention runs where PyTorch has a faster one, why it does not run, and what would change that."""
-    found, capability = {replace(kernel.algorithm, gradient=False) for kernel in kernels}, _capability(device)
-    if capability is None:
-        return
-    if EFFICIENT in found:
-        old = capability[0] < _FLASH_FROM
-        wants = "compute capability 8.0" if old else "16 bits, no mask and heads of one width up to 256"
-        yield f"attention runs by the memory-efficient kernel, which is slower than flash: that needs {wants}"
-    ran = next((one for one in (FLASH, FLASH_1) if one in found), None)
-    if ran is None:
-        return
-    before = "" if like is None else f", as PyTorch {like} calls it"
-    if (like or _PRESENT).prefers_cudnn(capability[0]):
-        wants = "heads of a multiple of 8 up to 128, a dropout of sixteenths, and to be switched on"
-        yield f"attention runs by {ran.name}{before}: cuDNN's, faster here, wants {wants}"
-    elif _PRESENT.prefers_cudnn(capability[0]):
-        yield f"attention runs by {ran.name}{before}: from 2.11 on it is cuDNN's, faster here"
-    elif ran is FLASH_1:
-        yield f"attention runs by {ran.name}{before}: from 2.2 on it is FlashAttention 2, faster"

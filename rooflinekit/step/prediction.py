@@ -18,7 +18,6 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.sizes import finite, shown
-from rooflinekit.model.attention_backends import attention_notes
 from rooflinekit.model.clocks import under_limits
 from rooflinekit.model.fusion import assumptions_of
 from rooflinekit.model.libraries import stand_in_note
@@ -26,6 +25,7 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
 from rooflinekit.model.tiling import CAUSES
 from rooflinekit.step.accuracy import Accuracy, step_accuracy
+from rooflinekit.step.attention import attention_notes
 from rooflinekit.step.bounds import bounds, host_note, kernels_spread_s, unmeasured, unmeasured_note
 from rooflinekit.step.energy import Draws, StepEnergy, energy_of, limit_note
 from rooflinekit.step.entry import as_run, entry_of, issues_for, issuing, unrecorded
@@ -188,8 +188,7 @@ class Prediction(Draws):
             found[caution] = None
         if told := stand_in_note(self.machine.device):
             found[told] = None
-        kernels = (timing.kernel for timing in self.timings)
-        found |= dict.fromkeys(attention_notes(kernels, self.machine.device, self.graph.like))
+        found |= dict.fromkeys(attention_notes(self.graph, self.machine, fused=self.execution.fused))
         if told := unmeasured_note(self.unmeasured, self.machine):
             found[told] = None
         if told := host_note(self.host, self.interval(), self.gpu_interval()):

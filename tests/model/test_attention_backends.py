@@ -118,9 +118,6 @@ def test_a_graph_is_run_by_what_each_gpu_has() -> None:
         for gpu in (H100, A100)
     ]
     assert names == ["cuDNN's attention", *["FlashAttention 2"] * 3]
-    told = [any("cuDNN's" in note for note in rk.predict(before, gpu, batch=2).notes) for gpu in (H100, A100)]
-    assert told == [True, False]
-    assert any("needs compute capability 8.0" in note for note in rk.predict(now, T4, batch=2).notes)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,79 @@
+"""What is told of attention that a faster kernel could run: why not, at what cost, and what would change it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import rooflinekit as rk
+
+H100, A100, T4 = "nvidia-h100-sxm5-80gb", "nvidia-a100-sxm4-80gb", "nvidia-t4"
+
+
+class Attends(nn.Module):
+    def __init__(self, dropout: float = 0.0, on: list[SDPBackend] | None = None) -> None:
+        super().__init__()
+        self.dropout, self.on = dropout, on or [*SDPBackend.__members__.values()][1:]
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        with sdpa_kernel(self.on):
+            return nn.functional.scaled_dot_product_attention(q, k, v * torch.ones((), requires_grad=True), mask,
+                                                              self.dropout)  # fmt: skip
+
+
+def step(
+    gpu: str, like: str | None = None, dim: int = 128, dtype: str = "bfloat16", mask: bool = False,
+    mode: str = "inference", **given: object,
+) -> rk.Prediction:  # fmt: skip
+    inputs = [rk.Input(4, 16, 2048, dim, dtype=dtype) for _ in range(3)]
+    masks = rk.Input(4, 1, 1, 2048, dtype="bool") if mask else None
+    return rk.predict(rk.trace(Attends(**given), *inputs, masks, like=like, mode=mode), gpu)  # type: ignore[arg-type]
+
+
+def told(p: rk.Prediction) -> list[str]:
+    return [note for note in p.notes if note.startswith("attention: ")]
+
+
+def attention_s(p: rk.Prediction) -> float:
+    return sum(timing.total_s for timing in p.timings if "attention" in timing.kernel.kind)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "given", "excluded", "why", "ran"),
+    [
+        (A100, {"mask": True}, "FlashAttention 2", "a mask", "memory-efficient"),
+        (A100, {"dtype": "float32"}, "FlashAttention 2", "float32", "memory-efficient"),
+        (H100, {"like": "2.8"}, "cuDNN's attention", "PyTorch 2.8", "FlashAttention 2"),
+        (H100, {"dropout": 0.1}, "cuDNN's attention", "a dropout of 0.1", "FlashAttention 2"),
+        (H100, {"on": [SDPBackend.FLASH_ATTENTION]}, "cuDNN's attention", "the program", "FlashAttention 2"),
+        (H100, {"dim": 256}, "cuDNN's attention", "heads of 256 numbers", "FlashAttention 2"),
+        (A100, {"dim": 320}, "FlashAttention 2", "heads of 320 numbers", "memory-efficient"),
+        (A100, {"like": "2.1"}, "FlashAttention 2", "PyTorch 2.1", "FlashAttention 1"),
+        (T4, {"mask": True}, "FlashAttention 2", "compute capability 7.5", "memory-efficient"),
+    ],
+)
+def test_why_it_does_not_run(gpu: str, given: dict[str, object], excluded: str, why: str, ran: str) -> None:
+    (note,) = told(step(gpu, **given))  # type: ignore[arg-type]
+    assert note.startswith(f"attention: {excluded} is excluded by {why}; {ran} runs")
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_the_factor_is_that_of_two_steps(mode: str) -> None:
+    masked, plain = step(A100, mask=True, mode=mode), step(A100, mode=mode)
+    (note,) = told(masked)
+    assert not told(plain)
+    times = attention_s(masked) / attention_s(plain)
+    assert times > 1.5
+    assert f"; memory-efficient runs, {times:.1f} times slower: drop the mask or use flex_attention" in note
+
+
+def test_of_two_faster_kernels_each_has_its_reason() -> None:
+    first, second = told(step(H100, "2.8", mask=True))
+    assert "cuDNN's attention is excluded by PyTorch 2.8;" in first
+    assert "PyTorch 2.11 runs it by itself, this one in sdpa_kernel(SDPBackend.CUDNN_ATTENTION)" in first
+    assert "FlashAttention 2 is excluded by a mask;" in second
+
+
+def test_nothing_is_told_where_the_fastest_runs() -> None:
+    assert not told(step(H100))
+    assert not told(step(H100, mask=True))  # which cuDNN takes
