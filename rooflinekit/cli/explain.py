@@ -52,7 +52,8 @@ def explain(
     compare: Annotated[
         list[str] | None,
         typer.Option(
-            help="one network, run in another way: execution=compiled, autocast=fp16, channels-last=yes, batch=64"
+            help="one network, run in another way: execution=compiled, autocast=fp16, channels-last=yes, "
+            "attention=cudnn, batch=64"
         ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="also write a waterfall figure: .pdf, .svg or .png")] = None,

@@ -166,7 +166,7 @@ _YES = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off
 
 
 def variants_of(texts: Sequence[str], option: str = "--compare") -> dict[str, list[Any]]:
-    """What `--compare` names: `execution=eager,compiled`, `autocast=none,fp16`, `channels-last=no,yes`, `batch=1,8`.
+    """What `--compare` names: `execution=eager,compiled`, `autocast=none,fp16`, `attention=chosen,cudnn`, `batch=1,8`.
 
     option: which it is, for messages.
 
@@ -189,8 +189,8 @@ def variants_of(texts: Sequence[str], option: str = "--compare") -> dict[str, li
 def _variant(name: str, word: str, option: str) -> Any:
     if name == "execution":
         return word
-    if name == "autocast":
-        return None if word == "none" else word
+    if name in ("autocast", "attention"):
+        return None if word in ("none", "chosen") else word
     if name == "channels_last":
         if word not in _YES:
             raise InputError(f"{option} channels-last: expected yes or no; got {word!r}")

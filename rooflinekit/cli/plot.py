@@ -177,7 +177,7 @@ def _several(workload: Workload, target: str, asked: _Asked) -> list[ParallelPre
 
 def _size(over: str) -> tuple[str, list[int]]:
     ((name, values),) = variants_of([over]).items()
-    if name in ("execution", "autocast", "channels_last") or len(values) < 2:
+    if name in ("execution", "autocast", "channels_last", "attention") or len(values) < 2:
         raise InputError(f"--over {over}: expected a size with two values or more, such as batch=1,8,64")
     return name, values
 

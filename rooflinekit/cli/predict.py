@@ -35,8 +35,8 @@ def predict(
     compare: Annotated[
         list[str] | None,
         typer.Option(
-            help="also a table of other ways: execution=eager,compiled, autocast=none,fp16, channels-last=no,yes, or "
-            "sizes, batch=1,8; repeatable, for every combination"
+            help="also a table of other ways: execution=eager,compiled, autocast=none,fp16, channels-last=no,yes, "
+            "attention=chosen,cudnn, or sizes, batch=1,8; repeatable, for every combination"
         ),
     ] = None,
     terms: Annotated[

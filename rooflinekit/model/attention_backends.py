@@ -39,6 +39,7 @@ AOTRITON = replace(ATTENTION, name="AOTriton", rate=ByUnit.both("triton_attentio
 TRITON = replace(AOTRITON, name="Triton's attention")
 
 _PRESENT = Release(2, 13)
+LATER = "PyTorch 2.11"  # from which on cuDNN's is taken first: Release.prefers_cudnn
 
 BACKENDS = {
     "flash-1": FLASH_1, "flash": FLASH, "flash-3": FLASH_3, "flash-4": FLASH_4, "cudnn": CUDNN, "efficient": EFFICIENT,
@@ -211,7 +212,7 @@ def obstacles(op: Op, device: Device, like: Release | None) -> Iterator[tuple[st
         found["cudnn"] = [*_against_cudnn(op, capability), *([off] if "cudnn" not in allowed else [])]
         if not release.prefers_cudnn(capability[0]):
             by_hand = ", this one in sdpa_kernel(SDPBackend.CUDNN_ATTENTION)" * (release >= (2, 5))
-            found["cudnn"].append((f"PyTorch {release}", f"PyTorch 2.11 runs it by itself{by_hand}"))
+            found["cudnn"].append((f"PyTorch {release}", f"{LATER} runs it by itself{by_hand}"))
     if ran == FLASH_1:
         found["flash"] = [(f"PyTorch {release}", "PyTorch 2.2 brings it")]
     elif ran == EFFICIENT:
@@ -250,16 +251,27 @@ def _capability(device: Device | None) -> tuple[int, int] | None:
 
 def other_backends(op: Op, device: Device, like: Release | None) -> Iterator[str]:
     """Names in BACKENDS of what a program for CUDA may call in the place of what runs, for an op of attention."""
+    ran = backend_of(op, device, like)
+    yield from (name for name in backends_of(op, device, like) if BACKENDS[name] != ran)
+
+
+def backends_of(op: Op, device: Device, like: Release | None) -> Iterator[str]:
+    """Names in BACKENDS of what a program for CUDA may call for an op of attention: by sdpa_kernel, or a package."""
     capability = _capability(device)
-    if capability is None or "scaled_dot_product" not in op.kind or capability[0] < _FLASH_FROM:
+    if capability is None or "scaled_dot_product" not in op.kind:
         return
-    ran, flash = backend_of(op, device, like), not any(_against_flash(op, capability, None))
+    flash = not any(_against_flash(op, capability, like))
     found = {
         "cudnn": not any(_against_cudnn(op, capability)),
         "flash": flash,
         "flash-3": flash and capability[0] == _HOPPER,
     }
-    yield from (name for name, takes in found.items() if takes and BACKENDS[name] != ran)
+    yield from (name for name, takes in found.items() if takes)
+
+
+def forced_backends(graph: Graph) -> tuple[str, ...]:
+    """Names of the kernels that attention of the graph is told to run by, each once."""
+    return tuple(dict.fromkeys(BACKENDS[str(named)].name for op in graph.ops if (named := op.attrs.get("backend"))))
 
 
 def with_backend(graph: Graph, backend: str, device: Device) -> Graph:

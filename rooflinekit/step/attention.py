@@ -12,7 +12,7 @@ from rooflinekit.model.attention_backends import BACKENDS, Obstacle, backend_of,
 from rooflinekit.model.attention_patterns import with_fused_attention
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import time_kernels
+from rooflinekit.model.roofline import Timing, time_kernels
 
 _TOLD = 1.05  # times slower, from which a note says so
 
@@ -41,6 +41,16 @@ def attention_notes(graph: Graph, machine: Machine, *, fused: bool) -> Iterator[
         why, remedies = " and ".join(one for one, _ in against), "; ".join(one for _, one in against)
         slower = "" if times is None else f", {times:.1f} times slower"
         yield f"attention: {BACKENDS[name].name} is excluded by {why}; {ran} runs{slower}: {remedies}"
+
+
+def attention_seconds(timings: Iterable[Timing]) -> dict[str, float]:
+    """Seconds of each kernel of attention, by what it is called; none of those that no record names."""
+    found: dict[str, float] = defaultdict(float)
+    for timing in timings:
+        algorithm = timing.kernel.algorithm
+        if algorithm.shape == "queries" and algorithm.name:
+            found[algorithm.name] += timing.total_s
+    return dict(found)
 
 
 def _seconds(ops: Iterable[Op], graph: Graph, machine: Machine) -> float:

@@ -8,9 +8,12 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Family
 from rooflinekit.ir.origin import autocast_format, resized, traced_with, whole_of
+from rooflinekit.model.attention_backends import backends_of, with_backend
 from rooflinekit.step.execution import Execution
 
 if TYPE_CHECKING:
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 #: The size of which there is a throughput, and that work is counted by.
 BATCH = "batch"
-_OPTIONS = ("execution", "autocast", "channels_last")
+_OPTIONS = ("execution", "autocast", "channels_last", "attention")
 _CASTS = "_to_copy"
 
 
@@ -31,13 +34,15 @@ class _Way:
     execution: Execution
     autocast: Any
     channels_last: bool
+    attention: str | None  # name of a backend; None for the one that PyTorch chooses
     sizes: tuple[tuple[str, int], ...]
 
 
 def compare(p: Prediction, variants: Mapping[str, Any]) -> pd.DataFrame:
     """A row for p, and one for each combination of the variants, with these columns.
 
-    execution, autocast ("none" without), channels_last, and the named sizes: which way it is. prediction: all of it.
+    execution, autocast ("none" without), channels_last, and the named sizes: which way it is; and attention where that
+    is varied: "cudnn", "flash" or "flash-3", "chosen" for the one that PyTorch chooses. prediction: all of it.
     total_s, gpu_s, cpu_s, peak_bytes: of a step. fits: whether the memory suffices. regime.
     throughput: samples (of the size named batch) a second, where there is such a size.
     speedup: how many times faster than p; where the batch differs, for as many samples.
@@ -49,16 +54,17 @@ def compare(p: Prediction, variants: Mapping[str, Any]) -> pd.DataFrame:
     import pandas as pd
 
     own = _Way(
-        execution=p.execution, autocast=p.graph.autocast, channels_last=p.graph.channels_last,
+        execution=p.execution, autocast=p.graph.autocast, channels_last=p.graph.channels_last, attention=None,
         sizes=tuple(p.sizes.items()),
     )  # fmt: skip
     ways = dict.fromkeys([own, *_ways(p, own, variants)])
     predictions = dict(_predicted(p, ways))
-    return pd.DataFrame([_row(way, predictions[way], p) for way in ways])
+    table = pd.DataFrame([_row(way, predictions[way], p) for way in ways])
+    return table if "attention" in variants else table.drop(columns="attention")
 
 
 def other_way(p: Prediction, changes: Mapping[str, Any], host: Host | None = None) -> Prediction:
-    """The step in one other way: `execution`, `autocast`, `channels_last`, named sizes, and by another host.
+    """The step in one other way: `execution`, `autocast`, `channels_last`, `attention`, named sizes, another host.
 
     Raises InputError for something else, or for several values of one.
     """
@@ -86,11 +92,12 @@ def _ways(p: Prediction, own: _Way, variants: Mapping[str, Any]) -> Iterator[_Wa
     executions = [_execution(p, given) for given in lists.get("execution", [own.execution])]
     formats = [autocast_format(given) for given in lists.get("autocast", [own.autocast])]
     layouts = [_layout(given) for given in lists.get("channels_last", [own.channels_last])]
+    kernels = lists.get("attention", [own.attention])
     for values in product(*(lists[name] for name in sizes)):
         given_sizes = {**p.sizes, **dict(zip(sizes, values, strict=True))}
-        for autocast, channels_last, execution in product(formats, layouts, executions):
+        for autocast, channels_last, attention, execution in product(formats, layouts, kernels, executions):
             yield _Way(
-                execution=execution, autocast=autocast, channels_last=channels_last,
+                execution=execution, autocast=autocast, channels_last=channels_last, attention=attention,
                 sizes=tuple(given_sizes.items()),
             )  # fmt: skip
 
@@ -128,7 +135,18 @@ def _predicted(p: Prediction, ways: Iterable[_Way]) -> Iterator[tuple[_Way, Pred
         place = (*options, way.sizes)
         if place not in sized:
             sized[place] = resized(traced[options], **dict(way.sizes))
-        yield way, predict_graph(sized[place], p.machine, p.host, way.execution)
+        graph = sized[place] if way.attention is None else _run_by(way.attention, sized[place], p.machine.device)
+        yield way, predict_graph(graph, p.machine, p.host, way.execution)
+
+
+def _run_by(attention: str, graph: Graph, device: Device) -> Graph:
+    """The graph with this kernel of attention. Raises InputError where it takes none of the step's."""
+    attends = [priced.op for priced in graph.priced if priced.timed_as is Family.ATTENTION]
+    names = {name for op in attends for name in backends_of(op, device, graph.like)}
+    if attention not in names:
+        known = f"one of {', '.join(sorted(names))}" if names else "none: there is no other kernel for this step's"
+        raise InputError(f"attention on {device.name}: expected {known}; got {attention!r}{nearest(attention, names)}")
+    return with_backend(graph, attention, device)
 
 
 def _row(way: _Way, found: Prediction, base: Prediction) -> dict[str, Any]:
@@ -140,6 +158,7 @@ def _row(way: _Way, found: Prediction, base: Prediction) -> dict[str, Any]:
         "execution": way.execution.backend,
         "autocast": "none" if way.autocast is None else str(way.autocast),
         "channels_last": way.channels_last,
+        "attention": way.attention or "chosen",
         **sizes,
         "total_s": found.total_s,
         "speedup": base.total_s / (steps * found.total_s),

@@ -325,7 +325,7 @@ def test_execution_decides_which_kernels_run(run, tmp_path) -> None:
         (("--compare", "channels-last=maybe"), "--compare channels-last: expected yes or no; got 'maybe'"),
         (
             ("--compare", "bach=1"),
-            "compare: expected execution, autocast, channels_last, or a size that an input names, such as Input('batch', …), which none does; got 'bach'",
+            "compare: expected execution, autocast, channels_last, attention, or a size that an input names, such as Input('batch', …), which none does; got 'bach'",
         ),
         (
             ("--largest-batch",),

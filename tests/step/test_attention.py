@@ -6,6 +6,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import rooflinekit as rk
+from rooflinekit.errors import InputError
+from rooflinekit.units import format_quantity
 
 H100, A100, T4 = "nvidia-h100-sxm5-80gb", "nvidia-a100-sxm4-80gb", "nvidia-t4"
 
@@ -72,6 +74,39 @@ def test_of_two_faster_kernels_each_has_its_reason() -> None:
     assert "cuDNN's attention is excluded by PyTorch 2.8;" in first
     assert "PyTorch 2.11 runs it by itself, this one in sdpa_kernel(SDPBackend.CUDNN_ATTENTION)" in first
     assert "FlashAttention 2 is excluded by a mask;" in second
+
+
+def test_a_kernel_that_is_asked_for_is_the_one_of_a_program_that_asks() -> None:
+    p, asking = step(H100, "2.8"), step(H100, "2.8", on=[SDPBackend.CUDNN_ATTENTION])
+    table = p.compare(attention=[None, "cudnn", "flash"])
+    assert list(table["attention"]) == ["chosen", "cudnn", "flash"]
+    assert list(table["total_s"]) == pytest.approx([p.total_s, asking.total_s, p.total_s])
+    assert rk.explain(p, table["prediction"][1]).labels == ("FlashAttention 2", "cuDNN's attention")
+    assert "attention" not in p.compare(execution="compiled")
+
+
+def test_a_kernel_that_the_step_does_not_take_is_refused() -> None:
+    with pytest.raises(
+        InputError, match="attention on nvidia-a100-sxm4-80gb: expected one of cudnn, flash; got 'flash-3'"
+    ):
+        step(A100).compare(attention="flash-3")
+    with pytest.raises(InputError, match="expected none: there is no other kernel for this step's; got 'cudnn'"):
+        step(T4).compare(attention="cudnn")
+
+
+def test_explanations_name_the_kernels_of_both() -> None:
+    first, second = step(A100), step(H100)
+    (said,) = (one for one in rk.explain(first, second).details if one.startswith("Attention"))
+    times = [format_quantity(attention_s(p), "s") for p in (first, second)]
+    assert said == (
+        f"Attention runs by FlashAttention 2 in {A100} ({times[0]}) and by cuDNN's attention in {H100} ({times[1]})."
+    )
+
+
+@pytest.mark.parametrize(("gpu", "itself"), [(H100, True), (A100, False)])
+def test_advice_says_what_a_later_release_does_by_itself(gpu: str, itself: bool) -> None:
+    (tried,) = (one.what for one in rk.advise(step(gpu, "2.8")).suggestions if one.what.startswith("cuDNN's attention"))
+    assert ("PyTorch 2.11 does so by itself" in tried) == itself
 
 
 def test_nothing_is_told_where_the_fastest_runs() -> None:

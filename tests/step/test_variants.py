@@ -82,9 +82,13 @@ def test_a_training_step_is_traced_again_with_all_its_options() -> None:
     [
         (
             {},
-            "compare: name what differs, such as execution=['eager', 'compiled']: execution, autocast, channels_last",
+            "compare: name what differs, such as execution=['eager', 'compiled']: execution, autocast, channels_last, "
+            "attention",
         ),
-        ({"bach": 3}, "compare: expected execution, autocast, channels_last, batch; got 'bach'; did you mean 'batch'?"),
+        (
+            {"bach": 3},
+            "compare: expected execution, autocast, channels_last, attention, batch; got 'bach'; did you mean 'batch'?",
+        ),
         ({"autocast": "fp8"}, "autocast: expected 'float16' ('fp16'), 'bfloat16' ('bf16') or None; got 'fp8'"),
         ({"channels_last": "yes"}, "channels_last: expected True or False; got 'yes'"),
         ({"batch": []}, "compare: batch: expected a value or a list of them; got []"),

@@ -19,6 +19,7 @@ def print_variants(base: Prediction, frame: pd.DataFrame) -> None:
     """What `Prediction.compare` found: a line a way, then what each removes from the first."""
     out = console()
     ways = ["execution", "autocast", "channels_last", *base.sizes]
+    ways += ["attention"] if "attention" in frame else []
     varied = [name for name in ways if frame[name].nunique() > 1] or ["execution"]
     times = table("", *(name.replace("_", " ") for name in varied), "step", "speed-up", "GPU busy", "CPU", "memory")
     removed = table("", *(_HEADS.get(name, name) for name in _REMOVED), "memory")

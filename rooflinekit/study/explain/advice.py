@@ -16,7 +16,7 @@ from rooflinekit.ir import notebook
 from rooflinekit.ir.op import Family
 from rooflinekit.ir.origin import origin_of, resized, traced_with
 from rooflinekit.ir.tensor import DType, Math
-from rooflinekit.model.attention_backends import other_backends, with_backend
+from rooflinekit.model.attention_backends import BACKENDS, LATER, backend_of, other_backends, with_backend
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.recurrence import RECURRENT
 from rooflinekit.step.chains import chain_sentences, chains_of, without_recurrence
@@ -261,14 +261,18 @@ _ATTENTION = {
 def _attention(p: Prediction) -> Iterator[_Candidate]:
     """Other kernels of attention that the step's GPU has, where there is some."""
     device, like = p.machine.device, p.graph.like
-    others = {name for priced in p.graph.priced for name in other_backends(priced.op, device, like)}
+    others: dict[str, bool] = {}  # whether today's PyTorch runs it by itself
+    for op in p.graph.ops:
+        for name in other_backends(op, device, like):
+            others[name] = others.get(name, True) and backend_of(op, device) == BACKENDS[name]
 
     def predict(backend: str) -> Prediction:
         return predict_graph(with_backend(p.graph, backend, device), p.machine, p.host, p.execution)
 
     for backend, what in _ATTENTION.items():
         if backend in others:
-            yield _Candidate(what=what, predict=functools.partial(predict, backend))
+            itself = f"; {LATER} does so by itself" * (backend == "cudnn" and others[backend])
+            yield _Candidate(what=what + itself, predict=functools.partial(predict, backend))
 
 
 def _optimizers(p: Prediction) -> Iterator[_Candidate]:

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
+from rooflinekit.model.attention_backends import forced_backends
+from rooflinekit.step.attention import attention_seconds
 from rooflinekit.step.prediction import Prediction
 
 #: What is called by its value alone; all else with its name before it, as "batch 8".
-_SPEAKING = ("network", "device", "host", "execution", "mode", "format", "layout", "clock")
+_SPEAKING = ("network", "device", "host", "execution", "mode", "format", "layout", "clock", "attention")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,9 @@ def _stated(a: Prediction, b: Prediction) -> Iterator[tuple[str, str, str]]:
         yield name, str(a.sizes[name]), str(b.sizes[name])
     for what, value in _VALUES.items():
         yield what, value(a), value(b)
+    if forced_backends(a.graph) != forced_backends(b.graph):
+        ran_a, ran_b = (" and ".join(attention_seconds(p.timings)) for p in (a, b))
+        yield "attention", ran_a, ran_b
 
 
 def _networks(a: Graph, b: Graph) -> tuple[str, str]:

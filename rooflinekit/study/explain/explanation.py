@@ -12,6 +12,7 @@ from rooflinekit.ir import notebook
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.tensor import Math
 from rooflinekit.model.algorithms import FEWER_FLOP
+from rooflinekit.step.attention import attention_seconds
 from rooflinekit.step.chains import chain_sentences, chains_of
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import UNDERUSE, Prediction
@@ -290,6 +291,7 @@ def details(e: Explanation) -> Iterator[str]:
     for label, prediction in zip(e.labels, (e.a, e.b), strict=True):
         yield from (s for one in chain_sentences(prediction) if (s := _placed(label, one)) not in said)
         yield from _fewer_executed(label, prediction)
+    yield from _attention(e)
     yield from _memory(e)
     if next(_promise(e), None) is not None:
         yield _terms(e)
@@ -425,6 +427,17 @@ def _fewer_executed(label: str, p: Prediction) -> Iterator[str]:
             f"{label} executes only {format_quantity(executed, 'flop')} of its {format_quantity(p.flop, 'flop')}: "
             f"convolutions run as {' and '.join(algorithms)}."
         )
+
+
+def _attention(e: Explanation) -> Iterator[str]:
+    """Told where the two run attention by different kernels."""
+    a, b = (attention_seconds(p.timings) for p, _ in e._sides())
+    if a and b and a.keys() != b.keys() and not e.differs("attention"):
+        ran = [
+            f"{_and(list(found))} in {label} ({seconds(k * sum(found.values()))})"
+            for label, found, (_, k) in zip(e.labels, (a, b), e._sides(), strict=True)
+        ]
+        yield f"Attention runs by {' and by '.join(ran)}."
 
 
 def _memory(e: Explanation) -> Iterator[str]:
