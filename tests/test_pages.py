@@ -12,7 +12,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "part", ["rules", "constants", "execution", "what_if", "figures", "links", "many_gpus", "schemas"]
+    "part", ["attention", "rules", "constants", "execution", "what_if", "figures", "links", "many_gpus", "schemas"]
 )
 def test_the_page_is_current(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if part in ("what_if", "many_gpus") and find_spec("timm") is None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rooflinekit.cli.check import record
 from rooflinekit.cli.guide import Command
-from rooflinekit.cli.options import DraftOption, JsonOption, print_json
-from rooflinekit.errors import InputError
+from rooflinekit.cli.options import DraftOption, JsonOption, print_json, typed
+from rooflinekit.errors import InputError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +36,9 @@ def devices(
     architecture: Annotated[str | None, typer.Option(help="only of this architecture or compute capability")] = None,
     memory_min: Annotated[str | None, typer.Option(help="only with this much memory, '40 GB'")] = None,
     kind: Annotated[str | None, typer.Option(help="only gpu, or only cpu")] = None,
+    attention: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="of one device: draws TFLOP/s of its kernels of attention")
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="print a Markdown table")] = False,
     allow_draft: DraftOption = False,
     as_json: JsonOption = False,
@@ -51,8 +55,14 @@ def devices(
         _refuse_beside_name(name, filters, sort != "name" or reverse or markdown)
         from rooflinekit.hardware import specs
 
-        _show_device(specs.load_device(name, allow_draft=allow_draft), as_json, number_format)
+        device = specs.load_device(name, allow_draft=allow_draft)
+        if attention is None:
+            _show_device(device, as_json, number_format)
+        else:
+            _draw_attention(device, attention)
         return
+    if attention is not None:
+        raise InputError("--attention draws the kernels of one device: name it, such as rooflinekit devices h100-sxm")
     from rooflinekit.hardware import catalog
 
     rows = catalog.list_rows(math=number_format, sort=sort, reverse=reverse, **filters)
@@ -60,6 +70,13 @@ def devices(
         print_json("devices", {"devices": [_document(row.device, number_format) for row in rows]})
     else:
         _show_table(rows, markdown)
+
+
+def _draw_attention(device: Device, out: Path) -> None:
+    from rooflinekit.present.figures import plot
+
+    plot.save(plot.attention(device)[0], out, command=typed())
+    print(printable(f"figure written to {out}"))
 
 
 def _refuse_beside_name(name: str, filters: dict[str, str | None], ordered: bool) -> None:

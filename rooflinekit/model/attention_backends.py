@@ -49,8 +49,10 @@ BACKENDS = {
 _CUDNN_WIDTH, _CUDNN_STEP = 128, 8  # numbers of a head, at most and a multiple
 _CUDNN_LATENT = [192, 128]  # of queries and values, which it takes too
 _CUDNN_DROPOUT = 1 / 16  # of which the rate is a multiple
-_FLASH_WIDTH, _FLASH_1_WIDTH, _FLASH_FROM = 256, 128, 8
+_FLASH_WIDTH, _FLASH_1_WIDTH, _FLASH_4_WIDTH = 256, 128, 128
+_FLASH_FROM, _TRITON_FROM, _EFFICIENT_FROM = 8, 7, 5  # generations
 _OF_AOTRITON = ("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")  # GPUs for which PyTorch brings its kernels
+_OF_AITER = ("gfx94", "gfx95")
 _HOPPER, _BLACKWELL = 9, 10  # generations, of the latter its data centre GPUs
 _IN_REGISTERS = 128  # numbers of a head whose gradients the memory-efficient kernel sums in registers, at most
 _HALF, _SUM_BYTES = 2, 4
@@ -132,7 +134,7 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
     if "scaled_dot_product" not in op.kind:
         return ATTENTION
     if capability is None:
-        return AOTRITON if (device.compute_capability or "").startswith(_OF_AOTRITON) else ATTENTION
+        return AOTRITON if _is_one_of(device, _OF_AOTRITON) else ATTENTION
     allowed, prefers = op.attrs.get("backends", BACKENDS), (like or _PRESENT).prefers_cudnn(capability[0])
     if "cudnn" in allowed and (prefers or "cudnn" in op.kind) and not any(_against_cudnn(op, capability)):
         return CUDNN
@@ -241,6 +243,11 @@ def without_obstacles(op: Op, backend: str, device: Device) -> Op | None:
     return None if any(against) else found
 
 
+def _is_one_of(device: Device, architectures: tuple[str, ...]) -> bool:
+    """Whether an AMD GPU is of one of these."""
+    return (device.compute_capability or "").startswith(architectures)
+
+
 def _capability(device: Device | None) -> tuple[int, int] | None:
     """CUDA's compute capability; None where there is none."""
     if device is None or device.vendor != "NVIDIA" or not device.compute_capability:
@@ -256,15 +263,23 @@ def other_backends(op: Op, device: Device, like: Release | None) -> Iterator[str
 
 
 def backends_of(op: Op, device: Device, like: Release | None) -> Iterator[str]:
-    """Names in BACKENDS of what a program for CUDA may call for an op of attention: by sdpa_kernel, or a package."""
+    """Names in BACKENDS of what a program may call: by sdpa_kernel, by a package, as flex_attention."""
+    if "scaled_dot_product" not in op.kind or device.kind != "gpu":
+        return
     capability = _capability(device)
-    if capability is None or "scaled_dot_product" not in op.kind:
+    if capability is None:
+        plain = op.attrs.get("attn_bias") is None and _tensors(op)[0].dtype.itemsize == _HALF
+        found = {"aotriton": _is_one_of(device, _OF_AOTRITON), "aiter": plain and _is_one_of(device, _OF_AITER)}
+        yield from (name for name, takes in found.items() if takes)
         return
     flash = not any(_against_flash(op, capability, like))
     found = {
         "cudnn": not any(_against_cudnn(op, capability)),
         "flash": flash,
         "flash-3": flash and capability[0] == _HOPPER,
+        "flash-4": flash and capability[0] == _BLACKWELL and max(_widths(op)) <= _FLASH_4_WIDTH,
+        "efficient": capability[0] >= _EFFICIENT_FROM,
+        "triton": capability[0] >= _TRITON_FROM,
     }
     yield from (name for name, takes in found.items() if takes)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from rooflinekit.present.figures.attention import attention
 from rooflinekit.present.figures.energy import energy_roofline, time_energy
 from rooflinekit.present.figures.errors import errors
 from rooflinekit.present.figures.extras import draw_crossings, draw_floors, draw_paths, label_floors, name_paths
@@ -34,8 +35,8 @@ from rooflinekit.present.figures.timeline import timeline
 from rooflinekit.present.figures.waterfall import waterfall
 
 __all__ = [
-    "caption", "energy_roofline", "errors", "layouts", "memory", "roofline", "save", "sweep", "time_energy", "timeline",
-    "waterfall",
+    "attention", "caption", "energy_roofline", "errors", "layouts", "memory", "roofline", "save", "sweep",
+    "time_energy", "timeline", "waterfall",
 ]  # fmt: skip
 
 

@@ -255,6 +255,8 @@ _ATTENTION = {
     "cudnn": "cuDNN's attention, by sdpa_kernel",
     "flash": "FlashAttention 2, by sdpa_kernel",
     "flash-3": "FlashAttention 3, by its package",
+    "flash-4": "FlashAttention 4, by its package",
+    "aiter": "aiter, AMD's kernels of attention, by its package",
 }
 
 

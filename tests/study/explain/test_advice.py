@@ -154,7 +154,8 @@ def attends(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         ("nvidia-h100-sxm5-80gb", None, {"FlashAttention 2", "FlashAttention 3"}),
         ("nvidia-a100-sxm4-80gb", None, {"cuDNN's attention"}),
         ("nvidia-t4", None, set()),
-        ("amd-mi300x", None, set()),
+        ("nvidia-b200-sxm-180gb", None, {"FlashAttention 2", "FlashAttention 4"}),
+        ("amd-mi300x", None, {"aiter"}),
     ],
 )
 def test_other_kernels_of_attention(gpu: str, like: str | None, named: set[str]) -> None:
