@@ -24,8 +24,7 @@ from page_tables import markdown_lines
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.ir.op import Op, Phase
-from rooflinekit.ir.tensor import DType, TensorSpec
+from rooflinekit.ir.op import DType, Op, Phase, TensorSpec
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine

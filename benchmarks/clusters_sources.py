@@ -13,7 +13,7 @@ import pandas as pd
 
 import rooflinekit as rk
 from rooflinekit.errors import RooflinekitError
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.op import DType
 from rooflinekit.training.layout import Layout
 from rooflinekit.training.recipe import Recipe, recipe_of
 

@@ -39,8 +39,7 @@ import rooflinekit as rk
 from rooflinekit.api.predict import machines_of
 from rooflinekit.calibrate.fitting.energy_fits import ENERGY_CONSTANTS, stated_power, write_power
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
-from rooflinekit.model.clocks import clocks
-from rooflinekit.model.energy import Load, PowerLaw, drawn_j
+from rooflinekit.model.energy import Load, PowerLaw, clocks, drawn_j
 from rooflinekit.model.machine import Machine, PowerConstants
 from rooflinekit.step.prediction import launched_by, predict_graph
 

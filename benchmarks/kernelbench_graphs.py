@@ -19,9 +19,8 @@ from typing import Any
 import rooflinekit as rk
 from rooflinekit.cost.table import price_all
 from rooflinekit.errors import RooflinekitError
-from rooflinekit.ir.op import Basis, Op
-from rooflinekit.ir.release import Release
-from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.op import Basis, DType, Op, Role, TensorSpec
 
 #: What the times of January 2025 were taken with, and what stands in the collection's requirements since.
 _RELEASE = Release.parse("2.5")

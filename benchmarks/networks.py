@@ -12,8 +12,8 @@ import pandas as pd
 from measured import gpu_name
 
 import rooflinekit as rk
+from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import Phase
-from rooflinekit.ir.release import Release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,8 @@ from scipy.optimize import minimize_scalar
 
 from rooflinekit.api.predict import machines_of
 from rooflinekit.cost.table import price_all
-from rooflinekit.ir.tensor import DType, TensorSpec
-from rooflinekit.model.columns import work_of
-from rooflinekit.model.kernel_batch import Floats
+from rooflinekit.ir.op import DType, TensorSpec
+from rooflinekit.model.kernel_batch import Floats, work_of
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work

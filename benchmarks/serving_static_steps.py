@@ -10,7 +10,7 @@ import rooflinekit as rk
 from rooflinekit.api.predict import machines_of
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_host
-from rooflinekit.model.clocks import limited
+from rooflinekit.model.energy import limited
 from rooflinekit.serving.memory import serving_memory, weight_bytes_of
 from rooflinekit.serving.step_times import ALL_REDUCE, StepTimes
 from rooflinekit.step.execution import Execution

@@ -15,7 +15,7 @@ from clusters_scaling import graph as scaling_graph
 from transfer_sources import Measured, host_of, machine_of
 
 import rooflinekit as rk
-from rooflinekit.ir.origin import traced_with
+from rooflinekit.ir.graph import traced_with
 from rooflinekit.step.prediction import predict_graph
 from rooflinekit.tracing.targets import declare_torchvision_operators
 

@@ -15,9 +15,8 @@ from page import FOLDER, run
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import devices
-from rooflinekit.ir.op import Op
-from rooflinekit.ir.release import Release
-from rooflinekit.ir.tensor import DType, TensorSpec
+from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.op import DType, Op, TensorSpec
 from rooflinekit.model.attention_backends import backend_of, backends_of
 
 RELEASES = [*(Release(2, minor) for minor in range(5)), Release(2, 5, 0), Release(2, 5, 1)]

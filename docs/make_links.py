@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from page import run
 
-from rooflinekit.calibrate.links.fits import LINK_CONSTANTS
-from rooflinekit.calibrate.links.fits import load_links
+from rooflinekit.calibrate.links.fits import LINK_CONSTANTS, load_links
 
 
 def table() -> str:

@@ -18,10 +18,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from rooflinekit.calibrate.bench import plan
 from rooflinekit.calibrate.fitting import energy_fits
 from rooflinekit.calibrate.fitting import files as fits
 from rooflinekit.calibrate.links import fits as link_fits
-from rooflinekit.calibrate.bench import plan
 from rooflinekit.cli.options import DOCUMENTS
 from rooflinekit.files import write_text
 from rooflinekit.hardware import prices

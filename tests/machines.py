@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflinekit.hardware.cpu_detection import ROOT
+from rooflinekit.hardware.detection import ROOT
 
 #: Flags of /proc/cpuinfo, "Features" on Arm.
 AVX2 = "fpu sse2 avx fma avx2"

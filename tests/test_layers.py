@@ -65,7 +65,6 @@ OUTSIDE = {
 }
 #: Files that name each other, each group with its reason in docs/architecture.md.
 CIRCLES = [
-    {"ir.graph", "ir.origin", "ir.apart"},
     {
         "step.prediction",
         "step.report",

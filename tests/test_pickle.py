@@ -17,7 +17,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.ir.origin import traced_with
+from rooflinekit.ir.graph import traced_with
 
 
 class Net(nn.Module):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from machines import AMX, CPUS, folder_of
 
-from rooflinekit.hardware.cpu_detection import ROOT as SYSTEM_ROOT
+from rooflinekit.hardware.detection import ROOT as SYSTEM_ROOT
 
 ROOT = Path(__file__).parents[1]
 #: What meets the machine most, in seconds; and with the slow ones, all that `make check` runs and what starts programs.

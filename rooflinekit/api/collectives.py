@@ -10,8 +10,7 @@ from rooflinekit.calibrate.links.fits import load_links
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.specs import load_cluster, members_of
 from rooflinekit.ir.arguments import checked
-from rooflinekit.model.collectives import CollectiveTiming, time_collective
-from rooflinekit.model.links import route_of
+from rooflinekit.model.collectives import CollectiveTiming, route_of, time_collective
 from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:

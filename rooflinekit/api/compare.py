@@ -14,7 +14,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, devices
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.mode import Mode
+from rooflinekit.ir.inputs import Mode
 from rooflinekit.step.execution import Backend, Execution, execution_of
 
 if TYPE_CHECKING:

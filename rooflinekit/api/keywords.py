@@ -9,10 +9,9 @@ from typing import Any
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.inputs import Input
-from rooflinekit.ir.mode import mode_of
+from rooflinekit.ir.inputs import Input, mode_of
+from rooflinekit.ir.op import DType
 from rooflinekit.ir.sizes import check_names
-from rooflinekit.ir.tensor import DType
 from rooflinekit.published.models import language_model
 
 _SURE = 0.65  # of difflib: above, the nearest name alone is offered

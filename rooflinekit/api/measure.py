@@ -15,9 +15,8 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_device
 from rooflinekit.ir.arguments import checked
-from rooflinekit.ir.inputs import Input, open_names
-from rooflinekit.ir.mode import Mode, mode_of
-from rooflinekit.ir.origin import autocast_format
+from rooflinekit.ir.graph import autocast_format
+from rooflinekit.ir.inputs import Input, Mode, mode_of, open_names
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.model.machine import Calibration
 from rooflinekit.step.execution import Backend, Execution, execution_of

@@ -19,7 +19,7 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import open_names
 from rooflinekit.ir.sizes import check_dims
-from rooflinekit.model.clocks import limited
+from rooflinekit.model.energy import limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.strategies.planning import plan

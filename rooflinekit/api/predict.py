@@ -17,15 +17,12 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
 from rooflinekit.ir.arguments import checked
-from rooflinekit.ir.assumption import Assumption
-from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.inputs import Input, open_names
-from rooflinekit.ir.mode import Mode, mode_of
-from rooflinekit.ir.origin import Origin, autocast_format
-from rooflinekit.ir.release import Release
+from rooflinekit.ir.coverage import Assumption
+from rooflinekit.ir.graph import Graph, Origin, autocast_format
+from rooflinekit.ir.inputs import Input, Mode, Release, mode_of, open_names
+from rooflinekit.ir.op import DType
 from rooflinekit.ir.sizes import check_dims, shown
-from rooflinekit.ir.tensor import DType
-from rooflinekit.model.clocks import limited
+from rooflinekit.model.energy import limited
 from rooflinekit.model.machine import Calibration, Machine
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.step.prediction import Prediction, predict_graph

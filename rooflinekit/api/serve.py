@@ -16,7 +16,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_cluster
 from rooflinekit.ir.arguments import checked
-from rooflinekit.model.clocks import limited
+from rooflinekit.model.energy import limited
 
 if TYPE_CHECKING:
     from rooflinekit.model.machine import Machine

@@ -16,8 +16,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.inputs import open_names
-from rooflinekit.ir.mode import Mode
+from rooflinekit.ir.inputs import Mode, open_names
 from rooflinekit.ir.sizes import check_names
 from rooflinekit.present.text.progress import counting
 from rooflinekit.step.execution import Backend, Execution

@@ -16,13 +16,13 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_cluster, members_of
 from rooflinekit.ir.graph import Graph
-from rooflinekit.model.clocks import limited
+from rooflinekit.model.energy import limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Backend, Execution, check_release, execution_of
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
-    from rooflinekit.ir.mode import Mode
+    from rooflinekit.ir.inputs import Mode
     from rooflinekit.strategies.records import Savers, Strategy
     from rooflinekit.study.sweep.plan import Axis, Plan
     from rooflinekit.study.sweep.points import Memory

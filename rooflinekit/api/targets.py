@@ -15,10 +15,8 @@ from rooflinekit.api.predict import Progress, trace
 from rooflinekit.api.trace_basis import watched
 from rooflinekit.api.trace_states import digest
 from rooflinekit.api.trace_store import TraceStore, cache_folder, surroundings
-from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.inputs import Input
-from rooflinekit.ir.origin import Origin
-from rooflinekit.ir.release import Release
+from rooflinekit.ir.graph import Graph, Origin
+from rooflinekit.ir.inputs import Input, Release
 
 if TYPE_CHECKING:
     from rooflinekit.tracing.targets import Target

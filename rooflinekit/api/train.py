@@ -14,7 +14,7 @@ from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_cluster, load_host, members_of
 from rooflinekit.ir.arguments import checked
-from rooflinekit.model.clocks import limited
+from rooflinekit.model.energy import limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.training.layout import Layout

@@ -15,8 +15,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.ir.arguments import checked
-from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.origin import traced_with
+from rooflinekit.ir.graph import Graph, traced_with
 from rooflinekit.step.execution import Backend, Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import other_way

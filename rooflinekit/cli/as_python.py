@@ -9,7 +9,7 @@ from typing import Any
 from rooflinekit.cli.described import Workload
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.ir.inputs import Input
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.op import DType
 
 _LEFT_OUT: dict[str, Any] = {
     "mode": "inference", "dtype": None, "tf32": None, "strict": False, "channels_last": False, "autocast": None,

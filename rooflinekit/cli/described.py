@@ -62,7 +62,7 @@ class Workload:
         """The GPUs with their constants, the host, and how it runs."""
         from rooflinekit.calibrate.fitting.files import fits_for
         from rooflinekit.hardware.specs import load_device, load_host
-        from rooflinekit.model.clocks import limited
+        from rooflinekit.model.energy import limited
         from rooflinekit.model.machine import Machine
         from rooflinekit.step.execution import Execution, check_release
 

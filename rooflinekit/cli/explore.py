@@ -105,7 +105,7 @@ def _steps(workload: Workload, target: str, wanted: Sequence[str]) -> dict[str, 
 
 
 def _changes(words: Sequence[str]) -> dict[str, Any]:
-    from rooflinekit.ir.origin import autocast_format
+    from rooflinekit.ir.graph import autocast_format
 
     found: dict[str, Any] = {}
     for word in words:

@@ -207,7 +207,7 @@ def _predictions(workload: Workload, targets: Sequence[str], over: str | None) -
 
 def _opened(workload: Workload, target: str, name: str) -> tuple[Graph, dict[str, int]]:
     """The graph with its sizes open, and numbers for all but one of them."""
-    from rooflinekit.ir.origin import opened
+    from rooflinekit.ir.graph import opened
 
     (graph,) = workload.trace(target, sizes_open=True)
     whole = opened(graph, name)

@@ -47,13 +47,13 @@ def detect(
 
     Example: rooflinekit specs detect --out my-gpu.yaml
     """
-    from rooflinekit.hardware import cpu_detection
+    from rooflinekit.hardware import detection
 
     found = None if cpu else _detect_gpu(index)
     if found is None:
         if index and not cpu:
             raise InputError(f"--index {index}: PyTorch sees no GPU on this machine")
-        found = cpu_detection.describe_cpu()
+        found = detection.describe_cpu()
     from rooflinekit.hardware import spec_text
 
     shown = found.mapping["display_name"] or "unnamed hardware"

@@ -15,7 +15,7 @@ from rooflinekit.cli.described import Workload
 from rooflinekit.cli.options import DraftOption, gpu_names, host_names
 from rooflinekit.cli.parse import assumed_of, inputs_of, limits_of, size_lists_of, sizes_of
 from rooflinekit.errors import InputError
-from rooflinekit.ir.mode import mode_of
+from rooflinekit.ir.inputs import mode_of
 
 if TYPE_CHECKING:
     from rooflinekit.ir.inputs import Input
@@ -147,9 +147,8 @@ def _workload(
     if loss_target and loss is None:
         raise InputError("--target is handed to the loss: name one, such as --loss cross_entropy")
     from rooflinekit.api.keywords import usual_inputs
-    from rooflinekit.ir.inputs import open_names
-    from rooflinekit.ir.origin import autocast_format
-    from rooflinekit.ir.release import Release
+    from rooflinekit.ir.graph import autocast_format
+    from rooflinekit.ir.inputs import Release, open_names
     from rooflinekit.ir.sizes import check_dims, check_names
 
     args, kwargs = inputs_of(input or [])

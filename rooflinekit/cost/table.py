@@ -11,9 +11,8 @@ from typing import Literal, TypeAlias
 
 from rooflinekit.errors import DuplicateRuleError, InputError, PluginError, UnknownOpError, nearest
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Basis, Family, Op, PricedOp
+from rooflinekit.ir.op import Basis, Family, Op, PricedOp, TensorSpec
 from rooflinekit.ir.sizes import finite, product, shown, total
-from rooflinekit.ir.tensor import TensorSpec
 
 #: A rule gives the cost of an op: one `Cost`, or one for each kernel that eager execution launches.
 Rule: TypeAlias = Callable[[Op], Cost | Sequence[Cost]]

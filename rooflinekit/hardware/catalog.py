@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.errors import InputError, UnitError, nearest
 from rooflinekit.hardware import specs
 from rooflinekit.hardware.device import FORMATS, KINDS, Device
-from rooflinekit.hardware.names import squash
+from rooflinekit.hardware.specs import squash
 from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, InputError, SpecError, nearest
 from rooflinekit.files import read_text
 from rooflinekit.hardware.device import Device
-from rooflinekit.hardware.names import resolve
-from rooflinekit.hardware.specs import shipped_files
+from rooflinekit.hardware.specs import resolve, shipped_files
 from rooflinekit.hardware.yaml_file import read_mapping
 
 SCHEMA_VERSION = 1

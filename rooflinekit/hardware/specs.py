@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import warnings
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from pydantic import ValidationError
 
-from rooflinekit.errors import DeviceNotFoundError, PluginError, SpecError, nearest
-from rooflinekit.hardware import checks, cluster_checks, names
+from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, DeviceWarning, PluginError, SpecError, nearest
+from rooflinekit.hardware import checks, cluster_checks
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import SCHEMA_VERSION, Device
 from rooflinekit.hardware.fields import FROM_FILE, Record
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.messages import one_line
-from rooflinekit.hardware.yaml_file import read_mapping
+from rooflinekit.hardware.yaml_file import one_line, read_mapping
+
+if TYPE_CHECKING:
+    from rooflinekit.hardware.device import Device
+
 
 DEFAULT_HOST = "unnamed"
 
@@ -96,16 +101,14 @@ def load_device(name_or_path: str | Path, *, allow_draft: bool = False) -> Devic
 def _device_called(name: str) -> Device:
     """The device that goes by this name; files in which it cannot stand are not taken apart."""
     try:
-        return names.resolve(
-            name, (_shipped_device(one) for one in _listed("") if names.stands_in(name, _letters(one)))
-        )
+        return resolve(name, (_shipped_device(one) for one in _listed("") if stands_in(name, _letters(one))))
     except DeviceNotFoundError:
-        return names.resolve(name, devices(allow_draft=True))
+        return resolve(name, devices(allow_draft=True))
 
 
 @cache
 def _letters(name: str) -> str:
-    return names.squash(name + _listed("")[name][0].read_bytes().decode(errors="replace"))
+    return squash(name + _listed("")[name][0].read_bytes().decode(errors="replace"))
 
 
 def load_host(name_or_path: str | Path = DEFAULT_HOST) -> Host:
@@ -116,8 +119,8 @@ def load_host(name_or_path: str | Path = DEFAULT_HOST) -> Host:
     """
     if _is_path(name_or_path):
         return _record(read_mapping(Path(name_or_path), str(name_or_path)), Host, str(name_or_path))
-    known = {names.squash(name): name for name in host_names()}
-    name = known.get(names.squash(str(name_or_path)))
+    known = {squash(name): name for name in host_names()}
+    name = known.get(squash(str(name_or_path)))
     if name is None:
         listed = ", ".join(host_names())
         raise DeviceNotFoundError(f"unknown host {str(name_or_path)!r}; the hosts are {listed}")
@@ -140,8 +143,8 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     if _is_path(name_or_path):
         label = str(name_or_path)
         return _verified_cluster(_record(read_mapping(Path(name_or_path), label), Cluster, label), label)
-    known = {names.squash(name): name for name in cluster_names()}
-    name = known.get(names.squash(str(name_or_path)))
+    known = {squash(name): name for name in cluster_names()}
+    name = known.get(squash(str(name_or_path)))
     if name is None:
         hint = nearest(str(name_or_path), known.values())
         raise DeviceNotFoundError(
@@ -187,7 +190,7 @@ def read_unverified(name_or_path: str) -> Device | Host | Cluster:
         return _shipped_cluster(name_or_path)
     if name_or_path in device_names():
         return _read_shipped(name_or_path)
-    return names.resolve(name_or_path, devices(allow_draft=True))
+    return resolve(name_or_path, devices(allow_draft=True))
 
 
 def shipped_files(kind: str) -> Mapping[str, tuple[Traversable, str]]:
@@ -311,3 +314,80 @@ def specification_folders() -> tuple[tuple[str, Traversable], ...]:
             raise PluginError(f"{label}: expected a package with YAML files in it; repair or uninstall it")
         found.append((package.__name__, files(package)))
     return tuple(found)
+
+
+# Which device a person means: exact names first, then every spelling that can mean only one.
+
+
+# Words that drivers put in front of a name, and people leave out.
+_BRANDS = frozenset({"nvidia", "geforce", "tesla", "quadro", "amd", "radeon", "instinct", "intel", "apple", "gpu"})
+
+
+def resolve(query: str, devices: Iterable[Device]) -> Device:
+    """The one device that `query` names, case, spaces and punctuation aside.
+
+    Tried in turn: a full name or alias; the same without brand names; its words in any order; some of its words.
+    Words that the query has in excess are never dropped: "RTX 4060 Ti" and "RTX 4090 Laptop GPU" are other chips.
+
+    Of several the one that has the query in its `meant_by` is taken, with a DeviceWarning. Raises AmbiguousDeviceError
+    when several devices fit and none has, DeviceNotFoundError when none fits.
+    """
+    known = {device.name: device for device in devices}
+    names = {name: (name, *device.aliases) for name, device in known.items()}
+    for fits in (_same_letters, _same_without_brand, _same_words, _some_words):
+        found = [name for name, spellings in names.items() if any(fits(query, given) for given in spellings)]
+        if len(found) == 1:
+            return known[found[0]]
+        meant = [name for name in found if any(_same_words(query, short) for short in known[name].meant_by)]
+        if len(meant) == 1:
+            others = " and ".join(name for name in found if name != meant[0])
+            warnings.warn(
+                DeviceWarning(f"{query!r} is taken for {meant[0]}, as most people mean it; {others} may be meant too"),
+                stacklevel=3,
+            )
+            return known[meant[0]]
+        if found:
+            raise AmbiguousDeviceError(f"{query!r} may be {', '.join(found[:-1])} or {found[-1]}; name one of them")
+    every_spelling = [spelling for spellings in names.values() for spelling in spellings]
+    hint = nearest(query, every_spelling)
+    joined = f"{hint} " if hint else "; "
+    raise DeviceNotFoundError(f"unknown device {query!r}{joined}`rooflinekit devices` lists all {len(known)}")
+
+
+def stands_in(query: str, letters: str) -> bool:
+    """Whether the words of a query stand somewhere in a file, squashed: where not, `resolve` does not find it there."""
+    return all(re.sub(r"(?<=\d)gb$", "", word) in letters for word in _words(query))
+
+
+def squash(text: str) -> str:
+    """Letters and digits alone, without case: under this two names must not be equal.
+
+    >>> squash("NVIDIA A100-SXM4-80GB") == squash("nvidia_a100 sxm4 80gb")
+    True
+    """
+    return "".join(re.findall(r"[^\W_]+", text.casefold()))
+
+
+def _same_letters(query: str, spelling: str) -> bool:
+    return squash(query) == squash(spelling) != ""
+
+
+def _same_without_brand(query: str, spelling: str) -> bool:
+    return "".join(_words(query)) == "".join(_words(spelling)) != ""
+
+
+def _same_words(query: str, spelling: str) -> bool:
+    return bool(_words(query)) and set(_words(query)) == set(_words(spelling))
+
+
+def _some_words(query: str, spelling: str) -> bool:
+    words = _words(query)
+    # One word must look like a model number: "ada" or "80 GB" alone names nobody.
+    telling = any(re.search(r"\d", word) and len(word) > 1 and not re.fullmatch(r"\d+gb", word) for word in words)
+    return telling and set(words) <= set(_words(spelling))
+
+
+def _words(text: str) -> list[str]:
+    """The words of a name in order, without brand names; a capacity is one word, "80gb"."""
+    joined = re.sub(r"(\d+)\s*gb?\b", r"\1gb", text.casefold())
+    return [word for word in re.findall(r"[^\W_]+", joined) if word not in _BRANDS]

@@ -13,7 +13,7 @@ from rooflinekit.errors import InputError, nearest
 from rooflinekit.hardware import checks
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.fields import Record
-from rooflinekit.hardware.messages import one_line
+from rooflinekit.hardware.yaml_file import one_line
 
 # What people say for a key of the file.
 _SYNONYMS = {"memory": "dram", "sms": "sm_count", "power": "board_power", "l2": "l2_capacity"}

@@ -8,21 +8,31 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.errors import SizeError
-from rooflinekit.ir import notebook
-from rooflinekit.ir.apart import Numbers, numbers_apart, parts, traced_at
-from rooflinekit.ir.assumption import Assumption
-from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.coverage import Coverage, coverage_of
-from rooflinekit.ir.op import Op, Phase, PricedOp, nothing
-from rooflinekit.ir.origin import Origin, at_numbers, whole_of
-from rooflinekit.ir.release import Release
-from rooflinekit.ir.sizes import Size, check_dims, check_names, evaluator, formula, is_formula, product, total
-from rooflinekit.ir.tensor import DType, Role, TensorSpec
-from rooflinekit.ir.validity import Condition, ForcedSize, check_conditions, check_everywhere
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import pandas as pd
+from rooflinekit.errors import InputError, SizeError, TraceError
+from rooflinekit.ir import notebook
+from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.coverage import Assumption, Coverage, coverage_of
+from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.op import DType, Op, Phase, PricedOp, Role, TensorSpec, nothing
+from rooflinekit.ir.sizes import (
+    Condition,
+    ForcedSize,
+    Size,
+    check_conditions,
+    check_dims,
+    check_everywhere,
+    check_names,
+    evaluator,
+    formula,
+    is_formula,
+    numbers_of,
+    product,
+    symbol,
+    total,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,7 +177,7 @@ class Graph:
         """
         import pandas as pd
 
-        from rooflinekit.ir.vectorized import evaluated
+        from rooflinekit.ir.points import evaluated
 
         check_names(dims, self.dims)
         counted = ("matrix_flop", "vector_flop", "special_flop", "read_bytes", "write_bytes")
@@ -398,3 +408,206 @@ def _paths(module: str, depth: int | None) -> Iterator[str]:
     for i in range(1, len(parts) + 1):
         if depth is None or i <= depth:
             yield ".".join(parts[:i])
+
+
+# Sizes that an open trace does not speak for.
+#
+# Operators treat a size of 1 apart: it broadcasts, and lies contiguous in every layout, so that copies are made or not.
+# An open size stands for 2 and more. At such sizes the model is traced again, with them as numbers, once.
+
+
+_COPY = "aten.clone"  # what makes the difference wherever one was found
+#: Named sizes with their numbers, in order.
+Numbers = tuple[tuple[str, int], ...]
+
+
+def numbers_apart(graph: Graph, given: Mapping[str, int]) -> Numbers:
+    """Which of the given sizes the trace does not speak for, with their numbers; none where it does."""
+    known = {**graph.sizes, **given}
+    found: set[str] = set()
+    for relation in graph.apart:
+        names = {free.name for free in relation.free_symbols}
+        if names <= known.keys() and not names.isdisjoint(given) and not _holds(relation, known):
+            found |= names
+    return tuple((name, known[name]) for name in sorted(found))
+
+
+def _holds(relation: sympy.Basic, known: Mapping[str, int]) -> bool:
+    import sympy
+
+    values = numbers_of({free.name: known[free.name] for free in relation.free_symbols})
+    return bool(relation.xreplace(values) != sympy.false)
+
+
+def unspoken_note(graph: Graph) -> str:
+    """That a graph may hold copies too many, where its trace does not speak for its sizes; else ""."""
+    copies = sum(priced.op.kind == _COPY for priced in graph.priced)
+    found = ", ".join(f"{name}={value}" for name, value in numbers_apart(graph, graph.sizes)) if copies else ""
+    if not found:
+        return ""
+    return (
+        f"{graph.name}: not traced at {found}, where some of its copies ({_COPY}, {copies}) may fall away, and the "
+        "graph does not know its model any more: the time may be too long; trace the model at these sizes, fixed=True"
+    )
+
+
+def traced_at(graph: Graph, numbers: Numbers) -> Graph:
+    """The whole graph with these sizes traced as numbers; remembered. Itself where no model is known.
+
+    Raises SizeError where the model cannot be run at these sizes.
+    """
+    found = graph.traced.get(numbers)
+    if found is None:
+        trace = graph.origin.trace if graph.origin is not None else None
+        if trace is None:
+            return graph
+        try:
+            fixed = {**graph.sizes, **dict(numbers)}
+            found = trace(sizes={**graph.examples, **fixed}, fixed=tuple(fixed))
+        except TraceError as error:
+            at = ", ".join(f"{name}={value}" for name, value in numbers)
+            raise SizeError(f"{graph.name} cannot be run at {at}: {error}") from error
+        graph.traced[numbers] = found
+    return found
+
+
+def parts(graph: Graph, sizes: Mapping[str, NDArray[np.int64]]) -> Iterator[tuple[Graph, NDArray[np.int64]]]:
+    """The rows of columns of sizes, by the graph that speaks for them; raises what `traced_at` raises."""
+    count = len(next(iter(sizes.values()))) if sizes else 1
+    known = {name: np.full(count, value) for name, value in graph.sizes.items()} | dict(sizes)
+    relations = [r for r in graph.apart if {free.name for free in r.free_symbols} <= known.keys()]
+    broken = np.stack([_broken(r, known) for r in relations], axis=1) if relations else np.zeros((count, 0), dtype=bool)
+    plain = np.flatnonzero(~broken.any(axis=1))
+    if plain.size:
+        yield graph, plain
+    for pattern in np.unique(broken[broken.any(axis=1)], axis=0):
+        names = sorted({free.name for r, no in zip(relations, pattern, strict=True) if no for free in r.free_symbols})
+        rows = np.flatnonzero((broken == pattern).all(axis=1))
+        values, which = np.unique(np.stack([known[name][rows] for name in names], axis=1), axis=0, return_inverse=True)
+        for i, numbers in enumerate(values.tolist()):
+            among = rows[which.reshape(-1) == i]
+            own = traced_at(graph, tuple(zip(names, numbers, strict=True)))
+            if own is graph or not own.dims:
+                yield own, among
+                continue
+            for part, places in parts(own, {name: column[among] for name, column in known.items() if name in own.dims}):
+                yield part, among[places]
+
+
+def _broken(relation: sympy.Basic, known: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_]:
+    """Rows at which it does not hold."""
+    names = sorted(free.name for free in relation.free_symbols)
+    columns = [known[name] for name in names]
+    import sympy
+
+    if relation == sympy.Ne(symbol(names[0]), 1):
+        return np.asarray(columns[0] == 1)
+    values, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    answers = [not _holds(relation, dict(zip(names, row, strict=True))) for row in values.tolist()]
+    return np.array(answers, dtype=bool)[which.reshape(-1)]
+
+
+# Where a graph comes from, so that it can be had at other sizes, or traced again with other options.
+
+
+def autocast_format(given: object) -> DType | None:
+    """The lower precision of an autocast region, by any name of it; raises InputError for one that CUDA has not."""
+    try:
+        found = None if given is None else DType(str(given))
+    except ValueError:
+        found = DType.BOOL
+    if found in (None, DType.FLOAT16, DType.BFLOAT16):
+        return found
+    raise InputError(f"autocast: expected 'float16' ('fp16'), 'bfloat16' ('bf16') or None; got {str(given)!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Origin:
+    """How a graph came about.
+
+    `trace` takes options of `rooflinekit.trace` and traces the model again with all others as they were; None for a
+    graph that no model is known of. `whole` is the graph before its sizes became numbers. `optimizer` builds the
+    optimizer of a training step.
+    """
+
+    trace: Callable[..., Graph] | None = None
+    whole: Graph | None = None
+    optimizer: Callable[..., Any] | None = None
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        # In a file or another process a graph stands for itself: the model behind it may hold anything.
+        return type(None), ()
+
+
+_UNKNOWN = Origin()
+
+
+def origin_of(graph: Graph) -> Origin:
+    """What is known of a graph's origin: nothing of one made by hand."""
+    return graph.origin or _UNKNOWN
+
+
+def whole_of(graph: Graph) -> Graph:
+    """The graph before sizes became numbers."""
+    return origin_of(graph).whole or graph
+
+
+def at_numbers(graph: Graph) -> Origin:
+    """The origin of a graph that is this one with numbers for sizes."""
+    return replace(origin_of(graph), whole=whole_of(graph))
+
+
+def traced_with(graph: Graph, **options: Any) -> Graph:
+    """The whole graph with other options of `trace` that it keeps: `autocast`, `channels_last`, `like`, `tf32`.
+
+    Raises InputError where one differs and no model is known, and what `trace` raises.
+    """
+    changed = {name: value for name, value in options.items() if value != getattr(graph, name)}
+    return _traced_anew(graph, changed) if changed else whole_of(graph)
+
+
+def resized(graph: Graph, **sizes: int) -> Graph:
+    """The same graph with other numbers for its named sizes; those not given stay as they are.
+
+    Where sizes were traced as numbers, or the trace does not hold at others, the model is traced again. Raises
+    SizeError for an unknown name or no positive integer, InputError where no model is known.
+    """
+    whole = whole_of(graph)
+    known = (*whole.sizes, *whole.dims, *(forced.name for forced in whole.forced))
+    wanted = check_dims({**graph.sizes, **sizes}, known)
+    changed = {name: value for name, value in wanted.items() if whole.sizes.get(name) != value}
+    if changed.keys() <= set(whole.dims):
+        try:
+            return whole.at(**changed)
+        except SizeError:
+            if origin_of(graph).trace is None:
+                raise
+    return _traced_anew(graph, {"sizes": wanted, "fixed": True})
+
+
+def opened(graph: Graph, size: str) -> Graph:
+    """The whole graph with this named size open; traced again where it was traced as a number.
+
+    Raises SizeError for an unknown name or a size that the model forces to a number, InputError where no model is
+    known.
+    """
+    whole = whole_of(graph)
+    known = (*whole.dims, *(name for name in whole.sizes))
+    check_names((size,), known, complete=False)
+    if size not in whole.dims:
+        whole = _traced_anew(graph, {"fixed": None})
+    for forced in whole.forced:
+        if forced.name == size:
+            raise SizeError(f"{forced}: it cannot be varied")
+    return whole
+
+
+def _traced_anew(graph: Graph, changed: Mapping[str, Any]) -> Graph:
+    trace = origin_of(graph).trace
+    if trace is None:
+        words = ", ".join(f"{name}={value!r}" for name, value in changed.items() if name != "fixed")
+        raise InputError(
+            f"{graph.name}: {words} takes tracing again, and this graph does not know its model (it was not made by "
+            "trace, or came from a file or another process); trace the model with these options"
+        )
+    return trace(**changed)

@@ -20,14 +20,12 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.ir.assumption import Assumption, Ground
 from rooflinekit.ir.cost import Cost, Gemm
+from rooflinekit.ir.coverage import Assumption, Ground
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Basis, Family, Op, Phase, PricedOp
-from rooflinekit.ir.release import Release
-from rooflinekit.ir.sizes import is_formula, symbol
-from rooflinekit.ir.tensor import DType, Role, TensorSpec
-from rooflinekit.ir.validity import Condition, ForcedSize
+from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.op import Basis, DType, Family, Op, Phase, PricedOp, Role, TensorSpec
+from rooflinekit.ir.sizes import Condition, ForcedSize, is_formula, symbol
 
 if TYPE_CHECKING:
     import sympy

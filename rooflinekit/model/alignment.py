@@ -12,9 +12,8 @@ is left of the last such round, a row of up to 8191 numbers of 16 bits as a whol
 
 from __future__ import annotations
 
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import Op, TensorSpec
 from rooflinekit.ir.points import integer
-from rooflinekit.ir.tensor import TensorSpec
 from rooflinekit.model.rows import MOST_THREADS, SOFTMAX_PASSES, WARP_ROW, columns_length
 
 _PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm")

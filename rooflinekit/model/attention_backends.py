@@ -13,10 +13,9 @@ from types import MappingProxyType
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, PricedOp
+from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.op import DType, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
-from rooflinekit.ir.release import Release
-from rooflinekit.ir.tensor import DType, TensorSpec
 from rooflinekit.model.algorithms import ATTENTION, Algorithm, ByUnit
 from rooflinekit.model.kernel import Kernel, passing
 

@@ -15,8 +15,7 @@ from types import MappingProxyType
 
 from rooflinekit.cost.table import price_all
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Basis, Op
-from rooflinekit.ir.tensor import TensorSpec
+from rooflinekit.ir.op import Basis, Op, TensorSpec
 
 _PRODUCT, _SOFTMAX = "aten.bmm", ("aten._softmax", "aten.softmax")
 _SCALES, _MASK, _DROPOUT = ("aten.div", "aten.mul"), "aten.add", "aten.native_dropout"

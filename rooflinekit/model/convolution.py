@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Family, Op
+from rooflinekit.ir.op import Family, Math, Op, TensorSpec
 from rooflinekit.ir.points import integer
-from rooflinekit.ir.tensor import Math
 from rooflinekit.model import cudnn, miopen, onednn
-from rooflinekit.model.algorithms import CUDNN, MIOPEN, PRODUCT, Algorithm
-from rooflinekit.model.convolution_layouts import channels_last, image_and_weight
-from rooflinekit.model.convolution_problem import Direction, Form, Problem, filled_up
+from rooflinekit.model.algorithms import (
+    ATEN,
+    CUBLAS,
+    CUDNN,
+    HALF,
+    MIOPEN,
+    ONEDNN,
+    PRODUCT,
+    ROCBLAS,
+    VECTOR_BYTES,
+    WIDE,
+    Algorithm,
+    Direction,
+    Form,
+    Problem,
+    filled_up,
+    product_of,
+)
 from rooflinekit.model.depthwise import GROUP_SUMS, depthwise_algorithm, is_depthwise
-from rooflinekit.model.kernel import Chain, Kernel
-from rooflinekit.model.libraries import libraries_of
+from rooflinekit.model.kernel import Chain, Kernel, passing
+from rooflinekit.model.machine import has_dot_products, on_tensor_core
+from rooflinekit.model.miopen import GCN, RDNA
 
 #: Channels a group, in and out alike, of which cuDNN has tiled gradients with channels last (timm's training rows).
 _TILED_GROUPS = (4, 8, 16, 32)
@@ -206,3 +221,206 @@ def formats_channels_last(device: Device) -> Collection[str]:
     MIOpen's kernels take channels first.
     """
     return () if MIOPEN in libraries_of(device) else device.matrix_peak
+
+
+# The layouts that a convolution's kernels ask for, and the copies that bring tensors into them.
+
+
+_LATER_CORES = frozenset({"bf16"})  # what tensor cores have from Ampere on, but not on Volta and Turing
+_HALF_BYTES = 2
+_OF_A_VOLUME = 3  # sides
+#: Bytes for each number of a weight that is summed in fp32: set to 0, written by the product (of which the 2 of the
+#: result are counted there), read, and written in 16 bits.
+SUMS_READ, SUMS_WRITTEN = 4, 4 + 2 + 2
+LEAST_ALIGNED = 2  # numbers of 16 bits that a tensor core's kernel loads at once: 4 bytes (PTX, cp.async)
+
+
+def with_layout_copies(op: Op, kernels: Iterable[Kernel], tensor_formats: Collection[str]) -> Iterator[Kernel]:
+    """The kernels of a convolution, with the copies that they ask for.
+
+    PyTorch makes the image contiguous in its layout, as where it is some of another's channels
+    (aten/src/ATen/native/Convolution.cpp); the tensor core's kernels take channels last.
+
+    One with a window of one pixel runs in either layout. Its gradients do only where libraries have kernels for
+    channels first, as they did for the first tensor cores (DeepBench on V100 and T4 shows no copies, at any stride;
+    timm's training on RTX 3090 does). There the forward pass copies images of an odd number of pixels all the same:
+    7×7 ones take DeepBench's V100 and T4 1.4 to 2.3 times the product. Their gradients take no longer on V100, nor does
+    a ResNet-101 on an RTX 4090 at 176 pixels, of which 23 blocks see 11×11 ones, beside one at 160 or 224.
+    """
+    for given in kernels:
+        plain = _or_filled_up(given, op, tensor_formats)
+        on_tensor_core = plain.tensor_core and plain.math in tensor_formats
+        kernel = _by_image(plain, op) if on_tensor_core else plain
+        pixel = set(image_and_weight(op)[1].shape[2:]) == {1}
+        either = pixel and ("gradient" not in kernel.cost.label or gradients_in_either(tensor_formats))
+        copied = on_tensor_core and not either and bool(kernel.cost.gemms)
+        read = 2 if kernel.cost.label == "weight gradient" else 1
+        written = 0 if kernel.cost.label == "weight gradient" else 1
+        image = op.inputs[read - 1]
+        if kernel.cost.gemms and has_gaps(image):
+            yield _copy(kernel, image, "without gaps")
+        results = [t for t in op.outputs[:written] if len(t.shape) > 2]
+        aligned = on_tensor_core and bool(kernel.cost.gemms)
+        rows = aligned and pixel and "gradient" not in kernel.cost.label and gradients_in_either(tensor_formats)
+        before, after = (_rearranged(tensors, copied, aligned, rows) for tensors in (op.inputs[:read], results))
+        yield from (_copy(kernel, tensor, label or "to channels last") for tensor, label in before)
+        yield kernel
+        if aligned and kernel.direction == "weight" and kernel.math in HALF and sums_in_fp32(tensor_formats):
+            yield _around_sums(kernel, op)
+        yield from (_copy(kernel, tensor, label or "from channels last") for tensor, label in after)
+
+
+def _rearranged(
+    tensors: Iterable[TensorSpec], copied: bool, aligned: bool, rows: bool
+) -> Iterator[tuple[TensorSpec, str]]:
+    """Which tensors are copied: channels first to channels last (""), and odd numbers of channels or pixels filled up.
+
+    copied: whether channels first is. aligned: whether vectors of channels are loaded; rows: of pixels. Odd rows of 16
+    bits begin off a boundary of 4 bytes, the least that copies to shared memory move; what is copied to channels last
+    is filled up on the way. Images of fewer than 8 channels are filled up as they are loaded.
+    """
+    for tensor in tensors:
+        if copied and not channels_last(tensor):
+            yield tensor, ""
+        elif tensor.dtype.itemsize == _HALF_BYTES:
+            if channels_last(tensor):
+                channels = integer(tensor.shape[1])
+                if aligned and channels > VECTOR_BYTES // _HALF_BYTES and channels % LEAST_ALIGNED:
+                    yield tensor, "to even channels"
+            elif rows and odd_rows(product_of([integer(size) for size in tensor.shape[2:]])):
+                yield tensor, "to even rows"
+
+
+def _or_filled_up(kernel: Kernel, op: Op, tensor_formats: Collection[str]) -> Kernel:
+    """The gradient of a weight of few channels in 16 bits: from Ampere on the tensor core may fill them up.
+
+    In channels first the image is copied, and its result's gradient. V100 and T4 leave it to the CUDA cores even where
+    those take longer (DeepBench); by the CUDA cores alone a ResNet's first layer would take a fifth of its training
+    step on an A100. Nothing measured tells which of both later GPUs take: it is the faster here, as elsewhere.
+    """
+    if kernel.algorithm != cudnn.FEW_IN_HALF or not _LATER_CORES & set(tensor_formats):
+        return kernel
+    weight = image_and_weight(op)[1]
+    window = [integer(size) for size in weight.shape[2:]]
+    wide = len(window) == _OF_A_VOLUME or max(window) > WIDE
+    copied = sum(integer(t.bytes) for t in op.inputs[:2] if not channels_last(t))
+    sums, cost = integer(weight.numel), kernel.cost
+    passed = replace(
+        cost,
+        read_bytes=integer(cost.read_bytes) + copied + SUMS_READ * sums,
+        write_bytes=integer(cost.write_bytes) + copied + SUMS_WRITTEN * sums,
+    )
+    algorithm = cudnn.WIDE_WINDOW if wide else cudnn.WEIGHT
+    filled = replace(kernel, algorithm=algorithm, cost=passed, alternatives=())
+    return replace(kernel, alternatives=(*kernel.alternatives, filled))
+
+
+def sums_in_fp32(tensor_formats: Collection[str]) -> bool:
+    """Whether the gradient of a weight of 16 bits is summed in fp32 outside the kernel of its product.
+
+    So it is on tensor cores since Turing, those that have int8: T4 takes 60 µs more for a million numbers of a
+    weight, V100 5 (DeepBench).
+    """
+    return "int8" in tensor_formats and "fp16" in tensor_formats
+
+
+def _around_sums(kernel: Kernel, op: Op) -> Kernel:
+    """Setting the sums to 0 before, writing them in 32 bits and reading them again: one kernel for all that."""
+    count = integer(image_and_weight(op)[1].numel)
+    return passing(kernel, "sums in fp32", SUMS_READ * count, SUMS_WRITTEN * count)
+
+
+def odd_rows(pixels: Any) -> Any:
+    """Whether images of so many pixels, one behind the other, begin off what a tensor core's kernels load at once."""
+    return (pixels > 1) & (pixels % LEAST_ALIGNED != 0)
+
+
+def gradients_in_either(tensor_formats: Collection[str]) -> bool:
+    """Whether gradients of a convolution of one pixel run in either layout where these formats have a tensor core."""
+    return not _LATER_CORES & set(tensor_formats)
+
+
+def _by_image(kernel: Kernel, op: Op) -> Kernel:
+    """A convolution of one pixel, channels first, on the tensor core: a product for each image.
+
+    Pixels of two images do not lie behind each other, so no tile holds pixels of both.
+    """
+    if not kernel.pointwise or op.kind != "aten.convolution" or channels_last(op.inputs[0]):
+        return kernel
+    images = integer(op.outputs[0].shape[0])
+    gemms = tuple(replace(g, batch=integer(g.batch) * images, m=integer(g.m) // images) for g in kernel.cost.gemms)
+    return replace(kernel, cost=replace(kernel.cost, gemms=gemms))
+
+
+def _copy(kernel: Kernel, tensor: TensorSpec, label: str) -> Kernel:
+    size = integer(tensor.bytes)
+    return replace(passing(kernel, label, size, size), name=f"{kernel.name} ({tensor.name} {label})")
+
+
+def image_and_weight(op: Op) -> tuple[TensorSpec, TensorSpec]:
+    """What was convolved with what; a backward's first input is the output's gradient."""
+    first = 1 if op.kind == "aten.convolution_backward" else 0
+    return op.inputs[first], op.inputs[first + 1]
+
+
+def has_gaps(tensor: TensorSpec) -> bool:
+    """Whether numbers of another tensor lie between its own, as between pixels of some of an image's channels."""
+    if tensor.stride is None:
+        return False
+    steps = zip(tensor.shape, tensor.stride, strict=True)
+    return bool(1 + sum((integer(size) - 1) * integer(step) for size, step in steps) > integer(tensor.numel))
+
+
+def channels_last(tensor: TensorSpec) -> bool:
+    """Whether the channels of a pixel lie behind each other."""
+    return tensor.stride is not None and tensor.stride[1] == 1
+
+
+# Which libraries a device has, and which of their algorithms exist on it.
+
+
+#: Of GPUs, by vendor: products, convolutions, and PyTorch's own kernels. A vendor that is not here has the first ones.
+_OF_GPUS: Mapping[str, tuple[str, ...]] = {"NVIDIA": (CUBLAS, CUDNN, ATEN), "AMD": (ROCBLAS, MIOPEN, ATEN)}
+_OF_CPUS = (ONEDNN,)
+
+
+def libraries_of(device: Device) -> tuple[str, ...]:
+    """The libraries that run a device's products and convolutions."""
+    if device.kind == "cpu":
+        return _OF_CPUS
+    return _OF_GPUS.get(device.vendor, _OF_GPUS["NVIDIA"])
+
+
+def rated_as(device: Device) -> str:
+    """Whose constants a device's convolutions have: MIOpen's, or cuDNN's, which stand in for oneDNN's too."""
+    return MIOPEN if MIOPEN in libraries_of(device) else CUDNN
+
+
+def stand_in_note(device: Device) -> str:
+    """That another vendor's libraries stand in for the device's own, which are not known; "" where they are."""
+    if device.kind == "cpu" or device.vendor in _OF_GPUS:
+        return ""
+    return f"the libraries of {device.vendor} are not known: algorithms are those of {', '.join(libraries_of(device))}"
+
+
+def generation_of(device: Device) -> str:
+    """Which of AMD's instruction sets a GPU has, as MIOpen's assembly is written for one of them; "" for all others."""
+    if MIOPEN not in libraries_of(device):
+        return ""
+    return GCN if (device.compute_capability or "").startswith("gfx9") else RDNA
+
+
+def exists(algorithm: Algorithm, math: Math, device: Device) -> bool:
+    """Whether a device has an algorithm in this arithmetic.
+
+    Sums of 16 bits on CUDA cores, which AMD calls stream processors, need dot products.
+    """
+    if algorithm.library not in ("", *libraries_of(device)):
+        return False
+    if algorithm.generation not in ("", generation_of(device)) or (algorithm.formats and math not in algorithm.formats):
+        return False
+    if algorithm.needs_tensor_cores and not on_tensor_core(device, math):
+        return False
+    if algorithm.instead_of_tensor_cores and on_tensor_core(device, math):
+        return False
+    return not algorithm.needs_dot_products or math is not Math.FP16 or has_dot_products(device)

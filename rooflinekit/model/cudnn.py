@@ -12,10 +12,18 @@ from dataclasses import replace
 from typing import Any
 
 from rooflinekit.ir.cost import Gemm
-from rooflinekit.ir.tensor import Math
-from rooflinekit.model.algorithms import CUDNN, FFT, HALF, IN_PASSES, PRODUCT, SINGLE, WINOGRAD, Algorithm, ByUnit
-from rooflinekit.model.convolution_problem import (
+from rooflinekit.ir.op import Math
+from rooflinekit.model.algorithms import (
+    CUDNN,
     FEW,
+    FFT,
+    HALF,
+    IN_PASSES,
+    PRODUCT,
+    SINGLE,
+    WINOGRAD,
+    Algorithm,
+    ByUnit,
     Direction,
     Form,
     Problem,

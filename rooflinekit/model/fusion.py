@@ -20,33 +20,28 @@ from dataclasses import replace
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Family, Op, PricedOp
+from rooflinekit.ir.op import DType, Family, Math, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
-from rooflinekit.ir.tensor import DType, Math, TensorSpec
 from rooflinekit.model.attention_patterns import with_fused_attention
-from rooflinekit.model.concatenation import LABEL
-from rooflinekit.model.convolution_layouts import with_layout_copies
-from rooflinekit.model.dataflow import Dataflow
-from rooflinekit.model.grouping import Group, groups_of, whole_up_to
-from rooflinekit.model.inlining import Buffer, buffers_of
-from rooflinekit.model.kernel import Issue, Kernel
+from rooflinekit.model.convolution import with_layout_copies
+from rooflinekit.model.grouping import Group, groups_of, may_fuse, only_reader, templated, whole_up_to, with_template
+from rooflinekit.model.inlining import Buffer, Dataflow, buffers_of
+from rooflinekit.model.kernel import Issue, Kernel, Traffic
 from rooflinekit.model.kernels import plain_kernels, reusing
 from rooflinekit.model.layout import (
     NO_LAYOUTS,
     Layouts,
     converts_to_channels_last,
     given_to,
+    streamed_share,
     with_channels_last,
     with_given_channels_last,
 )  # fmt: skip
-from rooflinekit.model.loops import Loop
+from rooflinekit.model.loops import LABEL, Loop
 from rooflinekit.model.lowering import BIAS_GRADIENT
 from rooflinekit.model.recurrence import RECURRENT
-from rooflinekit.model.reuse import Traffic
 from rooflinekit.model.rows import MOST_THREADS, NO_ROWS, Rows
-from rooflinekit.model.strided_access import streamed_share
-from rooflinekit.model.templates import may_fuse, only_reader, templated, with_template
 
 FUSED = "inductor"  # the namespace of fused kernels' kinds
 _LOWERED = ("bias", BIAS_GRADIENT)  # kernels of eager convolutions that are loops here

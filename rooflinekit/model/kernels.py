@@ -7,19 +7,16 @@ from dataclasses import replace
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Family, Op, Phase, PricedOp
+from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.op import DType, Family, Math, Op, Phase, PricedOp
 from rooflinekit.ir.points import integer
-from rooflinekit.ir.release import Release
 from rooflinekit.ir.sizes import missing_size
-from rooflinekit.ir.tensor import DType, Math
 from rooflinekit.model.algorithms import SCALED_PRODUCTS
 from rooflinekit.model.alignment import unaligned_accesses
 from rooflinekit.model.attention_backends import attention_kernels
-from rooflinekit.model.convolution import convolution_kernels
-from rooflinekit.model.convolution_layouts import with_layout_copies
-from rooflinekit.model.kernel import Issue, Kernel
+from rooflinekit.model.convolution import convolution_kernels, with_layout_copies
+from rooflinekit.model.kernel import Issue, Kernel, Traffic
 from rooflinekit.model.recurrence import cell_kernel, recurrent_kernel
-from rooflinekit.model.reuse import Traffic
 from rooflinekit.model.rows import blocks_of, columns_length, reread_bytes, rows_of, window_accesses
 
 

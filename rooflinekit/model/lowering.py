@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rooflinekit.ir.op import ADDED, EAGER, Basis, Family, Op, PricedOp
+from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.op import ADDED, EAGER, Basis, DType, Family, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
-from rooflinekit.ir.release import Release
-from rooflinekit.ir.tensor import DType, TensorSpec
 from rooflinekit.model.loops import Access, Loop, Part, extern, op_name, pointwise
 
 BIAS_GRADIENT = "bias gradient"  # label of a convolution's kernel

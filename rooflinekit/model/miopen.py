@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from rooflinekit.ir.cost import Gemm
+from rooflinekit.ir.op import Math
 from rooflinekit.ir.points import Number
-from rooflinekit.ir.tensor import Math
 from rooflinekit.model.algorithms import (
     HALF,
     IN_PASSES,
@@ -27,9 +27,6 @@ from rooflinekit.model.algorithms import (
     WINOGRAD,
     Algorithm,
     ByUnit,
-    compiled_for_amd,
-)
-from rooflinekit.model.convolution_problem import (
     Direction,
     Form,
     Problem,
@@ -37,6 +34,7 @@ from rooflinekit.model.convolution_problem import (
     any_of,
     blocks,
     ceiled,
+    compiled_for_amd,
     product_of,
     summed,
 )

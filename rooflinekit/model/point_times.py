@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.points import Column, Number, Points, values_of
-from rooflinekit.model.clocks import limited_times
-from rooflinekit.model.columns import work_of
+from rooflinekit.model.energy import limited_times
 from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, stated_family, unmodelled
 from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.kernel_batch import Floats, KernelBatch
+from rooflinekit.model.kernel_batch import Floats, KernelBatch, work_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import choices_of, exposed_share, time_work
 

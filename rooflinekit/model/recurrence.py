@@ -25,12 +25,10 @@ from dataclasses import dataclass, replace
 from rooflinekit.cost.rules.recurrent import CHAIN, INPUTS
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import DType, Math, Op
 from rooflinekit.ir.points import Number, integer
-from rooflinekit.ir.tensor import DType, Math
 from rooflinekit.model.algorithms import PERSISTENT, PRODUCT
-from rooflinekit.model.kernel import Chain, Kernel
-from rooflinekit.model.reuse import Reuse
+from rooflinekit.model.kernel import Chain, Kernel, Reuse
 
 RECURRENT = ("aten._cudnn_rnn", "aten.miopen_rnn", "aten._cudnn_rnn_backward", "aten.miopen_rnn_backward")
 

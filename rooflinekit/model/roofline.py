@@ -17,18 +17,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rooflinekit.ir.tensor import Math
-from rooflinekit.model.columns import work_of
-from rooflinekit.model.fused_attention import at_power_limit_s, exponential_s
+from rooflinekit.ir.op import Math
+from rooflinekit.model.convolution import exists
 from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.kernel_batch import Floats, KernelBatch
-from rooflinekit.model.libraries import exists
-from rooflinekit.model.machine import Machine, Rate
+from rooflinekit.model.kernel_batch import Floats, KernelBatch, work_of
+from rooflinekit.model.machine import Machine, Rate, has_dot_products
 from rooflinekit.model.memory_system import accesses_s, combined, rows_s, sustained_bandwidth, traffic_s
-from rooflinekit.model.tensor_cores import has_dot_products
-from rooflinekit.model.tile_rates import Rates
-from rooflinekit.model.tiling import CAUSES
-from rooflinekit.model.utilization import fill
+from rooflinekit.model.tiling import CAUSES, Rates
+from rooflinekit.model.utilization import at_power_limit_s, exponential_s, fill
 
 #: What time goes to, and what a kernel or a step is therefore bound by; see "Regimes" in docs/model.md. A kernel is
 #: never bound by overhead, which is the time in which the device has no kernel to execute.

@@ -20,11 +20,120 @@ from __future__ import annotations
 
 import numpy as np
 
-from rooflinekit.model.fused_attention import FETCHED, HALF_BYTES, attention
+from rooflinekit.ir.op import Math
 from rooflinekit.model.kernel_batch import Floats, Products
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.tile_rates import Rates
-from rooflinekit.model.tiling import CAUSES, Fill, tiled
+from rooflinekit.model.tiling import CAUSES, Fill, Rates, tiled
+
+# Fused attention: two products with a softmax between them, whose scores never leave the SM.
+
+
+HALF_BYTES = 2  # of an element in the formats that attention is fused in
+FETCHED = 64  # bytes that one SM takes from the L2 in a clock (NVIDIA, A100 whitepaper: 5120 a clock for 80 slices)
+_QUERIES = 128  # queries that one block works on
+_KEYS = 64  # keys in one of its steps
+_GRAIN = 16  # queries that the tensor core takes at once
+_WIDE = 128  # size of heads above which kernels come in steps of 64 in place of 32 (FlashAttention 2 and 3)
+
+
+def attention(p: Products, rates: Rates, machine: Machine) -> Fill:
+    """One of the two products: a block takes up to 128 queries over the keys, 64 at a time.
+
+    Blocks of one length come in waves. Under a causal mask their lengths differ: the SMs share them evenly, but none
+    ends before the block that sees all keys. Where all queries fit into one block (decoding), an SM fetches all keys,
+    or they are split among the SMs, whose parts another kernel joins. Power is no limit here: see `at_power_limit_s`.
+    """
+    first = p.k <= p.n  # scores [s, t] from [s, d]; the other is [s, e] from [s, t]
+    keys, size = np.where(first, p.n, p.k), np.where(first, p.k, p.n)
+    depth = _compiled(size)
+    queries = np.minimum(_QUERIES, np.ceil(p.m / _GRAIN) * _GRAIN)
+    padded = np.ceil(keys / _KEYS) * _KEYS
+    # on the diagonal a block of scores is computed whole
+    seen = np.minimum(1.0, p.executed + np.where(p.executed < 1, _QUERIES / 2 / padded, 0.0))
+    per_sm = _rate(p, rates, machine) / machine.sm_count
+    start = machine.values["attention_block_cycles"] / 2 / machine.clock  # half with each of the two products
+    fetch = HALF_BYTES * keys * size / (FETCHED * machine.clock)
+    longest = np.maximum(2 * queries * padded * depth / per_sm, fetch)
+    average = seen * longest
+    blocks = p.batch * np.ceil(p.m / queries) / machine.sm_count
+    shared = blocks * (start + average)
+    waves = np.where(p.executed < 1, np.maximum(shared, start + longest), np.ceil(blocks) * (start + longest))
+    alone = blocks * start + np.where(p.executed < 1, np.maximum(blocks * average, longest), np.ceil(blocks) * longest)
+    few = np.minimum(alone, shared + machine.start_s / 2)  # half of the kernel that joins the parts
+    free_s = np.where(p.m <= _QUERIES, few, waves)
+    asked = p.m / (np.ceil(p.m / queries) * queries) * (keys / padded) * (p.executed / seen) * (size / depth)
+    exact_s = blocks * (start + np.maximum(2 * queries * padded * seen * depth / per_sm * asked, fetch * seen))
+    zeros = np.zeros(p.m.size)
+    return Fill(
+        compute_s=free_s,
+        without_s=np.stack([free_s, np.minimum(free_s, shared), np.minimum(free_s, exact_s)]),
+        extra_bytes=zeros,
+        extra_start_s=zeros,
+    )
+
+
+def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
+    """FLOP/s of all SMs in full blocks.
+
+    What a softmax and loads of operands add to products takes instructions, of which an SM issues as many whatever its
+    tensor core does: `attention_share` of the rate is left where that does `warp_mma_flop` a clock or more, a larger
+    one where it does less, as on GeForce boards.
+    """
+    value = machine.values
+    by_warps = value["warp_mma_flop"] * machine.sm_count * machine.clock
+    single = rates.on_tensor_core & p.told(lambda one: one.warp_level)
+    peak = np.where(single, np.minimum(rates.peak, by_warps), rates.peak)
+    share = np.minimum(rates.issued / rates.peak, value["matrix_share"]) * value["attention_share"]
+    share = share * p.told(lambda one: value[one.rate.tensor_cores] if one.rate.tensor_cores else 1.0)
+    share = share * p.told(lambda one: value["attention_gradient"] if one.gradient else 1.0)
+    lost = np.where(rates.on_tensor_core, np.minimum(peak / by_warps, 1.0), 1.0) * (1 / share - 1)
+    found: Floats = peak / (1 + lost)
+    return found
+
+
+def at_power_limit_s(products: Products, rates: Rates, machine: Machine) -> Floats:
+    """Seconds for which a board at its power limit has energy for each product of attention; 0 for other products.
+
+    Products on one unit and the softmax on the CUDA cores take their energy whether or not they run beside each other.
+    Those of the forward pass take less than a plain product's: queries stay in registers, and weights are below 1.
+    Half of a score's softmax goes with each of its two products. Unlike other products, calls of less than a
+    millisecond in a row were not measured to escape the limit.
+    """
+    found: Floats = np.zeros(products.m.size)
+    attends = products.told(lambda one: one.shape) == "queries"
+    if not attends.any():
+        return found
+    p = products.where(attends)
+    size = np.where(p.k <= p.n, p.k, p.n)
+    lanes = machine.matrix_rate(Math.FP32, tensor_core=False).limit
+    softmax = p.flop / (2 * size) * machine.values["softmax_flop"] / 2
+    plain_s = p.flop * _compiled(size) / size / rates.limit[attends]
+    energy = p.told(lambda one: 1.0 if one.gradient else machine.values["attention_energy"])
+    found[attends] = energy * plain_s + softmax / lanes
+    return found
+
+
+def exponential_s(special: Floats, products: Products, machine: Machine) -> Floats:
+    """Seconds of the special functions of each kernel: those of attention are one instruction a score, exp2.
+
+    Other functions take several. The cores of a CPU have no unit for any. Kernels for Blackwell compute some otherwise.
+    """
+    found: Floats = special / machine.special_rate
+    attends = products.told(lambda one: one.shape) == "queries"
+    if machine.device.kind == "gpu" and attends.any():
+        which, value = products.kernel[attends], machine.values
+        polynomials = products.told(lambda one: one.polynomials)[attends]
+        units = machine.device.exponentials_per_sm or value["exponential_rate"]
+        rate = units + value["polynomial_rate"] * polynomials
+        found[which] = special[which] / (rate * machine.sm_count * machine.clock)
+    return found
+
+
+def _compiled(size: Floats) -> Floats:
+    """The size of heads that a kernel is compiled for, which fills up a smaller one with zeros."""
+    step = np.where(size <= _WIDE, 32, 64)
+    found: Floats = np.ceil(size / step) * step
+    return found
 
 
 def fill(products: Products, rates: Rates, traffic_s: Floats, machine: Machine) -> Fill:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from rooflinekit.errors import InputError, nearest
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.op import DType
 
 #: Of scales: one a row.
 ROW = 0

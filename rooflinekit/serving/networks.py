@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rooflinekit.ir.op import DType, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, product
-from rooflinekit.ir.tensor import DType, TensorSpec
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.tape import Tape
 from rooflinekit.serving.touched import touched_experts

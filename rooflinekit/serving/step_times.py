@@ -10,8 +10,8 @@ from functools import cached_property
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
-from rooflinekit.model.clocks import under_limits
 from rooflinekit.model.convolution import formats_channels_last
+from rooflinekit.model.energy import under_limits
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing, time_kernels

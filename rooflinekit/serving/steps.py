@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from rooflinekit.cost.table import price_all
 from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import DType, Role, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, product, symbol, total
-from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, check_format

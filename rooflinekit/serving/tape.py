@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import DType, Op, Role, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, floor_div
-from rooflinekit.ir.tensor import DType, Role, TensorSpec
 from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.formats import WeightFormat
 from rooflinekit.serving.touched import touched_experts

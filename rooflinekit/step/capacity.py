@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rooflinekit.errors import SizeError
-from rooflinekit.ir.origin import opened
+from rooflinekit.ir.graph import opened
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.memory import memory_of
 

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rooflinekit.model.clocks import clocks
-from rooflinekit.model.energy import PARTS, Load, PowerLaw, drawn_j
+from rooflinekit.model.energy import PARTS, Load, PowerLaw, clocks, drawn_j
 from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing

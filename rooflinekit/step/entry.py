@@ -9,11 +9,9 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import EAGER, Family, Op
+from rooflinekit.ir.op import EAGER, DType, Family, Math, Op, Role
 from rooflinekit.ir.sizes import total
-from rooflinekit.ir.tensor import DType, Math, Role
-from rooflinekit.model.convolution import formats_channels_last
-from rooflinekit.model.convolution_layouts import gradients_in_either, sums_in_fp32
+from rooflinekit.model.convolution import formats_channels_last, gradients_in_either, sums_in_fp32
 from rooflinekit.model.fusion import compiled_issues, splits
 from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.kernels import issues_of

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.arguments import checked
-from rooflinekit.ir.release import Release
+from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.sizes import finite, shown
 
 Backend = Literal[

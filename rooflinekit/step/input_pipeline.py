@@ -9,7 +9,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.points import integer
-from rooflinekit.model.links import PAYLOAD_SHARE
+from rooflinekit.model.collectives import PAYLOAD_SHARE
 from rooflinekit.step.execution import Execution
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rooflinekit.hardware.host import Host
-from rooflinekit.ir.op import EAGER, Op, Phase
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.op import EAGER, DType, Op, Phase
 from rooflinekit.model.fusion import is_fused
 from rooflinekit.model.kernel import Issue
 from rooflinekit.model.recurrence import RECURRENT

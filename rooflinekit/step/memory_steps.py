@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from rooflinekit.errors import SizeError
-from rooflinekit.ir.origin import opened
+from rooflinekit.ir.graph import opened
 from rooflinekit.step.allocator import Allocator, Block, OutOfMemoryError
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.memory import Blocks, blocks_of, room

@@ -13,14 +13,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.hardware.host import Host
-from rooflinekit.ir.apart import unspoken_note
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.coverage import Coverage
-from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.graph import Graph, unspoken_note
 from rooflinekit.ir.sizes import finite, shown
-from rooflinekit.model.clocks import under_limits
+from rooflinekit.model.convolution import stand_in_note
+from rooflinekit.model.energy import under_limits
 from rooflinekit.model.fusion import assumptions_of
-from rooflinekit.model.libraries import stand_in_note
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
 from rooflinekit.model.tiling import CAUSES

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.hardware.specs import load_host
 from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Family
-from rooflinekit.ir.tensor import Role
+from rooflinekit.ir.op import Family, Role
 from rooflinekit.model.roofline import Timing
 from rooflinekit.step.bounds import host_note
 from rooflinekit.step.chains import chain_sentences, chains_of

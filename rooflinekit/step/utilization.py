@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rooflinekit.hardware.device import Device
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Math
 from rooflinekit.model.kernel import Kernel
+from rooflinekit.model.machine import tensor_core_peak
 from rooflinekit.model.roofline import Timing
-from rooflinekit.model.tensor_cores import tensor_core_peak
 
 #: In the name of an op that backward computes again (strategies/saving.py).
 AGAIN = " again in "

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.graph import Graph, autocast_format, resized, traced_with, whole_of
 from rooflinekit.ir.op import Family
-from rooflinekit.ir.origin import autocast_format, resized, traced_with, whole_of
 from rooflinekit.model.attention_backends import backends_of, with_backend
 from rooflinekit.step.execution import Execution
 

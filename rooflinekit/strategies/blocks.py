@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Phase
-from rooflinekit.ir.tensor import Role
+from rooflinekit.ir.op import Phase, Role
 
 
 def block_of(module: str) -> str:

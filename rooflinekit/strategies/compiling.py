@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, Phase
-from rooflinekit.ir.tensor import Role
+from rooflinekit.ir.op import Op, Phase, Role
 from rooflinekit.step.entry import entry_of
 from rooflinekit.step.execution import Execution
 from rooflinekit.strategies.blocks import block_of

@@ -20,9 +20,8 @@ from dataclasses import dataclass, replace
 from rooflinekit.errors import InputError
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Phase, PricedOp
+from rooflinekit.ir.op import Phase, PricedOp, Role, TensorSpec
 from rooflinekit.ir.sizes import ceil_div
-from rooflinekit.ir.tensor import Role, TensorSpec
 from rooflinekit.strategies.parameters import owners_of
 from rooflinekit.strategies.ring import gathered_attention, is_attention, keys_of, ring_attention
 from rooflinekit.strategies.tensor import casts_of

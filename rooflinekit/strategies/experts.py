@@ -18,9 +18,8 @@ from typing import Any
 from rooflinekit.errors import InputError
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, Phase, PricedOp
+from rooflinekit.ir.op import Op, Phase, PricedOp, TensorSpec
 from rooflinekit.ir.sizes import ceil_div
-from rooflinekit.ir.tensor import TensorSpec
 from rooflinekit.strategies.mixtures import Mixture, as_one, batched, listed, tokens_of
 from rooflinekit.strategies.records import DDP
 from rooflinekit.strategies.replicas import replicated

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir import notebook
-from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Phase
-from rooflinekit.ir.origin import origin_of, resized, traced_with
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.graph import Graph, origin_of, resized, traced_with
+from rooflinekit.ir.op import DType, Phase
 from rooflinekit.strategies.choosing import choices
 from rooflinekit.strategies.pasted import pasted
 from rooflinekit.strategies.planning import plan

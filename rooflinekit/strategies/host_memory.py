@@ -9,8 +9,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Phase
-from rooflinekit.ir.tensor import TensorSpec
+from rooflinekit.ir.op import Phase, TensorSpec
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.input_pipeline import copy_rate
 from rooflinekit.strategies.blocks import segments_of, within

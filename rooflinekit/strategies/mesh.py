@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rooflinekit.errors import InputError
-from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.origin import resized
+from rooflinekit.ir.graph import Graph, resized
 from rooflinekit.model.collectives import time_collective
 from rooflinekit.model.machine import Machine
 from rooflinekit.strategies.compiling import in_graphs

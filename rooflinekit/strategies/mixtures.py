@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, Phase, PricedOp
-from rooflinekit.ir.tensor import Role, TensorSpec
+from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.strategies.parameters import belonging_to, copies_of, owners_of
 from rooflinekit.strategies.tokenwise import is_elementwise
 

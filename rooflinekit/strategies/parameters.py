@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, Phase, PricedOp
-from rooflinekit.ir.tensor import Role, TensorSpec
+from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.strategies.tokenwise import is_elementwise
 
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Phase
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.op import DType, Phase
 from rooflinekit.strategies.blocks import repeated_blocks, segments_of, within
 from rooflinekit.strategies.checkpointing import names_of
 from rooflinekit.strategies.prediction import ParallelPrediction

@@ -9,8 +9,7 @@ from functools import cached_property
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
-from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.origin import resized
+from rooflinekit.ir.graph import Graph, resized
 from rooflinekit.ir.sizes import whole
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction

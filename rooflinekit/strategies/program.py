@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.op import Op, Phase
-from rooflinekit.model.collectives import LinkConstants, time_collective, time_copy
-from rooflinekit.model.links import Route
+from rooflinekit.model.collectives import LinkConstants, Route, time_collective, time_copy
 from rooflinekit.step.entry import entry_of, issues_for
 from rooflinekit.step.issuing import is_captured, issue_cost_s, reads_a_number
 from rooflinekit.step.prediction import Prediction

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.collectives import CollectiveTiming
-from rooflinekit.model.contention import Slowdown, slowdown_of
+from rooflinekit.model.memory_system import Slowdown, slowdown_of
 from rooflinekit.model.roofline import Timing
 from rooflinekit.strategies.items import Barrier, HostCopy, HostWait, Item, Transmission, Work
 

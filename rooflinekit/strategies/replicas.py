@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Phase
-from rooflinekit.ir.tensor import Role, TensorSpec
+from rooflinekit.ir.op import Phase, Role, TensorSpec
 from rooflinekit.strategies.records import DDP
 from rooflinekit.strategies.rewriting import (
     Insertions,

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import ADDED, EAGER, Basis, Family, Op, Phase, PricedOp
-from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.ir.op import ADDED, EAGER, Basis, DType, Family, Op, Phase, PricedOp, Role, TensorSpec
 
 T = TypeVar("T")
 

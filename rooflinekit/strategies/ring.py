@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Basis, Op, Phase, PricedOp
+from rooflinekit.ir.op import Basis, Op, Phase, PricedOp, TensorSpec
 from rooflinekit.ir.sizes import ceil_div
-from rooflinekit.ir.tensor import TensorSpec
 from rooflinekit.strategies.rewriting import collective, in_module, wait
 
 #: An element of a block's result: twice scaled, once added.

@@ -11,8 +11,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Basis, Op, Phase, PricedOp
-from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.ir.op import Basis, DType, Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.step.input_pipeline import copy_rate
 from rooflinekit.strategies.checkpointing import checkpointed
 from rooflinekit.strategies.host_memory import activations_on_host

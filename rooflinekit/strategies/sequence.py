@@ -18,8 +18,7 @@ from math import prod
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Phase, PricedOp
-from rooflinekit.ir.tensor import Role, TensorSpec
+from rooflinekit.ir.op import Phase, PricedOp, Role, TensorSpec
 from rooflinekit.strategies.rewriting import (
     Insertions,
     collective,

@@ -16,8 +16,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_cluster, load_host, members_of
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.sizes import shown, whole
-from rooflinekit.model.collectives import LinkConstants
-from rooflinekit.model.links import route_of
+from rooflinekit.model.collectives import LinkConstants, route_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.energy_together import drawn_by
 from rooflinekit.step.execution import Backend, Execution, execution_of

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Phase, PricedOp
+from rooflinekit.ir.op import Phase, PricedOp, Role, TensorSpec
 from rooflinekit.ir.sizes import ceil_div
-from rooflinekit.ir.tensor import Role, TensorSpec
 from rooflinekit.strategies.blocks import block_of
 from rooflinekit.strategies.records import FSDP
 from rooflinekit.strategies.rewriting import (

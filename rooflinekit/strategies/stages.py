@@ -7,8 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Phase, PricedOp
-from rooflinekit.ir.tensor import Role, TensorSpec
+from rooflinekit.ir.op import Phase, PricedOp, Role, TensorSpec
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.blocks import block_of, blocks_of
 from rooflinekit.strategies.pipeline import balanced_among

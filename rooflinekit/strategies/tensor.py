@@ -15,9 +15,8 @@ from fractions import Fraction
 from rooflinekit.errors import InputError
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, Phase, PricedOp
+from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.ir.sizes import ceil_div
-from rooflinekit.ir.tensor import Role, TensorSpec
 from rooflinekit.strategies.blocks import block_of
 from rooflinekit.strategies.parameters import belonging_to, copies_of
 from rooflinekit.strategies.rewriting import Insertions, collective, in_module, with_ops

@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Phase, PricedOp
-from rooflinekit.ir.tensor import Role
+from rooflinekit.ir.op import Phase, PricedOp, Role
 from rooflinekit.strategies.records import DataParallel
 from rooflinekit.strategies.rewriting import (
     Insertions,

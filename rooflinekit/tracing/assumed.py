@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rooflinekit.errors import InputError, TraceError, nearest
-from rooflinekit.ir.assumption import Assumption, Ground
+from rooflinekit.ir.coverage import Assumption, Ground
 from rooflinekit.tracing.decided import DECIDED, VISION, WRITING, fills, is_mask
 from rooflinekit.tracing.dispatched import placed
 from rooflinekit.tracing.finite import NUMBERS, answer

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.op import DType
 from rooflinekit.tracing.shapes import OWN_SHAPES
 
 DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType if hasattr(torch, dtype.value)}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from rooflinekit.ir.tensor import TensorSpec
+from rooflinekit.ir.op import TensorSpec
 from rooflinekit.tracing import autocast
 from rooflinekit.tracing.tensors import expression
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.nn.attention import flex_attention
 from torch.overrides import TorchFunctionMode
 
-from rooflinekit.ir.release import Release
+from rooflinekit.ir.inputs import Release
 from rooflinekit.tracing import autocast, recurrent, signals
 from rooflinekit.tracing.finite import note_answer
 from rooflinekit.tracing.gpu_attention import attention, written_out

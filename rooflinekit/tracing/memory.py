@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
-from rooflinekit.ir.tensor import TensorSpec
+from rooflinekit.ir.op import TensorSpec
 from rooflinekit.tracing.shapes import LIKE_ARGUMENTS, OWN_SHAPES, Made, contiguous, expanded_stride
 
 _CPU = torch.device("cpu")

@@ -16,9 +16,8 @@ from torch._higher_order_ops.scan import generic_scan
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rooflinekit.ir.assumption import Ground
-from rooflinekit.ir.op import Op, Phase
-from rooflinekit.ir.tensor import Role, TensorSpec
+from rooflinekit.ir.coverage import Ground
+from rooflinekit.ir.op import Op, Phase, Role, TensorSpec
 from rooflinekit.tracing.assumed import Assumed
 from rooflinekit.tracing.calls import ModuleCalls, Progress
 from rooflinekit.tracing.decided import note_decided

@@ -12,10 +12,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from rooflinekit.errors import InputError
-from rooflinekit.ir.inputs import Input
-from rooflinekit.ir.mode import Mode
-from rooflinekit.ir.release import Release
-from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.ir.inputs import Input, Mode, Release
+from rooflinekit.ir.op import DType, Role, TensorSpec
 from rooflinekit.tracing.isolation import FAKE_DEVICE
 from rooflinekit.tracing.recorder import Recorder
 from rooflinekit.tracing.symbols import Symbols

@@ -21,8 +21,7 @@ from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from rooflinekit.ir.inputs import Input
-from rooflinekit.ir.sizes import LARGEST, Size, simplest, symbol
-from rooflinekit.ir.validity import Condition, ForcedSize
+from rooflinekit.ir.sizes import LARGEST, Condition, ForcedSize, Size, simplest, symbol
 
 Ladder: TypeAlias = Iterator[dict[str, int]]
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from rooflinekit.ir.tensor import TensorSpec
+from rooflinekit.ir.op import TensorSpec
 
 #: Attributes of a traced tensor: its record, and its node in the fx graph.
 SPEC, NODE = "_rooflinekit_spec", "_rooflinekit_node"

@@ -14,12 +14,10 @@ import torch
 from torch import fx, nn
 
 from rooflinekit.errors import InputError, TraceError
-from rooflinekit.ir.assumption import Assumption
-from rooflinekit.ir.op import Op, Phase
-from rooflinekit.ir.release import Release
-from rooflinekit.ir.sizes import check_dims, symbol
-from rooflinekit.ir.tensor import DType, Role, TensorSpec
-from rooflinekit.ir.validity import Condition, ForcedSize
+from rooflinekit.ir.coverage import Assumption
+from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec
+from rooflinekit.ir.sizes import Condition, ForcedSize, check_dims, symbol
 from rooflinekit.tracing.assumed import Assumed
 from rooflinekit.tracing.calls import Progress
 from rooflinekit.tracing.eager_view import eager_view

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflinekit.ir.tensor import DType, TensorSpec
+from rooflinekit.ir.op import DType, TensorSpec
 from rooflinekit.training.products import Products
 
 _FLASH = "aten._scaled_dot_product_flash_attention"

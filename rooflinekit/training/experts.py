@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflinekit.ir.tensor import DType, TensorSpec
+from rooflinekit.ir.op import DType, TensorSpec
 from rooflinekit.training.products import Products
 
 #: Calls that make a tensor 8 bits: its largest element, the scale, the cast with its transpose, the scales' order.

@@ -8,8 +8,7 @@ from types import MappingProxyType
 from rooflinekit.cost.table import price_all
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, Phase
-from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.strategies.checkpointing import checkpointed
 from rooflinekit.training.layers import Layers

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
-from rooflinekit.model.collectives import CollectiveTiming, LinkConstants, time_collective
-from rooflinekit.model.contention import slowdown_of
-from rooflinekit.model.links import Route, route_of
+from rooflinekit.model.collectives import CollectiveTiming, LinkConstants, Route, route_of, time_collective
 from rooflinekit.model.machine import Machine
+from rooflinekit.model.memory_system import slowdown_of
 from rooflinekit.training.layout import Layout
 
 

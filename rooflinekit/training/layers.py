@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rooflinekit.ir.tensor import DType, TensorSpec
+from rooflinekit.ir.op import DType, TensorSpec
 from rooflinekit.training.attention import Attention
 from rooflinekit.training.experts import Experts
 from rooflinekit.training.products import Products
 
-#: Vector FLOP and special functions an element of activations: forward, backward (see cost/rules/activations.py).
+#: Vector FLOP and special functions an element of activations: forward, backward (see cost/rules/elementwise.py).
 GELU, GELU_BACKWARD = (4, 1), (9, 2)
 SWIGLU, SWIGLU_BACKWARD = (4, 2), (9, 2)
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Phase
-from rooflinekit.ir.tensor import Role
-from rooflinekit.model.clocks import under_limits
+from rooflinekit.ir.op import Phase, Role
+from rooflinekit.model.energy import under_limits
 from rooflinekit.model.families import OF_THE_DAY, residuals_of, shared_variance
 from rooflinekit.model.kernel import Issue
 from rooflinekit.model.machine import Machine

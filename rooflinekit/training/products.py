@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.ir.op import DType, Role, TensorSpec
 from rooflinekit.training.recipe import Recipe
 from rooflinekit.training.sizes import Part
 from rooflinekit.training.tape import Tape

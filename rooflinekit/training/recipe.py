@@ -7,7 +7,7 @@ from typing import Any
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.arguments import checked
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.op import DType
 
 ATTENTIONS = ("flash", "flash-1", "flash-2", "unfused")
 NORMS = ("fused", "composed")
@@ -35,11 +35,11 @@ class Recipe:
 
     `issue`: CPU time of a layer's ops, the framework's own Python between them included, over that of the ops alone.
     `progress`: how fast kernels go beside the collectives of copies, over what they do alone; None for what the SMs and
-    bandwidth that these take leave (model/contention.py). `tensor_overlap`: a tensor group sends in pieces beside the
-    products before and behind (Transformer Engine's user buffers). `gradient_fusion`: the product that gives a weight's
-    gradient adds it to the main gradient, where kernels are fused. `deterministic`: cuBLAS has the workspace that
-    PyTorch's deterministic algorithms ask for, CUBLAS_WORKSPACE_CONFIG=:4096:8. `offload`: so many first layers of each
-    GPU leave what they keep for backward in the host's memory meanwhile.
+    bandwidth that these take leave (model/memory_system.py). `tensor_overlap`: a tensor group sends in pieces beside
+    the products before and behind (Transformer Engine's user buffers). `gradient_fusion`: the product that gives a
+    weight's gradient adds it to the main gradient, where kernels are fused. `deterministic`: cuBLAS has the workspace
+    that PyTorch's deterministic algorithms ask for, CUBLAS_WORKSPACE_CONFIG=:4096:8. `offload`: so many first layers of
+    each GPU leave what they keep for backward in the host's memory meanwhile.
 
     Raises InputError for other words.
     """

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from rooflinekit.ir.op import Op, Phase
-from rooflinekit.ir.tensor import DType, Role, TensorSpec
+from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec
 
 
 @dataclass(slots=True)

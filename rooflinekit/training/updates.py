@@ -8,9 +8,8 @@ from functools import lru_cache
 from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, Phase
-from rooflinekit.ir.tensor import DType, Role, TensorSpec
-from rooflinekit.model.clocks import under_limits
+from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec
+from rooflinekit.model.energy import under_limits
 from rooflinekit.model.kernel import Issue
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine

@@ -15,7 +15,7 @@ from machines import AVX512, folder_of
 from programs import awaited, line_of, started
 
 from rooflinekit.calibrate.bench.record_file import read_record
-from rooflinekit.hardware.cpu_detection import ROOT
+from rooflinekit.hardware.detection import ROOT
 
 #: Forks the program for each line of its input: where it hangs, after how many cases, what SIGINT and SIGTERM were set
 #: to when it was started, where its output goes; and its arguments. Answers with its number, and how it ended.

@@ -10,8 +10,7 @@ import torch
 
 import rooflinekit
 from rooflinekit.cost.table import price
-from rooflinekit.ir.op import Op
-from rooflinekit.ir.tensor import DType, TensorSpec
+from rooflinekit.ir.op import DType, Op, TensorSpec
 
 _numbers = itertools.count()
 

@@ -10,7 +10,7 @@ import yaml
 from machines import AMX, ARM, AVX2, AVX512, stand_in
 
 from rooflinekit.errors import SpecError
-from rooflinekit.hardware import checks, cpu_detection, detection, spec_text, specs
+from rooflinekit.hardware import checks, detection, spec_text, specs
 
 # What torch.cuda.get_device_properties says of a GeForce RTX 4090: clocks in kHz, sizes in bytes.
 RTX_4090 = {
@@ -181,7 +181,7 @@ def cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cpu:
 
     def detected(**said: Any) -> detection.Found:
         stand_in(monkeypatch, tmp_path / "machine", **said)
-        return cpu_detection.describe_cpu()
+        return detection.describe_cpu()
 
     return detected
 
@@ -237,23 +237,23 @@ def test_a_virtual_machine_says_so(cpu: Cpu) -> None:
 def test_a_cpu_that_says_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nBogoMIPS\t: 50.00\n\nprocessor\t: 1\nBogoMIPS\t: 50.00\n")
-    monkeypatch.setenv(cpu_detection.ROOT, str(tmp_path))
-    found = cpu_detection.describe_cpu()
+    monkeypatch.setenv(detection.ROOT, str(tmp_path))
+    found = detection.describe_cpu()
     draft = written(found)
     assert (draft["name"], draft["vendor"], draft["sm_count"]) == ("unnamed-cpu", None, 2)
     assert {"vendor", "display_name", "l2_capacity", "dram.capacity"} <= set(found.unknown)
 
 
 def test_no_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cpu_detection.ROOT, str(tmp_path))
+    monkeypatch.setenv(detection.ROOT, str(tmp_path))
     with pytest.raises(SpecError) as caught:
-        cpu_detection.describe_cpu()
+        detection.describe_cpu()
     path = tmp_path / "proc/cpuinfo"
     assert str(caught.value) == (f"{path}: cannot be read: No such file or directory; CPUs are detected on Linux alone")
     (tmp_path / "proc").mkdir()
     path.write_text("nothing\n")
     with pytest.raises(SpecError) as caught:
-        cpu_detection.describe_cpu()
+        detection.describe_cpu()
     assert str(caught.value) == f"{path}: expected blocks that begin with 'processor'; got none"
 
 

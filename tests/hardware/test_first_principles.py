@@ -1,6 +1,6 @@
 """Every shipped GPU once more, from what the makers print: lanes, clocks and bandwidth, and what one matrix unit does.
 
-Nothing here comes from `rooflinekit.hardware.rates`: that counts multiply-adds per SM, this counts them per matrix unit
+Nothing here comes from `hardware.checks`: that counts multiply-adds per SM, this counts them per matrix unit
 and goes from one format to the next by the ratios of the architecture papers.
 """
 

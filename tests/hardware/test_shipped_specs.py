@@ -11,7 +11,7 @@ import pytest
 
 import rooflinekit
 from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, DeviceWarning, SpecError
-from rooflinekit.hardware import checks, names, specs
+from rooflinekit.hardware import checks, specs
 from rooflinekit.hardware.device import FORMATS, Device
 from rooflinekit.hardware.host import FAMILIES, HOST_SOURCE_GROUPS
 
@@ -219,7 +219,7 @@ def test_absent_formats_are_absent(every_device: tuple[Device, ...]) -> None:
 def test_aliases_are_unique() -> None:
     owners: dict[str, str] = {}
     for device in specs.devices(allow_draft=True):
-        for spelling in {names.squash(text) for text in (device.name, *device.aliases)}:
+        for spelling in {specs.squash(text) for text in (device.name, *device.aliases)}:
             assert spelling not in owners, f"{spelling}: {owners.get(spelling)} and {device.name}"
             owners[spelling] = device.name
 

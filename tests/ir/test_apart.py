@@ -10,7 +10,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import SizeError
-from rooflinekit.ir.origin import resized
+from rooflinekit.ir.graph import resized
 from rooflinekit.study.sweep.plan import opened, packed
 
 COUNTS = ("matrix_flop", "vector_flop", "special_flop", "read_bytes", "write_bytes")

@@ -18,10 +18,8 @@ from rooflinekit import Input
 from rooflinekit.errors import SizeError
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Basis, Op, Phase, PricedOp
-from rooflinekit.ir.sizes import symbol
-from rooflinekit.ir.tensor import DType, Role, TensorSpec
-from rooflinekit.ir.validity import Condition, ForcedSize
+from rooflinekit.ir.op import Basis, DType, Op, Phase, PricedOp, Role, TensorSpec
+from rooflinekit.ir.sizes import Condition, ForcedSize, symbol
 
 COUNTS = ("matrix_flop", "dense_matrix_flop", "vector_flop", "special_flop", "flop", "read_bytes", "write_bytes")
 

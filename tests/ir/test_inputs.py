@@ -6,7 +6,7 @@ import torch
 
 from rooflinekit import Input
 from rooflinekit.errors import InputError
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.op import DType
 
 
 def test_an_input_has_sizes_names_and_a_format():

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from rooflinekit.ir.op import DType, TensorSpec
 from rooflinekit.ir.sizes import symbol
-from rooflinekit.ir.tensor import DType, TensorSpec
 
 
 @pytest.mark.parametrize("dtype", list(DType))

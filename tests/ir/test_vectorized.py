@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import rooflinekit as rk
 from rooflinekit.errors import SizeError
-from rooflinekit.ir.vectorized import evaluated
+from rooflinekit.ir.points import evaluated
 
 N, M = (sympy.Symbol(name, integer=True, positive=True) for name in ("n", "m"))
 PARTS = ["matrix_flop", "vector_flop", "special_flop", "read_bytes", "write_bytes", "flop", "bytes"]

@@ -2,8 +2,7 @@
 
 import pytest
 
-from rooflinekit.ir.op import Op, Phase
-from rooflinekit.ir.tensor import DType, TensorSpec
+from rooflinekit.ir.op import DType, Op, Phase, TensorSpec
 from rooflinekit.model.alignment import unaligned_accesses
 
 

@@ -18,9 +18,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import rooflinekit as rk
 from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.device import Device
-from rooflinekit.ir.op import Op
-from rooflinekit.ir.release import Release
-from rooflinekit.ir.tensor import DType, Math, TensorSpec
+from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.op import DType, Math, Op, TensorSpec
 from rooflinekit.model.algorithms import ATTENTION
 from rooflinekit.model.attention_backends import (
     AOTRITON,
@@ -32,11 +31,11 @@ from rooflinekit.model.attention_backends import (
     FLASH_3,
     backend_of,
 )
-from rooflinekit.model.fused_attention import exponential_s
 from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
+from rooflinekit.model.utilization import exponential_s
 
 H100, H200, B200, A100, ADA, RTX_5090, T4, V100 = (
     "nvidia-h100-sxm5-80gb", "nvidia-h200-sxm-141gb", "nvidia-b200-sxm-180gb", "nvidia-a100-sxm4-80gb",

@@ -12,10 +12,18 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.hardware import specs
 from rooflinekit.hardware.cluster import Cluster
-from rooflinekit.model.collectives import COLLECTIVES, CollectiveTiming, LinkConstants, time_collective, time_copy
-from rooflinekit.model.contention import channels_of, slowdown_of
-from rooflinekit.model.links import Link, Route, route_of
+from rooflinekit.model.collectives import (
+    COLLECTIVES,
+    CollectiveTiming,
+    Link,
+    LinkConstants,
+    Route,
+    route_of,
+    time_collective,
+    time_copy,
+)
 from rooflinekit.model.machine import Constant, Spread
+from rooflinekit.model.memory_system import channels_of, slowdown_of
 
 
 def constants(**values: float) -> LinkConstants:

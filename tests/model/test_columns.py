@@ -1,13 +1,11 @@
 """Kernel records → columns: every count where it belongs, in the order of the kernels."""
 
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Family, Phase
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Family, Math, Phase
 from rooflinekit.model import cudnn
 from rooflinekit.model.algorithms import PRODUCT
-from rooflinekit.model.columns import work_of
-from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.reuse import Reuse
+from rooflinekit.model.kernel import Kernel, Reuse
+from rooflinekit.model.kernel_batch import work_of
 from rooflinekit.model.rows import Rows
 
 

@@ -9,10 +9,10 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Gemm
-from rooflinekit.ir.tensor import DType, TensorSpec
+from rooflinekit.ir.op import DType, TensorSpec
 from rooflinekit.model import cudnn, onednn
 from rooflinekit.model.algorithms import Algorithm
-from rooflinekit.model.convolution_layouts import has_gaps, odd_rows
+from rooflinekit.model.convolution import has_gaps, odd_rows
 from rooflinekit.model.depthwise import (
     CHANNEL_PRODUCTS,
     GROUP_SUMS,

@@ -14,9 +14,20 @@ from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import devices, load_device
-from rooflinekit.ir.tensor import Math
-from rooflinekit.model.clocks import clocks, held_back, limited, limited_times, own_clocks
-from rooflinekit.model.energy import PARTS, Load, PowerLaw, drawn_j, joules, watts
+from rooflinekit.ir.op import Math
+from rooflinekit.model.energy import (
+    PARTS,
+    Load,
+    PowerLaw,
+    clocks,
+    drawn_j,
+    held_back,
+    joules,
+    limited,
+    limited_times,
+    own_clocks,
+    watts,
+)
 from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.machine import Constant, Machine, PowerConstants
 from rooflinekit.model.roofline import time_work

@@ -7,8 +7,7 @@ from round_numbers import constants
 
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Family, Phase
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Family, Math, Phase
 from rooflinekit.model import miopen
 from rooflinekit.model.families import (
     ALL,

@@ -14,7 +14,7 @@ from torch.nn import functional
 import rooflinekit as rk
 from rooflinekit.errors import SizeError
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.ir.release import Release
+from rooflinekit.ir.inputs import Release
 from rooflinekit.model.fusion import compiled_issues, is_fused
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of

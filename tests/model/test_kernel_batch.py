@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Math
 from rooflinekit.model.algorithms import ATTENTION, PRODUCT
 from rooflinekit.model.kernel_batch import KernelBatch, Products, Recent
 

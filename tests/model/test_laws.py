@@ -13,7 +13,7 @@ from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.calibrate.fitting.files import constants_for, load_constants
 from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Math
 from rooflinekit.model.algorithms import ATTENTION, PRODUCT, Algorithm
 from rooflinekit.model.cudnn import FORWARD, FUSED_WINOGRAD
 from rooflinekit.model.depthwise import UNROLLED

@@ -11,7 +11,7 @@ import rooflinekit as rk
 from rooflinekit.calibrate.fitting.constants import CONSTANTS
 from rooflinekit.model import algorithms, cudnn, depthwise, miopen, onednn
 from rooflinekit.model.algorithms import Algorithm
-from rooflinekit.model.libraries import libraries_of
+from rooflinekit.model.convolution import libraries_of
 
 
 def records() -> Iterator[Algorithm]:

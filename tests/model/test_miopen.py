@@ -8,11 +8,10 @@ import pytest
 
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.cost import Gemm
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Math
 from rooflinekit.model import miopen
-from rooflinekit.model.algorithms import Algorithm
-from rooflinekit.model.convolution_problem import Form, Problem
-from rooflinekit.model.libraries import exists, generation_of
+from rooflinekit.model.algorithms import Algorithm, Form, Problem
+from rooflinekit.model.convolution import exists, generation_of
 from rooflinekit.model.miopen import GCN, RDNA, forms, gathers_pixels, has_compiled
 
 #: The gradient of a 3×3 weight of 4 channels in, 8 out: 2 images of 12×12 pixels, in fp32.

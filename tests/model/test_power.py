@@ -9,12 +9,11 @@ from round_numbers import constants
 
 import rooflinekit as rk
 from rooflinekit.hardware.device import Device
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Math
 from rooflinekit.model.algorithms import PRODUCT, Algorithm
 from rooflinekit.model.cudnn import FUSED_WINOGRAD, WEIGHT
 from rooflinekit.model.kernel_batch import KernelBatch, Products
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.power import node_nm, power_limit
+from rooflinekit.model.machine import Machine, node_nm, power_limit
 from rooflinekit.model.roofline import time_work
 
 #: 10 pJ a FLOP on the CUDA cores, 2 pJ on the tensor core, in 16 nm; a fifth of the board idles.

@@ -12,7 +12,7 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Math
 from rooflinekit.model.algorithms import PERSISTENT, PRODUCT
 from rooflinekit.model.kernel import Chain, Kernel
 from rooflinekit.model.kernels import issues_of

@@ -6,11 +6,9 @@ from torch import nn
 from torch.nn import functional
 
 import rooflinekit as rk
-from rooflinekit.ir.op import Op
-from rooflinekit.ir.tensor import DType, TensorSpec
-from rooflinekit.model.kernel import Kernel
+from rooflinekit.ir.op import DType, Op, TensorSpec
+from rooflinekit.model.kernel import Kernel, Reuse, Traffic
 from rooflinekit.model.kernels import issues_of
-from rooflinekit.model.reuse import Reuse, Traffic
 
 
 def tensor(name: str, count: int, storage: str = "") -> TensorSpec:

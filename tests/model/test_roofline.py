@@ -11,8 +11,7 @@ import rooflinekit as rk
 from rooflinekit.errors import FormatError
 from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Family, Phase
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Family, Math, Phase
 from rooflinekit.model import algorithms, cudnn
 from rooflinekit.model.cudnn import FUSED_WINOGRAD
 from rooflinekit.model.kernel import Kernel

@@ -9,8 +9,7 @@ from torch.nn import functional
 
 import rooflinekit as rk
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Op
-from rooflinekit.ir.tensor import DType, TensorSpec
+from rooflinekit.ir.op import DType, Op, TensorSpec
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.rows import NO_BLOCKS, NO_ROWS, Blocks, Rows, blocks_of, norm_rows, softmax_rows

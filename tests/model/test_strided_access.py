@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rooflinekit.model.layout import streamed_share
 from rooflinekit.model.loops import Loop
-from rooflinekit.model.strided_access import streamed_share
 
 
 def share(loop: Loop, read: tuple[int, int], written: tuple[int, int], *, concatenates: bool = False) -> float:

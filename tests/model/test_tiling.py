@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 from round_numbers import constants
 
 from rooflinekit.hardware.device import Device
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Math
 from rooflinekit.model.algorithms import PRODUCT, Algorithm
 from rooflinekit.model.cudnn import DATA, WEIGHT
 from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.miopen import PIXELWISE
 from rooflinekit.model.roofline import time_work
-from rooflinekit.model.tile_rates import TILES
-from rooflinekit.model.tiling import SPLITS
+from rooflinekit.model.tiling import SPLITS, TILES
 
 SMS, SM_RATE = 50, 2e12  # of the device: FLOP/s of the tensor core of one SM
 LOSS, PROLOGUE, OVERLAP, GAP_S = 50.0, 100.0, 2.0, 2e-6

@@ -9,7 +9,7 @@ import pytest
 from round_numbers import constants
 
 from rooflinekit.hardware.device import Device
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Math
 from rooflinekit.model import cudnn, miopen, onednn
 from rooflinekit.model.algorithms import ATTENTION, Algorithm
 from rooflinekit.model.depthwise import UNROLLED

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 import rooflinekit as rk
 from rooflinekit.cost.table import price
 from rooflinekit.errors import InputError
-from rooflinekit.ir.op import Op
-from rooflinekit.ir.tensor import DType, TensorSpec
+from rooflinekit.ir.op import DType, Op, TensorSpec
 from rooflinekit.serving.touched import touched_experts
 
 TINY = rk.Decoder(layers=1, hidden=8, heads=2, kv_heads=1, head_dim=4, ffn=16, vocab=32)

@@ -12,7 +12,7 @@ from rooflinekit.calibrate.campaigns.counted import counted
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.errors import InputError
 from rooflinekit.ir.op import Op
-from rooflinekit.model.columns import work_of
+from rooflinekit.model.kernel_batch import work_of
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work

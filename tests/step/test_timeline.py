@@ -9,8 +9,7 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Family, Op, Phase
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Family, Math, Op, Phase
 from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.roofline import Timing
 from rooflinekit.step.timeline import Execution, Timeline, schedule

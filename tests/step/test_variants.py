@@ -8,7 +8,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError, SizeError
-from rooflinekit.ir.origin import Origin, opened, resized, traced_with
+from rooflinekit.ir.graph import Origin, opened, resized, traced_with
 
 
 def net() -> nn.Module:

@@ -13,8 +13,7 @@ from torch._dynamo.backends.distributed import DDPOptimizer
 import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.specs import load_cluster
-from rooflinekit.ir.op import Phase
-from rooflinekit.ir.tensor import Role
+from rooflinekit.ir.op import Phase, Role
 from rooflinekit.step.execution import Execution
 from rooflinekit.strategies.compiling import in_graphs
 from rooflinekit.strategies.rewriting import gradients_of, is_begin, is_ours

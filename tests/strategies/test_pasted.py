@@ -11,7 +11,7 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.api.parallel import _alone
 from rooflinekit.errors import InputError
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.op import DType
 from rooflinekit.strategies.pasted import pasted
 from rooflinekit.strategies.planning import plan
 

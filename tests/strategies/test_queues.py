@@ -6,8 +6,7 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.hardware.specs import members_of
-from rooflinekit.model.collectives import CollectiveTiming
-from rooflinekit.model.links import route_of
+from rooflinekit.model.collectives import CollectiveTiming, route_of
 from rooflinekit.model.roofline import Timing
 from rooflinekit.strategies.items import Barrier, Item, Transmission, Work
 from rooflinekit.strategies.queues import Pace, covered, run_devices

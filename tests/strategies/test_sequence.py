@@ -7,8 +7,8 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.specs import load_cluster
+from rooflinekit.ir.graph import resized
 from rooflinekit.ir.op import Phase
-from rooflinekit.ir.origin import resized
 from rooflinekit.strategies.sequence import cut_by_tokens
 from rooflinekit.strategies.stages import saved_bytes
 from rooflinekit.strategies.tensor import cut

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.ir.release import Release
+from rooflinekit.ir.inputs import Release
 
 
 def kinds(graph: rk.Graph, phase: str | None = None) -> Counter[str]:

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError, SizeError, TraceError
+from rooflinekit.ir.op import Role
 from rooflinekit.ir.sizes import symbol
-from rooflinekit.ir.tensor import Role
 from rooflinekit.tracing import tracer
 
 BATCH = symbol("batch")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 
 from rooflinekit.errors import SpecError
-from rooflinekit.hardware.cpu_detection import describe_cpu, system_root
+from rooflinekit.hardware.detection import describe_cpu, system_root
 
 
 def host_environment() -> dict[str, str]:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from rooflinekit.ir.op import Op
+from rooflinekit.ir.op import DType, Op, TensorSpec
 from rooflinekit.ir.points import Number
-from rooflinekit.ir.tensor import DType, TensorSpec
-from rooflinekit.model.convolution_problem import result_sizes
+from rooflinekit.model.algorithms import result_sizes
 
 #: How a case's number format is stored.
 STORED = {

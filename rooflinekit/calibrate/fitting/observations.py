@@ -18,10 +18,9 @@ from rooflinekit.calibrate.campaigns.operators import CONVOLUTIONS
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import device_names, load_device
 from rooflinekit.ir.points import values_of
-from rooflinekit.model.columns import work_of
 from rooflinekit.model.families import plain
 from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.kernel_batch import Floats, KernelBatch
+from rooflinekit.model.kernel_batch import Floats, KernelBatch, work_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Times, choices_of, time_work
 

@@ -23,9 +23,16 @@ from rooflinekit.calibrate.links.fits import (
     STATED,
     between,
 )
-from rooflinekit.model.collectives import ALGORITHMS, UNSEEN, LinkConstants, algorithms_of
+from rooflinekit.model.collectives import (
+    ALGORITHMS,
+    THROUGH_HOST,
+    UNSEEN,
+    LinkConstants,
+    Route,
+    algorithms_of,
+    route_of,
+)
 from rooflinekit.model.kernel_batch import Floats
-from rooflinekit.model.links import THROUGH_HOST, Route, route_of
 from rooflinekit.model.machine import Constant, Spread
 
 _OUTLIER = 0.1  # ln(predicted / measured) from which on an error counts as an outlier

@@ -16,10 +16,9 @@ from typing import Any
 
 from rooflinekit.errors import SpecError
 from rooflinekit.hardware import checks
-from rooflinekit.hardware.cpu_detection import describe_cpu, system_root
+from rooflinekit.hardware.detection import describe_cpu, lanes_of, system_root
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.fields import FrozenMapping
-from rooflinekit.hardware.vectors import lanes_of
 
 _REACHED = 0.95  # of the peak, at most, by a product of matrices; of its bandwidth a copy reaches _COPIED
 _COPIED = 0.8

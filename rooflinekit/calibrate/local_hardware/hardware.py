@@ -10,7 +10,7 @@ from typing import Literal
 
 from rooflinekit.errors import InputError, RooflinekitError
 from rooflinekit.files import write_text
-from rooflinekit.hardware import cpu_detection, vectors
+from rooflinekit.hardware import detection
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 
@@ -66,14 +66,14 @@ def check_here(device: Device, kind: Kind, index: int = 0) -> str | None:
     beyond the specification's.
     """
     if kind == "cpu":
-        here = cpu_detection.describe_cpu().mapping
+        here = detection.describe_cpu().mapping
         there, said = device.compute_capability, here["compute_capability"]
         if here["vendor"] and device.vendor not in (here["vendor"], "generic", "unknown"):
             raise InputError(
                 f"--spec {device.name}: is a CPU by {device.vendor}, the one here is by {here['vendor']}: pass the "
                 "specification of this CPU, or none"
             )
-        if there in vectors.SETS and there not in vectors.contained(said):
+        if there in detection.SETS and there not in detection.contained(said):
             has = f" has {said} and" if said else ""
             raise InputError(
                 f"--spec {device.name}: its vectors are {there}, the CPU here{has} lacks them: pass the specification "
@@ -100,7 +100,7 @@ def check_here(device: Device, kind: Kind, index: int = 0) -> str | None:
 
 def _known_cpu(*, allow_draft: bool = False) -> Device | None:
     try:
-        return load_device(str(cpu_detection.describe_cpu().mapping["display_name"]), allow_draft=allow_draft)
+        return load_device(str(detection.describe_cpu().mapping["display_name"]), allow_draft=allow_draft)
     except RooflinekitError:
         return None
 
@@ -110,7 +110,7 @@ def described_cpu(file: Path | None = None) -> Device:
 
     file: by default the CPU's name in this folder. Raises SpecError where Linux says too little.
     """
-    said = cpu_detection.describe_cpu().mapping
+    said = detection.describe_cpu().mapping
     file = file or _file_of(said)
     if file.exists():
         return load_device(file)
@@ -127,7 +127,7 @@ def cpu_specification(file: Path | None = None) -> tuple[Device, Path | None]:
     known = _known_cpu()
     if known is not None:
         return known, None
-    file = file or _file_of(cpu_detection.describe_cpu().mapping)
+    file = file or _file_of(detection.describe_cpu().mapping)
     if not file.exists():
         from rooflinekit.hardware.spec_text import device_text
 

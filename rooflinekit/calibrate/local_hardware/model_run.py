@@ -19,7 +19,7 @@ from rooflinekit.calibrate.local_hardware.model_step import Run
 from rooflinekit.calibrate.local_hardware.op_times import profile_step
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ModelRun, ProfiledOp
 from rooflinekit.errors import MeasureError, RooflinekitError
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.op import DType
 from rooflinekit.tracing.step import Step
 from rooflinekit.tracing.symbols import place_of
 

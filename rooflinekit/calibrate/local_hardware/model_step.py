@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from rooflinekit.errors import MeasureError
 from rooflinekit.ir.inputs import Input
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.op import DType
 from rooflinekit.tracing.step import Step
 from rooflinekit.tracing.symbols import channels_last_of
 from rooflinekit.tracing.tracer import loss_of, multi_tensor

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Family, Op
+from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, product, quotient, smaller, total
-from rooflinekit.ir.tensor import TensorSpec
 
 
 def score_pairs(s: Size, t: Size, causal: bool) -> Size:

@@ -6,11 +6,14 @@ g products of [N·P·Q, C/g·R·S] with [C/g·R·S, K/g]. Zeros of the padding a
 
 from __future__ import annotations
 
-from rooflinekit.cost.table import reads, rule, writes
+import math
+
+from rooflinekit.cost.rules.matmul import gemm_of
+from rooflinekit.cost.rules.movement import dense_bytes, zeros_then
+from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Family, Op
-from rooflinekit.ir.sizes import Size, floor_div, product
-from rooflinekit.ir.tensor import TensorSpec
+from rooflinekit.ir.op import Family, Op, TensorSpec
+from rooflinekit.ir.sizes import Size, ceil_div, floor_div, product, quotient, total
 
 
 def _sizes(x: TensorSpec, weight: TensorSpec, y: TensorSpec, op: Op) -> tuple[Size, Size, Size, Size, Size]:
@@ -79,3 +82,185 @@ def convolution_time_first(op: Op) -> Cost:
     kernel, c, k = weight.shape
     gemm = Gemm(m=product(y.shape[:2]), n=k, k=product((kernel, c)))
     return Cost(gemms=(gemm,), vector_flop=y.numel) + reads(op.inputs) + writes(op.outputs)
+
+
+# Pooling. A window that reaches over the border, into padding or by `ceil_mode`, counts in full.
+
+
+@rule(
+    "aten.max_pool1d",
+    "aten.max_pool2d",
+    "aten.max_pool2d_with_indices",
+    "aten.max_pool3d_with_indices",
+    "aten.fractional_max_pool2d",
+    "aten.fractional_max_pool3d",
+    timed_as=Family.REDUCTION,
+)
+def max_pool(op: Op) -> Cost:
+    """One comparison a window element. Where random numbers place the windows, that is index arithmetic."""
+    kernel = product(_window(op))
+    return Cost(vector_flop=product((op.outputs[0].numel, kernel))) + traffic(op)
+
+
+@rule(
+    "aten.max_pool2d_with_indices_backward",
+    "aten.max_pool3d_with_indices_backward",
+    "aten.adaptive_max_pool2d_backward",
+    "aten.adaptive_max_pool3d_backward",
+    "aten.fractional_max_pool2d_backward",
+    "aten.fractional_max_pool3d_backward",
+    timed_as=Family.REDUCTION,
+)
+def max_pool_backward(op: Op) -> Cost:
+    """Adds each gradient at its index; of the input only the shape is used."""
+    grad, _, indices = op.inputs
+    return Cost(vector_flop=grad.numel) + reads((grad, indices)) + writes(op.outputs)
+
+
+@rule("aten.max_unpool2d", "aten.max_unpool3d", timed_as=Family.REDUCTION)
+def max_unpool(op: Op) -> list[Cost]:
+    """Zeros, then each element copied to its index."""
+    x, indices = op.inputs
+    return zeros_then("copy", op, (x, indices), dense_bytes(x))
+
+
+@rule("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d", timed_as=Family.REDUCTION)
+def average_pool(op: Op) -> Cost:
+    """One addition a window element and one multiplication an output."""
+    kernel = total((product(_window(op)), 1))
+    return Cost(vector_flop=product((op.outputs[0].numel, kernel))) + traffic(op)
+
+
+@rule("aten.avg_pool2d_backward", "aten.avg_pool3d_backward", timed_as=Family.REDUCTION)
+def average_pool_backward(op: Op) -> Cost:
+    """One addition a window element and one multiplication an output; of the input only the shape is used."""
+    grad = op.inputs[0]
+    kernel = total((product(_window(op)), 1))
+    return Cost(vector_flop=product((grad.numel, kernel))) + reads((grad,)) + writes(op.outputs)
+
+
+@rule("aten._adaptive_avg_pool2d", "aten._adaptive_avg_pool3d", timed_as=Family.REDUCTION)
+def adaptive_average_pool(op: Op) -> Cost:
+    """One addition a window element and one multiplication an output."""
+    x, y = op.inputs[0], op.outputs[0]
+    return Cost(vector_flop=total((_adaptive_windows(op, x, y), y.numel))) + traffic(op)
+
+
+@rule("aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d", timed_as=Family.REDUCTION)
+def adaptive_max_pool(op: Op) -> Cost:
+    """One comparison a window element."""
+    return Cost(vector_flop=_adaptive_windows(op, op.inputs[0], op.outputs[0])) + traffic(op)
+
+
+@rule("aten._adaptive_avg_pool2d_backward", "aten._adaptive_avg_pool3d_backward", timed_as=Family.REDUCTION)
+def adaptive_average_pool_backward(op: Op) -> Cost:
+    """One multiplication a window element; of the input only the shape is used.
+
+    Elements that several windows share are added up too: one addition a window element beyond the first.
+    """
+    grad, x = op.inputs[0], op.outputs[0]
+    windows = _adaptive_windows(op, x, grad)
+    return Cost(vector_flop=total((product((2, windows)), product((-1, x.numel))))) + reads((grad,)) + writes((x,))
+
+
+def _window(op: Op) -> tuple[int, ...]:
+    """The kernel size, one number for all dimensions written out."""
+    size = op.attrs["kernel_size"]
+    return tuple(size) * _dimensions(op) if len(size) == 1 else tuple(size)
+
+
+def _dimensions(op: Op) -> int:
+    return next(d for d in (1, 2, 3) if f"{d}d" in op.kind)
+
+
+def _adaptive_windows(op: Op, x: TensorSpec, y: TensorSpec) -> Size:
+    """Elements of all windows together.
+
+    Window i of O over I elements reaches from ⌊i·I/O⌋ to ⌈(i+1)·I/O⌉. Neighbours share an element where O does not
+    divide i·I, which is so for O - gcd(I, O) of them: I + O - gcd(I, O) in all.
+    """
+    spatial = -_dimensions(op)
+    spans = (
+        total((i, o, product((-1, _gcd(i, o))))) for i, o in zip(x.shape[spatial:], y.shape[spatial:], strict=True)
+    )
+    return product((*x.shape[:spatial], *spans))
+
+
+def _gcd(a: Size, b: Size) -> Size:
+    """The greatest common divisor; of a number and an open size: Σ φ(d) over the number's divisors d that divide it.
+
+    Of two open sizes of which neither is a multiple of the other for all values: 1.
+    """
+    if isinstance(a, int) and isinstance(b, int):
+        return math.gcd(a, b)
+    if isinstance(a, int):
+        a, b = b, a
+    if isinstance(b, int):
+        divisors = (d for d in range(1, b + 1) if b % d == 0)
+        return total(product((_totient(d), _divides(d, a))) for d in divisors)
+    return next((x for x, y in ((b, a), (a, b)) if product((floor_div(y, x), x)) == y), 1)
+
+
+def _divides(d: int, n: Size) -> Size:
+    """1 where d divides n, else 0."""
+    return total((1, floor_div(n, d), product((-1, ceil_div(n, d)))))
+
+
+def _totient(n: int) -> int:
+    return sum(math.gcd(k, n) == 1 for k in range(1, n + 1))
+
+
+# Operators of torchvision: deformable convolution, regions of interest, suppression of overlapping boxes.
+
+
+#: A number between four: its place floored, what is left and the rest of it, 6; four weights, their products, 3 sums.
+_BETWEEN = 6 + 4 + 4 + 3
+#: Two boxes: corners of what they share 4, its sides 4, its area 1, both areas together 2, the comparison 1.
+_OVERLAP = 12
+_WORD = 64  # boxes of which one integer says whether they overlap
+
+
+@rule("torchvision.deform_conv2d")
+def deform_conv2d(op: Op) -> list[Cost]:
+    """As a convolution, 2·N·P·Q·K·C/g·R·S; each of the N·P·Q·C·R·S numbers under the window lies between four: 17.
+
+    A mask is one multiplication each. The numbers under the window are written and read again.
+    """
+    x, weight, offset, mask, bias = op.inputs[:5]
+    (y,) = op.outputs
+    k, c, r, s = weight.shape
+    n, _, p, q = y.shape
+    window = product((n, x.shape[1], r, s, p, q))
+    masked = bool(op.attrs.get("use_mask"))
+    sampled = Cost(vector_flop=product((_BETWEEN + masked, window)), label="window")
+    sampled += reads((x, offset, mask) if masked else (x, offset))
+    moved = product((window, x.dtype.itemsize))
+    multiplied = Cost(
+        gemms=(gemm_of(x, batch=op.attrs["groups"], m=product((n, p, q)), n=k // op.attrs["groups"], k=c * r * s),),
+        vector_flop=y.numel,
+        read_bytes=moved,
+    )
+    return [sampled + Cost(write_bytes=moved), multiplied + reads((weight, bias)) + writes((y,))]
+
+
+@rule("torchvision.roi_align")
+def roi_align(op: Op) -> Cost:
+    """A mean of samples for each output element, each between four numbers: 17, and 1 for the sum.
+
+    As many samples as asked for in both directions; where that is left to the region, 2 in each are counted.
+    """
+    samples = op.attrs["sampling_ratio"]
+    each = (samples if samples > 0 else 2) ** 2
+    y = op.outputs[0]
+    return Cost(vector_flop=product(((_BETWEEN + 1) * each, y.numel)), special_flop=y.numel) + traffic(op)
+
+
+@rule("torchvision.nms")
+def nms(op: Op) -> Cost:
+    """n(n - 1)/2 pairs of boxes: 12 and a division; a bit each says whether they overlap, written and read."""
+    n = op.inputs[0].shape[0]
+    pairs = quotient(product((n, total((n, -1)))), 2)
+    bits = product((n, ceil_div(n, _WORD), 8))
+    return Cost(
+        vector_flop=product((_OVERLAP, pairs)), special_flop=pairs, read_bytes=bits, write_bytes=bits
+    ) + traffic(op)

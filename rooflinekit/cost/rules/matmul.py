@@ -5,11 +5,10 @@ A complex product is the real one of [m, 2k] with [2k, 2n]: a complex multiply-a
 
 from __future__ import annotations
 
-from rooflinekit.cost.table import reads, rule, traffic, writes
+from rooflinekit.cost.table import Rule, an_element, free, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Op
-from rooflinekit.ir.sizes import Size, product
-from rooflinekit.ir.tensor import TensorSpec
+from rooflinekit.ir.op import Family, Op, TensorSpec
+from rooflinekit.ir.sizes import Size, floor_div, product, smaller, total
 
 
 def gemm_of(a: TensorSpec, *, batch: Size = 1, m: Size, n: Size, k: Size) -> Gemm:
@@ -161,3 +160,220 @@ def _dimensions(tensor: TensorSpec, expanded: tuple[int, ...]) -> dict[int, Size
     """Sizes by dimension of the space in which the tensor lacks the `expanded` ones."""
     places = (d for d in range(len(tensor.shape) + len(expanded)) if d not in expanded)
     return dict(zip(places, tensor.shape, strict=True))
+
+
+# Products and conversions of quantized numbers. Packed weights are read at their packed size.
+#
+# Quantizing a number: times 1/scale, rounded, plus the zero point, two comparisons: 5. Back: minus the zero point,
+# times the scale: 2.
+
+
+_QUANTIZE, _DEQUANTIZE = 5, 2
+
+
+@rule("aten._scaled_mm")
+def scaled_mm(op: Op) -> Cost:
+    """[m, k] × [k, n] of 8-bit numbers: 2·m·k·n; scales 1 an output element, a bias 1."""
+    a, b = op.inputs[:2]
+    m, k = a.shape
+    (y,) = op.outputs[:1]
+    operations = 2 if op.attrs.get("bias") is not None else 1
+    return Cost(gemms=(Gemm(m=m, n=b.shape[1], k=k),), vector_flop=product((operations, y.numel))) + traffic(op)
+
+
+@rule("aten._scaled_grouped_mm")
+def scaled_grouped_mm(op: Op) -> Cost:
+    """2·m·k·n of all groups together, as in `_grouped_mm`; a scale 1 an output element."""
+    a, b = op.inputs[:2]
+    batch = a.shape[0] if len(a.shape) == len(b.shape) == 3 else 1
+    gemm = Gemm(batch=batch, m=a.shape[-2], n=b.shape[-1], k=a.shape[-1])
+    return Cost(gemms=(gemm,), vector_flop=op.outputs[0].numel) + traffic(op)
+
+
+def activation(op: Op) -> tuple[int, int]:
+    """Vector FLOP and special functions an element of the activation in a product: ReLU 1, x·sigmoid(x) 3 and 2."""
+    return {"relu": (1, 0), "silu": (3, 2)}.get(op.attrs.get("activation") or "none", (0, 0))
+
+
+def _linear(x: TensorSpec, y: TensorSpec) -> Gemm:
+    """[rows, k] × [k, n], by input and output: a packed weight does not show its shape."""
+    n = y.shape[-1]
+    return Gemm(m=floor_div(y.numel, n), n=n, k=x.shape[-1])
+
+
+@rule("aten._weight_int8pack_mm", "aten._mixed_dtypes_linear")
+def scaled_after_the_product(op: Op) -> Cost:
+    """[m, k] × a weight of integers [n, k]: 2·m·k·n; scale 1 an output element, bias 1, activation."""
+    (y,) = op.outputs
+    vector, special = activation(op)
+    vector += 2 if op.attrs.get("bias") is not None else 1
+    work = Cost(vector_flop=product((vector, y.numel)), special_flop=product((special, y.numel)))
+    return Cost(gemms=(_linear(op.inputs[0], y),)) + work + traffic(op)
+
+
+@rule("aten._weight_int4pack_mm", "aten._weight_int4pack_mm_for_cpu")
+def scaled_before_the_product(op: Op) -> Cost:
+    """[m, k] × a weight of 4 bits [n, k]: 2·m·k·n; scale and zero point of its group 2 for each weight."""
+    gemm = _linear(op.inputs[0], op.outputs[0])
+    return Cost(gemms=(gemm,), vector_flop=product((_DEQUANTIZE, gemm.n, gemm.k))) + traffic(op)
+
+
+@rule("bitsandbytes.int8_scaled_mm", "bitsandbytes.int8_linear_matmul")
+def int8_product(op: Op) -> Cost:
+    """[m, k] × a weight of 8-bit integers [n, k]: 2·m·k·n; where rows and columns are scaled 2 an output, bias 1."""
+    (y,) = op.outputs[:1]
+    operations = 0 if op.kind.endswith("matmul") else 2 + (op.attrs.get("bias") is not None)
+    return Cost(gemms=(_linear(op.inputs[0], y),), vector_flop=product((operations, y.numel))) + traffic(op)
+
+
+@rule("quantized.linear_dynamic")
+def dynamic_linear(op: Op) -> Cost:
+    """2·m·k·n; the range of the input 2 an element and its 8-bit form 5; back and the bias 3 an output element."""
+    (x,), (y,) = op.inputs, op.outputs
+    gemm = _linear(x, y)
+    flop = total((product((2 + _QUANTIZE, x.numel)), product((_DEQUANTIZE + 1, y.numel))))
+    return Cost(gemms=(gemm,), vector_flop=flop, read_bytes=product((gemm.n, gemm.k))) + traffic(op)
+
+
+def _per_element(flop: int) -> Rule:
+    def price(op: Op) -> Cost:
+        return Cost(vector_flop=product((flop, op.inputs[0].numel))) + traffic(op)
+
+    price.__doc__ = an_element(flop, 0)
+    return price
+
+
+#: kind: vector FLOP an element of the input
+_PER_ELEMENT = {
+    "quantized_decomposed.quantize_per_tensor": _QUANTIZE,
+    "quantized_decomposed.quantize_per_channel": _QUANTIZE,
+    "quantized_decomposed.quantize_per_channel_group": _QUANTIZE,
+    "quantized_decomposed.quantize_per_token": _QUANTIZE,
+    "quantized_decomposed.dequantize_per_tensor": _DEQUANTIZE,
+    "quantized_decomposed.dequantize_per_channel": _DEQUANTIZE,
+    "quantized_decomposed.dequantize_per_channel_group": _DEQUANTIZE,
+    "quantized_decomposed.dequantize_per_token": _DEQUANTIZE,
+    "quantized_decomposed.choose_qparams": 2,  # the smallest and the largest
+    "quantized_decomposed.choose_qparams_symmetric": 2,
+    "quantized_decomposed.choose_qparams_per_token": 2,
+    "quantized_decomposed.choose_qparams_per_token_asymmetric": 2,
+    "bitsandbytes.int8_vectorwise_quant": 2 + _QUANTIZE,  # the largest of a row first
+    # there and back; the two comparisons, joined, are the mask
+    "aten.fake_quantize_per_tensor_affine_cachemask": _QUANTIZE + _DEQUANTIZE + 1,
+    "aten.fake_quantize_per_channel_affine_cachemask": _QUANTIZE + _DEQUANTIZE + 1,
+    "aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams": _QUANTIZE + _DEQUANTIZE + 1,
+    "aten.fake_quantize_per_tensor_affine_cachemask_backward": 1,  # times the mask
+    "aten.fake_quantize_per_channel_affine_cachemask_backward": 1,
+}
+for _kind, _flop in _PER_ELEMENT.items():
+    rule(_kind)(_per_element(_flop))
+
+
+@rule("aten._fused_moving_avg_obs_fq_helper")
+def observed_fake_quantization(op: Op) -> list[Cost]:
+    """The smallest and the largest number 2 an element; then, with the scale that follows, there and back: 8."""
+    x = op.inputs[0]
+    there_and_back = product((_QUANTIZE + _DEQUANTIZE + 1, x.numel))
+    return [
+        Cost(vector_flop=product((2, x.numel)), label="range") + reads((x,)),
+        Cost(vector_flop=there_and_back, label="quantization") + reads((x,)) + writes(op.outputs),
+    ]
+
+
+# Products with sparse matrices, by the numbers that one holds; and with the pattern that keeps two of four.
+#
+# The tracer names an op on sparse tensors `sparse.…` and puts into `attrs["held"]`, for each of them, its place among
+# the inputs, how many numbers it holds, and the bytes of their indices. Where that is not known, as of the product of
+# two sparse matrices, the op is `sparse_of_unknown_size.…`, and priced by default.
+
+
+_PARTS = (
+    "_indices", "_values", "indices", "values", "crow_indices", "col_indices", "ccol_indices", "row_indices",
+    "is_coalesced", "_coalesced_", "_nnz", "sparse_dim", "dense_dim", "_dimI", "_dimV",
+)  # fmt: skip
+_VIEWS = ("t", "transpose", "detach", "alias", "is_same_size")
+
+# The parts of a sparse tensor are views of it, and so is its transpose.
+free(*(f"{space}.{name}" for space in ("sparse", "sparse_of_unknown_size") for name in (*_PARTS, *_VIEWS)))
+free(
+    "aten._sparse_coo_tensor_with_dims", "aten._sparse_coo_tensor_with_dims_and_tensors",
+    "aten._sparse_coo_tensor_unsafe", "aten._sparse_compressed_tensor_unsafe",
+)  # fmt: skip
+
+
+@rule("sparse.mm", "sparse._sparse_mm", "sparse.mv", "sparse.addmm", "sparse.addmv", "sparse._sparse_addmm")
+def sparse_product(op: Op) -> Cost:
+    """Each of the z numbers meets n columns, 2·z·n; of the dense matrix at most one row is read for each of them.
+
+    Added to a matrix: an addition an element, and a multiplication by each factor that is not 1.
+    """
+    ((place, numbers, indices),) = op.attrs["held"]
+    *added, first, second = op.inputs
+    sparse, dense = (first, second) if place == len(added) else (second, first)
+    (y,) = op.outputs
+    each = product(dense.shape[1:] if dense is second else dense.shape[:-1])
+    beta, alpha = op.attrs.get("beta", 1), op.attrs.get("alpha", 1)
+    operations = (beta not in (0, 1)) + (beta != 0) + (alpha != 1) if added else 0
+    touched = smaller(dense.bytes, product((numbers, each, dense.dtype.itemsize)))
+    return (
+        Cost(
+            gemms=(Gemm(m=1, n=each, k=numbers),),
+            vector_flop=product((operations, y.numel)),
+            read_bytes=total((product((numbers, sparse.dtype.itemsize)), indices, touched)),
+        )
+        + reads(added if beta != 0 else ())
+        + writes((y,))
+    )
+
+
+@rule("sparse.add")
+def add_sparse(op: Op) -> list[Cost]:
+    """Each of the z numbers added to its place, 1, and times a factor that is not 1; the dense target copied before."""
+    ((place, numbers, indices),) = op.attrs["held"]
+    target, held = op.inputs[1 - place], product((numbers, op.inputs[place].dtype.itemsize))
+    flop = 1 if op.attrs.get("alpha", 1) == 1 else 2
+    kernel = Cost(
+        vector_flop=product((flop, numbers)), read_bytes=total((held, indices, held)), write_bytes=held, label="sum"
+    )
+    return [kernel] if op.kind.endswith("_") else [Cost(label="copy") + reads((target,)) + writes(op.outputs), kernel]
+
+
+@rule("sparse.clone", timed_as=Family.MOVEMENT)
+def copy_sparse(op: Op) -> Cost:
+    """The z numbers and their indices, read and written."""
+    ((_, numbers, indices),) = op.attrs["held"]
+    held = total((product((numbers, op.inputs[0].dtype.itemsize)), indices))
+    return Cost(read_bytes=held, write_bytes=held)
+
+
+@rule("aten._sparse_semi_structured_mm", "aten._sparse_semi_structured_addmm")
+def two_of_four(op: Op) -> Cost:
+    """[m, k/2] packed × [k, n]: half the multiply-adds of the dense product. A matrix is added, times its factors."""
+    added = op.kind.endswith("addmm")
+    packed, _, b = op.inputs[added:]
+    (y,) = op.outputs
+    factors = sum(op.attrs.get(name, 1) != 1 for name in ("alpha", "beta"))
+    gemm = Gemm(m=packed.shape[0], n=b.shape[1], k=packed.shape[1])
+    return Cost(gemms=(gemm,), vector_flop=product((1 + factors, y.numel)) if added else 0) + traffic(op)
+
+
+@rule("aten._sparse_semi_structured_linear")
+def two_of_four_linear(op: Op) -> Cost:
+    """[rows, k] × weight [n, k/2] packed, and a bias; an activation is a comparison, or a sigmoid 3 and 2."""
+    packed = op.inputs[1]
+    (y,) = op.outputs
+    n, half = packed.shape
+    vector, special = activation(op)
+    vector += op.attrs.get("bias") is not None
+    work = Cost(vector_flop=product((vector, y.numel)), special_flop=product((special, y.numel)))
+    return Cost(gemms=(Gemm(m=floor_div(y.numel, n), n=n, k=half),)) + work + traffic(op)
+
+
+@rule("aten._cslt_sparse_mm")
+def two_of_four_by_cusparselt(op: Op) -> Cost:
+    """A packed [m, k] × [k, n], its result possibly transposed: half of the k products an element, and a bias."""
+    b = op.inputs[1]
+    (y,) = op.outputs
+    rows, columns = y.shape
+    biased = y.numel if op.attrs.get("bias") is not None else 0
+    return Cost(gemms=(Gemm(m=rows, n=columns, k=floor_div(b.shape[0], 2)),), vector_flop=biased) + traffic(op)

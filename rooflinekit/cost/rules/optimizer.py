@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from rooflinekit.cost.table import Rule, an_element, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.op import Family, Op
+from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, product, total
-from rooflinekit.ir.tensor import TensorSpec
 
 #: kind: (vector FLOP, special functions) an element
 _PER_ELEMENT: dict[str, tuple[int, int]] = {

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Family, Op
+from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, product
-from rooflinekit.ir.tensor import TensorSpec
 
 #: Parts of the work, by the labels of their costs: the inputs' products of all steps at once, and step after step.
 INPUTS, CHAIN = "inputs of all steps", "chain"

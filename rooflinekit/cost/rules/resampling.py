@@ -10,9 +10,8 @@ from __future__ import annotations
 from rooflinekit.cost.rules.movement import zeros_then
 from rooflinekit.cost.table import Rule, an_element, reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Family, Op
+from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, product, smaller, total
-from rooflinekit.ir.tensor import TensorSpec
 
 # --- interpolation --------------------------------------------------------------------------------------------
 

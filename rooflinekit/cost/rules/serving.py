@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.op import Family, Op
+from rooflinekit.ir.op import DType, Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, product, quotient, smaller, total
-from rooflinekit.ir.tensor import DType, TensorSpec
 
 
 @rule("serving.paged_attention", timed_as=Family.ATTENTION)

@@ -8,8 +8,7 @@ from rich.text import Text
 
 from rooflinekit.errors import printable
 from rooflinekit.hardware.cluster import Cluster
-from rooflinekit.model.collectives import CollectiveTiming
-from rooflinekit.model.links import Link
+from rooflinekit.model.collectives import CollectiveTiming, Link
 from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.units import format_quantity
 

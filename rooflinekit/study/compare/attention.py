@@ -10,8 +10,7 @@ from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.cost.table import price_all
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
-from rooflinekit.ir.op import Op
-from rooflinekit.ir.tensor import DType, Math, TensorSpec
+from rooflinekit.ir.op import DType, Math, Op, TensorSpec
 from rooflinekit.model.attention_backends import BACKENDS, backend_of, backends_of
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine

@@ -17,7 +17,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.arguments import checked
-from rooflinekit.ir.origin import opened
+from rooflinekit.ir.graph import opened
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Bound

@@ -12,8 +12,8 @@ from rooflinekit.errors import FormatError, InputError, nearest
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.plain import aligned
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.notebook import aligned
+from rooflinekit.ir.op import Math
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.labels import MEANING

@@ -9,9 +9,8 @@ import sympy
 from rooflinekit.errors import InputError, SizeError, nearest
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.cost import Cost
-from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.graph import Graph, whole_of
 from rooflinekit.ir.op import PricedOp
-from rooflinekit.ir.origin import whole_of
 from rooflinekit.ir.sizes import evaluator, symbol
 
 

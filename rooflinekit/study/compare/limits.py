@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.arguments import checked
-from rooflinekit.model.clocks import limited
-from rooflinekit.model.energy import PowerLaw
+from rooflinekit.model.energy import PowerLaw, limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.units import format_quantity

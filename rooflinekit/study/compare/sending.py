@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rooflinekit.ir.op import Phase
-from rooflinekit.model.collectives import CollectiveTiming
-from rooflinekit.model.links import Link
+from rooflinekit.model.collectives import CollectiveTiming, Link
 from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.strategies.queues import Message
 from rooflinekit.strategies.records import Mesh

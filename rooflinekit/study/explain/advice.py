@@ -13,9 +13,8 @@ from rooflinekit.errors import ComparisonError, RooflinekitError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir import notebook
-from rooflinekit.ir.op import Family
-from rooflinekit.ir.origin import origin_of, resized, traced_with
-from rooflinekit.ir.tensor import DType, Math
+from rooflinekit.ir.graph import origin_of, resized, traced_with
+from rooflinekit.ir.op import DType, Family, Math
 from rooflinekit.model.attention_backends import BACKENDS, LATER, backend_of, other_backends, with_backend
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.recurrence import RECURRENT

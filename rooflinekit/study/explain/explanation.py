@@ -10,7 +10,7 @@ from functools import cached_property
 from rooflinekit.errors import ComparisonError
 from rooflinekit.ir import notebook
 from rooflinekit.ir.arguments import checked
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Math
 from rooflinekit.model.algorithms import FEWER_FLOP
 from rooflinekit.step.attention import attention_seconds
 from rooflinekit.step.chains import chain_sentences, chains_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Math
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op, Phase
-from rooflinekit.ir.tensor import Role, TensorSpec
+from rooflinekit.ir.op import Op, Phase, Role, TensorSpec
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.explain.drivers import drivers_of
 

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
-from rooflinekit.model.clocks import limited
-from rooflinekit.model.energy import PowerLaw
+from rooflinekit.model.energy import PowerLaw, limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
 from rooflinekit.study.sweep.points import REGIMES, Setting, Table, predict_points

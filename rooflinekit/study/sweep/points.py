@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from rooflinekit.errors import SizeError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
-from rooflinekit.ir.apart import parts as graphs_at
 from rooflinekit.ir.graph import Graph, map_graph
+from rooflinekit.ir.graph import parts as graphs_at
 from rooflinekit.ir.points import Column, Points, TooLargeError, values_of
 from rooflinekit.ir.sizes import Size
 from rooflinekit.model.energy import PowerLaw

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.errors import InputError, UnitError, nearest
 from rooflinekit.hardware.device import Device
-from rooflinekit.hardware.names import resolve
+from rooflinekit.hardware.specs import resolve
 from rooflinekit.study.sweep.plan import Plan
 from rooflinekit.units import parse_quantity
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir import notebook
-from rooflinekit.ir.plain import aligned
+from rooflinekit.ir.notebook import aligned
 from rooflinekit.study.sweep.cells import cells_of
 from rooflinekit.study.sweep.clusters import Team, predict_settings
 from rooflinekit.study.sweep.plan import BLOCK, Case, Plan

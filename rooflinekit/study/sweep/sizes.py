@@ -12,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.errors import InputError, SizeError, nearest
-from rooflinekit.ir.apart import parts
-from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.sizes import check_dims, check_names, shown
-from rooflinekit.ir.validity import check_at_all
+from rooflinekit.ir.graph import Graph, parts
+from rooflinekit.ir.sizes import check_at_all, check_dims, check_names, shown
 
 _AT_ONCE = 2**16  # combinations of sizes looked at together
 

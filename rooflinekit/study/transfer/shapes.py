@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Op
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.op import DType, Op
 from rooflinekit.study.profile.matching import kind_of
 
 #: Operators whose arguments are the same under all names that PyTorch has for them.

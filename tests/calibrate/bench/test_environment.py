@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rooflinekit.calibrate.bench import environment
-from rooflinekit.hardware.cpu_detection import ROOT
+from rooflinekit.hardware.detection import ROOT
 
 
 def test_the_governor_of_the_clocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

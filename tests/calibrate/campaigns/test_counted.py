@@ -10,7 +10,7 @@ from rooflinekit.calibrate.campaigns.measured_ops import OPS
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.calibrate.fitting.observations import observe
 from rooflinekit.ir.cost import Cost, Gemm
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Math
 from rooflinekit.model.algorithms import SCALED
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine

@@ -10,7 +10,7 @@ from torch import nn
 from rooflinekit.calibrate.local_hardware import model_step
 from rooflinekit.errors import MeasureError
 from rooflinekit.ir.inputs import Input
-from rooflinekit.ir.tensor import DType
+from rooflinekit.ir.op import DType
 from rooflinekit.tracing.tracer import Step
 
 CPU = torch.device("cpu")

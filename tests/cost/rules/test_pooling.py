@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from rooflinekit.cost.rules.pooling import _adaptive_windows
-from rooflinekit.ir.op import Op
+from rooflinekit.cost.rules.convolution import _adaptive_windows
+from rooflinekit.ir.op import DType, Op, TensorSpec
 from rooflinekit.ir.sizes import symbol
-from rooflinekit.ir.tensor import DType, TensorSpec
 
 
 class Weighted(nn.Module):

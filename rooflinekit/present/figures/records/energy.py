@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflinekit.errors import InputError
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Math
 from rooflinekit.model.energy import Load, PowerLaw
-from rooflinekit.model.machine import Machine
-from rooflinekit.model.power import flop_energy
+from rooflinekit.model.machine import Machine, flop_energy
 from rooflinekit.step.prediction import Prediction
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rooflinekit.errors import InputError
-from rooflinekit.model.links import Link
+from rooflinekit.model.collectives import Link
 from rooflinekit.present.figures.records.figure import Figure, Roof
 from rooflinekit.present.figures.records.roofs import facts_of, highest, roofs_of
 from rooflinekit.present.figures.records.steps import Stop, Trajectory

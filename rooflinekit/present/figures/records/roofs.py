@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rooflinekit.hardware.device import FORMATS, Device
-from rooflinekit.ir.tensor import Math
+from rooflinekit.ir.op import Math
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.present.figures.records.figure import DeviceFacts, Provenance, Roof
