@@ -51,6 +51,9 @@ _CUDNN_DROPOUT = 1 / 16  # of which the rate is a multiple
 _FLASH_WIDTH, _FLASH_1_WIDTH, _FLASH_4_WIDTH = 256, 128, 128
 _FLASH_FROM, _TRITON_FROM, _EFFICIENT_FROM = 8, 7, 5  # generations
 _OF_AOTRITON = ("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")  # GPUs for which PyTorch brings its kernels
+#: Operators that a package, or torch.nn.attention.varlen, calls by name, of tensors with heads behind the sequence.
+_FLASH_KINDS = ("flash_attn.", "torch_attn.", "aten._flash_attention_")
+_BY_NAME = (*_FLASH_KINDS, "aten._efficient_attention_")
 _OF_AITER = ("gfx94", "gfx95")
 _HOPPER, _BLACKWELL = 9, 10  # generations, of the latter its data centre GPUs
 _IN_REGISTERS = 128  # numbers of a head whose gradients the memory-efficient kernel sums in registers, at most
@@ -80,8 +83,9 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
         return
     numbers, size = integer(query.numel), integer(query.bytes)
     output, sums = integer(grad.bytes), _SUM_BYTES * numbers  # of the output and its gradient, which are alike
-    copies = integer(query.shape[1]) // integer(key.shape[1])
-    shared = sum(integer(t.bytes) for t in op.outputs[1:3]) if copies > 1 and algorithm.warp_level else 0
+    heads = -2 if op.kind.startswith(_BY_NAME) else 1
+    copies = integer(query.shape[heads]) // integer(key.shape[heads])
+    shared = sum(integer(t.bytes) for t in op.inputs[2:4]) if copies > 1 and algorithm.warp_level else 0
     cost = kernel.cost
     written = integer(cost.write_bytes) - size + sums + (copies - 1) * shared
     yield passing(kernel, "gradient times output", 2 * output, sums)
@@ -127,10 +131,10 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
         return BACKENDS[str(named)]
     if "flex_attention" in op.kind:
         return TRITON
-    if op.kind.startswith("flash_attn."):
-        return BACKENDS["flash"]
     capability = _capability(device)
-    if "scaled_dot_product" not in op.kind:
+    if op.kind.startswith(_BY_NAME) and capability is not None:
+        return FLASH if op.kind.startswith(_FLASH_KINDS) else EFFICIENT
+    if "scaled_dot_product" not in op.kind and not op.kind.startswith(_BY_NAME):
         return ATTENTION
     if capability is None:
         return AOTRITON if _is_one_of(device, _OF_AOTRITON) else ATTENTION

@@ -136,6 +136,15 @@ class Assumed:
         self._take(name, value, most, ground)
         return value
 
+    def length(self, kind: str, most: Any, even: Any | None) -> Any:
+        """Of sequences up to the longest: by the user, or `even` for all; where that is None as long as the longest."""
+        name = self._name(kind)
+        value, ground = (most, Ground.MOST) if even is None else (even, Ground.EVEN)
+        if name in self._given:
+            value, ground = _part(name, self._given[name], most), Ground.GIVEN
+        self._take(name, value, most, ground)
+        return value
+
     def named(self, function: Any, args: Sequence[Any]) -> Any:
         """Elements of a target that a mask names to be written; None where there is no mask."""
         if function not in WRITING or not any(is_mask(index) for index in args[1]):

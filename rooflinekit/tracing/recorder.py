@@ -26,6 +26,7 @@ from rooflinekit.tracing.finite import on_cpu
 from rooflinekit.tracing.flexible import masked_pairs
 from rooflinekit.tracing.gpu_attention import SwitchedOn
 from rooflinekit.tracing.memory import OpMemory, fake_like
+from rooflinekit.tracing.packed import PACKING, packed_keys
 from rooflinekit.tracing.shares import note
 from rooflinekit.tracing.sparse import held, is_sparse, note_result
 from rooflinekit.tracing.symbols import Symbols
@@ -227,7 +228,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             attrs = masked_pairs(function.name(), args, self.assumed, self._symbols.size)
             self._record_whole(function, [leaf for leaf in flat if isinstance(leaf, torch.Tensor)], output, attrs)
             return output
-        _, arguments, _ = schema_of(function)
+        kind, arguments, _ = schema_of(function)
         tensors: list[TensorSpec] = []
         attrs = {
             name: self._value(args[i] if i < len(args) else kwargs.get(name, default), tensors)
@@ -244,6 +245,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         named = self.assumed.named(function, args)
         if named is not None:
             attrs["named"] = self._symbols.size(named)
+        if kind in PACKING:
+            given = {name: args[i] if i < len(args) else kwargs.get(name) for i, (name, _) in enumerate(arguments)}
+            attrs |= packed_keys(given, self.assumed, self._symbols.size)
         if sparse:
             attrs["held"] = held(args, self._symbols.size)
         if is_sparse(output):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
-from rooflinekit.ir.sizes import Size, product, quotient, smaller, total
+from rooflinekit.ir.sizes import Size, ceil_div, product, quotient, smaller, total
 
 
 def score_pairs(s: Size, t: Size, causal: bool) -> Size:
@@ -53,7 +54,7 @@ def _products(
 
 
 def _masked(op: Op) -> bool:
-    return any(op.attrs.get(name) is not None for name in ("attn_bias", "attn_mask"))
+    return any(op.attrs.get(name) is not None for name in ("attn_bias", "attn_mask", "bias"))
 
 
 @rule(
@@ -109,39 +110,77 @@ def _gradient(op: Op, scores: Gemm, weighted: Gemm, pairs: Size, grad: TensorSpe
     return Cost(gemms=gemms, vector_flop=vector, special_flop=pairs) + reads(op.inputs) + writes(op.outputs)
 
 
-def _heads_first(spec: TensorSpec) -> TensorSpec:
-    """[b, s, h, d], as the package flash-attn takes its tensors, as [b, h, s, d]."""
-    b, s, h, d = spec.shape
-    return replace(spec, shape=(b, h, s, d), stride=None)
+@rule(
+    "flash_attn._flash_attn_forward",
+    "flash_attn._flash_attn_varlen_forward",
+    "torch_attn._varlen_attn",
+    "aten._flash_attention_forward",
+    "aten._efficient_attention_forward",
+    timed_as=Family.ATTENTION,
+)
+def heads_last_attention(op: Op) -> Cost:
+    """As PyTorch's attention, of tensors [b, s, h, d], or of packed sequences [tokens, h, d]; with a window s·w pairs.
 
-
-@rule("flash_attn._flash_attn_forward", timed_as=Family.ATTENTION)
-def package_attention(op: Op) -> Cost:
-    """The package flash-attn's: as PyTorch's flash attention, of tensors [b, s, h, d]; with a window s·w pairs."""
-    query, key, value = (_heads_first(spec) for spec in op.inputs[:3])
-    scores, weighted, pairs = _products(query, key, value, bool(op.attrs.get("causal")), _windowed(op, query, key))
+    Packed sequences are a batch of equal ones with `packed_keys` keys each. A causal mask ends with the last key: query
+    i of s sees t - s + i + 1 of t keys.
+    """
+    query, key, value = _sequences(op, op.inputs[:3])
+    scores, weighted, pairs = _products(query, key, value, causal=False, kept=_kept(op, query, key))
     output = op.outputs[0]
-    work = Cost(gemms=(scores, weighted), vector_flop=product((4, pairs)), special_flop=total((pairs, output.numel)))
-    return work + traffic(op)
+    work = Cost(
+        gemms=(scores, weighted),
+        vector_flop=product((4 + _masked(op), pairs)),
+        special_flop=total((pairs, output.numel)),
+    )
+    others = op.inputs[:1] + op.inputs[3:] if op.attrs.get("block_table") is not None else op.inputs
+    pages = sum((Cost(read_bytes=one.bytes) for one in (key, value)), Cost()) if others != op.inputs else Cost()
+    return work + reads(others) + pages + writes(op.outputs)
 
 
-@rule("flash_attn._flash_attn_backward", timed_as=Family.ATTENTION)
-def package_attention_backward(op: Op) -> Cost:
-    """As the gradient of PyTorch's flash attention, of [b, s, h, d]; it writes into tensors that it is given."""
-    grad, query, key, value = (_heads_first(spec) for spec in op.inputs[:4])
-    products = _products(query, key, value, bool(op.attrs.get("causal")), _windowed(op, query, key))
+@rule(
+    "flash_attn._flash_attn_backward",
+    "flash_attn._flash_attn_varlen_backward",
+    "torch_attn._varlen_attn_backward",
+    "aten._flash_attention_backward",
+    "aten._efficient_attention_backward",
+    timed_as=Family.ATTENTION,
+)
+def heads_last_attention_backward(op: Op) -> Cost:
+    """As the gradient of PyTorch's attention, of [b, s, h, d] or packed; flash-attn writes into tensors it is given."""
+    grad, query, key, value = _sequences(op, op.inputs[:4])
+    products = _products(query, key, value, causal=False, kept=_kept(op, query, key))
     made = [op.attrs[name] for name in ("dq", "dk", "dv") if op.attrs.get(name) is not None]
+    read = [one for one in op.inputs if one not in made]
     work = _gradient(op, *products, grad)
-    return replace(work, read_bytes=reads(op.inputs[:6]).read_bytes, write_bytes=writes(made or op.outputs).write_bytes)
+    return replace(work, read_bytes=reads(read).read_bytes, write_bytes=writes(made or op.outputs).write_bytes)
 
 
-def _windowed(op: Op, query: TensorSpec, key: TensorSpec) -> Size | None:
-    """Pairs of one head inside a sliding window that is shorter than the keys; None without one."""
-    left, right = (op.attrs.get(f"window_size_{side}", -1) for side in ("left", "right"))
-    if not isinstance(left, int) or left < 0:
-        return None
-    width = left + 1 + (max(0, right) if isinstance(right, int) and not op.attrs.get("causal") else 0)
-    return product((query.shape[2], smaller(width, key.shape[2])))
+def _sequences(op: Op, tensors: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """[…, gradient of the output,] query, key and value as [b, h, s, d]."""
+    keys = op.attrs.get("packed_keys")
+    if keys is None:
+        shapes = [(one.shape[0], one.shape[2], one.shape[1], one.shape[3]) for one in tensors]
+    else:
+        rows = [product(one.shape[:-2]) for one in tensors]  # tokens
+        table = op.attrs.get("block_table")  # of a paged cache: a row for each sequence
+        batch = ceil_div(rows[-1], keys) if table is None else table.shape[0]
+        lengths = [*(ceil_div(row, batch) for row in rows[:-2]), keys, keys]
+        shapes = [(batch, one.shape[-2], length, one.shape[-1]) for one, length in zip(tensors, lengths, strict=True)]
+    return [replace(one, shape=shape, stride=None) for one, shape in zip(tensors, shapes, strict=True)]
+
+
+def _kept(op: Op, query: TensorSpec, key: TensorSpec) -> Size | None:
+    """Pairs of one head that a causal mask or a window leaves; None where all take part."""
+    s, t = query.shape[2], key.shape[2]
+    causal = any(op.attrs.get(name) for name in ("causal", "is_causal", "custom_mask_type"))
+    ends = op.attrs.get("window_size")
+    if isinstance(ends, int):  # of a memory-efficient kernel: keys, a query's own among them
+        ends = ends - 1, 0
+    left, right = ends or [op.attrs.get(f"window_size_{side}") for side in ("left", "right")]
+    if isinstance(left, int) and left >= 0:
+        width = left + 1 + (max(0, right) if isinstance(right, int) and not causal else 0)
+        return product((s, smaller(width, t)))
+    return total((product((s, t)), product((-1, quotient(product((s, total((s, -1)))), 2))))) if causal else None
 
 
 @rule("higher_order.flex_attention", timed_as=Family.ATTENTION)
