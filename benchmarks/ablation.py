@@ -29,10 +29,10 @@ from measured import read_ops
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.fitting import constants
 from rooflinekit.calibrate.fitting import hierarchical_fit as fitting
+from rooflinekit.calibrate.fitting.constants import STAGES, Stage
 from rooflinekit.calibrate.fitting.files import load_constants
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.refit import machines_of
-from rooflinekit.calibrate.fitting.stages import STAGES, Stage
 from rooflinekit.model.algorithms import FFT, IN_PASSES, MIOPEN, WINOGRAD, Algorithm, ByUnit, Tiles
 from rooflinekit.model.convolution import rated_as
 from rooflinekit.model.families import plain

@@ -29,7 +29,7 @@ from make_campaigns import KEPT, sample
 from measured import read_ops, split_hash
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
-from rooflinekit.calibrate.campaigns.measured_ops import OPS
+from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.refit import Refit, machines_of, refit
 from rooflinekit.model.families import OF_THE_DAY

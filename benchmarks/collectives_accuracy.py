@@ -16,8 +16,7 @@ import numpy as np
 from make_link_campaigns import UNSEEN, nccl_tests, profiled
 
 from rooflinekit.calibrate.fitting.folder import default_campaigns
-from rooflinekit.calibrate.links.campaign import held_back, load_link_campaigns
-from rooflinekit.calibrate.links.fitting import Group, LinkFit, fit_links, groups_of
+from rooflinekit.calibrate.links.fitting import Group, LinkFit, fit_links, groups_of, held_back, load_link_campaigns
 from rooflinekit.model.collectives import time_collective
 
 _HEAD = (

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from rooflinekit.calibrate.links.fits import load_links
-from rooflinekit.calibrate.links.own import processes_of
+from rooflinekit.calibrate.links.fitting import processes_of
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.collectives import route_of, time_collective
 from rooflinekit.units import parse_quantity

@@ -26,10 +26,10 @@ from page_tables import markdown_lines
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
 from rooflinekit.calibrate.campaigns.operators import CONVOLUTIONS
+from rooflinekit.calibrate.fitting.constants import STAGES, Stage
 from rooflinekit.calibrate.fitting.hierarchical_fit import Solution, fit
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of
 from rooflinekit.calibrate.fitting.refit import machines_of, relatives_of
-from rooflinekit.calibrate.fitting.stages import STAGES, Stage
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.model.algorithms import CUDNN, MIOPEN
 from rooflinekit.model.convolution import rated_as

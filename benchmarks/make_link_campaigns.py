@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.links.campaign import COLUMNS, LinkCampaign, write_link_campaign
+from rooflinekit.calibrate.links.fitting import COLUMNS, LinkCampaign, write_link_campaign
 
 FOLDER = Path(__file__).parents[1] / "calibration" / "campaigns" / "links"
 SIZES = 60  # of each kind in vidur's tables, evenly by logarithm

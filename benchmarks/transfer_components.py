@@ -28,7 +28,7 @@ from scipy.stats import t as student
 from transfer_sources import SOURCES, Measured
 
 import rooflinekit as rk
-from rooflinekit.calibrate.campaigns.measured_ops import OPS
+from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.study.errors import components
 from rooflinekit.study.errors.components import Chips
 from rooflinekit.study.errors.kinship import chips_of

@@ -13,8 +13,7 @@ from rooflinekit.hardware.specs import load_device, load_host
 if TYPE_CHECKING:
     from rooflinekit.calibrate.bench.plan import Plan
     from rooflinekit.calibrate.bench.session import Calibrated, Timer
-    from rooflinekit.calibrate.fitting.own_fit import OwnFit
-    from rooflinekit.calibrate.fitting.refit import Refit
+    from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
 
 
 def fit(campaigns: Path | None = None, progress: Callable[[str], None] | None = None) -> Refit:
@@ -52,11 +51,11 @@ def calibrate(
     """
     from rooflinekit.calibrate.bench import record_file, session
     from rooflinekit.calibrate.fitting import files as fits
-    from rooflinekit.calibrate.fitting import own_fit
+    from rooflinekit.calibrate.fitting import refit
     from rooflinekit.calibrate.hosts import draft as host_draft
     from rooflinekit.calibrate.hosts import own as own_host
     from rooflinekit.calibrate.links import fits as link_fits
-    from rooflinekit.calibrate.links import own as link_own
+    from rooflinekit.calibrate.links import fitting as link_own
 
     head = session.head_of(plan, device.name, timer.environment())
     with record_file.recording(file, head, session.expected_bytes(plan)) as recorder:
@@ -73,7 +72,7 @@ def calibrate(
     )
     found = None
     if campaigns or not costs:
-        found = own_fit.fit_own(campaigns, device, fits.load_constants(architecture=fits.architecture_of(device)))
+        found = refit.fit_own(campaigns, device, fits.load_constants(architecture=fits.architecture_of(device)))
     links = link_own.own_links(recorded, device, link_fits.load_links())
     return session.Calibrated(
         outcome=outcome, recorded=recorded, campaigns=campaigns, fit=found, costs=costs, host=host, links=links
@@ -88,7 +87,7 @@ def fit_campaigns(files: Sequence[Path], device: str | None = None, *, allow_dra
     """
     from rooflinekit.calibrate.campaigns.campaign import read_campaign
     from rooflinekit.calibrate.fitting import files as fits
-    from rooflinekit.calibrate.fitting import own_fit
+    from rooflinekit.calibrate.fitting import refit
 
     campaigns = [read_campaign(file) for file in files]
     names = list(dict.fromkeys(campaign.gpu for campaign in campaigns))
@@ -97,4 +96,4 @@ def fit_campaigns(files: Sequence[Path], device: str | None = None, *, allow_dra
     found = load_device(device or names[0], allow_draft=allow_draft)
     if found.name != names[0]:
         raise CampaignError(f"{files[0]}: is of {names[0]}; expected {found.name}")
-    return own_fit.fit_own(campaigns, found, fits.load_constants(architecture=fits.architecture_of(found)))
+    return refit.fit_own(campaigns, found, fits.load_constants(architecture=fits.architecture_of(found)))

@@ -56,8 +56,7 @@ def fit_links(campaigns: Path | None = None) -> LinkFit | None:
     Raises CampaignError for files that are no campaigns.
     """
     from rooflinekit.calibrate.fitting.folder import default_campaigns
-    from rooflinekit.calibrate.links.campaign import load_link_campaigns
-    from rooflinekit.calibrate.links.fitting import refit_links
+    from rooflinekit.calibrate.links.fitting import load_link_campaigns, refit_links
 
     found = load_link_campaigns((campaigns or default_campaigns()) / "links")
     return refit_links(found) if found else None

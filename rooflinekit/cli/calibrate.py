@@ -121,7 +121,7 @@ def _write(result: Calibrated, name: str, file: Path) -> dict[str, list[Path]]:
     from rooflinekit.calibrate.bench import session
     from rooflinekit.calibrate.fitting import files as fits
     from rooflinekit.calibrate.links import fits as link_fits
-    from rooflinekit.calibrate.links import own as link_own
+    from rooflinekit.calibrate.links import fitting as link_own
     from rooflinekit.files import write_text
     from rooflinekit.hardware.spec_text import host_text
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rooflinekit.calibrate.bench.session import Calibrated
     from rooflinekit.calibrate.campaigns.files import Summary
-    from rooflinekit.calibrate.fitting.own_fit import OwnFit
-    from rooflinekit.calibrate.fitting.refit import Refit
+    from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
     from rooflinekit.model.machine import Calibration, Constant
     from rooflinekit.study.profile.drawn import Drawn
     from rooflinekit.study.profile.validation import Validation

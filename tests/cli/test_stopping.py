@@ -24,8 +24,8 @@ import hashlib, os, signal, sys, time, weakref
 from rooflinekit.api import calibrate
 from rooflinekit.calibrate.fitting import files as fits
 from rooflinekit.calibrate.hosts import draft as host_draft
-from rooflinekit.calibrate.links import own as link_own
-from rooflinekit.calibrate.fitting import own_fit
+from rooflinekit.calibrate.links import fitting as link_own
+from rooflinekit.calibrate.fitting import refit
 from rooflinekit.calibrate.bench import timers
 from rooflinekit.calibrate.bench.record_file import Measurement
 from rooflinekit.cli.app import main

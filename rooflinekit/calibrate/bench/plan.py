@@ -33,8 +33,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rooflinekit.calibrate.campaigns.measured_ops import OPS, MeasuredOp
-from rooflinekit.calibrate.campaigns.operators import STORED
+from rooflinekit.calibrate.campaigns.operators import OPS, STORED, MeasuredOp
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.errors import InputError, SpecError, nearest
 from rooflinekit.hardware.specs import data_dir

@@ -17,7 +17,7 @@ from rooflinekit.calibrate.bench.plan import Case, Plan
 from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, Recorder
 from rooflinekit.calibrate.bench.samples import summarize
 from rooflinekit.calibrate.campaigns.campaign import Campaign, write_campaign
-from rooflinekit.calibrate.fitting.own_fit import OwnFit
+from rooflinekit.calibrate.fitting.refit import OwnFit
 from rooflinekit.calibrate.hosts.draft import HostCost
 from rooflinekit.calibrate.hosts.ops import is_host_op
 from rooflinekit.calibrate.links.fitting import LinkFit

@@ -33,7 +33,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.campaigns.measured_ops import check_ops
+from rooflinekit.calibrate.campaigns.operators import check_ops
 from rooflinekit.errors import CampaignError, InputError
 from rooflinekit.files import read_text, write_text
 

@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rooflinekit.calibrate.campaigns.measured_ops import OPS
-from rooflinekit.calibrate.campaigns.operators import STORED, ops_of
+from rooflinekit.calibrate.campaigns.operators import OPS, STORED, ops_of
 from rooflinekit.cost.table import price
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Family, Op

@@ -15,9 +15,8 @@ from itertools import combinations
 import numpy as np
 from scipy.optimize import least_squares
 
-from rooflinekit.calibrate.fitting.constants import CONSTANTS
+from rooflinekit.calibrate.fitting.constants import CONSTANTS, STAGES, Stage
 from rooflinekit.calibrate.fitting.observations import Observations
-from rooflinekit.calibrate.fitting.stages import STAGES, Stage
 from rooflinekit.model.convolution import rated_as
 from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.machine import Machine

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from rooflinekit.calibrate.campaigns.measured_ops import MeasuredOp
+from rooflinekit.calibrate.campaigns.operators import MeasuredOp
 
 #: Families of the CPU's issue costs, as host specifications name them.
 ISSUED = ("default", "convolution", "matmul", "attention", "normalization", "optimizer", "view")

@@ -7,14 +7,19 @@ in the place of the start, is fitted beside the constants and belongs to none of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+import pandas as pd
 from scipy.optimize import least_squares
 
-from rooflinekit.calibrate.links.campaign import LinkCampaign
+from rooflinekit.calibrate.bench.plan import Case
+from rooflinekit.calibrate.bench.record_file import Recorded
+from rooflinekit.calibrate.campaigns.campaign import read_rows
 from rooflinekit.calibrate.links.fits import (
     DEVICE_PARTS,
     HOST_PARTS,
@@ -23,8 +28,14 @@ from rooflinekit.calibrate.links.fits import (
     STATED,
     between,
 )
+from rooflinekit.errors import CampaignError
+from rooflinekit.files import read_text, write_text
+from rooflinekit.hardware.cluster import Cluster, Members
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.specs import load_cluster, members_of
 from rooflinekit.model.collectives import (
     ALGORITHMS,
+    COLLECTIVES,
     THROUGH_HOST,
     UNSEEN,
     LinkConstants,
@@ -245,3 +256,172 @@ def refit_links(campaigns: Sequence[LinkCampaign]) -> LinkFit:
         spreads["nvlink"] = Spread(random=kernel, systematic=float(np.sqrt(np.mean(np.square(biases)))))
     constants = LinkConstants(constants=fit.constants.constants, spreads=MappingProxyType(spreads))
     return LinkFit(groups=fit.groups, constants=constants, waits=fit.waits)
+
+
+# Measured collectives: on which cluster, how they were timed, and where they come from.
+#
+# A file is a CSV table under comment lines, as other campaigns are, in the folder `links` of the campaigns:
+#
+#     # cluster: dgx-a100
+#     # source: github.com/ai-dynamo/aiconfigurator 095f58a, collectives_a100_sxm80
+#     # licence: Apache-2.0, (c) NVIDIA CORPORATION & AFFILIATES; …
+#     # timing: stream
+#     collective,ranks,format,bytes,seconds
+#     all-reduce,2,fp16,512,9.98e-06
+#
+# `timing` says what is inside `seconds`:
+#     stream    calls one after another in a stream, over their number
+#     profiler  the kernel alone, which also waits for the other ranks to begin theirs
+#     call      the call of a process, waited for
+
+
+TIMINGS = ("stream", "profiler", "call")
+HEADER = ("cluster", "source", "licence", "timing")
+COLUMNS = ("collective", "ranks", "format", "bytes", "seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkCampaign:
+    """Collectives of one cluster from one source, timed in one way. `rows` has the columns COLUMNS.
+
+    links, devices: the cluster and its node's devices where they have no files: processes of the machine at hand.
+    """
+
+    cluster: str
+    source: str
+    licence: str
+    timing: str
+    rows: pd.DataFrame
+    notes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    links: Cluster | None = None
+    devices: tuple[Device, ...] = ()
+
+    @property
+    def description(self) -> Cluster:
+        """The cluster. Raises DeviceNotFoundError for one that nobody knows."""
+        return self.links or load_cluster(self.cluster)
+
+    @property
+    def members(self) -> tuple[Device, ...]:
+        """The devices of a node. Raises DeviceNotFoundError for what nobody knows."""
+        return self.devices or members_of(self.description)
+
+
+def load_link_campaigns(folder: Path) -> tuple[LinkCampaign, ...]:
+    """Every file of the folder; none where there is no such folder. Raises CampaignError for what is no campaign."""
+    return tuple(read_link_campaign(file) for file in sorted(folder.glob("*.csv")))
+
+
+def read_link_campaign(file: Path) -> LinkCampaign:
+    """One file. Raises CampaignError with the reason for what is not one."""
+    text = read_text(file, CampaignError)
+    rows = read_rows(file, text)
+    heads = [line[1:].partition(":") for line in text.splitlines() if line.startswith("#")]
+    head = {key.strip(): value.strip() for key, _, value in heads}
+    for key in HEADER:
+        if not head.get(key):
+            raise CampaignError(f"{file}: expected a line '# {key}: …' at its head")
+    if head["timing"] not in TIMINGS:
+        raise CampaignError(f"{file}: timing: expected {', '.join(TIMINGS)}; got {head['timing']!r:.60}")
+    _check_rows(rows, file)
+    notes = {key: value for key, value in head.items() if key not in HEADER}
+    return LinkCampaign(
+        cluster=head["cluster"],
+        source=head["source"],
+        licence=head["licence"],
+        timing=head["timing"],
+        rows=rows,
+        notes=MappingProxyType(notes),
+    )
+
+
+def _check_rows(rows: pd.DataFrame, file: Path) -> None:
+    if list(rows.columns) != list(COLUMNS) or rows.empty:
+        raise CampaignError(
+            f"{file}: expected columns {','.join(COLUMNS)} and rows below; got {','.join(map(str, rows.columns))}"
+        )
+    unknown = sorted(set(map(str, rows["collective"])) - set(COLLECTIVES))
+    if unknown:
+        raise CampaignError(f"{file}: collective: expected {', '.join(COLLECTIVES)}; got {unknown[0]!r:.60}")
+    for column in ("ranks", "bytes", "seconds"):
+        numbers = pd.to_numeric(rows[column], errors="coerce").to_numpy(dtype=float)
+        wrong = np.flatnonzero(~(numbers > 0) | ~np.isfinite(numbers))
+        if wrong.size:
+            raise CampaignError(
+                f"{file}: {column}: expected a positive number; got {rows[column].tolist()[wrong[0]]!r:.60}"
+            )
+
+
+def write_link_campaign(campaign: LinkCampaign, file: Path) -> None:
+    """Writes one file, and the folders above it. Raises OutputError where it cannot be written."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    head = {key: getattr(campaign, key) for key in HEADER} | dict(campaign.notes)
+    text = "".join(f"# {key}: {value}\n" for key, value in head.items())
+    write_text(text + str(campaign.rows.to_csv(index=False, columns=list(COLUMNS), float_format="%.6g")), file)
+
+
+def held_back(rows: pd.DataFrame, among: Sequence[str] = ("collective", "ranks", "format", "bytes")) -> np.ndarray:
+    """Which rows a test keeps from a fit: a fifth, by a hash of what they are of, the same on every machine."""
+    codes = pd.util.hash_pandas_object(rows[list(among)].astype(str), index=False)
+    return np.asarray(codes % 5 == 0)
+
+
+# Constants of gloo between the processes of the machine at hand, from what a calibration has measured.
+
+
+Measured = tuple[Case, Sequence[float]]  # seconds of a call, by sample
+
+_GLOO = "gloo_"
+_RANKS = 2  # where a case does not say
+
+
+def processes_of(device: Device, count: int) -> Cluster:
+    """So many processes of a machine without GPU, as a cluster: each stands for all cores, which they share."""
+    members = Members(name=device.name, count=count)
+    return Cluster(name=f"{device.name}-processes", devices=(members,), host="generic-cloud")
+
+
+def campaign_of(measured: Iterable[Measured], device: Device, source: str) -> LinkCampaign | None:
+    """gloo's cases as a campaign; None without one. Sizes become those of results, as in nccl-tests.
+
+    Of the samples the fastest counts: what else runs on the machine takes cores from the processes, and only adds.
+    """
+    rows = []
+    for case, samples in measured:
+        if not case.op.startswith(_GLOO):
+            continue
+        ranks = case.sizes.get("ranks", 0) or _RANKS
+        name = case.op.removeprefix(_GLOO).replace("_", "-")
+        size = case.sizes["bytes"] * (ranks if name == "all-gather" else 1)
+        rows.append((name, ranks, "fp32", size, min(samples)))
+    if not rows:
+        return None
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    count = int(table["ranks"].max())
+    return LinkCampaign(
+        cluster=f"{device.name}-processes",
+        source=source,
+        licence="as its owner says",
+        timing="call",
+        rows=table,
+        links=processes_of(device, count),
+        devices=(device,) * count,
+    )
+
+
+def own_links(recorded: Recorded, device: Device, base: LinkConstants) -> LinkFit | None:
+    """The constants of gloo on a CPU that was calibrated; None where no collective of it was measured."""
+    samples: dict[str, list[float]] = defaultdict(list)
+    cases: dict[str, Case] = {}
+    for one in recorded.measurements:
+        if one.status == "ok" and device.kind == "cpu":
+            samples[one.case.key] += one.seconds
+            cases[one.case.key] = one.case
+    found = campaign_of([(cases[key], values) for key, values in samples.items()], device, "rooflinekit calibrate")
+    return None if found is None else fit_links(groups_of([found]), base)
+
+
+def own_constants(fit: LinkFit) -> LinkConstants:
+    """What such a fit has found, without what it started from."""
+    constants = {key: c for key, c in fit.constants.constants.items() if key.endswith((" loopback", " cpu"))}
+    return LinkConstants(constants=constants, spreads={"loopback": fit.constants.spreads["loopback"]})

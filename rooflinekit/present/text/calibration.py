@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from rooflinekit.calibrate.bench.session import Calibrated, outliers_of, warnings_of
-from rooflinekit.calibrate.fitting.own_fit import OwnFit
+from rooflinekit.calibrate.fitting.refit import OwnFit
 from rooflinekit.calibrate.hosts.draft import HostCost
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
 from rooflinekit.present.text.fits import constants_table

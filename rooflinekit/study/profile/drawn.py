@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign
-from rooflinekit.calibrate.campaigns.measured_ops import OPS
+from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device

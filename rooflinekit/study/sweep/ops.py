@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from rooflinekit.calibrate.campaigns.measured_ops import check_ops
+from rooflinekit.calibrate.campaigns.operators import check_ops
 from rooflinekit.calibrate.fitting.observations import Observations, observe
 from rooflinekit.errors import InputError
 from rooflinekit.model.convolution import formats_channels_last

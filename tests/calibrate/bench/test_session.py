@@ -23,7 +23,7 @@ from rooflinekit.calibrate.bench.session import (
 )
 from rooflinekit.calibrate.campaigns.campaign import read_campaign
 from rooflinekit.calibrate.fitting.files import load_constants
-from rooflinekit.calibrate.fitting.own_fit import fit_own
+from rooflinekit.calibrate.fitting.refit import fit_own
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.specs import load_device
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from rooflinekit.calibrate.campaigns.campaign import Campaign, load_campaigns, read_campaign, write_campaign
-from rooflinekit.calibrate.campaigns.measured_ops import OPS
+from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.calibrate.fitting.folder import default_campaigns
 from rooflinekit.errors import CampaignError
 

@@ -6,7 +6,7 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.calibrate.campaigns.counted import counted
-from rooflinekit.calibrate.campaigns.measured_ops import OPS
+from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.calibrate.fitting.observations import observe
 from rooflinekit.ir.cost import Cost, Gemm

@@ -12,8 +12,7 @@ import pytest
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded, read_record, recording, write_record
 from rooflinekit.calibrate.campaigns.campaign import Campaign, read_campaign, write_campaign
-from rooflinekit.calibrate.campaigns.files import Failure, read_file, summarize_file, validate
-from rooflinekit.calibrate.campaigns.merge import merge_files
+from rooflinekit.calibrate.campaigns.files import Failure, merge_files, read_file, summarize_file, validate
 from rooflinekit.errors import CampaignError, InputError, OutputError, RooflinekitError
 
 HEAD = Head(device="nvidia-t4", plan="tiny", digest="d" * 16, units=6, environment={"torch": "2.13", "driver": "580"})

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import rooflinekit
-from rooflinekit.calibrate.fitting.constants import CONSTANTS
-from rooflinekit.calibrate.fitting.stages import STAGES
+from rooflinekit.calibrate.fitting.constants import CONSTANTS, STAGES
 
 UNITS = {"1", "element", "cycle", "J/flop", "1/clock/SM", "flop/clock/SM", "byte/clock/SM", "s"}
 

@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 from round_numbers import constants
 
-from rooflinekit.calibrate.fitting.constants import CONSTANTS
+from rooflinekit.calibrate.fitting.constants import CONSTANTS, Stage
 from rooflinekit.calibrate.fitting.hierarchical_fit import Estimate, Solution, fit
 from rooflinekit.calibrate.fitting.observations import Observations, observe
-from rooflinekit.calibrate.fitting.stages import Stage
 from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.model.machine import Machine
 

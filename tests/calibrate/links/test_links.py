@@ -9,17 +9,19 @@ import pytest
 
 from rooflinekit.calibrate.bench.plan import Case
 from rooflinekit.calibrate.fitting.folder import default_campaigns, default_folder
-from rooflinekit.calibrate.links.campaign import (
+from rooflinekit.calibrate.links.fits import LINK_CONSTANTS, STATED, links_difference, load_links, write_links
+from rooflinekit.calibrate.links.fitting import (
     COLUMNS,
     LinkCampaign,
+    campaign_of,
+    fit_links,
+    groups_of,
     held_back,
     load_link_campaigns,
+    own_constants,
     read_link_campaign,
     write_link_campaign,
 )
-from rooflinekit.calibrate.links.fits import LINK_CONSTANTS, STATED, links_difference, load_links, write_links
-from rooflinekit.calibrate.links.fitting import fit_links, groups_of
-from rooflinekit.calibrate.links.own import campaign_of, own_constants
 from rooflinekit.errors import CampaignError, SpecError
 from rooflinekit.hardware.specs import load_device
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.calibrate.campaigns import operators
-from rooflinekit.calibrate.campaigns.measured_ops import OPS
+from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.errors import FormatError, InputError, RooflinekitError, SizeError
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.machine import Machine
