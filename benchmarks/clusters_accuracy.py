@@ -23,7 +23,7 @@ from page_tables import markdown_lines
 
 from rooflinekit.api.train import place_of
 from rooflinekit.errors import RooflinekitError
-from rooflinekit.training.place import Place
+from rooflinekit.training.pieces import Place
 from rooflinekit.training.plan import Planner
 
 SCALING = "## Time on n GPUs by that on one"

@@ -11,7 +11,7 @@ from rooflinekit.api.predict import machines_of
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_host
 from rooflinekit.model.energy import limited
-from rooflinekit.serving.memory import serving_memory, weight_bytes_of
+from rooflinekit.serving.engine_steps import serving_memory, weight_bytes_of
 from rooflinekit.serving.step_times import ALL_REDUCE, StepTimes
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import predict_graph

@@ -39,17 +39,14 @@ if TYPE_CHECKING:
     from rooflinekit.present.figures import plot
     from rooflinekit.present.traces.chrome import save_trace
     from rooflinekit.present.traces.snapshot import save_snapshot
-    from rooflinekit.serving.adapters import Adapters
-    from rooflinekit.serving.capacity import Capacity
     from rooflinekit.serving.decoder import Decoder
-    from rooflinekit.serving.disaggregation import Disaggregation
-    from rooflinekit.serving.fleet import FleetSearch
-    from rooflinekit.serving.levels import ServiceLevel
+    from rooflinekit.serving.engine_pool import Disaggregation
+    from rooflinekit.serving.fleet import Capacity, FleetSearch
+    from rooflinekit.serving.formats import Adapters
     from rooflinekit.serving.serve import Serving
     from rooflinekit.serving.served_traffic import ServedTraffic
-    from rooflinekit.serving.settings import Engine
-    from rooflinekit.serving.speculation import Speculation
-    from rooflinekit.serving.traffic import Request, Traffic
+    from rooflinekit.serving.settings import Engine, Speculation
+    from rooflinekit.serving.traffic import Request, ServiceLevel, Traffic
     from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.step.summary import summary
@@ -76,16 +73,16 @@ __version__ = "0.1.0"
 
 # Loaded when first used (PEP 562): torch alone takes two seconds, and `rooflinekit devices` needs none of it.
 _HOME = {
-    "Adapters": "serving.adapters",
+    "Adapters": "serving.formats",
     "Advice": "study.explain.advice",
-    "Capacity": "serving.capacity",
+    "Capacity": "serving.fleet",
     "Cluster": "hardware.cluster",
     "Cost": "ir.cost",
     "Decoder": "serving.decoder",
     "DDP": "strategies.records",
     "DataParallel": "strategies.records",
     "Device": "hardware.device",
-    "Disaggregation": "serving.disaggregation",
+    "Disaggregation": "serving.engine_pool",
     "Engine": "serving.settings",
     "Execution": "step.execution",
     "Explanation": "study.explain.explanation",
@@ -108,12 +105,12 @@ _HOME = {
     "Profile": "study.profile.profile",
     "Request": "serving.traffic",
     "ServedTraffic": "serving.served_traffic",
-    "ServiceLevel": "serving.levels",
+    "ServiceLevel": "serving.traffic",
     "Recipe": "training.recipe",
     "Serving": "serving.serve",
     "Traffic": "serving.traffic",
     "Savers": "strategies.records",
-    "Speculation": "serving.speculation",
+    "Speculation": "serving.settings",
     "TrainingStep": "training.step",
     "Transferred": "study.transfer.transferred",
     "Validation": "study.profile.validation",

@@ -74,7 +74,7 @@ CIRCLES = [
         "step.capacity",
         "step.memory_steps",
     },
-    {"serving.decoder", "serving.steps", "serving.networks"},
+    {"serving.decoder", "serving.steps"},
     {"study.profile.profile", "study.profile.steps", "study.profile.comparison"},
 ]
 #: What runs ops on hardware; all else in `calibrate` works without torch.

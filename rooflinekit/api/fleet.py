@@ -18,14 +18,12 @@ from rooflinekit.ir.arguments import checked
 
 if TYPE_CHECKING:
     from rooflinekit.model.machine import Machine
-    from rooflinekit.serving.batch_times import BatchTimes
-    from rooflinekit.serving.capacity import Capacity
     from rooflinekit.serving.decoder import Decoder
-    from rooflinekit.serving.disaggregation import Disaggregation
-    from rooflinekit.serving.fleet import FleetSearch, Setup
-    from rooflinekit.serving.levels import ServiceLevel
+    from rooflinekit.serving.engine_pool import Disaggregation
+    from rooflinekit.serving.fleet import Capacity, FleetSearch, Setup
     from rooflinekit.serving.settings import Engine
-    from rooflinekit.serving.traffic import Traffic
+    from rooflinekit.serving.step_times import BatchTimes
+    from rooflinekit.serving.traffic import ServiceLevel, Traffic
 
 
 @checked
@@ -88,9 +86,8 @@ def search_places(
     host: str | Path | Host = DEFAULT_HOST,
 ) -> FleetSearch:
     """`search_fleet` of combinations that are written out, each as options of `serve_traffic`."""
-    from rooflinekit.serving.capacity import find_capacity
-    from rooflinekit.serving.checks import check_price
-    from rooflinekit.serving.fleet import find_fleet
+    from rooflinekit.serving.fleet import find_capacity, find_fleet
+    from rooflinekit.serving.serve import check_price
     from rooflinekit.serving.served_traffic import serve_traffic_on
 
     if not load > 0:
@@ -123,8 +120,8 @@ def _setups(
     decoder: Decoder, places: Sequence[Mapping[str, Any]], prices: float | Mapping[str, float] | None
 ) -> Iterator[Setup]:
     """Each way to serve, those with the same steps sharing what is known of them."""
-    from rooflinekit.serving.checks import limits_text
     from rooflinekit.serving.fleet import Setup
+    from rooflinekit.serving.serve import limits_text
 
     known: dict[Any, tuple[Machine, BatchTimes]] = {}
     for place in places:

@@ -24,8 +24,8 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.strategies.planning import plan
 from rooflinekit.strategies.prediction import ParallelPrediction
+from rooflinekit.strategies.program import Setting, setting_of
 from rooflinekit.strategies.records import DDP, Savers, Strategy, strategy_of
-from rooflinekit.strategies.setting import Setting, setting_of
 
 if TYPE_CHECKING:
     from rooflinekit.strategies.fitting import Fitting

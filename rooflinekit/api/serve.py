@@ -20,16 +20,14 @@ from rooflinekit.model.energy import limited
 
 if TYPE_CHECKING:
     from rooflinekit.model.machine import Machine
-    from rooflinekit.serving.batch_times import BatchTimes
-    from rooflinekit.serving.capacity import Capacity
     from rooflinekit.serving.decoder import Decoder
-    from rooflinekit.serving.disaggregation import Disaggregation
-    from rooflinekit.serving.levels import ServiceLevel
+    from rooflinekit.serving.engine_pool import Disaggregation
+    from rooflinekit.serving.fleet import Capacity
     from rooflinekit.serving.serve import Serving
     from rooflinekit.serving.served_traffic import ServedTraffic
     from rooflinekit.serving.settings import Engine
-    from rooflinekit.serving.sums import CollectiveTime
-    from rooflinekit.serving.traffic import Traffic
+    from rooflinekit.serving.step_times import BatchTimes, CollectiveTime
+    from rooflinekit.serving.traffic import ServiceLevel, Traffic
 
 #: Of power and clock, as text ("400 W", "1.2 GHz") or in W and Hz; None for the board's own.
 Limits = tuple[str | float | None, str | float | None]
@@ -75,9 +73,8 @@ def serve(
     >>> found = serve(decoder, "nvidia-l4", batch=8, input=1024, output=256)  # doctest: +SKIP
     >>> found.ttft_s, found.tpot_s, found.tokens_per_s, found.largest_batch(4096)  # doctest: +SKIP
     """
-    from rooflinekit.serving.checks import check_parts, check_price, check_stream
     from rooflinekit.serving.engine import Stream
-    from rooflinekit.serving.serve import serve_on
+    from rooflinekit.serving.serve import check_parts, check_price, check_stream, serve_on
     from rooflinekit.serving.settings import Engine
 
     check_stream(batch, input, output)
@@ -173,8 +170,8 @@ def highest_rate(
     >>> found = highest_rate(decoder, "nvidia-l4", level=level, traffic=rk.Traffic(rate=1))  # doctest: +SKIP
     >>> found.rate, found.gpus(100)  # doctest: +SKIP
     """
-    from rooflinekit.serving.capacity import find_capacity
-    from rooflinekit.serving.checks import check_price
+    from rooflinekit.serving.fleet import find_capacity
+    from rooflinekit.serving.serve import check_price
     from rooflinekit.serving.served_traffic import serve_traffic_on
     from rooflinekit.serving.settings import Engine
 
@@ -214,9 +211,8 @@ def engine_times(
     limits: Limits = (None, None),
 ) -> tuple[Machine, BatchTimes]:
     """The machine under its limits, and the times of its steps. formats: of weights and cache. over: tp, ep, dp."""
-    from rooflinekit.serving.batch_times import BatchTimes
-    from rooflinekit.serving.checks import check_parts
-    from rooflinekit.serving.step_times import StepTimes
+    from rooflinekit.serving.serve import check_parts
+    from rooflinekit.serving.step_times import BatchTimes, StepTimes
 
     check_parts(*over)
     tp, ep, dp = map(index, over)
@@ -234,7 +230,7 @@ def prefill_times(
     times: BatchTimes, apart: Disaggregation | None, cluster: Cluster | str | Path | None
 ) -> BatchTimes | None:
     """Steps of the engines that only read prompts, where they have GPUs of another number."""
-    from rooflinekit.serving.batch_times import BatchTimes
+    from rooflinekit.serving.step_times import BatchTimes
 
     if apart is None or apart.prefill_tp in (None, times.times.gpus):
         return None

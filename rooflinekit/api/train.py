@@ -18,7 +18,7 @@ from rooflinekit.model.energy import limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.training.layout import Layout
-from rooflinekit.training.place import Place
+from rooflinekit.training.pieces import Place
 from rooflinekit.training.plan import Planner
 from rooflinekit.training.recipe import Recipe, recipe_of
 from rooflinekit.training.step import TrainingStep

@@ -11,10 +11,9 @@ from rooflinekit.errors import InputError, UnitError
 from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:
-    from rooflinekit.serving.adapters import Adapters
-    from rooflinekit.serving.disaggregation import Disaggregation
-    from rooflinekit.serving.settings import Engine
-    from rooflinekit.serving.speculation import Speculation
+    from rooflinekit.serving.engine_pool import Disaggregation
+    from rooflinekit.serving.formats import Adapters
+    from rooflinekit.serving.settings import Engine, Speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ class EngineOptions:
 
     def _speculation(self) -> Speculation | None:
         from rooflinekit.serving.decoder import Decoder
-        from rooflinekit.serving.speculation import Speculation
+        from rooflinekit.serving.settings import Speculation
 
         if self.acceptance is None:
             if self.draft is not None:
@@ -72,13 +71,13 @@ class EngineOptions:
         return Speculation(tokens=self.draft_tokens, acceptance=self.acceptance, draft=draft)
 
     def _adapters(self) -> Adapters | None:
-        from rooflinekit.serving.adapters import Adapters
+        from rooflinekit.serving.formats import Adapters
 
         return Adapters(number=self.adapters, rank=self.adapter_rank) if self.adapters else None
 
     def disaggregation(self) -> Disaggregation | None:
         """Engines of their own for prompts, where some are asked for."""
-        from rooflinekit.serving.disaggregation import Disaggregation
+        from rooflinekit.serving.engine_pool import Disaggregation
 
         if not self.prefill_engines:
             return None

@@ -14,8 +14,7 @@ from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:
     from rooflinekit.serving.decoder import Decoder
-    from rooflinekit.serving.levels import ServiceLevel
-    from rooflinekit.serving.traffic import Traffic
+    from rooflinekit.serving.traffic import ServiceLevel, Traffic
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _RATE = re.compile(r"\s*([0-9.,eE+\s-]+)/\s*(s|min|h)\s*")
@@ -182,7 +181,7 @@ def cv_of(text: str) -> float:
 
 def level_of(text: str, share: float) -> ServiceLevel:
     """'ttft=500ms,tpot=40ms' → a service level."""
-    from rooflinekit.serving.levels import ServiceLevel
+    from rooflinekit.serving.traffic import ServiceLevel
 
     promised: dict[str, float] = {}
     for part in text.split(","):

@@ -11,10 +11,8 @@ from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import shown
 from rooflinekit.published.models import config_of
-from rooflinekit.serving.adapters import Adapters
-from rooflinekit.serving.config import check_number, fields_of
-from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, check_format
-from rooflinekit.serving.quantization import published_weights
+from rooflinekit.serving.config import check_number, fields_of, published_weights
+from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, Adapters, check_format
 
 if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph

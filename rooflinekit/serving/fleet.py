@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rooflinekit.errors import CapacityError, FormatError
-from rooflinekit.serving.batch_times import BatchTimes, Chunk
-from rooflinekit.serving.capacity import Capacity
-from rooflinekit.serving.disaggregation import Disaggregation
-from rooflinekit.serving.engine_pool import EnginePool
-from rooflinekit.serving.levels import ServiceLevel
-from rooflinekit.serving.served_traffic import gpus_of
+from rooflinekit.errors import CapacityError, FormatError, InputError
+from rooflinekit.serving.engine_pool import Disaggregation, EnginePool
+from rooflinekit.serving.served_traffic import ServedTraffic, gpus_of
 from rooflinekit.serving.settings import Engine
-from rooflinekit.serving.traffic import Request, Traffic
+from rooflinekit.serving.step_times import BatchTimes, Chunk
+from rooflinekit.serving.traffic import MOST_REQUESTS, Request, ServiceLevel, Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,3 +142,158 @@ def _most_tokens(setup: Setup, pool: EnginePool, request: Request, level: Servic
     while level.tpot_s and sequences > 1 and step_s(sequences // 2) > level.tpot_s * given:
         sequences //= 2
     return sequences * given / step_s(sequences)
+
+
+# The highest rate of requests that keeps a service level, and what a load needs at it.
+
+
+#: Rates are found to this share.
+_TOLERANCE = 0.02
+_LEAST_RATE = 2.0**-10
+#: A run lasts so many times an answer's time, or longer.
+_LIVES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatePoint:
+    """What was predicted at one rate. Seconds; `kept` is a share of the requests, `goodput` those a second."""
+
+    rate: float
+    kept: float
+    goodput: float
+    requests_per_s: float
+    tokens_per_s: float
+    ttft_s: tuple[float, float, float]  # of 50, 90 and 99 % of the requests
+    tpot_s: tuple[float, float, float]
+    e2e_s: tuple[float, float, float]
+    overloaded: bool  # requests come faster than they are answered
+
+    def keeps(self, level: ServiceLevel) -> bool:
+        """Whether enough requests keep the level, and would with more of them."""
+        return self.kept >= level.share and not self.overloaded
+
+    @classmethod
+    def of(cls, served: ServedTraffic, level: ServiceLevel) -> RatePoint:
+        """What a level's figure and table need of it."""
+        ttft, tpot, e2e = (
+            (served.percentile(name, 50), served.percentile(name, 90), served.percentile(name, 99))
+            for name in ("ttft_s", "tpot_s", "e2e_s")
+        )
+        return cls(
+            rate=served.traffic.rate, kept=served.kept(level), goodput=served.goodput(level),
+            requests_per_s=served.requests_per_s, tokens_per_s=served.tokens_per_s, ttft_s=ttft, tpot_s=tpot, e2e_s=e2e,
+            overloaded=served.overloaded,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Requests a second that one copy of the model answers within a service level.
+
+    rate: the highest that keeps the level, found to 2 %; 0 where none does. points: the rates that were tried, in
+    order. at: what was served at that rate, or at the lowest tried where none keeps the level.
+    """
+
+    level: ServiceLevel
+    rate: float
+    points: tuple[RatePoint, ...]
+    at: ServedTraffic
+    price_usd_per_hour: float | None = None  # of one GPU
+
+    @property
+    def gpus_of_a_copy(self) -> int:
+        """GPUs of one copy, or of its engines for prompts and answers together."""
+        return self.at.gpus
+
+    def copies(self, load: float) -> int | None:
+        """Copies that a load of so many requests a second needs, spread evenly; None where no rate keeps the level."""
+        if not (math.isfinite(load) and load > 0):
+            raise InputError(f"load: expected requests a second, above 0; got {load!r}")
+        return math.ceil(load / self.rate - 1e-9) if self.rate else None
+
+    def gpus(self, load: float) -> int | None:
+        """GPUs that a load of so many requests a second needs; None where no rate keeps the level."""
+        copies = self.copies(load)
+        return None if copies is None else copies * self.gpus_of_a_copy
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of answers a second at the highest rate, by all GPUs of a copy."""
+        return self.rate * self.at.traffic.output
+
+    @property
+    def usd_per_million_tokens(self) -> float | None:
+        """Dollars for a million tokens of answers at the highest rate; None without a price or such a rate."""
+        if self.price_usd_per_hour is None or not self.rate:
+            return None
+        return self.price_usd_per_hour * self.gpus_of_a_copy / 3600 / self.tokens_per_s * 1e6
+
+    def to_dict(self, load: float | None = None) -> dict[str, Any]:
+        """Everything, ready for JSON; with what a load needs where one is given."""
+        return {
+            "level": self.level.to_dict(), "rate": self.rate, "tokens_per_s": self.tokens_per_s,
+            "price_usd_per_hour": self.price_usd_per_hour, "usd_per_million_tokens": self.usd_per_million_tokens,
+            "load": load, "copies": None if load is None else self.copies(load),
+            "gpus": None if load is None else self.gpus(load),
+            "points": [
+                {
+                    "rate": p.rate, "kept": p.kept, "goodput": p.goodput, "requests_per_s": p.requests_per_s,
+                    "tokens_per_s": p.tokens_per_s, "overloaded": p.overloaded,
+                    **{name: [None if math.isnan(value) else value for value in getattr(p, name)]
+                       for name in ("ttft_s", "tpot_s", "e2e_s")},
+                }
+                for p in self.points
+            ],
+            "at": self.at.to_dict(),
+        }  # fmt: skip
+
+
+def find_capacity(
+    served: Callable[[Traffic, bool], ServedTraffic],
+    traffic: Traffic,
+    level: ServiceLevel,
+    *,
+    price_usd_per_hour: float | None = None,
+) -> Capacity:
+    """The highest rate that keeps the level: doubled until it breaks, then halved in between.
+
+    served: what is served of requests, and whether with intervals. The share of requests that keep a level falls as
+    the rate rises, but for the chance of arrivals; the same seed draws the same gaps at every rate. At each rate there
+    are as many requests as it takes to settle (`_settled`).
+    """
+    points: dict[float, RatePoint] = {}
+    played: dict[float, Traffic] = {}
+
+    def keeps(rate: float) -> bool:
+        found = _settled(served, traffic.at_rate(rate))
+        points[rate], played[rate] = RatePoint.of(found, level), found.traffic
+        return points[rate].keeps(level)
+
+    low, high = 0.0, 1.0
+    if keeps(high):
+        while keeps(2 * high):
+            high *= 2
+        low, high = high, 2 * high
+    else:
+        while high > _LEAST_RATE and not keeps(high / 2):
+            high /= 2
+        low = high / 2 if high > _LEAST_RATE else 0.0
+    while low and high - low > _TOLERANCE * low:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return Capacity(
+        level=level, rate=low, points=tuple(points[rate] for rate in sorted(points)),
+        at=served(played[low or min(points)], True), price_usd_per_hour=price_usd_per_hour,
+    )  # fmt: skip
+
+
+def _settled(served: Callable[[Traffic, bool], ServedTraffic], traffic: Traffic) -> ServedTraffic:
+    """What is served once as many answers run as will: of as many requests as come in `_LIVES` times an answer's time,
+    those of the first not counted. A log has the requests that it has.
+    """
+    found = served(traffic, False)
+    during = math.ceil(traffic.rate * found.mean("e2e_s"))  # requests that come while one is answered
+    if traffic.log or found.overloaded or traffic.requests >= _LIVES * during:
+        return found
+    longer = replace(traffic, requests=min(MOST_REQUESTS, _LIVES * during), warm_up=max(traffic.warm_up, during))
+    return served(longer, False)

@@ -19,10 +19,9 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 from rooflinekit.errors import CapacityError
-from rooflinekit.serving.answers import Answered, Played
-from rooflinekit.serving.batch_times import Chunk
 from rooflinekit.serving.settings import Engine
-from rooflinekit.serving.traffic import Request
+from rooflinekit.serving.step_times import Chunk
+from rooflinekit.serving.traffic import Answered, Played, Request
 
 
 @dataclass(slots=True)

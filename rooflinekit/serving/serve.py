@@ -11,19 +11,20 @@ from typing import Any
 from rooflinekit.errors import CapacityError, InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir import notebook
-from rooflinekit.ir.sizes import shown, whole
+from rooflinekit.ir.sizes import finite, shown, whole
 from rooflinekit.model.machine import Machine
-from rooflinekit.serving.batch_times import BatchTimes
-from rooflinekit.serving.checks import limits_text
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.energy import ServingDraws, joules_of, serving_energy
 from rooflinekit.serving.engine import Served, Stream, serve_stream
-from rooflinekit.serving.engine_steps import EngineSteps
-from rooflinekit.serving.launch import launch_lines, release_text
-from rooflinekit.serving.memory import ServingMemory, serving_memory
-from rooflinekit.serving.settings import Engine
-from rooflinekit.serving.step_times import StepTimes
-from rooflinekit.serving.sums import CollectiveTime
+from rooflinekit.serving.engine_steps import (
+    EngineSteps,
+    ServingDraws,
+    ServingMemory,
+    joules_of,
+    serving_energy,
+    serving_memory,
+)
+from rooflinekit.serving.settings import Engine, launch_lines, release_text
+from rooflinekit.serving.step_times import BatchTimes, CollectiveTime, StepTimes
 from rooflinekit.step.accuracy import Accuracy, engine_accuracy
 from rooflinekit.step.energy_together import TeamEnergy
 from rooflinekit.step.execution import Execution
@@ -309,3 +310,41 @@ def _too_large(decoder: Decoder, m: ServingMemory, stream: Stream, kv: str, tp: 
         f"{decoder.name} does not fit {gpu}: one request needs {needs} a GPU, of it {weights} for weights, and the "
         f"engine takes a share of {have}; choose weights or a cache of fewer bits, a larger tp, or another GPU"
     )
+
+
+# What is asked of a served model, checked; and the limits of its GPUs in words.
+
+
+#: Beyond these a stream is not played: each client's requests are followed one by one.
+_MOST_CLIENTS, _MOST_TOKENS, _MOST_PARTS = 2**16, 2**24, 2**16
+
+
+def limits_text(machine: Machine) -> str:
+    """ ", at most 400 W" for a machine under limits; "" for another."""
+    limits = ((machine.power_limit, "W"), (machine.clock_limit, "Hz"))
+    told = [format_quantity(limit, unit) for limit, unit in limits if limit is not None]
+    return f", at most {' and '.join(told)}" if told else ""
+
+
+def check_stream(batch: int, input: int, output: int) -> None:
+    """Raises InputError for a number of clients or tokens below 1, or beyond any that is served."""
+    for name, value in (("batch", batch), ("input", input), ("output", output)):
+        number, most = whole(value), _MOST_CLIENTS if name == "batch" else _MOST_TOKENS
+        if number is None or number < 1:
+            raise InputError(f"{name}: expected a positive integer; got {shown(value)}")
+        if number > most:
+            raise InputError(f"{name}: expected at most {most:,}; got {shown(value)}")
+
+
+def check_parts(tp: int, ep: int, dp: int = 1) -> None:
+    """Raises InputError for a number of GPUs or of parts below 1, or beyond any cluster."""
+    for name, value in (("tp", tp), ("ep", ep), ("dp", dp)):
+        number = whole(value)
+        if number is None or not 1 <= number <= _MOST_PARTS:
+            raise InputError(f"{name}: expected a positive integer of at most {_MOST_PARTS:,}; got {shown(value)}")
+
+
+def check_price(price_usd: float | None) -> None:
+    """Raises InputError for a price that is not above 0."""
+    if price_usd is not None and not (finite(price_usd) and price_usd > 0):
+        raise InputError(f"price_usd: expected dollars for one GPU, above 0; got {shown(price_usd)}")

@@ -10,18 +10,12 @@ from typing import Any
 
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.machine import Machine
-from rooflinekit.serving.answers import Answered, Played
-from rooflinekit.serving.batch_times import BatchTimes
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.disaggregation import Disaggregation
-from rooflinekit.serving.energy import ServingDraws, serving_energy
-from rooflinekit.serving.engine_pool import EnginePool
-from rooflinekit.serving.launch import launch_lines
-from rooflinekit.serving.levels import ServiceLevel
-from rooflinekit.serving.memory import ServingMemory
-from rooflinekit.serving.settings import Engine
-from rooflinekit.serving.step_times import StepTimes
-from rooflinekit.serving.traffic import Request, Traffic
+from rooflinekit.serving.engine_pool import Disaggregation, EnginePool
+from rooflinekit.serving.engine_steps import ServingDraws, ServingMemory, serving_energy
+from rooflinekit.serving.settings import Engine, launch_lines
+from rooflinekit.serving.step_times import BatchTimes, StepTimes
+from rooflinekit.serving.traffic import Answered, Played, Request, ServiceLevel, Traffic
 from rooflinekit.step.accuracy import engine_accuracy
 from rooflinekit.step.energy_together import TeamEnergy
 from rooflinekit.step.execution import Execution

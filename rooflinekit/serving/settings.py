@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import LARGEST, finite, shown, whole
-from rooflinekit.serving.adapters import Adapters
+from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.engine import Policy
-from rooflinekit.serving.releases import release_of
-from rooflinekit.serving.speculation import Speculation
+from rooflinekit.serving.formats import Adapters
 
 HostWork = Literal["overlapped", "serial"]
 Reserve = Literal["grow", "whole"]
@@ -207,3 +210,248 @@ def _rising(sizes: object) -> bool:
     if not isinstance(sizes, tuple | list) or not all(_is_count(size) for size in sizes):
         return False
     return all(low < high for low, high in pairwise(sizes))
+
+
+# Engines by name and version: which scheduler each has, and what it is set to unless it is told otherwise.
+#
+# A row holds from its version on, until the next row of the same engine. Defaults are those of the engine's own server
+# on a GPU of 70 GiB or more; docs/serving.md has the table with its sources.
+
+
+#: Seconds in which TensorRT-LLM 1.0.0rc3 launches a layer of a step that reads prompts: Llama 3.1 8B on eight H100,
+#: 1024 tokens in (aiconfigurator's e2e_serving_h100_sxm, five numbers of clients): by the times per token of answers of
+#: 128 and of 512 tokens a prompt adds 15 to 18 ms to a step of 2.5 to 6 ms: 17 to 22 ms for 32 layers, where the GPU
+#: needs 10. The same reckoning for Qwen3 32B, 64 layers, gives 34 to 40 ms.
+TRTLLM_LAYER_S = 0.6e-3
+
+_VLLM_V0 = {"host": "serial", "policy": "prefill-first", "chunks": False, "sequences": 256}
+_VLLM_V1 = {"host": "serial", "sequences": 1024, "layer_s": TRTLLM_LAYER_S}
+_TRTLLM = {"chunks": False, "reserve": "whole"}
+
+#: By engine, the oldest first: the version from which on a row holds, and how `Engine` is set there.
+RELEASES: Mapping[str, tuple[tuple[tuple[int, ...], Mapping[str, Any]], ...]] = {
+    "vllm": (
+        ((0, 6), _VLLM_V0),
+        ((0, 8), _VLLM_V1),
+        ((0, 14), {**_VLLM_V1, "host": "overlapped"}),
+    ),
+    "sglang": (
+        ((0, 3), {"policy": "prefill-first", "host": "serial"}),
+        ((0, 4), {"policy": "prefill-first"}),
+    ),
+    "tensorrt-llm": (
+        ((0, 8), {**_TRTLLM, "graph_sizes": (), "heads": "apart"}),
+        ((0, 11), {**_TRTLLM, "graph_sizes": ()}),
+        ((1, 0), {**_TRTLLM, "sequences": 2048, "layer_s": TRTLLM_LAYER_S}),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """An engine's name and version, and how it is set by default."""
+
+    name: str
+    version: str  # as asked for, or of the newest row
+    since: str  # of the row
+    known: bool  # whether a version was asked for
+    settings: Mapping[str, Any]
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The version, to compare with: 0.5.6.post2 is (0, 5, 6)."""
+        return _numbers(self.version)
+
+    def __str__(self) -> str:
+        since = f"the defaults since {self.since}"
+        return f"{self.name} {self.version} ({since})" if self.known else f"{self.name} ({since}, the newest known)"
+
+
+def release_of(text: str) -> Release:
+    """The row of an engine and version such as "vllm:0.12"; without a version the newest.
+
+    Raises InputError for another engine, for what is no version, and for one before the first row.
+
+    >>> str(release_of("sglang:0.5.8")), release_of("vllm:0.7.3").settings["policy"]
+    ('sglang 0.5.8 (the defaults since 0.4)', 'prefill-first')
+    """
+    if not isinstance(text, str):
+        raise InputError(f"engine: expected a name such as 'vllm:0.12'; got {shown(text)}")
+    name, colon, version = text.strip().lower().partition(":")
+    rows = RELEASES.get(name)
+    if rows is None:
+        raise InputError(f"engine {text!r}: expected {', '.join(RELEASES)}, as vllm:0.12{nearest(name, RELEASES)}")
+    if not colon:
+        since, settings = rows[-1]
+        return Release(name, _text(since), _text(since), False, settings)
+    if not _numbers(version):
+        raise InputError(f"engine {text!r}: expected a version behind the colon, such as {name}:{_text(rows[-1][0])}")
+    held = [row for row in rows if row[0] <= (*_numbers(version), 0)]
+    if not held:
+        raise InputError(f"engine {text!r}: known from {name} {_text(rows[0][0])} on")
+    since, settings = held[-1]
+    return Release(name, version.removeprefix("v"), _text(since), True, settings)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    return tuple(int(part) for part in found[1].split(".")) if found else ()
+
+
+def _text(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+# Speculative decoding: a draft guesses tokens, the model checks all of them in one step.
+
+
+_MOST_TOKENS = 64
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """In each step a draft proposes `tokens` tokens, and the model works on these and one more of each sequence.
+
+    acceptance: chance that a proposed token is kept, each independently of the others; those behind the first that is
+    not are lost. draft: the model that proposes, one step a token, whole on each GPU; None for proposals that cost the
+    GPU nothing (looked up in the prompt). A head that goes with the model (EAGLE, MTP, Medusa) is a decoder of one
+    layer. weights: format of the draft's.
+
+    Raises InputError for numbers out of range.
+    """
+
+    tokens: int
+    acceptance: float
+    draft: Decoder | None = field(default=None)
+    weights: str = "bf16"
+
+    def __post_init__(self) -> None:
+        number = whole(self.tokens)
+        if number is None or not 1 <= number <= _MOST_TOKENS:
+            raise InputError(f"speculation tokens: expected 1 to {_MOST_TOKENS}; got {shown(self.tokens)}")
+        if not (finite(self.acceptance) and 0 <= self.acceptance <= 1):
+            raise InputError(
+                "speculation acceptance: expected the chance that a proposed token is kept, 0 to 1; got "
+                f"{shown(self.acceptance)}"
+            )
+
+    @property
+    def given(self) -> float:
+        """Tokens that a step gives a sequence on average: 1 + a + a² + … + a^tokens (arXiv 2211.17192, eq. 1).
+
+        >>> Speculation(tokens=3, acceptance=0.5).given
+        1.875
+        """
+        return math.fsum(self.acceptance**i for i in range(self.tokens + 1))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "tokens": self.tokens, "acceptance": self.acceptance, "given": self.given, "weights": self.weights,
+            "draft": None if self.draft is None else self.draft.name,
+        }  # fmt: skip
+
+
+# The command that starts an engine with the settings that were predicted, as its documentation names them.
+
+
+_FIRST_ASYNC = (0, 10)  # of vLLM: `--async-scheduling`
+
+
+def launch_lines(engine: Engine, model: str, weights: str, kv: str, parts: tuple[int, int, int]) -> list[str]:
+    """The command as a line, or why there is none; nothing where no engine was chosen by name. parts: tp, ep, dp.
+
+    The share of the memory is left at the engine's own default, which each counts in its own way.
+    """
+    if engine.release is None:
+        return []
+    release = release_of(engine.release)
+    missing = _lacking(engine, release)
+    if missing:
+        return [f"no command starts it: {release.name} {release.version} has no {missing}"]
+    words = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt_llm}[release.name](engine, release, kv, parts)
+    if weights == "fp8-dynamic" and release.name != "tensorrt-llm":
+        words.append("--quantization fp8")
+    beside = [f"a checkpoint with weights in {weights}"]
+    beside += ["its draft" if engine.speculation else "", "its adapters" if engine.adapters else ""]
+    return [f"start: {' '.join(words).replace('MODEL', model)}  # {', '.join(filter(None, beside))}"]
+
+
+def release_text(engine: Engine) -> str:
+    """What stands behind the formats where the engine was chosen by name."""
+    return "" if engine.release is None else f", engine {release_of(engine.release)}"
+
+
+def _lacking(engine: Engine, release: Release) -> str:
+    """What the engine is asked to do that no option of its version does; nothing where there is no such thing."""
+    mixed = engine.policy == "mixed"
+    if release.name == "vllm":
+        v1 = release.numbers >= (0, 8)
+        if v1 and not (mixed and engine.chunks):
+            return "steps of prompts alone, or of whole ones"
+        if not v1 and mixed is not engine.chunks:
+            return "prompts cut in steps of their own, or whole ones beside answers"
+        if engine.host == "overlapped" and release.numbers < _FIRST_ASYNC:
+            return "scheduling of steps ahead"
+    elif release.name == "sglang":
+        if mixed and not engine.chunks:
+            return "whole prompts beside answers"
+    elif release.numbers < (1, 0):
+        return "server without an engine that trtllm-build made before"
+    elif not mixed:
+        return "steps of prompts alone"
+    return ""
+
+
+def _vllm(engine: Engine, release: Release, kv: str, parts: tuple[int, int, int]) -> list[str]:
+    tp, ep, dp = parts
+    words = ["vllm serve MODEL"]
+    words += [f"--tensor-parallel-size {tp}"] if tp > 1 else []
+    words += [f"--data-parallel-size {dp}"] if dp > 1 else []
+    words += ["--enable-expert-parallel"] if ep > 1 else []
+    words.append(f"--max-num-batched-tokens {engine.step_tokens}")
+    if release.numbers < (0, 8):
+        words.append("--enable-chunked-prefill" if engine.chunks else f"--max-model-len {engine.step_tokens}")
+    words += [f"--max-num-seqs {engine.sequences}"] if engine.sequences else []
+    if engine.host != release.settings.get("host", "overlapped"):
+        words.append("--async-scheduling" if engine.host == "overlapped" else "--no-async-scheduling")
+    words += [f"--kv-cache-dtype {kv}"] if kv == "fp8" else []
+    return [*words, *(["--enforce-eager"] if engine.graph_sizes == () else [])]
+
+
+def _sglang(engine: Engine, release: Release, kv: str, parts: tuple[int, int, int]) -> list[str]:
+    tp, ep, dp = parts
+    words = ["python -m sglang.launch_server --model-path MODEL"]
+    words += [f"--tp-size {tp * dp}"] if tp * dp > 1 else []
+    words += [f"--dp-size {dp} --enable-dp-attention"] if dp > 1 else []
+    words += [f"--ep-size {ep}"] if ep > 1 else []
+    words.append(f"--chunked-prefill-size {engine.step_tokens if engine.chunks else -1}")
+    words += [f"--max-prefill-tokens {engine.step_tokens}"] if not engine.chunks else []
+    words += ["--enable-mixed-chunk"] if engine.policy == "mixed" else []
+    if release.numbers >= (0, 4):
+        words += ["--disable-overlap-schedule"] if engine.host == "serial" else []
+    elif engine.host == "overlapped":
+        words.append("--enable-overlap-schedule")
+    words += [f"--max-running-requests {engine.sequences}"] if engine.sequences else []
+    words += ["--kv-cache-dtype fp8_e4m3"] if kv == "fp8" else []
+    return [*words, *(["--disable-cuda-graph"] if engine.graph_sizes == () else [])]
+
+
+def _tensorrt_llm(engine: Engine, release: Release, kv: str, parts: tuple[int, int, int]) -> list[str]:
+    tp, ep, dp = parts
+    words = ["trtllm-serve MODEL --backend pytorch"]
+    words += [f"--tp_size {tp * dp}"] if tp * dp > 1 else []
+    words += [f"--ep_size {ep}"] if ep > 1 else []
+    words.append(f"--max_num_tokens {engine.step_tokens}")
+    words += [f"--max_batch_size {engine.sequences}"] if engine.sequences else []
+    options = {
+        "enable_chunked_prefill": engine.chunks, "enable_attention_dp": dp > 1,
+        "disable_overlap_scheduler": engine.host == "serial", "batch_wait_timeout_iters": engine.wait_steps,
+        "cuda_graph_config": None if engine.graph_sizes == () else False,
+        "kv_cache_config": {"dtype": "fp8"} if kv == "fp8" else {},
+        "scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"} if engine.reserve == "grow" else {},
+    }  # fmt: skip
+    told = {name: value for name, value in options.items() if value is None or value}
+    # JSON is YAML too
+    return [*words, *([f"--extra_llm_api_options <(echo '{json.dumps(told)}')"] if told else [])]

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Protocol
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
@@ -15,11 +16,10 @@ from rooflinekit.model.energy import under_limits
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing, time_kernels
-from rooflinekit.serving.adapters import Adapters
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.networks import EXCHANGE
+from rooflinekit.serving.formats import Adapters
 from rooflinekit.serving.settings import captured
-from rooflinekit.serving.sums import CollectiveTime, one_shot_s
+from rooflinekit.serving.steps import EXCHANGE
 
 ALL_REDUCE = "serving.all_reduce"
 ATTENTION = "serving.paged_attention"
@@ -236,3 +236,141 @@ def _between(value: float, at: Callable[[int], float]) -> float:
         low *= 2
     first, second = at(low), at(2 * low)
     return first + (second - first) * (value - low) / low
+
+
+# How long a step takes that reads prompts of unequal lengths, or parts of them, beside sequences that go on.
+
+
+#: Tokens are rounded to so many parts of a power of two, and time is linear between: a step of this grid is 4 to 9 % of
+#: the tokens, within which products of whole tiles differ by no more.
+_PARTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens of one prompt that a step reads, behind `start` that the cache holds."""
+
+    start: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTimes:
+    """Seconds of any step of an engine, put together from few that are timed.
+
+    All tokens pass the matrices together: a step of as many tokens of one prompt, without its attention. Attention of
+    the prompts and of the sequences that go on are apart. What was timed is kept.
+    """
+
+    times: StepTimes
+    _dense: dict[int, float] = field(default_factory=dict)
+    _reading: dict[tuple[int, int], float] = field(default_factory=dict)
+    _decode: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)  # whole, and attention
+
+    def step_s(self, chunks: Sequence[Chunk], sequences: int, context: float) -> float:
+        """Seconds: `chunks` of prompts beside `sequences` of `context` tokens on average, the new one included."""
+        if not chunks:
+            return self._decode_s(sequences, context)
+        tokens = sum(chunk.tokens for chunk in chunks) + sequences * (1 + self.times.drafted)
+        going_on_s = self._decode_s(sequences, context, 1) if sequences else 0.0
+        return self._dense_s(tokens) + self._reading_s(chunks) + going_on_s
+
+    def _decode_s(self, sequences: int, context: float, part: int = 0) -> float:
+        """A step that gives a token to each sequence, filled up to a captured size; part 1: its attention alone."""
+
+        def at(size: int, tokens: int) -> float:
+            if (size, tokens) not in self._decode:
+                self._decode[size, tokens] = self.times.parts_s("decode", ATTENTION, batch=size, context=tokens)
+            return self._decode[size, tokens][part]
+
+        return _on_grid(
+            self.times.padded(sequences), lambda size: _on_grid(context, lambda tokens: at(size, tokens), 1)
+        )
+
+    def _dense_s(self, tokens: int) -> float:
+        """A step of so many tokens without its attention."""
+
+        def at(count: int) -> float:
+            if count not in self._dense:
+                whole, attention = self.times.parts_s("prefill", ATTENTION, batch=1, seq=count)
+                self._dense[count] = whole - attention
+                self._reading[1, count] = attention
+            return self._dense[count]
+
+        return _on_grid(tokens, at)
+
+    def _reading_s(self, chunks: Sequence[Chunk]) -> float:
+        """Attention of the prompts: of n whole ones that of n of their mean length, by their pairs of tokens; of a
+        part what it adds to the prompt before it, and a launch.
+        """
+        whole = [chunk.tokens for chunk in chunks if not chunk.start]
+        seconds = 0.0
+        if whole:
+            mean = sum(whole) / len(whole)
+            pairs = sum(tokens**2 for tokens in whole) / (len(whole) * mean**2)
+            seconds = pairs * self._prompts_s(len(whole), mean)
+        for chunk in chunks:
+            if chunk.start:
+                end, start = (self._prompts_s(1, n) for n in (chunk.start + chunk.tokens, chunk.start))
+                seconds += max(0.0, end - start) + self._prompts_s(1, 1)
+        return seconds
+
+    def _prompts_s(self, prompts: int, tokens: float) -> float:
+        # More than four fill the GPU: theirs is in proportion to their number.
+        timed = prompts if prompts <= 4 else 1 << (prompts - 1).bit_length()
+
+        def at(count: int) -> float:
+            if (timed, count) not in self._reading:
+                self._reading[timed, count] = self.times.parts_s("prefill", ATTENTION, batch=timed, seq=count)[1]
+            return self._reading[timed, count]
+
+        return prompts / timed * _on_grid(tokens, at)
+
+
+def _on_grid(value: float, at: Callable[[int], float], parts: int = _PARTS) -> float:
+    """A function of whole numbers at any number of 1 or more: on the line between the points of a grid around it.
+
+    The grid has `parts` points between powers of two; up to so many, and up to 2, each whole number is one.
+    """
+    octave = math.floor(math.log2(value)) if value >= 1 else 0
+    step = max(1, 2**octave // parts)
+    low = math.floor(value / step) * step if value >= 1 else 1
+    share = (max(value, 1) - low) / step
+    first = at(low)
+    return first if share == 0 else first + share * (at(low + step) - first)
+
+
+# Sums over GPUs as an engine's own kernels make them, in the place of NCCL's.
+
+
+#: Seconds of a sum of one number over 2 to 8 GPUs, each reading all others' after one barrier: vLLM's kernel in a CUDA
+#: graph on H100, 16 KiB, less the bytes' time: 4.35, 4.64 and 4.82 µs (aiconfigurator, collectives_h100_sxm,
+#: vLLM_custom_graph); SGLang's and TensorRT-LLM's take 2.7 to 3.7. On B200 all three take 4.1 to 8.1.
+ONE_SHOT_S = 4.6e-6
+#: Those of a second barrier, where each GPU sums a part and gathers the others' parts: the same table, 8 GPUs, 1 MiB:
+#: 14.8 µs, of which the bytes take 6.1 and a sum of one number 4.6.
+TWO_SHOT_S = ONE_SHOT_S + 4.1e-6
+_MIB = 2**20
+
+
+class CollectiveTime(Protocol):
+    """Seconds of an all-reduce of so many bytes over so many GPUs."""
+
+    def __call__(self, size_bytes: float, gpus: int, /) -> float:
+        """Seconds."""
+
+
+def one_shot_s(size_bytes: float, gpus: int, collective_s: CollectiveTime) -> float:
+    """Seconds of a sum by the fastest of three: each GPU reads all of all others (one shot), or sums a part and gathers
+    the rest (two shots), or the collective that `collective_s` times.
+
+    Bytes pass at the rate of that collective's large messages: 2·(n − 1)/n of each byte.
+    """
+    share = 2 * (gpus - 1) / gpus
+    small_s, large_s = (collective_s(size, gpus) for size in (16 * _MIB, 64 * _MIB))
+    rate = share * 48 * _MIB / (large_s - small_s)
+    return min(
+        ONE_SHOT_S + (gpus - 1) * size_bytes / rate,
+        TWO_SHOT_S + share * size_bytes / rate,
+        collective_s(size_bytes, gpus),
+    )

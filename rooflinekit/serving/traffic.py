@@ -199,3 +199,100 @@ def _with_prefixes(path: Path, found: list[Request], rows: list[tuple[int, dict[
             told[place] = replace(request, cached=min(shared, request.input - 1))
         seen.add(name)
     return told
+
+
+# What became of the requests of an open loop, and what the engine did.
+
+
+@dataclass(slots=True, kw_only=True)
+class Answered:
+    """What became of one request, in seconds from the start of the log."""
+
+    request: Request
+    scheduled_s: float = math.nan  # the step that first read of its prompt began
+    first_s: float = math.nan  # its first token came
+    last_s: float = math.nan
+    preempted: int = 0
+
+    @property
+    def queue_s(self) -> float:
+        """From its arrival to the step that first read of its prompt."""
+        return self.scheduled_s - self.request.arrival_s
+
+    @property
+    def ttft_s(self) -> float:
+        """From its arrival to its first token."""
+        return self.first_s - self.request.arrival_s
+
+    @property
+    def tpot_s(self) -> float:
+        """Between its tokens, on average; not a number where it has one."""
+        further = self.request.output - 1
+        return (self.last_s - self.first_s) / further if further else math.nan
+
+    @property
+    def e2e_s(self) -> float:
+        """From its arrival to its last token."""
+        return self.last_s - self.request.arrival_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """The requests, in order of arrival, and what the engine did."""
+
+    answers: tuple[Answered, ...]
+    gaps: tuple[tuple[float, float], ...]  # seconds between two tokens of a sequence, and how many such gaps
+    busy_s: float  # steps
+    reading_s: float  # of these, beyond what sequences that go on take alone: reading prompts
+    steps: int
+    preemptions: int
+    running: float  # sequences, on average over the steps' time
+    peak_cache: float  # most of the cache that was in use, as a share
+    engines: int = 1  # whose times and steps these are, summed
+    kernels_j: float | None = None  # joules of one GPU's kernels, on average over all, where they are asked for
+
+    @property
+    def end_s(self) -> float:
+        """When the last token came."""
+        return max(answer.last_s for answer in self.answers)
+
+
+# Promises of latency, and whether a request keeps them.
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLevel:
+    """What is promised: seconds to the first token, between tokens (a request's average), and of a whole answer.
+
+    None promises nothing. share: of the requests that must keep all of them. Raises InputError where nothing is
+    promised, for seconds that are not above 0, and for a share outside (0, 1].
+    """
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+    share: float = 0.9
+
+    def __post_init__(self) -> None:
+        promised = [value for value in (self.ttft_s, self.tpot_s, self.e2e_s) if value is not None]
+        if not promised or not all(finite(value) and value > 0 for value in promised):
+            raise InputError(
+                "service level: expected one or more of ttft_s, tpot_s and e2e_s, in seconds above 0; got "
+                f"ttft_s={shown(self.ttft_s)}, tpot_s={shown(self.tpot_s)}, e2e_s={shown(self.e2e_s)}"
+            )
+        if not (finite(self.share) and 0 < self.share <= 1):
+            raise InputError(f"service level share: expected a share above 0, up to 1; got {shown(self.share)}")
+
+    def kept_by(self, answer: Answered) -> bool:
+        """Whether one request keeps every promise; an answer of one token has no time between tokens."""
+        for promised, found in (
+            (self.ttft_s, answer.ttft_s), (self.tpot_s, answer.tpot_s), (self.e2e_s, answer.e2e_s)
+        ):  # fmt: skip
+            if promised is not None and found > promised:
+                return False
+        return True
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Ready for JSON."""
+        return {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s, "share": self.share}

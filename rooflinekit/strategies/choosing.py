@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.strategies.blocks import segments_of
-from rooflinekit.strategies.checkpointing import kind_and_place, repeated_of
 from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.strategies.records import Savers
-from rooflinekit.strategies.rewriting import PART
+from rooflinekit.strategies.rewriting import PART, segments_of
+from rooflinekit.strategies.saving import kind_and_place, repeated_of
 
 Predict = Callable[[Savers], ParallelPrediction]
 

@@ -18,9 +18,8 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, Role
 from rooflinekit.step.entry import entry_of
 from rooflinekit.step.execution import Execution
-from rooflinekit.strategies.blocks import block_of
 from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Strategy
-from rooflinekit.strategies.rewriting import Insertions, begin, is_begin, is_ours, with_ops
+from rooflinekit.strategies.rewriting import Insertions, begin, block_of, is_begin, is_ours, with_ops
 
 #: CPU time of entering one more compiled graph, in guards of the host (30 µs for those of a step: dynamo's guards, the
 #: wrapper's checks of its inputs). benchmarks/graph_entry.py, torch 2.13 on a CPU with other work: modules compiled one

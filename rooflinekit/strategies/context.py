@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from rooflinekit.errors import InputError
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Phase, PricedOp, Role, TensorSpec
+from rooflinekit.ir.op import Basis, Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.ir.sizes import ceil_div
 from rooflinekit.strategies.parameters import owners_of
-from rooflinekit.strategies.ring import gathered_attention, is_attention, keys_of, ring_attention
+from rooflinekit.strategies.rewriting import collective, in_module, wait
 from rooflinekit.strategies.tensor import casts_of
 
 _STANDING = (Role.WEIGHT, Role.BUFFER, Role.STATE)
@@ -138,3 +138,156 @@ class _Cutter:
 def _bytes(specs: Iterable[TensorSpec]) -> int:
     """Of all of them, each memory once."""
     return sum({spec.memory: int(spec.bytes) for spec in specs}.values())
+
+
+# Attention of a context group, from an op on a device's tokens: around a ring, or on what is gathered.
+
+
+#: An element of a block's result: twice scaled, once added.
+_MERGE_FLOP = 3
+
+
+def is_attention(op: Op) -> bool:
+    """Whether it is fused attention, forward or backward."""
+    return "scaled_dot_product" in op.kind or "flex_attention" in op.kind
+
+
+def ring_attention(own: PricedOp, whole: PricedOp, parts: int) -> list[PricedOp]:
+    """own: the op on a device's tokens, of its part of the costs; whole: the same on all of them."""
+    return _Ring(own=own, whole=whole, parts=parts).ops()
+
+
+def gathered_attention(own: PricedOp, whole: PricedOp, parts: int) -> list[PricedOp]:
+    """Likewise, with all keys and values gathered before it, and their gradients scattered after it."""
+    op, backward = own.op, own.op.phase is Phase.BACKWARD
+    known = keys_of(whole.op)
+    gathered = [replace(s, name=f"{s.name} of all, {op.name}", storage="") for s in known]
+    found = [_send(f"{op.name} keys", "all-gather", known, op, keys_of(op), gathered, blocking=True)]
+    changed = _with_keys(op, gathered)
+    scattered = [replace(s, name=f"{s.name} of all", storage="") for s in whole.op.outputs[1:3]] if backward else []
+    if backward:
+        changed = replace(changed, outputs=(op.outputs[0], *scattered, *op.outputs[3:]))
+    read = _all(changed.inputs) / max(1, _all(whole.op.inputs))
+    written = _all(changed.outputs) / max(1, _all(whole.op.outputs))
+    costs = tuple(
+        replace(cost, read_bytes=int(int(full.read_bytes) * read), write_bytes=int(int(full.write_bytes) * written))
+        for cost, full in zip(own.costs, whole.costs, strict=True)
+    )
+    found.append(replace(own, op=changed, costs=costs))
+    if backward:
+        back = op.outputs[1:3]
+        found.append(
+            _send(f"{op.name} gradients of keys", "reduce-scatter", scattered, op, scattered, back, blocking=True)
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ring:
+    own: PricedOp
+    whole: PricedOp
+    parts: int
+
+    def ops(self) -> list[PricedOp]:
+        """A block after the other; beside each the next one's keys, and the gradients of the last one's, are sent."""
+        op, last = self.own.op, self.parts - 1
+        backward = op.phase is Phase.BACKWARD
+        keys: Sequence[TensorSpec]
+        keys, found = keys_of(op), list[PricedOp]()
+        made = self._made(0)
+        for j in range(self.parts):
+            coming = [replace(s, name=f"{s.name} {j + 1} of {op.name}", storage="") for s in keys_of(op)]
+            sent = ([*keys] if j < last else []) + ([*made[1:3]] if backward and j else [])
+            key = f"{op.name} hop {j + 1}"
+            if sent:
+                found.append(_send(key, "send-recv", sent, op, sent, coming if j < last else []))
+            found.append(self._block(j, keys))
+            if j:
+                part, before, made = self._part(j), made, self._made(j)
+                found.append(self._merged(j, [*before, *part], made))
+            if sent:
+                found.append(in_module(wait([key], op.phase, group="ring"), op.module))
+            keys = coming
+        if backward:
+            back = made[1:3]
+            found.append(_send(f"{op.name} last hop", "send-recv", back, op, back, [], blocking=True))
+        return found
+
+    def _results(self) -> Sequence[TensorSpec]:
+        """What blocks add up to: the output; or the gradients of query, key and value."""
+        return self.own.op.outputs[: 3 if self.own.op.phase is Phase.BACKWARD else 1]
+
+    def _made(self, j: int) -> list[TensorSpec]:
+        """The sum up to a block; after the last one what the op makes."""
+        if j == self.parts - 1:
+            return list(self._results())
+        return [replace(s, name=f"{s.name} up to {j}", storage="") for s in self._results()]
+
+    def _part(self, j: int) -> list[TensorSpec]:
+        if not j:
+            return self._made(0)
+        return [replace(s, name=f"{s.name} of block {j}", storage="") for s in self._results()]
+
+    def _block(self, j: int, keys: Sequence[TensorSpec]) -> PricedOp:
+        """The query against one device's keys. The last one has the op's name, by which others know it."""
+        op, part = self.own.op, self._part(j)
+        name = op.name if j == self.parts - 1 else f"{op.name} block {j}"
+        return replace(
+            self.own, costs=tuple(map(self._cost, self.own.costs, self.whole.costs)),
+            op=replace(_with_keys(op, keys), name=name, outputs=(*part, *op.outputs[len(part) :])),
+        )  # fmt: skip
+
+    def _cost(self, own: Cost, whole: Cost) -> Cost:
+        """Of a block: its keys are those of one device too. Bytes are those of a device's tensors."""
+        thin = own.map(lambda size: ceil_div(int(size), self.parts))
+        gemms = tuple(self._gemm(a, b) for a, b in zip(own.gemms, whole.gemms, strict=True))
+        return replace(thin, gemms=gemms, read_bytes=own.read_bytes, write_bytes=own.write_bytes)
+
+    def _gemm(self, own: Gemm, whole: Gemm) -> Gemm:
+        """The second of the two sizes that are tokens: columns of scores, or what is summed up."""
+        name = "n" if int(whole.n) == int(whole.m) else "k"
+        needed = None if own.needed is None else ceil_div(int(own.needed), self.parts)
+        size = ceil_div(int(getattr(own, name)), self.parts)
+        return replace(own, needed=needed, n=size if name == "n" else own.n, k=size if name == "k" else own.k)
+
+    def _merged(self, j: int, given: Sequence[TensorSpec], made: Sequence[TensorSpec]) -> PricedOp:
+        """A block's result, scaled, and the sum before it."""
+        op = Op(
+            name=f"{self.own.op.name} sum {j}", kind="aten.add", module=self.own.op.module, phase=self.own.op.phase,
+            inputs=tuple(given), outputs=tuple(made),
+        )  # fmt: skip
+        numel = sum(int(spec.numel) for spec in made)
+        cost = Cost(vector_flop=_MERGE_FLOP * numel, read_bytes=_all(given), write_bytes=_all(made))
+        return PricedOp(op=op, costs=(cost,), basis=Basis.RULE)
+
+
+def keys_of(op: Op) -> tuple[TensorSpec, ...]:
+    """Key and value."""
+    return op.inputs[_first_key(op) : _first_key(op) + 2]
+
+
+def _first_key(op: Op) -> int:
+    """Their place: behind the query, and in backward behind the output's gradient."""
+    return 1 if "flex_attention" in op.kind or op.phase is Phase.FORWARD else 2
+
+
+def _with_keys(op: Op, keys: Sequence[TensorSpec]) -> Op:
+    """The op on others. By place: query, key and value may be views of one memory."""
+    place = _first_key(op)
+    return replace(op, inputs=(*op.inputs[:place], *keys, *op.inputs[place + 2 :]))
+
+
+def _all(specs: Sequence[TensorSpec]) -> int:
+    return sum(int(spec.bytes) for spec in specs)
+
+
+def _send(
+    key: str, what: str, sized: Sequence[TensorSpec], op: Op, given: Sequence[TensorSpec],
+    made: Sequence[TensorSpec], *, blocking: bool = False,
+) -> PricedOp:  # fmt: skip
+    """A collective of the group, of so many bytes."""
+    group = "ring" if what == "send-recv" else "context"
+    sent = collective(
+        key, what, _all(sized), phase=op.phase, group=group, blocking=blocking, inputs=given, outputs=made
+    )  # fmt: skip
+    return in_module(sent, op.module)

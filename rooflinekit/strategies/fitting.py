@@ -17,8 +17,8 @@ from rooflinekit.strategies.choosing import choices
 from rooflinekit.strategies.pasted import pasted
 from rooflinekit.strategies.planning import plan
 from rooflinekit.strategies.prediction import ParallelPrediction
+from rooflinekit.strategies.program import Setting, batch_of
 from rooflinekit.strategies.records import DDP, FSDP, Savers, Strategy
-from rooflinekit.strategies.setting import Setting, batch_of
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:

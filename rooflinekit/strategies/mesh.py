@@ -11,19 +11,16 @@ from rooflinekit.model.collectives import time_collective
 from rooflinekit.model.machine import Machine
 from rooflinekit.strategies.compiling import in_graphs
 from rooflinekit.strategies.context import cut_by_context
-from rooflinekit.strategies.experts import Spread, agreed, spread
-from rooflinekit.strategies.pipeline import orders
+from rooflinekit.strategies.mixtures import Spread, agreed, spread
+from rooflinekit.strategies.pipeline import crossing_bytes, orders, stage_of_blocks, stages_of
 from rooflinekit.strategies.prediction import Share
-from rooflinekit.strategies.program import Wiring, program_of
+from rooflinekit.strategies.program import BATCH, Setting, Wiring, batch_of, program_of, share_of
 from rooflinekit.strategies.queues import Message, run_devices
 from rooflinekit.strategies.records import FSDP, Mesh, Savers
+from rooflinekit.strategies.replicas import sharded
 from rooflinekit.strategies.saving import saving
 from rooflinekit.strategies.sequence import cut_by_tokens
-from rooflinekit.strategies.setting import BATCH, Setting, batch_of, share_of
-from rooflinekit.strategies.sharding import sharded
-from rooflinekit.strategies.staged import Chunk, Plan, run_stages
-from rooflinekit.strategies.stages import crossing_bytes, stage_of_blocks, stages_of
-from rooflinekit.strategies.tasks import tasks_of
+from rooflinekit.strategies.staged import Chunk, Plan, run_stages, tasks_of
 from rooflinekit.strategies.tensor import cut
 
 

@@ -7,14 +7,20 @@ numbers of one path, of which each takes its own rows of a buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
 
 from rooflinekit.errors import InputError
+from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec
-from rooflinekit.strategies.parameters import belonging_to, copies_of, owners_of
-from rooflinekit.strategies.tokenwise import is_elementwise
+from rooflinekit.ir.sizes import ceil_div
+from rooflinekit.strategies.parameters import belonging_to, copies_of, is_elementwise, owners_of
+from rooflinekit.strategies.records import DDP
+from rooflinekit.strategies.replicas import replicated
+from rooflinekit.strategies.rewriting import Insertions, collective, copied, in_module, renamed
 
 _BATCHED = ("aten.bmm", "aten.baddbmm", "aten._grouped_mm")
 
@@ -269,3 +275,279 @@ def _as_one(graph: Graph, members: set[str], phase: Phase) -> tuple[PricedOp, ..
             early.append(p)
     experts = [graph.priced[i] for i in places]
     return (*graph.priced[:first], *early, *experts, *late, *graph.priced[end:])
+
+
+# Expert parallelism: the devices of a group of copies share out the experts of their mixtures.
+#
+# Each device keeps experts/e of them, and computes the tokens of all e devices that go there: products of an e-th of
+# the batch and e times the rows, so as many FLOP, and an e-th of the weights, their gradients and the optimizer's
+# state. Four all-to-alls a mixture: tokens go to their experts and come back, in forward, and so do their gradients.
+# Where a device has several experts, rows that come device by device are put expert by expert, and back: a copy each
+# way.
+#
+# All devices are taken as the fullest one, where loads are stated to differ.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """What one device of an expert group runs."""
+
+    graph: Graph
+    gradients: frozenset[str]  # memory of those of experts
+
+
+def spread(graph: Graph, parts: int, imbalance: float = 1.0) -> Spread:
+    """What each of so many devices runs. imbalance: tokens of the fullest one, over the mean.
+
+    Raises InputError without experts, and for experts that cannot be shared out.
+    """
+    if parts == 1:
+        return Spread(graph=graph, gradients=frozenset())
+    graph = as_one(graph)
+    found = [*batched(graph), *listed(graph)]
+    if not found:
+        raise InputError(
+            f"{graph.name}: no experts to share out: expected weights [experts, …] that multiply tokens as a batch "
+            "(torch.bmm, torch._grouped_mm), or equal modules in a list that each take their part of a buffer"
+        )
+    for mixture in found:
+        if mixture.count % parts:
+            where = mixture.path or graph.name
+            raise InputError(f"{where}: {mixture.count} experts cannot be shared out to {parts} devices")
+    load = Fraction(imbalance).limit_denominator(10**6)
+    return _Spreading(graph=graph, parts=parts, load=load, mixtures=found).result()
+
+
+def agreed(graph: Graph, ddp: DDP, copies: int, experts: int, own: frozenset[str]) -> Graph:
+    """Gradients of experts reduced among the devices that have the same ones, all others among all copies."""
+    apart = tuple(spec for spec in graph.gradients if spec.memory in own)
+    shared = tuple(spec for spec in graph.gradients if spec.memory not in own)
+    found = replicated(replace(graph, gradients=shared), ddp, copies)
+    if not own:
+        return found
+    both = replicated(replace(found, gradients=apart), ddp, copies // experts, group="expert data")
+    return replace(both, gradients=(*found.gradients, *both.gradients))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Spreading:
+    graph: Graph
+    parts: int
+    load: Fraction
+    mixtures: Sequence[Mixture]
+    put: Insertions = field(default_factory=Insertions)
+    arrived: dict[str, TensorSpec] = field(default_factory=dict)  # by memory of what experts read
+    since: dict[str, int] = field(default_factory=dict)  # places from which on that is there
+    returned: dict[str, TensorSpec] = field(default_factory=dict)  # by memory of what experts give
+    back: dict[str, int] = field(default_factory=dict)  # places after which that is there
+    gone: set[str] = field(default_factory=set)  # what experts of other devices make and keep
+
+    def result(self) -> Spread:
+        for mixture in self.mixtures:
+            for phase in (Phase.FORWARD, Phase.BACKWARD):
+                self._dispatch(mixture, phase)
+                self._combine(mixture, phase)
+        self.gone = {
+            spec.memory for one in self.mixtures for i, expert in one.members.items()
+            if (expert or 0) >= one.count // self.parts for spec in self.graph.priced[i].op.outputs
+            if spec.memory in one.made
+        } - set(self.returned)  # fmt: skip
+        changed = [self._op(i, p) for i, p in enumerate(self.graph.priced)]
+        ops = [[] if p is None else [p] for p in changed]
+        priced = [
+            op for i, own in enumerate(ops) for op in (*self.put.before.get(i, ()), *own, *self.put.after.get(i, ()))
+        ]
+        graph = replace(
+            self.graph, priced=tuple(priced), weights=self._kept(self.graph.weights),
+            gradients=self._kept(self.graph.gradients),
+        )  # fmt: skip
+        experts = {memory for mixture in self.mixtures for memory in mixture.weights}
+        return Spread(graph=graph, gradients=frozenset(s.memory for s in graph.gradients if s.memory in experts))
+
+    # --- what is sent ----------------------------------------------------------------------------------------
+
+    def _dispatch(self, mixture: Mixture, phase: Phase) -> None:
+        """Tokens, or gradients, to their experts: those of a buffer at once, those of listed modules all at once."""
+        sent: dict[str, tuple[int, dict[int | None, TensorSpec]]] = {}
+        for i, spec in mixture.enter(self.graph):
+            if self.graph.priced[i].op.phase is phase and (spec.memory not in self.arrived or spec.memory in sent):
+                sent.setdefault(spec.memory, (i, {}))[1].setdefault(mixture.members[i], spec)
+        kept = mixture.count // self.parts
+        for group in [list(sent)] if mixture.path and sent else [[memory] for memory in sent]:
+            place = min(sent[memory][0] for memory in group)
+            whole: list[TensorSpec] = []
+            for memory in group:
+                read = sent[memory][1]
+                own = [spec for expert, spec in read.items() if expert is None or expert < kept]
+                times = self.load * (self.parts if mixture.path else 1)
+                size = sum(int(spec.numel) for spec in own)
+                self.arrived[memory] = _flat(next(iter(read.values())), f"{memory} arrived", times * size)
+                self.since[memory] = place
+                whole += [replace(spec, storage=memory) for spec in read.values()]
+            there = [self.arrived[memory] for memory in group]
+            self.put.before[place] += self._exchange(place, f"{group[0]} to experts", whole, there, phase, kept)
+
+    def _combine(self, mixture: Mixture, phase: Phase) -> None:
+        """What experts give back to where it came from."""
+        given = mixture.leave(self.graph, phase)
+        makers = {s.memory: i for i in sorted(mixture.members) for s in self.graph.priced[i].op.outputs}
+        kept = mixture.count // self.parts
+        for group in [list(given)] if mixture.path and given else [[memory] for memory in given]:
+            place = max(makers[memory] for memory in group)
+            for memory in group:
+                self.back[memory] = place
+                self.returned[memory] = replace(given[memory], name=f"{memory} returned", storage="")
+            here = [
+                self._tokens(mixture, given[memory]) for memory in group
+                if (mixture.members[makers[memory]] or 0) < kept
+            ]  # fmt: skip
+            there = [self.returned[memory] for memory in group]
+            ops = self._exchange(place, f"{group[0]} from experts", here, there, phase, kept)
+            self.put.after[place] += ops
+
+    def _exchange(
+        self, place: int, key: str, sent: Sequence[TensorSpec], there: Sequence[TensorSpec], phase: Phase, kept: int
+    ) -> list[PricedOp]:
+        """An all-to-all, with a copy on the experts' side where rows of several of them lie device by device."""
+        size = max(sum(int(spec.bytes) for spec in specs) for specs in (sent, there))
+        module = self.graph.priced[place].op.module
+        to_experts = key.endswith("to experts")
+        experts = there if to_experts else sent
+        moved = _flat(experts[0], f"{key}, device by device", Fraction(size, experts[0].dtype.itemsize))
+        sorts = kept > 1
+        send = collective(
+            key, "all-to-all", size, phase=phase, group="expert", blocking=True,
+            inputs=[moved] if sorts and not to_experts else sent, outputs=[moved] if sorts and to_experts else there,
+        )  # fmt: skip
+        if not sorts:
+            return [in_module(send, module)]
+        if to_experts:
+            ops = [send, copied(f"{key}, expert by expert", [moved], there, phase)]
+        else:
+            ops = [copied(f"{key}, sorted", sent, [moved], phase), send]
+        return [in_module(op, module) for op in ops]
+
+    # --- what is computed ------------------------------------------------------------------------------------
+
+    def _op(self, i: int, p: PricedOp) -> PricedOp | None:
+        """An op as a device runs it; None for one of another device's experts."""
+        mixture = next((one for one in self.mixtures if i in one.members), None)
+        if mixture is not None:
+            expert = mixture.members[i]
+            gone = expert is not None and expert >= mixture.count // self.parts
+            return None if gone else self._member(mixture, p)
+        if p.op.phase is Phase.OPTIMIZER:
+            return self._step(p)
+        if not p.costs and any(spec.memory in self.gone for spec in p.op.inputs):
+            return None
+        if any(spec.memory in one.weights for one in self.mixtures for spec in p.op.outputs):
+            return self._scaled(p, self._of_weights(p.op)) if self._kept(p.op.outputs) else None
+        if not p.costs and all(i > self.since.get(spec.memory, i) for spec in p.op.inputs):
+            return renamed(p, self.arrived)
+        early = not p.costs and any(i <= self.back.get(spec.memory, -1) for spec in p.op.inputs)
+        return p if early else renamed(p, self.returned)
+
+    def _kept(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Of parameters, gradients and state what a device has; other tensors as they are."""
+        found = []
+        for spec in specs:
+            mixture = next((one for one in self.mixtures if spec.memory in one.weights), None)
+            if mixture is None or not spec.shape:
+                found.append(spec)
+            elif not mixture.path:
+                found.append(_thin(spec, mixture.count, self.parts))
+            elif mixture.owners[spec.memory] < mixture.count // self.parts:
+                found.append(spec)
+        return tuple(found)
+
+    def _of_weights(self, op: Op) -> Op:
+        def kept(value: Any) -> Any:
+            if isinstance(value, TensorSpec):
+                return next(iter(self._kept((value,))), value)
+            if isinstance(value, list | tuple) and any(isinstance(one, TensorSpec) for one in value):
+                return type(value)(self._kept(tuple(value)))
+            return value
+
+        return replace(
+            op, inputs=self._kept(op.inputs), outputs=self._kept(op.outputs),
+            attrs={name: kept(value) for name, value in op.attrs.items()},
+        )  # fmt: skip
+
+    def _scaled(self, p: PricedOp, op: Op) -> PricedOp:
+        """An op on parameters: its work in proportion to their elements."""
+        before, after = (sum(int(spec.numel) for spec in (one.outputs or one.inputs)) for one in (p.op, op))
+        share = Fraction(after, max(1, before))
+        return replace(p, op=op, costs=tuple(cost.map(lambda size: _times(size, share)) for cost in p.costs))
+
+    def _step(self, p: PricedOp) -> PricedOp | None:
+        op = self._of_weights(p.op)
+        return None if p.op.inputs and not op.inputs else self._scaled(p, op)
+
+    def _member(self, mixture: Mixture, p: PricedOp) -> PricedOp:
+        """An op on the tokens of all devices."""
+        op = replace(
+            p.op, inputs=tuple(self._tokens(mixture, spec) for spec in self._kept(p.op.inputs)),
+            outputs=tuple(self._tokens(mixture, spec) for spec in self._kept(p.op.outputs)),
+        )  # fmt: skip
+        times = self.load * (self.parts if mixture.path else 1)
+        costs = tuple(
+            self._product(mixture, p.op, op, cost) if cost.gemms else cost.map(lambda size: _times(size, times))
+            for cost in p.costs
+        )
+        return renamed(replace(p, op=op, costs=costs), self.arrived)
+
+    def _tokens(self, mixture: Mixture, spec: TensorSpec) -> TensorSpec:
+        """A tensor of tokens, those of all devices: of each of a device's experts as many more rows."""
+        if spec.memory not in mixture.made and spec.memory not in self.arrived:
+            return spec
+        batch = not mixture.path and len(spec.shape) > 2 and int(spec.shape[0]) == mixture.count
+        turned = spec.stride is not None and spec.stride[-1] != 1  # a transposed view: rows come last
+        shape = [int(size) for size in spec.shape]
+        rows = len(shape) - 1 if turned else int(batch)
+        shape[rows] = _times(shape[rows], self.load * (self.parts if batch or mixture.path else 1))
+        if batch:
+            shape[0] //= self.parts
+        return replace(spec, shape=tuple(shape), stride=spec.stride if turned else None)
+
+    def _product(self, mixture: Mixture, before: Op, after: Op, cost: Cost) -> Cost:
+        """Matrix products of as many more rows, and traffic by what they read and write."""
+        size = tokens_of(before, mixture.weights)
+        gemms = []
+        for gemm in cost.gemms:
+            own = not mixture.path and int(gemm.batch) == mixture.count
+            rows = _times(getattr(gemm, size), self.load * (self.parts if own or mixture.path else 1))
+            batch = int(gemm.batch) // self.parts if own else gemm.batch
+            gemms.append(_with(gemm, size, rows, batch))
+        vector = self.load * (self.parts if mixture.path else 1)
+        return replace(
+            cost, gemms=tuple(gemms), vector_flop=_times(cost.vector_flop, vector),
+            special_flop=_times(cost.special_flop, vector),
+            read_bytes=int(cost.read_bytes) + _bytes(after.inputs) - _bytes(before.inputs),
+            write_bytes=int(cost.write_bytes) + _bytes(after.outputs) - _bytes(before.outputs),
+        )  # fmt: skip
+
+
+def _with(gemm: Gemm, size: str, rows: int, batch: Any) -> Gemm:
+    sizes: Mapping[str, Any] = {"m": gemm.m, "n": gemm.n, "k": gemm.k, size: rows}
+    return Gemm(batch=batch, **sizes)
+
+
+def _bytes(specs: Sequence[TensorSpec]) -> int:
+    """Of all of them, each once."""
+    return sum(int(spec.bytes) for spec in {spec.name: spec for spec in specs}.values())
+
+
+def _times(size: Any, share: Fraction) -> int:
+    return -(-int(size) * share.numerator // share.denominator)
+
+
+def _flat(spec: TensorSpec, name: str, numel: Fraction) -> TensorSpec:
+    """Memory for so many elements like those of a tensor."""
+    return replace(spec, name=name, storage="", shape=(-(-numel.numerator // numel.denominator),), stride=None)
+
+
+def _thin(spec: TensorSpec, experts: int, parts: int) -> TensorSpec:
+    """A device's part of a tensor of all experts."""
+    if int(spec.shape[0]) == experts:
+        return replace(spec, shape=(experts // parts, *spec.shape[1:]))
+    return replace(spec, shape=(ceil_div(int(spec.numel), parts),), stride=None)

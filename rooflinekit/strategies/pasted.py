@@ -10,11 +10,10 @@ from dataclasses import replace
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import DType, Phase
-from rooflinekit.strategies.blocks import repeated_blocks, segments_of, within
-from rooflinekit.strategies.checkpointing import names_of
 from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.strategies.records import FSDP, Savers
-from rooflinekit.strategies.rewriting import PART
+from rooflinekit.strategies.rewriting import PART, repeated_blocks, segments_of, within
+from rooflinekit.strategies.saving import names_of
 from rooflinekit.units import format_quantity
 
 _Part = tuple[list[str], str]  # lines that import, and code

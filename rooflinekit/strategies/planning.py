@@ -14,17 +14,13 @@ from rooflinekit.ir.sizes import whole
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.compiling import check_execution, graphs_of, in_graphs
-from rooflinekit.strategies.host_memory import check_savers, host_bytes
 from rooflinekit.strategies.mesh import on_mesh
 from rooflinekit.strategies.prediction import ParallelPrediction, Share
-from rooflinekit.strategies.program import Wiring, program_of
+from rooflinekit.strategies.program import BATCH, Setting, Wiring, batch_of, program_of, share_of
 from rooflinekit.strategies.queues import Run, run_devices
 from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Mesh, Savers, Strategy
-from rooflinekit.strategies.replicas import replicated
-from rooflinekit.strategies.saving import saving
-from rooflinekit.strategies.setting import BATCH, Setting, batch_of, share_of
-from rooflinekit.strategies.sharding import sharded
-from rooflinekit.strategies.threads import with_threads
+from rooflinekit.strategies.replicas import replicated, sharded, with_threads
+from rooflinekit.strategies.saving import check_savers, host_bytes, saving
 
 
 def split_evenly(batch: int, parts: int) -> list[int]:

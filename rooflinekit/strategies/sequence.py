@@ -19,6 +19,7 @@ from math import prod
 from rooflinekit.errors import InputError
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Phase, PricedOp, Role, TensorSpec
+from rooflinekit.strategies.parameters import is_tokenwise
 from rooflinekit.strategies.rewriting import (
     Insertions,
     collective,
@@ -31,7 +32,6 @@ from rooflinekit.strategies.rewriting import (
     with_ops,
 )
 from rooflinekit.strategies.tensor import Pair, casts_of, cut, divided, pairs_of
-from rooflinekit.strategies.tokenwise import is_tokenwise
 
 _STANDING = (Role.WEIGHT, Role.BUFFER, Role.STATE)
 

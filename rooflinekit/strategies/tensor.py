@@ -17,9 +17,8 @@ from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Op, Phase, PricedOp, Role, TensorSpec
 from rooflinekit.ir.sizes import ceil_div
-from rooflinekit.strategies.blocks import block_of
 from rooflinekit.strategies.parameters import belonging_to, copies_of
-from rooflinekit.strategies.rewriting import Insertions, collective, in_module, with_ops
+from rooflinekit.strategies.rewriting import Insertions, block_of, collective, in_module, with_ops
 
 _PRODUCTS = ("aten.addmm", "aten.mm", "aten.linear")
 _CAST = "aten._to_copy"

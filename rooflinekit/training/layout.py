@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.ir.arguments import checked
+from rooflinekit.model.collectives import CollectiveTiming, LinkConstants, Route, route_of, time_collective
+from rooflinekit.model.machine import Machine
+from rooflinekit.model.memory_system import slowdown_of
+from rooflinekit.serving.decoder import Decoder
 
 SHARDINGS = ("ddp", "zero-1", "grad-op", "fsdp", "hybrid")
 
@@ -99,3 +105,138 @@ class Layout:
         ]  # fmt: skip
         words += ["SP"] if self.sequence else []
         return ", ".join([*words, self.sharding, f"micro-batch {self.micro_batch}"])
+
+
+# What groups of GPUs send in a step, and how long it takes them.
+
+
+@dataclass(slots=True, kw_only=True)
+class Groups:
+    """The groups of one layout on a cluster; each collective is worked out once."""
+
+    cluster: Cluster
+    machine: Machine
+    links: LinkConstants
+    layout: Layout
+    gpus: int
+    spreads: dict[str, float] = field(default_factory=dict)  # of each group's collectives
+    _routes: dict[str, Route] = field(default_factory=dict)
+    _known: dict[tuple[str, str, float], CollectiveTiming] = field(default_factory=dict)
+
+    def members(self, group: str) -> Sequence[int]:
+        """The first GPU's group, by numbers: tensor groups are neighbours, then context, copies, stages."""
+        lay = self.layout
+        inner, copies = lay.tensor * lay.context, lay.copies(self.gpus)
+        plane = inner * copies
+        own = {
+            "tensor": range(lay.tensor),
+            "context": range(0, inner, lay.tensor),
+            # copies and the parts of a sequence have the same weights
+            "data": range(0, plane, lay.tensor),
+            "expert": range(0, lay.expert * lay.expert_tensor, lay.expert_tensor),
+            "expert data": range(0, plane, lay.expert * lay.expert_tensor),
+            "pipe": (0, plane) if lay.pipeline > 1 else (0,),
+            "node": range(0, min(plane, self.cluster.per_node), lay.tensor),
+            "across": range(0, plane, self.cluster.per_node),
+        }  # fmt: skip
+        if lay.expert * lay.expert_tensor > plane:
+            raise InputError(f"layout expert {lay.expert}: expected a divisor of {plane} GPUs of a stage")
+        return own[group]
+
+    def route(self, group: str) -> Route:
+        """The links that a group uses, with as many groups beside it as share a node's network."""
+        if group not in self._routes:
+            numbers = self.members(group)
+            per_node = self.cluster.per_node
+            here = sum(1 for number in numbers if number // per_node == numbers[0] // per_node)
+            crosses = numbers[-1] // per_node != numbers[0] // per_node
+            sharing = max(1, min(per_node, self.gpus) // here) if crosses else 1
+            devices = [self.machine.device] * per_node
+            self._routes[group] = route_of(self.cluster, devices, numbers, sharing=sharing)
+        return self._routes[group]
+
+    def timing(self, group: str, what: str, size_bytes: float) -> CollectiveTiming:
+        """One collective of a group."""
+        key = (group, what, size_bytes)
+        if key not in self._known:
+            found = time_collective(what, size_bytes, self.route(group), self.links)
+            self.spreads[group] = max(self.spreads.get(group, 0.0), found.spread)
+            self._known[key] = found
+        return self._known[key]
+
+    def seconds(self, group: str, what: str, size_bytes: float) -> float:
+        """Likewise; 0 for a group of one, and for nothing to send."""
+        if len(self.members(group)) == 1 or size_bytes <= 0:
+            return 0.0
+        return self.timing(group, what, size_bytes).total_s
+
+    def slowdown(self, group: str, what: str, size_bytes: float) -> float:
+        """How many times as long products take beside such a collective."""
+        if len(self.members(group)) == 1 or size_bytes <= 0:
+            return 1.0
+        return slowdown_of(self.timing(group, what, size_bytes), self.machine.device).compute
+
+
+# What one GPU has of a decoder: its part of heads and widths, of tokens, layers and experts.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A micro-batch on one GPU of groups that share each layer: `tensor` its heads and widths, `context` its tokens.
+
+    `sequence`: norms, dropout and residual additions on 1/tensor of the tokens. `expert`: GPUs that share out the
+    experts, `expert_tensor` of them each expert.
+
+    Raises InputError for sizes that do not divide.
+    """
+
+    decoder: Decoder
+    micro_batch: int
+    seq: int
+    tensor: int = 1
+    sequence: bool = False
+    context: int = 1
+    expert: int = 1
+    expert_tensor: int = 1
+
+    def __post_init__(self) -> None:
+        d = self.decoder
+        for what, size, by in (
+            ("heads", d.heads, self.tensor),
+            ("ffn", d.ffn if not d.experts else d.ffn * self.tensor, self.tensor),
+            ("seq", self.seq, self.context * (2 if self.context > 1 else 1)),
+            ("seq", self.seq // self.context, self.tensor if self.sequence else 1),
+            ("experts", d.experts, self.expert),
+        ):
+            if size % by:
+                raise InputError(f"{d.name}: {what} {size} cannot be cut into {by} equal parts")
+
+    @property
+    def tokens(self) -> int:
+        """That pass the products of a GPU."""
+        return self.micro_batch * self.seq // self.context
+
+    @property
+    def rows(self) -> int:
+        """Tokens that pass norms, dropout and residual additions."""
+        return self.tokens // (self.tensor if self.sequence else 1)
+
+    @property
+    def heads(self) -> int:
+        """Of queries on a GPU."""
+        return self.decoder.heads // self.tensor
+
+    @property
+    def kv_heads(self) -> int:
+        """Of keys on a GPU, at least one."""
+        return max(1, self.decoder.kv_heads // self.tensor)
+
+    @property
+    def vocab(self) -> int:
+        """Rows of the embedding on a GPU, filled up to a whole number."""
+        return -(-self.decoder.vocab // self.tensor)
+
+    @property
+    def boundary_bytes(self) -> int:
+        """Of an activation in 16 bits as a layer is given it, all tokens of the tensor group."""
+        return 2 * self.tokens * self.decoder.hidden

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from rooflinekit.errors import InputError
+from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Phase, Role
-from rooflinekit.model.energy import under_limits
+from rooflinekit.model.collectives import LinkConstants
+from rooflinekit.model.energy import PARTS, under_limits
 from rooflinekit.model.families import OF_THE_DAY, residuals_of, shared_variance
 from rooflinekit.model.kernel import Issue
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing, time_kernels
+from rooflinekit.step.energy_together import Member, TeamEnergy, drawn_by, energy_together
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.issuing import issue_cost_s
-from rooflinekit.training.energy import drawn_by_part
 from rooflinekit.training.graph import graph_of
+from rooflinekit.training.layout import Part
 from rooflinekit.training.recipe import Recipe
-from rooflinekit.training.sizes import Part
 
 #: Layers of the graph that stands for all: one that follows another finds in the cache what a further one would.
 _LAYERS = 2
@@ -185,3 +188,71 @@ def _saved(graph: Graph, recipe: Recipe) -> tuple[dict[str, int], int]:
             kept[part] += size
     kept["layer"] //= _LAYERS
     return dict(kept), sum(again.values())
+
+
+# What a training step draws: each part's kernels as often as they run, and every GPU standing by all the time.
+
+
+#: Joules by part of the board (`model.energy.PARTS`), beside idling, of each part of the step.
+DrawnParts = Mapping[str, Mapping[str, float]]
+
+
+def drawn_by_part(
+    timings: Sequence[Timing], machine: Machine, part_of: Callable[[str], str], layers: Mapping[str, int]
+) -> DrawnParts | None:
+    """Joules of one micro-batch on one GPU by part of the step, forward and backward together; None where no power is
+    stated.
+
+    part_of: the part that a module belongs to. layers: how many of a part the kernels are of, where not one.
+    """
+    found: dict[str, list[Timing]] = defaultdict(list)
+    for timing in timings:
+        found[part_of(timing.kernel.module)].append(timing)
+    drawn = {}
+    for part, own in found.items():
+        joules = drawn_by(own, machine)
+        if joules is None:
+            return None
+        drawn[part] = {name: j / layers.get(part, 1) for name, j in joules.items()}
+    return drawn
+
+
+def training_energy(
+    machine: Machine, drawn: DrawnParts | None, update: Mapping[str, float] | None, *, total_s: float, gpus: int,
+    pieces: int, layers: int, pipeline: int,
+) -> TeamEnergy | None:  # fmt: skip
+    """All GPUs over the step.
+
+    Each GPU has layers / pipeline of the layers and passes `pieces` micro-batches through them; one of `pipeline` GPUs
+    has the embedding, one the head. update: joules of the optimizer's step on each.
+    """
+    if drawn is None or update is None:
+        return None
+    runs = {"layer": pieces * layers / pipeline, "embedding": pieces / pipeline, "head": pieces / pipeline}
+    each = {
+        name: sum(runs[part] * joules[name] for part, joules in drawn.items()) + update[name] for name in PARTS
+    }  # fmt: skip
+    return energy_together([Member(count=gpus, machine=machine, kernels_j=each)], total_s)
+
+
+# Where a decoder's training step runs.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Equal GPUs of a cluster, with what is known of them."""
+
+    cluster: Cluster
+    machine: Machine
+    host: Host
+    links: LinkConstants
+    gpus: int
+    bench: Workbench
+
+    @classmethod
+    def of(cls, cluster: Cluster, machine: Machine, host: Host, links: LinkConstants, gpus: int) -> Place:
+        """With a workbench of its own. Raises InputError for more GPUs than the cluster has."""
+        if not 1 <= gpus <= cluster.size:
+            raise InputError(f"{cluster.name} has {cluster.size} devices; got gpus={gpus}")
+        bench = Workbench(machine=machine, host=host)
+        return cls(cluster=cluster, machine=machine, host=host, links=links, gpus=gpus, bench=bench)

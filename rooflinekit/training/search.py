@@ -10,7 +10,7 @@ from typing import Any
 from rooflinekit.errors import InputError, RooflinekitError
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.training.layout import Layout
-from rooflinekit.training.place import Place
+from rooflinekit.training.pieces import Place
 from rooflinekit.training.plan import Planner
 from rooflinekit.training.recipe import RECOMPUTES, Recipe
 from rooflinekit.training.step import TrainingStep

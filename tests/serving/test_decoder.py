@@ -8,8 +8,8 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
+from rooflinekit.serving.engine_steps import weight_bytes_of
 from rooflinekit.serving.formats import WEIGHT_FORMATS
-from rooflinekit.serving.memory import weight_bytes_of
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.serving.answers import Played
-from rooflinekit.serving.batch_times import Chunk
-from rooflinekit.serving.disaggregation import play_apart
+from rooflinekit.serving.engine_pool import play_apart
 from rooflinekit.serving.replay import replay
+from rooflinekit.serving.step_times import Chunk, one_shot_s
 from rooflinekit.serving.steps import Options, decode
-from rooflinekit.serving.sums import one_shot_s
+from rooflinekit.serving.traffic import Played
 
 GPU = "nvidia-l4"
 D = rk.Decoder(name="d", layers=8, hidden=2048, heads=16, kv_heads=4, head_dim=128, ffn=8192, vocab=32000)

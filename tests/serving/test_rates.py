@@ -7,7 +7,7 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.serving.batch_times import Chunk
+from rooflinekit.serving.step_times import Chunk
 
 D = rk.Decoder(name="d", layers=8, hidden=2048, heads=16, kv_heads=4, head_dim=128, ffn=8192, vocab=32000)
 LOAD = rk.Traffic(rate=2, input=512, output=64, requests=60)

@@ -6,8 +6,7 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.serving.launch import launch_lines
-from rooflinekit.serving.releases import RELEASES, release_of
+from rooflinekit.serving.settings import RELEASES, launch_lines, release_of
 
 GPU = "nvidia-l40s"
 

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from rooflinekit.errors import CapacityError
 from rooflinekit.serving import settings
-from rooflinekit.serving.answers import Played
-from rooflinekit.serving.batch_times import Chunk
 from rooflinekit.serving.replay import replay
-from rooflinekit.serving.traffic import Request
+from rooflinekit.serving.step_times import Chunk
+from rooflinekit.serving.traffic import Played, Request
 
 Engine = partial(settings.Engine, request_s=0, input_s=0)  # requests are in the queue at once
 SERIAL = Engine(host="serial", step_tokens=100)

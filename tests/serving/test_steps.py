@@ -12,7 +12,7 @@ import rooflinekit as rk
 from rooflinekit.cost.table import price
 from rooflinekit.errors import InputError
 from rooflinekit.ir.op import DType, Op, TensorSpec
-from rooflinekit.serving.touched import touched_experts
+from rooflinekit.serving.tape import touched_experts
 
 TINY = rk.Decoder(layers=1, hidden=8, heads=2, kv_heads=1, head_dim=4, ffn=16, vocab=32)
 

@@ -9,7 +9,7 @@ from several import LAYERS, SEQUENCE, WIDTH, transformer_step
 import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.strategies.context import cut_by_context
-from rooflinekit.strategies.stages import saved_bytes
+from rooflinekit.strategies.pipeline import saved_bytes
 
 BATCH = 512
 #: Keys and values of a layer in fp32, all tokens.

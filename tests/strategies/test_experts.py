@@ -11,7 +11,7 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.specs import load_cluster
 from rooflinekit.ir.op import Phase
-from rooflinekit.strategies.experts import spread
+from rooflinekit.strategies.mixtures import spread
 from rooflinekit.strategies.tensor import cut
 
 WIDTH, HIDDEN, EXPERTS, SEQUENCE = 32, 64, 8, 16

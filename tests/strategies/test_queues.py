@@ -8,8 +8,7 @@ import rooflinekit as rk
 from rooflinekit.hardware.specs import members_of
 from rooflinekit.model.collectives import CollectiveTiming, route_of
 from rooflinekit.model.roofline import Timing
-from rooflinekit.strategies.items import Barrier, Item, Transmission, Work
-from rooflinekit.strategies.queues import Pace, covered, run_devices
+from rooflinekit.strategies.queues import Barrier, Item, Pace, Transmission, Work, covered, run_devices
 
 
 @pytest.fixture(scope="module")

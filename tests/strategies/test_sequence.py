@@ -9,8 +9,8 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.specs import load_cluster
 from rooflinekit.ir.graph import resized
 from rooflinekit.ir.op import Phase
+from rooflinekit.strategies.pipeline import saved_bytes
 from rooflinekit.strategies.sequence import cut_by_tokens
-from rooflinekit.strategies.stages import saved_bytes
 from rooflinekit.strategies.tensor import cut
 
 

@@ -21,7 +21,7 @@ from rooflinekit.present.figures.style import (
     style_of,
 )
 from rooflinekit.present.scales import unit_of
-from rooflinekit.serving.capacity import Capacity
+from rooflinekit.serving.fleet import Capacity
 
 #: Beyond so many times the knee nothing is shown: there waiting grows with the number of requests.
 _SHOWN = 1.6

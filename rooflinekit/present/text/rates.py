@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from rooflinekit.present.text.tables import console, print_table, table
-from rooflinekit.serving.capacity import Capacity
-from rooflinekit.serving.fleet import FleetSearch
-from rooflinekit.serving.launch import release_text
+from rooflinekit.serving.fleet import Capacity, FleetSearch
 from rooflinekit.serving.served_traffic import MEASURES, SHARES, ServedTraffic
+from rooflinekit.serving.settings import release_text
 from rooflinekit.units import format_quantity
 
 

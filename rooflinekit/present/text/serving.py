@@ -9,9 +9,8 @@ from typing import Any
 
 from rooflinekit.errors import CapacityError, RooflinekitError
 from rooflinekit.present.text.tables import console, print_table, table
-from rooflinekit.serving.checks import limits_text
-from rooflinekit.serving.launch import release_text
-from rooflinekit.serving.serve import Serving
+from rooflinekit.serving.serve import Serving, limits_text
+from rooflinekit.serving.settings import release_text
 from rooflinekit.units import format_quantity
 
 _COLUMNS = (
