@@ -142,9 +142,9 @@ def beside_the_roofline(table: pd.DataFrame) -> str:
     sets, nearer = len(unseen), int((unseen["median %"] < unseen["roofline median %"]).sum())
     ours, naive = unseen["median %"].median(), unseen["roofline median %"].median()
     return f"""
-Single operators on GPUs that no fit has seen: the median of {sets} sets is {ours:.0f} % off, where the datasheet's roofline
-is {naive:.0f} % off; the prediction is nearer in {nearer} of the {sets}. Other published predictors (NeuSight, Habitat,
-PipeWeave, aiconfigurator) were not run on these rows, so no figure here compares with theirs.
+Single operators on GPUs that no fit has seen: the median of {sets} sets is {ours:.0f} % off, where the datasheet's
+roofline is {naive:.0f} % off; the prediction is nearer in {nearer} of the {sets}. Other published predictors (NeuSight,
+Habitat, PipeWeave, aiconfigurator) were not run on these rows, so no figure here compares with theirs.
 """
 
 
