@@ -125,12 +125,11 @@ def merge(
     Example: rooflinekit campaign merge monday.jsonl tuesday.jsonl --out both.jsonl
     """
     from rooflinekit.calibrate.campaigns import files as campaign_files
-    from rooflinekit.calibrate.campaigns import merge as campaign_merge
     from rooflinekit.files import check_free
     from rooflinekit.present.text import campaigns as campaign_text
 
     check_free(out, force=force)
-    campaign_merge.merge_files(files, out, force=force)
+    campaign_files.merge_files(files, out, force=force)
     summary = campaign_files.summarize_file(out)
     if as_json:
         print_json("campaign-summarize", {"files": [documents.summarized(summary)]})
