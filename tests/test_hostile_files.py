@@ -22,8 +22,8 @@ import rooflinekit as rk
 from rooflinekit.calibrate.bench import plan, record_file
 from rooflinekit.calibrate.campaigns import files as campaign_files
 from rooflinekit.calibrate.fitting.files import load_fit
-from rooflinekit.calibrate.links import campaign as link_campaign
 from rooflinekit.calibrate.links import fits as link_fits
+from rooflinekit.calibrate.links import fitting as link_fitting
 from rooflinekit.errors import RooflinekitError, TargetError
 from rooflinekit.hardware.specs import load_cluster, load_device, load_host
 from rooflinekit.study.profile.profile import Profile
@@ -104,7 +104,7 @@ def formats() -> dict[str, tuple[str, str, Callable[[Path], Any]]]:
         "fit": (fit, ".yaml", lambda f: load_fit(f, load_device("nvidia-t4"))),
         "links": (shipped("calibration/fits/links.yaml"), ".yaml", link_fits.load_links),
         "campaign": (CAMPAIGN, ".csv", summarized),
-        "link campaign": (LINKS, ".csv", link_campaign.read_link_campaign),
+        "link campaign": (LINKS, ".csv", link_fitting.read_link_campaign),
         "record": (record(), ".jsonl", summarized),
         "decoder": (json.dumps(DECODER), ".json", rk.Decoder.from_config),
         "validation": (json.dumps({"kind": "rooflinekit validation", "schema": 1}), ".json", read_validation),
