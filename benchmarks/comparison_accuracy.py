@@ -32,9 +32,8 @@ from page_tables import frame_lines, print_frames, write_tables
 from scipy.stats import t as student
 from transfer_sources import SOURCES, Measured, Pair
 
-from rooflinekit.study.errors import kinship, ratio
-from rooflinekit.study.errors.components import FREEDOM
-from rooflinekit.study.errors.kinship import chips_of
+from rooflinekit.study.errors import components, ratio
+from rooflinekit.study.errors.components import FREEDOM, chips_of
 from rooflinekit.study.errors.ratio import Ratios
 
 _DRAWN = 4  # pairs of a network with others on its GPU
@@ -130,7 +129,7 @@ def estimate(data: Path) -> None:
         if what == "two networks" and a.prediction.regime == b.prediction.regime == "overhead"
     ]  # fmt: skip
     for module, name, values, on in (
-        (kinship, "UNMODELLED_KERNELS", (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0), compiled),
+        (components, "UNMODELLED_KERNELS", (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0), compiled),
         (ratio, "ISSUING", (0.05, 0.1, 0.15, 0.2, 0.25, 0.3), waiting),
     ):
         for value in values:

@@ -33,7 +33,7 @@ from rooflinekit.files import write_text
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.spec_text import host_text
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.study.profile.validation import Validation
+from rooflinekit.study.profile.matching import Validation
 from rooflinekit.tracing.targets import load_target
 
 

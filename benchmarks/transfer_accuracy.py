@@ -30,7 +30,7 @@ from transfer_sources import Measured, pairs
 from transfer_trainings import SOURCES as TRAININGS
 
 from rooflinekit.errors import InputError
-from rooflinekit.study.errors.kinship import chips_of
+from rooflinekit.study.errors.components import chips_of
 from rooflinekit.study.transfer.evidence import Evidence
 from rooflinekit.study.transfer.transferred import transferred
 

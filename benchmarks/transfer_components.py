@@ -30,9 +30,7 @@ from transfer_sources import SOURCES, Measured
 import rooflinekit as rk
 from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.study.errors import components
-from rooflinekit.study.errors.components import Chips
-from rooflinekit.study.errors.kinship import chips_of
-from rooflinekit.study.errors.parts import Part, leaders, parts_of
+from rooflinekit.study.errors.components import Chips, Part, chips_of, leaders, parts_of
 
 _LONG_S = 100e-6
 _LEAST = 60  # shapes that two GPUs share

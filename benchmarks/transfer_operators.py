@@ -19,7 +19,7 @@ import rooflinekit as rk
 from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.errors import RooflinekitError
 from rooflinekit.step.prediction import predict_graph
-from rooflinekit.study.errors.parts import scaled
+from rooflinekit.study.errors.components import scaled
 from rooflinekit.study.profile.drawn import draw_all
 
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

@@ -52,16 +52,20 @@ if TYPE_CHECKING:
     from rooflinekit.step.summary import summary
     from rooflinekit.strategies.prediction import ParallelPrediction
     from rooflinekit.strategies.records import DDP, FSDP, DataParallel, Mesh, Savers
-    from rooflinekit.study.compare.cost import Price
-    from rooflinekit.study.compare.crossover import bandwidth_to_match, compute_bound_from, gpu_bound_from
+    from rooflinekit.study.compare.cost import Price, Pricing
+    from rooflinekit.study.compare.crossover import (
+        Intensity,
+        bandwidth_to_match,
+        compute_bound_from,
+        gpu_bound_from,
+        intensity,
+    )
     from rooflinekit.study.compare.gpus import GpuComparison
-    from rooflinekit.study.compare.intensity import Intensity, intensity
     from rooflinekit.study.compare.limits import power_limits
-    from rooflinekit.study.compare.pricing import Pricing
     from rooflinekit.study.explain.advice import Advice
     from rooflinekit.study.explain.explanation import Explanation, explain
+    from rooflinekit.study.profile.matching import Validation
     from rooflinekit.study.profile.profile import Profile
-    from rooflinekit.study.profile.validation import Validation
     from rooflinekit.study.transfer.transferred import Transferred
     from rooflinekit.training.graph import training_graph
     from rooflinekit.training.layout import Layout
@@ -93,7 +97,7 @@ _HOME = {
     "Graph": "ir.graph",
     "Host": "hardware.host",
     "Input": "ir.inputs",
-    "Intensity": "study.compare.intensity",
+    "Intensity": "study.compare.crossover",
     "Layout": "training.layout",
     "LayoutSearch": "training.search",
     "Mesh": "strategies.records",
@@ -101,7 +105,7 @@ _HOME = {
     "ParallelPrediction": "strategies.prediction",
     "Prediction": "step.prediction",
     "Price": "study.compare.cost",
-    "Pricing": "study.compare.pricing",
+    "Pricing": "study.compare.cost",
     "Profile": "study.profile.profile",
     "Request": "serving.traffic",
     "ServedTraffic": "serving.served_traffic",
@@ -113,7 +117,7 @@ _HOME = {
     "Speculation": "serving.settings",
     "TrainingStep": "training.step",
     "Transferred": "study.transfer.transferred",
-    "Validation": "study.profile.validation",
+    "Validation": "study.profile.matching",
     "advise": "api.advise",
     "bandwidth_to_match": "study.compare.crossover",
     "clusters": "hardware.specs",
@@ -127,7 +131,7 @@ _HOME = {
     "fit_into": "api.parallel",
     "gpu_bound_from": "study.compare.crossover",
     "highest_rate": "api.serve",
-    "intensity": "study.compare.intensity",
+    "intensity": "study.compare.crossover",
     "load_cluster": "hardware.specs",
     "load_device": "hardware.specs",
     "load_host": "hardware.specs",

@@ -26,8 +26,8 @@ from rooflinekit.calibrate.links import fits as link_fits
 from rooflinekit.calibrate.links import fitting as link_fitting
 from rooflinekit.errors import RooflinekitError, TargetError
 from rooflinekit.hardware.specs import load_cluster, load_device, load_host
+from rooflinekit.study.profile.matching import read_validation
 from rooflinekit.study.profile.profile import Profile
-from rooflinekit.study.profile.validation import read_validation
 from rooflinekit.tracing.targets import load_target
 
 ROOT = Path(__file__).parents[1]

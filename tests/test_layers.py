@@ -75,7 +75,7 @@ CIRCLES = [
         "step.memory_steps",
     },
     {"serving.decoder", "serving.steps"},
-    {"study.profile.profile", "study.profile.steps", "study.profile.comparison"},
+    {"study.profile.profile", "study.profile.steps"},
 ]
 #: What runs ops on hardware; all else in `calibrate` works without torch.
 TIMING = {

@@ -18,9 +18,8 @@ from rooflinekit.ir.inputs import Mode
 from rooflinekit.step.execution import Backend, Execution, execution_of
 
 if TYPE_CHECKING:
-    from rooflinekit.study.compare.cost import Price
+    from rooflinekit.study.compare.cost import Price, Pricing
     from rooflinekit.study.compare.gpus import GpuComparison
-    from rooflinekit.study.compare.pricing import Pricing
 
 
 @checked
@@ -60,7 +59,7 @@ def compare_gpus(
     >>> found = compare_gpus(graph, gpus=["nvidia-l4", "nvidia-t4"], batch=8)  # doctest: +SKIP
     >>> found.table, str(found)  # doctest: +SKIP
     """
-    from rooflinekit.study.compare.bounds import Bounds
+    from rooflinekit.study.compare.cost import Bounds
     from rooflinekit.study.compare.gpus import compare_machines
 
     bounds = Bounds(price=price, max_watts=in_base(max_watts, "W"), max_cost=max_cost)

@@ -19,7 +19,7 @@ from rooflinekit.present.page.explore import Page, explore_page
 from rooflinekit.present.page.templating import Origin, check_path
 from rooflinekit.step.entry import as_run, issues_for
 from rooflinekit.step.execution import Backend, Execution, execution_of
-from rooflinekit.study.compare.pricing import Pricing
+from rooflinekit.study.compare.cost import Pricing
 from rooflinekit.study.sweep.explored import Explored, explored
 
 POWER = (1.0, 0.85, 0.7, 0.55)

@@ -23,7 +23,7 @@ from rooflinekit.step.execution import Backend, Execution, execution_of
 
 if TYPE_CHECKING:
     from rooflinekit.calibrate.local_hardware.model_run import Place
-    from rooflinekit.study.profile.validation import Validation
+    from rooflinekit.study.profile.matching import Validation
     from rooflinekit.tracing.step import Format, Loss, OptimizerFactory
 
 
@@ -82,7 +82,7 @@ def measure_model(
     how, mode = execution_of(execution), mode_of(mode)
     found, place = hardware_for(device, gpu, how, threads)
     from rooflinekit.calibrate.local_hardware import model_run
-    from rooflinekit.study.profile.validation import compare_run
+    from rooflinekit.study.profile.matching import compare_run
     from rooflinekit.tracing.named import loss_of, optimizer_of
     from rooflinekit.tracing.step import Step
 

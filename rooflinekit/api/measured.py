@@ -17,8 +17,7 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import other_way
-from rooflinekit.study.transfer.evidence import Evidence
-from rooflinekit.study.transfer.reading import read_measured
+from rooflinekit.study.transfer.evidence import Evidence, read_measured
 from rooflinekit.study.transfer.transferred import Transferred, correcting
 
 if TYPE_CHECKING:

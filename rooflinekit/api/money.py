@@ -11,8 +11,7 @@ from rooflinekit.serving.serve import Serving
 from rooflinekit.serving.served_traffic import ServedTraffic
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.prediction import ParallelPrediction
-from rooflinekit.study.compare.cost import Costs, Job, Price, costs_of
-from rooflinekit.study.compare.pricing import Pricing
+from rooflinekit.study.compare.cost import Costs, Job, Price, Pricing, costs_of
 from rooflinekit.training.step import TrainingStep
 
 #: What has a price: a step on one GPU or on several, a decoder's training step, served clients or requests.

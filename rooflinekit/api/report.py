@@ -15,9 +15,8 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.present.page.report import Findings, write_report
 from rooflinekit.present.page.templating import Origin, check_path
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.compare.gpus import GpuComparison, check_gpus, compare_machines
+from rooflinekit.study.compare.gpus import GpuComparison, check_gpus, compare_machines, shortlist, shortlist_rule
 from rooflinekit.study.compare.limits import PowerLimits, power_limits
-from rooflinekit.study.compare.shortlist import shortlist, shortlist_rule
 from rooflinekit.study.explain.advice import advise
 from rooflinekit.study.explain.explanation import explain
 

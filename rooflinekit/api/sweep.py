@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rooflinekit.strategies.records import Savers, Strategy
-    from rooflinekit.study.sweep.points import Memory
+    from rooflinekit.study.sweep.points import Memory, Together
     from rooflinekit.study.sweep.search import Found
-    from rooflinekit.study.sweep.sizes import Together
 
 _One: TypeAlias = "Graph | Callable[..., Any] | str"
 Workloads: TypeAlias = "_One | Mapping[str, _One] | pd.DataFrame"
@@ -86,7 +85,7 @@ def sweep(
     import pandas as pd
 
     from rooflinekit.study.sweep import run as sweep_run
-    from rooflinekit.study.sweep.file import check_out
+    from rooflinekit.study.sweep.run import check_out
 
     sweep_run.check_workers(executor, workers)
     places = Places(gpus, clusters, strategies, savers, split, host, execution, power_limits)
@@ -98,7 +97,7 @@ def sweep(
             raise InputError(f"a table of ops has its sizes in columns; got {', '.join(options) or repr(inputs[0])}")
         if out is not None or executor is not None or workers is not None:
             raise InputError("a table of ops is timed at once: leave out, executor and workers out")
-        from rooflinekit.study.sweep.ops import sweep_table
+        from rooflinekit.study.sweep.points import sweep_table
 
         return sweep_table(workload, places.machines)
     if out is not None:
@@ -154,8 +153,7 @@ def search(
     ...                require=["time<0.05"])  # doctest: +SKIP
     >>> found.best, found.table, str(found)  # doctest: +SKIP
     """
-    from rooflinekit.study.sweep.requirements import goal_of, named_prices
-    from rooflinekit.study.sweep.search import search_plan
+    from rooflinekit.study.sweep.search import goal_of, named_prices, search_plan
 
     # What can be wrong is looked at before the slow part.
     places = Places(gpus, clusters, strategies, savers, split, host, execution)
@@ -177,7 +175,7 @@ def opened_graphs(
     together: Together,
 ) -> tuple[Graph | dict[str, Graph], dict[str, Any]]:
     """The graph, or one a name, and the sizes among the options of `walk`, which errors name."""
-    from rooflinekit.study.sweep.sizes import check_sizes
+    from rooflinekit.study.sweep.points import check_sizes
 
     each: dict[str, Any] = dict(workload) if isinstance(workload, Mapping) else {"": workload}
     if all(isinstance(one, Graph) for one in each.values()):

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from rooflinekit.ir.inputs import Mode
     from rooflinekit.strategies.records import Savers, Strategy
     from rooflinekit.study.sweep.plan import Axis, Plan
-    from rooflinekit.study.sweep.points import Memory
-    from rooflinekit.study.sweep.sizes import Together
+    from rooflinekit.study.sweep.points import Memory, Together
 
 #: Those of which rows are predictions; beside clusters how many devices take part.
 Gpus: TypeAlias = Sequence[str | Path | Device] | Sequence[int]
@@ -54,7 +53,7 @@ class Places:
         if self.clusters is not None and self.power_limits is not None:
             raise InputError("power_limits: belong to gpus=[…]; leave clusters out")
         if self.clusters is not None:
-            from rooflinekit.study.sweep.teams import check_on_clusters, cluster_axes
+            from rooflinekit.study.sweep.plan import check_on_clusters, cluster_axes
 
             axes = cluster_axes(
                 self.clusters, gpus=self.gpus, strategies=self.strategies, savers=self.savers, split=self.split
@@ -102,7 +101,7 @@ class Places:
         if self.clusters is None:
             host = host_of(DEFAULT_HOST if self.host is None else self.host)
             return swept(graphs, self.machines, host, self.execution, sizes, memory=memory, together=together)
-        from rooflinekit.study.sweep.teams import plan_on_clusters
+        from rooflinekit.study.sweep.plan import plan_on_clusters
 
         return plan_on_clusters(
             _named(graphs), self.clusters, sizes, _common_axes(graphs, self.execution), gpus=self.gpus,

@@ -22,8 +22,7 @@ from rooflinekit.step.variants import other_way
 from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.strategies.records import Strategy
 from rooflinekit.study.transfer.evidence import Evidence
-from rooflinekit.study.transfer.parallel import on_several
-from rooflinekit.study.transfer.transferred import Transferred, correcting, transferred
+from rooflinekit.study.transfer.transferred import Transferred, correcting, on_several, transferred
 
 _OF_PREDICT = ("burst", "constants", "power_limit", "sm_clock")  # options that are none of the trace's
 

@@ -61,9 +61,8 @@ def compare(
         given = ", ".join(f"--{name.replace('_', '-')}" for name, value in filters.items() if value)
         raise InputError(f"{given}: these choose among all GPUs; leave them or --gpu out")
     from rooflinekit.hardware.catalog import list_rows
-    from rooflinekit.study.compare.bounds import Bounds
+    from rooflinekit.study.compare.cost import Bounds, Pricing
     from rooflinekit.study.compare.gpus import check_gpus, check_sort, compare_machines
-    from rooflinekit.study.compare.pricing import Pricing
 
     check_sort(sort)
     priced = any((price, price_per_hour, prices))

@@ -46,8 +46,7 @@ def crossover(
     if other_gpu and along in workload.sought:
         raise InputError(f"--other-gpu compares one step: say its size, such as --{along} 32")
     from rooflinekit.hardware.specs import load_device
-    from rooflinekit.study.compare.crossover import bandwidth_to_match, compute_bound_from, gpu_bound_from
-    from rooflinekit.study.compare.intensity import intensity
+    from rooflinekit.study.compare.crossover import bandwidth_to_match, compute_bound_from, gpu_bound_from, intensity
 
     others = [load_device(gpu, allow_draft=workload.allow_draft) for gpu in other_gpu or ()]
     (predictions,) = workload.predict(target, sizes_open=True)

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
     from rooflinekit.model.machine import Calibration, Constant
     from rooflinekit.study.profile.drawn import Drawn
-    from rooflinekit.study.profile.validation import Validation
+    from rooflinekit.study.profile.matching import Validation
 
 
 def measured(found: Validation, file: Path | None) -> dict[str, Any]:
     """A step as it was measured beside its prediction."""
-    from rooflinekit.study.profile.validation import document_of
+    from rooflinekit.study.profile.matching import document_of
 
     return {
         "measured_s": found.measured_s, "predicted_s": found.predicted_s, "error": found.error, "inside": found.inside,

@@ -48,7 +48,7 @@ def measured_step(
     Raises what `MeasuredStep.of` raises, and InputError for options that belong to --measured.
     """
     from rooflinekit.api.measured import MeasuredStep
-    from rooflinekit.study.transfer.reading import read_measured
+    from rooflinekit.study.transfer.evidence import read_measured
 
     if measured is None:
         for option, given in (("--measured-on", measured_on), ("--measured-at", measured_at)):

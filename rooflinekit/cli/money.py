@@ -14,7 +14,7 @@ from rooflinekit.errors import InputError, printable
 
 if TYPE_CHECKING:
     from rooflinekit.hardware.device import Device
-    from rooflinekit.study.compare.pricing import Pricing
+    from rooflinekit.study.compare.cost import Pricing
 
 
 def _table_names(incomplete: str) -> list[str]:
@@ -67,7 +67,7 @@ def pricing_of(
 ) -> Pricing:
     """What the options say. Raises InputError where they name no price, and SpecError for a table that is none."""
     from rooflinekit.hardware.prices import load_prices, price_table
-    from rooflinekit.study.compare.pricing import Pricing
+    from rooflinekit.study.compare.cost import Pricing
 
     hour, purchase, kwh = (
         None if text is None else money_of(option, text)

@@ -21,8 +21,7 @@ from rooflinekit.present.text.progress import bar
 if TYPE_CHECKING:
     from rooflinekit.hardware.device import Device
     from rooflinekit.step.prediction import Prediction
-    from rooflinekit.study.profile.comparison import ProfileComparison
-    from rooflinekit.study.profile.profile import Profile
+    from rooflinekit.study.profile.profile import Profile, ProfileComparison
 
 _TARGET_HELP = "the model that was profiled: timm:NAME, transformers:NAME, FILE.py:NAME, or package.module:name"
 

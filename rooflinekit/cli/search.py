@@ -64,8 +64,7 @@ def search(
     Example: rooflinekit search timm:resnet50 --input batch,3,224,224 --batch 1:256 --gpu rtx-3090 --gpu rtx-4090
     --minimize dollars --require 'time<0.1 s'
     """
-    from rooflinekit.study.sweep.requirements import goal_of, requirements_of
-    from rooflinekit.study.sweep.search import search_plan
+    from rooflinekit.study.sweep.search import goal_of, requirements_of, search_plan
 
     # what can be wrong is looked at before the slow part
     goal = goal_of(minimize, maximize)

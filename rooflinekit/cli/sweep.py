@@ -73,7 +73,7 @@ def sweep(
     """
     from rooflinekit.present.text.progress import counting
     from rooflinekit.study.sweep import run as sweep_run
-    from rooflinekit.study.sweep.file import check_out
+    from rooflinekit.study.sweep.run import check_out
 
     sweep_run.check_workers(None, workers)
     if out is not None:
@@ -125,7 +125,7 @@ def plan_of(
     """The sweep that the options describe."""
     from rooflinekit.api.sweep_places import Places, swept
     from rooflinekit.step.execution import Execution
-    from rooflinekit.study.sweep.sizes import check_sizes
+    from rooflinekit.study.sweep.points import check_sizes
 
     words: Sequence[str] = [word.strip() for word in workload.execution["backend"].split(",")]
     executions = [Execution(**{**workload.execution, "backend": word}) for word in words]

@@ -11,9 +11,8 @@ from rooflinekit.cli.parse import quantity_of
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
-    from rooflinekit.study.compare.cost import Costs
+    from rooflinekit.study.compare.cost import Costs, Pricing
     from rooflinekit.study.compare.limits import PowerLimits
-    from rooflinekit.study.compare.pricing import Pricing
     from rooflinekit.training.step import TrainingStep
 
 _LIMITS = 12  # about so many are looked at, from idling to the board's own

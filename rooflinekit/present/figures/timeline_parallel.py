@@ -36,7 +36,7 @@ from rooflinekit.present.figures.style import (
 )
 from rooflinekit.strategies.prediction import ParallelPrediction, Share
 from rooflinekit.strategies.queues import Message
-from rooflinekit.study.compare.sending import exposed_intervals, split
+from rooflinekit.study.compare.scaling import exposed_intervals, split
 from rooflinekit.units import format_quantity
 
 _LANE_INCHES = 0.27

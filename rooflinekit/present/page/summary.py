@@ -12,8 +12,7 @@ from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import shown_terms
 from rooflinekit.step.utilization import formats
 from rooflinekit.step.variants import BATCH
-from rooflinekit.study.explain.explanation import seconds
-from rooflinekit.study.explain.verdict import verdict
+from rooflinekit.study.explain.explanation import seconds, verdict
 from rooflinekit.units import format_quantity
 
 #: What each term is made of, beside its name.

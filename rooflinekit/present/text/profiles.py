@@ -8,9 +8,8 @@ from rooflinekit.errors import printable
 from rooflinekit.hardware.device import Device
 from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.present.text.validation import kinds_table
-from rooflinekit.study.profile.comparison import ProfileComparison, device_note
-from rooflinekit.study.profile.profile import SMALL_S, Profile
-from rooflinekit.study.profile.rounds import REPEATED
+from rooflinekit.study.profile.profile import SMALL_S, Profile, ProfileComparison, device_note
+from rooflinekit.study.profile.steps import REPEATED
 from rooflinekit.units import format_quantity
 
 _ROWS = 20  # of the table of kernels or ops; the rest is one line

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from rooflinekit.errors import printable
 from rooflinekit.present.text.tables import console, print_table, table, whole
-from rooflinekit.study.sweep.cells import cells_of
+from rooflinekit.study.sweep.search import cells_of
 
 if TYPE_CHECKING:
     import pandas as pd

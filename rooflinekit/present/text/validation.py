@@ -9,8 +9,7 @@ from rich.text import Text
 
 from rooflinekit.errors import printable
 from rooflinekit.present.text.tables import console, print_table, table
-from rooflinekit.study.profile.matching import OpTime
-from rooflinekit.study.profile.validation import Validation
+from rooflinekit.study.profile.matching import OpTime, Validation
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:

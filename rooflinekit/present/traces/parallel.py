@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rooflinekit.strategies.prediction import ParallelPrediction, Share
-from rooflinekit.study.compare.sending import exposed_intervals, split
+from rooflinekit.study.compare.scaling import exposed_intervals, split
 
 _CPU, _KERNELS, _STAGE, _WAITS = 1, 2, 3, 4
 _Event = dict[str, Any]

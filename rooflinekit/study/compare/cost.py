@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
 from functools import cached_property
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import InputError
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.prices import PriceTable
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.prediction import ParallelPrediction
+from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 HOUR_S = 3600.0
 YEAR_HOURS = 8766.0
@@ -216,3 +222,161 @@ def costs_of(
         raise InputError(f"no GPU is left: {said}; allow more, or name other GPUs")
     left, theirs = zip(*kept, strict=True)
     return Costs(jobs=left, prices=theirs, samples=samples, carbon=carbon)
+
+
+# What each GPU costs: one price for all, or a table's, with what is the same for all beside it.
+
+
+#: An amount and its currency.
+Amount = tuple[float, str]
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class Pricing:
+    """Prices of any GPU. There is none by default: `hour`, `table` or `purchase` says it.
+
+    hour: of one GPU, whichever; or table: by GPU. purchase: of one that is bought; other fields as of `Price`. Raises
+    InputError for none of them, for both of the first two, and for amounts in several currencies.
+    """
+
+    hour: Amount | None = None
+    table: PriceTable | None = None
+    purchase: Amount | None = None
+    kwh: Amount | None = None
+    years: float = 4.0
+    utilization: float = 1.0
+    pue: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.hour is not None and self.table is not None:
+            raise InputError(
+                "a price for all (--price-per-hour) and prices by GPU (--price, --prices): give one of the two"
+            )
+        if self.hour is None and self.table is None and self.purchase is None:
+            raise InputError(
+                "a price is missing: --price h100=2.99 (dollars an hour), --price-per-hour '0.80 USD', --prices with "
+                "the name or file of a table, or --purchase-price"
+            )
+        if len(currencies := self._currencies()) > 1:
+            raise InputError(f"prices: expected one currency; got {', '.join(currencies)}")
+        if self.table is None:
+            self._price(self.hour)  # whose numbers are looked at before anything else is done
+
+    def of(self, device: Device) -> Price:
+        """What one such GPU costs. Raises InputError where the table has no price of it."""
+        if self.table is None:
+            return self._price(self.hour)
+        found = self.table.of(device)
+        return self._price((found.hour, found.currency))
+
+    def hour_of(self, device: Device) -> float | None:
+        """What an hour of one such GPU costs; None where that is not known."""
+        try:
+            return self.of(device).hour
+        except InputError:
+            return None
+
+    def of_all(self, devices: Iterable[Device]) -> Price:
+        """What one of these GPUs costs on average."""
+        each = [self.of(device) for device in devices]
+        if each[0].hour is None:
+            return each[0]
+        return replace(each[0], hour=mean(price.hour or 0.0 for price in each))
+
+    def notes(self, devices: Iterable[Device], today: date | None = None) -> tuple[str, ...]:
+        """What has to be said of the prices of these: that they are old, or examples."""
+        if self.table is None:
+            return ()
+        day = date.today() if today is None else today
+        return tuple(dict.fromkeys(note for device in devices for note in self.table.notes(device, day)))
+
+    @property
+    def currency(self) -> str:
+        """Of all amounts."""
+        return self._currencies()[0]
+
+    def _currencies(self) -> list[str]:
+        given = [amount[1] for amount in (self.hour, self.purchase, self.kwh) if amount is not None]
+        listed = [] if self.table is None else [price.currency for price in self.table.prices]
+        return sorted({*given, *listed})
+
+    def _price(self, hour: Amount | None) -> Price:
+        return Price(
+            currency=self.currency, hour=None if hour is None else hour[0],
+            purchase=None if self.purchase is None else self.purchase[0], years=self.years,
+            utilization=self.utilization, kwh=0.0 if self.kwh is None else self.kwh[0], pue=self.pue,
+        )  # fmt: skip
+
+
+# Prices of compared GPUs, and what leaves some of them out: watts and costs above a bound.
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What GPUs cost, and the most that they may draw (watts, mean over a step) and cost (a million samples).
+
+    A GPU that the table of prices does not have costs what is not known: it stands last, and keeps no bound. Raises
+    InputError for a bound that is no positive number.
+    """
+
+    price: Price | Pricing | None = None
+    max_watts: float | None = None
+    max_cost: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("max watts", self.max_watts), ("max cost", self.max_cost)):
+            if value is not None and not (finite(value) and value > 0):
+                raise InputError(f"{name}: expected a positive number; got {value!r}")
+
+    def check(self, sort: str) -> None:
+        """Raises InputError where costs are asked for and no price is given: none is taken by default."""
+        asked = "sort 'cost'" if sort == "cost" else "max cost" if self.max_cost is not None else ""
+        if asked and self.price is None:
+            raise InputError(
+                f"{asked}: a price is missing: --price h100=2.99 (dollars an hour), --price-per-hour '0.80 USD', or "
+                "--prices with a table's name or file"
+            )
+
+    @property
+    def currency(self) -> str | None:
+        """Of costs; None without prices."""
+        return None if self.price is None else self.price.currency
+
+    def cost_of(self, p: Prediction) -> dict[str, Any]:
+        """What a million samples cost (steps, where no size is named batch): per_million; None where not known."""
+        price, job = self._price(p.machine.device), Job.of(p)
+        if price is None or (price.kwh and job.energy_j is None):
+            return {"per_million": None}
+        amounts = price.rented(job.total_s), price.owned(job.total_s, job.energy_j or 0.0)
+        return {"per_million": min(a for a in amounts if a is not None) * 1e6 / job.batch}
+
+    def kept(
+        self, found: Sequence[Prediction], rows: Sequence[dict[str, Any]]
+    ) -> tuple[list[Prediction], list[dict[str, Any]], dict[str, str]]:
+        """Those that keep the bounds, and why others do not. Raises InputError where none does."""
+        beyond = {row["gpu"]: why for row in rows if (why := self._why(row))}
+        if len(beyond) == len(rows):
+            gpu, why = next(iter(beyond.items()))
+            raise InputError(f"no GPU is left: {gpu}: {why}; allow more, or name other GPUs")
+        left = [place for place, row in enumerate(rows) if row["gpu"] not in beyond]
+        return [found[place] for place in left], [rows[place] for place in left], beyond
+
+    def _why(self, row: Mapping[str, Any]) -> str:
+        drawn, cost = row["drawn_w"], row["per_million"]
+        if self.max_watts is not None and (drawn is None or drawn > self.max_watts):
+            what = "what it draws is not known" if drawn is None else f"draws {format_quantity(drawn, 'W')}"
+            return f"{what}, of at most {format_quantity(self.max_watts, 'W')}"
+        if self.max_cost is not None and (cost is None or cost > self.max_cost):
+            what = "what it costs is not known" if cost is None else f"costs {cost:.4g} {self.currency} a million"
+            return f"{what}, of at most {self.max_cost:g}"
+        return ""
+
+    def _price(self, device: Device) -> Price | None:
+        if not isinstance(self.price, Pricing):
+            return self.price
+        try:
+            return self.price.of(device)
+        except InputError:
+            return None

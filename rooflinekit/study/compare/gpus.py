@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property
 from itertools import combinations, pairwise, permutations
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import FormatError, InputError, nearest
+from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import Graph
@@ -20,11 +22,14 @@ from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.report import number, title
 from rooflinekit.step.variants import BATCH
-from rooflinekit.study.compare.bounds import Bounds
+from rooflinekit.study.compare.cost import Bounds
 from rooflinekit.study.errors.ratio import Ratio, Ratios
+from rooflinekit.study.explain.differences import computed_in, main_format, stated_peak
 from rooflinekit.study.explain.explanation import seconds, signed
-from rooflinekit.study.explain.peaks import computed_in, main_format, stated_peak
 from rooflinekit.units import format_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +71,6 @@ class Pair:
             "terms": self.terms(),
         }
 
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: What rows are sorted by: the column, and whether the largest comes first.
 SORTS = {
@@ -500,3 +502,33 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         number(row["per_dollar"], 1000),
         number(row["per_watt"]),
     ]
+
+
+# Which GPUs to compare with, where nobody named any: by a rule on datasheets, so that no name is preferred.
+
+
+MOST = 7  # beside the one in question
+
+
+def shortlist(subject: Device, known: Iterable[Device]) -> tuple[Device, ...]:
+    """The subject, and of each architecture of its vendor the GPU with the most memory bandwidth, the newest first.
+
+    Of equal bandwidth the one with more memory, then the first by name. Architectures are as new as the GPU chosen of
+    them, and MOST of them are taken; drafts, packages of several devices and the subject
+    itself are not.
+    """
+    best: dict[str, Device] = {}
+    for device in sorted(known, key=lambda d: (-d.dram.bandwidth, -d.dram.capacity, d.name)):
+        if device.kind == "gpu" and device.vendor == subject.vendor and not (device.draft or device.caution):
+            best.setdefault(device.architecture, device)
+    others = [device for device in best.values() if device.name != subject.name]
+    newest = sorted(others, key=lambda d: d.launch_date or date.min, reverse=True)
+    return (subject, *newest[:MOST])
+
+
+def shortlist_rule(subject: Device) -> str:
+    """The rule in words."""
+    return (
+        f"The GPU of this report, and of each architecture of {subject.vendor} the shipped GPU with the most memory "
+        f"bandwidth, the {MOST} newest of them."
+    )

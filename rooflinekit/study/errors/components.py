@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-from rooflinekit.model.families import SERVED, SERVING
+from rooflinekit.calibrate.fitting.files import architecture_of
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.host import Host
+from rooflinekit.hardware.specs import DEFAULT_HOST
+from rooflinekit.ir.cost import Cost
+from rooflinekit.ir.op import Phase
+from rooflinekit.model.families import (
+    OF_A_BACKWARD_PASS,
+    SERVED,
+    SERVING,
+    UNMODELLED,
+    base_of,
+    residuals_of,
+    unmodelled,
+)
+from rooflinekit.model.roofline import Timing
+from rooflinekit.step.prediction import Prediction, predict_graph
 
 _OPS = (
     "median over pairs of GPUs of the correlation of ln(measured / predicted) of equal shapes about each GPU's mean, "
@@ -153,3 +171,195 @@ MEASURED = Component(
     value=0.02, meaning="spread of a measured step, in ln",
     source="timm's steps measured again with a later release of PyTorch; repeats of benchmark scripts 0.1 to 2 %",
 )  # fmt: skip
+
+
+# Of what a prediction's error consists: independent parts, each with its weight in the step and its spread.
+#
+# A predicted step is off by ln(measured / predicted) = Σ weight · part. The parts are those of `Prediction.interval`:
+# what the kernels of a family share on a device, each kernel's own, and the host's; and two of the network, as a whole
+# and in what issuing it takes. The step's time is proportional to the times of kernels and host together, so their
+# weights are two shares of one, and inputs that are copied the rest.
+
+
+#: Levels that plain intervals leave out.
+BEYOND_INTERVALS = ("issuing", "network")
+
+_STEP = 1.02  # of the host's times, to see by how much the step follows them
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an error: of a family, of an operator, of the host, of the network."""
+
+    level: str  # "family", "unmodelled", "kernel", "host", "issuing", "network"
+    family: str = ""  # in any format; of what is unmodelled, which of UNMODELLED
+    unit: str = ""  # the family in the format that it runs in on this device, by which spreads are kept
+    name: str = ""  # of the first op whose kernel it is; equal shapes count as one
+    cost: Cost | None = None
+
+
+WHOLE = Part("network")
+ISSUED = Part("issuing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A part's weight in what is measured, times its spread, in ln."""
+
+    weight: float
+    spread: float
+
+    @property
+    def size(self) -> float:
+        """By how much this part moves the time, one standard deviation, in ln."""
+        return self.weight * self.spread
+
+
+def parts_of(p: Prediction, names: Mapping[str, str] | None = None) -> dict[Part, Loaded]:
+    """The parts of a whole step's error. names: of ops, the op whose kernel counts as theirs (see `leaders`)."""
+    host = host_weight(p)
+    kernels = max(0.0, 1.0 - host - p.terms()["input"] / p.total_s) if p.total_s else 0.0
+    found = {part: replace(one, weight=one.weight * kernels) for part, one in kernel_parts(p, names).items()}
+    if host:
+        found[Part("host")] = Loaded(weight=host, spread=p.host.spread)
+        found[ISSUED] = Loaded(weight=host, spread=ISSUING.value)
+    found[WHOLE] = Loaded(weight=1.0, spread=of_network(p))
+    return found
+
+
+def of_network(p: Prediction) -> float:
+    """What a network is off by itself; of a training step also what its backward pass is, of which no op tells."""
+    learns = any(timing.kernel.phase is Phase.BACKWARD for timing in p.timings)
+    return math.hypot(NETWORK.value, OF_A_BACKWARD_PASS) if learns else NETWORK.value
+
+
+def kernel_parts(
+    p: Prediction, names: Mapping[str, str] | None = None, timings: Sequence[Timing] | None = None
+) -> dict[Part, Loaded]:
+    """The parts of the kernels' error, or of some kernels' of the step, by their shares of these kernels' time."""
+    names = leaders(p) if names is None else names
+    timings = p.timings if timings is None else timings
+    total = sum(timing.total_s for timing in timings)
+    weights: dict[Part, float] = defaultdict(float)
+    counts: dict[Part, int] = defaultdict(int)
+    for timing in timings:
+        kernel = timing.kernel
+        share = timing.total_s / total
+        family, unit = base_of(kernel), residuals_of(kernel, p.machine)
+        weights[Part("family", family, unit)] += share
+        alone = Part("kernel", family, unit, names.get(kernel.name, kernel.name), kernel.cost)
+        weights[alone] += share
+        counts[alone] += 1
+    spreads = p.machine.constants.spreads
+
+    def spread(part: Part, share: float) -> float:
+        known = spreads[part.unit]
+        if part.level == "family":
+            return known.systematic
+        return (
+            math.sqrt(float(known.random_variance(share * total, counts[part]))) / (share * total)
+            if share
+            else known.random
+        )
+
+    return {part: Loaded(weight=weight, spread=spread(part, weight)) for part, weight in weights.items()}
+
+
+def untold_parts(timings: Sequence[Timing]) -> dict[Part, Loaded]:
+    """What those of some kernels share of which no like was measured, by their shares of these kernels' time.
+
+    Ratios alone know it: with these parts transfers between kindred chips were off by 21.1 and 13.3 % in place of 20.0
+    and 12.4 (KernelBench compiled and eager, `benchmarks/transfer_accuracy.py`).
+    """
+    total = sum(timing.total_s for timing in timings)
+    weights: dict[str, float] = defaultdict(float)
+    for timing in timings:
+        weights[unmodelled(timing.kernel)] += timing.total_s / total
+    return {
+        Part("unmodelled", name): Loaded(weight=weight, spread=UNMODELLED[name])
+        for name, weight in weights.items()
+        if name
+    }
+
+
+def leaders(p: Prediction) -> dict[str, str]:
+    """For each kernel's name that of the first with the same work, which is as wrong."""
+    first: dict[tuple[str, str, Cost], str] = {}
+    return {
+        timing.kernel.name: first.setdefault(
+            (residuals_of(timing.kernel, p.machine), timing.kernel.kind, timing.kernel.cost), timing.kernel.name
+        )
+        for timing in p.timings
+    }
+
+
+def host_weight(p: Prediction) -> float:
+    """By what share of 1 % the step grows when the host's times grow by 1 %."""
+    if p.machine.device.kind == "cpu" or not p.timeline.idle_s:
+        return 0.0
+    slower = predict_graph(p.graph, p.machine, scaled(p.host, _STEP), p.execution)
+    return min(1.0, max(0.0, (slower.total_s / p.total_s - 1) / (_STEP - 1)))
+
+
+def scaled(host: Host, factor: float) -> Host:
+    """A host all of whose times are so many times as long; its bandwidths stay."""
+    times = ("launch", "launch_latency", "sync", "step", "compiled_launch", "guards", "graph_launch")
+    changed = {name: getattr(host, name) * factor for name in times}
+    return host.model_copy(
+        update={**changed, "dispatch": {name: seconds * factor for name, seconds in host.dispatch.items()}}
+    )
+
+
+# How alike two settings are, by which the error of a part in one says something of it in the other.
+
+
+def chips_of(a: Device, b: Device) -> Chips:
+    """How alike the chips of two devices are: one chip has one architecture and as many multiprocessors."""
+    if a == b:
+        return Chips.SAME
+    if architecture_of(a) == architecture_of(b) and a.sm_count == b.sm_count:
+        return Chips.ONE
+    return Chips.KINDRED if _class(a) == _class(b) else Chips.FOREIGN
+
+
+def _class(device: Device) -> tuple[str, str, bool]:
+    """Whose libraries run on it, and whether its memory is stacked."""
+    return device.kind, device.vendor, (device.dram.type or "").upper().startswith("HBM")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kinship:
+    """How alike two settings are, part by part."""
+
+    chips: Chips
+    same_host: bool
+    same_layout: bool = True  # whether images lie in memory alike in both
+
+    @classmethod
+    def of(cls, source: Prediction, target: Prediction) -> Kinship:
+        """Of two predictions. A host that nobody named is the same only where the device is: it is another machine."""
+        a, b = source.machine.device, target.machine.device
+        named = source.host.name != DEFAULT_HOST or a == b
+        return cls(
+            chips=chips_of(a, b), same_host=named and source.host == target.host,
+            same_layout=source.graph.channels_last == target.graph.channels_last,
+        )  # fmt: skip
+
+    def correlation(self, source: Part, target: Part) -> float:
+        """Of a part on the source with one on the target; 0 where they have nothing in common."""
+        if (source.level, source.family, source.name) != (target.level, target.family, target.name):
+            return 0.0
+        unit = 1.0 if source.unit == target.unit else OTHER_UNIT.value
+        match source.level:
+            case "host":
+                return 1.0 if self.same_host else OTHER_HOST.value
+            case "issuing":
+                return 1.0 if self.same_host else ISSUING_ELSEWHERE.value
+            case "unmodelled":
+                return 1.0 if self.chips in (Chips.SAME, Chips.ONE) else UNMODELLED_KERNELS.value
+            case "kernel":
+                size = 1.0 if source.cost == target.cost else OTHER_SIZE.value
+                layout = 1.0 if self.same_layout else OTHER_UNIT.value  # libraries have other kernels for the other
+                return unit * size * layout * of_kernels(source.family, self.chips)
+            case level:
+                return unit * (SHARED if level == "family" else NETWORKS)[self.chips].value

@@ -14,9 +14,18 @@ from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.bounds import by_host
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.errors.components import ISSUING
-from rooflinekit.study.errors.kinship import Kinship
-from rooflinekit.study.errors.parts import ISSUED, WHOLE, Loaded, Part, kernel_parts, leaders, of_network, untold_parts
+from rooflinekit.study.errors.components import (
+    ISSUED,
+    ISSUING,
+    WHOLE,
+    Kinship,
+    Loaded,
+    Part,
+    kernel_parts,
+    leaders,
+    of_network,
+    untold_parts,
+)
 
 _HOST = Part("host")
 

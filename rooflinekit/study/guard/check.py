@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from rooflinekit.cost.table import price_all
 from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import Op, Phase, Role, TensorSpec
 from rooflinekit.step.made import constants_version
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.study.errors.ratio import Ratio, Ratios
+from rooflinekit.study.explain.differences import drivers_of
 from rooflinekit.study.explain.explanation import Explanation
-from rooflinekit.study.guard.causes import Cause, causes_of
-from rooflinekit.study.guard.limits import quantities
-from rooflinekit.study.guard.lock import Block, Locked
+from rooflinekit.study.guard.lock import Block, Locked, quantities
 
 _SAME = 1e-5  # of a locked number: its last digit
 
@@ -148,3 +149,154 @@ def locked_as(block: Block, p: Prediction) -> Locked:
 
 def _differ(was: float, now: float) -> bool:
     return abs(now - was) > _SAME * abs(was)
+
+
+# Because of which modules and operators two versions of a network differ: where changes begin, and what follows.
+#
+# A wider layer makes the next one wider too, which may even cost more. What begins a change is an op that differs
+# though all it computes from is what it was; what follows it computes from something that differs.
+
+
+_Key = tuple[str, str, Phase, int]  # module, kind, phase, and which of its like
+_Place = tuple[str, str]  # module, kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Where a change begins: a module and an operator, and the seconds that it and all that follows it add."""
+
+    module: str  # "" for the root
+    kind: str
+    what: str  # what it is now, and what it was
+    delta_s: float  # of itself, below 0 where it became shorter
+    following_s: float  # of what computes from it
+
+    @property
+    def all_s(self) -> float:
+        """Seconds that the step is longer for it."""
+        return self.delta_s + self.following_s
+
+    @property
+    def words(self) -> str:
+        """The operator with its module."""
+        return f"{self.kind} in {self.module or 'the root'}"
+
+
+def causes_of(before: Prediction, now: Prediction) -> tuple[Cause, ...]:
+    """Where the changes from one step to the other begin, the one with the largest effect first.
+
+    Seconds of what follows several changes are shared between them in equal parts. What belongs to no op that differs,
+    such as waits for the CPU, is in none.
+    """
+    old, new = _keyed(before.graph), _keyed(now.graph)
+    begun, followed = _traced(old, new, _computing(now.graph))
+    were = _computing(before.graph)
+    for key, op in old.items():
+        if key not in new and key in were:
+            begun[key[:2]] = f"{_shown(op)} is gone"
+    seconds = _differences(before, now)
+    later: dict[_Place, float] = defaultdict(float)
+    by_module: dict[str, set[_Place]] = defaultdict(set)  # for fused kernels, whose kinds are no op's
+    for place, origins in followed.items():
+        by_module[place[0]] |= origins
+    for place, more in seconds.items():
+        origins = followed.get(place, by_module.get(place[0], set()))
+        for origin in origins if place not in begun else ():
+            later[origin] += more / len(origins)
+    found = [
+        Cause(module=place[0], kind=place[1], what=what, delta_s=seconds.get(place, 0.0), following_s=later[place])
+        for place, what in begun.items()
+    ]
+    return tuple(sorted(found, key=lambda cause: -abs(cause.all_s)))
+
+
+def _computing(graph: Graph) -> set[_Key]:
+    """The ops that launch anything."""
+    return {key for key, priced in zip(_keyed(graph), graph.priced, strict=True) if priced.costs}
+
+
+def _keyed(graph: Graph) -> dict[_Key, Op]:
+    """Each op by what finds it again in another version of the network."""
+    seen: Counter[tuple[str, str, Phase]] = Counter()
+    found: dict[_Key, Op] = {}
+    for op in graph.ops:
+        like = op.module, op.kind, op.phase
+        found[*like, seen[like]] = op
+        seen[like] += 1
+    return found
+
+
+def _traced(
+    old: Mapping[_Key, Op], new: Mapping[_Key, Op], computing: set[_Key]
+) -> tuple[dict[_Place, str], dict[_Place, set[_Place]]]:
+    """Where changes begin, with words; and of what follows a change, where that begins."""
+    begun: dict[_Place, str] = {}
+    followed: dict[_Place, set[_Place]] = {}
+    of_memory: dict[str, set[_Place]] = defaultdict(set)  # what a tensor that differs goes back to
+    for key, op in new.items():
+        was, place = old.get(key), key[:2]
+        if was is not None and _form(op) == _form(was):
+            for tensor in op.outputs:  # memory that is used again for what is as before
+                of_memory.pop(tensor.memory, None)
+            continue
+        origins = set().union(*(of_memory.get(tensor.memory, set()) for tensor in op.inputs))
+        if not origins and op.phase is not Phase.FORWARD:
+            origins = _of_module(op.module, followed) or set(begun)  # what the layer does forward it undoes backward
+        if not origins and key not in computing:
+            continue  # a view: what computes from it tells, as a product does of its transposed weight
+        if not origins:
+            origins = {place}
+            begun.setdefault(place, _shown(op) if was is None else f"{_shown(op)}, before {_shown(was)}")
+        followed.setdefault(place, set()).update(origins)
+        for tensor in _changed(op.outputs, () if was is None else was.outputs):
+            of_memory[tensor.memory] |= origins
+    return begun, followed
+
+
+def _of_module(module: str, followed: Mapping[_Place, set[_Place]]) -> set[_Place]:
+    return set().union(*(origins for place, origins in followed.items() if place[0] == module))
+
+
+def _changed(tensors: tuple[TensorSpec, ...], before: tuple[TensorSpec, ...]) -> Iterable[TensorSpec]:
+    return (tensor for i, tensor in enumerate(tensors) if i >= len(before) or _look(tensor) != _look(before[i]))
+
+
+def _look(tensor: TensorSpec) -> tuple[object, ...]:
+    return tensor.shape, tensor.dtype, tensor.stride
+
+
+def _form(op: Op) -> tuple[object, ...]:
+    return op.kind, op.phase, tuple(map(_look, op.inputs)), tuple(map(_look, op.outputs)), _words(op.attrs)
+
+
+def _words(value: object) -> object:
+    """An argument without the names of its tensors, which say nothing of it."""
+    if isinstance(value, TensorSpec):
+        return _look(value)
+    if isinstance(value, list | tuple):
+        return tuple(map(_words, value))
+    if isinstance(value, Mapping):
+        return tuple((name, _words(part)) for name, part in value.items())
+    return repr(value)
+
+
+def _shown(op: Op) -> str:
+    """The op with the shapes that it reads and writes."""
+    read, written = (
+        " and ".join(_sizes(tensor) for tensor in tensors if tensor.role in _SHOWN) or "nothing"
+        for tensors in (op.inputs, op.outputs)
+    )
+    weight = next((tensor for tensor in op.inputs if tensor.role is Role.WEIGHT and len(tensor.shape) > 1), None)
+    return f"{read}{f' by {_sizes(weight)}' if weight else ''} → {written}"
+
+
+def _sizes(tensor: TensorSpec) -> str:
+    return "×".join(map(str, tensor.shape)) or "1"
+
+
+_SHOWN = (Role.INPUT, Role.ACTIVATION, Role.GRADIENT)
+
+
+def _differences(before: Prediction, now: Prediction) -> dict[_Place, float]:
+    """Seconds that kernels take more now than before, with their waits, by module and kind."""
+    return {(one.module, one.kind): one.delta_s for one in drivers_of(before, now, (1.0, 1.0), one_network=True)}

@@ -23,8 +23,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.model.energy import PowerLaw, limited
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.execution import Execution
-from rooflinekit.study.sweep.points import REGIMES, Setting, Table, predict_points
-from rooflinekit.study.sweep.sizes import grid_of
+from rooflinekit.study.sweep.points import REGIMES, Setting, Table, grid_of, predict_points
 
 TOLERANCE = 0.004  # of a time or an energy, and of the step's time for the share of a regime
 TIMES = ("total_s", "low_s", "high_s", "cpu_s", "energy_j")

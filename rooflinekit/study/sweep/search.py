@@ -6,32 +6,29 @@ differential evolution chooses whole numbers among them, for each of the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rooflinekit.errors import InputError, nearest
+from rooflinekit.errors import InputError, UnitError, nearest
+from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.specs import resolve
 from rooflinekit.ir import notebook
 from rooflinekit.ir.notebook import aligned
-from rooflinekit.study.sweep.cells import cells_of
 from rooflinekit.study.sweep.clusters import Team, predict_settings
 from rooflinekit.study.sweep.plan import BLOCK, Case, Plan
 from rooflinekit.study.sweep.points import REGIMES
-from rooflinekit.study.sweep.requirements import (
-    GOALS,
-    LEAST,
-    MOST,
-    Requirement,
-    named_prices,
-    prices_of,
-    requirements_of,
-)
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_quantity, parse_quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 ENUMERATED = 200_000  # predictions, up to which all are made
 ENUMERATED_EACH = 2_000  # the same of steps on several devices, which take tenths of a second each
@@ -318,3 +315,212 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
         return None if isinstance(value, float) and not np.isfinite(value) else value
 
     return [{str(name): clean(value) for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+# What a search looks for, and what a configuration has to meet: "time<0.1 s", "throughput>=1000", "batch>=8".
+
+
+#: What can be had least of, and what most of, with its column.
+LEAST = {
+    "time": "total_s", "dollars": "dollars", "memory": "peak_bytes", "price": "price", "energy": "joules",
+    "cost": "dollars",  # whose order is the same where prices are those of an hour
+}  # fmt: skip
+MOST = {"throughput": "throughput"}
+GOALS = LEAST | MOST
+
+
+def goal_of(minimize: str | None, maximize: str | None) -> str:
+    """What is looked for: by default the most throughput, as the shortest step is that of the smallest batch.
+
+    Raises InputError for a word that is not known, and for both.
+    """
+    if minimize is not None and maximize is not None:
+        raise InputError(f"minimize {minimize!r} and maximize {maximize!r}: expected one of the two")
+    for option, word, known, others in (("minimize", minimize, LEAST, MOST), ("maximize", maximize, MOST, LEAST)):
+        if word is not None and word not in known:
+            other = {"minimize": "maximize", "maximize": "minimize"}[option]
+            hint = f"; {other} {word!r}" if word in others else nearest(word, known)
+            raise InputError(f"{option} {word!r}: expected {' or '.join(map(repr, known))}{hint}")
+    return minimize or maximize or "throughput"
+
+
+def named_prices(given: Mapping[str, float], devices: Iterable[Device]) -> dict[str, float]:
+    """Prices by the devices' names, where they are given by any name that a device answers to.
+
+    Raises InputError for a device that is not looked at, for one that is named twice, and for no positive number.
+    """
+    known = {device.name: device for device in devices}
+    found: dict[str, float] = {}
+    for name, price in given.items():
+        try:
+            device = resolve(name, known.values()).name
+        except LookupError:
+            listed = ", ".join(known)
+            raise InputError(f"prices: no device {name!r} is looked at: {listed}{nearest(name, known)}") from None
+        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price < float("inf"):
+            raise InputError(f"prices: {name!r}: expected dollars, a positive number; got {price!r:.60}")
+        if device in found:
+            raise InputError(f"prices: {device} is given twice")
+        found[device] = price
+    return found
+
+
+def prices_of(plan: Plan, given: Mapping[str, float]) -> dict[str, float | None]:
+    """Dollars of each device that occurs; of a board with several, of one of them."""
+    devices = {device.name: device for case in plan.cases for device in case.setting.devices}
+    given = named_prices(given, devices.values())
+    launch = {
+        name: None if device.launch_price_usd is None else device.launch_price_usd / device.devices_per_board
+        for name, device in devices.items()
+    }
+    return {**launch, **given}
+
+
+#: What can be asked for: its column, and the unit that a number may have.
+QUANTITIES = {
+    "time": ("total_s", "s"),  # of a step
+    "low": ("low_s", "s"),  # the ends of its 90 % interval
+    "high": ("high_s", "s"),
+    "gpu-time": ("gpu_s", "s"),
+    "throughput": ("throughput", ""),  # of the size named batch, else steps, a second
+    "memory": ("peak_bytes", "byte"),
+    "price": ("price", ""),  # dollars at launch
+    "dollars": ("dollars", ""),  # the price by the throughput
+    "cost": ("cost", ""),  # dollars of a sample, where prices are those of an hour
+    "power": ("power_w", "W"),  # mean of all GPUs over a step
+    "energy": ("joules", "J"),  # of a sample, else of a step
+}
+_COMPARISON = re.compile(r"\s*([\w-]+)\s*(<=|>=|<|>|=)\s*(.+?)\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """A bound on a column."""
+
+    text: str
+    column: str
+    comparison: str
+    limit: float
+
+    def excess(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """By which factor values are beyond the limit, as a logarithm; 0 where they meet it."""
+        numbers = np.asarray(values, dtype=float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            beyond = np.abs(np.log(numbers / self.limit))
+        met = {
+            "<": numbers < self.limit, "<=": numbers <= self.limit, ">": numbers > self.limit,
+            ">=": numbers >= self.limit, "=": numbers == self.limit,
+        }[self.comparison]  # fmt: skip
+        # one that is on the limit of "<", or is not known (a price), does not meet it either
+        return np.where(met, 0.0, np.maximum(np.nan_to_num(beyond, nan=np.inf), 1e-12))
+
+
+def requirements_of(texts: Iterable[str], sizes: Sequence[str]) -> tuple[Requirement, ...]:
+    """What these texts ask for; besides quantities they may name sizes. Raises InputError."""
+    return tuple(_requirement(text, sizes) for text in texts)
+
+
+def _requirement(text: str, sizes: Sequence[str]) -> Requirement:
+    found = _COMPARISON.fullmatch(text)
+    if found is None:
+        raise InputError(f"require {text!r}: expected a quantity and its bound, such as 'time<0.1 s'")
+    name, comparison, bound = found.groups()
+    known = [*QUANTITIES, *sizes]
+    if name not in known:
+        raise InputError(f"require {text!r}: {name!r} is not known: {', '.join(known)}{nearest(name, known)}")
+    column, unit = QUANTITIES.get(name, (name, ""))
+    try:
+        limit = float(bound)
+    except ValueError:
+        try:
+            limit = parse_quantity(bound, unit) if unit else float("nan")
+        except UnitError as error:
+            raise InputError(f"require {text!r}: {error}") from error
+    if not limit > 0 or limit == float("inf"):
+        raise InputError(f"require {text!r}: expected a positive number; got {bound!r}")
+    return Requirement(text=" ".join(text.split()), column=column, comparison=comparison, limit=limit)
+
+
+# Rows of a sweep or a search as texts: times with their units, intervals, memory and whether it suffices.
+
+
+_Row = dict[str, Any]
+_Read = tuple[tuple[str, tuple[str, ...], Callable[[_Row], str]], ...]
+
+#: Columns that people read: the head, the columns that it takes, and how a row fills it.
+_READ: _Read = (
+    ("step", ("total_s",), lambda row: _seconds(row["total_s"])),
+    ("90 % interval", ("low_s", "high_s"), lambda row: f"{_seconds(row['low_s'])} to {_seconds(row['high_s'])}"),
+    ("GPU busy", ("gpu_s",), lambda row: _seconds(row["gpu_s"])),
+    ("CPU issuing", ("cpu_s",), lambda row: _seconds(row["cpu_s"])),
+    (
+        "power",
+        ("power_w",),
+        lambda row: "–" if row["power_w"] != row["power_w"] else format_quantity(row["power_w"], "W"),
+    ),
+    ("J/step", ("energy_j",), lambda row: _number(row["energy_j"])),
+    ("J/sample", ("joules",), lambda row: _number(row["joules"])),
+    ("regime", ("regime",), lambda row: _text(row["regime"])),
+    ("samples/s", ("throughput",), lambda row: _number(row["throughput"])),
+    ("memory", ("peak_bytes",), lambda row: _memory(row)),
+)
+#: Money, where prices are those at launch, and where they are those of an hour: `dollars` is the price by samples/s.
+_LAUNCH: _Read = (
+    ("$ at launch", ("price",), lambda row: _number(row["price"])),
+    ("$ at launch by samples/s", ("dollars",), lambda row: _number(row["dollars"])),
+)
+_HOURLY: _Read = (
+    ("an hour", ("price",), lambda row: _number(row["price"])),
+    ("a million samples", ("dollars",), lambda row: _number(row["dollars"] * 1e6 / 3600)),
+)
+_HIDDEN = ("fits", "misses by")
+
+
+def cells_of(frame: pd.DataFrame, currency: str | None = None) -> tuple[list[str], list[list[str]]]:
+    """The heads and the rows of a table, as texts: what names a row first, then what was found.
+
+    Columns that no row fills are left out. currency: of the prices of an hour; without it prices are those at launch.
+    """
+    rows: list[_Row] = [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+    columns = [str(name) for name in frame.columns]
+    money = _LAUNCH if currency is None else tuple((f"{currency} {head}", n, fill) for head, n, fill in _HOURLY)
+    known = (*_READ, *money)
+    taken = {name for _, names, _ in known for name in names} | {*_HIDDEN}
+    empty = {name for name in columns if frame[name].isna().all()}
+    first = [name for name in columns if name not in taken and name not in ("misses", "problem")]
+    last = [name for name in ("misses", "problem") if name in columns and name not in empty]
+    read = [(head, fill) for head, names, fill in known if all(n in columns and n not in empty for n in names)]
+    if "batch" not in columns and "throughput" in columns:
+        read = [(head.replace("samples", "steps"), fill) for head, fill in read]
+    heads = [*first, *(head for head, _ in read), *last]
+    body = [
+        [*(str(row[name]) for name in first), *(fill(row) for _, fill in read), *(_text(row[name]) for name in last)]
+        for row in rows
+    ]
+    return heads, body
+
+
+def _seconds(value: float) -> str:
+    return "–" if value != value else format_quantity(value, "s")
+
+
+def _number(value: float | None) -> str:
+    """Four digits.
+
+    >>> _number(12345.6), _number(0.012345), _number(None)
+    ('12346', '0.01235', '–')
+    """
+    if value is None or value != value:
+        return "–"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _memory(row: _Row) -> str:
+    if row["peak_bytes"] != row["peak_bytes"]:
+        return "–"
+    need = format_quantity(row["peak_bytes"], "byte", binary=True)
+    return f"{need}{'' if row.get('fits', True) else ' does not fit'}"
+
+
+def _text(value: Any) -> str:
+    return "" if value is None or value != value else str(value)

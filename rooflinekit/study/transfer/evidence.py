@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
 from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
-from rooflinekit.errors import InputError
+from rooflinekit.errors import CampaignError, InputError, UnitError
+from rooflinekit.ir.graph import Graph
+from rooflinekit.ir.op import DType, Op
 from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.model.roofline import Timing
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.errors.parts import Loaded, Part, kernel_parts, parts_of
-from rooflinekit.study.profile.matching import OpTime, PredictedOp, kind_of, match, op_name, predicted_ops, whole_calls
+from rooflinekit.study.errors.components import Loaded, Part, kernel_parts, parts_of
+from rooflinekit.study.profile.file import Progress
+from rooflinekit.study.profile.matching import (
+    OpTime,
+    PredictedOp,
+    Validation,
+    kind_of,
+    match,
+    op_name,
+    predicted_ops,
+    whole_calls,
+)
 from rooflinekit.study.profile.profile import Profile
-from rooflinekit.study.profile.validation import Validation
+from rooflinekit.study.profile.ranks import read_profile
 from rooflinekit.study.transfer.posterior import Seen
-from rooflinekit.study.transfer.shapes import NO_SHAPES, check_shapes, shape_class, shape_classes
-from rooflinekit.units import format_quantity
+from rooflinekit.units import format_quantity, parse_quantity
 
 _MOST = 400  # measured ops that are looked at one by one, the longest
 _OP_NOISE = 0.05  # in ln, of one op's time in a trace: the profiler, clocks; stated
@@ -190,3 +204,164 @@ def _by_shape(calls: _Calls, ops: Sequence[PredictedOp], classes: dict[str, _Sha
                 yield OpTime(
                     kind=op.kind, name=op.name, module=op.module, count=1, measured_s=s, predicted_s=op.seconds
                 )
+
+
+# Measured steps from what people have: a time in words, or a file of a trace, of a record, of kernel times.
+
+
+_COLUMNS = ("name", "seconds")
+_HEAD = 4096  # bytes that tell a record from a trace
+_LARGE = 64 * 2**20  # bytes: no record or table of a step is as long
+
+
+def read_measured(
+    text: str, *, mark: str | None = None, rank: int | None = None, progress: Progress | None = None
+) -> Evidence:
+    """What `--measured` says: "31.2 ms", or a file.
+
+    Files: a trace of torch.profiler (.json, .json.gz), or a folder of such, one a rank; a record of `rooflinekit
+    measure --out`; or a table (.csv) with the columns name and seconds, of operators on the device in one step. mark:
+    of a trace, see `Profile.read`. rank: of a folder, by default all in the mean. Raises InputError for text that is
+    neither a time nor a file, CampaignError for a file that is none of these.
+    """
+    file = Path(text)
+    if file.is_dir():
+        return Evidence.of(read_profile(file, rank=rank, mark=mark, progress=progress))
+    if not file.is_file():
+        try:
+            seconds = parse_quantity(text, "s")
+        except UnitError as error:
+            raise InputError(
+                f"--measured {text!r}: expected a time, such as '31.2 ms', or a file: a trace of torch.profiler or a "
+                "folder of them, a record of `rooflinekit measure --out`, or a .csv with the columns name and seconds"
+            ) from error
+        return Evidence.of(seconds)
+    if file.suffix == ".csv":
+        return Evidence.of(_table(file))
+    if _is_record(file):
+        return Evidence.of(Validation.load(file))
+    return Evidence.of(read_profile(file, rank=rank, mark=mark, progress=progress))
+
+
+def _is_record(file: Path) -> bool:
+    with file.open("rb") as stream:
+        head = stream.read(_HEAD)
+    return b'"rooflinekit validation"' in head
+
+
+def _table(file: Path) -> dict[str, float]:
+    """Seconds by name of operator, those of one name together."""
+    if file.stat().st_size > _LARGE:
+        raise CampaignError(
+            f"{file}: is {file.stat().st_size / 2**20:.0f} MiB: expected a table of one step's operators"
+        )
+    found: dict[str, float] = defaultdict(float)
+    try:
+        with file.open(encoding="utf-8", newline="") as stream:
+            rows = csv.DictReader(stream)
+            if not set(_COLUMNS) <= set(rows.fieldnames or ()):
+                has = ", ".join(rows.fieldnames or ()) or "none"
+                raise CampaignError(f"{file}: expected the columns name and seconds; got {has[:200]}")
+            for row in rows:
+                found[str(row["name"])] += _seconds(file, rows.line_num, row["seconds"])
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise CampaignError(f"{file}: cannot be read: {error}") from error
+    if not found:
+        raise CampaignError(f"{file}: has no rows")
+    return dict(found)
+
+
+def _seconds(file: Path, line: int, text: str | None) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise CampaignError(f"{file}: line {line}: seconds: expected a number above 0; got {json.dumps(text)}")
+    return value
+
+
+# Whether a trace is of the predicted step: the shapes and formats that it recorded beside those of the graph.
+
+
+#: Operators whose arguments are the same under all names that PyTorch has for them.
+_TOLD_BY = ("convolution", "addmm", "mm", "bmm", "baddbmm")
+_LEAST = 0.5  # of their calls: fewer with a shape of the graph, and it is another step
+
+NO_SHAPES = (
+    "the trace has no shapes, so operators are matched by kind and order alone: record it with "
+    "torch.profiler.profile(record_shapes=True) to have them checked"
+)
+
+_FORMATS = {
+    "float": DType.FLOAT32, "double": DType.FLOAT64, "c10::Half": DType.FLOAT16, "c10::BFloat16": DType.BFLOAT16,
+}  # fmt: skip
+
+_TraceShapes = tuple[tuple[int, ...], ...]
+
+
+def check_shapes(ops: Sequence[ProfiledOp], graph: Graph, source: str) -> bool:
+    """Whether shapes were recorded of convolutions or products, if there are any calls of these.
+
+    Raises InputError where most of them are none of the graph's: another batch, another network, or another format.
+    """
+    seen = [(kind_of(op.name), _matrices(op.shapes)) for op in ops if kind_of(op.name) in _TOLD_BY]
+    told = [(kind, shapes) for kind, shapes in seen if shapes]
+    if not told:
+        return not seen
+    own = [(kind_of(op.kind), _matrices(_numbers(op))) for op in graph.ops]
+    known = {(kind, _sorted(shapes)) for kind, shapes in own}
+    foreign = [one for one in told if (one[0], _sorted(one[1])) not in known]
+    kinds = {kind for kind, _ in own}
+    if len(foreign) <= (1 - _LEAST) * len(told) or not kinds & {kind for kind, _ in told}:
+        _check_formats(ops, graph, source)
+        return True
+    kind, shapes = next((one for one in foreign if one[0] in kinds), foreign[0])
+    ours = next((theirs for name, theirs in own if name == kind), ())
+    sizes = ", ".join(f"{name}={value}" for name, value in graph.sizes.items())
+    raise InputError(
+        f"{source}: is of another batch or network: its first {kind} takes {_text(shapes)}, but in {graph.name}"
+        f"{f' at {sizes}' if sizes else ''} {_text(ours)}; give the sizes that were profiled, and those to predict for "
+        "as there={…} (--there)"
+    )
+
+
+def _check_formats(ops: Sequence[ProfiledOp], graph: Graph, source: str) -> None:
+    seen = Counter(_FORMATS[op.format] for op in ops if kind_of(op.name) in _TOLD_BY and op.format in _FORMATS)
+    own = Counter(op.inputs[0].dtype for op in graph.ops if kind_of(op.kind) in _TOLD_BY and op.inputs)
+    if not seen or not own:
+        return
+    (theirs, _), (ours, _) = seen.most_common(1)[0], own.most_common(1)[0]
+    if theirs != ours:
+        raise InputError(
+            f"{source}: computes in {theirs}, {graph.name} in {ours}: give the format that was profiled "
+            f"(dtype={theirs.value!r}, --dtype {theirs}; or autocast)"
+        )
+
+
+def shape_class(shapes: Sequence[tuple[int, ...]]) -> _TraceShapes:
+    """What calls of one kind with equal work have in common: the sizes of arguments, less vectors, in any order."""
+    return _sorted(_matrices(shapes))
+
+
+def shape_classes(graph: Graph) -> dict[str, _TraceShapes]:
+    """Of each op by name."""
+    return {op.name: shape_class(_numbers(op)) for op in graph.ops}
+
+
+def _numbers(op: Op) -> list[tuple[int, ...]]:
+    return [tuple(int(size) for size in spec.shape) for spec in op.inputs]
+
+
+def _matrices(shapes: Sequence[tuple[int, ...]]) -> _TraceShapes:
+    """Those of two dimensions or more: a bias is no part of the work."""
+    return tuple(one for one in shapes if len(one) > 1)
+
+
+def _sorted(shapes: _TraceShapes) -> _TraceShapes:
+    """In an order that transposed arguments share."""
+    return tuple(sorted(tuple(sorted(one)) for one in shapes))
+
+
+def _text(shapes: _TraceShapes) -> str:
+    return " and ".join("×".join(map(str, one)) for one in shapes)

@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflinekit.study.errors.components import FREEDOM, MEASURED
-from rooflinekit.study.errors.kinship import Kinship
-from rooflinekit.study.errors.parts import BEYOND_INTERVALS, Loaded, Part
+from rooflinekit.study.errors.components import BEYOND_INTERVALS, FREEDOM, MEASURED, Kinship, Loaded, Part
 
 #: What the levels of parts are called where a measured step's error is split into them.
 LEVELS = {"family": "constants", "kernel": "kernels", "host": "host", "issuing": "host", "network": "network"}

@@ -12,8 +12,7 @@ from scipy.interpolate import RegularGridInterpolator
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.study.sweep.clusters import Team
 from rooflinekit.study.sweep.plan import Case
-from rooflinekit.study.sweep.points import LEVEL
-from rooflinekit.study.sweep.sizes import Grid
+from rooflinekit.study.sweep.points import LEVEL, Grid
 from rooflinekit.study.transfer.transferred import Transferred, widths
 
 #: Values of a size at which a correction is worked out, by how many sizes vary; each is a whole prediction.

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
-from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.errors.components import NETWORK
-from rooflinekit.study.errors.kinship import Kinship
-from rooflinekit.study.errors.parts import leaders, parts_of
+from rooflinekit.step.prediction import TERMS, Prediction
+from rooflinekit.strategies.prediction import ParallelPrediction, Share
+from rooflinekit.study.errors.components import NETWORK, Kinship, leaders, parts_of
 from rooflinekit.study.transfer.evidence import Evidence
 from rooflinekit.study.transfer.posterior import Posterior, given
 
@@ -140,3 +139,27 @@ def correcting(evidence: Evidence, source: Prediction) -> Callable[[Prediction],
         return Transferred(**own, plain=target, source=source, evidence=evidence, posterior=posterior)
 
     return corrected
+
+
+# A training step on several devices that rests on a measured step on one.
+
+
+def on_several(correct: Callable[[Prediction], Transferred], p: ParallelPrediction) -> ParallelPrediction:
+    """The step with each device's own part of it corrected; what it waits for others stays as predicted.
+
+    Kernels, the host and inputs are what a step on one device tells of; links, slower devices, idle stages and kernels
+    slowed by collectives are not.
+    """
+    shares = tuple(_corrected(correct, share) for share in p.shares)
+    first = shares[0].prediction
+    assert isinstance(first, Transferred)
+    note = f"of each device's own part of the step, kernels and host: {first.notes[0]}; communication is as predicted"
+    alone: Callable[[], Prediction] = lambda: correct(p.alone())  # noqa: E731
+    return replace(p, shares=shares, alone=alone, assumptions=(note, *p.assumptions))
+
+
+def _corrected(correct: Callable[[Prediction], Transferred], share: Share) -> Share:
+    found = correct(share.prediction)
+    own = sum(share.terms[name] for name in TERMS)
+    terms = {**share.terms, CORRECTION: own * math.expm1(found.posterior.mean)}
+    return replace(share, prediction=found, terms=terms)

@@ -21,10 +21,8 @@ from rooflinekit.present.figures import plot
 from rooflinekit.present.figures.records.build import Figure, caption, roofline_figure
 from rooflinekit.present.figures.records.normalized import crossings, normalized_view
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.profile.comparison import ProfileComparison
-from rooflinekit.study.profile.matching import OpTime
-from rooflinekit.study.profile.profile import Profile
-from rooflinekit.study.profile.validation import Validation, compare_run
+from rooflinekit.study.profile.matching import OpTime, Validation, compare_run
+from rooflinekit.study.profile.profile import Profile, ProfileComparison
 
 A100, L4 = "nvidia-a100-sxm4-80gb", "nvidia-l4"
 

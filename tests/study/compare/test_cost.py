@@ -7,8 +7,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.study.compare.cost import Job, Price, costs_of
-from rooflinekit.study.compare.pricing import Pricing
+from rooflinekit.study.compare.cost import Job, Price, Pricing, costs_of
 
 
 def test_rented_and_owned_by_hand() -> None:

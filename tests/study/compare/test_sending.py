@@ -12,7 +12,7 @@ from several import PARAMETER_BYTES, chain, slow_cluster, step
 import rooflinekit as rk
 from rooflinekit.calibrate.links.fits import load_links
 from rooflinekit.strategies.queues import covered
-from rooflinekit.study.compare.sending import (
+from rooflinekit.study.compare.scaling import (
     dram_bytes_of_a_device,
     exposed_intervals,
     flop_of_a_device,

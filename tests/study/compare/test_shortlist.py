@@ -8,8 +8,8 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.hardware.device import Clock, Device, Memory
 from rooflinekit.hardware.specs import devices, load_device
-from rooflinekit.study.compare.shortlist import MOST, shortlist, shortlist_rule
-from rooflinekit.study.explain.verdict import verdict
+from rooflinekit.study.compare.gpus import MOST, shortlist, shortlist_rule
+from rooflinekit.study.explain.explanation import verdict
 
 
 def gpu(name: str, architecture: str, bandwidth: float, year: int, vendor: str = "Nobody") -> Device:

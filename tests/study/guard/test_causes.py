@@ -8,7 +8,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.guard.causes import causes_of
+from rooflinekit.study.guard.check import causes_of
 
 GPU = "nvidia-l4"
 

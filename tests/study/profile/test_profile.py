@@ -17,7 +17,7 @@ import rooflinekit as rk
 from rooflinekit.errors import CampaignError, ComparisonError, InputError
 from rooflinekit.study.profile.file import read_trace
 from rooflinekit.study.profile.ranks import read_profile
-from rooflinekit.study.profile.rounds import period
+from rooflinekit.study.profile.steps import period
 
 US = 1e-6
 

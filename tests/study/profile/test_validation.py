@@ -14,8 +14,7 @@ from rooflinekit.errors import CampaignError, OutputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.prediction import Prediction, predict_graph
-from rooflinekit.study.profile.matching import BETWEEN
-from rooflinekit.study.profile.validation import Validation, compare_run
+from rooflinekit.study.profile.matching import BETWEEN, Validation, compare_run
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.errors import FormatError, InputError, RooflinekitError, SizeError
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.machine import Machine
-from rooflinekit.study.sweep.ops import sweep_table
+from rooflinekit.study.sweep.points import sweep_table
 
 GPUS = ["nvidia-l4", "nvidia-a100-sxm4-80gb"]
 

@@ -17,12 +17,23 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.calibrate.local_hardware.run_record import ProfiledOp
 from rooflinekit.errors import CampaignError, InputError
-from rooflinekit.study.errors.components import FREEDOM, NETWORK, NETWORKS, OTHER_HOST, SHARED, Chips
-from rooflinekit.study.errors.kinship import Kinship, chips_of
-from rooflinekit.study.errors.parts import Loaded, Part, host_weight, parts_of, scaled
-from rooflinekit.study.transfer.evidence import Evidence, matched
+from rooflinekit.study.errors.components import (
+    FREEDOM,
+    NETWORK,
+    NETWORKS,
+    OTHER_HOST,
+    SHARED,
+    Chips,
+    Kinship,
+    Loaded,
+    Part,
+    chips_of,
+    host_weight,
+    parts_of,
+    scaled,
+)
+from rooflinekit.study.transfer.evidence import Evidence, matched, read_measured
 from rooflinekit.study.transfer.posterior import Seen, given
-from rooflinekit.study.transfer.reading import read_measured
 from rooflinekit.study.transfer.transferred import transferred
 
 HERE, THERE, SIBLING = "nvidia-t4", "nvidia-a100-sxm4-80gb", "nvidia-a100-sxm4-40gb"

@@ -14,8 +14,16 @@ from rooflinekit.present.figures.records.figure import Figure, Roof
 from rooflinekit.present.figures.records.roofs import facts_of, highest, roofs_of
 from rooflinekit.present.figures.records.steps import Stop, Trajectory
 from rooflinekit.strategies.prediction import ParallelPrediction
-from rooflinekit.study.compare.scaling import family_of, limited_by, names_of, strategy_name
-from rooflinekit.study.compare.sending import Sent, dram_bytes_of_a_device, flop_of_a_device, sent_over_links
+from rooflinekit.study.compare.scaling import (
+    Sent,
+    dram_bytes_of_a_device,
+    family_of,
+    flop_of_a_device,
+    limited_by,
+    names_of,
+    sent_over_links,
+    strategy_name,
+)
 
 _LinkNames = Mapping[tuple[str, Link], str]
 

@@ -11,9 +11,8 @@ from rooflinekit.errors import InputError
 from rooflinekit.model.roofline import Timing
 from rooflinekit.present.figures.records.groups import Group
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.profile.comparison import ProfileComparison
-from rooflinekit.study.profile.matching import OpTime, kind_of
-from rooflinekit.study.profile.validation import Validation
+from rooflinekit.study.profile.matching import OpTime, Validation, kind_of
+from rooflinekit.study.profile.profile import ProfileComparison
 
 Measured: TypeAlias = ProfileComparison | Validation
 Unit: TypeAlias = tuple[Group, float]  # kernels that were measured together, and the seconds; 0 where they were not
