@@ -133,7 +133,10 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
         return TRITON
     capability = _capability(device)
     if op.kind.startswith(_BY_NAME) and capability is not None:
-        return FLASH if op.kind.startswith(_FLASH_KINDS) else EFFICIENT
+        if not op.kind.startswith(_FLASH_KINDS):
+            return EFFICIENT
+        third = op.attrs.get("package") == "xformers" and capability[0] == _HOPPER and not op.attrs.get("dropout_p")
+        return FLASH_3 if third else FLASH  # of its own FlashAttention 3 xFormers calls where it can
     if "scaled_dot_product" not in op.kind and not op.kind.startswith(_BY_NAME):
         return ATTENTION
     if capability is None:

@@ -23,6 +23,7 @@ from rooflinekit.ir.inputs import Release
 from rooflinekit.tracing import autocast, recurrent, signals
 from rooflinekit.tracing.finite import note_answer
 from rooflinekit.tracing.gpu_attention import attention, written_out
+from rooflinekit.tracing.packages import xformers_attention
 from rooflinekit.tracing.shapes import RESAMPLING
 from rooflinekit.tracing.share import note_one_hot
 
@@ -98,6 +99,10 @@ def gpu_view(elements: Callable[[str, Any], Any], like: Release | None = None) -
     if boxes is not None:  # on the CPU it goes through the classes one by one
         originals.append((boxes, "_batched_nms_vanilla", boxes._batched_nms_vanilla))
         replaced = replaced | {boxes._batched_nms_vanilla: boxes._batched_nms_coordinate_trick}
+    if fmha := sys.modules.get("xformers.ops.fmha"):  # which asks the GPU at hand what it can run
+        for name in ("_memory_efficient_attention", "_memory_efficient_attention_forward"):
+            originals.append((fmha, name, getattr(fmha, name)))
+            replaced = replaced | {getattr(fmha, name): xformers_attention}
     try:
         for place, name, original in originals:
             setattr(place, name, _here(functools.partial(_called, replaced, original), original))

@@ -26,7 +26,7 @@ from rooflinekit.tracing.finite import on_cpu
 from rooflinekit.tracing.flexible import masked_pairs
 from rooflinekit.tracing.gpu_attention import SwitchedOn
 from rooflinekit.tracing.memory import OpMemory, fake_like
-from rooflinekit.tracing.packed import PACKING, packed_keys
+from rooflinekit.tracing.packages import PACKING, Callers, packed_keys
 from rooflinekit.tracing.shares import note
 from rooflinekit.tracing.sparse import held, is_sparse, note_result
 from rooflinekit.tracing.symbols import Symbols
@@ -144,7 +144,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lives = Lives(self.ops, lambda: None if self._closed else self.phase)
         self.calls = ModuleCalls(paths, progress, self._lives.returned)
         self.assumed = assumed
-        self._switched_on = SwitchedOn()
+        self._switched_on, self._callers = SwitchedOn(), Callers()
         assumed.follow(lambda: self.calls.module(self.phase))
         self._symbols = symbols
         self._memory = OpMemory(symbols.fake)
@@ -308,6 +308,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node.meta.update(module=module, phase=self.phase.value)
         if "scaled_dot_product" in kind:
             attrs = {**attrs, **self._switched_on.attrs(kind, inputs, outputs)}
+        attrs = {**attrs, **self._callers.attrs(kind, inputs, outputs)}
         self.ops.append(
             Op(
                 name=node.name,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rooflinekit.cost.table import reads, rule, traffic, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
-from rooflinekit.ir.sizes import Size, ceil_div, product, quotient, smaller, total
+from rooflinekit.ir.sizes import Size, ceil_div, floor_div, product, quotient, smaller, total
 
 
 def score_pairs(s: Size, t: Size, causal: bool) -> Size:
@@ -30,21 +30,27 @@ def score_pairs(s: Size, t: Size, causal: bool) -> Size:
 
 
 def _products(
-    query: TensorSpec, key: TensorSpec, value: TensorSpec, causal: bool, kept: Size | None = None
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    causal: bool,
+    kept: Size | None = None,
+    left: Size | None = None,
 ) -> tuple[Gemm, Gemm, Size]:
-    """Scores, weighted values, and the pairs of all heads together; `kept`: what a mask leaves of one head's.
+    """Scores, weighted values, and the pairs of all heads together; `kept`: what a mask leaves of one head's, `left`:
+    of all together.
 
     Where each head has one query (decoding), those of heads that share keys are worked on together, as rows of one
     product: flash attention and cuDNN read such keys once.
     """
     b, h, s, d = query.shape
     t, e = key.shape[2], value.shape[3]
-    pairs = product((b, h, score_pairs(s, t, causal) if kept is None else kept))
+    pairs = product((b, h, score_pairs(s, t, causal) if kept is None else kept)) if left is None else left
     shared = quotient(h, key.shape[1]) if s == 1 and isinstance(key.shape[1], int) and not causal else 1
     batch, rows = product((b, h if shared == 1 else key.shape[1])), product((s, shared))
 
     def needed(width: Size) -> Size | None:
-        return product((pairs, width)) if causal or kept is not None else None
+        return product((pairs, width)) if causal or not (kept is None and left is None) else None
 
     return (
         Gemm(batch=batch, m=rows, n=t, k=d, needed=needed(d)),
@@ -124,8 +130,8 @@ def heads_last_attention(op: Op) -> Cost:
     Packed sequences are a batch of equal ones with `packed_keys` keys each. A causal mask ends with the last key: query
     i of s sees t - s + i + 1 of t keys.
     """
-    query, key, value = _sequences(op, op.inputs[:3])
-    scores, weighted, pairs = _products(query, key, value, causal=False, kept=_kept(op, query, key))
+    (query, key, value), left = _sequences(op, op.inputs[:3])
+    scores, weighted, pairs = _products(query, key, value, causal=False, left=left)
     output = op.outputs[0]
     work = Cost(
         gemms=(scores, weighted),
@@ -147,31 +153,36 @@ def heads_last_attention(op: Op) -> Cost:
 )
 def heads_last_attention_backward(op: Op) -> Cost:
     """As the gradient of PyTorch's attention, of [b, s, h, d] or packed; flash-attn writes into tensors it is given."""
-    grad, query, key, value = _sequences(op, op.inputs[:4])
-    products = _products(query, key, value, causal=False, kept=_kept(op, query, key))
+    (grad, query, key, value), left = _sequences(op, op.inputs[:4])
+    products = _products(query, key, value, causal=False, left=left)
     made = [op.attrs[name] for name in ("dq", "dk", "dv") if op.attrs.get(name) is not None]
     read = [one for one in op.inputs if one not in made]
     work = _gradient(op, *products, grad)
     return replace(work, read_bytes=reads(read).read_bytes, write_bytes=writes(made or op.outputs).write_bytes)
 
 
-def _sequences(op: Op, tensors: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """[…, gradient of the output,] query, key and value as [b, h, s, d]."""
-    keys = op.attrs.get("packed_keys")
+def _sequences(op: Op, tensors: Sequence[TensorSpec]) -> tuple[list[TensorSpec], Size | None]:
+    """[gradient of the output,] query, key and value as [b, h, s, d]; the pairs of all heads, None for every one."""
+    keys, table = op.attrs.get("packed_keys"), op.attrs.get("block_table")
     if keys is None:
         shapes = [(one.shape[0], one.shape[2], one.shape[1], one.shape[3]) for one in tensors]
+        whole = shapes[-3][2]
+        queries = product((shapes[-3][0], whole))
     else:
         rows = [product(one.shape[:-2]) for one in tensors]  # tokens
-        table = op.attrs.get("block_table")  # of a paged cache: a row for each sequence
-        batch = ceil_div(rows[-1], keys) if table is None else table.shape[0]
+        batch = ceil_div(rows[-1], keys) if table is None else table.shape[0]  # which has a row for each sequence
         lengths = [*(ceil_div(row, batch) for row in rows[:-2]), keys, keys]
         shapes = [(batch, one.shape[-2], length, one.shape[-1]) for one, length in zip(tensors, lengths, strict=True)]
-    return [replace(one, shape=shape, stride=None) for one, shape in zip(tensors, shapes, strict=True)]
+        # as many queries as keys: sequences with themselves, which do not quite fill a batch of equal ones
+        queries, whole = rows[-3], keys if table is None and rows[-3] == rows[-1] else lengths[-3]
+    b, h, s, _ = shapes[-3]
+    left = product((h, _pairs(op, queries, whole, shapes[-1][2])))
+    found = [replace(one, shape=shape, stride=None) for one, shape in zip(tensors, shapes, strict=True)]
+    return found, None if left == product((b, h, s, shapes[-1][2])) else left
 
 
-def _kept(op: Op, query: TensorSpec, key: TensorSpec) -> Size | None:
-    """Pairs of one head that a causal mask or a window leaves; None where all take part."""
-    s, t = query.shape[2], key.shape[2]
+def _pairs(op: Op, queries: Size, s: Size, t: Size) -> Size:
+    """Pairs of one head of so many queries, s in a sequence of t keys, that a causal mask or a window leaves."""
     causal = any(op.attrs.get(name) for name in ("causal", "is_causal", "custom_mask_type"))
     ends = op.attrs.get("window_size")
     if isinstance(ends, int):  # of a memory-efficient kernel: keys, a query's own among them
@@ -179,8 +190,12 @@ def _kept(op: Op, query: TensorSpec, key: TensorSpec) -> Size | None:
     left, right = ends or [op.attrs.get(f"window_size_{side}") for side in ("left", "right")]
     if isinstance(left, int) and left >= 0:
         width = left + 1 + (max(0, right) if isinstance(right, int) and not causal else 0)
-        return product((s, smaller(width, t)))
-    return total((product((s, t)), product((-1, quotient(product((s, total((s, -1)))), 2))))) if causal else None
+        return product((queries, smaller(width, t)))
+    if not causal:
+        return product((queries, t))
+    if op.attrs.get("custom_mask_type") == 1 and op.attrs.get("packed_keys") is None:  # from the upper left
+        return product((op.inputs[0].shape[0], score_pairs(s, t, causal=True)))
+    return floor_div(product((queries, total((t, t, product((-1, s)), 1)))), 2)
 
 
 @rule("higher_order.flex_attention", timed_as=Family.ATTENTION)

@@ -1,5 +1,7 @@
-"""Attention of packed sequences: torch's varlen_attn and flash-attn's, counted for the lengths that are assumed."""
+"""Attention of packages: of packed sequences (torch, flash-attn) for the lengths that are assumed, and xFormers."""
 
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,7 +52,7 @@ def test_sequences_are_equally_long_or_as_the_user_says(
     (assumption,) = graph.assumptions
     assert (assumption.name, assumption.value, assumption.most) == ("varlen", length, LONGEST)
     ground = "shared out evenly" if assume is None else "given"
-    assert str(assumption).startswith(f"varlen {length} of {LONGEST} ({ground}; test_packed.py:")
+    assert str(assumption).startswith(f"varlen {length} of {LONGEST} ({ground}; test_packages.py:")
 
 
 @pytest.mark.parametrize("gpu", ["nvidia-a100-sxm4-80gb", "nvidia-h100-sxm5-80gb"])
@@ -126,3 +128,85 @@ def test_the_gradient_of_flash_attn_sums_those_of_shared_heads() -> None:
     (sums,) = (kernel.cost for kernel in kernels if "shared keys" in kernel.name)
     shared = 2 * 2 * TOKENS * 2 * SIZE  # bytes of the gradients of keys and values of 2 heads
     assert (sums.read_bytes, sums.write_bytes) == (4 * shared, shared)
+
+
+# --- xFormers ------------------------------------------------------------------------------------------------------
+
+
+class LowerTriangularMask:
+    pass
+
+
+class BlockDiagonalCausalMask:
+    def __init__(self, *ends: int) -> None:
+        self.q_seqinfo = self.k_seqinfo = SimpleNamespace(intervals=lambda: zip((0, *ends), ends, strict=False))
+
+
+@pytest.fixture
+def attend(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """xFormers 0.0.35 as far as a call of memory_efficient_attention goes: its dispatch finds no GPU."""
+
+    class Inputs(SimpleNamespace):
+        def validate_inputs(self) -> None:
+            assert self.query.dim() == self.key.dim() == self.value.dim()
+
+        def normalize_bmhk(self) -> tuple[int, ...]:
+            return (*self.query.shape[:-1], self.value.shape[-1])
+
+    def refuse(inp: Any, op: Any = None) -> Any:
+        raise NotImplementedError("No operator found")
+
+    fmha: Any = ModuleType("xformers.ops.fmha")
+    fmha._memory_efficient_attention = fmha._memory_efficient_attention_forward = refuse
+    monkeypatch.setitem(sys.modules, "xformers.ops.fmha", fmha)
+
+    class Attends(nn.Module):
+        def __init__(self, bias: Any = None, dropout: float = 0.0, heads: int = 0) -> None:
+            super().__init__()
+            self.scale, self.bias, self.p, self.heads = nn.Parameter(torch.ones(1)), bias, dropout, heads
+
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
+            if self.heads:
+                k, v = (one.expand(-1, -1, -1, self.heads, -1) for one in (k, v))
+            q = q * self.scale.to(q.dtype)
+            inp = Inputs(query=q, key=k, value=v, attn_bias=bias[0] if bias else self.bias, p=self.p, scale=None)
+            return fmha._memory_efficient_attention(inp)  # type: ignore[no-any-return]
+
+    yield Attends
+    assert fmha._memory_efficient_attention is refuse  # a trace leaves it as it was
+
+
+def ran(
+    model: nn.Module, shape: tuple[int, ...], *others: Any, gpu: str, dtype: str = "bfloat16"
+) -> tuple[set[str], int]:
+    """Names of the kernels of both passes, and the FLOP of the forward pass."""
+    key = (*shape[:3], 1, shape[4]) if len(shape) == 5 else shape
+    inputs = [rk.Input(*one, dtype=dtype) for one in (shape, key, key, *others)]
+    graph = rk.trace(model, *inputs, mode="training", optimizer=None)
+    assert graph.matrix_flop % 7 == 0
+    kernels = [timing.kernel for timing in rk.predict(graph, gpu).timings]
+    return {one.algorithm.name for one in kernels if one.cost.gemms}, graph.matrix_flop * 2 // 7
+
+
+H100, A100 = "nvidia-h100-sxm5-80gb", "nvidia-a100-sxm4-80gb"
+SHAPE = (2, 256, 8, 64)
+FULL = 2 * 2 * 2 * 8 * 256 * 256 * 64  # two products of 2 batches with 8 heads
+
+
+def test_xformers_calls_flash_attention_or_cutlass(attend: Any) -> None:
+    assert ran(attend(), SHAPE, gpu=H100) == ({"FlashAttention 3"}, FULL)
+    assert ran(attend(), SHAPE, gpu=A100) == ({"FlashAttention 2"}, FULL)
+    assert ran(attend(dropout=0.1), SHAPE, gpu=H100) == ({"FlashAttention 2"}, FULL)  # which the third has not
+    assert ran(attend(), SHAPE, (2, 8, 256, 256), gpu=H100) == ({"memory-efficient"}, FULL)
+    assert ran(attend(), SHAPE, gpu=A100, dtype="float32") == ({"memory-efficient"}, FULL)
+    causal = FULL // (256 * 256) * (256 * 257 // 2)
+    assert ran(attend(LowerTriangularMask()), SHAPE, gpu=A100) == ({"FlashAttention 2"}, causal)
+    # 2 groups of 4 heads, each with one head of keys, which is not copied
+    assert ran(attend(heads=4), (2, 256, 2, 4, 64), gpu=A100) == ({"FlashAttention 2"}, FULL)
+
+
+def test_lengths_that_xformers_knows_are_no_assumption(attend: Any) -> None:
+    model = attend(BlockDiagonalCausalMask(128, 384, 512))  # sequences of 128, 256 and 128
+    _, flop = ran(model, (1, 512, 8, 64), gpu=A100)
+    assert flop == 2 * 2 * 8 * (128 * 129 // 2 * 2 + 256 * 257 // 2) * 64
+    assert not rk.trace(model, *(rk.Input(1, 512, 8, 64, dtype="bfloat16") for _ in range(3))).assumptions
