@@ -34,6 +34,8 @@ FLASH_1 = replace(FLASH, name="FlashAttention 1", rate=ByUnit.both("first_flash"
 #: AMD's kernels in assembly, which engines and Megatron call, and those in Triton, which PyTorch calls.
 AITER = replace(ATTENTION, name="aiter", sums_in_memory=True)
 AOTRITON = replace(ATTENTION, name="AOTriton", rate=ByUnit.both("triton_attention"), computes_again=True)
+#: AMD's Composable Kernel, which its compiler makes as Triton makes those: no measurement tells it a rate of its own.
+CK = replace(AOTRITON, name="Composable Kernel", computes_again=False, sums_in_memory=True)
 #: What inductor writes for flex_attention.
 TRITON = replace(AOTRITON, name="Triton's attention")
 
@@ -42,7 +44,7 @@ LATER = "PyTorch 2.11"  # from which on cuDNN's is taken first: Release.prefers_
 
 BACKENDS = {
     "flash-1": FLASH_1, "flash": FLASH, "flash-3": FLASH_3, "flash-4": FLASH_4, "cudnn": CUDNN, "efficient": EFFICIENT,
-    "aiter": AITER, "aotriton": AOTRITON, "triton": TRITON,
+    "aiter": AITER, "aotriton": AOTRITON, "ck": CK, "triton": TRITON,
 }  # fmt: skip
 
 _CUDNN_WIDTH, _CUDNN_STEP = 128, 8  # numbers of a head, at most and a multiple
@@ -54,7 +56,7 @@ _OF_AOTRITON = ("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")  # GPUs for which 
 #: Operators that a package, or torch.nn.attention.varlen, calls by name, of tensors with heads behind the sequence.
 _FLASH_KINDS = ("flash_attn.", "torch_attn.", "aten._flash_attention_")
 _BY_NAME = (*_FLASH_KINDS, "aten._efficient_attention_")
-_OF_AITER = ("gfx94", "gfx95")
+_OF_CK, _OF_AITER = ("gfx90a", "gfx94", "gfx95"), ("gfx94", "gfx95")
 _HOPPER, _BLACKWELL = 9, 10  # generations, of the latter its data centre GPUs
 _IN_REGISTERS = 128  # numbers of a head whose gradients the memory-efficient kernel sums in registers, at most
 _HALF, _SUM_BYTES = 2, 4
@@ -122,8 +124,9 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
     Flash for 16 bits without a mask from compute capability 8.0 on, which is FlashAttention 1 before PyTorch 2.2;
     cuDNN's before it on Hopper and Blackwell's data centre GPUs from 2.11 on, with a mask too, unless the program has
     switched it off (`backends` of the op: what is on); else the memory-efficient one. On AMD's GPUs both are
-    AOTriton's. A program that calls a package of its own says so as the op's `backend`. Attention of serving engines,
-    and of other vendors, is not told apart.
+    AOTriton's, or Composable Kernel's where the program prefers that (`prefers` of the op), as flash-attn and xFormers
+    do. A program that calls a package of its own says so as the op's `backend`. Attention of serving engines, and of
+    other vendors, is not told apart.
     """
     if device is None or device.kind != "gpu":
         return ATTENTION
@@ -140,13 +143,22 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
     if "scaled_dot_product" not in op.kind and not op.kind.startswith(_BY_NAME):
         return ATTENTION
     if capability is None:
-        return AOTRITON if _is_one_of(device, _OF_AOTRITON) else ATTENTION
+        return _of_amd(op, device)
     allowed, prefers = op.attrs.get("backends", BACKENDS), (like or _PRESENT).prefers_cudnn(capability[0])
     if "cudnn" in allowed and (prefers or "cudnn" in op.kind) and not any(_against_cudnn(op, capability)):
         return CUDNN
     if "flash" in op.kind and not any(_against_flash(op, capability, like)):
         return FLASH if (like or _PRESENT).has_flash_2 else FLASH_1
     return EFFICIENT
+
+
+def _of_amd(op: Op, device: Device) -> Algorithm:
+    """What runs on a GPU of AMD's; on other vendors' no kernel is known by name."""
+    asked = op.kind.startswith("flash_attn.") or op.attrs.get("prefers") == "ck"
+    asked = asked or op.attrs.get("package") == "xformers"
+    if asked and _is_one_of(device, _OF_CK) and _tensors(op)[0].dtype.itemsize == _HALF:
+        return CK
+    return AOTRITON if _is_one_of(device, _OF_AOTRITON) else ATTENTION
 
 
 def _tensors(op: Op) -> Sequence[TensorSpec]:
@@ -274,8 +286,13 @@ def backends_of(op: Op, device: Device, like: Release | None) -> Iterator[str]:
         return
     capability = _capability(device)
     if capability is None:
-        plain = op.attrs.get("attn_bias") is None and _tensors(op)[0].dtype.itemsize == _HALF
-        found = {"aotriton": _is_one_of(device, _OF_AOTRITON), "aiter": plain and _is_one_of(device, _OF_AITER)}
+        half = _tensors(op)[0].dtype.itemsize == _HALF
+        plain = half and op.attrs.get("attn_bias") is None
+        found = {
+            "aotriton": _is_one_of(device, _OF_AOTRITON),
+            "ck": half and _is_one_of(device, _OF_CK),
+            "aiter": plain and _is_one_of(device, _OF_AITER),
+        }
         yield from (name for name, takes in found.items() if takes)
         return
     flash = not any(_against_flash(op, capability, like))

@@ -89,24 +89,31 @@ class SwitchedOn:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[str, ...]] = {}
+        self._known: dict[str, dict[str, Any]] = {}
 
     def attrs(self, kind: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
-        """`backends` of an op: those that are on; nothing where all are."""
+        """`backends` of an op: those that are on, nothing where all are; `prefers`: "ck" where that is asked for."""
         if kind.endswith("_backward"):
-            found = next((self._known[one.name] for one in inputs if one.name in self._known), None)
-            return {} if found is None else {"backends": found}
+            return next((self._known[one.name] for one in inputs if one.name in self._known), {})
         backends: Any = torch.backends.cuda
         switches = {
             "flash": backends.flash_sdp_enabled(),
             "cudnn": backends.cudnn_sdp_enabled() and os.environ.get(_LATER_CUDNN) != "1",
             "efficient": backends.mem_efficient_sdp_enabled(),
         }
-        if all(switches.values()):
-            return {}
-        found = tuple(name for name, on in switches.items() if on)
+        found: dict[str, Any] = {}
+        if not all(switches.values()):
+            found["backends"] = tuple(name for name, on in switches.items() if on)
+        if _prefers_ck():
+            found["prefers"] = "ck"
         self._known |= dict.fromkeys((one.name for one in outputs), found)
-        return {"backends": found}
+        return found
+
+
+def _prefers_ck() -> bool:
+    """Whether torch.backends.cuda.preferred_rocm_fa_library("ck") was called, or TORCH_ROCM_FA_PREFER_CK is set."""
+    preferred = getattr(torch.backends.cuda, "preferred_rocm_fa_library", None)  # from 2.6 on
+    return os.environ.get("TORCH_ROCM_FA_PREFER_CK") == "1" or (preferred is not None and preferred().name == "Ck")
 
 
 def _alike(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, grouped: bool) -> bool:

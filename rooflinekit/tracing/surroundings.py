@@ -81,6 +81,7 @@ def _settings() -> tuple[_Setting, ...]:
         (cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
         (cuda.math_sdp_enabled, cuda.enable_math_sdp),
         (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
+        *([(cuda.preferred_rocm_fa_library,) * 2] if hasattr(cuda, "preferred_rocm_fa_library") else []),
         *(_attribute(torch.backends.cudnn, name) for name in ("benchmark", "deterministic", "enabled")),
     )
 

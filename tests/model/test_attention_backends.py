@@ -23,6 +23,7 @@ from rooflinekit.ir.op import DType, Math, Op, TensorSpec
 from rooflinekit.model.algorithms import ATTENTION
 from rooflinekit.model.attention_backends import (
     AOTRITON,
+    CK,
     CUDNN,
     CUDNN_BLACKWELL,
     EFFICIENT,
@@ -95,6 +96,10 @@ def op(
         (T4, None, {"traced": "cudnn"}, EFFICIENT),
         ("amd-mi300x", None, {}, AOTRITON),
         ("amd-rx-7900-xtx", None, {"traced": "efficient"}, AOTRITON),
+        ("amd-mi300x", None, {"prefers": "ck"}, CK),
+        ("amd-mi300x", None, {"prefers": "ck", "dtype": DType.FLOAT32}, AOTRITON),
+        ("amd-rx-7900-xtx", None, {"prefers": "ck"}, AOTRITON),  # for which it is not built
+        (H100, None, {"prefers": "ck"}, CUDNN),
         ("amd-mi100", None, {}, ATTENTION)  # which AOTriton has no kernels for
 ,
         ("intel-max-1550", None, {}, ATTENTION),
@@ -144,6 +149,22 @@ def test_what_a_program_switches_off_does_not_run(
     kernels = [timing.kernel for timing in rk.predict(graph, H100).timings]
     # the gradient, which autograd asks for outside the context, runs by the same
     assert [kernel.algorithm.name for kernel in kernels if kernel.algorithm.shape == "queries"] == 2 * names
+
+
+def test_a_program_may_prefer_composable_kernel_on_amd() -> None:
+    class Attends(nn.Module):
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            torch.backends.cuda.preferred_rocm_fa_library("ck")
+            q = q * torch.ones((), requires_grad=True)
+            return nn.functional.scaled_dot_product_attention(q, q, q)
+
+    graph = rk.trace(Attends(), rk.Input(2, 8, 512, 128, dtype="bfloat16"), mode="train")
+    assert torch.backends.cuda.preferred_rocm_fa_library().name == "Default"  # as before the trace
+    for gpu, name in (("amd-mi300x", "Composable Kernel"), (A100, "FlashAttention 2")):
+        kernels = [timing.kernel for timing in rk.predict(graph, gpu).timings]
+        assert [one.algorithm.name for one in kernels if one.algorithm.shape == "queries"] == [name] * 2
+        # the gradient's sums of gradient times output before, and the query's in 16 bits after
+        assert sum("gradient" in one.name for one in kernels) == 2
 
 
 def test_instructions_of_a_warp_reach_what_an_sm_of_ampere_does(device: Device) -> None:

@@ -30,7 +30,8 @@ def test_which_kernels_there_are_and_which_one_runs() -> None:
     found = {gpu: attention_rates(rk.load_device(gpu)) for gpu in (H100, A100, "nvidia-t4", "amd-mi300x")}
     names = {"FlashAttention 2", "cuDNN's attention", "memory-efficient", "Triton's attention"}
     assert [set(one.forward) for one in found.values()] == [
-        {*names, "FlashAttention 3"}, names, {"memory-efficient", "Triton's attention"}, {"AOTriton", "aiter"},
+        {*names, "FlashAttention 3"}, names, {"memory-efficient", "Triton's attention"},
+        {"AOTriton", "Composable Kernel", "aiter"},
     ]  # fmt: skip
     ran = ["cuDNN's attention", "FlashAttention 2", "memory-efficient", "AOTriton"]
     assert [one.chosen for one in found.values()] == ran
