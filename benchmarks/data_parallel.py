@@ -117,8 +117,7 @@ def judge(rows: pd.DataFrame, *, peers: bool | None = None) -> Iterator[dict[str
 
 def best_hosts(rows: pd.DataFrame) -> Iterator[str]:
     """For each GPU the points of the grid with the least median error on rows of one GPU; kernels are timed once."""
-    from rooflinekit.step.entry import issues_for
-    from rooflinekit.step.input_pipeline import input_pipeline_of
+    from rooflinekit.step.entry import input_pipeline_of, issues_for
     from rooflinekit.step.timeline import schedule
 
     for name, part in rows.groupby("gpu"):

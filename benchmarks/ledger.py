@@ -8,7 +8,7 @@ column `seen`: "gpu" where kernels of the GPU are in the fits, "source" where co
 source, else "nothing". The lines are compared with the last ones of docs/ledger.csv; --write adds them there, under the
 commit on which the working tree rests, and writes docs/ledger.md and calibration/accuracy.json. Sources are judged on
 samples, in some minutes.
---sources judges nothing: it prints how far sources lie apart by the last lines there (`rooflinekit/step/sources.py`).
+--sources judges nothing: it prints how far sources lie apart by the last lines there (`rooflinekit/step/bounds.py`).
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def page(table: pd.DataFrame) -> str:
     return "\n".join([_HEAD, "", markdown_lines(heads, rows), ""])
 
 
-#: What lines of the table are of, as rooflinekit.step.accuracy and rooflinekit.step.sources call it.
+#: What lines of the table are of, as rooflinekit.step.accuracy and rooflinekit.step.bounds call it.
 _TASKS = {
     "step": "decoder training", "tokens/s": "per token", "tpot": "per token", "per token": "per token",
     "ttft": "first token", "first token": "first token", "DDP, one GPU's given": "several GPUs",

@@ -18,7 +18,7 @@ from serving_static_steps import Batch, Place
 import rooflinekit as rk
 from rooflinekit.serving.settings import HOST_SHARED_S
 from rooflinekit.serving.step_times import StepTimes
-from rooflinekit.step.sources import widened
+from rooflinekit.step.bounds import widened
 
 #: The GPU of each table's name, and the cluster whose links join several.
 PLACES = {

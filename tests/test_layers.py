@@ -68,7 +68,6 @@ CIRCLES = [
     {
         "step.prediction",
         "step.report",
-        "step.slower",
         "step.chains",
         "step.variants",
         "step.capacity",

@@ -24,7 +24,7 @@ from rooflinekit.step.execution import Backend, Execution, execution_of
 if TYPE_CHECKING:
     from rooflinekit.calibrate.local_hardware.model_run import Place
     from rooflinekit.study.profile.matching import Validation
-    from rooflinekit.tracing.step import Format, Loss, OptimizerFactory
+    from rooflinekit.tracing.tracer import Format, Loss, OptimizerFactory
 
 
 @checked
@@ -83,8 +83,8 @@ def measure_model(
     found, place = hardware_for(device, gpu, how, threads)
     from rooflinekit.calibrate.local_hardware import model_run
     from rooflinekit.study.profile.matching import compare_run
-    from rooflinekit.tracing.named import loss_of, optimizer_of
-    from rooflinekit.tracing.step import Step
+    from rooflinekit.tracing.targets import loss_of, optimizer_of
+    from rooflinekit.tracing.tracer import Step
 
     inputs = tuple(inputs_of(model, inputs, options))
     model, name = model_of(model, name, place.device)

@@ -29,7 +29,7 @@ from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:
-    from rooflinekit.tracing.step import Format, Given, Loss, OptimizerFactory, Step
+    from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory, Step
 
 Progress = Callable[[int, str], None]
 
@@ -97,8 +97,8 @@ def trace(
     Raises InputError, SizeError, TraceError or UnknownOpError.
     """
     from rooflinekit.tracing.assumed import check_assumed
-    from rooflinekit.tracing.named import loss_of, optimizer_of
-    from rooflinekit.tracing.step import Step
+    from rooflinekit.tracing.targets import loss_of, optimizer_of
+    from rooflinekit.tracing.tracer import Step
     from rooflinekit.tracing.tracer import trace as traced
 
     if tf32 not in (None, True, False):

@@ -59,8 +59,7 @@ class TargetTrace:
         return replace(found, origin=Origin(trace=again, optimizer=optimizer))
 
     def _trace(self, changes: Mapping[str, Any]) -> Graph:
-        from rooflinekit.tracing.named import loss_of, optimizer_of
-        from rooflinekit.tracing.targets import load_target
+        from rooflinekit.tracing.targets import load_target, loss_of, optimizer_of
 
         wanted = {"optimizer": optimizer_of(self.optimizer), "loss": loss_of(self.loss), **self.options, **changes}
         if not self.loaded:
@@ -101,7 +100,7 @@ class _Again:
 
 def _built(name: str, parameters: Any, **options: Any) -> Any:
     """The optimizer of this name."""
-    from rooflinekit.tracing.named import optimizer_of
+    from rooflinekit.tracing.targets import optimizer_of
 
     found = optimizer_of(name)
     return found and found(parameters, **options)

@@ -72,7 +72,7 @@ def _trace(workload: Workload) -> Iterator[str]:
     if workload.loss:
         yield f"loss=torch.nn.functional.{workload.loss}"
     if workload.optimizer:
-        from rooflinekit.tracing.named import optimizer_of
+        from rooflinekit.tracing.targets import optimizer_of
 
         found = optimizer_of(workload.optimizer)
         yield f"optimizer=torch.optim.{getattr(found, '__name__', workload.optimizer)}"

@@ -79,8 +79,7 @@ def measure(
         options=("--device", "--gpu"),
     )
     host, seconds = load_host(workload.host), seconds_of(budget)
-    from rooflinekit.tracing.named import loss_of, optimizer_of
-    from rooflinekit.tracing.targets import load_target
+    from rooflinekit.tracing.targets import load_target, loss_of, optimizer_of
 
     optimizer, loss = optimizer_of(workload.optimizer), loss_of(workload.loss)
 

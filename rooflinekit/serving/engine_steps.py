@@ -16,8 +16,7 @@ from rooflinekit.model.roofline import Timing
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.step_times import BatchTimes, Chunk, StepTimes, part_of
-from rooflinekit.step.energy import Draws, kernels_j_of
-from rooflinekit.step.energy_together import Member, TeamEnergy, energy_together
+from rooflinekit.step.energy import Draws, Member, TeamEnergy, energy_together, kernels_j_of
 from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE, memory_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity

@@ -26,10 +26,10 @@ from rooflinekit.serving.engine_steps import (
 from rooflinekit.serving.settings import Engine, launch_lines, release_text
 from rooflinekit.serving.step_times import BatchTimes, CollectiveTime, StepTimes
 from rooflinekit.step.accuracy import Accuracy, engine_accuracy
-from rooflinekit.step.energy_together import TeamEnergy
+from rooflinekit.step.bounds import widened
+from rooflinekit.step.energy import TeamEnergy
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
-from rooflinekit.step.sources import widened
 from rooflinekit.units import format_quantity
 
 

@@ -17,10 +17,10 @@ from rooflinekit.serving.settings import Engine, launch_lines
 from rooflinekit.serving.step_times import BatchTimes, StepTimes
 from rooflinekit.serving.traffic import Answered, Played, Request, ServiceLevel, Traffic
 from rooflinekit.step.accuracy import engine_accuracy
-from rooflinekit.step.energy_together import TeamEnergy
+from rooflinekit.step.bounds import widened
+from rooflinekit.step.energy import TeamEnergy
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
-from rooflinekit.step.sources import widened
 
 #: What is told of each request, and how a reader calls it.
 MEASURES = {

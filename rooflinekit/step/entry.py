@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
+from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import EAGER, DType, Family, Math, Op, Role
+from rooflinekit.ir.op import EAGER, DType, Family, Math, Op, Phase, Role
+from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import total
+from rooflinekit.model.collectives import PAYLOAD_SHARE
 from rooflinekit.model.convolution import formats_channels_last, gradients_in_either, sums_in_fp32
-from rooflinekit.model.fusion import compiled_issues, splits
+from rooflinekit.model.fusion import compiled_issues, is_fused, splits
 from rooflinekit.model.kernel import Issue, Kernel
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.recurrence import RECURRENT, is_recurrent
@@ -161,3 +164,114 @@ def unrecorded(graph: Graph, asked: Execution) -> Iterator[str]:
             f"{asked.backend}: the step changes {changed[0]!r}{more} in place, and torch.compile records no such step: "
             "it runs op by op ('aot-eager')"
         )
+
+
+# What the CPU spends on issuing an op, after which ops it waits, and which ops a CUDA graph issues for it.
+
+
+#: Operators after which PyTorch waits for the GPU, to make a tensor or a number of what it has counted.
+_READING = {
+    "aten._local_scalar_dense", "aten.equal", "aten.nonzero", "aten.masked_select", "aten._unique2", "aten._unique",
+    "aten.unique_dim", "aten.unique_consecutive", "aten.unique_dim_consecutive", "aten.bincount", "torchvision.nms",
+}  # fmt: skip
+
+
+def reads_a_number(op: Op) -> bool:
+    """Whether the CPU waits for its result: `.item()`, a condition on a tensor, or a size that data decide."""
+    if op.kind in _READING:
+        return True
+    if op.kind == "aten.repeat_interleave":
+        return op.attrs.get("output_size", 0) is None
+    masks = (DType.BOOL, DType.UINT8)
+    if op.kind == "aten.index":
+        return any(index is not None and index.dtype in masks for index in op.attrs.get("indices", ()))
+    return "named" in op.attrs  # written under a mask
+
+
+def is_captured(op: Op, execution: Execution) -> bool:
+    """Whether an op is in a CUDA graph: all, but torch.compile captures only what it is given to compile.
+
+    Which recurrent layers are not (torch/_dynamo/config.py, allow_rnn).
+    """
+    outside = EAGER in op.attrs or "cpu_s" in op.attrs or op.kind in RECURRENT
+    return execution.as_graph and not (execution.entered and outside)
+
+
+def called_s(host: Host) -> float:
+    """CPU time of an op that another one calls on the CPU: in C++, as autograd's engine does, and without a launch."""
+    return host.backward_factor * host.dispatch_s("view")
+
+
+def issue_cost_s(issue: Issue, host: Host, execution: Execution | None = None) -> float:
+    """CPU time of issuing one op, all its launches included.
+
+    A compiled step launches its Triton kernels from inductor's wrapper, which calls libraries without modules, autocast
+    and autograd around them, at `compiled_call` of what they cost from Python. Views cost it nothing.
+    """
+    further_s = max(0, sum(kernel.launches for kernel in issue.kernels) - 1) * host.launch
+    if calls := sum(kernel.chain.calls for kernel in issue.kernels if kernel.chain):
+        further_s += calls * called_s(host)
+    fused, entered = execution is not None and execution.fused, execution is not None and execution.entered
+    if fused and is_fused(issue):
+        return host.compiled_launch + further_s
+    dispatch_s = host.dispatch_s(issue.family.value)
+    if fused and not issue.kernels:  # put there by a strategy, for inductor has no views
+        return float(issue.op.attrs.get("cpu_s", dispatch_s))
+    if entered:
+        return dispatch_s * host.compiled_call + further_s
+    if issue.op.phase is Phase.BACKWARD:
+        dispatch_s *= host.backward_factor
+    return dispatch_s + issue.calls * host.module + further_s
+
+
+# What a step waits for before it can compute: copies of its inputs, and the loader that makes them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """One tensor on its way to the device."""
+
+    name: str
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputPipeline:
+    """What a step is fed with."""
+
+    transfers: tuple[Transfer, ...] = ()
+    blocking: bool = True  # whether the CPU waits for each
+    supply_s: float = 0.0  # that the loader needs for the step's samples
+
+
+def copy_rate(device: Device, host: Host, *, pinned: bool) -> float:
+    """byte/s from the host's memory to the device: the host's figure, or what the device's link takes, if less."""
+    of_host = host.copy_bandwidth_pinned if pinned else host.copy_bandwidth_pageable
+    if device.pcie is None:
+        return of_host
+    return min(of_host, device.pcie.bandwidth_per_direction * PAYLOAD_SHARE)
+
+
+def input_pipeline_of(graph: Graph, device: Device, host: Host, execution: Execution) -> InputPipeline:
+    """What feeds a step of this graph, whose sizes are numbers. The inputs of a CPU's step are where it needs them.
+
+    Raises InputError for a rate of samples where there is no input to count them by.
+    """
+    transfers: tuple[Transfer, ...] = ()
+    if execution.copy != "none" and device.kind != "cpu":
+        rate = copy_rate(device, host, pinned=execution.copy == "pinned")
+        sizes = {spec.name: integer(spec.bytes) for spec in graph.inputs}
+        transfers = tuple(Transfer(name=name, bytes=size, seconds=size / rate) for name, size in sizes.items())
+    return InputPipeline(transfers=transfers, blocking=not execution.non_blocking, supply_s=_supply_s(graph, execution))
+
+
+def _supply_s(graph: Graph, execution: Execution) -> float:
+    if execution.loader_rate is None:
+        return 0.0
+    shape = graph.inputs[0].shape if graph.inputs else ()
+    if not shape:
+        raise InputError(
+            f"execution loader_rate: {graph.name} has no input whose first dimension would be the number of samples"
+        )
+    return integer(shape[0]) / execution.loader_rate

@@ -12,9 +12,8 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.points import Column, Number, Points, larger, values_of
 from rooflinekit.model.kernel import Issue
-from rooflinekit.step.allocator import segments_of
+from rooflinekit.step.allocator import reserved_at, segments_of
 from rooflinekit.step.memory import blocks_of, room
-from rooflinekit.step.point_allocator import reserved_at
 
 _UNKNOWN = -1
 

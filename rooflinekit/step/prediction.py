@@ -27,12 +27,10 @@ from rooflinekit.step.accuracy import Accuracy, step_accuracy
 from rooflinekit.step.attention import attention_notes
 from rooflinekit.step.bounds import bounds, host_note, kernels_spread_s, unmeasured, unmeasured_note
 from rooflinekit.step.energy import Draws, StepEnergy, energy_of, limit_note
-from rooflinekit.step.entry import as_run, entry_of, issues_for, issuing, unrecorded
+from rooflinekit.step.entry import as_run, entry_of, input_pipeline_of, issues_for, issuing, unrecorded
 from rooflinekit.step.execution import Execution, check_release
-from rooflinekit.step.input_pipeline import input_pipeline_of
 from rooflinekit.step.memory import MemoryUse, memory_of
-from rooflinekit.step.report import KERNEL_TERMS, document, grouped, lines, notebook_table
-from rooflinekit.step.slower import slower_note
+from rooflinekit.step.report import KERNEL_TERMS, document, grouped, lines, notebook_table, slower_note
 from rooflinekit.step.timeline import Span, Timeline, schedule
 from rooflinekit.step.utilization import utilization
 from rooflinekit.step.verdict import Verdict, verdict_of

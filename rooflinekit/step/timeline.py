@@ -11,10 +11,8 @@ from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import larger
 from rooflinekit.model.kernel import Issue
 from rooflinekit.model.roofline import Timing
-from rooflinekit.step.entry import Entry, entry_of
+from rooflinekit.step.entry import Entry, InputPipeline, Transfer, entry_of, is_captured, issue_cost_s, reads_a_number
 from rooflinekit.step.execution import Execution
-from rooflinekit.step.input_pipeline import InputPipeline, Transfer
-from rooflinekit.step.issuing import is_captured, issue_cost_s, reads_a_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,12 @@ from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.ir import notebook
 from rooflinekit.model.families import of_the_step
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
-from rooflinekit.step.energy import Draws
-from rooflinekit.step.energy_together import Member, TeamEnergy, energy_together
+from rooflinekit.step.bounds import SOURCES
+from rooflinekit.step.energy import Draws, Member, TeamEnergy, energy_together
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.memory import MemoryUse
 from rooflinekit.step.prediction import TERMS as OWN_TERMS
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.step.sources import SOURCES
 from rooflinekit.strategies.queues import DeviceRun, Message
 from rooflinekit.strategies.records import Savers, Strategy
 from rooflinekit.units import format_quantity

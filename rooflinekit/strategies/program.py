@@ -19,11 +19,17 @@ from rooflinekit.ir.op import Op, Phase
 from rooflinekit.ir.sizes import shown, whole
 from rooflinekit.model.collectives import LinkConstants, Route, route_of, time_collective, time_copy
 from rooflinekit.model.machine import Machine
-from rooflinekit.step.energy_together import drawn_by
-from rooflinekit.step.entry import entry_of, issues_for
+from rooflinekit.step.energy import drawn_by
+from rooflinekit.step.entry import (
+    copy_rate,
+    entry_of,
+    input_pipeline_of,
+    is_captured,
+    issue_cost_s,
+    issues_for,
+    reads_a_number,
+)
 from rooflinekit.step.execution import Backend, Execution, execution_of
-from rooflinekit.step.input_pipeline import copy_rate, input_pipeline_of
-from rooflinekit.step.issuing import is_captured, issue_cost_s, reads_a_number
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.strategies.prediction import TERMS, Share
 from rooflinekit.strategies.queues import Barrier, DeviceRun, HostCopy, HostWait, Item, Pace, Transmission, Work

@@ -14,8 +14,8 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Basis, DType, Op, Phase, PricedOp, Role, TensorSpec
+from rooflinekit.step.entry import copy_rate
 from rooflinekit.step.execution import Execution
-from rooflinekit.step.input_pipeline import copy_rate
 from rooflinekit.strategies.records import Savers
 from rooflinekit.strategies.rewriting import (
     HOST_COPY,

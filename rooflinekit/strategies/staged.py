@@ -13,7 +13,7 @@ from types import MappingProxyType
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import EAGER, Op, Phase
 from rooflinekit.model.collectives import CollectiveTiming
-from rooflinekit.step.energy_together import drawn_by
+from rooflinekit.step.energy import drawn_by
 from rooflinekit.step.entry import entry_of
 from rooflinekit.step.memory import USABLE_SHARE, MemoryUse
 from rooflinekit.step.prediction import Prediction

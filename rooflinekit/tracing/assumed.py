@@ -12,14 +12,11 @@ import torch
 
 from rooflinekit.errors import InputError, TraceError, nearest
 from rooflinekit.ir.coverage import Assumption, Ground
-from rooflinekit.tracing.decided import DECIDED, VISION, WRITING, fills, is_mask
-from rooflinekit.tracing.dispatched import placed
+from rooflinekit.tracing.decided import DECIDED, VISION, WRITING, Values, fills, is_mask
 from rooflinekit.tracing.finite import NUMBERS, answer
-from rooflinekit.tracing.shapes import Made, count_of, indexed
-from rooflinekit.tracing.share import asks_for, known_number, share_of
+from rooflinekit.tracing.shares import asks_for, known_number, share_of
 from rooflinekit.tracing.symbols import Symbols, caller
-from rooflinekit.tracing.tensors import NODE, SPEC
-from rooflinekit.tracing.values import Values
+from rooflinekit.tracing.tensors import NODE, SPEC, Made, count_of, indexed, placed
 
 _aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from rooflinekit.ir.op import Phase
-from rooflinekit.tracing.interrupts import heed
+from rooflinekit.tracing.surroundings import heed
 
 #: Called with the number of modules entered and the path of the newest one.
 Progress = Callable[[int, str], None]

@@ -16,10 +16,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from rooflinekit.errors import TraceError, printable
+from rooflinekit.tracing.decided import keep
 from rooflinekit.tracing.memory import fake_like
-from rooflinekit.tracing.sparse import is_sparse, note_weight
 from rooflinekit.tracing.symbols import channels_last_of
-from rooflinekit.tracing.values import keep
+from rooflinekit.tracing.tensors import is_sparse, note_weight
 
 #: Fake tensors stand on the CPU: a fake CUDA device would end the process in a build of torch without CUDA.
 FAKE_DEVICE = "cpu"

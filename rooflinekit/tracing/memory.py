@@ -14,7 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from rooflinekit.ir.op import TensorSpec
-from rooflinekit.tracing.shapes import LIKE_ARGUMENTS, OWN_SHAPES, Made, contiguous, expanded_stride
+from rooflinekit.tracing.tensors import LIKE_ARGUMENTS, OWN_SHAPES, Made, contiguous, expanded_stride
 
 _CPU = torch.device("cpu")
 

@@ -21,20 +21,25 @@ from rooflinekit.ir.op import Op, Phase, Role, TensorSpec
 from rooflinekit.tracing.assumed import Assumed
 from rooflinekit.tracing.calls import ModuleCalls, Progress
 from rooflinekit.tracing.decided import note_decided
-from rooflinekit.tracing.dispatched import DTYPES, composite, placed, schema_of
 from rooflinekit.tracing.finite import on_cpu
 from rooflinekit.tracing.flexible import masked_pairs
-from rooflinekit.tracing.gpu_attention import SwitchedOn
+from rooflinekit.tracing.gpu_view import SwitchedOn
 from rooflinekit.tracing.memory import OpMemory, fake_like
 from rooflinekit.tracing.packages import PACKING, Callers, packed_keys
 from rooflinekit.tracing.shares import note
-from rooflinekit.tracing.sparse import held, is_sparse, note_result
 from rooflinekit.tracing.symbols import Symbols
 from rooflinekit.tracing.tensors import (
+    DTYPES,
     NODE,
     SPEC,
+    composite,
+    held,
+    is_sparse,
     known_contiguous,
+    note_result,
+    placed,
     quiet_attributes,
+    schema_of,
     shared_memory,
     specs_in,
     wraps_tensors,

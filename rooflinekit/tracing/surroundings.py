@@ -5,15 +5,22 @@ A model may change any of them in its forward pass, and fail before it puts them
 
 from __future__ import annotations
 
+import _thread
 import logging
 import os
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
+import torch._subclasses.fake_tensor
 from torch import nn
+from torch._subclasses import FakeTensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional
 from torch.nn.modules import module as torch_modules
@@ -146,3 +153,120 @@ def _put_back(place: Any, before: dict[str, Any]) -> None:
 def _default_device() -> DeviceContext | None:
     """What `torch.set_default_device` keeps."""
     return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+
+
+# Ctrl-C during a trace: heeded where Python alone is at work.
+#
+# Torch calls back into Python for every operator, in backward and when tensors die. A KeyboardInterrupt that is raised
+# there is lost, or ends the process with SIGABRT (`terminate called after throwing … error_already_set`).
+
+
+#: Functions that C++ calls, or that call C++ which calls Python.
+_BELOW = {"__torch_dispatch__", "__torch_function__", "_engine_run_backward", "_died", "__del__"}
+_PATIENCE_S = 2.0  # after which it is raised wherever the process is: a model's own loop may call no module
+
+_held: list[Callable[[], object]] = []
+
+
+@contextmanager
+def heeded_between_calls() -> Iterator[None]:
+    """Within it SIGINT waits until a module is called from Python, or the block ends; a second one does not wait.
+
+    In another thread than the main one, and where SIGINT is ignored or ends the process, nothing is done.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    waiting = threading.Timer(_PATIENCE_S, _thread.interrupt_main)
+    waiting.daemon = True
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if _held or not _is_below(frame):
+            _held.clear()
+            before(number, frame)
+            return
+        _held.append(lambda: before(number, None))
+        waiting.start()
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        waiting.cancel()
+        heed()
+
+
+def heed() -> None:
+    """Does what a held SIGINT asks for, where nothing of C++ is in between."""
+    if _held and not _is_below(sys._getframe()):
+        _held.pop()()
+
+
+def _is_below(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name in _BELOW:
+            return True
+        frame = frame.f_back
+    return False
+
+
+# Libraries see eager mode: real tensors, on a GPU, and nobody who traces.
+#
+# Some look whether a tensor is fake, and then take a way that an export would take: a mask instead of a flag, a
+# fallback instead of a kernel. For the length of a trace code outside of torch finds no fake tensors.
+
+
+_INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+
+
+class _Seen(type):
+    """In the place of `FakeTensor`: torch's own code finds what is one, other code does not."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return _asked_inside() and isinstance(instance, FakeTensor)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return _asked_inside() and issubclass(subclass, FakeTensor)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or (other is FakeTensor and _asked_inside())
+
+    def __hash__(cls) -> int:
+        return hash(FakeTensor)
+
+
+class _FakeTensor(metaclass=_Seen):
+    """What `torch._subclasses.FakeTensor` names during a trace."""
+
+
+def _asked_inside() -> bool:
+    return sys._getframe(2).f_code.co_filename.startswith(_INSIDE)
+
+
+def _never(value: object) -> bool:
+    return False
+
+
+@contextmanager
+def eager_view() -> Iterator[None]:
+    """Within it, code outside of torch that asks whether a tensor is fake is told that it is not."""
+    is_fake = torch._subclasses.fake_tensor.is_fake
+    places: list[tuple[Any, str, Any]] = [(torch._subclasses, "FakeTensor", _FakeTensor)]
+    for name, module in list(sys.modules.items()):
+        known = getattr(module, "__dict__", None)
+        if known is None or name.partition(".")[0] in ("torch", "rooflinekit"):
+            continue
+        if known.get("FakeTensor") is FakeTensor:
+            places.append((module, "FakeTensor", _FakeTensor))
+        if known.get("is_fake") is is_fake:
+            places.append((module, "is_fake", _never))
+    before = [(place, name, getattr(place, name)) for place, name, _ in places]
+    try:
+        for place, name, other in places:
+            setattr(place, name, other)
+        yield
+    finally:
+        for place, name, original in before:
+            setattr(place, name, original)

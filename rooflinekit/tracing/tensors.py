@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from rooflinekit.ir.op import TensorSpec
+from rooflinekit.ir.op import DType, TensorSpec
 
 #: Attributes of a traced tensor: its record, and its node in the fx graph.
 SPEC, NODE = "_rooflinekit_spec", "_rooflinekit_node"
@@ -96,3 +98,395 @@ def quiet_attributes() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Attempted to insert a get_attr Node")
         yield
+
+
+# Sizes of results, where torch's own way to them is slow, forces open sizes to numbers, or does not exist.
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Sizes, strides and format of a returned tensor."""
+
+    shape: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    dtype: torch.dtype
+
+
+def contiguous(shape: Sequence[Any], dtype: torch.dtype) -> Made:
+    """A dense tensor, row by row; products of open sizes ask nothing about them."""
+    stride: list[Any] = []
+    step: Any = 1
+    for size in reversed(shape):
+        stride.insert(0, step)
+        step = step * size
+    return Made(tuple(shape), tuple(stride), dtype)
+
+
+def _batch_norm(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float
+) -> tuple[Made, ...]:
+    """torch finds this by running a decomposition of twenty ops, 6 ms for each new shape."""
+    channels = (x.shape[1],) if training else (0,)
+    statistics = torch.float64 if x.dtype is torch.float64 else torch.float32
+    saved = Made(channels, (1,), statistics)
+    return Made(tuple(x.shape), x.stride(), x.dtype), saved, saved
+
+
+def _rms_norm(x: torch.Tensor, shape: Sequence[Any], weight: Any, eps: float | None) -> tuple[Made, ...]:
+    """The result, and 1/σ of each row."""
+    rows = [*x.shape[: x.dim() - len(shape)], *[1] * len(shape)]
+    statistics = torch.float64 if x.dtype is torch.float64 else torch.float32
+    return contiguous(x.shape, x.dtype), contiguous(rows, statistics)
+
+
+def _constant_pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> tuple[Made, ...]:
+    """torch's way forces every open size to its example. `pad` begins with the last dimension."""
+    shape: list[Any] = list(x.shape)
+    for i in range(len(pad) // 2):
+        shape[-1 - i] = shape[-1 - i] + pad[2 * i] + pad[2 * i + 1]
+    return (contiguous(shape, x.dtype),)
+
+
+def _resampled(x: torch.Tensor, size: Sequence[Any], *options: Any) -> tuple[Made, ...]:
+    return (contiguous((*x.shape[:2], *size), x.dtype),)
+
+
+def _resampled_backward(
+    grad: torch.Tensor, output_size: Sequence[Any], input_size: Sequence[Any], *options: Any
+) -> tuple[Made, ...]:
+    return (contiguous(input_size, grad.dtype),)
+
+
+def _im2col(
+    x: torch.Tensor, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+) -> tuple[Made, ...]:
+    """[n, c, h, w] → [n, c·r·s, windows]; without n likewise."""
+    *lead, c, h, w = x.shape
+    windows = 1
+    for i, size in enumerate((h, w)):
+        windows = windows * ((size + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1)
+    return (contiguous((*lead, c * kernel[0] * kernel[1], windows), x.dtype),)
+
+
+def _col2im(x: torch.Tensor, size: Sequence[Any], kernel: Sequence[int], *options: Any) -> tuple[Made, ...]:
+    """[n, c·r·s, windows] → [n, c, h, w]; without n likewise."""
+    *lead, rows, _ = x.shape
+    return (contiguous((*lead, rows // math.prod(kernel), *size), x.dtype),)
+
+
+def _ctc_loss(
+    log_probability: torch.Tensor, targets: torch.Tensor, lengths: Any, target_lengths: Any, *options: Any
+) -> tuple[Made, ...]:
+    """Losses [n], and alpha [n, t, 2·l + 1] for targets of at most l labels: as many as there is room for."""
+    steps, batch, _ = log_probability.shape
+    if isinstance(target_lengths, list | tuple):
+        longest: Any = max(target_lengths)
+    elif targets.dim() == 2:
+        longest = targets.shape[1]
+    else:
+        raise ValueError("ctc_loss of concatenated targets: how long each is stands in a tensor; pass [batch, length]")
+    dtype = log_probability.dtype
+    return contiguous((batch,), dtype), contiguous((batch, steps, 2 * longest + 1), dtype)
+
+
+def _ctc_loss_backward(grad: torch.Tensor, log_probability: torch.Tensor, *rest: Any) -> tuple[Made, ...]:
+    return (contiguous(log_probability.shape, log_probability.dtype),)
+
+
+def _lstm_cell(gates: torch.Tensor, _: torch.Tensor, cell: torch.Tensor, *biases: Any) -> tuple[Made, ...]:
+    """State and cell, and what backward needs of the four gates."""
+    state = contiguous(cell.shape, gates.dtype)
+    return state, contiguous(cell.shape, cell.dtype), contiguous(gates.shape, gates.dtype)
+
+
+def _lstm_cell_backward(
+    grad: Any, grad_cell: Any, cell: torch.Tensor, _: Any, gates: torch.Tensor, has_bias: bool
+) -> tuple[Made, ...]:
+    """Gradients of the gates, of the cell, and of a bias."""
+    bias = contiguous((gates.shape[1] if has_bias else 0,), gates.dtype)
+    return contiguous(gates.shape, gates.dtype), contiguous(cell.shape, cell.dtype), bias
+
+
+def _gru_cell(gates: torch.Tensor, _: torch.Tensor, hidden: torch.Tensor, *biases: Any) -> tuple[Made, ...]:
+    """State, and five numbers a state that backward needs: three gates, the state before, and the candidate's part."""
+    return contiguous(hidden.shape, hidden.dtype), contiguous((hidden.shape[0], 5 * hidden.shape[1]), gates.dtype)
+
+
+def _gru_cell_backward(grad: torch.Tensor, kept: torch.Tensor, has_bias: bool) -> tuple[Made, ...]:
+    """Gradients of both gates' products, of the state, and of both biases."""
+    batch, size = grad.shape
+    gates, bias = contiguous((batch, 3 * size), grad.dtype), contiguous((3 * size * has_bias,), grad.dtype)
+    return gates, gates, contiguous((batch, size), grad.dtype), bias, bias
+
+
+def _baddbmm(added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **factors: Any) -> tuple[Made, ...]:
+    """torch's way forces every open size to its example."""
+    return (contiguous((a.shape[0], a.shape[1], b.shape[2]), a.dtype),)
+
+
+def broadcast(*tensors: torch.Tensor, **factors: Any) -> tuple[Made, ...]:
+    """Element by element; torch's way forces every open size to its example."""
+    dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    rank = max(tensor.dim() for tensor in tensors)
+    shapes = [(1,) * (rank - tensor.dim()) + tuple(tensor.shape) for tensor in tensors]
+    shape = [next((s for s in sizes if not isinstance(s, int) or s != 1), 1) for sizes in zip(*shapes, strict=True)]
+    whole = [t for t in tensors if list(map(expression, t.shape)) == list(map(expression, shape))]
+    if whole and not any(isinstance(step, int) and step == 0 for step in whole[0].stride()):
+        return (Made(tuple(shape), whole[0].stride(), dtype),)
+    return (contiguous(shape, dtype),)
+
+
+_COMPLEX = {torch.float16: torch.complex32, torch.float32: torch.complex64, torch.float64: torch.complex128}
+_REAL = {of: real for real, of in _COMPLEX.items()}
+
+
+def _of_two(real: torch.Tensor, other: torch.Tensor) -> tuple[Made, ...]:
+    """A complex number of two real ones; torch's way forces every open size to its example."""
+    (whole,) = broadcast(real, other)
+    return (Made(whole.shape, whole.stride, _COMPLEX[whole.dtype]),)
+
+
+def _fft_r2c(x: torch.Tensor, dims: Sequence[int], normalization: int, onesided: bool) -> tuple[Made, ...]:
+    """Of real numbers: along the last dimension named, the half that is not redundant; torch forces open sizes."""
+    shape: list[Any] = list(x.shape)
+    if onesided:
+        shape[dims[-1]] = shape[dims[-1]] // 2 + 1
+    return (contiguous(shape, _COMPLEX[x.dtype]),)
+
+
+def _fft_c2c(x: torch.Tensor, *options: Any) -> tuple[Made, ...]:
+    return (contiguous(x.shape, x.dtype),)
+
+
+def _fft_c2r(x: torch.Tensor, dims: Sequence[int], normalization: int, last: Any) -> tuple[Made, ...]:
+    shape: list[Any] = list(x.shape)
+    shape[dims[-1]] = last
+    return (contiguous(shape, _REAL[x.dtype]),)
+
+
+def _grid(theta: torch.Tensor, size: Sequence[Any], align_corners: bool) -> tuple[Made, ...]:
+    """A place in the image for each element of the result, but its channels."""
+    return (contiguous((size[0], *size[2:], len(size) - 2), theta.dtype),)
+
+
+def _trilinear(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, in_a: Sequence[int], in_b: Sequence[int], in_c: Sequence[int],
+    summed: Sequence[int], unrolled: int = 1,
+) -> tuple[Made, ...]:  # fmt: skip
+    """Three factors, each with 1 where it lacks a dimension, broadcast; then dimensions are summed away."""
+    shapes = []
+    for factor, places in ((a, in_a), (b, in_b), (c, in_c)):
+        shape: list[Any] = list(factor.shape)
+        for place in sorted(places):
+            shape.insert(place, 1)
+        shapes.append(shape)
+    whole = [next((s for s in sizes if not isinstance(s, int) or s != 1), 1) for sizes in zip(*shapes, strict=True)]
+    return (contiguous([size for dim, size in enumerate(whole) if dim not in summed], a.dtype),)
+
+
+def _grouped_mm(
+    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, bias: Any = None, out_dtype: Any = None
+) -> tuple[Made, ...]:
+    """Products in groups; torch knows their sizes for bfloat16 alone, CUDA runs others one by one."""
+    dtype = out_dtype or a.dtype
+    if a.dim() == b.dim() == 2 and offs is not None:
+        return (contiguous((offs.shape[0], a.shape[0], b.shape[1]), dtype),)
+    lead = (a.shape[0],) if a.dim() == b.dim() == 3 else ()
+    return (contiguous((*lead, a.shape[-2], b.shape[-1]), dtype),)
+
+
+def _one_truth(x: torch.Tensor) -> tuple[Made, ...]:
+    return (Made((), (), torch.bool),)
+
+
+def indexed(x: torch.Tensor, indices: Sequence[torch.Tensor | None], trues: Callable[[torch.Tensor], Any]) -> list[Any]:
+    """Sizes of `x[indices]`, of masks those elements that `trues` says."""
+    kept: list[Any] = []  # sizes of x that no index stands for, None where one does
+    named: list[tuple[Any, ...]] = []
+    for index in indices:
+        if index is None:
+            kept.append(x.shape[len(kept)])
+            continue
+        masks = index.dtype in (torch.bool, torch.uint8)
+        kept += [None] * (index.dim() if masks else 1)
+        named.append((trues(index),) if masks else tuple(index.shape))
+    kept += x.shape[len(kept) :]
+    rank = max(map(len, named))
+    padded = [(1,) * (rank - len(shape)) + shape for shape in named]
+    common = [next((s for s in sizes if not isinstance(s, int) or s != 1), 1) for sizes in zip(*padded, strict=True)]
+    first, last = kept.index(None), len(kept) - kept[::-1].index(None)
+    apart = any(size is not None for size in kept[first:last])  # then the named dimensions go to the front
+    rest = [size for size in kept if size is not None]
+    before = 0 if apart else first
+    return [*rest[:before], *common, *rest[before:]]
+
+
+def expanded_stride(x: torch.Tensor, shape: Sequence[Any]) -> tuple[Any, ...]:
+    """Strides of an expanded tensor as PyTorch has them for numbers, also along dimensions of one element; for open
+    sizes it has others there, and convolutions look at them.
+    """
+    if not x.dim():
+        return (0,) * len(shape)
+    stride: list[Any] = []
+    for i in reversed(range(len(shape))):
+        dim = x.dim() - len(shape) + i
+        step = x.stride(dim) if dim >= 0 else shape[i + 1] * stride[0]
+        same = expression(x.shape[dim] if dim >= 0 else 1) == expression(shape[i])
+        stride.insert(0, step if same else 0)
+    return tuple(stride)
+
+
+def count_of(shape: Sequence[Any]) -> Any:
+    """The product of sizes."""
+    count: Any = 1
+    for size in shape:
+        count = count * size
+    return count
+
+
+_aten = torch.ops.aten
+
+#: Names of the resampling operators, which exist with a `_backward` each.
+RESAMPLING = (
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+    "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+)  # fmt: skip
+
+#: Operators whose results follow from their arguments' sizes; None where torch's own way will do.
+OWN_SHAPES: dict[Any, Callable[..., tuple[Made, ...] | None]] = {
+    _aten.native_batch_norm.default: _batch_norm,
+    _aten._fused_rms_norm.default: _rms_norm,
+    _aten.constant_pad_nd.default: _constant_pad,
+    _aten.im2col.default: _im2col,
+    _aten.complex.default: _of_two,
+    _aten.polar.default: _of_two,
+    _aten._fft_r2c.default: _fft_r2c,
+    _aten._fft_c2c.default: _fft_c2c,
+    _aten._fft_c2r.default: _fft_c2r,
+    _aten.affine_grid_generator.default: _grid,
+    _aten._grouped_mm.default: _grouped_mm,
+    _aten._trilinear.default: _trilinear,
+    _aten._is_all_true.default: _one_truth,
+    _aten._is_any_true.default: _one_truth,
+    _aten.col2im.default: _col2im,
+    _aten.addcmul.default: broadcast,
+    _aten.addcdiv.default: broadcast,
+    _aten.baddbmm.default: _baddbmm,
+    _aten._thnn_fused_lstm_cell.default: _lstm_cell,
+    _aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
+    _aten._thnn_fused_gru_cell.default: _gru_cell,
+    _aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
+    _aten._ctc_loss.default: _ctc_loss,
+    _aten._ctc_loss.Tensor: _ctc_loss,
+    _aten._ctc_loss_backward.default: _ctc_loss_backward,
+    _aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
+    **{getattr(_aten, name).default: _resampled for name in RESAMPLING},
+    **{getattr(_aten, f"{name}_backward").default: _resampled_backward for name in RESAMPLING},
+}
+
+
+def _attention_gradients(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Of query, key, value and mask, each where it is wanted."""
+    return tuple(one if wanted else None for one, wanted in zip(args[1:5], args[10], strict=True))
+
+
+#: Operators that torch cannot run on fake tensors: their results are like these of their arguments.
+LIKE_ARGUMENTS: dict[Any, Callable[[Sequence[Any]], tuple[Any, ...]]] = {
+    # input, weights, stride, buffer, hidden state, cell state
+    _aten._cudnn_rnn_backward.default: lambda args: (args[0], args[4], args[5], list(args[1])),
+    _aten._scaled_dot_product_efficient_attention_backward.default: _attention_gradients,
+    # gradient, input, shape, 1/σ, weight, which are wanted
+    _aten._fused_rms_norm_backward.default: lambda args: tuple(
+        one if wanted else None for one, wanted in zip((args[1], args[4]), args[5], strict=True)
+    ),
+}
+
+
+# What a dispatched operator says of itself: its arguments, whether it is made of others, the tensors of its result.
+
+
+DTYPES = {getattr(torch, dtype.value): dtype for dtype in DType if hasattr(torch, dtype.value)}
+
+
+@functools.cache
+def schema_of(function: torch._ops.OpOverload) -> tuple[str, tuple[tuple[str, Any], ...], tuple[int, ...]]:
+    """Kind of an operator, its arguments' names with their defaults, and which of them it writes to."""
+    schema = function._schema
+    arguments = tuple((a.name, a.default_value if a.has_default_value() else None) for a in schema.arguments)
+    written = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write)
+    return schema.name.replace("::", "."), arguments, written
+
+
+@functools.cache
+def composite(function: Any) -> bool:
+    """Whether it is defined by other operators alone, on a GPU too."""
+    if not isinstance(function, torch._ops.OpOverload) or function.namespace != "aten" or function in OWN_SHAPES:
+        return False
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    name = f"{function._schema.name}.{function._schema.overload_name}".rstrip(".")
+    known = torch._C._dispatch_has_kernel(name)  # sizes and strides are asked for by names that have none
+    return known and has(name, "CompositeImplicitAutograd") and not has(name, "CPU")
+
+
+def placed(output: Any, place: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], torch.Tensor]]:
+    """The tensors of a result, each with its place in it: gradients of a list of weights are a list in a tuple."""
+    if isinstance(output, torch.Tensor):
+        yield place, output
+    elif isinstance(output, list | tuple):
+        for i, part in enumerate(output):
+            yield from placed(part, (*place, i))
+
+
+# Sparse tensors in a trace: how many numbers each holds, noted on the tensor itself.
+#
+# A fake sparse tensor knows its sizes alone. The numbers are counted where it enters: as a weight, or made from a
+# tensor of values. An operator's result of the same sizes holds as many; of any other, a trace does not know.
+
+
+_HELD = "_rooflinekit_held"  # numbers, and bytes of their indices
+_INT64 = 8
+
+#: Operators of which the result holds the numbers of the first argument.
+_KEEPING = ("t", "transpose", "detach", "alias", "clone", "_to_copy", "_coalesce", "_coalesced_", "mul", "div", "neg")
+
+
+def note_weight(fake: torch.Tensor, real: torch.Tensor) -> None:
+    """Notes on a fake sparse tensor what the real one holds."""
+    numbers = real.values() if real.layout is not torch.sparse_coo else real._values()
+    if real.layout is torch.sparse_coo:
+        indices = [real._indices()]
+    elif real.layout in (torch.sparse_csr, torch.sparse_bsr):
+        indices = [real.crow_indices(), real.col_indices()]
+    else:
+        indices = [real.ccol_indices(), real.row_indices()]
+    setattr(fake, _HELD, (numbers.numel(), sum(index.numel() * index.itemsize for index in indices)))
+
+
+def note_result(name: str, args: Sequence[Any], output: Any) -> None:
+    """Notes on an operator's sparse result how many numbers it holds, where that is known."""
+    if not is_sparse(output):
+        return
+    if name.startswith("_sparse_coo_tensor") and name.endswith(("tensors", "unsafe")):
+        indices, values = [arg for arg in args if isinstance(arg, torch.Tensor)][:2]
+        setattr(output, _HELD, (values.numel(), indices.numel() * _INT64))
+    elif name in _KEEPING and hasattr(args[0], _HELD):
+        setattr(output, _HELD, getattr(args[0], _HELD))
+
+
+def is_sparse(value: Any) -> bool:
+    """Whether it is a tensor that does not store all of its elements."""
+    return isinstance(value, torch.Tensor) and value.layout is not torch.strided
+
+
+def held(args: Sequence[Any], size: Callable[[Any], Any]) -> tuple[tuple[int, Any, Any], ...] | None:
+    """Of each sparse tensor among arguments: its place among the tensors, its numbers, and bytes of their indices.
+
+    None where one holds an unknown number of them, and where there are two, for of them the places count. `size` turns
+    torch's sizes into ours.
+    """
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    sparse = [(place, getattr(tensor, _HELD, None)) for place, tensor in enumerate(tensors) if is_sparse(tensor)]
+    if len(sparse) > 1 or any(found is None for _, found in sparse):
+        return None
+    return tuple((place, *map(size, found)) for place, found in sparse if found is not None)

@@ -5,26 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType, TracebackType
+from typing import Any, TypeAlias
 
 import sympy
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils import _pytree as pytree
 
-from rooflinekit.errors import InputError, TraceError
+from rooflinekit.errors import InputError, RooflinekitError, TraceError
 from rooflinekit.ir.coverage import Assumption
-from rooflinekit.ir.inputs import Release
+from rooflinekit.ir.inputs import Input, Mode, Release
 from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec
 from rooflinekit.ir.sizes import Condition, ForcedSize, check_dims, symbol
 from rooflinekit.tracing.assumed import Assumed
 from rooflinekit.tracing.calls import Progress
-from rooflinekit.tracing.eager_view import eager_view
-from rooflinekit.tracing.failures import NO_NUMBERS, asks_for_gradients, readable_errors
+from rooflinekit.tracing.decided import keep
 from rooflinekit.tracing.gpu_view import gpu_view
-from rooflinekit.tracing.interrupts import heeded_between_calls
 from rooflinekit.tracing.isolation import (
+    FAKE_DEVICE,
     modules_below,
     modules_of,
     name_of,
@@ -36,9 +38,17 @@ from rooflinekit.tracing.isolation import (
 )
 from rooflinekit.tracing.recorder import Recorder
 from rooflinekit.tracing.snapshot import undone
-from rooflinekit.tracing.step import InputMaker, Step, described, first_names, names_of, with_numbers
-from rooflinekit.tracing.surroundings import alone, undisturbed
-from rooflinekit.tracing.symbols import MOST_QUESTIONS, TOO_MANY, Symbols, example_sizes, hashable_sizes, likely_sizes
+from rooflinekit.tracing.surroundings import alone, eager_view, heeded_between_calls, undisturbed
+from rooflinekit.tracing.symbols import (
+    MOST_QUESTIONS,
+    TOO_MANY,
+    UNKNOWN,
+    Symbols,
+    example_sizes,
+    hashable_sizes,
+    likely_sizes,
+    place_of,
+)
 from rooflinekit.tracing.tensors import leaves_of, parts_of
 
 
@@ -342,3 +352,198 @@ def _keep_gradients(parameters: Sequence[nn.Parameter], recorder: Recorder) -> N
 
 def _role(weight: torch.Tensor) -> Role:
     return Role.WEIGHT if isinstance(weight, nn.Parameter) else Role.BUFFER
+
+
+# What is traced: a step, and its inputs as descriptions, as numbers and as fake tensors.
+
+
+#: A number format, by any of its names: "bf16", "bfloat16", torch.bfloat16.
+Format: TypeAlias = "str | DType | torch.dtype"
+#: A size, or an input by name. No text is among them, so that a type checker sees `executoin="compiled"`; a model that
+#: is called with a text gets it as `keywords={…}`.
+Given: TypeAlias = "int | float | Input | torch.Tensor | list[Any] | tuple[Any, ...] | dict[str, Any] | None"
+Loss = Callable[..., torch.Tensor]
+#: Builds an optimizer from parameters: `torch.optim.AdamW`, or a `functools.partial` of one.
+OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What is traced: a model, what it is called with, and what follows the forward pass."""
+
+    model: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    mode: Mode = "inference"
+    loss: Loss | None = None
+    targets: tuple[Any, ...] = ()
+    optimizer: OptimizerFactory | None = None
+    autocast: DType | None = None  # lower precision of a region around model and loss
+    channels_last: bool = False  # model and inputs, as by `.to(memory_format=torch.channels_last)`
+    assume: Mapping[str, Any] = field(default_factory=dict)  # numbers that stand in tensors, by name
+    like: Release | None = None  # the release that it runs on; None for the present one
+    inference_mode: bool = False  # within torch.inference_mode, instead of torch.no_grad
+    gradients: bool = False  # with gradients though nothing is trained: the model differentiates in its forward pass
+
+
+class _Given(Input):
+    """The description of a tensor that was given itself."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__(*tensor.shape, dtype=str(tensor.dtype))
+        self.tensor = tensor
+
+
+def described(step: Step) -> Step:
+    """The step with every tensor among its inputs replaced by its description."""
+
+    def description(value: Any) -> Any:
+        return _Given(value) if isinstance(value, torch.Tensor) else value
+
+    return _mapped(step, description)
+
+
+def with_numbers(step: Step, sizes: Mapping[str, int]) -> Step:
+    """The step with numbers for some of its named sizes."""
+
+    def numbered(value: Any) -> Any:
+        if isinstance(value, Input) and value.names:
+            return Input(*(sizes.get(s, s) if isinstance(s, str) else s for s in value.shape), dtype=value.dtype)
+        return value
+
+    return _mapped(step, numbered)
+
+
+def _mapped(step: Step, function: Callable[[Any], Any]) -> Step:
+    return replace(
+        step,
+        args=pytree.tree_map(function, step.args),
+        kwargs=pytree.tree_map(function, dict(step.kwargs)),
+        targets=pytree.tree_map(function, step.targets),
+    )
+
+
+def names_of(step: Step) -> tuple[str, ...]:
+    """Names of the sizes that are open, in order, each once."""
+    leaves = pytree.tree_leaves((step.args, dict(step.kwargs), step.targets))
+    return tuple(dict.fromkeys(name for leaf in leaves if isinstance(leaf, Input) for name in leaf.names))
+
+
+def first_names(step: Step) -> tuple[str, ...]:
+    """Names of first dimensions."""
+    leaves = pytree.tree_leaves((step.args, dict(step.kwargs), step.targets))
+    inputs = [leaf for leaf in leaves if isinstance(leaf, Input) and leaf.shape]
+    return tuple(dict.fromkeys(leaf.shape[0] for leaf in inputs if isinstance(leaf.shape[0], str)))
+
+
+#: Numbers of a tensor; beyond, torch cannot say how many bytes they are.
+_MOST = 2**58
+
+
+class InputMaker:
+    """Puts fake tensors in the place of descriptions, and remembers their records."""
+
+    def __init__(
+        self, recorder: Recorder, symbols: Symbols, dtype: DType | None, *, channels_last: bool = False
+    ) -> None:
+        self.specs: list[TensorSpec] = []
+        self._recorder = recorder
+        self._symbols = symbols
+        self._dtype = dtype
+        self._channels_last = channels_last
+
+    def __call__(self, values: Any, prefix: str) -> Any:
+        """The values with fake tensors for descriptions, named by their place after the prefix."""
+
+        def fake(path: Any, value: Any) -> Any:
+            if not isinstance(value, Input):
+                return value
+            words = [str(getattr(key, "key", getattr(key, "idx", key))) for key in path]
+            name = "_".join([prefix, *words]).strip("_")
+            given = value.tensor if isinstance(value, _Given) else None
+            if self._dtype is not None and value.dtype.is_floating:
+                value = Input(*value.shape, dtype=self._dtype)
+            edges = (self._symbols.examples[size] if isinstance(size, str) else size for size in value.shape)
+            if math.prod(edges) > _MOST:
+                raise InputError(f"input {name!r}: {value!r} has more than 2**58 numbers: choose smaller sizes")
+            tensor = self._symbols.tensor(value, name, FAKE_DEVICE, channels_last=self._channels_last)
+            if given is not None:
+                keep(tensor, given)
+            self.specs.append(self._recorder.name_tensor(tensor, name, Role.INPUT))
+            return tensor
+
+        return pytree.tree_map_with_path(fake, values)
+
+
+# A model's own failure, told with the place where it happened and what to do about it.
+
+
+#: Errors whose text is a mere value.
+_BARE = (LookupError, StopIteration, SystemExit, GeneratorExit)
+#: Reason of a failure that may not be one where numbers can be symbols.
+NO_NUMBERS = "a number of a tensor is asked for"
+#: What torch says where gradients are asked for and none are recorded.
+_NO_GRADIENTS = ("does not require grad and does not have a grad_fn", "differentiated Tensors does not require grad")
+
+
+def asks_for_gradients(error: TraceError) -> bool:
+    """Whether the model differentiates, in a step without gradients."""
+    return any(text in error.reason for text in _NO_GRADIENTS)
+
+
+class readable_errors:  # noqa: N801  a context manager; of a generator's StopIteration contextlib would lose ours
+    """A model's own failure, told with the place where it happened."""
+
+    def __init__(self, model: Callable[..., Any], recorder: Recorder) -> None:
+        self._model = model
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        """Nothing to do before there is a failure."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Raises TraceError for whatever the model raises; a model that ends the process does not end this one."""
+        if isinstance(error, Exception | SystemExit | GeneratorExit) and not isinstance(error, RooflinekitError):
+            raise _told(self._model, self._recorder, error) from error
+
+
+def _told(model: Callable[..., Any], recorder: Recorder, error: BaseException) -> TraceError:
+    where = place_of(error)
+    calls = recorder.calls
+    inside = f" in module {calls.last!r}" if calls.last else f" in {calls.around}" if calls.around else ""
+    advice = ""
+    if isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode):
+        said = f"say what it is, such as {recorder.assumed.asked}" if recorder.assumed.asked else "make it an argument"
+        advice = (
+            f" by the model's Python code, and a trace has none: {said}; or give the tensor that it comes from "
+            "itself in the place of its sizes"
+        )
+    if isinstance(error, DynamicOutputShapeException):
+        advice = (
+            "; the size of its result depends on the numbers in a tensor, and a trace has none: "
+            "trace the part before and after, or put an operator of known size in its place"
+        )
+    if isinstance(error, RuntimeError) and str(error).startswith("Expected target size"):
+        advice = (
+            "; cross_entropy takes the classes from the second dimension: of logits [batch, tokens, classes] it is "
+            "lambda output, target: cross_entropy(output.flatten(0, -2), target.flatten())"
+        )
+    unknown = isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode)
+    reason = NO_NUMBERS if unknown else _first_line(error)
+    place = "" if where == UNKNOWN else f" ({where})"
+    message = f"{name_of(model, 'the model')} could not be traced{inside}{place}: {reason}{advice}"
+    return TraceError(message, where=where, reason=reason)
+
+
+def _first_line(error: BaseException) -> str:
+    """What an error says, in a line; its kind where it says nothing, or only a word."""
+    kind = type(error).__name__
+    try:
+        said = str(error).strip().splitlines()
+    except Exception:  # the error's own text is the model's code too
+        said = []
+    if not said:
+        return kind
+    return f"{kind}: {said[0]}" if isinstance(error, _BARE) else said[0]

@@ -18,8 +18,8 @@ from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing, time_kernels
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.step.energy_together import drawn_by
-from rooflinekit.step.issuing import issue_cost_s
+from rooflinekit.step.energy import drawn_by
+from rooflinekit.step.entry import issue_cost_s
 from rooflinekit.strategies.saving import checkpointed
 from rooflinekit.training.layers import Layers
 from rooflinekit.training.layout import Part

@@ -17,10 +17,9 @@ from rooflinekit.model.families import OF_THE_DAY, residuals_of, shared_variance
 from rooflinekit.model.kernel import Issue
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import Timing, time_kernels
-from rooflinekit.step.energy_together import Member, TeamEnergy, drawn_by, energy_together
-from rooflinekit.step.entry import issues_for
+from rooflinekit.step.energy import Member, TeamEnergy, drawn_by, energy_together
+from rooflinekit.step.entry import issue_cost_s, issues_for
 from rooflinekit.step.execution import Execution
-from rooflinekit.step.issuing import issue_cost_s
 from rooflinekit.training.graph import graph_of
 from rooflinekit.training.layout import Part
 from rooflinekit.training.recipe import Recipe

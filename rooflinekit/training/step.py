@@ -14,12 +14,11 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.model.machine import Machine
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
-from rooflinekit.step.energy import Draws
-from rooflinekit.step.energy_together import TeamEnergy
-from rooflinekit.step.input_pipeline import copy_rate
+from rooflinekit.step.bounds import SOURCES
+from rooflinekit.step.energy import Draws, TeamEnergy
+from rooflinekit.step.entry import copy_rate
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE
-from rooflinekit.step.sources import SOURCES
 from rooflinekit.step.verdict import CONTEXT_SPREAD
 from rooflinekit.training.layout import Layout
 from rooflinekit.training.pieces import Pieces, Place

@@ -9,7 +9,7 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.step.sources import SOURCES
+from rooflinekit.step.bounds import SOURCES
 
 D = rk.Decoder(name="d", layers=8, hidden=2048, heads=16, kv_heads=4, head_dim=128, ffn=8192, vocab=32000)
 

@@ -8,7 +8,7 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.model.energy import PowerLaw
 from rooflinekit.serving.engine import Stream, serve_stream
-from rooflinekit.step.energy_together import Member, TeamEnergy, drawn_by, energy_together
+from rooflinekit.step.energy import Member, TeamEnergy, drawn_by, energy_together
 
 DECODER = rk.Decoder(name="small", layers=4, hidden=1024, heads=8, kv_heads=8, head_dim=128, ffn=4096, vocab=8192)
 

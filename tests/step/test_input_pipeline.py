@@ -11,7 +11,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device, Pcie
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.machine import Machine
-from rooflinekit.step.input_pipeline import copy_rate
+from rooflinekit.step.entry import copy_rate
 from rooflinekit.step.prediction import predict_graph
 
 US = 1e-6

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rooflinekit.step.allocator import reserved_at
 from rooflinekit.step.memory import reserved_bytes
-from rooflinekit.step.point_allocator import reserved_at
 
 MIB = 2**20
 POINTS = 7

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rooflinekit as rk
-from rooflinekit.step.sources import SOURCES, widened
+from rooflinekit.step.bounds import SOURCES, widened
 
 LEDGER = Path(__file__).parents[2] / "docs" / "ledger.csv"
 ASSEMBLED = {"step": "decoder training", "tpot": "per token", "tokens/s": "per token", "per token": "per token",

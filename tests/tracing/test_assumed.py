@@ -235,7 +235,7 @@ def test_wrong_assumptions_say_what_is_wrong() -> None:
 
 
 def test_the_cpu_waits_for_sizes() -> None:
-    from rooflinekit.step.issuing import reads_a_number
+    from rooflinekit.step.entry import reads_a_number
 
     def waits(model: object) -> list[str]:
         return [op.kind for op in rk.trace(model, rk.Input(5, 8)).ops if reads_a_number(op)]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import rooflinekit as rk
-from rooflinekit.tracing.interrupts import heed, heeded_between_calls
+from rooflinekit.tracing.surroundings import heed, heeded_between_calls
 
 WENT_ON, CALLED = count(), count()  # a trace undoes what a model does to lists
 

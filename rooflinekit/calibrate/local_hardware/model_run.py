@@ -20,8 +20,8 @@ from rooflinekit.calibrate.local_hardware.op_times import profile_step
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ModelRun, ProfiledOp
 from rooflinekit.errors import MeasureError, RooflinekitError
 from rooflinekit.ir.op import DType
-from rooflinekit.tracing.step import Step
 from rooflinekit.tracing.symbols import place_of
+from rooflinekit.tracing.tracer import Step
 
 _WARMUPS = 50  # at most
 _SETTING_UP = 3  # steps before a capture

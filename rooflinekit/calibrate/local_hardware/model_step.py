@@ -15,9 +15,8 @@ from torch.utils import _pytree as pytree
 from rooflinekit.errors import MeasureError
 from rooflinekit.ir.inputs import Input
 from rooflinekit.ir.op import DType
-from rooflinekit.tracing.step import Step
 from rooflinekit.tracing.symbols import channels_last_of
-from rooflinekit.tracing.tracer import loss_of, multi_tensor
+from rooflinekit.tracing.tracer import Step, loss_of, multi_tensor
 
 _FEWEST_IDS = 2  # where no table of embeddings says how many numbers are valid
 

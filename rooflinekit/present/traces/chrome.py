@@ -13,7 +13,7 @@ from rooflinekit.files import write_text
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.op import Op
 from rooflinekit.present.traces.parallel import parallel_events
-from rooflinekit.step.input_pipeline import input_pipeline_of
+from rooflinekit.step.entry import input_pipeline_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.timeline import CpuSpan, Span
 from rooflinekit.strategies.prediction import ParallelPrediction

@@ -34,9 +34,8 @@ from rooflinekit.model.energy import PowerLaw
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.point_times import PointKernels, PointTimes
 from rooflinekit.step.bounds import bounds
-from rooflinekit.step.entry import as_run, entry_of, issues_for, issuing, kernels_key
+from rooflinekit.step.entry import as_run, entry_of, input_pipeline_of, issues_for, issuing, kernels_key
 from rooflinekit.step.execution import Execution
-from rooflinekit.step.input_pipeline import input_pipeline_of
 from rooflinekit.step.memory import product_workspace
 from rooflinekit.step.point_memory import PointMemory
 from rooflinekit.step.prediction import launched_by, predict_graph
