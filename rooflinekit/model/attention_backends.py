@@ -85,7 +85,7 @@ def attention_kernels(kernel: Kernel, op: Op, device: Device | None, like: Relea
         return
     numbers, size = integer(query.numel), integer(query.bytes)
     output, sums = integer(grad.bytes), _SUM_BYTES * numbers  # of the output and its gradient, which are alike
-    heads = -2 if op.kind.startswith(_BY_NAME) else 1
+    heads = -5 - _length(op)  # behind the sequence, or before it
     copies = integer(query.shape[heads]) // integer(key.shape[heads])
     shared = sum(integer(t.bytes) for t in op.inputs[2:4]) if copies > 1 and algorithm.warp_level else 0
     cost = kernel.cost
@@ -189,7 +189,7 @@ def _against_cudnn(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle]:
     dropout = float(op.attrs.get("dropout_p") or 0.0)
     if dropout % _CUDNN_DROPOUT:
         yield f"a dropout of {dropout:g}", "use a multiple of a sixteenth"
-    if integer(key.shape[-2]) == 1:
+    if integer(key.shape[_length(op)]) == 1:
         yield "a single key", "use two keys or more"
 
 
@@ -206,6 +206,8 @@ def _against_flash(op: Op, capability: tuple[int, int], like: Release | None) ->
         yield "a mask", "drop the mask or use flex_attention"
     if len(set(widths)) > 1 or widths[0] > most:
         yield _of_width(widths), f"use heads of one width up to {most}"
+    if op.attrs.get("is_causal") and "scaled_dot_product" in op.kind and query.shape[-2] != _tensors(op)[1].shape[-2]:
+        yield "a causal mask of unequal lengths", "use flex_attention"
 
 
 def _older(capability: tuple[int, int]) -> Obstacle:
@@ -223,12 +225,15 @@ def _of_width(widths: list[int]) -> str:
 def obstacles(op: Op, device: Device, like: Release | None) -> Iterator[tuple[str, tuple[Obstacle, ...]]]:
     """Names in BACKENDS of what PyTorch would run before what runs, faster ones first, with all that excludes each."""
     capability, given = _capability(device), op.attrs.get("backend")
-    if capability is None or given is not None or "scaled_dot_product" not in op.kind:
+    if capability is None or given is not None or not _may_differ(op):
         return
     ran, release, allowed = backend_of(op, device, like), like or _PRESENT, op.attrs.get("backends", BACKENDS)
     off = "the program", "leave it switched on"
     found: dict[str, list[Obstacle]] = {}
-    if ran != CUDNN and _PRESENT.prefers_cudnn(capability[0]):
+    if "scaled_dot_product" not in op.kind:
+        if ran == FLASH and _PRESENT.prefers_cudnn(capability[0]):
+            found["cudnn"] = [("a call of flash attention by name", "call scaled_dot_product_attention")]
+    elif ran != CUDNN and _PRESENT.prefers_cudnn(capability[0]):
         found["cudnn"] = [*_against_cudnn(op, capability), *([off] if "cudnn" not in allowed else [])]
         if not release.prefers_cudnn(capability[0]):
             by_hand = ", this one in sdpa_kernel(SDPBackend.CUDNN_ATTENTION)" * (release >= (2, 5))
@@ -237,7 +242,7 @@ def obstacles(op: Op, device: Device, like: Release | None) -> Iterator[tuple[st
         found["flash"] = [(f"PyTorch {release}", "PyTorch 2.2 brings it")]
     elif ran == EFFICIENT:
         found["flash"] = [*_against_flash(op, capability, like), *([off] if "flash" not in allowed else [])]
-    yield from ((name, tuple(against)) for name, against in found.items())
+    yield from ((name, tuple(against)) for name, against in found.items() if against)
 
 
 def without_obstacles(op: Op, backend: str, device: Device) -> Op | None:
@@ -261,6 +266,17 @@ def without_obstacles(op: Op, backend: str, device: Device) -> Op | None:
     return None if any(against) else found
 
 
+def _may_differ(op: Op) -> bool:
+    """Whether all kernels may run it: scaled_dot_product_attention, and flash attention of a batch without a window."""
+    special = {op.attrs.get(name) for name in ("window_size_left", "window_size", "packed_keys")}
+    return "scaled_dot_product" in op.kind or (op.kind.startswith(_FLASH_KINDS) and special <= {None, -1})
+
+
+def _length(op: Op) -> int:
+    """The dimension of tensors that holds the sequence."""
+    return -3 if op.kind.startswith(_BY_NAME) else -2
+
+
 def _is_one_of(device: Device, architectures: tuple[str, ...]) -> bool:
     """Whether an AMD GPU is of one of these."""
     return (device.compute_capability or "").startswith(architectures)
@@ -282,7 +298,7 @@ def other_backends(op: Op, device: Device, like: Release | None) -> Iterator[str
 
 def backends_of(op: Op, device: Device, like: Release | None) -> Iterator[str]:
     """Names in BACKENDS of what a program may call: by sdpa_kernel, by a package, as flex_attention."""
-    if "scaled_dot_product" not in op.kind or device.kind != "gpu":
+    if not _may_differ(op) or device.kind != "gpu":
         return
     capability = _capability(device)
     if capability is None:

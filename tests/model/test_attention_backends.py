@@ -87,6 +87,8 @@ def op(
         (H100, "2.8", {"back": True}, FLASH),
         *((gpu, None, {"traced": "efficient", "dim": 192, "wide": 128}, CUDNN) for gpu in (H100, B200)),  # DeepSeek's
         (A100, None, {"traced": "efficient", "dim": 192, "wide": 128}, EFFICIENT),
+        (A100, None, {"is_causal": True, "keys": 512}, FLASH),
+        (A100, None, {"is_causal": True, "keys": 1024}, EFFICIENT),  # whose causal mask begins at the upper left
         (H100, None, {"dropout_p": 0.125}, CUDNN),
         (H100, None, {"dropout_p": 0.1}, FLASH),  # no multiple of a sixteenth
         (H100, None, {"backends": ("flash", "efficient")}, FLASH),

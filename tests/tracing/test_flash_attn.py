@@ -59,9 +59,11 @@ class Attention(torch.nn.Module):
         return torch.ops.flash_attn._flash_attn_forward(q * self.scale, k, k, 0.0, 0.125, True, self.window, 0)[0]
 
 
+INPUTS = rk.Input(B, S, H, D, dtype="bf16"), rk.Input(B, S, K, D, dtype="bf16")
+
+
 def step(window: int = -1) -> rk.Graph:
-    inputs = rk.Input(B, S, H, D, dtype="bf16"), rk.Input(B, S, K, D, dtype="bf16")
-    return rk.trace(Attention(window), *inputs, mode="training", optimizer=None, fixed=True)
+    return rk.trace(Attention(window), *INPUTS, mode="training", optimizer=None, fixed=True)
 
 
 def test_products_are_those_of_attention_over_heads_first() -> None:
@@ -72,6 +74,18 @@ def test_products_are_those_of_attention_over_heads_first() -> None:
     assert sum(one.costs[0].matrix_flop for one in step(32).priced if one.op.kind.endswith("forward")) == (
         2 * 2 * B * H * S * 33 * D
     )
+
+
+def test_what_sdpa_would_run_is_told_and_tried() -> None:
+    p = rk.predict(step(), "nvidia-h100-sxm5-80gb")
+    (note,) = (one for one in p.notes if one.startswith("attention: "))
+    assert "cuDNN's attention is excluded by a call of flash attention by name" in note
+    assert note.endswith("call scaled_dot_product_attention")
+    tried = {one.what.partition(",")[0] for one in rk.advise(p).suggestions if "ttention" in one.what}
+    assert tried == {"cuDNN's attention", "FlashAttention 3"}
+    window = rk.trace(Attention(32), *INPUTS)  # which cuDNN's has not in PyTorch
+    for graph, gpu in ((window, "nvidia-h100-sxm5-80gb"), (step(), "nvidia-a100-sxm4-80gb")):
+        assert not any(one.startswith("attention: ") for one in rk.predict(graph, gpu).notes)
 
 
 @pytest.mark.parametrize("gpu", ["nvidia-a100-sxm4-80gb", "nvidia-h100-sxm5-80gb"])
