@@ -174,9 +174,11 @@ def test_activations_wait_on_the_host() -> None:
 def test_the_drawn_search_has_a_key_and_axes_from_zero() -> None:
     found = rk.search_layouts(LLAMA.with_changes(layers=2), cluster=CLUSTER, gpus=2, batch=4, seq=1024)
     ax = rk.plot.layouts(found)
+    (capacity,) = (line for line in ax.lines if line.get_label() == "the GPU's memory")
+    assert capacity.get_xdata()[0] == 80  # GiB of an A100 of 80 GB
     assert (ax.get_xlim()[0], ax.get_ylim()[0]) == (0, 0)
     assert [text.get_text() for text in ax.get_legend().get_texts()] == [  # type: ignore[union-attr]
-        "a layout", "none is faster with as little memory",
+        "a layout", "none is faster with as little memory", "the GPU's memory",
     ]  # fmt: skip
     assert overlaps(ax) == []
     inside = ax.get_window_extent()

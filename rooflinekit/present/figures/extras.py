@@ -96,13 +96,13 @@ def _by_weight(path: Trajectory) -> list[int]:
 
 
 def draw_crossings(frame: Frame, figure: Figure) -> None:
-    """A cross where the faster of two devices changes, with its intensity."""
+    """A cross where the faster of two devices changes, with its intensity; the key says so."""
     for crossing in crossings(figure):
         x, y = crossing.at
         if not frame.limits.left < math.log10(x) < frame.limits.right:
             continue
         frame.ax.plot([x], [y], marker="x", markersize=4.5, markeredgewidth=1.0, color=INK, zorder=4.2)
-        text, font = f"equal {three_digits(x)}", frame.style.label_font - 0.5
+        text, font = three_digits(x), frame.style.label_font - 0.5
         place = frame.place(x, y)
         frame.label(around(*place, 3.0, frame.ruler.size(text, font), text), crossing.at, font=font, colour=INK)
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from rooflinekit.present.figures.labels import Box, Candidate, Room, Ruler
 from rooflinekit.present.figures.limits import RAIL_HALF, Limits, Place, limits_of, places_of
 from rooflinekit.present.figures.records.figure import Figure, Point
-from rooflinekit.present.figures.style import FAINT, INK, Style
+from rooflinekit.present.figures.style import FAINT, INK, RAIL_GREY, Style
 
 _WIDE = 300.0  # points: more than a column
 _APART = 3.0  # points that texts in a line are apart in all
@@ -176,7 +176,7 @@ def _prepare(ax: Axes, limits: Limits, style: Style, figure: Figure) -> None:
 def _draw_rail(ax: Axes, limits: Limits) -> None:
     """A strip at the left where a bandwidth b stands at rail · b: as far below the memory roof as any other point."""
     assert limits.rail is not None, "a figure without rail"
-    ax.axvspan(10**limits.left, 10 ** (limits.rail + RAIL_HALF), facecolor="#eeeeee", linewidth=0, zorder=0.5)
+    ax.axvspan(10**limits.left, 10 ** (limits.rail + RAIL_HALF), facecolor=RAIL_GREY, linewidth=0, zorder=0.5)
     for _, (edge, height) in limits.rail_ticks():
         ax.plot([edge, edge * 0.8], [height] * 2, color=FAINT, linewidth=0.5, zorder=1)
 

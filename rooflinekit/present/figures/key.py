@@ -15,6 +15,7 @@ from rooflinekit.present.figures.frame import Frame
 from rooflinekit.present.figures.labels import Box
 from rooflinekit.present.figures.points import colours_of
 from rooflinekit.present.figures.records.figure import Figure, Point
+from rooflinekit.present.figures.records.normalized import crossings
 from rooflinekit.present.figures.roofs import Line
 from rooflinekit.present.figures.style import (
     BOUND_COLOURS,
@@ -22,6 +23,7 @@ from rooflinekit.present.figures.style import (
     DASHES,
     FAINT,
     INK,
+    RAIL_GREY,
     VERMILLION,
     Style,
     area_scale,
@@ -45,7 +47,7 @@ _Place: TypeAlias = Literal[
 def draw_key(frame: Frame, figure: Figure, lines: Sequence[Line], named: Sequence[Point]) -> bool:
     """What colours, shapes and areas mean, where it covers least. Returns whether it covers text that was there."""
     handles = [*_handles(frame.style, figure, named), *_line_handles(lines)]
-    title = figure.devices[0].display_name if len(figure.devices) == 1 else None
+    title = figure.devices[0].display_name or None if len(figure.devices) == 1 else None
     best: tuple[float, _Place, Box, bool] | None = None
     for i, place in enumerate(get_args(_Place)):
         if i >= _CORNERS and best is not None and not best[3]:
@@ -147,7 +149,12 @@ def _handles(style: Style, figure: Figure, named: Sequence[Point]) -> list[Line2
         found.append(handle)
     if not several and len(points) > len(named):
         rest = sum(point.share for point in points) - sum(point.share for point in named)
-        found.append(_handle(f"{len(points) - len(named)} more: {rest:.1%}".replace("%", " %"), "o", "none", 0.0))
+        found.append(_handle(f"{len(points) - len(named)} unnamed: {rest:.1%}".replace("%", " %"), "o", "none", 0.0))
+    if figure.rail:
+        found.append(_handle("no FLOP: bandwidth", "s", RAIL_GREY, 45.0))
+    if crossings(figure):
+        found.append(_handle("equal, FLOP/byte", "x", INK, 20.0))
+        found[-1].set_markeredgewidth(1.0)
     return found
 
 
@@ -158,7 +165,7 @@ def _hollow(label: str) -> Line2D:
 
 
 def _line_handles(lines: Sequence[Line]) -> list[Line2D]:
-    origins = dict.fromkeys((line.first.provenance, line.dashed) for line in lines)
+    origins = dict.fromkeys((line.first.provenance.removesuffix(" share"), line.dashed) for line in lines)
     return [
         Line2D([], [], label=origin, color=INK, linewidth=0.6 if dashed else 1.0, linestyle=DASHES if dashed else "-")
         for origin, dashed in origins

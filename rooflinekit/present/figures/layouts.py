@@ -12,6 +12,7 @@ from rooflinekit.present.figures.style import (
     FAINT,
     INK,
     SERIES_COLOURS,
+    VERMILLION,
     Style,
     Venue,
     Width,
@@ -52,7 +53,9 @@ def layouts(found: LayoutSearch, ax: Axes | None = None, *, width: Width = "page
         axes.set_xlabel("Peak allocated memory of a GPU, GiB", fontsize=style.axis_font)
         axes.set_ylabel("Time of a step, s", fontsize=style.axis_font)
         axes.margins(y=0.12)
-        axes.set_xlim(0, 1.05 * max(step.memory.allocated for step in found.steps) / _GIB)
+        capacity = found.best.memory.capacity / _GIB
+        axes.axvline(capacity, color=VERMILLION, linewidth=0.8, linestyle="--", zorder=1, label="the GPU's memory")
+        axes.set_xlim(0, 1.05 * capacity)
         axes.set_ylim(bottom=0)
         axes.legend(loc="lower left", fontsize=style.label_font, frameon=False)
         plain_frame(axes, style, grid="both")

@@ -133,7 +133,7 @@ def draw_rail_scale(frame: Frame, *, normalized: bool = False) -> None:
     font = frame.style.label_font - 1
     for decade, spot in frame.limits.rail_ticks():
         share = f"{10.0**decade:.0%}".replace("%", " %")
-        text = share if normalized else f"{format_quantity(10.0**decade, 'byte/s', digits=1)} moved"
+        text = share if normalized else format_quantity(10.0**decade, "byte/s", digits=1)
         width, height = frame.ruler.size(text, font)
         x, y = frame.place(*spot)
         box = Box(x=x + 2 + width / 2, y=y, width=width, height=height)

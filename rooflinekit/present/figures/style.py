@@ -38,10 +38,10 @@ BOUND_MARKERS: dict[PointBound, str] = {
     "compute": "s", "memory": "o", "latency": "^", "overhead": "v", "communication": "D",
 }  # fmt: skip
 DASHES = (0, (5, 2.5))
-INK, FAINT = "#222222", "#888888"
+INK, FAINT, RAIL_GREY = "#222222", "#888888", "#eeeeee"
 
 # A marker's `s` is the square around it: what makes the areas of shapes equal, and their reach in half sides.
-_SQUARE_PER_AREA = {"s": 1.0, "o": 4 / math.pi, "^": 2.0, "v": 2.0, "D": 1.0}
+_SQUARE_PER_AREA = {"s": 1.0, "o": 4 / math.pi, "^": 2.0, "v": 2.0, "D": 1.0, "x": 1.0}
 _REACH = {"s": 1.2, "o": 1.0, "^": 1.1, "v": 1.1, "D": 1.4}
 
 _RC: Any = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from matplotlib.axes import Axes
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from rooflinekit.errors import InputError
@@ -22,6 +23,7 @@ from rooflinekit.present.figures.style import (
     Width,
     drawing,
     fit_page,
+    key_above,
     new_axes,
     plain_frame,
     style_of,
@@ -77,6 +79,9 @@ def waterfall(told: Told, ax: Axes | None = None, *, width: Width = "column", ve
         _connect(axes, [totals[0], *(step.end if step.counts else step.start for step in steps)])
         _frame(axes, compared, [step.name for step in steps], (low, high), style)
         if ax is None:
+            fit_page(axes, spare=0.1)  # names first: the key's columns go by the width that they leave
+        key_above(axes, [Patch(**_look(step), label=step.said) for step in _one_each(steps)], style)
+        if ax is None:
             fit_page(axes, spare=0.1)
         if low:
             _broken(axes, (0, last), (low, high))
@@ -105,6 +110,11 @@ class _Step:
         """Where it leads; upwards, where it would lead below nothing, if it does not count."""
         below = not self.counts and self.start + self.seconds < 0
         return self.start + (abs(self.seconds) if below else self.seconds)
+
+    @property
+    def said(self) -> str:
+        """What its colour means."""
+        return ("adds time" if self.seconds > 0 else "saves time") if self.counts else "hidden, adds none"
 
     @property
     def top(self) -> float:
@@ -167,24 +177,24 @@ def _seen(compared: Compared) -> dict[str, float]:
 
 
 def _draw(axes: Axes, place: int, step: _Step) -> None:
-    """Longer is red and hatched, shorter is blue: told apart in grey too. What does not count is an outline."""
     height, bottom = abs(step.end - step.start), min(step.start, step.end)
+    axes.bar(place, height, bottom=bottom, width=_BAR, zorder=2, **_look(step))
+
+
+def _look(step: _Step) -> dict[str, Any]:
+    """Longer is red and hatched, shorter is blue: told apart in grey too. What does not count is an outline."""
     if not step.counts:
-        axes.bar(place, height, bottom=bottom, width=_BAR, facecolor="white", edgecolor=VERMILLION, hatch="////",
-                 linestyle="--", linewidth=0.7, zorder=2)  # fmt: skip
-        return
-    longer = step.seconds > 0
-    axes.bar(
-        place,
-        height,
-        bottom=bottom,
-        width=_BAR,
-        color=VERMILLION if longer else BLUE,
-        hatch="////" if longer else None,
-        edgecolor="white" if longer else "none",
-        linewidth=0,
-        zorder=2,
-    )
+        return {
+            "facecolor": "white", "edgecolor": VERMILLION, "hatch": "////", "linestyle": "--", "linewidth": 0.7,
+        }  # fmt: skip
+    if step.seconds > 0:
+        return {"facecolor": VERMILLION, "edgecolor": "white", "hatch": "////", "linewidth": 0}
+    return {"facecolor": BLUE, "edgecolor": "none", "linewidth": 0}
+
+
+def _one_each(steps: Sequence[_Step]) -> list[_Step]:
+    """One step of each colour, for the key."""
+    return list({step.said: step for step in steps if step.seconds}.values())
 
 
 def _connect(axes: Axes, levels: list[float]) -> None:

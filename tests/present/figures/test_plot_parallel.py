@@ -72,6 +72,17 @@ def test_bars_lead_from_one_device_to_several(strategy: Any, bandwidth: float) -
     assert overlaps(ax) == []
 
 
+def test_a_waterfalls_key_says_what_each_colour_does() -> None:
+    ax = plot.waterfall(overlapped())
+    legend = ax.get_legend()
+    colours = {t.get_text(): h.get_facecolor() for t, h in zip(legend.texts, legend.legend_handles, strict=True)}
+    p, bars = overlapped(), bars_of(ax)
+    assert p.exposed_s > 0
+    assert p.hidden_s > 0
+    assert same_color(colours["adds time"], bars[EXPOSED].get_facecolor())
+    assert same_color(colours["hidden, adds none"], bars[HIDDEN].get_facecolor())
+
+
 def test_a_waterfall_between_two_steps() -> None:
     fast, slow = step(), step(cluster=slow_cluster(1e8))
     ax = plot.waterfall([fast, slow])

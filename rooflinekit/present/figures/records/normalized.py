@@ -39,7 +39,7 @@ def normalized_view(figure: Figure) -> Figure:
     common = Roof(device=_ANY, kind="memory", name="bandwidth", value=1.0, unit="share", provenance="datasheet")
     return replace(
         figure,
-        devices=(DeviceFacts(name=_ANY, display_name=_ANY, clock_hz=0.0, matrix_clock_hz=0.0),),
+        devices=(DeviceFacts(name=_ANY, display_name="", clock_hz=0.0, matrix_clock_hz=0.0),),
         series=tuple(replace(series, device=_ANY) for series in figure.series),
         roofs=(common, replace(common, kind="compute", name="peak")),
         points=tuple(map(relative, figure.points)),
