@@ -63,7 +63,7 @@ def summarize(files: Files, as_json: JsonOption = False) -> None:
     Example: rooflinekit campaign summarize calibration/campaigns/nvidia-t4/*.csv
     """
     from rooflinekit.calibrate.campaigns import files as campaign_files
-    from rooflinekit.present.text import campaigns as campaign_text
+    from rooflinekit.present.text import calibration as campaign_text
 
     summaries = [campaign_files.summarize_file(file) for file in files]
     if as_json:
@@ -97,7 +97,7 @@ def from_trace(
     """
     from rooflinekit.calibrate.campaigns.campaign import campaign_text
     from rooflinekit.files import check_free, write_text
-    from rooflinekit.present.text import campaigns as campaign_text_of
+    from rooflinekit.present.text import calibration as campaign_text_of
     from rooflinekit.study.profile.drawn import draw_all
     from rooflinekit.study.profile.ranks import trace_files
 
@@ -126,7 +126,7 @@ def merge(
     """
     from rooflinekit.calibrate.campaigns import files as campaign_files
     from rooflinekit.files import check_free
-    from rooflinekit.present.text import campaigns as campaign_text
+    from rooflinekit.present.text import calibration as campaign_text
 
     check_free(out, force=force)
     campaign_files.merge_files(files, out, force=force)

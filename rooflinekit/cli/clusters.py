@@ -38,7 +38,7 @@ def clusters(
         else:
             print_json("cluster", {"cluster": documents[0]})
         return
-    from rooflinekit.present.text import clusters as cluster_text
+    from rooflinekit.present.text import devices as cluster_text
 
     if name is None:
         cluster_text.print_clusters(found)

@@ -50,7 +50,7 @@ def collective(
     if as_json:
         print_json("collective", _timing_document(timing, cluster))
         return
-    from rooflinekit.present.text import clusters as cluster_text
+    from rooflinekit.present.text import devices as cluster_text
 
     cluster_text.print_timing(timing, cluster)
 

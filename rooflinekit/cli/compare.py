@@ -84,6 +84,6 @@ def compare(
     if as_json:
         print_json("compare", comparison.to_dict())
         return
-    from rooflinekit.present.text.gpu_comparison import print_gpu_comparison
+    from rooflinekit.present.text.predictions import print_gpu_comparison
 
     print_gpu_comparison(comparison)

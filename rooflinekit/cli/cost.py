@@ -95,7 +95,7 @@ def cost(
     if as_json:
         print_json("cost", found.to_dict())
         return
-    from rooflinekit.present.text.power import print_costs
+    from rooflinekit.present.text.predictions import print_costs
 
     print_costs(found)
 

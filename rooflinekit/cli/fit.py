@@ -77,7 +77,7 @@ def fit(
     if as_json:
         print_json("fit", documents.refitted(found, folder, difference=None, removed=removed))
         return
-    from rooflinekit.present.text import fits as fit_text
+    from rooflinekit.present.text import calibration as fit_text
 
     fit_text.print_refit(found)
     print(printable(f"fits written to {folder}"))

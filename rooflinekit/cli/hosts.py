@@ -33,7 +33,7 @@ def hosts(
     if as_json:
         print_json("hosts", {"hosts": [json.loads(one.model_dump_json(by_alias=True)) for one in found]})
         return
-    from rooflinekit.present.text import hosts as host_text
+    from rooflinekit.present.text import devices as host_text
 
     if name is None:
         host_text.print_hosts(found)

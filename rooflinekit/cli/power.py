@@ -68,7 +68,7 @@ def power(
         studies = [{**one.to_dict(), **more} for one, more in zip(found, racks, strict=True)]
         print_json("power", {"studies": studies})
         return
-    from rooflinekit.present.text.power import print_limits
+    from rooflinekit.present.text.predictions import print_limits
 
     for one in found:
         print_limits(one, None if rack_w is None else one.rack(rack_w, pue))

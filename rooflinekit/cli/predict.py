@@ -82,7 +82,7 @@ def predict(
         print_json("predict", {"predictions": documents})
         return
     from rooflinekit.present.text import predictions as text
-    from rooflinekit.present.text.variants import print_variants
+    from rooflinekit.present.text.predictions import print_variants
 
     text.print_predictions(predictions, largest, terms=terms)
     for prediction, frame in zip(predictions, compared, strict=False):

@@ -82,7 +82,7 @@ def search(
     if as_json:
         print_json("search", found.to_dict())
         return
-    from rooflinekit.present.text.sweeps import print_found
+    from rooflinekit.present.text.predictions import print_found
 
     print_found(found)
 

@@ -60,7 +60,7 @@ def serve_rates(decoder: Decoder, places: Sequence[Mapping[str, Any]], given: Ra
         if value is not None:
             raise InputError(f"{option}: needs a service level, such as --slo ttft=500ms,tpot=40ms")
     from rooflinekit.api.serve import serve_traffic
-    from rooflinekit.present.text.rates import print_rates
+    from rooflinekit.present.text.serving import print_rates
 
     found, refused = _each(
         [{**place, "traffic": traffic.at_rate(rate)} for place in places for rate in rates],
@@ -76,7 +76,7 @@ def _capacities(
     decoder: Decoder, places: Sequence[Mapping[str, Any]], given: Rates, traffic: Traffic, as_json: bool
 ) -> None:
     from rooflinekit.api.serve import highest_rate
-    from rooflinekit.present.text.rates import print_capacities
+    from rooflinekit.present.text.serving import print_capacities
 
     level = level_of(given.slo or "", given.keep)
     load = None if given.load is None else rates_of("--load", given.load)[0]
@@ -105,7 +105,7 @@ def _search(
     if given.slo is None or given.load is None or given.figure is not None:
         raise InputError("--search: needs --slo, such as ttft=500ms,tpot=40ms, and --load, such as 100/s; no --figure")
     from rooflinekit.api.fleet import search_places
-    from rooflinekit.present.text.rates import print_fleets
+    from rooflinekit.present.text.serving import print_fleets
 
     found = search_places(
         decoder, places, load=rates_of("--load", given.load)[0], level=level_of(given.slo, given.keep), traffic=traffic,

@@ -50,6 +50,6 @@ def summary(
         gpus = [p.machine.name for p in predictions]
         print_json("summary", {**named, "gpus": gpus, "modules": rows})
         return
-    from rooflinekit.present.text.summaries import print_summary
+    from rooflinekit.present.text.predictions import print_summary
 
     print_summary(graph, predictions, found)

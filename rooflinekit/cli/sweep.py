@@ -91,7 +91,7 @@ def sweep(
     elif as_json:
         print_json("sweep", {"rows": json.loads(found.to_json(orient="records"))})
     else:
-        from rooflinekit.present.text.sweeps import print_rows
+        from rooflinekit.present.text.predictions import print_rows
 
         print_rows(found if found["problem"].any() else found.drop(columns="problem"))
 

@@ -125,7 +125,7 @@ def train(
             further["power"] = {**limits.to_dict(), "rack": limits.rack(money.rack_w, pue).to_dict("records")}
         print_json("train", {"step": step.to_dict(), "search": None, **further})
         return
-    from rooflinekit.present.text.power import print_costs, print_limits
+    from rooflinekit.present.text.predictions import print_costs, print_limits
 
     print(step)
     if costs is not None:

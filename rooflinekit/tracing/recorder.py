@@ -18,11 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rooflinekit.ir.coverage import Ground
 from rooflinekit.ir.op import Op, Phase, Role, TensorSpec
-from rooflinekit.tracing.assumed import Assumed
+from rooflinekit.tracing.assumed import Assumed, masked_pairs
 from rooflinekit.tracing.calls import ModuleCalls, Progress
 from rooflinekit.tracing.decided import note_decided
 from rooflinekit.tracing.finite import on_cpu
-from rooflinekit.tracing.flexible import masked_pairs
 from rooflinekit.tracing.gpu_view import SwitchedOn
 from rooflinekit.tracing.memory import OpMemory, fake_like
 from rooflinekit.tracing.packages import PACKING, Callers, packed_keys

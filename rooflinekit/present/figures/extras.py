@@ -10,10 +10,9 @@ import numpy as np
 from rooflinekit.present.figures.frame import Frame
 from rooflinekit.present.figures.labels import around
 from rooflinekit.present.figures.names import Name, write_names
-from rooflinekit.present.figures.records.figure import Figure, Floor
+from rooflinekit.present.figures.records.caption import three_digits
+from rooflinekit.present.figures.records.figure import Figure, Floor, Stop, Trajectory
 from rooflinekit.present.figures.records.normalized import crossings
-from rooflinekit.present.figures.records.sentences import three_digits
-from rooflinekit.present.figures.records.steps import Stop, Trajectory
 from rooflinekit.present.figures.roofs import roof_colours
 from rooflinekit.present.figures.style import (
     BOUND_MARKERS,

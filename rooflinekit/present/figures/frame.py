@@ -11,9 +11,18 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from rooflinekit.present.figures.labels import Box, Candidate, Room, Ruler
-from rooflinekit.present.figures.limits import RAIL_HALF, Limits, Place, limits_of, places_of
 from rooflinekit.present.figures.records.figure import Figure, Point
-from rooflinekit.present.figures.style import FAINT, INK, RAIL_GREY, Style
+from rooflinekit.present.figures.style import (
+    FAINT,
+    INK,
+    RAIL_GREY,
+    RAIL_HALF,
+    Limits,
+    Place,
+    Style,
+    limits_of,
+    places_of,
+)
 
 _WIDE = 300.0  # points: more than a column
 _APART = 3.0  # points that texts in a line are apart in all

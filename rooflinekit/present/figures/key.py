@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from rooflinekit.present.figures.extras import path_colours
 from rooflinekit.present.figures.frame import Frame
 from rooflinekit.present.figures.labels import Box
-from rooflinekit.present.figures.points import colours_of
+from rooflinekit.present.figures.names import colours_of
 from rooflinekit.present.figures.records.figure import Figure, Point
 from rooflinekit.present.figures.records.normalized import crossings
 from rooflinekit.present.figures.roofs import Line

@@ -24,7 +24,7 @@ from rooflinekit.present.figures.frame import Frame
 from rooflinekit.present.figures.key import draw_key, key_outside
 from rooflinekit.present.figures.layouts import layouts
 from rooflinekit.present.figures.memory import memory
-from rooflinekit.present.figures.points import draw_points, draw_rail_scale, name_points, named_points
+from rooflinekit.present.figures.names import draw_points, draw_rail_scale, name_points, named_points
 from rooflinekit.present.figures.records.build import Figure, Subject, roofline_figure
 from rooflinekit.present.figures.records.caption import caption as caption_of
 from rooflinekit.present.figures.records.normalized import normalized_view

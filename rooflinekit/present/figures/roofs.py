@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from rooflinekit.present.figures.frame import Frame
 from rooflinekit.present.figures.labels import Box, Candidate
+from rooflinekit.present.figures.records.caption import three_digits
 from rooflinekit.present.figures.records.figure import Figure, Roof, RoofKind
-from rooflinekit.present.figures.records.sentences import three_digits
 from rooflinekit.present.figures.style import DASHES, INK, SERIES_COLOURS
 
 _OVERHANG = 0.6  # share of a level's label that may stand before its ridge

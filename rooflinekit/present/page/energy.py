@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from rooflinekit.errors import InputError
 from rooflinekit.present.figures.records.energy import energy_figure
-from rooflinekit.present.page.charts.bars import Bar, waterfall_bars
 from rooflinekit.present.page.charts.energy import (
     NARROW,
     WIDE,
@@ -16,6 +15,7 @@ from rooflinekit.present.page.charts.energy import (
     energy_roofline_chart,
     limits_chart,
 )
+from rooflinekit.present.page.charts.labels import Bar, waterfall_bars
 from rooflinekit.present.page.studies import capital
 from rooflinekit.step.energy import StepEnergy
 from rooflinekit.step.prediction import Prediction

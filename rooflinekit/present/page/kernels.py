@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from rooflinekit.ir.op import Phase
 from rooflinekit.present.figures.records.build import kernel_figure
-from rooflinekit.present.figures.records.caption import caption
+from rooflinekit.present.figures.records.caption import caption, three_digits
 from rooflinekit.present.figures.records.figure import Figure, Point, by_time
 from rooflinekit.present.figures.records.groups import path_pattern
-from rooflinekit.present.figures.records.sentences import three_digits
 from rooflinekit.present.page.charts.roofline import NARROW, WIDE, RooflineChart, roofline_chart
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity

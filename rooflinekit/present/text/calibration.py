@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from rich.table import Table
 
 from rooflinekit.calibrate.bench.session import Calibrated, outliers_of, warnings_of
-from rooflinekit.calibrate.fitting.refit import OwnFit
+from rooflinekit.calibrate.campaigns.files import Summary
+from rooflinekit.calibrate.fitting.refit import OwnFit, Refit
 from rooflinekit.calibrate.hosts.draft import HostCost
 from rooflinekit.calibrate.hosts.ops import HOST_OPS
-from rooflinekit.present.text.fits import constants_table
+from rooflinekit.model.machine import Calibration, Constant, Spread
 from rooflinekit.present.text.tables import console, print_table, table
+from rooflinekit.study.profile.drawn import Drawn
 from rooflinekit.units import format_quantity
 
 
@@ -78,3 +80,85 @@ def _worst(fit: OwnFit) -> Table:
         measured, predicted = (format_quantity(value, "s") for value in (miss.measured_s, miss.predicted_s))
         rows.add_row(miss.name, measured, predicted, f"{miss.measured_s / miss.predicted_s:.2f}")
     return rows
+
+
+# A fit in a terminal: the constants with their errors, and how far predictions are off by family.
+
+
+def print_refit(found: Refit) -> None:
+    """Constants of an unmeasured GPU, those that architectures and GPUs have of their own, and spreads by family."""
+    out = console()
+    measured = sum(len(observations) for observations in found.observations)
+    out.print(f"{measured} measurements on {len(found.gpus)} GPUs: {', '.join(found.gpus)}")
+    out.print("constants of a GPU that nobody has measured")
+    print_table(constants_table(found.priors.constants))
+    for name, calibration in {**found.architectures, **found.gpus}.items():
+        if calibration.constants:
+            out.print(f"{name}: constants of its own")
+            print_table(constants_table(calibration.constants))
+    out.print("how far predictions are off, as a standard deviation: each kernel alone / a family together")
+    print_table(_spreads(found.priors, found.gpus))
+
+
+def constants_table(constants: Mapping[str, Constant]) -> Table:
+    """A row a constant: value ± error, unit, source."""
+    rows = table("constant", "value", "± error", "unit", "source")
+    rows.columns[-1].justify = rows.columns[-2].justify = "left"
+    for name, c in constants.items():
+        rows.add_row(name, f"{c.value:.4g}", f"± {c.value * c.stderr:.2g} ({c.stderr:.0%})", c.unit, c.source)
+    return rows
+
+
+def _spreads(priors: Calibration, gpus: Mapping[str, Calibration]) -> Table:
+    rows = table("family", "unmeasured GPU", *gpus)
+    for family, spread in priors.spreads.items():
+        rows.add_row(family, _percent(spread), *(_percent(one.spreads.get(family)) for one in gpus.values()))
+    return rows
+
+
+def _percent(spread: Spread | None) -> str:
+    if spread is None:
+        return "–"
+    besides = f" + {1e6 * spread.short_s:.1f} µs" if spread.short_s else ""
+    return f"{spread.random:.0%}{besides} / {spread.systematic:.0%}"
+
+
+# What files of measurements hold, in a terminal.
+
+
+_SHOWN = 8  # reasons
+
+
+def print_summary(found: Summary) -> None:
+    """Device, origin, environment; a table of cases by op and format; what is noisy or failed."""
+    out = console()
+    out.print(f"{found.file}: {found.device}, {found.origin}")
+    for name, text in found.environment.items():
+        out.print(f"  {name}: {text}")
+    formats = list(dict.fromkeys(dtype for _, dtype in found.counts))
+    rows = table("measured cases", *formats)
+    for op in dict.fromkeys(op for op, _ in found.counts):
+        rows.add_row(op, *(str(found.counts.get((op, dtype), "")) for dtype in formats))
+    if found.counts:
+        print_table(rows)
+    if found.noisy:
+        out.print(f"noisy: {len(found.noisy)} of {found.cases} cases, such as {found.noisy[0]}")
+    for failure in found.failures:
+        cases = "case" if len(failure.cases) == 1 else "cases"
+        out.print(f"{failure.status}: {len(failure.cases)} {cases}, such as {failure.cases[0]}: {failure.note}")
+
+
+def print_drawn(found: Drawn) -> None:
+    """What of a trace became measured ops, and what did not."""
+    out, rows = console(), found.campaign.rows
+    counts = table("measured ops", "shapes", "calls")
+    for op, part in rows.groupby("op"):
+        counts.add_row(str(op), str(len(part)), str(int(part["count"].sum())))
+    out.print(f"{found.campaign.gpu}, {found.campaign.source}")
+    out.print(counts)
+    share = 1 - found.refused_s / found.seconds if found.seconds else 0.0
+    out.print(f"{share:.0%} of {format_quantity(found.seconds, 's')} of kernels became rows; of the rest:")
+    for reason, count in list(found.refused.items())[:_SHOWN]:
+        out.print(f"  {count} × {reason}", markup=False)
+    if len(found.refused) > _SHOWN:
+        out.print(f"  and {len(found.refused) - _SHOWN} more reasons")

@@ -9,7 +9,10 @@ from rich.text import Text
 from rooflinekit.errors import printable
 from rooflinekit.hardware.catalog import Row
 from rooflinekit.hardware.checks import Check
+from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import device_rows
+from rooflinekit.hardware.host import Host
+from rooflinekit.model.collectives import CollectiveTiming, Link
 from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.units import format_quantity
 
@@ -47,3 +50,153 @@ def _value(row: Row) -> Iterator[tuple[str, str, str]]:
     for unit, quotient in (("watt", row.per_watt), ("dollar", row.per_dollar)):
         if quotient is not None:
             yield f"{row.math} per {unit}", format_quantity(quotient, "flop/s"), ""
+
+
+# Hosts in a terminal.
+
+
+_TIMES = {
+    "module": "calling a module",
+    "launch": "each further kernel of an op",
+    "launch_latency": "from the launch to the first instruction",
+    "sync": "a synchronization",
+    "step": "the loop around a step",
+    "compiled_launch": "a kernel of a compiled step",
+    "guards": "entering a compiled step",
+    "guard": "each weight and input of a compiled step",
+    "graph_launch": "launching a CUDA graph",
+    "graph_entry": "entering a CUDA graph of torch.compile",
+}
+
+
+def print_hosts(hosts: Sequence[Host]) -> None:
+    """A line each."""
+    rows = table("host", "an op", "launch", "a step", "copies, pageable", "pinned", "what it is")
+    for host in hosts:
+        times = (host.dispatch_s("default"), host.launch, host.step)
+        copies = (host.copy_bandwidth_pageable, host.copy_bandwidth_pinned)
+        rows.add_row(
+            host.name,
+            *(format_quantity(seconds, "s") for seconds in times),
+            *(format_quantity(rate, "byte/s") for rate in copies),
+            printable(" ".join(host.description.split())),
+        )
+    print_table(rows)
+
+
+def print_host(host: Host) -> None:
+    """One host: its times, its memory, sources."""
+    lines = [f"{host.name}: {host.description}"]
+    lines += [f"issuing an op, {family}: {format_quantity(host.dispatch[family], 's')}" for family in host.dispatch]
+    lines += [f"{meaning}: {format_quantity(getattr(host, name), 's')}" for name, meaning in _TIMES.items()]
+    lines += [
+        f"an op that autograd issues: {host.backward_factor:g} times as long",
+        f"memory: {format_quantity(host.dram_bandwidth, 'byte/s')}",
+        f"copies to the GPU: {format_quantity(host.copy_bandwidth_pageable, 'byte/s')}, "
+        f"from page-locked memory {format_quantity(host.copy_bandwidth_pinned, 'byte/s')}",
+        f"other hosts of this sort: {host.spread:g} of the logarithm above or below",
+    ]
+    for source in dict.fromkeys(host.sources.values()):
+        groups = ", ".join(group for group, text in host.sources.items() if text == source)
+        lines.append(f"source of {groups}: {source}")
+    for line in lines:
+        console().print(printable(" ".join(line.split())), markup=False)
+
+
+# Clusters and collectives in a terminal.
+
+
+_TERMS = (
+    ("start_s", "start", "of the kernel or the call"),
+    ("latency_s", "latency", "steps of the algorithm, without bytes"),
+    ("transfer_s", "transfer", "bytes on the slowest link"),
+    ("pipeline_s", "pipeline", "cutting into pieces and filling the links with them"),
+    ("copy_s", "copy", "a rank's own part, from buffer to buffer"),
+)
+
+
+def print_clusters(clusters: Sequence[Cluster]) -> None:
+    """A line each."""
+    rows = table("cluster", "nodes", "devices of a node", "inside, one direction", "between nodes, one direction")
+    for cluster in clusters:
+        rows.add_row(cluster.name, str(cluster.nodes), _devices(cluster), _inside(cluster), _between(cluster))
+    print_table(rows)
+
+
+def print_cluster(cluster: Cluster) -> None:
+    """One cluster: devices, links, sources."""
+    lines = [
+        f"{cluster.name}: {cluster.display_name or cluster.name}",
+        f"nodes: {cluster.nodes}, each {_devices(cluster)}, host {cluster.host}",
+        f"inside, one direction: {_inside(cluster)}",
+    ]
+    if cluster.nvlink is not None and cluster.nvlink.mesh:
+        pairs = ", ".join(f"{pair} ×{count}" for pair, count in cluster.nvlink.mesh.items())
+        lines.append(f"NVLink between: {pairs}")
+    for name in ("switches", "sockets"):
+        counts = getattr(cluster.pcie, name, ())
+        if counts:
+            lines.append(f"PCIe {name} with so many devices: {', '.join(map(str, counts))}")
+    if cluster.network is not None:
+        latency = format_quantity(cluster.network.latency, "s")
+        lines.append(f"between nodes, one direction: {_between(cluster)}, latency {latency}")
+    lines += [f"source of {group}: {source}" for group, source in cluster.sources.items()]
+    lines += [f"notes: {cluster.notes}"] if cluster.notes else []
+    for line in lines:
+        console().print(printable(" ".join(line.split())), markup=False)
+
+
+def print_timing(timing: CollectiveTiming, cluster: str) -> None:
+    """One collective: time, interval, algorithm, what it is made of."""
+    low, high = (format_quantity(value, "s") for value in timing.interval())
+    size = format_quantity(timing.size_bytes, "byte")
+    out = console()
+    out.print(f"{timing.collective} of {size} on {timing.ranks} of {cluster}", markup=False)
+    if timing.ranks == 1:
+        out.print("0 s: one device has nothing to send")
+        return
+    total = format_quantity(timing.total_s, "s")
+    out.print(
+        f"{total}, 90 % between {low} and {high}; {timing.algorithm} over {_links(timing.route.links)}", markup=False
+    )
+    out.print(
+        f"bus bandwidth {format_quantity(timing.bus_bandwidth, 'byte/s')}, "
+        f"size over time {format_quantity(timing.algorithm_bandwidth, 'byte/s')}",
+        markup=False,
+    )
+    rows = table("", "time", "of what")
+    for field, name, meaning in _TERMS:
+        rows.add_row(Text(name), format_quantity(getattr(timing, field), "s"), meaning)
+    out.print(rows)
+
+
+def _links(links: Sequence[Link]) -> str:
+    return " and ".join(f"{link.name} at {format_quantity(link.bandwidth, 'byte/s')}" for link in links)
+
+
+def _devices(cluster: Cluster) -> str:
+    return " + ".join(f"{members.count}× {members.name}" for members in cluster.devices)
+
+
+def _inside(cluster: Cluster) -> str:
+    found = []
+    if cluster.nvlink is not None:
+        nvlink = cluster.nvlink
+        found.append(f"NVLink {nvlink.generation} {nvlink.topology} {format_quantity(nvlink.one_way, 'byte/s')}")
+    if cluster.pcie is not None:
+        pcie = cluster.pcie
+        peer = "" if pcie.peer_access else " without peer access"
+        rate = format_quantity(pcie.bandwidth_per_direction, "byte/s")
+        if pcie.peer_access and pcie.between_sockets:
+            peer = f", {format_quantity(pcie.between_sockets, 'byte/s')} between sockets"
+        found.append(f"PCIe {pcie.generation} x{pcie.lanes} {rate}{peer}")
+    return ", ".join(found) or "memory of the host"
+
+
+def _between(cluster: Cluster) -> str:
+    if cluster.network is None:
+        return "-"
+    network = cluster.network
+    ports = f"{network.ports}× " if network.ports > 1 else ""
+    rate, total = format_quantity(network.port_rate, "bit/s"), format_quantity(network.one_way, "byte/s")
+    return f"{ports}{rate} {network.kind}, {total}"

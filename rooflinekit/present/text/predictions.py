@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rooflinekit.present.text.tables import console, print_table, table
+from rich.text import Text
+
+from rooflinekit.errors import printable
+from rooflinekit.ir.graph import Graph
+from rooflinekit.present.text.tables import console, print_table, table, whole
 from rooflinekit.step.bounds import unmeasured_note
 from rooflinekit.step.chains import chain_sentences
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import KERNEL_TERMS, answer_rows, remedies, table_rows, title
-from rooflinekit.study.compare.gpus import gpu_frame
+from rooflinekit.study.compare.gpus import GpuComparison, gpu_frame, order_sentences, surprise_sentences, table_of
 from rooflinekit.study.explain.explanation import Explanation, sentences, signed
+from rooflinekit.study.sweep.search import cells_of
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from rooflinekit.study.compare.cost import Costs
+    from rooflinekit.study.compare.limits import PowerLimits
+    from rooflinekit.study.sweep.search import Found
+
 
 _ROWS = 25  # of a breakdown; the rest is one line
 
@@ -116,3 +127,199 @@ def _print_drivers(explanation: Explanation) -> None:
     print_table(rows)
     if len(shown) > _ROWS:
         console().print(f"{len(shown) - _ROWS} more differ by less")
+
+
+# The same step in other ways, as a table in a terminal.
+
+
+_REMOVED = {"kernels": "", "casts": "", "bytes": "byte", "gap_s": "s", "gpu_s": "s", "cpu_s": "s"}
+_HEADS = {"gap_s": "gaps", "gpu_s": "GPU time", "cpu_s": "CPU time", "bytes": "traffic"}
+
+
+def print_variants(base: Prediction, frame: pd.DataFrame) -> None:
+    """What `Prediction.compare` found: a line a way, then what each removes from the first."""
+    out = console()
+    ways = ["execution", "autocast", "channels_last", *base.sizes]
+    ways += ["attention"] if "attention" in frame else []
+    varied = [name for name in ways if frame[name].nunique() > 1] or ["execution"]
+    times = table("", *(name.replace("_", " ") for name in varied), "step", "speed-up", "GPU busy", "CPU", "memory")
+    removed = table("", *(_HEADS.get(name, name) for name in _REMOVED), "memory")
+    for i, (_, row) in enumerate(frame.iterrows()):
+        name = "this" if i == 0 else str(i)
+        memory = format_quantity(row["peak_bytes"], "byte", binary=True) + ("" if row["fits"] else " does not fit")
+        seconds = [format_quantity(row[part], "s") for part in ("total_s", "gpu_s", "cpu_s")]
+        times.add_row(
+            name, *(_word(row[way]) for way in varied), seconds[0], f"{row['speedup']:.2f}×", *seconds[1:], memory
+        )
+        if i:
+            cells = [_signed(row[f"removed_{part}"], unit) for part, unit in _REMOVED.items()]
+            removed.add_row(name, *cells, _signed(row["removed_peak_bytes"], "byte", binary=True))
+    samples = ", for as many samples" if "batch" in varied else ""
+    out.print(f"{base.machine.name}, in other ways{samples}")
+    print_table(times, lambda: frame.drop(columns="prediction"))
+    out.print("what each removes from a step of this (below 0: adds)")
+    print_table(removed)
+
+
+def _word(value: Any) -> str:
+    return {"True": "yes", "False": "no"}.get(str(value), str(value))
+
+
+def _signed(value: float, unit: str, *, binary: bool = False) -> str:
+    """A quantity with its sign; numbers without a unit plain.
+
+    >>> _signed(-3.0, ""), _signed(2.5e-3, "s")
+    ('−3', '2.50 ms')
+    """
+    sign = "−" if value < 0 else ""
+    if not unit:
+        return f"{sign}{round(abs(value), 1):g}"
+    return sign + format_quantity(abs(value), unit, binary=binary)
+
+
+# A network as a tree of its modules, in a terminal.
+
+
+_UNITS = {"flop": "flop", "bytes": "byte", "activation_bytes": "byte"}
+
+
+def print_summary(graph: Graph, predictions: Sequence[Prediction], found: pd.DataFrame) -> None:
+    """What `rooflinekit.summary` found: a line a module, indented as it stands in the network."""
+    sizes = ", ".join(f"{name} {number}" for name, number in graph.sizes.items())
+    head = title(predictions[0]) if predictions else ", ".join(filter(None, (graph.name, graph.mode, sizes)))
+    console().print(head, markup=False)
+    gpus = [p.machine.name for p in predictions]
+    heads = ["module", "output", "parameters", "FLOP", "traffic", "activations"]
+    rows = table(*heads, *(["share"] if gpus else []), *gpus)
+    for path, row in found.iterrows():
+        parts = str(path).split(".") if path else []
+        name = f"{'  ' * len(parts)}{parts[-1]}" if parts else graph.name
+        cells = [" × ".join(map(str, row["output"] or ())), f"{row['parameters']:,}" if row["parameters"] else "–"]
+        cells += [format_quantity(float(row[name]), unit) for name, unit in _UNITS.items()]
+        cells += [f"{row['share']:.1%}"] if gpus else []
+        rows.add_row(name, *cells, *(format_quantity(row[gpu], "s") for gpu in gpus))
+    print_table(rows, found.reset_index)
+    elsewhere = [p for p in predictions if p.total_s > found[p.machine.name].iloc[0] * 1.005]
+    for p in elsewhere:
+        left = p.total_s - found[p.machine.name].iloc[0]
+        console().print(f"note: {p.machine.name}: {format_quantity(left, 's')} of the step belong to no module: what "
+                        "the CPU does before the first kernel and after the last")  # fmt: skip
+
+
+# One workload on many GPUs, in a terminal.
+
+
+_SENTENCES = 8  # of each kind; the rest is a line
+
+
+def print_gpu_comparison(comparison: GpuComparison) -> None:
+    """A line a GPU, then why their order is what it is, and which have more FLOP/s and are slower."""
+    first, out = comparison.predictions[0], console()
+    out.print(title(first), markup=False)
+    heads, body = table_of(comparison)
+    rows = table(*heads)
+    for cells in body:
+        rows.add_row(*cells)
+    print_table(rows, lambda: comparison.table.reset_index())
+    if comparison.sort != "time":
+        out.print("By time:")
+    _print_some(order_sentences(comparison))
+    _print_some(surprise_sentences(comparison))
+    for name, why in comparison.refused.items():
+        out.print(f"left out: {name}: {why}")
+
+
+def _print_some(sentences: Iterable[str]) -> None:
+    out, listed = console(), list(sentences)
+    for sentence in listed[:_SENTENCES]:
+        out.print(sentence)
+    if len(listed) > _SENTENCES:
+        left = len(listed) - _SENTENCES
+        out.print(f"{left} more such line{'' if left == 1 else 's'} with --json")
+
+
+# Limits of power, and costs, as tables.
+
+
+def print_limits(found: PowerLimits[Any], rack: pd.DataFrame | None = None) -> None:
+    """A line a limit, and which take least; `rack`: what a rack does in a day under each."""
+    model, mode, device = found.heading
+    sizes = ", ".join(f"{name}={value}" for name, value in found.sizes.items())
+    rows = table("power limit", "time of a step", "slower", "mean power", "energy", "saved", "energy × time",
+                 *(() if rack is None else ("GPUs of a rack", "in a day")))  # fmt: skip
+    for i, row in enumerate(found.table.to_dict("records")):
+        rows.add_row(
+            format_quantity(row["limit_w"], "W"),
+            format_quantity(row["total_s"], "s"),
+            f"{row['slower']:.1%}",
+            format_quantity(row["power_w"], "W") + (" above it" if row["above"] else ""),
+            format_quantity(row["energy_j"], "J"),
+            f"{row['saved']:.1%}",
+            f"{row['energy_delay']:.3g} J·s",
+            *(() if rack is None else (f"{rack['gpus'][i]:,}", f"{rack['samples_a_day'][i]:,.4g}")),
+        )
+    out = console()
+    on = f"{found.gpus} GPUs of {device}" if found.gpus > 1 else device
+    out.print(f"{model} {mode}{f' ({sizes})' if sizes else ''} on {on}", markup=False)
+    out.print(rows)
+    out.print(str(found), markup=False)
+
+
+def print_costs(found: Costs) -> None:
+    """A line a GPU, the cheapest first."""
+    money, rows = found.currency, found.table.to_dict("records")
+    heads: dict[str, Callable[[dict[Any, Any]], str]] = {
+        "time of a step": lambda r: format_quantity(r["total_s"], "s"),
+        "mean power": lambda r: _or_dash(r["power_w"], lambda v: format_quantity(v, "W")),
+        f"{money} a million {found.unit}": lambda r: f"{r['per_million']:.4g}",
+        "break-even": lambda r: _or_dash(r["break_even_h"], lambda v: f"{v:,.0f} h of work"),
+        "run": lambda r: f"{r['run_s'] / 3600:,.3g} h",
+        f"{money} a run": lambda r: f"{r['run_cost']:,.4g}",
+        "kWh a run": lambda r: _or_dash(r["run_kwh"], lambda v: f"{v:,.4g}"),
+        "kg CO2": lambda r: _or_dash(r["kg"], lambda v: f"{v:,.3g}"),
+    }
+    needs = {"break-even": "break_even_h", "run": "run_s", f"{money} a run": "run_s", "kWh a run": "run_s"}
+    needs["kg CO2"] = "kg"
+    shown = {
+        head: text
+        for head, text in heads.items()
+        if head not in needs or any(not math.isnan(row.get(needs[head], math.nan)) for row in rows)
+    }
+    lines = table("GPU", *shown)
+    for row in rows:
+        lines.add_row(row["gpu"], *(text(row) for text in shown.values()))
+    console().print(lines)
+
+
+def _or_dash(value: float, text: Callable[[float], str]) -> str:
+    return "–" if math.isnan(value) else "never" if math.isinf(value) else text(value)
+
+
+# Sweeps and searches in a terminal.
+
+
+_SHOWN = 100  # rows
+
+
+def print_rows(frame: pd.DataFrame) -> None:
+    """The first rows of a sweep."""
+    _print(frame if whole() else frame.head(_SHOWN))
+    if len(frame) > _SHOWN:
+        console().print(f"… {len(frame)} rows in all; --out writes them")
+
+
+def print_found(found: Found) -> None:
+    """What a search found: the best configuration of each GPU and way, or those that come closest."""
+    for line in found.head:
+        console().print(line, markup=False)
+    _print(found.table if found.best is not None else found.closest, found.currency)
+    for line in found.doubts:
+        console().print(f"note: {line}", markup=False)
+
+
+def _print(frame: pd.DataFrame, currency: str | None = None) -> None:
+    heads, body = cells_of(frame, currency)
+    rows = table(*heads)
+    for cells in body:
+        rows.add_row(*(Text(printable(cell)) for cell in cells))
+    print_table(rows, lambda: frame)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.errors import CapacityError, RooflinekitError
 from rooflinekit.present.text.tables import console, print_table, table
+from rooflinekit.serving.fleet import Capacity, FleetSearch
 from rooflinekit.serving.serve import Serving, limits_text
+from rooflinekit.serving.served_traffic import MEASURES, SHARES, ServedTraffic
 from rooflinekit.serving.settings import release_text
 from rooflinekit.units import format_quantity
 
@@ -78,4 +80,171 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
     for line in dict.fromkeys(line for one in found for line in one.launch_lines()):
         out.print(line, markup=False, soft_wrap=True)
     for note in dict.fromkeys(note for one in found for note in one.notes()):
+        out.print(f"note: {note}", markup=False, soft_wrap=True)
+
+
+# Requests at a rate in a terminal: what clients see of one rate or of several, and what can be promised.
+
+
+def print_rates(found: Sequence[ServedTraffic], refused: Sequence[Mapping[str, str]] = ()) -> None:
+    """One rate in a few lines and a table of percentiles; of several a line each."""
+    if len(found) == 1 and not refused:
+        _print_one(found[0])
+    else:
+        _print_several(found)
+    _print_left(found, refused)
+
+
+def _print_one(served: ServedTraffic) -> None:
+    out, alone = console(), served.alone
+    out.print(f"{_heading(served)}, {_requests(served)}", markup=False, soft_wrap=True)
+    rows = table("", "mean", *(f"{share} %" for share in SHARES), "mean within 90 %")
+    for measure, name in MEASURES.items():
+        low, high = served.bounds[measure]
+        rows.add_row(
+            name, _s(served.mean(measure)), *(_s(served.percentile(measure, share)) for share in SHARES),
+            f"{_s(low)} to {_s(high)}",
+        )  # fmt: skip
+    rows.add_row("between any two tokens", "", *(_s(value) for value in served.gaps_s.values()), "")
+    print_table(rows)
+    waits = served.mean("queue_s") - alone.queue_s
+    for line in (
+        f"a request by itself: first token {_s(alone.ttft_s)}, each further {_s(alone.tpot_s)}; the rest is queueing: "
+        f"{_s(waits)} until it is read, {_s(served.mean('ttft_s') - waits - alone.ttft_s)} beside others, "
+        f"{_s(served.mean('tpot_s') - alone.tpot_s)} a token",
+        f"{served.requests_per_s:.4g} requests/s, {served.tokens_per_s:.4g} tokens/s answered; "
+        f"{served.played.running:.3g} sequences run on average, "
+        f"{served.played.reading_s / served.played.busy_s:.0%} of the steps' time reads prompts, at most "
+        f"{served.played.peak_cache:.0%} of the cache is in use"
+        + (f", {served.played.preemptions} preempted" if served.played.preemptions else ""),
+        *(
+            ["requests come faster than they are answered: waiting grows with their number"]
+            if served.overloaded
+            else ()
+        ),
+        *served.energy_lines(),
+    ):
+        out.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+def _print_several(found: Sequence[ServedTraffic]) -> None:
+    first = found[0]
+    console().print(f"{first.decoder.name}, {_requests(first)}", markup=False, soft_wrap=True)
+    rows = table("gpu", "weights", "requests/s", "waiting", "first token", "90 %", "99 %", "per token", "99 %",
+                 "whole answer", "99 %", "tokens/s", "J/token", "cache")  # fmt: skip
+    for one in found:
+        rows.add_row(
+            _gpus(one) + release_text(one.engine), one.weights,
+            f"{one.traffic.rate:.4g}" + (" (too many)" if one.overloaded else ""),
+            _s(one.mean("queue_s")), _s(one.mean("ttft_s")), _s(one.percentile("ttft_s", 90)),
+            _s(one.percentile("ttft_s", 99)), _s(one.mean("tpot_s")), _s(one.percentile("tpot_s", 99)),
+            _s(one.mean("e2e_s")), _s(one.percentile("e2e_s", 99)), f"{one.tokens_per_s:.4g}",
+            _joules(one), f"{one.played.peak_cache:.0%}",
+        )  # fmt: skip
+    print_table(rows)
+
+
+def print_capacities(found: Sequence[Capacity], refused: Sequence[Mapping[str, str]], load: float | None) -> None:
+    """A line for each place, the cheapest first, or without a price the one with the most requests a GPU."""
+    _print_table(sorted(found, key=_order), load, needs=() if load is None else (f"GPUs for {load:.4g}/s",))
+    _print_left([one.at for one in found], refused)
+
+
+def print_fleets(found: FleetSearch) -> None:
+    """The best, with the settings that differ; how many were looked at, and why others are none."""
+    left = [{"why": f"{name}: {why}"} for name, why in found.refused]
+    if found.best:
+        _print_table(found.best, found.load, needs=("copies", f"GPUs for {found.load:.4g}/s"))
+    out = console()
+    out.print(f"{found.considered} ways considered, {found.played} played: by what their kernels could answer at most "
+              f"the others cannot be among these{'' if found.best else '; none keeps the level'}",
+              markup=False, soft_wrap=True)  # fmt: skip
+    _print_left([one.at for one in found.best], left)
+
+
+def _print_table(found: Sequence[Capacity], load: float | None, needs: Sequence[str]) -> None:
+    out, level = console(), found[0].level
+    promised = ", ".join(
+        f"{name} within {_s(value)}"
+        for name, value in (
+            (MEASURES["ttft_s"], level.ttft_s), (MEASURES["tpot_s"], level.tpot_s), (MEASURES["e2e_s"], level.e2e_s)
+        ) if value is not None
+    )  # fmt: skip
+    first = found[0].at
+    out.print(f"{first.decoder.name}, {_kind(first)}", markup=False, soft_wrap=True)
+    out.print(f"{promised}, for {level.share:.0%} of the requests:", markup=False, soft_wrap=True)
+    engines = len({(one.at.engine, one.at.apart) for one in found}) > 1
+    rows = table("gpu", "weights", "cache", *(("engine",) if engines else ()), "most requests/s", "a GPU",
+                 "first token 90 %", "per token 90 %", "tokens/s", "J/token", "$ a million tokens", *needs)  # fmt: skip
+    for one in found:
+        usd, needed, copies = one.usd_per_million_tokens, None, None
+        if load is not None:
+            needed, copies = one.gpus(load), one.copies(load)
+        rows.add_row(
+            _gpus(one.at), one.at.weights, one.at.kv, *((_engine(one.at),) if engines else ()),
+            *((f"{one.rate:.3g}", f"{one.rate / one.gpus_of_a_copy:.3g}") if one.rate else ("none keeps it", "–")),
+            _s(one.at.percentile("ttft_s", 90)), _s(one.at.percentile("tpot_s", 90)), f"{one.tokens_per_s:.4g}",
+            _joules(one.at), "–" if usd is None else f"{usd:.3g}",
+            *("–" if number is None else str(number) for number in (copies, needed)[2 - len(needs) :]),
+        )  # fmt: skip
+    print_table(rows)
+
+
+def _engine(served: ServedTraffic) -> str:
+    """The settings that a search varies."""
+    e, apart = served.engine, served.apart
+    words = [*([e.release] if e.release else ()), e.policy, f"{e.step_tokens} a step"]
+    if e.speculation:
+        words.append(f"{e.speculation.tokens} proposed")
+    if apart is not None:
+        words.append(f"{apart.prefill} + {apart.decode} engines")
+    return ", ".join(words)
+
+
+def _order(capacity: Capacity) -> tuple[bool, float, float]:
+    usd = capacity.usd_per_million_tokens
+    return (not capacity.rate, math.inf if usd is None else usd, -capacity.rate / capacity.gpus_of_a_copy)
+
+
+def _heading(served: ServedTraffic) -> str:
+    engine = release_text(served.engine)
+    return f"{served.decoder.name} on {_gpus(served)}, weights {served.weights}, cache {served.kv}{engine}"
+
+
+def _requests(served: ServedTraffic) -> str:
+    t = served.traffic
+    left = f" ({t.warm_up} and {t.drain} at the ends not counted)" if t.warm_up or t.drain else ""
+    return f"{t.requests} {_kind(served)}{left}"
+
+
+def _kind(served: ServedTraffic) -> str:
+    """How requests come and how long they are, without their number."""
+    t = served.traffic
+    arrivals = {0.0: "evenly", 1.0: "as a Poisson process"}.get(t.cv, f"with gaps that vary by {t.cv:.3g}")
+    how = "as the log says" if t.log else arrivals
+    lengths = f", lengths vary by {t.length_cv:.3g}" if t.length_cv else ""
+    cached = f", {t.cached:.0%} of the prompts cached" if t.cached else ""
+    return f"requests {how}, {t.input} tokens in, {t.output} out{lengths}{cached}"
+
+
+def _gpus(served: ServedTraffic) -> str:
+    return f"{served.gpus} × {served.gpu}" if served.gpus > 1 else served.gpu
+
+
+def _joules(served: ServedTraffic) -> str:
+    """Of a token."""
+    return "–" if served.joules_per_token is None else f"{served.joules_per_token:.3g}"
+
+
+def _s(seconds: float) -> str:
+    return "–" if math.isnan(seconds) else format_quantity(seconds, "s")
+
+
+def _print_left(found: Sequence[ServedTraffic], refused: Sequence[Mapping[str, str]]) -> None:
+    out = console()
+    for why in dict.fromkeys(left["why"] for left in refused):
+        out.print(f"left out: {why}", markup=False, soft_wrap=True)
+    for line in dict.fromkeys(line for one in found for line in one.launch_lines()):
+        out.print(line, markup=False, soft_wrap=True)
+    for note in dict.fromkeys(note for one in found for p in (one.prefill, one.decode) for note in p.notes):
         out.print(f"note: {note}", markup=False, soft_wrap=True)

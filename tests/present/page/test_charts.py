@@ -15,10 +15,16 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.machine import Machine
 from rooflinekit.present.figures.records.build import by_time, kernel_figure
-from rooflinekit.present.page.charts.bars import difference_bars, interval_bars, waterfall_bars
 from rooflinekit.present.page.charts.energy import WIDE as WIDE_ENERGY
 from rooflinekit.present.page.charts.energy import Limit, limits_chart
-from rooflinekit.present.page.charts.labels import place_labels, shortened, text_width
+from rooflinekit.present.page.charts.labels import (
+    difference_bars,
+    interval_bars,
+    place_labels,
+    shortened,
+    text_width,
+    waterfall_bars,
+)
 from rooflinekit.present.page.charts.roofline import NARROW, WIDE, Layout, roofline_chart, shape
 from rooflinekit.present.page.charts.timeline import WIDE as WIDE_TIME
 from rooflinekit.present.page.charts.timeline import Segment, memory_chart, phase_segments, timeline_chart

@@ -17,24 +17,30 @@ from rooflinekit.present.figures.records.figure import (
     DeviceFacts,
     Figure,
     Point,
+    PointBound,
     Roof,
     Series,
+    Stop,
+    Trajectory,
     by_time,
     leading,
 )
-from rooflinekit.present.figures.records.groups import Group, Namer, alike, grouped, head, op_word
-from rooflinekit.present.figures.records.levels import floor_of, l2_roof, levels_of
-from rooflinekit.present.figures.records.links import link_figure
-from rooflinekit.present.figures.records.measured import (
+from rooflinekit.present.figures.records.groups import (
+    Group,
     Measured,
+    Namer,
+    alike,
     compared_prediction,
+    grouped,
+    head,
     measured_units,
+    op_word,
     unmatched_note,
     wall_s,
 )
-from rooflinekit.present.figures.records.path import trajectories_of
-from rooflinekit.present.figures.records.roofs import ceiling, facts_of, highest, roofs_of
-from rooflinekit.present.figures.records.steps import PointBound, Stop, Trajectory
+from rooflinekit.present.figures.records.links import link_figure
+from rooflinekit.present.figures.records.normalized import trajectories_of
+from rooflinekit.present.figures.records.roofs import ceiling, facts_of, floor_of, highest, l2_roof, levels_of, roofs_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.prediction import ParallelPrediction
 

@@ -3,18 +3,145 @@
 from __future__ import annotations
 
 from rooflinekit.model.algorithms import FEWER_FLOP
-from rooflinekit.present.figures.records.figure import DeviceFacts, Figure, Roof, Series
-from rooflinekit.present.figures.records.sentences import (
-    crossing_sentences,
-    floor_sentence,
-    level_sentences,
-    path_sentences,
-    percent,
-    roof_sentences,
-    three_digits,
-    wall_sentences,
-)
+from rooflinekit.present.figures.records.figure import DeviceFacts, Figure, Floor, Roof, Series
+from rooflinekit.present.figures.records.normalized import crossings
 from rooflinekit.units import format_quantity
+
+# Sentences of a caption on what a figure shows beside roofs and predicted marks.
+
+
+_NAMED = 5  # marks that a sentence names
+
+
+def level_sentences(figure: Figure) -> list[str]:
+    """What bytes the intensities count, and what hollow marks mean."""
+    if figure.normalized:
+        return [
+            "Drawn as shares: a kernel's FLOP/s by the datasheet peak of its own roof, over its intensity by that "
+            "roof's ridge; the rail shows shares of the bandwidth.",
+            _COMPULSORY,
+        ]
+    if figure.by_level:
+        return [
+            "Two marks a kernel, joined: FLOP by the traffic predicted at DRAM and at the L2; the level that takes "
+            "longer is filled.",
+        ]
+    if any(series.measured_s for series in figure.series):
+        return [
+            _COMPULSORY,
+            "Hollow marks are predicted, filled ones measured at the same FLOP and bytes; beside a name stands "
+            "predicted / measured − 1.",
+        ]
+    return [_COMPULSORY]
+
+
+_COMPULSORY = "Intensity counts compulsory DRAM traffic: each tensor read once and written once, in its storage format."
+
+
+def roof_sentences(figure: Figure) -> list[str]:
+    """Marks above a roof: errors until explained, or explained by what the L2 holds."""
+    found = []
+    if above := figure.above:
+        named = ", ".join(f"{p.label} ({figure.excess(p):.3g} times)" for p in above[:_NAMED])
+        more = f" and {len(above) - _NAMED} more" if len(above) > _NAMED else ""
+        found.append(f"Ringed: above the roof, an error until explained: {named}{more}.")
+    held = 0
+    for point in (*figure.points, *figure.rail):
+        rate = point.bytes / (point.measured_s or point.time_s)
+        held += point not in above and rate > figure.memory_roof(point.device).value * 1.02
+    if held and not figure.by_level:
+        found.append(f"Above the DRAM roof, for the L2 holds part of what they read: {held} mark{'s' * (held != 1)}.")
+    return found
+
+
+def link_sentences(figure: Figure) -> list[str]:
+    """From where on links do not matter, and what the marks of steps on several devices are."""
+    if not figure.links:
+        return []
+    ridges = ", ".join(f"{link.name} {link.rate} ({link.origin}) from {three_digits(figure.link_ridge(link))}"
+                       for link in figure.links)  # fmt: skip
+    stops = [stop for path in figure.trajectories for stop in path.stops]
+    steps = ", ".join(f"{stop.label} ({format_quantity(stop.time_s, 's')})" for stop in stops)
+    return [
+        f"Steps on several devices: {steps}.",
+        f"Links no longer limit: {ridges} FLOP per byte sent.",
+        "Each step has two marks at the FLOP/s of a device, where what devices compute twice counts once: filled over "
+        "FLOP per byte that a device sends, hollow over FLOP per byte of its compulsory DRAM traffic.",
+        "Bytes sent are those of nccl-tests' bus bandwidth: of an all-reduce of S by n devices 2·(n − 1)/n·S.",
+    ]
+
+
+def path_sentences(figure: Figure) -> list[str]:
+    """What the marks of paths are."""
+    if figure.links:
+        return link_sentences(figure)
+    found = []
+    alone = [path.stops[0] for path in figure.trajectories if len(path.stops) == 1]
+    if alone:
+        times = (f"{stop.label}: {format_quantity(stop.time_s, 's')}" for stop in alone)
+        found.append(f"steps, {'; '.join(times)}.")
+    for path in (path for path in figure.trajectories if len(path.stops) > 1):
+        over = f" over {path.over}" if path.over else ""
+        name = f"{path.name}, " if path.name else ""
+        first, last = path.stops[0], path.stops[-1]
+        steps = " to ".join(f"{stop.label} {format_quantity(stop.time_s, 's')}" for stop in (first, last))
+        found.append(f"{name}path{over}, {len(path.stops)} steps, from {steps}.")
+    if found:
+        found[0] = found[0][0].upper() + found[0][1:]
+        found.append("Each mark is a whole step: FLOP of its kernels by wall time, over FLOP by compulsory bytes.")
+    return found
+
+
+def floor_sentence(figure: Figure, floor: Floor) -> str:
+    """How many kernels wait for their start, and below which work that is so; "" for none."""
+    if not floor.kernels:
+        return ""
+    (series,) = (series for series in figure.series if series.name == floor.series)
+    least = floor.start_s * figure.memory_roof(floor.device).value
+    name = f"{floor.series}: " if len(figure.series) > 1 else ""
+    return (
+        f"{name}{floor.kernels} of {series.kernels} kernels wait longer for their start "
+        f"({format_quantity(floor.start_s, 's')} or more) than they work; at the memory roof that befalls what moves "
+        f"less than {format_quantity(least, 'byte')}, and half of the kernels move less than "
+        f"{format_quantity(floor.median_bytes, 'byte')}."
+    )
+
+
+def wall_sentences(figure: Figure) -> list[str]:
+    """Steps that the device cannot hold, at any intensity."""
+    return [
+        f"{series.name}: needs {format_quantity(series.needed_bytes, 'byte')} of "
+        f"{format_quantity(series.capacity_bytes, 'byte')}: does not fit, at any intensity."
+        for series in figure.series
+        if not series.fits
+    ]
+
+
+def crossing_sentences(figure: Figure) -> list[str]:
+    """Where the faster of two devices changes."""
+    names = {device.name: device.display_name.removeprefix("NVIDIA ") for device in figure.devices}
+    found = [f"{names[c.left]} is ahead below {three_digits(c.at[0])} FLOP/byte, {names[c.right]} above ({c.by})"
+             for c in crossings(figure)]  # fmt: skip
+    return [f"By datasheets, {'; '.join(found)}."] if found else []
+
+
+def percent(ratio: float) -> str:
+    """How far a ratio is from 1, with its sign.
+
+    >>> percent(1.123), percent(0.9)
+    ('+12 %', '−10 %')
+    """
+    return f"{ratio - 1:+.0%}".replace("%", " %").replace("-", "−")
+
+
+def three_digits(value: float) -> str:
+    """A number with three significant digits and no exponent.
+
+    >>> three_digits(1174.3), three_digits(1.25e6), three_digits(9.561)
+    ('1170', '1250000', '9.56')
+    """
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:.0f}" if rounded >= 1e5 else f"{rounded:g}"
 
 
 def caption(figure: Figure) -> str:

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from rooflinekit.errors import InputError
 from rooflinekit.model.collectives import Link
-from rooflinekit.present.figures.records.figure import Figure, Roof
+from rooflinekit.present.figures.records.figure import Figure, Roof, Stop, Trajectory
 from rooflinekit.present.figures.records.roofs import facts_of, highest, roofs_of
-from rooflinekit.present.figures.records.steps import Stop, Trajectory
 from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.study.compare.scaling import (
     Sent,
