@@ -190,7 +190,7 @@ PROFILE = record({
     "kernels": many(record({"name": TEXT, "count": NUMBER, "seconds": SECONDS})),
 })  # fmt: skip
 CONSTANTS = named(record({"value": NUMBER, "error": NUMBER, "unit": TEXT, "source": TEXT}))
-CALIBRATION = record({"constants": CONSTANTS, "spreads": named(record({"kernel": NUMBER, "shared": NUMBER, "short_s": NUMBER}))})
+CALIBRATION = record({"constants": CONSTANTS, "spreads": named(record({"random": NUMBER, "systematic": NUMBER, "short_s": NUMBER}))})
 OWN_FIT = {
     "constants": CONSTANTS,
     "families": named(record({

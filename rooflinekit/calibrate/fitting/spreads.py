@@ -14,7 +14,7 @@ from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.machine import Spread
 
 _NINETY = 1.645  # standard deviations that hold 90 % of a normal distribution
-_LEAST_SHARED = 0.03  # two collections of one GPU's product times differ by 4 to 5 %
+_LEAST_SYSTEMATIC = 0.03  # two collections of one GPU's product times differ by 4 to 5 %
 _FEWEST_GPUS = 2
 _KNOWN_CASES = 20  # cases that what is known of a family from elsewhere is worth: a stated choice
 _SHORT_S = np.geomspace(1e-7, 1e-5, 21)  # from what timers resolve to what launches are off by, in steps of a quarter
@@ -36,12 +36,12 @@ def spread_of(parts: Sequence[Floats], times: Sequence[Floats] = ()) -> Spread:
     times = times or [np.ones_like(errors) for errors in parts]
     short_s = _short_s(parts, times)
     both = _deviation(parts, times, short_s)
-    weights = [1 / np.hypot(max(both, _LEAST_SHARED), short_s / seconds) for seconds in times]
+    weights = [1 / np.hypot(max(both, _LEAST_SYSTEMATIC), short_s / seconds) for seconds in times]
     biases = [_median(errors, weight) for errors, weight in zip(parts, weights, strict=True)]
-    shared = float(np.sqrt(np.mean(np.square(biases))))
-    alone = _deviation([errors - bias for errors, bias in zip(parts, biases, strict=True)], times, short_s)
-    rest = max(both**2 - shared**2, (alone / 2) ** 2)
-    return Spread(random=float(np.sqrt(rest)), systematic=max(shared, _LEAST_SHARED), short_s=short_s)
+    systematic = float(np.sqrt(np.mean(np.square(biases))))
+    random = _deviation([errors - bias for errors, bias in zip(parts, biases, strict=True)], times, short_s)
+    rest = max(both**2 - systematic**2, (random / 2) ** 2)
+    return Spread(random=float(np.sqrt(rest)), systematic=max(systematic, _LEAST_SYSTEMATIC), short_s=short_s)
 
 
 def _deviation(parts: Sequence[Floats], times: Sequence[Floats], short_s: float) -> float:
@@ -82,10 +82,10 @@ def _best(parts: Sequence[Floats], times: Sequence[Floats]) -> float:
     return float(_SHORT_S[int(np.argmin(losses))])
 
 
-def _loss(parts: Sequence[Floats], times: Sequence[Floats], short_s: float, alone: float) -> float:
+def _loss(parts: Sequence[Floats], times: Sequence[Floats], short_s: float, random: float) -> float:
     """That of a quantile (Koenker and Bassett 1978), which is least where 90 % are held at every time."""
     size, seconds = np.abs(np.concatenate(parts)), np.concatenate(times)
-    beyond = size - _NINETY * np.hypot(max(alone, _LEAST_SHARED), short_s / seconds)
+    beyond = size - _NINETY * np.hypot(max(random, _LEAST_SYSTEMATIC), short_s / seconds)
     return float(np.average(np.where(beyond > 0, 0.9 * beyond, -0.1 * beyond), weights=_alike(parts)))
 
 
@@ -117,15 +117,15 @@ def shrunk(own: Spread, count: int, known: Spread) -> Spread:
 
 
 def of_another_gpu(parts: Sequence[Floats], elsewhere: float = 0.0, times: Sequence[Floats] = ()) -> Spread:
-    """The spread on a GPU that is none of these, whose shared part they tell the less, the fewer they are.
+    """The spread on a GPU that is none of these, whose systematic part they tell the less, the fewer they are.
 
     The bias of n GPUs about nothing has n degrees of freedom; 90 % of another's lie within Student's quantile for n.
     One GPU is taken as two, for the quantile of one has no mean. elsewhere: the variance in these biases that intervals
     count by itself, of the day and of kernels' starts.
     """
     found = spread_of(parts, times)
-    shared = found.systematic * float(student.ppf(0.95, max(len(parts), _FEWEST_GPUS))) / _NINETY
-    return replace(found, systematic=max(float(np.sqrt(max(shared**2 - elsewhere, 0.0))), _LEAST_SHARED))
+    systematic = found.systematic * float(student.ppf(0.95, max(len(parts), _FEWEST_GPUS))) / _NINETY
+    return replace(found, systematic=max(float(np.sqrt(max(systematic**2 - elsewhere, 0.0))), _LEAST_SYSTEMATIC))
 
 
 def of_left_out(unseen: Errors, starts: Starts, start_error: float, times: Times | None = None) -> dict[str, Spread]:

@@ -49,7 +49,7 @@ from rooflinekit.model.machine import Constant, Spread
 _OUTLIER = 0.1  # ln(predicted / measured) from which on an error counts as an outlier
 _WEIGHT = 40.0  # measurements that a group counts as, however many it has
 _WAIT = (1e-5, 1.5)  # s, and how far it may be off in log units
-_LEAST_SHARED = 0.03
+_LEAST_SYSTEMATIC = 0.03
 _UNSEEN = {
     UNSEEN: Spread(random=0.15, systematic=0.4)
 }  # a stated default: networks, links through hosts of other kinds
@@ -233,8 +233,8 @@ def _with_spreads(fit: LinkFit, base: LinkConstants | None) -> LinkConstants:
     for name, parts in by_link.items():
         biases = np.array([float(np.median(errors)) for errors in parts])
         alone = np.concatenate([errors - bias for errors, bias in zip(parts, biases, strict=True)])
-        shared = max(float(np.sqrt(np.mean(np.square(biases)))), _ALONE.get(name, _LEAST_SHARED))
-        found[name] = Spread(random=float(np.quantile(np.abs(alone), 0.9)) / _NINETY, systematic=shared)
+        systematic = max(float(np.sqrt(np.mean(np.square(biases)))), _ALONE.get(name, _LEAST_SYSTEMATIC))
+        found[name] = Spread(random=float(np.quantile(np.abs(alone), 0.9)) / _NINETY, systematic=systematic)
     return LinkConstants(constants=fit.constants.constants, spreads=MappingProxyType(found))
 
 
