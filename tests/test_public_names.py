@@ -1,5 +1,6 @@
 """What `rooflinekit` offers is what it says it offers, and asking for it loads no more than it needs."""
 
+import inspect
 import subprocess
 import sys
 
@@ -20,6 +21,20 @@ def test_all_names_exist_and_are_sorted() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'rooflinekit' has no attribute 'tarce'"):
         _ = rk.tarce
+
+
+def test_no_function_takes_words_of_any_type() -> None:
+    """A type checker sees `executoin="compiled"` only where further keywords are no texts."""
+    functions = [getattr(rk, name) for name in rk.__all__ if inspect.isfunction(getattr(rk, name))]
+    functions += [getattr(rk.plot, name) for name in rk.plot.__all__]
+    open_ones = {
+        function.__name__: parameter.annotation
+        for function in functions
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is parameter.VAR_KEYWORD
+    }
+    assert {"predict", "sweep", "trace"} <= open_ones.keys()  # named sizes
+    assert set(open_ones.values()) <= {"Given", "Given | range"}
 
 
 @pytest.mark.parametrize("module", ["rooflinekit", "rooflinekit.cli.app", "rooflinekit.hardware.specs"])

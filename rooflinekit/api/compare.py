@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooflinekit.api.keywords import with_named
 from rooflinekit.api.measured import MeasuredStep
 from rooflinekit.api.predict import host_of, in_base, machines_of, traced_at
 from rooflinekit.errors import InputError
@@ -14,12 +15,13 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, devices
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.inputs import Mode
+from rooflinekit.ir.inputs import Mode, Release
 from rooflinekit.step.execution import Backend, Execution, execution_of
 
 if TYPE_CHECKING:
     from rooflinekit.study.compare.cost import Price, Pricing
     from rooflinekit.study.compare.gpus import GpuComparison
+    from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory
 
 
 @checked
@@ -38,7 +40,13 @@ def compare_gpus(
     price: Price | Pricing | None = None,
     max_watts: str | float | None = None,
     max_cost: float | None = None,
-    **options: Any,
+    dtype: Format | None = None,
+    autocast: Format | None = None,
+    optimizer: OptimizerFactory | str | None = None,
+    loss: Loss | str | None = None,
+    like: str | Release | None = None,
+    name: str | None = None,
+    **options: Given,
 ) -> GpuComparison:
     """One workload on many GPUs: how fast, whether it fits, for how much money and power, and why in this order.
 
@@ -52,7 +60,8 @@ def compare_gpus(
         what was otherwise: sizes, `execution`, `autocast`, `channels_last`, such as {"batch": 8}.
     price: of one GPU, the same for all or by a table (`Price`, `Pricing`). max_watts, max_cost: leave out GPUs that
         draw more on average, or on which a million samples cost more.
-    options: a number for each named size; with a model also the options of `trace`.
+    dtype, autocast, optimizer, loss, like, name: with a model, as in `trace`. options: a number for each named size;
+    with a model also the other options of `trace`.
 
     Raises what `predict` raises, but for GPUs that cannot run it: the result names them.
 
@@ -62,15 +71,16 @@ def compare_gpus(
     from rooflinekit.study.compare.cost import Bounds
     from rooflinekit.study.compare.gpus import compare_machines
 
+    given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     bounds = Bounds(price=price, max_watts=in_base(max_watts, "W"), max_cost=max_cost)
     bounds.check(sort)
     machines = machines_of(gpus if gpus is not None else _comparable(), burst=burst)
     if isinstance(workload, Graph):
         if inputs:
             raise InputError(f"a Graph has its inputs already; got {len(inputs)} more: name GPUs as gpus=[…]")
-        graph = workload.at(**options)
+        graph = workload.at(**given)
     else:
-        graph = traced_at(workload, inputs, {"mode": mode, **options})
+        graph = traced_at(workload, inputs, {"mode": mode, **given})
     step = MeasuredStep.of(measured, measured_on, measured_at)
     there, way = host_of(host), execution_of(execution)
     corrected = None if step is None else step.correction(graph, there, way, burst=burst)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rooflinekit.api.keywords import with_named
 from rooflinekit.api.predict import host_of, machines_of
 from rooflinekit.api.sweep import Workloads, opened_graphs
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST
+from rooflinekit.ir.inputs import Mode, Release
 from rooflinekit.model.machine import Machine
 from rooflinekit.present.figures.records.figure import Roof
 from rooflinekit.present.figures.records.roofs import main_roofs
@@ -21,6 +23,9 @@ from rooflinekit.step.entry import as_run, issues_for
 from rooflinekit.step.execution import Backend, Execution, execution_of
 from rooflinekit.study.compare.cost import Pricing
 from rooflinekit.study.sweep.explored import Explored, explored
+
+if TYPE_CHECKING:
+    from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory
 
 POWER = (1.0, 0.85, 0.7, 0.55)
 
@@ -34,7 +39,14 @@ def explore(
     power: Sequence[float] = POWER,
     pricing: Pricing | None = None,
     out: str | Path | None = None,
-    **options: Any,
+    mode: Mode = "inference",
+    dtype: Format | None = None,
+    autocast: Format | None = None,
+    optimizer: OptimizerFactory | str | None = None,
+    loss: Loss | str | None = None,
+    like: str | Release | None = None,
+    name: str | None = None,
+    **options: Given | range,
 ) -> Page:
     """One HTML page with a slider for each size and a switch for all else; in a notebook it shows itself.
 
@@ -43,7 +55,7 @@ def explore(
     hosts, execution: one, or a list. power: limits as shares of each board's own. pricing: of an hour of each GPU, to
         begin with; the page takes others.
     out: a file to write, .html. options: for each named size a number, list or range (by default the page chooses);
-        with a model also those of `trace`.
+        mode, dtype, autocast, optimizer, loss, like, name: with a model, as in `trace`, as its other options.
 
     Every state is predicted, as `predict` does it; times that interpolation gives to within 0.4 % are left out, and
     the page marks them. Raises what `sweep` raises, and OutputError for a page of more than 2 MB.
@@ -52,10 +64,11 @@ def explore(
     """
     if out is not None:
         check_path(out)
+    given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     ways = [execution_of(one) for one in ([execution] if isinstance(execution, str | Execution) else execution)]
     listed = [hosts] if isinstance(hosts, str | Path | Host) else [*hosts]
     machines = machines_of(gpus)
-    graphs, sizes = opened_graphs(explore, workload, inputs, options.pop("mode", "inference"), options, None)
+    graphs, sizes = opened_graphs(explore, workload, inputs, mode, given, None)
     named = graphs if isinstance(graphs, Mapping) else {graphs.mode: graphs}
     name = " and ".join(dict.fromkeys(graph.name for graph in named.values()))
     grid = explored(named, machines, ways, [host_of(one) for one in listed], power, sizes)

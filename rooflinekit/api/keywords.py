@@ -71,6 +71,11 @@ def further_inputs(given: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(given or {})
 
 
+def with_named(options: Mapping[str, Any], **named: Any) -> dict[str, Any]:
+    """The options with those of the named ones that were given."""
+    return {**options, **{name: value for name, value in named.items() if value is not None}}
+
+
 def check_traced(
     graph: Graph,
     inputs: Sequence[Any],

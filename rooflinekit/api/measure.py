@@ -24,7 +24,7 @@ from rooflinekit.step.execution import Backend, Execution, execution_of
 if TYPE_CHECKING:
     from rooflinekit.calibrate.local_hardware.model_run import Place
     from rooflinekit.study.profile.matching import Validation
-    from rooflinekit.tracing.tracer import Format, Loss, OptimizerFactory
+    from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory
 
 
 @checked
@@ -55,7 +55,7 @@ def measure_model(
     samples: int = 100,
     budget_s: float = 60.0,
     progress: Callable[[str], None] | None = None,
-    **options: Any,
+    **options: Given,
 ) -> Validation:
     """Is the prediction right? One step of a model, timed on the hardware at hand and predicted for it.
 
@@ -92,19 +92,20 @@ def measure_model(
     say = progress or (lambda _: None)
 
     names = open_names((inputs, options, tuple(targets)))
-    sizes = check_dims({n: options.pop(n) for n in tuple(options) if n in names}, names, complete=True)
+    sizes = check_dims({n: value for n, value in options.items() if n in names}, names, complete=True)
+    by_name: dict[str, Any] = {n: value for n, value in options.items() if n not in names}
     training: dict[str, Any] = {"loss": loss, "targets": tuple(targets), "optimizer": optimizer}
     kept: dict[str, Any] = {"dtype": dtype, "autocast": autocast, "tf32": tf32, "channels_last": channels_last}
     say("tracing")
     graph = workflows.trace(
         model, *inputs, mode=mode, sizes=sizes, fixed=True, name=name, rules=rules, strict=strict,
-        inference_mode=inference_mode, **training, **kept, **options,
+        inference_mode=inference_mode, **training, **kept, **by_name,
     )  # fmt: skip
     prediction = workflows.predict(graph, found, host=host, execution=how, burst=burst, constants=constants)
     step = Step(
         model=model,
         args=inputs,
-        kwargs=options,
+        kwargs=by_name,
         mode=mode,
         autocast=autocast_format(autocast),
         channels_last=channels_last,
@@ -127,7 +128,7 @@ def measure_model(
     return compare_run(
         run,
         prediction,
-        inputs=_described(inputs, options),
+        inputs=_described(inputs, by_name),
         options={**told, "optimizer": getattr(optimizer, "__name__", None if optimizer is None else "given")},
         threads=place.threads or 0,
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rooflinekit.api.keywords import with_named
 from rooflinekit.api.predict import in_base
 from rooflinekit.calibrate.fitting.files import constants_for
 from rooflinekit.calibrate.links.fits import load_links
@@ -17,7 +18,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_device, load_host
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.inputs import open_names
+from rooflinekit.ir.inputs import Release, open_names
 from rooflinekit.ir.sizes import check_dims
 from rooflinekit.model.energy import limited
 from rooflinekit.model.machine import Machine
@@ -29,6 +30,7 @@ from rooflinekit.strategies.records import DDP, Savers, Strategy, strategy_of
 
 if TYPE_CHECKING:
     from rooflinekit.strategies.fitting import Fitting
+    from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory
 
 
 @checked
@@ -46,7 +48,13 @@ def parallel(
     measured: tuple[int, float] | None = None,
     power_limit: str | float | None = None,
     sm_clock: str | float | None = None,
-    **options: Any,
+    dtype: Format | None = None,
+    autocast: Format | None = None,
+    optimizer: OptimizerFactory | str | None = None,
+    loss: Loss | str | None = None,
+    like: str | Release | None = None,
+    name: str | None = None,
+    **options: Given,
 ) -> ParallelPrediction:
     """How long one training step takes on several devices of a cluster, and why.
 
@@ -61,18 +69,20 @@ def parallel(
     measured: samples and seconds of a step of the same model on one of these devices. All that devices and their CPUs
         do is then stretched to it, and what links do is not: how a step that is known on one scales to many.
     power_limit, sm_clock: limits of every device below its board's own, as text ("250 W", "1.2 GHz") or in W and Hz.
-    options: a number for each named size; with a model also the options of `trace`.
+    dtype, autocast, optimizer, loss, like, name: with a model, as in `trace`. options: a number for each named size;
+    with a model also the other options of `trace`.
 
     Raises what `predict` and `load_cluster` raise, and InputError for a way that the model cannot be cut.
 
     >>> found = parallel(graph, cluster="dgx-a100", strategy="ddp", gpus=4, batch=256)  # doctest: +SKIP
     >>> found.total_s, found.hidden_s, found.exposed_s, str(found)  # doctest: +SKIP
     """
+    given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     setting = _held(setting_of(cluster, gpus, host, execution, links), power_limit, sm_clock)
     if split not in ("even", "proportional"):
         raise InputError(f"split: expected 'even' or 'proportional'; got {split!r}")
     chosen = DDP() if strategy is None else strategy_of(strategy, len(setting.numbers))
-    graph = graph_at(workload, inputs, options)
+    graph = graph_at(workload, inputs, given)
     return plan(
         graph, setting, chosen, savers=savers or Savers(), proportional=split == "proportional", measured=measured
     )
@@ -88,7 +98,13 @@ def fit_into(
     host: str | Path | Host | None = None,
     execution: Execution | Backend = "eager",
     progress: Callable[[str], None] | None = None,
-    **options: Any,
+    dtype: Format | None = None,
+    autocast: Format | None = None,
+    optimizer: OptimizerFactory | str | None = None,
+    loss: Loss | str | None = None,
+    like: str | Release | None = None,
+    name: str | None = None,
+    **options: Given,
 ) -> Fitting:
     """What makes a training step fit, and which combination of it is the fastest.
 
@@ -98,8 +114,8 @@ def fit_into(
     in eager steps, as many as fit. Each is predicted; `table` lists them all, and `best.prediction.savers` says
     what was chosen.
 
-    gpu: one device; or cluster and gpus, as for `parallel`. options: a number for each named size, `batch` that of all
-    devices together; with a model also the options of `trace`. progress: called with each combination.
+    gpu: one device; or cluster and gpus, as for `parallel`. options: as there, `batch` that of all devices together.
+    progress: called with each combination.
 
     Raises what `parallel` raises.
 
@@ -108,12 +124,13 @@ def fit_into(
     """
     from rooflinekit.strategies.fitting import try_all
 
+    given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     if (gpu is None) == (cluster is None):
         raise InputError("fit_into: expected gpu=… or cluster=…")
     if gpu is not None:
-        return try_all(graph_at(workload, inputs, options), _alone(gpu, host, execution), progress)
+        return try_all(graph_at(workload, inputs, given), _alone(gpu, host, execution), progress)
     assert cluster is not None
-    return try_all(graph_at(workload, inputs, options), setting_of(cluster, gpus, host, execution, None), progress)
+    return try_all(graph_at(workload, inputs, given), setting_of(cluster, gpus, host, execution, None), progress)
 
 
 def _held(setting: Setting, power_limit: str | float | None, sm_clock: str | float | None) -> Setting:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from rooflinekit.api.keywords import check_keywords, inputs_of, options_of
+from rooflinekit.api.keywords import check_keywords, inputs_of, options_of, with_named
 from rooflinekit.api.measured import MeasuredStep, correction_in
 from rooflinekit.api.predict import trace
 from rooflinekit.api.sweep_places import Gpus, Places
@@ -16,7 +16,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.inputs import Mode, open_names
+from rooflinekit.ir.inputs import Mode, Release, open_names
 from rooflinekit.ir.sizes import check_names
 from rooflinekit.present.text.progress import counting
 from rooflinekit.step.execution import Backend, Execution
@@ -29,15 +29,34 @@ if TYPE_CHECKING:
     from rooflinekit.strategies.records import Savers, Strategy
     from rooflinekit.study.sweep.points import Memory, Together
     from rooflinekit.study.sweep.search import Found
+    from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory
 
 _One: TypeAlias = "Graph | Callable[..., Any] | str"
 Workloads: TypeAlias = "_One | Mapping[str, _One] | pd.DataFrame"
 
 
 @overload
-def sweep(workload: Workloads, *inputs: Any, out: None = None, **options: Any) -> pd.DataFrame: ...
+def sweep(
+    workload: Workloads, *inputs: Any, gpus: Gpus | None = ..., clusters: Sequence[str | Path | Cluster] | None = ...,
+    strategies: Sequence[str | Strategy] | None = ..., savers: Savers | Sequence[Savers] | None = ...,
+    split: Literal["even", "proportional"] = ..., host: str | Path | Host | None = ...,
+    execution: Execution | Backend | Sequence[Execution | Backend] = ..., mode: Mode | None = ..., zip: Together = ...,
+    power_limits: Sequence[str | float] | None = ..., memory: Memory = ..., executor: Executor | None = ...,
+    workers: int | None = ..., out: None = ..., dtype: Format | None = ..., autocast: Format | None = ...,
+    optimizer: OptimizerFactory | str | None = ..., loss: Loss | str | None = ..., like: str | Release | None = ...,
+    name: str | None = ..., **options: Given | range,
+) -> pd.DataFrame: ...  # fmt: skip
 @overload
-def sweep(workload: Workloads, *inputs: Any, out: str | Path, **options: Any) -> Path: ...
+def sweep(
+    workload: Workloads, *inputs: Any, gpus: Gpus | None = ..., clusters: Sequence[str | Path | Cluster] | None = ...,
+    strategies: Sequence[str | Strategy] | None = ..., savers: Savers | Sequence[Savers] | None = ...,
+    split: Literal["even", "proportional"] = ..., host: str | Path | Host | None = ...,
+    execution: Execution | Backend | Sequence[Execution | Backend] = ..., mode: Mode | None = ..., zip: Together = ...,
+    power_limits: Sequence[str | float] | None = ..., memory: Memory = ..., executor: Executor | None = ...,
+    workers: int | None = ..., out: str | Path, dtype: Format | None = ..., autocast: Format | None = ...,
+    optimizer: OptimizerFactory | str | None = ..., loss: Loss | str | None = ..., like: str | Release | None = ...,
+    name: str | None = ..., **options: Given | range,
+) -> Path: ...  # fmt: skip
 @checked
 def sweep(
     workload: Workloads,
@@ -56,7 +75,13 @@ def sweep(
     executor: Executor | None = None,
     workers: int | None = None,
     out: str | Path | None = None,
-    **options: Any,
+    dtype: Format | None = None,
+    autocast: Format | None = None,
+    optimizer: OptimizerFactory | str | None = None,
+    loss: Loss | str | None = None,
+    like: str | Release | None = None,
+    name: str | None = None,
+    **options: Given | range,
 ) -> pd.DataFrame | Path:
     """Many predictions at once, as a DataFrame or in a file; each is what `predict` says.
 
@@ -77,7 +102,8 @@ def sweep(
     executor: any `concurrent.futures.Executor`; or workers: how many processes. By default large sweeps take all cores.
     out: a file to write instead, .csv or .json; or a folder, .parquet, which grows piece by piece and is gone on with
         where it stopped. The result is then its path. See docs/sweeps.md.
-    options: for each named size a number, list or range; with a model also the options of `trace`.
+    dtype, autocast, optimizer, loss, like, name: with a model, as in `trace`. options: for each named size a number,
+        list or range; with a model also the other options of `trace`.
 
     Raises what `predict` raises, InputError for a table with something that cannot be timed, and OutputError for a
     folder of another sweep.
@@ -87,14 +113,15 @@ def sweep(
     from rooflinekit.study.sweep import run as sweep_run
     from rooflinekit.study.sweep.run import check_out
 
+    given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     sweep_run.check_workers(executor, workers)
     places = Places(gpus, clusters, strategies, savers, split, host, execution, power_limits)
     places.check()
     if isinstance(workload, pd.DataFrame):
         if clusters is not None:
             raise InputError("a table of ops is timed on gpus=[…]; leave clusters out")
-        if inputs or options:
-            raise InputError(f"a table of ops has its sizes in columns; got {', '.join(options) or repr(inputs[0])}")
+        if inputs or given:
+            raise InputError(f"a table of ops has its sizes in columns; got {', '.join(given) or repr(inputs[0])}")
         if out is not None or executor is not None or workers is not None:
             raise InputError("a table of ops is timed at once: leave out, executor and workers out")
         from rooflinekit.study.sweep.points import sweep_table
@@ -102,7 +129,7 @@ def sweep(
         return sweep_table(workload, places.machines)
     if out is not None:
         check_out(Path(out))
-    graphs, sizes = opened_graphs(sweep, workload, inputs, places.mode(mode), options, zip)
+    graphs, sizes = opened_graphs(sweep, workload, inputs, places.mode(mode), given, zip)
     plan = places.plan(graphs, sizes, memory=memory, together=zip)
     with counting("sweep", plan.rows) as progress:
         if out is None:
@@ -130,7 +157,13 @@ def search(
     measured: object = None,
     measured_on: str | Path | Device | None = None,
     measured_at: Mapping[str, Any] | None = None,
-    **options: Any,
+    dtype: Format | None = None,
+    autocast: Format | None = None,
+    optimizer: OptimizerFactory | str | None = None,
+    loss: Loss | str | None = None,
+    like: str | Release | None = None,
+    name: str | None = None,
+    **options: Given | range,
 ) -> Found:
     """The configuration that fits, meets what is asked of it, and gives the most samples a second, or is best else.
 
@@ -143,7 +176,7 @@ def search(
     measured, measured_on, measured_at: a step that was timed on one GPU, on which all predictions then rest; see
         `compare_gpus`. measured_at names the sizes that were measured, of those with several to choose from. The
         correction is worked out at some sizes and interpolated between them.
-    options: for each named size a number, list or range to choose from; with a model also the options of `trace`. The
+    options: for each named size a number, list or range to choose from; with a model also options of `trace`. The
         rest is as in `sweep`. Up to 200 000 predictions all are made (on clusters 2000); beyond, differential evolution
         chooses sizes.
 
@@ -155,13 +188,14 @@ def search(
     """
     from rooflinekit.study.sweep.search import goal_of, named_prices, search_plan
 
+    given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     # What can be wrong is looked at before the slow part.
     places = Places(gpus, clusters, strategies, savers, split, host, execution)
     places.check()
     goal = goal_of(minimize, maximize)
     named = named_prices(prices or {}, places.devices)
     step = MeasuredStep.of(measured, measured_on, measured_at)
-    graphs, sizes = opened_graphs(search, workload, inputs, places.mode(mode), options, zip)
+    graphs, sizes = opened_graphs(search, workload, inputs, places.mode(mode), given, zip)
     plan = places.plan(graphs, sizes, together=zip)
     return search_plan(plan, goal, require, named, None if step is None else correction_in(plan, step))
 

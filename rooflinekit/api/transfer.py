@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
+from rooflinekit.api.keywords import with_named
 from rooflinekit.api.measured import MeasuredStep
 from rooflinekit.api.parallel import graph_at, parallel
 from rooflinekit.api.predict import device_of, host_of, machines_of, predict
@@ -16,6 +17,8 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph, traced_with
+from rooflinekit.ir.inputs import Mode, Release
+from rooflinekit.model.machine import Calibration
 from rooflinekit.step.execution import Backend, Execution
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import other_way
@@ -24,17 +27,34 @@ from rooflinekit.strategies.records import Strategy
 from rooflinekit.study.transfer.evidence import Evidence
 from rooflinekit.study.transfer.transferred import Transferred, correcting, on_several, transferred
 
+if TYPE_CHECKING:
+    from rooflinekit.tracing.tracer import Format, Given, Loss, OptimizerFactory
+
 _OF_PREDICT = ("burst", "constants", "power_limit", "sm_clock")  # options that are none of the trace's
 
 
 @overload
 def transfer(
-    measured: object, workload: Graph | Callable[..., Any], *inputs: Any, to: str | Path | Device, **options: Any
-) -> Transferred: ...
+    measured: object, workload: Graph | Callable[..., Any], *inputs: Any, to: str | Path | Device,
+    cluster: None = ..., gpus: None = ..., strategy: None = ...,
+    measured_on: str | Path | Device | None = ..., host: str | Path | Host = ...,
+    to_host: str | Path | Host | None = ..., execution: Execution | Backend = ...,
+    there: Mapping[str, Any] | None = ..., dtype: Format | None = ..., autocast: Format | None = ...,
+    optimizer: OptimizerFactory | str | None = ..., loss: Loss | str | None = ..., like: str | Release | None = ...,
+    name: str | None = ..., mode: Mode | None = ..., power_limit: str | float | None = ...,
+    sm_clock: str | float | None = ..., constants: str | Path | Calibration | None = ..., **options: Given,
+) -> Transferred: ...  # fmt: skip
 @overload
 def transfer(
-    measured: object, workload: Graph | Callable[..., Any], *inputs: Any, cluster: str | Path | Cluster, **options: Any
-) -> ParallelPrediction: ...
+    measured: object, workload: Graph | Callable[..., Any], *inputs: Any, cluster: str | Path | Cluster, to: None = ...,
+    gpus: int | Sequence[int] | None = ..., strategy: str | Strategy | None = ...,
+    measured_on: str | Path | Device | None = ..., host: str | Path | Host = ...,
+    to_host: str | Path | Host | None = ..., execution: Execution | Backend = ...,
+    there: Mapping[str, Any] | None = ..., dtype: Format | None = ..., autocast: Format | None = ...,
+    optimizer: OptimizerFactory | str | None = ..., loss: Loss | str | None = ..., like: str | Release | None = ...,
+    name: str | None = ..., mode: Mode | None = ..., power_limit: str | float | None = ...,
+    sm_clock: str | float | None = ..., constants: str | Path | Calibration | None = ..., **options: Given,
+) -> ParallelPrediction: ...  # fmt: skip
 @checked
 def transfer(
     measured: object,
@@ -49,7 +69,17 @@ def transfer(
     to_host: str | Path | Host | None = None,
     execution: Execution | Backend = "eager",
     there: Mapping[str, Any] | None = None,
-    **options: Any,
+    dtype: Format | None = None,
+    autocast: Format | None = None,
+    optimizer: OptimizerFactory | str | None = None,
+    loss: Loss | str | None = None,
+    like: str | Release | None = None,
+    name: str | None = None,
+    mode: Mode | None = None,
+    power_limit: str | float | None = None,
+    sm_clock: str | float | None = None,
+    constants: str | Path | Calibration | None = None,
+    **options: Given,
 ) -> Transferred | ParallelPrediction:
     """How long a step takes on a GPU that nobody has here, by what it takes on the one that is here.
 
@@ -61,6 +91,7 @@ def transfer(
     to: the device to predict for. to_host: its host, by default the same.
     cluster, gpus, strategy: in its place several devices, as `parallel` takes them, for training steps. Each device's
         own part of the step is corrected; communication is as predicted.
+    dtype, autocast, optimizer, loss, like, name, mode, power_limit, sm_clock, constants: likewise.
     there: what else differs there: sizes, `execution`, `autocast`, `channels_last`. On a cluster `batch` is that of all
         devices together.
 
@@ -72,6 +103,10 @@ def transfer(
     >>> found = transfer(31.2e-3, step, measured_on="rtx-3090", cluster="dgx-a100", gpus=4, batch=64,
     ...                  there={"batch": 256})  # doctest: +SKIP
     """
+    given = with_named(
+        options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name, mode=mode,
+        power_limit=power_limit, sm_clock=sm_clock, constants=constants,
+    )  # fmt: skip
     if (to is None) == (cluster is None):
         raise InputError("transfer: expected to=…, a device, or cluster=…")
     if cluster is None and (gpus, strategy) != (None, None):
@@ -80,9 +115,9 @@ def transfer(
     if step is None:
         raise InputError("measured: expected a time, a file or a profile of the step; got None")
     if cluster is not None and not isinstance(workload, Graph):  # parts of the batch need its size open
-        own = {name: options.pop(name) for name in _OF_PREDICT if name in options}
-        workload, inputs, options = graph_at(workload, inputs, options), (), own
-    source = predict(workload, *inputs, gpu=step.device, host=host, execution=execution, **options)
+        own = {name: given.pop(name) for name in _OF_PREDICT if name in given}
+        workload, inputs, given = graph_at(workload, inputs, given), (), own
+    source = predict(workload, *inputs, gpu=step.device, host=host, execution=execution, **given)
     if cluster is not None:
         return transferred_to_cluster(
             step.evidence, source, there or {}, cluster=cluster, gpus=gpus, strategy=strategy, host=to_host

@@ -103,14 +103,26 @@ def make_row(device: Device, math: str = "fp16") -> Row:
     )
 
 
-def devices(**filters: Any) -> pd.DataFrame:
+def devices(
+    *, math: str = "fp16", sort: str = "name", reverse: bool = False, vendor: str | None = None,
+    architecture: str | None = None, memory_min: str | None = None, kind: str | None = None,
+) -> pd.DataFrame:  # fmt: skip
     """All shipped devices as a DataFrame, a row each, indexed by name; numbers in base units, NaN where unknown.
 
-    filters: those of `list_rows`, such as `vendor="NVIDIA"`, `memory_min="40 GB"`, `sort="bandwidth"`, `math="bf16"`.
+    The arguments are those of `list_rows`: `vendor="NVIDIA"`, `memory_min="40 GB"`, `sort="bandwidth"`, `math="bf16"`.
     """
     import pandas as pd
 
-    return pd.DataFrame([record(row) for row in list_rows(**filters)], columns=_COLUMNS).set_index("name")
+    rows = list_rows(
+        math=math,
+        sort=sort,
+        reverse=reverse,
+        vendor=vendor,
+        architecture=architecture,
+        memory_min=memory_min,
+        kind=kind,
+    )
+    return pd.DataFrame([record(row) for row in rows], columns=_COLUMNS).set_index("name")
 
 
 def record(row: Row) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -76,26 +76,24 @@ class Drawn:
         }  # fmt: skip
 
 
-class _Powered(Protocol):
-    """What has `energy`, as a field or worked out."""
-
-    @property
-    def energy(self) -> Drawn | None:
-        """None where a specification states no power."""
-
-
 class Draws:
     """What a prediction says of its joules, by its `energy`."""
 
     __slots__ = ()
 
+    if TYPE_CHECKING:  # a field, or worked out
+
+        @property
+        def energy(self) -> Drawn | None:
+            """None where a specification states no power."""
+
     @property
-    def energy_j(self: _Powered) -> float | None:
+    def energy_j(self) -> float | None:
         """Joules of all its GPUs, their waits included; None where `energy` is."""
         return None if self.energy is None else self.energy.joules
 
     @property
-    def power_w(self: _Powered) -> float | None:
+    def power_w(self) -> float | None:
         """Mean watts of all its GPUs together; None where `energy` is."""
         return None if self.energy is None else self.energy.mean_w
 

@@ -11,7 +11,6 @@ Nothing is shown, and no setting of matplotlib is changed for figures drawn else
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -107,13 +106,20 @@ def roofline(
     return frame.ax
 
 
-def caption(subject: Figure | Subject, **options: Any) -> str:
+def caption(
+    subject: Figure | Subject, *, by_kind: bool | None = None, path: bool | Sequence[str] = False, joined: bool = True,
+    by_level: bool = False, normalized: bool = False,
+) -> str:  # fmt: skip
     """What a reader has to know beside a roofline figure, in plain sentences.
 
-    subject: what `roofline` draws, or the `Figure` made of it. options: those of `roofline` that say what is shown:
-    by_kind, path, joined, by_level, normalized. Raises InputError for another subject.
+    subject: what `roofline` draws, or the `Figure` made of it; the rest is as there. Raises InputError for another
+    subject.
     """
-    return caption_of(subject if isinstance(subject, Figure) else roofline_figure(subject, **options))
+    if not isinstance(subject, Figure):
+        subject = roofline_figure(
+            subject, by_kind=by_kind, path=path, joined=joined, by_level=by_level, normalized=normalized
+        )
+    return caption_of(subject)
 
 
 _INSIDE = 2  # devices whose key finds a place inside the axes of a column

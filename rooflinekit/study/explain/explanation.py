@@ -52,7 +52,7 @@ class Explanation:
         """In what the two differ, as stated: network, device, sizes, execution, formats."""
         return differences(self.a, self.b)
 
-    @cached_property
+    @property
     def labels(self) -> tuple[str, str]:
         """What the two are called: by what differs."""
         return labels(self.a, self.differences)
