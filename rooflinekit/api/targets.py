@@ -31,7 +31,7 @@ class TargetTrace:
     """How a model is named, and how it is traced. A call traces it; torch is imported where no trace is kept.
 
     optimizer, loss: by their names. kept: whether traces are kept at all.
-    following: makes what follows a trace of that name.
+    following: makes what follows a trace of that name. unkept: is told why a trace cannot be kept, in one line.
     """
 
     target: str
@@ -41,22 +41,29 @@ class TargetTrace:
     loss: str | None
     following: Callable[[str], AbstractContextManager[Progress | None]]
     kept: bool = True
+    unkept: Callable[[str], None] | None = None
     loaded: list[Target] = field(default_factory=list)  # the model, once it was needed
 
     def __call__(self, **changes: Any) -> Graph:
         """The graph, with other options of `rooflinekit.trace` where they are given; raises what that raises."""
-        store, key = self._store(), self._key(changes)
-        found = None if store is None or key is None else store.load(key)
-        if found is None:
-            if store is None or key is None:
-                found = self._trace(changes)
-            else:
-                with watched() as record:
-                    found = self._trace(changes)
-                store.save(key, found, record, f"{self.target}, {found.mode}")
+        store = self._store()
+        found = self._trace(changes) if store is None else self._kept(store, changes)
         optimizer = None if self.optimizer is None else functools.partial(_built, self.optimizer)
         again = _Again(replace(self, options={**self.options, **changes}))
         return replace(found, origin=Origin(trace=again, optimizer=optimizer))
+
+    def _kept(self, store: TraceStore, changes: Mapping[str, Any]) -> Graph:
+        """The graph as it is kept, or made and kept for the next command."""
+        key, reasons = self._key(changes), ["an option is no plain value"]
+        found = None if key is None else store.load(key)
+        if found is None:
+            with watched() as record:
+                found = self._trace(changes)
+            if key is not None:
+                reasons = store.save(key, found, record, f"{self.target}, {found.mode}")
+            if reasons and self.unkept is not None:
+                self.unkept(f"the trace of {self.target} is not kept: {'; '.join(reasons)}")
+        return found
 
     def _trace(self, changes: Mapping[str, Any]) -> Graph:
         from rooflinekit.tracing.targets import load_target, loss_of, optimizer_of

@@ -69,22 +69,24 @@ class TraceStore:
             return None
         return graph
 
-    def save(self, key: str, graph: Graph, record: Record, label: str) -> None:
-        """Keeps a graph with what it rests on, or why it cannot be kept. label: what was asked for."""
+    def save(self, key: str, graph: Graph, record: Record, label: str) -> list[str]:
+        """Keeps a graph with what it rests on, or why it cannot be kept; returns why not. label: what was asked for."""
         from rooflinekit.ir.graph_file import packed
 
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not _is_mine(self.folder):
-                return
+                return [f"others can write to {self.folder}"]
             entries, reasons = record.entries(), record.unkept()
             head = zlib.compress(json.dumps({"label": label, "entries": entries, "reasons": reasons}).encode(), 1)
             data = len(head).to_bytes(8, "big") + head + (b"" if reasons else packed(graph))
-            if len(data) <= _MOST_FILE:
-                self._write(self._path(key), data)
-                self._make_room()
-        except (OSError, ValueError):
-            return
+            if len(data) > _MOST_FILE:
+                return [f"it takes more than {_MOST_FILE >> 20} MiB"]
+            self._write(self._path(key), data)
+            self._make_room()
+        except (OSError, ValueError) as error:
+            return [str(error)]
+        return reasons
 
     def kept(self) -> Iterator[Kept]:
         """What is in the folder, the latest used first."""

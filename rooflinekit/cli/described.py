@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.cli.options import progress_line
+from rooflinekit.errors import printable
 
 if TYPE_CHECKING:
     from rooflinekit.hardware.host import Host
@@ -36,6 +38,7 @@ class Workload:
     allow_draft: bool
     options: dict[str, Any]  # of workflows.trace, keyword inputs among them
     cache: bool = True  # whether traces are kept between commands
+    verbose: bool = False  # whether to say why one cannot be kept
     sought: tuple[str, ...] = ()  # sizes that the command looks for, and that nobody gave
     lists: dict[str, Sequence[int]] = field(default_factory=dict)  # in the place of `sizes`, where each may have many
     limits: dict[str, float] = field(default_factory=dict)  # of model.clocks.limited
@@ -87,10 +90,15 @@ class Workload:
                 loss=self.loss,
                 following=_progress,
                 kept=self.cache,
+                unkept=_tell if self.verbose else None,
             )
             graph = traced()
             found.append(graph.at(**{name: value for name, value in self.sizes.items() if name in graph.dims}))
         return found
+
+
+def _tell(line: str) -> None:
+    print(f"rooflinekit: {printable(line)}", file=sys.stderr)
 
 
 @contextmanager

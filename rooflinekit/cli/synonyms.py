@@ -62,7 +62,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     ),
     "summary torchinfo tree modules": ("rooflinekit summary …",),
     "parquet": ("--out FILE.parquet", "--csv", "--json; rooflinekit sweep … --out writes parquet"),
-    "verbose v detail details breakdown layers per-layer by-module": ("--by module", "--details", "--json"),
+    "v detail details breakdown layers per-layer by-module": ("--by module", "--details", "--json"),
     "by-op ops kernels per-op per-kernel": ("--by kernel",),
     "figure chart roofline png pdf svg": ("--plot FILE.pdf", "--out FILE.pdf"),
     "html": ("rooflinekit report … --out FILE.html",),

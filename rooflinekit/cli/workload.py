@@ -131,6 +131,9 @@ def _workload(
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="keep traces, so that the next command need not make them")
     ] = True,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="say on standard error why a trace cannot be kept for the next command")
+    ] = False,
     allow_draft: DraftOption = False,
     *,
     target: str | None = None,
@@ -197,6 +200,7 @@ def _workload(
         constants=constants,
         allow_draft=allow_draft,
         cache=cache,
+        verbose=verbose,
         limits=limits_of(power_limit, sm_clock),
         options={
             "mode": mode,

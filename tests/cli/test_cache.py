@@ -43,6 +43,21 @@ def test_what_is_kept_and_why_not(run: Run, folder: Path, monkeypatch: pytest.Mo
     assert run("cache").out == f"0 traces in {folder}/cache\n"
 
 
+def test_verbose_says_on_standard_error_why_a_trace_is_not_kept(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(name: str, *options: str) -> str:
+        monkeypatch.setattr(trace_basis, "_record", trace_basis.Record())
+        return run("predict", f"{folder}/net.py:{name}", "-i", "batch,4", "--batch", 8, "--gpu", "l4", *options).err
+
+    line = told("Clock", "--verbose")
+    assert line.startswith(f"rooflinekit: the trace of {folder}/net.py:Clock is not kept: calls time.time (")
+    assert line.count("\n") == 1
+    assert told("Clock") == told("Net", "--verbose") == told("Clock", "--verbose", "--no-cache") == ""
+    (folder / "cache").chmod(0o777)
+    assert f"not kept: others can write to {folder}/cache\n" in told("Net", "--verbose")
+
+
 def test_no_folder_and_contradictions(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
         run("cache", "net", "--clear").err

@@ -50,7 +50,6 @@ PREDICT = {
     "--output": "--plot FILE.pdf, --trace FILE.json, or --json > FILE",
     "--to-csv": "--csv",
     "--quiet": "--brief",
-    "--verbose": "--by module",
     "--kernels": "--by kernel",
     "--timeline": "--trace FILE.json",
     "--vram": "--largest-batch",
@@ -70,7 +69,7 @@ OTHERS = [
     ("serve", "--qps", "--rate 4/s"),
     ("sweep", "--parquet", "--out FILE.parquet"),
     ("advise", "--csv", "--json; rooflinekit sweep … --out writes CSV"),
-    ("explain", "--verbose", "--details"),
+    ("explain", "--breakdown", "--details"),
     ("devices", "--csv", "--markdown, or --json"),
 ]
 
