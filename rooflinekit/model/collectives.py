@@ -25,12 +25,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import NormalDist
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
-from rooflinekit.model.machine import Constant, Spread
+from rooflinekit.model.machine import Constant, Spread, deviations
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "send-recv")
 UNSEEN = "unseen"
@@ -130,7 +129,7 @@ class CollectiveTiming:
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Seconds between which a share `level` of measurements should lie."""
-        width = math.exp(NormalDist().inv_cdf((1 + level) / 2) * self.spread)
+        width = math.exp(deviations(level) * self.spread)
         return self.total_s / width, self.total_s * width
 
 

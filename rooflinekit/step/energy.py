@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from rooflinekit.model.energy import PARTS, Load, PowerLaw, clocks, drawn_j
 from rooflinekit.model.kernel_batch import Floats
-from rooflinekit.model.machine import Machine
+from rooflinekit.model.machine import Machine, deviations
 from rooflinekit.model.roofline import Timing
 from rooflinekit.step.timeline import Span
 from rooflinekit.units import format_quantity
@@ -48,13 +47,13 @@ class Drawn:
 
         Raises ValueError for a level outside (0, 1).
         """
-        factor = math.exp(_deviations(level) * self.spread)
+        factor = math.exp(deviations(level) * self.spread)
         low, high = self.mean_w / factor, self.mean_w * factor
         return min(max(low, 0.8 * self.idle_w), self.mean_w), max(min(high, self.board_w), self.mean_w)
 
     def interval(self, time_interval: tuple[float, float], level: float = _LEVEL) -> tuple[float, float]:
         """Bounds in joules likewise, from those of the step's time: watts and seconds are off on their own."""
-        _deviations(level)
+        deviations(level)
         if not self.joules:
             return 0.0, 0.0
         watts = self.power_interval(level)
@@ -108,12 +107,6 @@ class StepEnergy(Drawn):
     def to_dict(self, time_interval: tuple[float, float]) -> dict[str, Any]:
         """As that of `Drawn`, with the peak."""
         return {**Drawn.to_dict(self, time_interval), "peak_w": self.peak_w}
-
-
-def _deviations(level: float) -> float:
-    if not 0 < level < 1:
-        raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
-    return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def energy_of(spans: Sequence[Span], total_s: float, machine: Machine) -> StepEnergy | None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from statistics import NormalDist
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,10 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph, unspoken_note
-from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.model.convolution import stand_in_note
 from rooflinekit.model.energy import under_limits
 from rooflinekit.model.fusion import assumptions_of
-from rooflinekit.model.machine import Machine
+from rooflinekit.model.machine import Machine, deviations
 from rooflinekit.model.roofline import Bound, Timing, time_kernels
 from rooflinekit.model.tiling import CAUSES
 from rooflinekit.step.accuracy import Accuracy, step_accuracy
@@ -226,19 +224,19 @@ class Prediction(Draws):
         low, high = bounds(
             self.total_s, self.cpu_s, self.gpu_s + self._terms["input"],
             kernels_spread_s(self.timings, self.machine), self.host.spread,
-            _deviations(level), in_series=self.machine.device.kind == "cpu",
+            deviations(level), in_series=self.machine.device.kind == "cpu",
         )  # fmt: skip
         return float(low), float(high)
 
     def gpu_interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds of `gpu_s` in seconds: those of a step that no CPU holds up. Raises ValueError as `interval` does."""
         spread_s = kernels_spread_s(self.timings, self.machine)
-        low, high = bounds(self.gpu_s, 0.0, self.gpu_s, spread_s, 0.0, _deviations(level), in_series=False)
+        low, high = bounds(self.gpu_s, 0.0, self.gpu_s, spread_s, 0.0, deviations(level), in_series=False)
         return float(low), float(high)
 
     def cpu_interval(self, level: float = 0.9) -> tuple[float, float]:
         """Bounds of `cpu_s` in seconds. Raises ValueError as `interval` does."""
-        factor = math.exp(_deviations(level) * self.host.spread)
+        factor = math.exp(deviations(level) * self.host.spread)
         return self.cpu_s / factor, self.cpu_s * factor
 
     # --- energy ----------------------------------------------------------------------------------------------------
@@ -293,7 +291,7 @@ class Prediction(Draws):
         """Bytes allocated, reserved and of the process, with bounds that hold them with this probability; and whether
         the step fits, as a probability: see `rooflinekit.step.verdict`. Raises ValueError for a level outside (0, 1).
         """
-        return verdict_of(self.memory, self.graph, self.machine.device, self.execution, _deviations(level))
+        return verdict_of(self.memory, self.graph, self.machine.device, self.execution, deviations(level))
 
     def memory_over(self, size: str, values: Sequence[int], emptied: int | None = None) -> tuple[StepMemory, ...]:
         """What the allocator holds after each of several steps in a row that differ in one named size.
@@ -330,13 +328,6 @@ class Prediction(Draws):
 
     def _repr_html_(self) -> str:
         return notebook_table(self)
-
-
-def _deviations(level: float) -> float:
-    """How many standard deviations hold a value with this probability. Raises ValueError for none in (0, 1)."""
-    if not (finite(level) and 0 < level < 1):
-        raise ValueError(f"level: expected a probability between 0 and 1; got {shown(level)}")
-    return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Execution) -> Prediction:

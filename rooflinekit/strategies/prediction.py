@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from statistics import NormalDist
 from types import MappingProxyType
 from typing import Any
 
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.ir import notebook
 from rooflinekit.model.families import of_the_step
+from rooflinekit.model.machine import deviations
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
 from rooflinekit.step.bounds import SOURCES
 from rooflinekit.step.energy import Draws, Member, TeamEnergy, energy_together
@@ -213,7 +213,7 @@ class ParallelPrediction(Draws):
         if not own.total_s or not self.total_s:
             return self.total_s, self.total_s
         waits = (self.exposed_s + self.slowest.terms["contention"]) / self.total_s
-        width = NormalDist().inv_cdf((1 + level) / 2)
+        width = deviations(level)
         computing = (1 - waits) * math.log(high / own.total_s)
         if self.stretch != 1:  # a measured step tells what all kernels are off together
             told = (1 - waits) * width * of_the_step(t.kernel for t in own.timings) * own.gpu_s / own.total_s

@@ -11,7 +11,7 @@ from typing import Any
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
-from rooflinekit.model.machine import Machine
+from rooflinekit.model.machine import Machine, deviations
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.step.accuracy import Accuracy, accuracy_of
 from rooflinekit.step.bounds import SOURCES
@@ -109,14 +109,12 @@ class TrainingStep(Draws):
 
         Raises ValueError for a level outside (0, 1).
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
         total = self.total_s
         sent = sum(self.terms.get(name, 0.0) for name in SENT) / total
         host = self.terms.get("overhead", 0.0) / total
         parts = ((1 - sent - host) * self.deviation, sent * self.link_deviation, host * self.host_deviation)
         load = (1 - sent - host) * _expert_share(self.decoder) * LOAD if self.layout.expert > 1 else 0.0
-        width = math.exp(NormalDist().inv_cdf((1 + level) / 2) * math.hypot(*parts, load, SOURCES["decoder training"]))
+        width = math.exp(deviations(level) * math.hypot(*parts, load, SOURCES["decoder training"]))
         return total / width, total * width
 
     @property

@@ -6,12 +6,11 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 from rooflinekit.ir.cost import Cost
 from rooflinekit.model.families import residuals_of
 from rooflinekit.model.kernel import Kernel
-from rooflinekit.model.machine import Machine
+from rooflinekit.model.machine import Machine, deviations
 from rooflinekit.step.bounds import by_host
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.errors.components import (
@@ -59,10 +58,8 @@ class Ratios:
         GPU, as in a choice of GPUs for a host; not so of measurements on other machines. Raises ValueError for a level
         outside (0, 1).
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level: expected a probability between 0 and 1; got {level!r}")
         self._level = level
-        self._deviations = NormalDist().inv_cdf((1 + level) / 2)
+        self._deviations = deviations(level)
         self._one_network, self._one_host = one_network, one_host
         self._predictions = predictions
         self._plain = all(type(p) is Prediction for p in predictions)

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from statistics import NormalDist
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -31,7 +30,7 @@ from rooflinekit.ir.points import Column, Points, TooLargeError, values_of
 from rooflinekit.ir.sizes import Size, check_at_all, check_dims, check_names, shown
 from rooflinekit.model.convolution import formats_channels_last
 from rooflinekit.model.energy import PowerLaw
-from rooflinekit.model.machine import Machine
+from rooflinekit.model.machine import Machine, deviations
 from rooflinekit.model.point_times import PointKernels, PointTimes
 from rooflinekit.step.bounds import bounds
 from rooflinekit.step.entry import as_run, entry_of, input_pipeline_of, issues_for, issuing, kernels_key
@@ -44,7 +43,7 @@ from rooflinekit.step.timeline import Timeline, schedule
 LEVEL = 0.9  # of the interval
 REGIMES = ("compute", "memory", "latency", "overhead")  # columns hold their places
 NO_REGIME = -1  # of a point that is not known
-_FACTOR = NormalDist().inv_cdf((1 + LEVEL) / 2)
+_FACTOR = deviations(LEVEL)
 _MOST_BYTES = 2**62  # that a table's whole numbers hold
 _BATCH = "batch"  # the size of which there is a throughput
 _FEW = 4  # predictions that are made one by one more quickly
