@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rooflinekit.cli.described import Workload
 from rooflinekit.cli.forms import prints_tables
 from rooflinekit.cli.guide import Command
-from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
+from rooflinekit.cli.options import JsonOption, TargetArgument, print_json, typed
 from rooflinekit.cli.workload import OPEN, describes_workload
+from rooflinekit.errors import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from rooflinekit.ir.graph import Graph
+    from rooflinekit.step.prediction import Prediction
 
 
 def register(app: typer.Typer) -> None:
@@ -29,6 +38,10 @@ def summary(
     unfolded: Annotated[
         bool, typer.Option("--unfolded", help="a row for each of equal neighbours, such as the layers of a transformer")
     ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE.html", help="also write a page whose modules open and close"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """The tree of modules: shapes, parameters, FLOP, bytes, time.
@@ -36,14 +49,21 @@ def summary(
     Each row has all below it. With --gpu also the time on each GPU; without, what is counted.
     Example: rooflinekit summary timm:resnet50 --batch 32 --gpu nvidia-l4 --depth 2
     """
+    from rooflinekit.present.page.templating import check_path
     from rooflinekit.step.summary import summary as summarized
 
+    if out is not None:
+        check_path(out)
+    predictions: Sequence[Prediction] = ()
     if workload.gpus:
         (predictions,) = workload.predict(target)
-        graph, found = predictions[0].graph, summarized(predictions, depth=depth, folded=not unfolded)
+        graph = predictions[0].graph
     else:
         (graph,) = workload.trace(target)
-        predictions, found = [], summarized(graph, depth=depth, folded=not unfolded)
+    found = summarized(predictions or graph, depth=depth, folded=not unfolded)
+    if out is not None:
+        whole = summarized(predictions or graph, folded=not unfolded)
+        _write_page(out, graph, predictions, whole, depth)
     if as_json:
         rows = json.loads(found.reset_index().to_json(orient="records"))
         named = {"model": graph.name, "mode": graph.mode, "sizes": dict(graph.sizes)}
@@ -51,5 +71,16 @@ def summary(
         print_json("summary", {**named, "gpus": gpus, "modules": rows})
         return
     from rooflinekit.present.text.predictions import print_summary
+    from rooflinekit.present.text.tables import console
 
     print_summary(graph, predictions, found)
+    if out is not None:
+        console().print(printable(f"page written to {out}"), markup=False, soft_wrap=True)
+
+
+def _write_page(out: Path, graph: Graph, predictions: Sequence[Prediction], found: pd.DataFrame, depth: int) -> None:
+    from rooflinekit.files import write_text
+    from rooflinekit.present.page.modules import modules_page
+    from rooflinekit.present.page.templating import Origin
+
+    write_text(modules_page(graph, predictions, found, depth, Origin(command=typed())), out)

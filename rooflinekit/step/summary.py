@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.sizes import missing_size, whole
 from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.report import title
+from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,3 +103,52 @@ def _folded(table: pd.DataFrame) -> pd.DataFrame:
     summed.insert(0, "output", table["output"].groupby(by, sort=False).first())
     summed.index.name = "module"
     return summed
+
+
+# The same as words: what the terminal and the page show.
+
+_UNITS = {"flop": "flop", "bytes": "byte", "activation_bytes": "byte"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleRow:
+    """A line of the tree; level counts from 0, the whole network's."""
+
+    level: int
+    name: str
+    cells: tuple[str, ...]
+
+
+def heads_of(predictions: Sequence[Prediction]) -> list[str]:
+    """What stands over the cells."""
+    gpus = [p.machine.name for p in predictions]
+    return ["output", "parameters", "FLOP", "traffic", "activations", *(["share"] if gpus else []), *gpus]
+
+
+def rows_of(graph: Graph, predictions: Sequence[Prediction], found: pd.DataFrame) -> Iterator[ModuleRow]:
+    """What `summary` found, a row each, the network's own first."""
+    gpus = [p.machine.name for p in predictions]
+    for path, row in found.iterrows():
+        parts = str(path).split(".") if path else []
+        cells = [" × ".join(map(str, row["output"] or ())), f"{row['parameters']:,}" if row["parameters"] else "–"]
+        cells += [format_quantity(float(row[name]), unit) for name, unit in _UNITS.items()]
+        cells += [f"{row['share']:.1%}"] if gpus else []
+        cells += [format_quantity(row[gpu], "s") for gpu in gpus]
+        yield ModuleRow(level=len(parts), name=parts[-1] if parts else graph.name, cells=tuple(cells))
+
+
+def heading(graph: Graph, predictions: Sequence[Prediction]) -> str:
+    """What is summed up: the network, its step and sizes."""
+    sizes = ", ".join(f"{name} {number}" for name, number in graph.sizes.items())
+    return title(predictions[0]) if predictions else ", ".join(filter(None, (graph.name, graph.mode, sizes)))
+
+
+def notes_of(predictions: Sequence[Prediction], found: pd.DataFrame) -> list[str]:
+    """What of the steps belongs to no module."""
+    left = ((p.machine.name, p.total_s, found[p.machine.name].iloc[0]) for p in predictions)
+    return [
+        f"{name}: {format_quantity(total_s - own_s, 's')} of the step belong to no module: what the CPU does before "
+        "the first kernel and after the last"
+        for name, total_s, own_s in left
+        if total_s > own_s * 1.005
+    ]

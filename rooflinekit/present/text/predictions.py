@@ -17,6 +17,7 @@ from rooflinekit.step.chains import chain_sentences
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import KERNEL_TERMS, answer_rows, remedies, table_rows, title
+from rooflinekit.step.summary import heading, heads_of, notes_of, rows_of
 from rooflinekit.study.compare.gpus import GpuComparison, gpu_frame, order_sentences, surprise_sentences, table_of
 from rooflinekit.study.explain.explanation import Explanation, sentences, signed
 from rooflinekit.study.sweep.search import cells_of
@@ -180,30 +181,15 @@ def _signed(value: float, unit: str, *, binary: bool = False) -> str:
 # A network as a tree of its modules, in a terminal.
 
 
-_UNITS = {"flop": "flop", "bytes": "byte", "activation_bytes": "byte"}
-
-
 def print_summary(graph: Graph, predictions: Sequence[Prediction], found: pd.DataFrame) -> None:
     """What `rooflinekit.summary` found: a line a module, indented as it stands in the network."""
-    sizes = ", ".join(f"{name} {number}" for name, number in graph.sizes.items())
-    head = title(predictions[0]) if predictions else ", ".join(filter(None, (graph.name, graph.mode, sizes)))
-    console().print(head, markup=False)
-    gpus = [p.machine.name for p in predictions]
-    heads = ["module", "output", "parameters", "FLOP", "traffic", "activations"]
-    rows = table(*heads, *(["share"] if gpus else []), *gpus)
-    for path, row in found.iterrows():
-        parts = str(path).split(".") if path else []
-        name = f"{'  ' * len(parts)}{parts[-1]}" if parts else graph.name
-        cells = [" × ".join(map(str, row["output"] or ())), f"{row['parameters']:,}" if row["parameters"] else "–"]
-        cells += [format_quantity(float(row[name]), unit) for name, unit in _UNITS.items()]
-        cells += [f"{row['share']:.1%}"] if gpus else []
-        rows.add_row(name, *cells, *(format_quantity(row[gpu], "s") for gpu in gpus))
+    console().print(heading(graph, predictions), markup=False)
+    rows = table("module", *heads_of(predictions))
+    for row in rows_of(graph, predictions, found):
+        rows.add_row(f"{'  ' * row.level}{row.name}", *row.cells)
     print_table(rows, found.reset_index)
-    elsewhere = [p for p in predictions if p.total_s > found[p.machine.name].iloc[0] * 1.005]
-    for p in elsewhere:
-        left = p.total_s - found[p.machine.name].iloc[0]
-        console().print(f"note: {p.machine.name}: {format_quantity(left, 's')} of the step belong to no module: what "
-                        "the CPU does before the first kernel and after the last")  # fmt: skip
+    for note in notes_of(predictions, found):
+        console().print(f"note: {note}")
 
 
 # One workload on many GPUs, in a terminal.
