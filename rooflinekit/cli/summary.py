@@ -18,9 +18,6 @@ from rooflinekit.cli.workload import OPEN, describes_workload
 from rooflinekit.errors import printable
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from rooflinekit.ir.graph import Graph
     from rooflinekit.step.prediction import Prediction
 
 
@@ -49,8 +46,11 @@ def summary(
     Each row has all below it. With --gpu also the time on each GPU; without, what is counted.
     Example: rooflinekit summary timm:resnet50 --batch 32 --gpu nvidia-l4 --depth 2
     """
-    from rooflinekit.present.page.templating import check_path
+    from rooflinekit.files import write_text
+    from rooflinekit.present.page.modules import modules_page
+    from rooflinekit.present.page.templating import Origin, check_path
     from rooflinekit.step.summary import summary as summarized
+    from rooflinekit.step.summary import summary_text
 
     if out is not None:
         check_path(out)
@@ -63,7 +63,7 @@ def summary(
     found = summarized(predictions or graph, depth=depth, folded=not unfolded)
     if out is not None:
         whole = summarized(predictions or graph, folded=not unfolded)
-        _write_page(out, graph, predictions, whole, depth)
+        write_text(modules_page(summary_text(graph, predictions, whole), depth, Origin(command=typed())), out)
     if as_json:
         rows = json.loads(found.reset_index().to_json(orient="records"))
         named = {"model": graph.name, "mode": graph.mode, "sizes": dict(graph.sizes)}
@@ -73,14 +73,6 @@ def summary(
     from rooflinekit.present.text.predictions import print_summary
     from rooflinekit.present.text.tables import console
 
-    print_summary(graph, predictions, found)
+    print_summary(summary_text(graph, predictions, found), found)
     if out is not None:
         console().print(printable(f"page written to {out}"), markup=False, soft_wrap=True)
-
-
-def _write_page(out: Path, graph: Graph, predictions: Sequence[Prediction], found: pd.DataFrame, depth: int) -> None:
-    from rooflinekit.files import write_text
-    from rooflinekit.present.page.modules import modules_page
-    from rooflinekit.present.page.templating import Origin
-
-    write_text(modules_page(graph, predictions, found, depth, Origin(command=typed())), out)

@@ -119,15 +119,30 @@ class ModuleRow:
     cells: tuple[str, ...]
 
 
-def heads_of(predictions: Sequence[Prediction]) -> list[str]:
-    """What stands over the cells."""
-    gpus = [p.machine.name for p in predictions]
-    return ["output", "parameters", "FLOP", "traffic", "activations", *(["share"] if gpus else []), *gpus]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryText:
+    """What a reader sees of a summary."""
+
+    heading: str  # the network, its step and sizes
+    heads: tuple[str, ...]  # over the cells of each row
+    rows: tuple[ModuleRow, ...]  # the network's own first
+    notes: tuple[str, ...]
 
 
-def rows_of(graph: Graph, predictions: Sequence[Prediction], found: pd.DataFrame) -> Iterator[ModuleRow]:
-    """What `summary` found, a row each, the network's own first."""
+def summary_text(graph: Graph, predictions: Sequence[Prediction], found: pd.DataFrame) -> SummaryText:
+    """found: what `summary` gave for the graph, or for the predictions of it."""
     gpus = [p.machine.name for p in predictions]
+    sizes = ", ".join(f"{name} {number}" for name, number in graph.sizes.items())
+    plain = ", ".join(filter(None, (graph.name, graph.mode, sizes)))
+    return SummaryText(
+        heading=title(predictions[0]) if predictions else plain,
+        heads=("output", "parameters", "FLOP", "traffic", "activations", *(["share"] if gpus else []), *gpus),
+        rows=tuple(_rows(graph, gpus, found)),
+        notes=tuple(_notes(predictions, found)),
+    )
+
+
+def _rows(graph: Graph, gpus: Sequence[str], found: pd.DataFrame) -> Iterator[ModuleRow]:
     for path, row in found.iterrows():
         parts = str(path).split(".") if path else []
         cells = [" × ".join(map(str, row["output"] or ())), f"{row['parameters']:,}" if row["parameters"] else "–"]
@@ -137,18 +152,11 @@ def rows_of(graph: Graph, predictions: Sequence[Prediction], found: pd.DataFrame
         yield ModuleRow(level=len(parts), name=parts[-1] if parts else graph.name, cells=tuple(cells))
 
 
-def heading(graph: Graph, predictions: Sequence[Prediction]) -> str:
-    """What is summed up: the network, its step and sizes."""
-    sizes = ", ".join(f"{name} {number}" for name, number in graph.sizes.items())
-    return title(predictions[0]) if predictions else ", ".join(filter(None, (graph.name, graph.mode, sizes)))
-
-
-def notes_of(predictions: Sequence[Prediction], found: pd.DataFrame) -> list[str]:
-    """What of the steps belongs to no module."""
-    left = ((p.machine.name, p.total_s, found[p.machine.name].iloc[0]) for p in predictions)
-    return [
-        f"{name}: {format_quantity(total_s - own_s, 's')} of the step belong to no module: what the CPU does before "
-        "the first kernel and after the last"
-        for name, total_s, own_s in left
-        if total_s > own_s * 1.005
-    ]
+def _notes(predictions: Sequence[Prediction], found: pd.DataFrame) -> Iterator[str]:
+    for p in predictions:
+        left = p.total_s - (own := found[p.machine.name].iloc[0])
+        if left > 0.005 * own:
+            yield (
+                f"{p.machine.name}: {format_quantity(left, 's')} of the step belong to no module: what the CPU does "
+                "before the first kernel and after the last"
+            )

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from rooflinekit.errors import printable
-from rooflinekit.ir.graph import Graph
 from rooflinekit.present.text.tables import console, print_table, table, whole
 from rooflinekit.step.bounds import unmeasured_note
 from rooflinekit.step.chains import chain_sentences
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import KERNEL_TERMS, answer_rows, remedies, table_rows, title
-from rooflinekit.step.summary import heading, heads_of, notes_of, rows_of
+from rooflinekit.step.summary import SummaryText
 from rooflinekit.study.compare.gpus import GpuComparison, gpu_frame, order_sentences, surprise_sentences, table_of
 from rooflinekit.study.explain.explanation import Explanation, sentences, signed
 from rooflinekit.study.sweep.search import cells_of
@@ -181,14 +180,14 @@ def _signed(value: float, unit: str, *, binary: bool = False) -> str:
 # A network as a tree of its modules, in a terminal.
 
 
-def print_summary(graph: Graph, predictions: Sequence[Prediction], found: pd.DataFrame) -> None:
+def print_summary(told: SummaryText, found: pd.DataFrame) -> None:
     """What `rooflinekit.summary` found: a line a module, indented as it stands in the network."""
-    console().print(heading(graph, predictions), markup=False)
-    rows = table("module", *heads_of(predictions))
-    for row in rows_of(graph, predictions, found):
+    console().print(told.heading, markup=False)
+    rows = table("module", *told.heads)
+    for row in told.rows:
         rows.add_row(f"{'  ' * row.level}{row.name}", *row.cells)
     print_table(rows, found.reset_index)
-    for note in notes_of(predictions, found):
+    for note in told.notes:
         console().print(f"note: {note}")
 
 
