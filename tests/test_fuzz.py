@@ -1,15 +1,20 @@
 """Command lines and networks that nobody wrote, by a seed: an answer or one line, no traceback, no law broken.
 
-The slow part runs 10,000 of them in ten minutes. What fails is told by its cause, with a seed of each.
+None of them takes long, or much memory. The slow parts run 10,000 of them, 1,000 each. What fails is told by its cause,
+with a seed of each.
 """
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
+from types import FrameType
 
 import pytest
 from command_line import Run, caller
@@ -95,24 +100,94 @@ def test_letters_of_a_path_that_a_terminal_acts_upon_are_written_out(
     assert "\x1b" not in result.out + result.err
 
 
+LONGEST_S = 30  # of a case; the usual one takes a tenth of a second, and the machine may be busy
+MOST_BYTES = 2 * 10**9  # that cases take beside what Python and torch have when they begin
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="limits of time and memory as Linux has them")
+
+
+class HangError(BaseException):
+    """A case takes too long. No `except Exception` holds it up."""
+
+
+def _too_long(number: int, frame: FrameType | None) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 1)  # again, where a callback has lost it
+    raise HangError
+
+
+@contextlib.contextmanager
+def in_time() -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, _too_long)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, LONGEST_S)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def in_bounded_memory() -> Iterator[None]:
+    """Within it, whoever asks for more gets a MemoryError."""
+    import resource  # not on Windows
+
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (taken + MOST_BYTES, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 def failures(cases: Iterable[tuple[Callable[[int], None], int]]) -> dict[str, list[int]]:
     """Seeds of the cases that fail, by cause."""
     found: dict[str, list[int]] = defaultdict(list)
     for case, seed in cases:
         try:
-            case(seed)
+            with in_time():
+                case(seed)
+        except HangError as error:
+            found[f"{case.__name__}: hangs {_place(error)}"].append(seed)
         except AssertionError as error:
             found[f"{case.__name__}: {str(error).splitlines()[0]}"].append(seed)
         except Exception as error:
-            frames = [f for f in traceback.extract_tb(error.__traceback__) if "/rooflinekit/" in f.filename]
-            place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-            found[f"{case.__name__}: {type(error).__name__} {place}"].append(seed)
+            found[f"{case.__name__}: {type(error).__name__} {_place(error)}"].append(seed)
     return found
 
 
-@pytest.mark.parametrize("count", [24, pytest.param(10_000, marks=pytest.mark.slow)])
+def _place(error: BaseException) -> str:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/rooflinekit/" in f.filename]
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+
+
+def told(found: dict[str, list[int]]) -> str:
+    return "\n".join(f"{len(seeds)} × {cause}, such as seed {seeds[0]}" for cause, seeds in found.items())
+
+
+@on_linux
+def test_what_hangs_or_takes_too_much_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("test_fuzz.LONGEST_S", 0.05)
+
+    def hanging(seed: int) -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                sum(range(1000))
+
+    with in_bounded_memory():
+        assert told(failures([(hanging, 3)])) == "1 × hanging: hangs , such as seed 3"
+        found = failures([(lambda seed: bytearray(seed * 10**9) and None, 3)])
+    assert told(found) == "1 × <lambda>: MemoryError , such as seed 3"
+
+
+PARTS = [pytest.param(range(at, at + 1000), id=str(at), marks=pytest.mark.slow) for at in range(0, 10_000, 1000)]
+
+
+@on_linux
+@pytest.mark.parametrize("seeds", [pytest.param(range(24), id="few"), *PARTS])
 def test_what_nobody_wrote(
-    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    seeds: range, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     monkeypatch.chdir(tmp_path)
@@ -121,6 +196,6 @@ def test_what_nobody_wrote(
     def commands(seed: int) -> None:
         called(run, tmp_path, seed)
 
-    found = failures((obeys if seed % 8 == 0 else commands, seed) for seed in range(count))
-    told = "\n".join(f"{len(seeds)} × {cause}, such as seed {seeds[0]}" for cause, seeds in found.items())
-    assert not found, told
+    with in_bounded_memory():
+        found = failures((obeys if seed % 8 == 0 else commands, seed) for seed in seeds)
+    assert not found, told(found)
