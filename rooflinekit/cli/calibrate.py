@@ -33,8 +33,13 @@ def calibrate(
     ] = "quick",
     only: Annotated[str | None, typer.Option(metavar="OP,...", help="only these ops or families of ops")] = None,
     budget: Annotated[str | None, typer.Option(metavar="10m", help="time to spend on all families: s, m or h")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="file for the samples; gone on with if there")] = None,
-    spec: Annotated[str | None, typer.Option(help="of the hardware: name or file; by default by its name")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="the file for the samples; if it exists, measuring goes on where it stopped"),
+    ] = None,
+    spec: Annotated[
+        str | None, typer.Option(help="the hardware's specification, a name or file; by default found by its name")
+    ] = None,
     allow_draft: DraftOption = False,
     campaign: Annotated[
         list[Path] | None,

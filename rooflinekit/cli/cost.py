@@ -51,7 +51,7 @@ def cost(
     utilization: UtilizationOption = 1.0,
     kwh_price: KwhOption = None,
     pue: PueOption = 1.0,
-    samples: Annotated[float | None, typer.Option(help="of an epoch or a run, such as 1281167 or 3e9")] = None,
+    samples: Annotated[float | None, typer.Option(help="samples of an epoch or a run, such as 1281167 or 3e9")] = None,
     carbon: CarbonOption = None,
     max_watts: WattsOption = None,
     max_cost: CostOption = None,

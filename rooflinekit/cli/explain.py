@@ -58,7 +58,7 @@ def explain(
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="also write a waterfall figure: .pdf, .svg or .png")] = None,
     details: Annotated[
-        bool, typer.Option("--details", help="all that is behind the answer: datasheets, waits, algorithms, kernels")
+        bool, typer.Option("--details", help="show what the answer rests on: datasheets, waits, algorithms, kernels")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -39,11 +39,13 @@ def explore(
         list[str] | None,
         typer.Option(
             metavar="WORDS",
-            help="a step to switch to, in the place of the one that --mode says: a mode, bf16 or fp16 for autocast, "
+            help="a step to switch to, instead of the one that --mode names: a mode, bf16 or fp16 for autocast, "
             "both ('training,bf16'), or prefill or decode of a language model; repeatable",
         ),
     ] = None,
-    power: Annotated[str, typer.Option(metavar="PERCENT", help="power limits, of each board's own")] = "100,85,70,55",
+    power: Annotated[
+        str, typer.Option(metavar="PERCENT", help="power limits, in percent of each board's own")
+    ] = "100,85,70,55",
     price_per_hour: HourOption = None,
     prices: PricesOption = None,
 ) -> None:

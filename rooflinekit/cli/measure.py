@@ -32,14 +32,20 @@ def measure(
         str | None, typer.Option(metavar="cuda[:N]|cpu", help="where it runs; by default the first GPU, else the CPU")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="on a CPU: by default all cores of its --gpu")] = None,
-    precision: Annotated[float, typer.Option(help="of the median: reached, sampling ends")] = 0.01,
+    precision: Annotated[float, typer.Option(help="sampling ends when the median is known as well as this")] = 0.01,
     samples: Annotated[int, typer.Option(min=1, help="at most")] = 100,
-    budget: Annotated[str, typer.Option(metavar="60s", help="begin no sample after so long: s, m or h")] = "60s",
-    by_op: Annotated[bool, typer.Option("--by-op/--no-by-op", help="also ops, through torch's profiler")] = True,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="also write both, as JSON: validation data")] = None,
+    budget: Annotated[
+        str, typer.Option(metavar="60s", help="begin no further sample after this time: s, m or h")
+    ] = "60s",
+    by_op: Annotated[
+        bool, typer.Option("--by-op/--no-by-op", help="time the ops too, through torch's profiler")
+    ] = True,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="also write prediction and measurement, as JSON")
+    ] = None,
     force: ForceOption = False,
     host_only: Annotated[
-        bool, typer.Option("--host-only", help="no model: what the CPU spends on ops, as a host's specification")
+        bool, typer.Option("--host-only", help="time the CPU alone and write it as a host's specification")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

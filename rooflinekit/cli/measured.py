@@ -18,24 +18,26 @@ if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph
 
 MEASURED = (
-    "a time, '31.2 ms', or a file: a profiler's trace or a folder of them, one a rank; a record of `measure --out`; a "
-    ".csv of name,seconds"
+    "a time, '31.2 ms', or a file: a profiler's trace, or a folder of them with one a rank; a record of "
+    "`measure --out`; a .csv of name,seconds"
 )
-_RESTING = "rest on a step that was measured: " + MEASURED
+_RESTING = "scale all predictions by a step that was timed: " + MEASURED
 
 MeasuredOption = Annotated[str | None, typer.Option(metavar="TIME|FILE", help=_RESTING)]
 MeasuredOnOption = Annotated[
     str | None,
     typer.Option(
-        metavar="GPU", autocompletion=gpu_names, help="what it was measured on; by default what the file names"
+        metavar="GPU",
+        autocompletion=gpu_names,
+        help="the GPU of the timed step; by default the one that the file names",
     ),
 ]
 MeasuredAtOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="what was otherwise when it was measured: batch=8, execution=eager, …"),
+    typer.Option(metavar="NAME=VALUE", help="what differed when it was timed: batch=8, execution=eager, …"),
 ]
 RankOption = Annotated[
-    int | None, typer.Option(min=0, help="of a folder of traces, one a rank: this one alone; by default the mean")
+    int | None, typer.Option(min=0, help="of a folder of traces: read this rank alone; by default the mean of all")
 ]
 
 

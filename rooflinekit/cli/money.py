@@ -26,10 +26,15 @@ def _table_names(incomplete: str) -> list[str]:
 
 PriceOption = Annotated[
     list[str] | None,
-    typer.Option("--price", metavar="GPU=DOLLARS", help="of an hour of one GPU, such as h100=2.99; repeatable"),
+    typer.Option(
+        "--price", metavar="GPU=DOLLARS", help="dollars for an hour of one GPU, such as h100=2.99; repeatable"
+    ),
 ]
 HourOption = Annotated[
-    str | None, typer.Option("--price-per-hour", metavar="MONEY", help="of one GPU, with its currency: '0.80 USD'")
+    str | None,
+    typer.Option(
+        "--price-per-hour", metavar="MONEY", help="price of an hour of each GPU, with its currency: '0.80 USD'"
+    ),
 ]
 PricesOption = Annotated[
     str | None,
@@ -39,16 +44,16 @@ PricesOption = Annotated[
     ),
 ]  # fmt: skip
 PurchaseOption = Annotated[
-    str | None, typer.Option("--purchase-price", metavar="MONEY", help="of one GPU that is bought")
+    str | None, typer.Option("--purchase-price", metavar="MONEY", help="the price of one GPU that is bought")
 ]
-YearsOption = Annotated[float, typer.Option(help="over which the purchase is spread")]
+YearsOption = Annotated[float, typer.Option(help="years over which the purchase is spread")]
 UtilizationOption = Annotated[float, typer.Option(help="share of these years in which it works")]
-KwhOption = Annotated[str | None, typer.Option(metavar="MONEY", help="of electricity, such as '0.25 USD'")]
-PueOption = Annotated[float, typer.Option(help="what host, fans and cooling draw too, by what the GPU draws")]
-CarbonOption = Annotated[float | None, typer.Option(metavar="KG", help="CO2 of a kWh, in kg")]
-WattsOption = Annotated[str | None, typer.Option(metavar="WATTS", help="leave out what draws more on average")]
+KwhOption = Annotated[str | None, typer.Option(metavar="MONEY", help="the price of electricity, such as '0.25 USD'")]
+PueOption = Annotated[float, typer.Option(help="total power by that of the GPU: host, fans and cooling draw too")]
+CarbonOption = Annotated[float | None, typer.Option(metavar="KG", help="kg of CO2 for each kWh")]
+WattsOption = Annotated[str | None, typer.Option(metavar="WATTS", help="leave out GPUs that draw more on average")]
 CostOption = Annotated[
-    float | None, typer.Option(help="leave out that of which the run, or else a million samples, costs more")
+    float | None, typer.Option(help="leave out GPUs on which the run, or else a million samples, costs more")
 ]
 
 _MONEY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Z]{3})\s*")

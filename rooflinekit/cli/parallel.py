@@ -44,7 +44,9 @@ def parallel(
     ] = "ddp",
     split: Annotated[str, typer.Option(help="the batch in even parts, or proportional to each device's rate")] = "even",
     tensor: Annotated[int | None, typer.Option(min=1, help="mesh: devices of a tensor group")] = None,
-    sequence: Annotated[bool, typer.Option("--sequence", help="mesh: tokens cut between pairs of layers")] = False,
+    sequence: Annotated[
+        bool, typer.Option("--sequence", help="mesh: cut tokens between pairs of layers (mesh)")
+    ] = False,
     sharing: Annotated[
         int | None, typer.Option("--context", min=1, help="mesh: devices that share each sequence")
     ] = None,
@@ -52,7 +54,9 @@ def parallel(
         str, typer.Option(help="of context: keys and values go around a ring, or by all-gather")
     ] = "ring",
     expert: Annotated[int | None, typer.Option(min=1, help="mesh: copies that share out experts")] = None,
-    imbalance: Annotated[float, typer.Option(help="of experts: tokens of the fullest device, over the mean")] = 1.0,
+    imbalance: Annotated[
+        float, typer.Option(help="tokens of the device with most, by the mean over devices (experts)")
+    ] = 1.0,
     pipeline: Annotated[int | None, typer.Option(min=1, help="mesh: stages")] = None,
     microbatches: Annotated[int | None, typer.Option(min=1, help="of a pipeline; by default four a stage")] = None,
     schedule: Annotated[str, typer.Option(help="of a pipeline: gpipe, 1f1b or interleaved")] = "1f1b",
@@ -63,7 +67,7 @@ def parallel(
     ] = None,
     save: Annotated[
         list[str] | None,
-        typer.Option(metavar="OP|PATH:OP", help="what checkpoints keep all the same, as aten.addmm; repeatable"),
+        typer.Option(metavar="OP|PATH:OP", help="ops whose results checkpoints keep, such as aten.addmm; repeatable"),
     ] = None,
     offload_activations: Annotated[
         list[str] | None, typer.Option(metavar="BLOCK|all", help="blocks whose activations wait on the CPU; repeatable")
@@ -73,7 +77,7 @@ def parallel(
     measured: Annotated[
         str | None,
         typer.Option(
-            metavar="BATCH:SECONDS", help="a step measured on one of the GPUs, to which all but links is fitted"
+            metavar="BATCH:SECONDS", help="a step that was timed on one of the GPUs: all but the links is scaled by it"
         ),
     ] = None,
     trace: Annotated[

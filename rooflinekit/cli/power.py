@@ -27,19 +27,19 @@ def register(app: typer.Typer) -> None:
 def power(
     workload: Workload,
     target: TargetArgument,
-    step: Annotated[str, typer.Option(metavar="WATTS", help="from one limit to the next")] = "25 W",
+    step: Annotated[str, typer.Option(metavar="WATTS", help="watts between one limit and the next")] = "25 W",
     rack: Annotated[
-        str | None, typer.Option(metavar="WATTS", help="also what a rack of so many watts does in a day")
+        str | None, typer.Option(metavar="WATTS", help="also say what a rack of so many watts does in a day")
     ] = None,
     pue: Annotated[
-        float, typer.Option(help="of a rack: what host, fans and supply draw too, by the GPUs' limits")
+        float, typer.Option(help="watts of the whole rack by the limits of its GPUs: host, fans and supply draw too")
     ] = 1.0,
     cluster: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|FILE.yaml",
             autocompletion=cluster_names,
-            help=f"in the place of --gpu: a training step on its GPUs, all under the same limit; {CLUSTERS}",
+            help=f"instead of --gpu: a training step on its GPUs, all under the same limit; {CLUSTERS}",
         ),
     ] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="of the cluster: how many, from the first")] = None,

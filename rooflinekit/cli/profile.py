@@ -37,7 +37,8 @@ def profile(
     trace: Annotated[
         Path,
         typer.Argument(
-            metavar="TRACE.json", help="of export_chrome_trace; also .json.gz, a folder of ranks, or the word sample"
+            metavar="TRACE.json",
+            help="the file of export_chrome_trace, also .json.gz; a folder with one a rank; or the word sample",
         ),
     ],
     target: Annotated[str | None, typer.Argument(metavar="TARGET", help=_TARGET_HELP)] = None,

@@ -27,10 +27,10 @@ def report(
     target: TargetArgument,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.html", help="the file to write")],
     against: Annotated[
-        str | None, typer.Option(metavar="TARGET_B", help="a second network, to which the page explains the difference")
+        str | None, typer.Option(metavar="TARGET_B", help="a second network: the page explains the difference")
     ] = None,
     advice: Annotated[
-        bool, typer.Option("--advice/--no-advice", help="whether changes are tried; takes a while")
+        bool, typer.Option("--advice/--no-advice", help="try changes that could make the step faster; takes a while")
     ] = True,
     measured: MeasuredOption = None,
     measured_on: MeasuredOnOption = None,

@@ -59,8 +59,8 @@ def search(
     """The fastest, cheapest or smallest configuration that fits.
 
     It meets every requirement, and gives the most samples a second where nothing else is asked for. Sizes to choose
-    from are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution may be a list too. With prices of an hour
-    (--price, --price-per-hour, --prices) dollars are those of a sample, without them launch price by throughput.
+    from are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution may be a list too. With an hour's
+    price (--price, --price-per-hour, --prices) dollars are the cost of a sample, else the launch price by throughput.
     Example: rooflinekit search timm:resnet50 --input batch,3,224,224 --batch 1:256 --gpu rtx-3090 --gpu rtx-4090
     --minimize dollars --require 'time<0.1 s'
     """

@@ -126,7 +126,7 @@ def serve(
         typer.Option(metavar="WATTS", help="of each GPU, below the board's own: '400 W'; several as '400 W,700 W'"),
     ] = None,
     sm_clock: Annotated[
-        str | None, typer.Option(metavar="CLOCK", help="the highest that the SMs may have, such as '1.2 GHz'")
+        str | None, typer.Option(metavar="CLOCK", help="the highest clock of the SMs, such as '1.2 GHz'")
     ] = None,
     rate: Annotated[
         str | None, typer.Option(help="requests come at this rate, whoever waits: 4/s, 120/min; several as 1,2,4/s")

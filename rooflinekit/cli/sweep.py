@@ -57,7 +57,9 @@ def sweep(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="write .csv or .json, or a folder .parquet; again, it goes on where it stopped"
+            "--out",
+            "-o",
+            help="the file to write, .csv or .json; or a folder .parquet, which a second run goes on with",
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="processes; by default all cores for large sweeps")] = None,

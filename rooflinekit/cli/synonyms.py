@@ -101,6 +101,11 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "max-num-seqs concurrency": ("--sequences 256", "rooflinekit serve … --batch 32"),
     "request-rate qps rps": ("--rate 4/s", "rooflinekit serve … --rate 4/s"),
     "max-tokens max-new-tokens output-len": ("--output 256", "rooflinekit serve … --output 256"),
+    "require constraint latency max-latency max-time": (
+        "--require 'time<20 ms'",
+        "--slo",
+        "rooflinekit search … --minimize price --require 'time<20 ms'",
+    ),
     "usd dollars budget hourly price-hour": ("--price-per-hour '2 USD'", "rooflinekit cost … --price-per-hour '2 USD'"),
 }
 

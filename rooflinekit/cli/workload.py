@@ -53,7 +53,8 @@ def _workload(
         str | None, typer.Option(help="the format that weights and inputs are converted to: bf16, fp16, fp32")
     ] = None,
     tf32: Annotated[
-        bool | None, typer.Option("--tf32/--no-tf32", help="tf32 everywhere or nowhere; by default in convolutions")
+        bool | None,
+        typer.Option("--tf32/--no-tf32", help="allow tf32 everywhere or nowhere; by default in convolutions alone"),
     ] = None,
     autocast: Annotated[
         str | None, typer.Option(help="run within torch.autocast, as fp16 or bf16; weights keep their format")
@@ -92,7 +93,7 @@ def _workload(
         bool, typer.Option("--non-blocking", help="the CPU does not wait for copies (from pinned memory)")
     ] = False,
     loader_rate: Annotated[
-        float | None, typer.Option(help="samples a second that the data loader hands over; by default enough")
+        float | None, typer.Option(help="samples a second from the data loader; by default it never holds the step up")
     ] = None,
     host: Annotated[
         str,
@@ -109,7 +110,7 @@ def _workload(
         typer.Option(metavar="WATTS", help="a limit below the board's own, such as '250 W' (docs/energy.md)"),
     ] = None,
     sm_clock: Annotated[
-        str | None, typer.Option(metavar="CLOCK", help="the highest that the SMs may have, such as '1.2 GHz'")
+        str | None, typer.Option(metavar="CLOCK", help="the highest clock of the SMs, such as '1.2 GHz'")
     ] = None,
     constants: Annotated[
         Path | None,
