@@ -9,15 +9,13 @@ from rooflinekit.model.machine import Calibration, Constant, Spread
 #: Tiles, rows and single accesses cost nothing, nothing limits the power, and the shorter of two is hidden.
 _IDEAL = {
     **dict.fromkeys(("matrix_share", "simt_share", "vector_share", "memory_share", "product_memory_share"), 1.0),
-    **dict.fromkeys(("matrix_convolution", "matrix_backward", "matrix_weight", "matrix_volume"), 1.0),
+    **dict.fromkeys(("matrix_gradient", "matrix_volume"), 1.0),
     **dict.fromkeys(
         ("simt_convolution", "simt_backward", "simt_weight", "simt_volume", "simt_few", "simt_few_weight"), 1.0
     ),
-    **dict.fromkeys(
-        ("simt_winograd", "simt_winograd_weight", "simt_fourier", "miopen_winograd", "miopen_winograd_weight"), 1.0
-    ),
+    **dict.fromkeys(("simt_winograd", "simt_fourier", "miopen_winograd", "miopen_winograd_weight"), 1.0),
     **dict.fromkeys(("emulated_half", "untuned_bf16", "miopen_half"), 1.0),
-    **dict.fromkeys(("miopen_simt", "miopen_simt_pixel", "miopen_simt_weight", "miopen_simt_pixel_weight"), 1.0),
+    **dict.fromkeys(("miopen_simt", "miopen_simt_weight", "miopen_simt_pixel_weight"), 1.0),
     **dict.fromkeys(("miopen_matrix", "miopen_matrix_weight"), 1.0),
     **dict.fromkeys(("miopen_latency_cycles", "repeat_gap", "library_call"), 0.0),
     "naive_cycles": 1.0,
@@ -36,7 +34,6 @@ _IDEAL = {
     "boost_headroom": 1.0,
     "single_tensor_core_share": 1.0,
     "eight_bit_energy": 0.5,
-    "eight_bit_share": 1.0,
     "four_bit_share": 1.0,
     "energy_size_exponent": 0.0,
     "power_window": 0.0,

@@ -8,7 +8,7 @@ formats and on which GPUs it exists. The libraries' own records are in `cudnn`, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
@@ -100,6 +100,11 @@ class Algorithm:
     def runs_in_threads(self) -> bool:
         """Whether there are no tiles, but a thread for each result."""
         return self.shape == "threads"
+
+    def share(self, values: Mapping[str, float], tensor_core: bool) -> float:
+        """Its rate on that unit, of a product's there."""
+        name = self.rate.of(tensor_core)
+        return values[name] if name else 1.0
 
 
 #: A matrix product, by whichever library.

@@ -50,16 +50,16 @@ _REAL = 4  # real multiplications in a complex one
 _IMPLICIT = Algorithm(library=CUDNN, holds_clock=True)
 #: Implicit products, by direction. On CUDA cores their tiles are 128 pixels by at least 32 channels.
 FORWARD = replace(
-    _IMPLICIT, rate=ByUnit("simt_convolution", "matrix_convolution"), tiles=ByUnit("wide", "every"),
+    _IMPLICIT, rate=ByUnit("simt_convolution", ""), tiles=ByUnit("wide", "every"),
     splits=ByUnit(False, True),
 )  # fmt: skip
 #: On tensor cores they are not split either: 8 images of 7×7 take as long as 16 (DeepBench).
 DATA = replace(
-    _IMPLICIT, rate=ByUnit("simt_backward", "matrix_backward"), tiles=ByUnit("wide", "by name"),
+    _IMPLICIT, rate=ByUnit("simt_backward", "matrix_gradient"), tiles=ByUnit("wide", "by name"),
     splits=ByUnit.both(False), fills=ByUnit.both(True), gradient=True,
 )  # fmt: skip
 WEIGHT = replace(
-    _IMPLICIT, rate=ByUnit("simt_weight", "matrix_weight"), tiles=ByUnit("every", "by name"), gradient=True
+    _IMPLICIT, rate=ByUnit("simt_weight", "matrix_gradient"), tiles=ByUnit("every", "by name"), gradient=True
 )
 IMPLICIT: Mapping[Direction, Algorithm] = {"forward": FORWARD, "data": DATA, "weight": WEIGHT}
 #: One pixel sees one pixel: a product.
@@ -77,7 +77,7 @@ FUSED_WINOGRAD = replace(
     _FEWER_FLOP, name=WINOGRAD, rate=ByUnit.both("simt_winograd"), prologue=ByUnit.both("winograd_prologue"),
     tiles=ByUnit("square", "every"), splits=ByUnit.both(False),
 )  # fmt: skip
-WINOGRAD_IN_PASSES = replace(_FEWER_FLOP, name=IN_PASSES, rate=ByUnit.both("simt_winograd_weight"))
+WINOGRAD_IN_PASSES = replace(_FEWER_FLOP, name=IN_PASSES, rate=ByUnit.both("simt_winograd"))
 FOURIER = replace(_FEWER_FLOP, name=FFT, rate=ByUnit.both("simt_fourier"))
 
 

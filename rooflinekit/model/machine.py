@@ -113,8 +113,6 @@ class Rate:
 _EMULATED = {Math.FP16: "fp16", Math.BF16: "bf16", Math.TF32: "tf32"}
 
 
-_EIGHT_BITS = (Math.FP8, Math.INT8)
-
 #: Of memory with error codes among the data, what they take: T4, A10, A40 and L4 have 15, 22.5, 45 and 22.5 GiB left of
 #: 16, 24, 48 and 24. Data that is read as a stream brings its codes along, in the same share.
 _CODE_SHARE = 1 / 16
@@ -289,8 +287,6 @@ class Machine:
     def _rate(self, math: Math, peak: float, *, on_tensor_core: bool) -> Rate:
         """What tiles without loss get: a share of the peak, unless the board's power ends it earlier."""
         share = self.values["matrix_share" if on_tensor_core else "simt_share"]
-        if on_tensor_core and math in _EIGHT_BITS:
-            share *= self.values["eight_bit_share"]
         if on_tensor_core and math is Math.FP4:
             share *= self.values["four_bit_share"]
         limit = float("inf") if self.burst else power_limit(self.device, self.values, math, tensor_core=on_tensor_core)

@@ -58,7 +58,7 @@ IMPLICIT: Mapping[Direction, Algorithm] = {
     "weight": _compiled(lanes="miopen_simt_weight", matrix="miopen_matrix_weight", split=True, gradient=True),
 }
 #: Where one pixel sees one pixel: assembly, which does not convert. Of a weight's gradient, which writes little.
-PIXELWISE = _compiled("pixel by pixel", lanes="miopen_simt_pixel", matrix="miopen_matrix", converts=False)
+PIXELWISE = _compiled("pixel by pixel", lanes="miopen_simt", matrix="miopen_matrix", converts=False)
 PIXELWISE_WEIGHT = _compiled(
     "pixel by pixel", lanes="miopen_simt_pixel_weight", matrix="miopen_matrix_weight", split=True, gradient=True,
     converts=False,

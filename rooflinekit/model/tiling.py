@@ -95,7 +95,7 @@ def steps(p: Products, rates: Rates, tensor_core: bool, machine: Machine) -> tup
     # of some, slower formats wait less for operands
     by_pace = p.told(lambda one: tensor_core and one.loss_by_pace)
     lost = value[f"{kind}_tile_loss"] * np.where(by_pace, np.minimum(pace, 1.0), 1.0)
-    share = p.told(lambda one: value[one.rate.of(tensor_core)] if one.rate.of(tensor_core) else 1.0)
+    share = p.told(lambda one: one.share(value, tensor_core))
     half = p.told(lambda one: value[one.half_rate] if one.half_rate else 1.0)
     share = share * np.where(pace > 1, half, 1.0)
     loss = 1 + lost * (1 / a + 1 / b)
@@ -147,8 +147,7 @@ def sustained_share(p: Products, tensor_core: bool, machine: Machine) -> Floats:
     that is held by its power has them at the clock that it has for products. Winograd's and FFT's wait for what they
     transform, and MIOpen's for operands; who waits draws less.
     """
-    value = machine.values
-    return p.told(lambda one: min(value[one.rate.of(tensor_core)], 1.0) if one.holds_clock else 1.0)
+    return p.told(lambda one: min(one.share(machine.values, tensor_core), 1.0) if one.holds_clock else 1.0)
 
 
 def packed_bytes(p: Products, machine: Machine) -> Floats:

@@ -84,7 +84,7 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
     single = rates.on_tensor_core & p.told(lambda one: one.warp_level)
     peak = np.where(single, np.minimum(rates.peak, by_warps), rates.peak)
     share = np.minimum(rates.issued / rates.peak, value["matrix_share"]) * value["attention_share"]
-    share = share * p.told(lambda one: value[one.rate.tensor_cores] if one.rate.tensor_cores else 1.0)
+    share = share * p.told(lambda one: one.share(value, True))
     share = share * p.told(lambda one: value["attention_gradient"] if one.gradient else 1.0)
     lost = np.where(rates.on_tensor_core, np.minimum(peak / by_warps, 1.0), 1.0) * (1 / share - 1)
     found: Floats = peak / (1 + lost)

@@ -180,7 +180,7 @@ def test_halved_matrix_units_hide_the_loss_of_tiles(device: Device) -> None:
     ("by", "math", "constant"),
     [
         (cudnn.FORWARD, Math.FP32, "simt_convolution"),
-        (cudnn.FORWARD, Math.FP16, "matrix_convolution"),
+        (cudnn.DATA, Math.FP16, "matrix_gradient"),
         (cudnn.FUSED_WINOGRAD, Math.FP32, "simt_winograd"),
     ],
 )

@@ -57,12 +57,9 @@ CONSTANTS: dict[str, Description] = {
                           120, 1, 800, 1.0, 0.3, _FITTED),
     "latency_cycles": _d("cycle", "least time of one step in k, however small the tile, on either unit",
                                 3, 0.05, 40, 1.0, 0.4, _FITTED),
-    "matrix_convolution": _d("1", "rate of an implicit-product convolution on the tensor core, of a product's",
-                             0.90, 0.2, 1.3, 0.3, 0.15, _FITTED),
-    "matrix_backward": _d("1", "the same of the gradient of a convolution's image", 0.9, 0.2, 1.2, 0.1, 0.15,
-                           "that of the forward pass: large 3×3 ones run at 84 to 91 TFLOP/s in all directions (V100)"),
-    "matrix_weight": _d("1", "the same of the gradient of a convolution's weight", 0.9, 0.2, 1.2, 0.1, 0.15,
-                         "that of the forward pass: large 3×3 ones run at 84 to 91 TFLOP/s in all directions (V100)"),
+    "matrix_gradient": _d("1", "rate of a convolution's gradients on the tensor core, of a product's", 0.9, 0.2,
+                           1.2, 0.1, 0.15, "that of the forward pass: large 3×3 ones run at 84 to 91 TFLOP/s in all "
+                           "directions (V100)"),
     "matrix_volume": _d("1", "the same of volumes, and of windows above 7", 0.4, 0.05, 1.2, 0.4, 0.4,
                         "3-D and 5×9 convolutions in tf32 take 1.3 to 3.5 times what others would (A6000, L40S, H100)"),
     "matrix_energy": _d("J/flop", "energy of a 16-bit FLOP on the tensor core in a 16 nm process",
@@ -71,8 +68,6 @@ CONSTANTS: dict[str, Description] = {
                               "each of its own peak", 0.85, 0.3, 1.2, 0.2, 0.0, _FITTED),
     "eight_bit_energy": _d("1", "energy of an 8-bit FLOP on the tensor core, of a 16-bit one's",
                            0.6, 0.3, 1.0, 0.2, 0.25, _FITTED),
-    "eight_bit_share": _d("1", "issue rate of the tensor core in 8 bits, of that in 16, each of its own peak",
-                          0.95, 0.3, 1.3, 0.2, 0.10, _FITTED),
     "four_bit_share": _d("1", "issue rate of the tensor core in 4 bits, of that in 16, each of its own peak",
                          0.8, 0.2, 1.3, 0.2, 0.10, _FITTED),
     # --- products on the CUDA cores
@@ -96,7 +91,6 @@ CONSTANTS: dict[str, Description] = {
     # MIOpen has, and has tuned, differs more among those of a weight. Wider ones would fit the way of timing instead.
     "miopen_simt": _d("1", "rate of MIOpen's implicit products on the CUDA cores, of a product's",
                        0.55, 0.03, 1.3, 0.4, 0.2, _FITTED),
-    "miopen_simt_pixel": _d("1", "the same where a pixel sees one pixel", 0.6, 0.03, 1.3, 0.4, 0.2, _FITTED),
     "miopen_simt_weight": _d("1", "the same of the gradient of a convolution's weight", 0.45, 0.03, 1.3, 0.4, 0.3,
                               _FITTED),
     "miopen_simt_pixel_weight": _d("1", "the same of a weight where a pixel sees one pixel", 0.45, 0.03,
@@ -118,8 +112,6 @@ CONSTANTS: dict[str, Description] = {
                        "emulated_half", 0.05, 0.005, 1.0, 0.6, 0.3, _FITTED),
     "simt_winograd": _d("1", "rate of a Winograd convolution in one kernel on the CUDA cores, of a product's",
                          0.60, 0.1, 1.3, 0.3, 0.2, _FITTED),
-    "simt_winograd_weight": _d("1", "the same in passes, as always of the gradient of a convolution's weight",
-                                0.50, 0.1, 1.3, 0.3, 0.2, _FITTED),
     "winograd_prologue": _d("element", "as matrix_prologue, of a Winograd convolution in one kernel, which transforms "
                             "what it reads and writes", 20, 1, 200, 0.7, 0.2, "NeuSight's fused kernels take as "
                             "long as without it for 13 (A100) to 32 (P4) channels more"),
@@ -297,7 +289,7 @@ STAGES = (
         name="products of 8 bits",
         ops=frozenset({"mm_quantized", "mm", "bmm"}),
         dtypes=frozenset({"fp8", "int8"}),
-        constants=("eight_bit_energy", "eight_bit_share"),
+        constants=("eight_bit_energy",),
     ),
     Stage(
         name="products of packed weights",  # at the rates of others: only what TensorRT's profiler adds is told
@@ -332,8 +324,8 @@ STAGES = (
         ops=_CONVOLUTIONS,
         dtypes=_SINGLE,
         constants=(
-            "simt_convolution", "simt_backward", "simt_weight", "simt_winograd", "simt_winograd_weight",
-            "simt_fourier", "simt_volume", "winograd_prologue",
+            "simt_convolution", "simt_backward", "simt_weight", "simt_winograd", "simt_fourier",
+            "simt_volume", "winograd_prologue",
         ),
         library=CUDNN,
     ),
@@ -342,8 +334,7 @@ STAGES = (
         ops=_CONVOLUTIONS,
         dtypes=_HALF | {"tf32"},
         constants=(
-            "matrix_convolution", "matrix_backward", "matrix_weight", "matrix_volume", "simt_few", "simt_few_weight",
-            "single_window_cycles",
+            "matrix_gradient", "matrix_volume", "simt_few", "simt_few_weight", "single_window_cycles",
         ),
         library=CUDNN,
     ),
@@ -352,7 +343,7 @@ STAGES = (
         ops=_CONVOLUTIONS,
         dtypes=_HALF | _SINGLE,
         constants=(
-            "miopen_simt", "miopen_simt_pixel", "miopen_simt_weight", "miopen_simt_pixel_weight",
+            "miopen_simt", "miopen_simt_weight", "miopen_simt_pixel_weight",
             "miopen_latency_cycles", "miopen_matrix", "miopen_matrix_weight", "miopen_winograd",
             "miopen_winograd_weight", "miopen_half", "emulated_half", "untuned_bf16", "naive_cycles",
             "repeat_gap", "library_call",

@@ -244,7 +244,6 @@ def test_a_machine_has_the_shares_of_every_roof(predictions: dict[str, Predictio
     value = machine.values
     assert shares == {
         ("HBM2e", value["memory_share"]), ("matrix", value["matrix_share"]),
-        ("matrix", value["matrix_share"] * value["eight_bit_share"]),
         ("vector", max(value["simt_share"], value["vector_share"])),
     }  # fmt: skip
 
