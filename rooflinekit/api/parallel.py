@@ -98,6 +98,7 @@ def fit_into(
     host: str | Path | Host | None = None,
     execution: Execution | Backend = "eager",
     progress: Callable[[str], None] | None = None,
+    largest: str | Sequence[str] = (),
     dtype: Format | None = None,
     autocast: Format | None = None,
     optimizer: OptimizerFactory | str | None = None,
@@ -116,8 +117,11 @@ def fit_into(
 
     gpu: one device; or cluster and gpus, as for `parallel`. options: as there, `batch` that of all devices together.
     progress: called with each combination.
+    largest: names of sizes, such as "batch" or that of a sequence's length. `table` then has the largest value of each
+    at which a combination fits, found by bisection, the other sizes and the combination as they are.
 
-    Raises what `parallel` raises.
+    Raises what `parallel` raises, and SizeError for a size in `largest` that the step does not have, or with which its
+    memory does not grow.
 
     >>> found = fit_into(model, x, gpu="nvidia-rtx-3070", batch=256, optimizer=torch.optim.Adam)  # doctest: +SKIP
     >>> found.best, found.table, str(found)  # doctest: +SKIP
@@ -127,10 +131,12 @@ def fit_into(
     given = with_named(options, dtype=dtype, autocast=autocast, optimizer=optimizer, loss=loss, like=like, name=name)
     if (gpu is None) == (cluster is None):
         raise InputError("fit_into: expected gpu=… or cluster=…")
+    names = (largest,) if isinstance(largest, str) else largest
     if gpu is not None:
-        return try_all(graph_at(workload, inputs, given), _alone(gpu, host, execution), progress)
+        return try_all(graph_at(workload, inputs, given), _alone(gpu, host, execution), progress, names)
     assert cluster is not None
-    return try_all(graph_at(workload, inputs, given), setting_of(cluster, gpus, host, execution, None), progress)
+    setting = setting_of(cluster, gpus, host, execution, None)
+    return try_all(graph_at(workload, inputs, given), setting, progress, names)
 
 
 def _held(setting: Setting, power_limit: str | float | None, sm_clock: str | float | None) -> Setting:

@@ -33,6 +33,12 @@ def fit_into(
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE.py", help="also write what is chosen as Python to paste into a script")
     ] = None,
+    largest: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SIZE", help="also the largest batch, or other size, that fits with each; as often as wanted"
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """What makes a training step fit, and the fastest way to it.
@@ -51,7 +57,12 @@ def fit_into(
     place: dict[str, Any] = {"gpu": workload.gpus[0]} if cluster is None else {"cluster": cluster, "gpus": gpus}
     with progress_line("trying") as say:
         found = parallel_workflows.fit_into(
-            graph, **place, host=workload.named_host, execution=Execution(**workload.execution), progress=say
+            graph,
+            **place,
+            host=workload.named_host,
+            execution=Execution(**workload.execution),
+            progress=say,
+            largest=largest or (),
         )
     if policy is not None:
         write_text(found.policy, policy)

@@ -37,17 +37,21 @@ def largest_size(p: Prediction, size: str) -> int:
     return found
 
 
-def largest(fits: Callable[[int], bool], most: int = MOST) -> int:
-    """The largest number that fits, up to `most` (a power of 2), where all smaller ones do; 0 for none.
+def largest(fits: Callable[[int], bool], most: int = MOST, start: int = 1) -> int:
+    """The largest number that fits, up to `most`, where all smaller ones do; 0 for none. Found soonest near `start`.
+
+    `most` is a power of 2 times `start`.
 
     >>> largest(lambda value: value <= 100), largest(lambda value: False)
     (100, 0)
     """
-    above = 1
+    above = start
     while above < most and fits(above):
         above *= 2
-    fitting = above // 2 if above < most or not fits(most) else most
-    while fitting and above - fitting > 1:
+    fitting = above // 2 if above > start else 0
+    if above == most and fits(most):
+        fitting = most
+    while above - fitting > 1:
         middle = (fitting + above) // 2
         fitting, above = (middle, above) if fits(middle) else (fitting, middle)
     return fitting

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from rooflinekit.errors import InputError
+from rooflinekit.errors import InputError, SizeError
 from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import Graph, origin_of, resized, traced_with
 from rooflinekit.ir.op import DType, Phase
+from rooflinekit.ir.sizes import check_names
+from rooflinekit.step.capacity import MOST, largest
 from rooflinekit.strategies.choosing import choices
 from rooflinekit.strategies.pasted import pasted
-from rooflinekit.strategies.planning import plan
+from rooflinekit.strategies.planning import fits, plan
 from rooflinekit.strategies.prediction import ParallelPrediction
-from rooflinekit.strategies.program import Setting, batch_of
+from rooflinekit.strategies.program import BATCH, Setting, batch_of
 from rooflinekit.strategies.records import DDP, FSDP, Savers, Strategy
 from rooflinekit.units import format_quantity
 
@@ -36,6 +38,8 @@ class Trial:
 
     prediction: ParallelPrediction
     autocast: DType | None
+    graph: Graph  # the step on one device, before savers and strategy
+    largest: Mapping[str, int] = field(default_factory=dict)  # values at which this still fits, by the names of sizes
 
     @property
     def name(self) -> str:
@@ -108,7 +112,10 @@ class Fitting:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a combination, the fastest first: name, total_s, peak_bytes, fits, throughput."""
+        """One row a combination, the fastest first: name, total_s, peak_bytes, fits, throughput.
+
+        And where it was asked for, largest_SIZE: the largest value of this size at which the combination fits.
+        """
         import pandas as pd
 
         rows = [
@@ -118,6 +125,7 @@ class Fitting:
                 "peak_bytes": max(share.memory.peak_bytes for share in trial.prediction.shares),
                 "fits": trial.prediction.fits,
                 "throughput": trial.prediction.throughput,
+                **{f"largest_{name}": value for name, value in trial.largest.items()},
             }
             for trial in self.trials
         ]
@@ -129,8 +137,18 @@ class Fitting:
         return {"best": best, "tried": self.table.to_dict("records")}
 
     def __str__(self) -> str:
-        rows = [f"{time:>9}  {size:>9}  {fits:<12}  {name}" for name, time, size, fits in self._rows()]
+        rows = [
+            "  ".join(
+                [f"{time:>9}", f"{size:>9}", f"{fits:<12}", *(f"{word:<{self._width}}" for word in largest), name]
+            )
+            for name, time, size, fits, *largest in self._rows()
+        ]
         return "\n".join([self._verdict(), *rows])
+
+    @property
+    def _width(self) -> int:
+        """Of the columns of largest sizes."""
+        return max((len(f"{name} ≤ {value}") for t in self.trials for name, value in t.largest.items()), default=0)
 
     def _verdict(self) -> str:
         """What is chosen, and by which rule where it is not the fastest."""
@@ -148,27 +166,31 @@ class Fitting:
         return f"<Fitting {str(self).splitlines()[0]}>"
 
     def _repr_html_(self) -> str:
-        head = ["combination", "time", "peak memory", "fits"]
+        head = ["combination", "time", "peak memory", "fits", *(f"largest {name}" for name in self.trials[0].largest)]
         return notebook.block(str(self).splitlines()[0], notebook.table(head, self._rows()))
 
     def _rows(self) -> list[list[str]]:
-        """Name, time, memory and whether it fits, in words; the fastest first."""
+        """Name, time, memory, whether it fits, and the largest sizes at which it does; the fastest first."""
         return [
             [
                 row["combination"], format_quantity(row["total_s"], "s"),
                 format_quantity(row["peak_bytes"], "byte", binary=True), "fits" if row["fits"] else "does not fit",
+                *(f"{name} ≤ {row[f'largest_{name}']}" for name in self.trials[0].largest),
             ]
             for row in self.table.to_dict("records")
         ]  # fmt: skip
 
 
-def try_all(graph: Graph, setting: Setting, advance: Callable[[str], None] | None = None) -> Fitting:
+def try_all(
+    graph: Graph, setting: Setting, advance: Callable[[str], None] | None = None, largest_of: Sequence[str] = ()
+) -> Fitting:
     """Every combination; the batch cut into the fewest parts that fit, and no further.
 
     Then, where what keeps all activations does not fit, what keeps as many as fit: of each format and strategy in as
     few parts as checkpoints need, and of every other combination that would be 2 % faster than all that fit, if it
-    computed nothing again.
+    computed nothing again. `largest_of`: sizes of which each combination's largest value is looked for.
     """
+    check_names(largest_of, graph.sizes, complete=False)
     trials: list[Trial] = []
     open_ends: list[_OpenEnd] = []
     count = len(setting.numbers)
@@ -193,7 +215,39 @@ def try_all(graph: Graph, setting: Setting, advance: Callable[[str], None] | Non
         if one.wanted or _AS_FAST * one.trial.prediction.total_s < min(fitting, default=math.inf):
             for trial in one.trials(setting):
                 add(trial)
-    return Fitting(trials=tuple(trials))
+    return Fitting(trials=tuple(_with_largest(trial, setting, largest_of, advance) for trial in trials))
+
+
+def _with_largest(trial: Trial, setting: Setting, names: Sequence[str], advance: Callable[[str], None] | None) -> Trial:
+    found: dict[str, int] = {}
+    for name in names:
+        if advance is not None:
+            advance(f"largest {name}: {trial.name}")
+        found[name] = _largest(trial, setting, name)
+    return replace(trial, largest=found)
+
+
+def _largest(trial: Trial, setting: Setting, name: str) -> int:
+    """The largest value of a named size at which the combination fits and the model can be traced, the other sizes as
+    they are; of the batch, among those that its parts divide. 0 where none does.
+
+    Raises SizeError where memory does not grow with the size.
+    """
+    p = trial.prediction
+    step = p.savers.accumulate * len(setting.numbers) if name == BATCH else 1
+
+    def fitting(count: int) -> bool:
+        try:
+            return fits(resized(trial.graph, **{name: step * count}), setting, p.strategy, p.savers)
+        except SizeError:
+            return False
+
+    start = max(1, trial.graph.sizes[name] // step)
+    most = start << MOST.bit_length() - start.bit_length()
+    found = largest(fitting, most, start)
+    if found >= most:
+        raise SizeError(f"size {name!r}: memory does not grow with it: {step * most} fits too")
+    return step * found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +263,7 @@ class _OpenEnd:
         p = self.trial.prediction
         predict = cache(lambda savers: plan(self.graph, setting, p.strategy, savers=savers))
         for found in choices(p.savers, p, predict):
-            yield Trial(prediction=found, autocast=self.trial.autocast)
+            yield Trial(prediction=found, autocast=self.trial.autocast, graph=self.graph)
 
 
 def _open_ends(graph: Graph, plain: Sequence[Trial], full: Sequence[Trial], *, wanted: bool) -> list[_OpenEnd]:
@@ -233,7 +287,7 @@ def _parts(
         if batch_of(graph) % (parts * len(setting.numbers)):
             return
         prediction = plan(graph, setting, strategy, savers=Savers(accumulate=parts, **chosen))
-        yield Trial(prediction=prediction, autocast=autocast)
+        yield Trial(prediction=prediction, autocast=autocast, graph=graph)
         peak = max(share.memory.peak_bytes for share in prediction.shares)
         if prediction.fits or peak > 0.95 * least:  # smaller parts save nothing more
             return

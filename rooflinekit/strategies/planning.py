@@ -12,6 +12,8 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph, resized
 from rooflinekit.ir.sizes import whole
 from rooflinekit.model.machine import Machine
+from rooflinekit.step.entry import as_run, issues_for
+from rooflinekit.step.memory import memory_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.compiling import check_execution, graphs_of, in_graphs
 from rooflinekit.strategies.mesh import on_mesh
@@ -125,10 +127,7 @@ def _replicas(
     groups = {"data": setting.numbers, "pair": setting.numbers[:2]}
     wiring = setting.wiring(**groups) if ranks > 1 else Wiring(routes={}, constants=setting.links)
     threads = ranks if isinstance(strategy, DataParallel) else 1
-    sized = {size: resized(graph, **{BATCH: _piece(size, savers)}) for size in {part.batch for part in parts}}
-    if isinstance(strategy, DDP | FSDP) and ranks > 1:
-        host, way = setting.host, setting.execution
-        sized = {size: in_graphs(own, strategy, host, way) for size, own in sized.items()}
+    sized = {size: _sized(graph, size, setting, strategy, savers) for size in {part.batch for part in parts}}
     predictions = []
     for (_, size, first), members in kinds.items():
         machine = members[0].machine
@@ -140,6 +139,30 @@ def _replicas(
         for members, p, device in zip(kinds.values(), predictions, run.devices, strict=True)
     )
     return shares, run
+
+
+def _sized(graph: Graph, samples: int, setting: Setting, strategy: Strategy, savers: Savers) -> Graph:
+    """A device's step of so many samples, before savers and strategy."""
+    own = resized(graph, **{BATCH: _piece(samples, savers)})
+    if isinstance(strategy, DDP | FSDP) and len(setting.numbers) > 1:
+        return in_graphs(own, strategy, setting.host, setting.execution)
+    return own
+
+
+def fits(graph: Graph, setting: Setting, strategy: Strategy, savers: Savers) -> bool:
+    """Whether each device has room for its whole model and its even part of the batch; nothing is timed.
+
+    Raises InputError for a batch that cannot be cut so, and what `resized` raises.
+    """
+    ranks = len(setting.numbers)
+    parts = zip(setting.numbers, split_evenly(batch_of(graph), ranks), strict=True)
+    for device, samples in {(setting.machine(number).device, samples) for number, samples in parts}:
+        own = saving(_sized(graph, samples, setting, strategy, savers), savers, device, setting.host)
+        step = rewritten(own, strategy, ranks, setting.host)
+        execution = as_run(step, setting.execution)
+        if not memory_of(step, issues_for(step, device, execution), device, fused=execution.fused).fits:
+            return False
+    return True
 
 
 def _stretch(graph: Graph, setting: Setting, strategy: Strategy, batch: object, seconds: object) -> float:

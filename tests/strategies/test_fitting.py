@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 import rooflinekit as rk
-from rooflinekit.errors import InputError
+from rooflinekit.errors import InputError, SizeError
+from rooflinekit.strategies import fitting
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +68,33 @@ def test_a_graph_without_its_model_keeps_its_format(blocks: rk.Graph) -> None:
 def test_where_to_is_said_once(blocks: rk.Graph) -> None:
     with pytest.raises(InputError, match=r"^fit_into: expected gpu=… or cluster=…$"):
         rk.fit_into(blocks, batch=8)
+
+
+def test_the_largest_batch_with_each_remedy_is_the_last_that_fits(blocks: rk.Graph) -> None:
+    device = rk.load_device("nvidia-rtx-3070")
+    small = device.model_copy(update={"dram": device.dram.model_copy(update={"capacity": 1.25 * 2**30})})
+    found = rk.fit_into(blocks, gpu=small, batch=4096, largest="batch")
+    alone = rk.predict(blocks.at(batch=4096), gpu=small).largest_batch()
+    table = found.table.set_index("combination")
+    assert table.loc["as it is", "largest_batch"] == alone
+    assert table.loc["checkpoint all blocks", "largest_batch"] > alone
+    assert table.loc["autocast bfloat16", "largest_batch"] > alone
+    assert f"batch ≤ {alone}" in str(found)
+
+
+def test_the_largest_batch_in_parts_is_a_multiple_of_them(tight: object, blocks: rk.Graph) -> None:
+    trial = next(t for t in tight.trials if t.name == "accumulate 2, 8-bit optimizer")
+    setting = trial.prediction.alone.setting
+    most = fitting._largest(trial, setting, "batch")
+
+    def fits(batch: int) -> bool:
+        return fitting.fits(blocks.at(batch=batch), setting, trial.prediction.strategy, trial.prediction.savers)
+
+    assert most % 2 == 0
+    assert fits(most)
+    assert not fits(most + 2)
+
+
+def test_a_size_that_the_step_does_not_have_is_named(blocks: rk.Graph) -> None:
+    with pytest.raises(SizeError, match="no size is named 'tokens'"):
+        rk.fit_into(blocks, gpu="nvidia-rtx-3070", batch=8, largest=("tokens",))
