@@ -3,10 +3,11 @@
     python benchmarks/foreign.py [--site FOLDER] [--only WORD] [--limit_s 60] [--verbose]
 
 Networks of public packages in small configurations, and small ones that do what networks do only now and then. Of each:
-whether it is traced with open sizes, as a training step, at a size of 1 as traced there, and whether its products are
-those that torch's own counter sees when it is really run (on the CPU, attention unfused); those of operators that the
-counter does not know are left out of the comparison, and named. Packages that are not installed are passed over:
-`pip install --no-deps --target FOLDER diffusers monai …` makes them known to this harness alone.
+whether it is traced with fixed sizes, with open ones, as a training step, at a size of 1 as traced there, and whether
+its products are those that torch's own counter sees when it is really run (on the CPU, attention unfused); those of
+operators that the counter does not know are left out of the comparison, and named. `benchmarks/further.py` has more
+models. Packages that are not installed are passed over: `pip install --no-deps --target FOLDER diffusers monai …` makes
+them known to this harness alone.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -66,13 +67,19 @@ class Case:
 class Outcome:
     """What came of a case: True, False, or None where it was not tried."""
 
+    fixed: bool | None = None
     open: bool | None = None
     train: bool | None = None
     one: bool | None = None
     counts: bool | None = None
     notes: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    unclean: int = 0  # errors of other people's that came through
 
 
+#: What is asked of a case, in this order.
+ASKED = ("fixed", "open", "train", "one", "counts")
+TRACED = ASKED[:3]
 USUAL = {"n": 2, "h": 64, "w": 64, "s": 12, "t": 64, "d": 32, "e": 30, "v": 10}
 
 
@@ -123,6 +130,7 @@ def judged(case: Case) -> Outcome:
             )
         return bool((at.flop, at.bytes) == (fixed.flop, fixed.bytes))
 
+    found.fixed = _tried(found, "fixed", lambda: bool(trace(sizes=_sizes(case, names), fixed=True).ops))
     found.open = _tried(found, "open", is_open)
     if graphs and "n" in graphs[0].dims:
         found.one = _tried(found, "one", at_one)
@@ -134,12 +142,16 @@ def judged(case: Case) -> Outcome:
 
 
 def _tried(found: Outcome, what: str, do: Callable[[], bool]) -> bool:
+    started = time.perf_counter()
     try:
         return do()
     except (RooflinekitError, TimeoutError) as error:
         found.notes.append(f"{what}: {str(error).splitlines()[0][:230]}")
     except Exception as error:
+        found.unclean += 1
         found.notes.append(f"{what}: NOT CLEAN {type(error).__name__}: {error}"[:230])
+    finally:
+        found.seconds[what] = time.perf_counter() - started
     return False
 
 
@@ -818,7 +830,8 @@ class _Twice(torch.autograd.Function):
         return grad * 2
 
 
-SOURCES = (
+Sources: TypeAlias = Sequence[Callable[[], Iterator[Case]]]
+SOURCES: Sources = (
     of_torchvision,
     of_transformers,
     of_diffusers,
@@ -831,9 +844,9 @@ SOURCES = (
 )
 
 
-def cases(word: str) -> Iterator[Case]:
+def cases(sources: Sources, word: str) -> Iterator[Case]:
     """All whose name or capability has the word, of the packages that can be imported."""
-    for source in SOURCES:
+    for source in sources:
         try:
             found = list(source())
         except ImportError as error:
@@ -846,7 +859,7 @@ def _late(*_: Any) -> None:
     raise TimeoutError("takes too long")
 
 
-def main() -> None:
+def main(sources: Sources = SOURCES) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--site", action="append", default=[], help="a folder of further packages")
     parser.add_argument("--only", default="", help="a word of a name or a capability")
@@ -860,7 +873,8 @@ def main() -> None:
     declare_torchvision_operators()
     signal.signal(signal.SIGALRM, _late)
     totals: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for case in cases(given.only):
+    slowest = (0.0, "")
+    for case in cases(sources, given.only):
         started = time.perf_counter()
         signal.alarm(given.limit_s)
         try:
@@ -873,9 +887,10 @@ def main() -> None:
             continue
         finally:
             signal.alarm(0)
-        totals[case.capability]["cases"] += 1
+        totals[case.capability].update(cases=1, unclean=found.unclean)
+        slowest = max(slowest, *((found.seconds.get(what, 0.0), f"{case.name}, {what}") for what in TRACED))
         words = []
-        for what in ("open", "train", "one", "counts"):
+        for what in ASKED:
             answer = getattr(found, what)
             if answer is not None:
                 totals[case.capability][what] += answer
@@ -883,19 +898,22 @@ def main() -> None:
             words.append("." if answer is None else "+" if answer else what)
         if given.verbose or len(words) != sum(word in ".+" for word in words):
             seconds = time.perf_counter() - started
-            print(f"{' '.join(words):24} {case.capability:20} {case.name:34} {seconds:5.1f} s", flush=True)
+            print(f"{' '.join(words):30} {case.capability:20} {case.name:34} {seconds:5.1f} s", flush=True)
             for note in found.notes:
-                print(f"{'':26}{note}", flush=True)
+                print(f"{'':32}{note}", flush=True)
     whole: collections.Counter[str] = collections.Counter()
-    print(f"\n{'capability':22}{'cases':>6}{'open':>10}{'trained':>10}{'at 1':>10}{'counted':>10}")
+    print(f"\n{'capability':22}{'cases':>6}{'fixed':>10}{'open':>10}{'trained':>10}{'at 1':>10}{'counted':>10}")
     for capability, counts in totals.items():
         whole.update(counts)
         print(_line(capability, counts))
     print(_line("all", whole))
+    print(
+        f"slowest trace {slowest[0]:.1f} s ({slowest[1]}); errors that are not this package's own: {whole['unclean']}"
+    )
 
 
 def _line(name: str, counts: collections.Counter[str]) -> str:
-    parts = "".join(f"{counts[what]:>5} /{counts[f'of {what}']:>3}" for what in ("open", "train", "one", "counts"))
+    parts = "".join(f"{counts[what]:>5} /{counts[f'of {what}']:>3}" for what in ASKED)
     return f"{name:22}{counts['cases']:>6} {parts}" + (
         f"  ({counts['not built']} not built)" if counts["not built"] else ""
     )

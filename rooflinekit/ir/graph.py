@@ -28,7 +28,7 @@ from rooflinekit.ir.sizes import (
     evaluator,
     formula,
     is_formula,
-    numbers_of,
+    may_hold,
     product,
     symbol,
     total,
@@ -427,16 +427,9 @@ def numbers_apart(graph: Graph, given: Mapping[str, int]) -> Numbers:
     found: set[str] = set()
     for relation in graph.apart:
         names = {free.name for free in relation.free_symbols}
-        if names <= known.keys() and not names.isdisjoint(given) and not _holds(relation, known):
+        if names <= known.keys() and not names.isdisjoint(given) and not may_hold(relation, known):
             found |= names
     return tuple((name, known[name]) for name in sorted(found))
-
-
-def _holds(relation: sympy.Basic, known: Mapping[str, int]) -> bool:
-    import sympy
-
-    values = numbers_of({free.name: known[free.name] for free in relation.free_symbols})
-    return bool(relation.xreplace(values) != sympy.false)
 
 
 def unspoken_note(graph: Graph) -> str:
@@ -503,7 +496,7 @@ def _broken(relation: sympy.Basic, known: Mapping[str, NDArray[np.int64]]) -> ND
     if relation == sympy.Ne(symbol(names[0]), 1):
         return np.asarray(columns[0] == 1)
     values, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    answers = [not _holds(relation, dict(zip(names, row, strict=True))) for row in values.tolist()]
+    answers = [not may_hold(relation, dict(zip(names, row, strict=True))) for row in values.tolist()]
     return np.array(answers, dtype=bool)[which.reshape(-1)]
 
 
