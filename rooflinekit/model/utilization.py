@@ -86,7 +86,7 @@ def _rate(p: Products, rates: Rates, machine: Machine) -> Floats:
     share = np.minimum(rates.issued / rates.peak, value["matrix_share"]) * value["attention_share"]
     share = share * p.told(lambda one: one.share(value, True))
     share = share * p.told(lambda one: value["attention_gradient"] if one.gradient else 1.0)
-    lost = np.where(rates.on_tensor_core, np.minimum(peak / by_warps, 1.0), 1.0) * (1 / share - 1)
+    lost = np.where(rates.on_tensor_core, np.minimum(peak / by_warps, 1.0), 1.0) * np.maximum(1 / share - 1, 0.0)
     found: Floats = peak / (1 + lost)
     return found
 
