@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from statistics import NormalDist
 from typing import Any
 
 from rooflinekit.errors import CapacityError, InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir import notebook
 from rooflinekit.ir.sizes import finite, shown, whole
-from rooflinekit.model.machine import Machine
+from rooflinekit.model.machine import Machine, deviations
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.engine import Served, Stream, serve_stream
 from rooflinekit.serving.engine_steps import (
@@ -127,7 +126,7 @@ class Serving(ServingDraws):
         first = (low * max(self.ttft_s - step_s, alone_s), high * (self.ttft_s + step_s) + ends_s)
         low, high = (bound / self.decode.total_s for bound in self.decode.interval(level))
         further = (low * (self.tpot_s - serial * cpu_s), high * (self.tpot_s + (not serial) * cpu_s))
-        width = NormalDist().inv_cdf((1 + level) / 2)
+        width = deviations(level)
         return {
             "ttft_s": widened(first, self.ttft_s, "first token", width),
             "tpot_s": widened(further, self.tpot_s, "per token", width),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 from rooflinekit.hardware.host import Host
-from rooflinekit.model.machine import Machine
+from rooflinekit.model.machine import Machine, deviations
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.engine_pool import Disaggregation, EnginePool
 from rooflinekit.serving.engine_steps import ServingDraws, ServingMemory, serving_energy
@@ -223,7 +222,7 @@ def _bounds(
                          hidden=not end), traffic)
         for end in (0, 1)
     )  # fmt: skip
-    told, width = _means(played, traffic), NormalDist().inv_cdf(0.95)
+    told, width = _means(played, traffic), deviations(0.9)
     return {
         measure: widened((fast[measure][0], slow[measure][1]), told[measure][0], source, width)
         for measure, source in _SOURCES.items()

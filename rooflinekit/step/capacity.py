@@ -11,10 +11,18 @@ from rooflinekit.step.entry import issues_for
 from rooflinekit.step.memory import memory_of
 
 if TYPE_CHECKING:
+    from rooflinekit.hardware.device import Device
+    from rooflinekit.ir.graph import Graph
+    from rooflinekit.step.execution import Execution
     from rooflinekit.step.prediction import Prediction
 
 #: Where the search ends.
 MOST = 2**30
+
+
+def fits_on(graph: Graph, device: Device, execution: Execution) -> bool:
+    """Whether a step, run so, fits the device's memory; no kernel is timed."""
+    return memory_of(graph, issues_for(graph, device, execution), device, fused=execution.fused).fits
 
 
 def largest_size(p: Prediction, size: str) -> int:
@@ -28,8 +36,7 @@ def largest_size(p: Prediction, size: str) -> int:
     device, execution = p.machine.device, p.execution
 
     def fits(value: int) -> bool:
-        graph = whole.at(**others, **{size: value})
-        return memory_of(graph, issues_for(graph, device, execution), device, fused=execution.fused).fits
+        return fits_on(whole.at(**others, **{size: value}), device, execution)
 
     found = largest(fits)
     if found >= MOST:

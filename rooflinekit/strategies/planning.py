@@ -12,8 +12,8 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph, resized
 from rooflinekit.ir.sizes import whole
 from rooflinekit.model.machine import Machine
-from rooflinekit.step.entry import as_run, issues_for
-from rooflinekit.step.memory import memory_of
+from rooflinekit.step.capacity import fits_on
+from rooflinekit.step.entry import as_run
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.compiling import check_execution, graphs_of, in_graphs
 from rooflinekit.strategies.mesh import on_mesh
@@ -159,8 +159,7 @@ def fits(graph: Graph, setting: Setting, strategy: Strategy, savers: Savers) -> 
     for device, samples in {(setting.machine(number).device, samples) for number, samples in parts}:
         own = saving(_sized(graph, samples, setting, strategy, savers), savers, device, setting.host)
         step = rewritten(own, strategy, ranks, setting.host)
-        execution = as_run(step, setting.execution)
-        if not memory_of(step, issues_for(step, device, execution), device, fused=execution.fused).fits:
+        if not fits_on(step, device, as_run(step, setting.execution)):
             return False
     return True
 
