@@ -120,6 +120,9 @@ class Device(Record):
     architecture: Line
     compute_capability: Line | None = None  # CUDA capability ("8.0"), AMD target ("gfx942"), vectors of a CPU ("avx2")
     process_node: Line | None = None  # the maker's name of the silicon process
+    #: The generation in nm whose energy of switching it has: a shrink has that of the one before (12 is 16, 4 is 5);
+    #: Samsung's 8 as much as 12 elsewhere: A40 and RTX A6000 sustain 106 to 118 TFLOP/s of bf16 at 300 W.
+    process_nm: Annotated[float, Field(ge=1, le=1000)] | None = None
     launch_date: date | None = None
     device_scope: Line | None = None  # what this is a part or a sum of, where it is not a plain board
     enumerated_as: Annotated[int, Field(ge=1, le=64)] = 1  # devices that PyTorch sees of it; a kernel runs on one
@@ -174,6 +177,8 @@ class Device(Record):
             raise ValueError("shared_memory_per_sm: expected no more than l1_capacity_per_sm, the array that holds it")
         if max(self.l2_capacity, self.last_level_cache or 0) > self.dram.capacity:
             raise ValueError("l2_capacity, last_level_cache: expected no more than the memory behind them")
+        if self.process_node is not None and self.process_nm is None:
+            raise ValueError("process_nm: expected a number of nanometres beside process_node, as 5 for TSMC 4N")
         if self.draft != (self.draft_reason is not None):
             raise ValueError("draft_reason: expected a reason beside 'draft: true', and none without it")
         return self

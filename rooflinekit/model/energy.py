@@ -26,7 +26,7 @@ import numpy as np
 from rooflinekit.errors import InputError
 from rooflinekit.ir.sizes import finite, shown
 from rooflinekit.model.kernel_batch import Floats, KernelBatch, work_of
-from rooflinekit.model.machine import Machine, board_share, flop_energy, node_nm, process, simt_energy
+from rooflinekit.model.machine import Machine, board_share, flop_energy, process, simt_energy
 from rooflinekit.model.memory_system import passed_bytes
 from rooflinekit.model.roofline import Times, Timing
 from rooflinekit.units import format_quantity
@@ -60,7 +60,7 @@ class PowerLaw:
         """The law of a machine; None where its specification states no power or no process, or it is no GPU."""
         device, power = machine.device, machine.constants.power
         board_w = board_share(device)
-        if power is None or board_w is None or node_nm(device) is None or device.kind != "gpu":
+        if power is None or board_w is None or device.process_nm is None or device.kind != "gpu":
             return None
         kind = "hbm" if (device.dram.type or "").upper().startswith("HBM") else "gddr"
         size = process(device, machine.values)
@@ -248,7 +248,7 @@ def limited(machine: Machine, *, power_w: float | None = None, clock: float | No
     law = PowerLaw.of(machine)
     if law is None:
         raise InputError(
-            f"{machine.name}: its specification states no board_power or no process_node, so what it does under a "
+            f"{machine.name}: its specification states no board_power or no process_nm, so what it does under a "
             "limit is not known: add them, or leave the limit out"
         )
     least = law.clock_floor * machine.clock

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -372,20 +371,6 @@ _REFERENCE_SIZE = 512.0  # multiply-adds in 16 bits that an SM of Volta does in 
 _OF_FP32 = {Math.FP64: 2.0, Math.FP16: 0.5}  # on the CUDA cores: by the bits of what is multiplied
 
 
-#: Names that stand for another library or a shrink of an older process, whose energy they share; 8 nm, which is
-#: Samsung's alone, takes as much as 12 would elsewhere: A40 and RTX A6000 sustain 106 to 118 TFLOP/s of bf16 at 300 W.
-_GENERATION = {12: 16, 8: 12, 6: 7, 4: 5}
-
-
-def node_nm(device: Device) -> float | None:
-    """The process generation in nanometres, out of the maker's name for it ("TSMC 4N"); None where none is stated."""
-    found = re.search(r"\d+", device.process_node or "")
-    if found is None:
-        return None
-    named = int(found.group())
-    return float(_GENERATION.get(named, named))
-
-
 def _products_a_clock(device: Device) -> float:
     """Multiply-adds in 16 bits that an SM's tensor core is made for in a clock; Volta's where it has none."""
     tables = (device.matrix_peak_fp16_accumulate, device.matrix_peak)  # GeForce boards do half of what the SM could
@@ -397,7 +382,7 @@ def _products_a_clock(device: Device) -> float:
 def power_limit(device: Device, values: Mapping[str, float], math: Math, *, tensor_core: bool) -> float:
     """FLOP/s that the board's power sustains; infinite where power or process are not stated."""
     watts = board_share(device)
-    if watts is None or node_nm(device) is None:
+    if watts is None or device.process_nm is None:
         return float("inf")
     return float((1 - values["idle_share"]) * watts / flop_energy(device, values, math, tensor_core=tensor_core))
 
@@ -435,5 +420,5 @@ def simt_energy(device: Device, values: Mapping[str, float]) -> float:
 
 def process(device: Device, values: Mapping[str, float], exponent: str = "energy_node_exponent") -> float:
     """Energy of switching in the device's process, of that in 16 nm; 1 where the process is not stated."""
-    node = node_nm(device)
+    node = device.process_nm
     return 1.0 if node is None else (node / _REFERENCE_NM) ** values[exponent]

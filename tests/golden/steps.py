@@ -181,7 +181,7 @@ def _exists(execution: rk.Execution, device: rk.Device, traced: str) -> bool:
 
 def _of_board(limits: Mapping[str, Any], device: rk.Device) -> Mapping[str, Any]:
     """Limits in W and Hz; none where the device's power is not stated."""
-    if device.kind == "cpu" or device.board_power is None or device.process_node is None:
+    if device.kind == "cpu" or device.board_power is None or device.process_nm is None:
         return {}
     own = {"power_limit": device.board_power / device.devices_per_board, "sm_clock": device.clock.boost}
     return {name: round(value * own[name]) if name in own else value for name, value in limits.items()}

@@ -105,6 +105,7 @@ def test_a_geforce_card() -> None:
     assert draft["board_power"] == "450 W"
     assert found.unknown == (
         "process_node",
+        "process_nm",
         "launch_date",
         "clock.base",
         "dram.type",

@@ -101,6 +101,11 @@ REPLACED = [
         "clock: expected base to be no faster than boost",
     ),
     (
+        "vendor: NVIDIA",
+        "vendor: NVIDIA\nprocess_node: TSMC 4N",
+        "process_nm: expected a number of nanometres beside process_node, as 5 for TSMC 4N",
+    ),
+    (
         "  fp16: 204.8",
         "  fp17: 204.8",
         "matrix_peak: fp17: expected one of fp64, fp32, tf32, bf16, fp16, fp8, int8, fp4; got 'fp17'; "

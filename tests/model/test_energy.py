@@ -184,7 +184,7 @@ def test_limits_that_cannot_be(machine: Machine) -> None:
     with pytest.raises(InputError, match=r"nvidia-a40: clock: expected more than \d{3} MHz, and up to 1.74 GHz"):
         limited(machine, clock=1.8e9)
     bare = replace(machine, device=machine.device.replace(board_power=None))
-    with pytest.raises(InputError, match="states no board_power or no process_node"):
+    with pytest.raises(InputError, match="states no board_power or no process_nm"):
         limited(bare, power_w=100.0)
 
 

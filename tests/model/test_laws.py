@@ -54,7 +54,7 @@ def devices(draw: st.DrawFn) -> Device:
         name="random-gpu",
         vendor="Nobody",
         architecture="Random",
-        process_node=draw(st.sampled_from(["TSMC 16 nm", "TSMC 7 nm", "TSMC 4N"])),
+        process_nm=draw(st.sampled_from([16, 7, 5])),
         board_power=draw(st.floats(50, 800)),
         sm_count=sms,
         lanes_per_sm=64,

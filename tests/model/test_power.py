@@ -13,7 +13,7 @@ from rooflinekit.ir.op import Math
 from rooflinekit.model.algorithms import PRODUCT, Algorithm
 from rooflinekit.model.cudnn import FUSED_WINOGRAD, WEIGHT
 from rooflinekit.model.kernel_batch import KernelBatch, Products
-from rooflinekit.model.machine import Machine, node_nm, power_limit
+from rooflinekit.model.machine import Machine, power_limit
 from rooflinekit.model.roofline import time_work
 
 #: 10 pJ a FLOP on the CUDA cores, 2 pJ on the tensor core, in 16 nm; a fifth of the board idles.
@@ -25,7 +25,7 @@ VALUES = {
 
 
 def limit(device: Device, arithmetic: Math = Math.FP32, *, tensor_core: bool = False, **board: object) -> float:
-    board = {"board_power": 250, "process_node": "16 nm", **board}
+    board = {"board_power": 250, "process_nm": 16, **board}
     return power_limit(device.replace(**board), VALUES, arithmetic, tensor_core=tensor_core)
 
 
@@ -35,9 +35,7 @@ def limit(device: Device, arithmetic: Math = Math.FP32, *, tensor_core: bool = F
         ({}, 20.0),  # 0.8 · 250 W / 10 pJ
         ({"board_power": 70}, 5.6),  # 0.8 · 70 W / 10 pJ
         ({"devices_per_board": 2}, 10.0),  # 125 W each
-        ({"process_node": "TSMC 4N"}, 64.0),  # of the 5 nm generation: 5/16 of the energy
-        ({"process_node": "TSMC 5 nm (compute), 6 nm (I/O)"}, 64.0),  # the first number counts
-        ({"process_node": "TSMC 12 nm FFN"}, 20.0),  # of the 16 nm generation
+        ({"process_nm": 5}, 64.0),  # 5/16 of the energy
     ],
 )
 def test_the_limit_of_the_lanes(device: Device, board: dict[str, object], tflops: float) -> None:
@@ -66,7 +64,7 @@ def test_the_energy_of_formats(device: Device, arithmetic: Math, tensor_core: bo
 
 
 def test_energy_falls_with_a_power_of_the_node(device: Device) -> None:
-    board = device.replace(board_power=250, process_node="64 nm")
+    board = device.replace(board_power=250, process_nm=64)
     # (64 / 16)^0.5 = 2 on one unit, 4 on the other: 20 / 2 or 20 / 4 TFLOP/s on the CUDA cores, 100 / 4 or 100 / 2
     # beside
     for name, lanes, tensor_core in (("simt_node_exponent", 10e12, 25e12), ("energy_node_exponent", 5e12, 50e12)):
@@ -75,29 +73,9 @@ def test_energy_falls_with_a_power_of_the_node(device: Device) -> None:
         assert power_limit(board, values, Math.FP16, tensor_core=True) == pytest.approx(tensor_core)
 
 
-@pytest.mark.parametrize("silent", ["board_power", "process_node"])
+@pytest.mark.parametrize("silent", ["board_power", "process_nm"])
 def test_what_is_not_stated_limits_nothing(device: Device, silent: str) -> None:
     assert limit(device, **{silent: None}) == math.inf
-
-
-@pytest.mark.parametrize(
-    ("node", "nm"),
-    [
-        ("TSMC 28 nm", 28),
-        ("TSMC 16 nm FinFET", 16),
-        ("TSMC 12 nm FFN", 16),  # 12, 8, 6 and 4 are other libraries or shrinks of 16, 10, 7 and 5
-        ("Samsung 8 nm 8N", 12),
-        ("TSMC 7 nm N7", 7),
-        ("TSMC N6", 7),
-        ("TSMC 4NP", 5),
-        ("TSMC N5 (compute), Intel 7 (base)", 5),
-        ("TSMC 3 nm (compute), 6 nm (I/O)", 3),
-        ("unknown", None),
-        (None, None),
-    ],
-)
-def test_the_generation_out_of_the_name_of_a_process(device: Device, node: str | None, nm: float | None) -> None:
-    assert node_nm(device.replace(process_node=node)) == nm
 
 
 def test_a_board_of_70_watts_beside_one_of_250(device: Device) -> None:
@@ -107,7 +85,7 @@ def test_a_board_of_70_watts_beside_one_of_250(device: Device) -> None:
     found = {
         watts: time_work(
             work,
-            Machine.of(device.replace(board_power=watts, process_node="16 nm"), constants(idle_share=0.2, **energies)),
+            Machine.of(device.replace(board_power=watts, process_nm=16), constants(idle_share=0.2, **energies)),
         ).total_s[0]
         for watts in (70, 250)
     }
@@ -127,9 +105,7 @@ def test_a_held_board_has_its_clock_for_implicit_products_too(
 ) -> None:
     energies = {name: value for name, value in VALUES.items() if name != "idle_share"}
     shares = {"simt_weight": 0.5, "simt_winograd": 0.5}
-    machine = Machine.of(
-        device.replace(board_power=70, process_node="16 nm"), constants(idle_share=0.2, **energies, **shares)
-    )
+    machine = Machine.of(device.replace(board_power=70, process_nm=16), constants(idle_share=0.2, **energies, **shares))
     work = KernelBatch.of(1, products=Products.of([0], m=1280, n=1280, k=1000, algorithm=by))
     assert time_work(work, machine).total_s[0] == pytest.approx(microseconds * 1e-6)
 
@@ -149,7 +125,7 @@ def test_a_few_calls_are_over_before_the_clock_is_lowered(
     device: Device, calls: float, before: float, microseconds: float
 ) -> None:
     energies = {name: value for name, value in VALUES.items() if name != "idle_share"}
-    board = device.replace(board_power=70, process_node="16 nm")
+    board = device.replace(board_power=70, process_nm=16)
     machine = Machine.of(board, constants(idle_share=0.2, power_window=0.01, **energies))
     work = KernelBatch.of(1, products=Products.of([0], m=1280, n=1280, k=1000))
     few = replace(machine, calls=calls, warm_calls=before)
@@ -161,7 +137,7 @@ def test_larger_instructions_take_less_energy(device: Device) -> None:
     values = VALUES | {"energy_size_exponent": 0.5}
     limits = [
         power_limit(
-            device.replace(board_power=250, process_node="16 nm", matrix_peak={"fp16": peak}),
+            device.replace(board_power=250, process_nm=16, matrix_peak={"fp16": peak}),
             values,
             Math.FP16,
             tensor_core=True,
@@ -176,7 +152,7 @@ def test_the_limit_and_quantization_do_not_add_up(device: Device) -> None:
     # of their steps would take one wave of 400 µs: power ends it. One row more is two waves, 800 µs, during which the
     # board stays below its power.
     machine = Machine.of(
-        device.replace(board_power=70, process_node="16 nm"),
+        device.replace(board_power=70, process_nm=16),
         constants(simt_energy=10e-12, idle_share=0.2, latency_cycles=500, kernel_gap=1e-3),
     )
     work = KernelBatch.of(2, products=Products.of([0, 1], m=[12_800, 12_801], n=128, k=1000))
@@ -185,7 +161,7 @@ def test_the_limit_and_quantization_do_not_add_up(device: Device) -> None:
 
 def test_arithmetic_outside_products_is_not_limited(device: Device) -> None:
     # 10 MFLOP at 10 TFLOP/s are 1 µs, also on a board of 1 W
-    machine = Machine.of(device.replace(board_power=1, process_node="16 nm"), constants(simt_energy=10e-12))
+    machine = Machine.of(device.replace(board_power=1, process_nm=16), constants(simt_energy=10e-12))
     assert time_work(KernelBatch.of(1, vector_flop=10e6), machine).compute_s[0] == pytest.approx(1e-6)
 
 

@@ -245,7 +245,7 @@ def test_full_waves_are_not_split(device: Device) -> None:
 def test_a_board_at_its_power_gains_nothing_by_splitting(device: Device) -> None:
     # 64 W at 10 pJ a FLOP sustain 6.4 TFLOP/s: 2 · 128·128·96000 FLOP take 491.52 µs however they are cut, so that
     # partial sums and a second start of 2 µs are a loss
-    board = device.replace(board_power=64, process_node="16 nm")
+    board = device.replace(board_power=64, process_nm=16)
     found = times(Machine.of(board, constants(overlap=1, kernel_gap=2e-6, simt_energy=10e-12)), **LONG)
     assert found.total_s[0] == pytest.approx(493.52e-6)
 
@@ -372,7 +372,7 @@ def test_attention_without_tensor_cores_runs_on_the_lanes(machine: Machine) -> N
 
 def test_attention_on_a_few_sms_is_not_limited_by_the_power_of_all(device: Device) -> None:
     # 60 W at 1 pJ a FLOP sustain 60 TFLOP/s of 100. 10 blocks on 10 of 50 SMs draw for 20 TFLOP/s: as fast as without.
-    board = device.replace(board_power=60, process_node="16 nm")
+    board = device.replace(board_power=60, process_nm=16)
     found = attention(Machine.of(board, constants(matrix_energy=1e-12)), batch=5, queries=256, keys=1024, width=64)
     assert found.compute_s[0] == pytest.approx(2 * BLOCK)
 
@@ -380,7 +380,7 @@ def test_attention_on_a_few_sms_is_not_limited_by_the_power_of_all(device: Devic
 def test_the_softmax_draws_power_too(device: Device) -> None:
     # 50 blocks on 50 SMs: 2 · 838.8608 MFLOP at 1 pJ are 1.6777216 mJ, and 128·1024·50 softmaxes of 8 FLOP of the CUDA
     # cores at 2 pJ 0.1048576 mJ; 60 W take 29.7096 µs, of which the products alone would have 16.777.
-    board = device.replace(board_power=60, process_node="16 nm")
+    board = device.replace(board_power=60, process_nm=16)
     hungry = Machine.of(board, constants(matrix_energy=1e-12, simt_energy=2e-12, softmax_flop=8))
     found = attention(hungry, batch=25, queries=256, keys=1024, width=64)
     assert found.compute_s[0] == pytest.approx(1.7825792e-3 / 60)
@@ -438,7 +438,7 @@ def test_a_prologue_and_a_lower_rate_are_what_is_left(device: Device) -> None:
 
 def test_power_is_what_lifting_it_would_save(device: Device) -> None:
     # 50 W at 10 pJ sustain 5 of 10 TFLOP/s: 327.68 µs in the place of 163.84
-    board = device.replace(board_power=50.0, process_node="16 nm")
+    board = device.replace(board_power=50.0, process_nm=16)
     machine = Machine.of(board, constants(simt_energy=1e-11, **UNSPLIT))
     assert causes_us(times(machine, m=6400, n=128, k=1000)) == pytest.approx((163.84, 0, 0, 0), abs=1e-9)
 

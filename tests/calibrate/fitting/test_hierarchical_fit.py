@@ -122,8 +122,8 @@ def test_products_tell_rate_and_power() -> None:
         constants=("simt_share", "simt_tile_loss", "simt_energy"),
     )
     boards = {
-        "ample": machine("ample", board_power=300, process_node="16 nm"),
-        "small": machine("small", board_power=70, process_node="16 nm"),
+        "ample": machine("ample", board_power=300, process_nm=16),
+        "small": machine("small", board_power=70, process_nm=16),
     }
     truth = {name: about.start for name, about in CONSTANTS.items()}
     truth |= {"simt_share": 0.8, "simt_tile_loss": 12.0, "simt_energy": 12e-12}

@@ -44,7 +44,7 @@ def test_points_hold_all_that_kernels_draw(prediction: rk.Prediction) -> None:
 
 def test_nothing_to_draw_says_why(prediction: rk.Prediction) -> None:
     bare = rk.predict(prediction.graph, rk.load_device("nvidia-a40").replace(board_power=None))
-    with pytest.raises(InputError, match="states no board_power or no process_node"):
+    with pytest.raises(InputError, match="states no board_power or no process_nm"):
         energy_figure(bare)
 
 

@@ -58,7 +58,7 @@ def test_steps_that_make_no_table(prediction: rk.Prediction, step: float) -> Non
 def test_a_board_without_power_data() -> None:
     device = rk.load_device("nvidia-a40").replace(board_power=None)
     p = rk.predict(nn.Linear(8, 8), rk.Input("batch", 8), gpu=device, batch=8)
-    with pytest.raises(InputError, match="states no board_power or no process_node"):
+    with pytest.raises(InputError, match="states no board_power or no process_nm"):
         power_limits(p)
 
 

@@ -52,7 +52,7 @@ def energy_figure(prediction: Prediction) -> EnergyFigure:
     law, energy = PowerLaw.of(prediction.machine), prediction.energy
     if law is None or energy is None:
         raise InputError(
-            f"{prediction.machine.name}: its specification states no board_power or no process_node, so joules are not "
+            f"{prediction.machine.name}: its specification states no board_power or no process_nm, so joules are not "
             "known: add them, or name another GPU"
         )
     points = _points(prediction)
