@@ -151,18 +151,16 @@ def _with_other_sizes(
 ) -> Trace | None:
     """The trace at the first of further examples that the model accepts; None where it is not for the sizes.
 
-    After an error one that forces some sizes will do where none keeps all open.
+    After an error one that forces some sizes will do. Where the model's code forces them at sizes that it accepts, it
+    does so at larger ones too, and a loop over a size of thousands would be unrolled in vain.
     """
     if error is not None and error.reason in (NO_NUMBERS, TOO_MANY):
         return None
-    partly: Trace | None = None
     for examples in further:
         with suppress(TraceError):
             found = at((), examples)
-            if not found.forced:
-                return found
-            partly = partly or found
-    return partly if error is not None else None
+            return found if error is not None or not found.forced else None
+    return None
 
 
 def _with_fewer_open(

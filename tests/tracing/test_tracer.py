@@ -342,6 +342,22 @@ def test_sizes_about_which_a_model_asks_without_end_become_numbers(monkeypatch: 
     assert rk.trace(model, inputs, sizes=sizes, fixed=False).dims == ("batch", "seq")
 
 
+def test_a_loop_that_forces_its_length_is_not_tried_at_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] < 100:
+            raise ValueError("too short")
+        for _ in range(x.shape[1]):  # a plain number: the size of this trace
+            x = x + 1
+        return x
+
+    tried, original = [], tracer._traced
+    monkeypatch.setattr(tracer, "_traced", lambda *args: (tried.append(args), original(*args))[1])
+    graph = rk.trace(model, rk.Input("batch", "time"))
+    assert [(forced.name, forced.value) for forced in graph.forced] == [("time", 256)]
+    assert len(graph.ops) == 256
+    assert len(tried) == 2  # of few and of 256, and no third of 16,384
+
+
 def test_a_model_that_fails_at_numbers_too_fails() -> None:
     with pytest.raises(TraceError, match="to have 3 channels, but got 5 channels") as caught:
         rk.trace(Block(), rk.Input("batch", 5, 8, 8))
