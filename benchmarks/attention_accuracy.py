@@ -28,7 +28,7 @@ from rooflinekit.ir.op import DType, Op, Phase, TensorSpec
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import time_kernels
+from rooflinekit.model.timing import time_kernels
 
 #: Names in the table → specifications.
 GPUS = {

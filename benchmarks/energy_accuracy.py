@@ -41,6 +41,7 @@ from rooflinekit.calibrate.fitting.energy_fits import ENERGY_CONSTANTS, stated_p
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
 from rooflinekit.model.energy import Load, PowerLaw, clocks, drawn_j
 from rooflinekit.model.machine import Machine, PowerConstants
+from rooflinekit.model.timing import load_of
 from rooflinekit.step.prediction import launched_by, predict_graph
 
 UNLICENSED = ("ml_energy",)
@@ -106,7 +107,7 @@ def _execution(case: Case) -> rk.Execution:
 def _part(case: Case, phase: Any, machine: Machine, host: Any) -> Part:
     execution = _execution(case)
     p = predict_graph(phase.graph().at(**phase.sizes), machine, host, execution)
-    load = Load.of(p.timings, launched_by(execution, machine))
+    load = load_of(p.timings, launched_by(execution, machine))
     names = [name for name in Load.__dataclass_fields__ if name != "overlap"]
     columns = np.stack([getattr(load, name) for name in names])
     digits = np.array([[float(f"{v:.3g}") for v in column] for column in columns])

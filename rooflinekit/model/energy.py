@@ -11,29 +11,24 @@ While a kernel runs at the share x of the full clock, its device draws
 where switching falls with the process as in `model.power`, and U = max(voltage_floor, 1 - voltage_slope · (1 - x)) is
 the voltage, of the highest: chips take what the clock needs. Products draw no less than model.power has it, idle_share
 of the board's power + their energy a FLOP: those that it holds at the board's limit draw that limit. DRAM has a clock
-and a voltage of its own. Which clock kernels get is in `model.clocks`. Host, fans and power supply are not in these
-numbers.
+and a voltage of its own. Which clock kernels get is told below. Host, fans and power supply are not in these numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.sizes import finite, shown
-from rooflinekit.model.kernel_batch import Floats, KernelBatch, work_of
+from rooflinekit.model.kernel_batch import Floats, KernelBatch
 from rooflinekit.model.machine import Machine, board_share, flop_energy, process, simt_energy
 from rooflinekit.model.memory_system import passed_bytes
-from rooflinekit.model.roofline import Times, Timing
+from rooflinekit.model.roofline import Times
 from rooflinekit.units import format_quantity
-
-if TYPE_CHECKING:
-    from rooflinekit.model.roofline import Timing
-
 
 #: What a kernel's energy goes to, beside the idling board.
 PARTS = ("clocks", "cache", "dram", "arithmetic")
@@ -105,17 +100,7 @@ class Load:
     overlap: float
 
     @classmethod
-    def of(cls, timings: Sequence[Timing], machine: Machine) -> Load:
-        """The load of these kernels, at the clock that the board gives them by itself."""
-        own = [timing.unlimited or timing for timing in timings]
-        columns = {
-            name: np.array([getattr(timing, name) for timing in own], dtype=float)
-            for name in ("ideal_s", "compute_s", "memory_s", "busy_s", "launch_s")
-        }
-        return cls.of_work(work_of([timing.kernel for timing in own]), machine, **columns)
-
-    @classmethod
-    def of_work(
+    def of(
         cls, work: KernelBatch, machine: Machine, *, ideal_s: Floats, compute_s: Floats, memory_s: Floats,
         busy_s: Floats, launch_s: Floats,
     ) -> Load:  # fmt: skip
@@ -141,6 +126,11 @@ class Load:
     def total_s(self) -> Floats:
         """Time on the device."""
         return self.launch_s + self.busy_s
+
+    @property
+    def seconds(self) -> dict[str, Floats]:
+        """What of the times the clock changes."""
+        return {name: getattr(self, name) for name in _SECONDS}
 
     def where(self, chosen: Any) -> Load:
         """Some of the kernels."""
@@ -309,10 +299,6 @@ def _held(law: PowerLaw, load: Load, machine: Machine, plain: Any) -> Load:
     return replace(load.at(np.where(plain, np.maximum(highest, least), 1.0)), launch_s=load.launch_s)
 
 
-def _seconds(load: Load, i: int) -> dict[str, Any]:
-    return {name: float(getattr(load, name)[i]) for name in _SECONDS}
-
-
 def _highest(law: PowerLaw, load: Load, drawn: Drawn, limit_w: float) -> Floats:
     """The highest clock at which no more is drawn; the lowest where all draw more. Between two steps it is linear.
 
@@ -333,58 +319,31 @@ def _highest(law: PowerLaw, load: Load, drawn: Drawn, limit_w: float) -> Floats:
     return found
 
 
-def under_limits(timings: Sequence[Timing], machine: Machine) -> tuple[Timing, ...]:
-    """The kernels' times under the machine's limits; what those add to arithmetic counts as the cause "power"."""
+def is_held(machine: Machine) -> bool:
+    """Whether a limit of the machine, or its board's own, makes kernels slower than the time model has them."""
     law = PowerLaw.of(machine)
-    if law is None or not timings:
-        return tuple(timings)
-    held = held_back(law, machine)
-    if not held and not machine.is_limited:
-        return tuple(timings)
-    load = Load.of(timings, machine)
-    if held:
-        load = _held(law, load, machine, [not t.kernel.cost.gemms for t in timings])
-        timings = [replace(timing, **_seconds(load, i)) for i, timing in enumerate(timings)]
-        if not machine.is_limited:
-            return tuple(timings)
-    own, found = clocks(law, load, machine)
-    slowed = load.at(found / own)
-    return tuple(
-        replace(
-            timing,
-            **_seconds(slowed, i),
-            causes_s=_with_power(timing, float(slowed.compute_s[i]) - timing.compute_s),
-            unlimited=timing,
-        )
-        for i, timing in enumerate(timings)
-    )
+    return law is not None and (machine.is_limited or held_back(law, machine))
 
 
-def limited_times(work: KernelBatch, times: Times, machine: Machine) -> tuple[Times, Floats | None]:
-    """The times of kernels as columns under the machine's limits, and the watts that each draws beside idling.
+def limited_times(work: KernelBatch, times: Times, machine: Machine) -> tuple[Times, Times, Floats | None]:
+    """The times of kernels at the board's own limit, those under the machine's, and the watts of each above idle.
 
-    Of `times` no more than the first cause is kept up. None where nothing is known of the machine's power.
+    What a limit adds to arithmetic counts as the first cause, "power". No watts where no law of the board is known.
     """
     law = PowerLaw.of(machine)
-    if law is None:
-        return times, None
-    load = Load.of_work(work, machine, ideal_s=times.ideal_s, **{name: getattr(times, name) for name in _SECONDS})
+    if law is None or not len(work):
+        return times, times, None
+    load = Load.of(work, machine, ideal_s=times.ideal_s, **{name: getattr(times, name) for name in _SECONDS})
     if held_back(law, machine):
         plain = np.bincount(work.products.kernel, minlength=len(work)) == 0
         load = _held(law, load, machine, plain)
-        times = replace(times, **{name: getattr(load, name) for name in _SECONDS})
+        times = replace(times, **load.seconds)
     own, found = clocks(law, load, machine)
-    limit_w = law.board_w
+    limited, limit_w = times, law.board_w
     if machine.is_limited:
         slowed = load.at(found / own)
-        more_s = slowed.compute_s - load.compute_s
-        later = {name: getattr(slowed, name) for name in _SECONDS}
-        times = replace(times, **later, causes_s=np.concatenate((times.causes_s[:1] + more_s, times.causes_s[1:])))
+        causes_s = np.concatenate((times.causes_s[:1] + slowed.compute_s - load.compute_s, times.causes_s[1:]))
+        limited = replace(times, **slowed.seconds, causes_s=causes_s)
         load, limit_w = slowed, machine.power_limit or limit_w
     drawn = sum(drawn_j(law, load, found, limit_w).values(), np.zeros(len(work)))
-    return times, drawn / np.maximum(load.total_s, 1e-30)
-
-
-def _with_power(timing: Timing, more_s: float) -> tuple[float, ...]:
-    first, *others = timing.causes_s or (0.0,)
-    return (first + more_s, *others)
+    return times, limited, drawn / np.maximum(load.total_s, 1e-30)

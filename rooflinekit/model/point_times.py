@@ -65,9 +65,9 @@ class PointKernels:
         work, owner, shape, candidates = self._work(tuple(_choice(kernel, machine) for kernel in self._distinct))
         points, count = self._points.count, len(self._distinct)
         found = time_work(work, machine, causes=1)
-        # Libraries choose algorithms without regard to a limit of power, as `under_limits` has it.
+        # Libraries choose algorithms without regard to a limit of power, as in `time_kernels`.
         runs = _fastest(found.total_s.reshape(len(owner), points), owner) if len(owner) > count else None
-        found, drawn_w = limited_times(work, found, machine)
+        _, found, drawn_w = limited_times(work, found, machine)
         exposed = exposed_share(found.compute_s, found.busy_s - found.alone_s, machine.values["overlap"])
         at_roof_s, traffic_s = exposed * (found.ideal_s + found.causes_s[0]), found.busy_s - exposed * found.compute_s
         total, at_roof, traffic, start = (

@@ -12,7 +12,7 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.model.convolution import formats_channels_last
 from rooflinekit.model.energy import PowerLaw
 from rooflinekit.model.kernels import issues_of
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.step_times import BatchTimes, Chunk, StepTimes, part_of

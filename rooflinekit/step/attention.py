@@ -12,7 +12,7 @@ from rooflinekit.model.attention_backends import BACKENDS, Obstacle, backend_of,
 from rooflinekit.model.attention_patterns import with_fused_attention
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import Timing, time_kernels
+from rooflinekit.model.timing import Timing, time_kernels
 
 _TOLD = 1.05  # times slower, from which a note says so
 

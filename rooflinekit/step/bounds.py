@@ -14,7 +14,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.model.families import of_the_step, residuals_of, shared_variance, unmodelled
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing
 
 _KIN = 3  # GPUs that a note names
 _NAMED = 0.05  # of the GPU's time: families that take less are not named in a note

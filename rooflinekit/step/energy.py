@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rooflinekit.model.energy import PARTS, Load, PowerLaw, clocks, drawn_j
+from rooflinekit.model.energy import PARTS, PowerLaw, clocks, drawn_j
 from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.machine import Machine, deviations
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing, load_of
 from rooflinekit.step.timeline import Span
 from rooflinekit.units import format_quantity
 
@@ -135,7 +135,7 @@ def kernels_j_of(timings: Sequence[Timing], machine: Machine, law: PowerLaw) -> 
     """What each kernel draws by part, beside the idling board, under the machine's limits: [kernels] of joules."""
     if not timings:
         return {name: np.zeros(0) for name in PARTS}
-    load = Load.of(timings, machine)
+    load = load_of(timings, machine)
     own, clock = clocks(law, load, machine)
     limit_w = law.board_w if machine.power_limit is None else machine.power_limit
     return drawn_j(law, load.at(clock / own) if machine.is_limited else load, clock, limit_w)

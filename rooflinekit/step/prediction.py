@@ -16,11 +16,10 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.coverage import Coverage
 from rooflinekit.ir.graph import Graph, unspoken_note
 from rooflinekit.model.convolution import stand_in_note
-from rooflinekit.model.energy import under_limits
 from rooflinekit.model.fusion import assumptions_of
 from rooflinekit.model.machine import Machine, deviations
-from rooflinekit.model.roofline import Bound, Timing, time_kernels
 from rooflinekit.model.tiling import CAUSES
+from rooflinekit.model.timing import Bound, Timing, time_kernels
 from rooflinekit.step.accuracy import Accuracy, step_accuracy
 from rooflinekit.step.attention import attention_notes
 from rooflinekit.step.bounds import bounds, host_note, kernels_spread_s, unmeasured, unmeasured_note
@@ -345,7 +344,7 @@ def predict_graph(graph: Graph, machine: Machine, host: Host, execution: Executi
     if key not in graph.memo:  # with the issues, so that their id stays theirs
         graph.memo[key] = issues, [kernel for issue in issues for kernel in issue.kernels], {}
     _, kernels, memo = graph.memo[key]
-    timed = iter(under_limits(time_kernels(kernels, launched, memo), launched))
+    timed = iter(time_kernels(kernels, launched, memo))
     timings = [tuple(islice(timed, len(issue.kernels))) for issue in issues]
     return Prediction(
         graph=graph,

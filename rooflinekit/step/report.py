@@ -12,7 +12,7 @@ from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Family, Role
 from rooflinekit.model.fusion import FUSED
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing
 from rooflinekit.step.bounds import host_note
 from rooflinekit.step.chains import chain_sentences, chains_of
 from rooflinekit.step.entry import entry_of

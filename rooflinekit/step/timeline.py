@@ -10,7 +10,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.op import Op
 from rooflinekit.ir.points import larger
 from rooflinekit.model.kernel import Issue
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing
 from rooflinekit.step.entry import Entry, InputPipeline, Transfer, entry_of, is_captured, issue_cost_s, reads_a_number
 from rooflinekit.step.execution import Execution
 

@@ -8,7 +8,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.ir.op import Math
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import tensor_core_peak
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing
 
 #: In the name of an op that backward computes again (strategies/saving.py).
 AGAIN = " again in "

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.collectives import CollectiveTiming
 from rooflinekit.model.memory_system import Slowdown, slowdown_of
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,7 +117,7 @@ def kernels(machine: Machine) -> Load:
     )  # fmt: skip
     times = time_work(work, machine)
     names = ("ideal_s", "compute_s", "memory_s", "busy_s", "launch_s")
-    return Load.of_work(work, machine, **{name: getattr(times, name) for name in names})
+    return Load.of(work, machine, **{name: getattr(times, name) for name in names})
 
 
 @settings(max_examples=30, deadline=None)
@@ -157,7 +157,7 @@ def test_a_board_below_its_chips_usual_power_streams_no_faster() -> None:
     for board_w in (200.0, 300.0, 600.0, 2000.0):
         board = Machine.of(device.replace(board_power=board_w), constants_for(device))
         free = time_work(work, board)
-        held, _ = limited_times(work, free, board)
+        _, held, _ = limited_times(work, free, board)
         seconds.append(held.total_s)
         assert (held.total_s >= free.total_s * (1 - 1e-12)).all()
         assert held.total_s[2] == pytest.approx(free.total_s[2], rel=1e-12)  # of products model.power has it

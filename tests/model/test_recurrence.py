@@ -18,7 +18,7 @@ from rooflinekit.model.kernel import Chain, Kernel
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.recurrence import HANDOVER
-from rooflinekit.model.roofline import time_kernel
+from rooflinekit.model.timing import time_kernel
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import predict_graph
 

@@ -17,7 +17,7 @@ from rooflinekit.model.cudnn import FUSED_WINOGRAD
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import Timing, time_kernel
+from rooflinekit.model.timing import Timing, time_kernel
 
 
 def kernel(cost: Cost, math: Math = Math.FP32, *, tensor_core: bool = True, winograd: Cost | None = None) -> Kernel:

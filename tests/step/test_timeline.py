@@ -11,7 +11,7 @@ from rooflinekit.hardware.host import Host
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Family, Math, Op, Phase
 from rooflinekit.model.kernel import Issue, Kernel
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing
 from rooflinekit.step.timeline import Execution, Timeline, schedule
 
 US = 1e-6

@@ -7,7 +7,7 @@ import pytest
 import rooflinekit as rk
 from rooflinekit.hardware.specs import members_of
 from rooflinekit.model.collectives import CollectiveTiming, route_of
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing
 from rooflinekit.strategies.queues import Barrier, Item, Pace, Transmission, Work, covered, run_devices
 
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing
 from rooflinekit.present.figures.style import BOUND_COLOURS, BOUND_HATCHES, FAINT, INK, Style, plain_frame
 from rooflinekit.present.scales import unit_of
 

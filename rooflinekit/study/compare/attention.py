@@ -14,7 +14,7 @@ from rooflinekit.ir.op import DType, Math, Op, TensorSpec
 from rooflinekit.model.attention_backends import BACKENDS, backend_of, backends_of
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import time_kernels
+from rooflinekit.model.timing import time_kernels
 
 _TOKENS, _WIDTH = 2**14, 2**11  # of a batch, and numbers of all heads of a token: as FlashAttention's authors measure
 _KIND = "aten._scaled_dot_product_flash_attention"

@@ -24,7 +24,7 @@ from rooflinekit.ir.op import PricedOp
 from rooflinekit.ir.sizes import evaluator, symbol
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import Bound
+from rooflinekit.model.timing import Bound
 from rooflinekit.step.capacity import largest
 from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.step.variants import BATCH

@@ -24,7 +24,7 @@ from rooflinekit.model.families import (
     residuals_of,
     unmodelled,
 )
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing
 from rooflinekit.step.prediction import Prediction, predict_graph
 
 _OPS = (

@@ -18,7 +18,7 @@ from rooflinekit.calibrate.bench.samples import Summary, summarize
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ModelRun, ProfiledOp
 from rooflinekit.errors import CampaignError
 from rooflinekit.files import read_json, write_text
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
 

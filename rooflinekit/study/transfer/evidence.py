@@ -17,7 +17,7 @@ from rooflinekit.errors import CampaignError, InputError, UnitError
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import DType, Op
 from rooflinekit.ir.sizes import finite, shown
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.errors.components import Loaded, Part, kernel_parts, parts_of
 from rooflinekit.study.profile.file import Progress

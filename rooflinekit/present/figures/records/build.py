@@ -11,7 +11,7 @@ from typing import TypeAlias
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.machine import Machine
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing
 from rooflinekit.present.figures.records.caption import caption
 from rooflinekit.present.figures.records.figure import (
     DeviceFacts,

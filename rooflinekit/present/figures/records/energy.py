@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.op import Math
-from rooflinekit.model.energy import Load, PowerLaw
+from rooflinekit.model.energy import PowerLaw
 from rooflinekit.model.machine import Machine, flop_energy
+from rooflinekit.model.timing import load_of
 from rooflinekit.step.prediction import Prediction
 
 
@@ -68,7 +69,7 @@ def energy_figure(prediction: Prediction) -> EnergyFigure:
 
 def _points(p: Prediction) -> tuple[EnergyPoint, ...]:
     assert p.energy is not None
-    load = Load.of(p.timings, p.machine)
+    load = load_of(p.timings, p.machine)
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for i, span in enumerate(p.spans):
         kernel = span.timing.kernel

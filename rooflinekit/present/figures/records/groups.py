@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.op import Family
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.profile.matching import OpTime, Validation, kind_of
 from rooflinekit.study.profile.profile import ProfileComparison

@@ -10,7 +10,7 @@ from rooflinekit.ir.op import Math
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.memory_system import levels
-from rooflinekit.model.roofline import Timing
+from rooflinekit.model.timing import Timing
 from rooflinekit.present.figures.records.figure import L2, DeviceFacts, Floor, Provenance, Roof
 from rooflinekit.step.prediction import Prediction
 
