@@ -72,7 +72,7 @@ def compare(
     )  # fmt: skip
     bounds.check(sort)
     rows = list_rows(kind="gpu", vendor=vendor, architecture=architecture, memory_min=memory_min)
-    gpus = workload.gpus or tuple(row.device.name for row in rows if not (row.device.draft or row.device.caution))
+    gpus = workload.gpus or tuple(row.device.name for row in rows if row.device.offered)
     machines, host, execution = replace(workload, gpus=gpus).setting()
     check_gpus(machines)
     step = measured_step(workload, measured, measured_on, measured_at)

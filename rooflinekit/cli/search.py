@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -58,18 +59,21 @@ def search(
 ) -> None:
     """The fastest, cheapest or smallest configuration that fits.
 
-    It meets every requirement, and gives the most samples a second where nothing else is asked for. Sizes to choose
+    Without --gpu or --cluster, of every shipped GPU. It meets every requirement, and gives the most samples a second where nothing else is asked for. Sizes to choose
     from are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution may be a list too. With an hour's
     price (--price, --price-per-hour, --prices) dollars are the cost of a sample, else the launch price by throughput.
     Example: rooflinekit search timm:resnet50 --input batch,3,224,224 --batch 1:256 --gpu rtx-3090 --gpu rtx-4090
     --minimize dollars --require 'time<0.1 s'
     """
+    from rooflinekit.hardware.catalog import list_rows
     from rooflinekit.study.sweep.search import goal_of, requirements_of, search_plan
 
     # what can be wrong is looked at before the slow part
     goal = goal_of(minimize, maximize)
     asked = [*(require or ()), *_bounds(max_watts, max_cost)]
     requirements_of(asked, tuple(workload.lists))
+    if not (workload.gpus or cluster):
+        workload = replace(workload, gpus=tuple(row.device.name for row in list_rows(kind="gpu") if row.device.offered))
     known, currency = _hourly(price, price_per_hour, prices, [*_devices(workload, cluster)])
     step = measured_step(workload, measured, measured_on, measured_at)
     plan = plan_of(workload, target, cluster, gpus, strategy, zip)

@@ -210,6 +210,11 @@ class Device(Record):
         return max(self.l2_capacity, self.last_level_cache or 0.0)
 
     @property
+    def offered(self) -> bool:
+        """Whether it is among the devices to choose from where nobody names one: no draft, no package of several."""
+        return not (self.draft or self.caution)
+
+    @property
     def caution(self) -> str:
         """What is wrong with a step on it alone; "" where PyTorch sees it as one device."""
         if self.enumerated_as == 1:

@@ -61,10 +61,9 @@ def host_note(host: Host, whole: tuple[float, float], gpu: tuple[float, float]) 
     if not host.stands_for_any or not gpu[0] or whole[1] / whole[0] < 1.05 * gpu[1] / gpu[0]:
         return ""
     return (
-        f"the interval is as wide as CPUs differ: no host is named, and measured ones lie a factor of "
-        f"{np.exp(host.spread):.1f} above and below (one standard deviation); what settles it: --host NAME, "
-        "`rooflinekit measure --host-only`, or a step that the CPU does not hold up (torch.compile, a CUDA graph, a "
-        "larger batch)"
+        f"no host is named, and CPUs differ by a factor of {np.exp(host.spread):.1f}, which widens the interval: name "
+        "one (--host NAME), time yours (`rooflinekit measure --host-only`), or use torch.compile, a CUDA graph or a "
+        "larger batch"
     )
 
 

@@ -46,6 +46,26 @@ def test_predict_prints_a_column_a_gpu(run, net) -> None:
     assert "0 by default" in run("predict", f"{net}:Net", *COMMON, "--batch", 8, "--terms").out
 
 
+def test_many_gpus_have_a_line_each(run, net) -> None:
+    more = ("--gpu", "nvidia-t4", "--gpu", "nvidia-rtx-4090", "--largest-batch")
+    result = run("predict", f"{net}:Net", *COMMON, *more, "--batch", 8)
+    assert result.status == 0
+    for gpu in ("nvidia-l4", "nvidia-t4", "nvidia-rtx-4090"):
+        (line,) = (line for line in result.out.splitlines() if line.strip().startswith(f"{gpu} "))
+        assert " to " in line
+        assert " fits" in line
+        assert line.split()[-1].isdecimal()  # the largest batch
+
+
+def test_search_chooses_among_all_gpus(run, net) -> None:
+    options = ("--input", "batch,3,32,32", "--batch", 8)
+    found = json.loads(run("search", f"{net}:Net", *options, "--json").out)
+    compared = json.loads(run("compare", f"{net}:Net", *options, "--json").out)
+    fastest = min(compared["gpus"], key=lambda row: row["total_s"])
+    assert found["best"]["gpu"] == fastest["gpu"]
+    assert len(run("search", f"{net}:Net", *options).out.splitlines()) <= 15
+
+
 def test_a_header_says_precision_and_what_a_training_step_has(run, net) -> None:
     def head(*options: str) -> str:
         return str(run("predict", f"{net}:Net", *COMMON, "--batch", 8, *options).out).splitlines()[0]

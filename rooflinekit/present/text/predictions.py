@@ -5,19 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from rich.table import Table
 from rich.text import Text
 
 from rooflinekit.errors import printable
 from rooflinekit.present.text.tables import console, print_table, table, whole
+from rooflinekit.step.accuracy import Accuracy
 from rooflinekit.step.bounds import unmeasured_note
 from rooflinekit.step.chains import chain_sentences
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import KERNEL_TERMS, answer_rows, remedies, table_rows, title
 from rooflinekit.step.summary import SummaryText
-from rooflinekit.study.compare.gpus import GpuComparison, gpu_frame, order_sentences, surprise_sentences, table_of
+from rooflinekit.study.compare.gpus import (
+    GpuComparison,
+    gpu_frame,
+    order_sentences,
+    rows_of,
+    surprise_sentences,
+    table_of,
+)
 from rooflinekit.study.explain.explanation import Explanation, sentences, signed
 from rooflinekit.study.sweep.search import cells_of
 from rooflinekit.units import format_quantity
@@ -34,8 +44,9 @@ _ROWS = 25  # of a breakdown; the rest is one line
 
 
 def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] = (), *, terms: bool = False) -> None:
-    """Predictions of one workload, a column each: the answer, or with `terms` all of which it is made.
+    """Predictions of one workload: the answer, or with `terms` all of which it is made.
 
+    A column each; answers of more than two are a line each.
     largest: the largest batch of each that fits, where it was asked for.
     """
     first = predictions[0]
@@ -44,12 +55,7 @@ def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] 
     for p in predictions:
         if note := p.memory.note(p.machine.name):
             out.print(note)
-    rows = table("", *(p.machine.name for p in predictions))
-    for label, values in (table_rows if terms else answer_rows)(predictions):
-        rows.add_row(label, *values)
-    if largest:
-        rows.add_row("largest batch", *map(str, largest))
-    print_table(rows, partial(gpu_frame, predictions))
+    print_table(_beside(predictions, largest, terms=terms), partial(gpu_frame, predictions))
     if terms or first.coverage.default_kinds or first.coverage.assumptions:
         out.print(f"counts: {first.coverage}")
     for prediction in predictions if terms else ():
@@ -58,26 +64,54 @@ def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] 
         for sentence in chain_sentences(prediction):
             out.print(f"chain: {f'on {prediction.machine.name} ' if predictions[1:] else ''}{sentence}")
     for sentence in remedies(predictions):
-        out.print(f"to do: {sentence}; `rooflinekit advise` ranks them")
-    for judged in dict.fromkeys(p.accuracy for p in predictions if p.memory.fits and p.accuracy):
+        out.print(f"to do: {sentence}; see `rooflinekit advise`")
+    for judged in _judged(predictions):
         out.print(f"judged: {judged}")
-    for note in _notes(predictions):
+    for note in _notes(predictions, terms=terms):
         out.print(f"note: {note}")
 
 
-def _notes(predictions: Sequence[Prediction]) -> list[str]:
+def _judged(predictions: Sequence[Prediction]) -> Iterable[Accuracy]:
+    """What judges those that fit; of cards with the same figures, which rest on the same measurements, the first."""
+    found: dict[object, Accuracy] = {}
+    for card in (p.accuracy for p in predictions if p.memory.fits):
+        if card is not None:
+            found.setdefault((card.of, card.median, card.nine_of_ten, card.sources), card)
+    return found.values()
+
+
+def _beside(predictions: Sequence[Prediction], largest: Sequence[int], *, terms: bool) -> Table:
+    if predictions[2:] and not terms:
+        heads, lines = rows_of(predictions)
+        rows = table(*heads, *(["largest batch"] if largest else []))
+        for cells, most in zip_longest(lines, map(str, largest)):
+            rows.add_row(*cells, *([most] if largest else []))
+        return rows
+    rows = table("", *(p.machine.name for p in predictions))
+    for label, values in (table_rows if terms else answer_rows)(predictions):
+        rows.add_row(label, *values)
+    if largest:
+        rows.add_row("largest batch", *map(str, largest))
+    return rows
+
+
+def _notes(predictions: Sequence[Prediction], *, terms: bool) -> list[str]:
     """The notes of all, each once; what was measured of no device or of several in one."""
     fitting = [p for p in predictions if p.memory.fits]
     missing = [p for p in fitting if p.unmeasured]
     apart = {unmeasured_note(p.unmeasured, p.machine) for p in missing} if missing[1:] else set()
     found = [note for p in fitting for note in p.notes if note not in apart]
     if apart:
-        of = "; ".join(
-            f"{p.machine.name} ({', '.join(p.unmeasured) if p.machine.constants.measured else 'all kernels'})"
-            for p in missing
-        )
+        of = ", ".join(f"{p.machine.name} ({_kinds(p, named=terms)})" for p in missing)
         found.append(f"not measured, so with constants of GPUs like it and a wider interval: {of}")
     return list(dict.fromkeys(found))
+
+
+def _kinds(p: Prediction, *, named: bool) -> str:
+    if not p.machine.constants.measured:
+        return "all kernels"
+    count = len(p.unmeasured)
+    return ", ".join(p.unmeasured) if named or count == 1 else f"{count} kinds of kernels"
 
 
 def print_breakdown(prediction: Prediction, frame: pd.DataFrame) -> None:
@@ -284,6 +318,7 @@ def _or_dash(value: float, text: Callable[[float], str]) -> str:
 
 
 _SHOWN = 100  # rows
+_FOUND = 5  # configurations that a search found
 
 
 def print_rows(frame: pd.DataFrame) -> None:
@@ -297,7 +332,12 @@ def print_found(found: Found) -> None:
     """What a search found: the best configuration of each GPU and way, or those that come closest."""
     for line in found.head:
         console().print(line, markup=False)
-    _print(found.table if found.best is not None else found.closest, found.currency)
+    frame = found.table if found.best is not None else found.closest
+    told = " ".join((found.goal, *found.requirements))
+    drawn = [] if whole() or any(word in told for word in ("energy", "power", "joules")) else ["power_w", "joules"]
+    _print((frame if whole() else frame.head(_FOUND)).drop(columns=drawn, errors="ignore"), found.currency)
+    if len(frame) > _FOUND:
+        console().print(f"{len(frame) - _FOUND} more with --csv or --json")
     for line in found.doubts:
         console().print(f"note: {line}", markup=False)
 

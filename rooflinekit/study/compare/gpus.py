@@ -269,9 +269,12 @@ def compare_machines(
 
 def gpu_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
     """A row for each prediction of one workload, as `GpuComparison.table` has them, without costs."""
+    return _frame(_rows(predictions)).reset_index()
+
+
+def _rows(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
     math, tensor_core = main_format(predictions[0])
-    rows = [_row(p, stated_peak(p.machine, math, tensor_core=tensor_core)) for p in predictions]
-    return _frame(rows).reset_index()
+    return [_row(p, stated_peak(p.machine, math, tensor_core=tensor_core)) for p in predictions]
 
 
 _MAYBE = ("price_usd", "power_w", "per_dollar", "per_watt", "drawn_w", "per_joule", "per_million")
@@ -456,18 +459,7 @@ def _and(words: Sequence[str]) -> str:
 def table_of(comparison: GpuComparison) -> tuple[list[str], list[list[str]]]:
     """The heads and rows of its table, as texts."""
     one, money = comparison.counted.removesuffix("s"), comparison.currency
-    heads = [
-        "",
-        "step",
-        "90 % interval",
-        "GPU busy",
-        f"{one}s/s",
-        "regime",
-        "of peak",
-        "memory",
-        f"{one}s/s/$1000",
-        f"{one}s/s/W",
-    ]
+    heads = [*_heads(comparison.counted), f"{one}s/s/$1000", f"{one}s/s/W"]
     rows = [_cells(row) for row in comparison.rows]
     if money or comparison.sort == "energy":
         heads.append("draws")
@@ -476,6 +468,17 @@ def table_of(comparison: GpuComparison) -> tuple[list[str], list[list[str]]]:
         heads.append(f"{money} a million {one}s")
         rows = [[*cells, _shown(row, "per_million")] for cells, row in zip(rows, comparison.rows, strict=True)]
     return heads, rows
+
+
+def _heads(counted: str) -> list[str]:
+    """Of the columns without costs, which come first."""
+    return ["", "step", "90 % interval", "GPU busy", f"{counted}/s", "regime", "of peak", "memory"]
+
+
+def rows_of(predictions: Sequence[Prediction]) -> tuple[list[str], list[list[str]]]:
+    """The heads and rows of predictions of one workload, as texts, without costs."""
+    heads = _heads("samples" if BATCH in predictions[0].sizes else "steps")
+    return heads, [_cells(row)[: len(heads)] for row in _rows(predictions)]
 
 
 def _shown(row: Mapping[str, Any], name: str, unit: str = "") -> str:
@@ -519,7 +522,7 @@ def shortlist(subject: Device, known: Iterable[Device]) -> tuple[Device, ...]:
     """
     best: dict[str, Device] = {}
     for device in sorted(known, key=lambda d: (-d.dram.bandwidth, -d.dram.capacity, d.name)):
-        if device.kind == "gpu" and device.vendor == subject.vendor and not (device.draft or device.caution):
+        if device.kind == "gpu" and device.vendor == subject.vendor and device.offered:
             best.setdefault(device.architecture, device)
     others = [device for device in best.values() if device.name != subject.name]
     newest = sorted(others, key=lambda d: d.launch_date or date.min, reverse=True)

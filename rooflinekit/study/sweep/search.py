@@ -87,9 +87,10 @@ class Found:
         how = "all there are" if self.exhaustive else "of which differential evolution chose the sizes"
         what = "launch price" if self.currency is None else "price of an hour"
         most = "most" if self.goal in MOST else "least"
+        names = ", ".join(self.unpriced) if len(self.unpriced) <= 5 else f"{len(self.unpriced)} GPUs, left out"
         return (
             f"{most} {self.goal}{asked}: {self.predicted} configurations predicted, {how}",
-            *((f"no {what} is known of {', '.join(self.unpriced)}",) if self.unpriced else ()),
+            *((f"no {what} is known of {names}",) if self.unpriced else ()),
             *(("none meets it; closest come:",) if self.best is None else ()),
         )
 
@@ -467,7 +468,7 @@ _READ: _Read = (
 #: Money, where prices are those at launch, and where they are those of an hour: `dollars` is the price by samples/s.
 _LAUNCH: _Read = (
     ("$ at launch", ("price",), lambda row: _number(row["price"])),
-    ("$ at launch by samples/s", ("dollars",), lambda row: _number(row["dollars"])),
+    ("$ by samples/s", ("dollars",), lambda row: _number(row["dollars"])),
 )
 _HOURLY: _Read = (
     ("an hour", ("price",), lambda row: _number(row["price"])),
