@@ -59,9 +59,10 @@ def search(
 ) -> None:
     """The fastest, cheapest or smallest configuration that fits.
 
-    Without --gpu or --cluster, of every shipped GPU. It meets every requirement, and gives the most samples a second where nothing else is asked for. Sizes to choose
-    from are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution may be a list too. With an hour's
-    price (--price, --price-per-hour, --prices) dollars are the cost of a sample, else the launch price by throughput.
+    Without --gpu or --cluster, of every shipped GPU. It meets every requirement, and gives the most samples a second
+    where nothing else is asked for. Sizes to choose from are lists (1,2,4) and ranges (1:64, 8:4096:8); --execution
+    may be a list too. With an hour's price (--price, --price-per-hour, --prices) dollars are the cost of a sample,
+    else the launch price by throughput.
     Example: rooflinekit search timm:resnet50 --input batch,3,224,224 --batch 1:256 --gpu rtx-3090 --gpu rtx-4090
     --minimize dollars --require 'time<0.1 s'
     """
