@@ -44,9 +44,7 @@ def plot(
     what: Annotated[str, typer.Option(help="roofline, timeline, memory, sweep or waterfall")] = "roofline",
     over: Annotated[str | None, typer.Option(metavar="NAME=VALUE,…", help=_SWEEP_HELP)] = None,
     venue: Annotated[str | None, typer.Option(help="sizes of its template: ieee, acm, lncs, neurips or slides")] = None,
-    width: Annotated[
-        str | None, typer.Option(help="of one column, or page: of both  [default: column; of a time line page]")
-    ] = None,
+    width: Annotated[str | None, typer.Option(help="column, or page for both columns; a time line takes page")] = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="TRACE.json", help="of torch.profiler: roofline of measured beside predicted")
     ] = None,
