@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from rooflinekit.study.explain.advice import Advice
     from rooflinekit.study.explain.explanation import Explanation, explain
     from rooflinekit.study.profile.matching import Validation
+    from rooflinekit.study.profile.memory import MemoryProfile
     from rooflinekit.study.profile.profile import Profile
     from rooflinekit.study.transfer.transferred import Transferred
     from rooflinekit.training.graph import training_graph
@@ -100,6 +101,7 @@ _HOME = {
     "Intensity": "study.compare.crossover",
     "Layout": "training.layout",
     "LayoutSearch": "training.search",
+    "MemoryProfile": "study.profile.memory",
     "Mesh": "strategies.records",
     "Op": "ir.op",
     "ParallelPrediction": "strategies.prediction",
@@ -183,6 +185,7 @@ __all__ = [
     "Intensity",
     "Layout",
     "LayoutSearch",
+    "MemoryProfile",
     "Mesh",
     "Op",
     "ParallelPrediction",

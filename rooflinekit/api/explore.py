@@ -13,6 +13,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import DEFAULT_HOST
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.inputs import Mode, Release
 from rooflinekit.model.machine import Machine
 from rooflinekit.present.figures.records.figure import Roof
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 POWER = (1.0, 0.85, 0.7, 0.55)
 
 
+@checked
 def explore(
     workload: Workloads,
     *inputs: Any,

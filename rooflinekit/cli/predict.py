@@ -18,6 +18,7 @@ from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
     from rooflinekit.step.prediction import Prediction
+    from rooflinekit.study.profile.memory import MemoryProfile
 
 
 def register(app: typer.Typer) -> None:
@@ -53,6 +54,13 @@ def predict(
         Path | None,
         typer.Option(metavar="FILE.pickle", help="also write the allocator's blocks, for pytorch.org/memory_viz"),
     ] = None,
+    measured_memory: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.pickle|FILE.json",
+            help="also what a run held, beside this: of torch.cuda.memory._dump_snapshot, or memory_stats() as JSON",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """How long one step takes on each GPU.
@@ -64,7 +72,9 @@ def predict(
     resizing = largest_batch or bool(variants.keys() & workload.sizes.keys())
     if largest_batch and "batch" not in workload.sizes:
         raise InputError("--largest-batch: no size of --input is named batch, as in --input batch,3,224,224 --batch 32")
+    held = _read_memory(measured_memory, len(workload.gpus))
     (predictions,) = workload.predict(target, sizes_open=resizing)
+    beside = None if held is None else held.beside(predictions[0])
     compared = [p.compare(**variants) for p in predictions] if variants else []
     largest = [p.largest_batch() for p in predictions] if largest_batch else []
     written = list(_written(predictions, plot, trace, snapshot))
@@ -79,7 +89,8 @@ def predict(
             document["compare"] = frame.drop(columns="prediction").to_dict("records")
         for document, most in zip(documents, largest, strict=False):
             document["largest_batch"] = most
-        print_json("predict", {"predictions": documents})
+        extra = {} if beside is None else {"measured_memory": beside.to_dict()}
+        print_json("predict", {"predictions": [{**document, **extra} for document in documents]})
         return
     from rooflinekit.present.text import predictions as text
     from rooflinekit.present.text.predictions import print_variants
@@ -89,8 +100,22 @@ def predict(
         print_variants(prediction, frame)
     for prediction in predictions if by is not None else ():
         text.print_breakdown(prediction, _table(prediction, by, depth))
+    if beside is not None:
+        from rooflinekit.present.text.profiles import print_memory_comparison
+
+        print_memory_comparison(beside)
     for line in written:
         print(line)
+
+
+def _read_memory(path: Path | None, gpus: int) -> MemoryProfile | None:
+    if path is None:
+        return None
+    from rooflinekit.study.profile.memory import MemoryProfile
+
+    if gpus > 1:
+        raise InputError(f"--measured-memory: expected one --gpu, the one of the run, not {gpus}")
+    return MemoryProfile.read(path)
 
 
 def _written(

@@ -30,10 +30,9 @@ _WORDS: Mapping[Any, str] = {
 def checked(given: _Checked) -> _Checked:
     """The function or class, which from now on raises InputError where an argument does not fit its annotation.
 
-    A function does in the place of an error that is not rooflinekit's; a class always. An annotation that cannot be
-    read where it stands, as one for type checkers alone, admits anything.
+    What is called comes first: its own error says more, and stands. An annotation that cannot be read where it stands,
+    as one for type checkers alone, admits anything.
     """
-    made = isinstance(given, type)
     called: Any = given.__init__ if isinstance(given, type) else given  # type: ignore[misc]
     signature = inspect.signature(called)
     hint = cache(lambda name: _hint(signature.parameters[name].annotation, called.__globals__))
@@ -53,8 +52,7 @@ def checked(given: _Checked) -> _Checked:
             with suppress(TypeError):  # an argument is missing, or one too many: Python's own sentence says it
                 check(args, kwargs)
             raise
-        if made:
-            check(args, kwargs)
+        check(args, kwargs)
         return answer
 
     if not isinstance(given, type):
@@ -99,20 +97,28 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
         return True
     if issubclass(kind, Mapping) and parts:
-        return isinstance(value, Mapping) and _holds(value, list(value.values()), parts[1])
+        return isinstance(value, Mapping) and _holds(value, parts[0]) and _holds(value.values(), parts[1])
     if kind is tuple and parts and parts[-1] is not ...:
         fits = isinstance(value, tuple | list) and len(value) == len(parts)
         return fits and all(map(_fits, value, parts))
     if issubclass(kind, Sequence) and parts:
-        return _holds(value, value, parts[0])
+        return _holds(value, parts[0])
     return isinstance(value, kind)
 
 
-def _holds(value: Any, members: Any, hint: Any) -> bool:
+def _holds(value: Any, hint: Any) -> bool:
     """Whether it is a series whose members the annotation admits, as far as they can be looked at twice."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         return False
-    return not isinstance(members, list | tuple) or all(_fits(one, hint) for one in islice(members, _LOOKED_AT))
+    return isinstance(value, Iterator) or all(_fits(one, hint) for one in islice(_members(value), _LOOKED_AT))
+
+
+def _members(series: Iterable[Any]) -> Iterator[Any]:
+    """Its members; one that is no member of anything where it cannot be gone through, as a tensor without axes."""
+    try:
+        yield from series
+    except TypeError:
+        yield series
 
 
 def _is_none(value: Real) -> bool:

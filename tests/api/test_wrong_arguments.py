@@ -3,7 +3,7 @@
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -30,6 +30,11 @@ def taking(a: int, b: float | None = None, *rest: Any, pair: tuple[float, str] |
     return [1, 2, 3][a], math.sqrt(b or 0.0), pair and pair[1].upper(), [3 // size for size in sizes.values()]
 
 
+@checked
+def listing(of: Sequence[float], by: Mapping[str, float] | None = None) -> int:
+    return len(of)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -37,6 +42,16 @@ def taking(a: int, b: float | None = None, *rest: Any, pair: tuple[float, str] |
         (lambda: taking(1, b="x"), "b: expected a number or None; got 'x'"),
         (lambda: taking(1, pair=(1.0, 2)), r"pair: expected .*; got \(1.0, 2\)"),
         (lambda: taking(1, batch=[2]), r"batch: expected a whole number; got \[2\]"),
+        (lambda: taking(1, b=math.nan), "b: expected a number or None; got nan"),
+        (lambda: listing([1, "x"]), "of: expected a list of number; got"),
+        (lambda: listing(np.array([1.0, math.nan])), "of: expected a list of number; got"),
+        (lambda: listing({1.0, "x"}), "of: expected a list of number; got"),
+        (lambda: listing([], {3: 1.0}), "by: expected a mapping or None; got"),
+        (lambda: rk.plot.roofline(STEP, joined="x"), "joined: expected True or False; got 'x'"),
+        (lambda: rk.plot.memory("x"), "prediction: expected a Prediction; got 'x'"),
+        (lambda: rk.plot.timeline(3), "prediction: expected a Prediction or a ParallelPrediction; got 3"),
+        (lambda: rk.explore(GRAPH, gpus=["nvidia-l4"], batch=[1, 2], power=["x"]), "power: expected"),
+        (lambda: rk.collective_time("all-reduce", 1e6, "dgx-a100", 8, sharing=math.nan), "sharing: expected"),
     ],
 )
 def test_an_argument_of_another_type_is_named(call: Callable[[], object], message: str) -> None:

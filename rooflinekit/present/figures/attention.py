@@ -7,6 +7,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from rooflinekit.hardware.device import Device
+from rooflinekit.ir.arguments import checked
 from rooflinekit.model.machine import Machine
 from rooflinekit.present.figures.style import (
     SERIES_COLOURS,
@@ -24,6 +25,7 @@ from rooflinekit.study.compare.attention import AttentionRates, attention_rates
 _MARKERS = "osD^vP"
 
 
+@checked
 def attention(
     subject: AttentionRates | Machine | Device,
     *,

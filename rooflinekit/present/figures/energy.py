@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from rooflinekit.ir.arguments import checked
 from rooflinekit.present.figures.frame import si
 from rooflinekit.present.figures.records.energy import EnergyPoint, energy_figure
 from rooflinekit.present.figures.style import (
@@ -38,6 +39,7 @@ _MARK, _WHOLE = 10.0, 400.0  # pt² of the smallest mark, and of one that took a
 _ROOM_RIGHT, _ROOM_ABOVE = 1.04, 1.12  # of axes that begin at 0, beyond the outermost mark: as on the report's page
 
 
+@checked
 def energy_roofline(
     prediction: Prediction, ax: Axes | None = None, *, names: int = 4, width: Width = "column",
     venue: Venue | None = None,
@@ -84,6 +86,7 @@ def _names(axes: Axes, named: Sequence[tuple[EnergyPoint, float]], style: Style)
         )  # fmt: skip
 
 
+@checked
 def time_energy(
     limits: PowerLimits[Any], ax: Axes | None = None, *, width: Width = "column", venue: Venue | None = None
 ) -> Axes:

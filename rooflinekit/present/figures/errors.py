@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.ir.arguments import checked
 from rooflinekit.present.figures.style import (
     FAINT,
     INK,
@@ -34,6 +35,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _BAND = 0.2
 
 
+@checked
 def errors(
     table: pd.DataFrame,
     ax: Axes | None = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 
+from rooflinekit.ir.arguments import checked
 from rooflinekit.present.figures.labels import Box, Room, Ruler, around
 from rooflinekit.present.figures.style import (
     FAINT,
@@ -32,6 +33,7 @@ _NAMED = 6  # labels that a column has room for
 _RADIUS = 2.0  # points of a mark
 
 
+@checked
 def layouts(found: LayoutSearch, ax: Axes | None = None, *, width: Width = "page", venue: Venue | None = None) -> Axes:
     """Draws time over memory of the layouts that were worked out; those on the front are joined, some of them named.
 

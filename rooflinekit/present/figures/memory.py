@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
+from rooflinekit.ir.arguments import checked
 from rooflinekit.present.figures.labels import Ruler
 from rooflinekit.present.figures.style import (
     BLUE,
@@ -37,6 +38,7 @@ _STANDING = ("weights", "optimizer state", "inputs")  # what stays throughout th
 _NEAR = 3.0  # times the peak: a capacity further up is stated, not drawn
 
 
+@checked
 def memory(
     prediction: Prediction, ax: Axes | None = None, *, width: Width = "column", venue: Venue | None = None
 ) -> Axes:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
+from rooflinekit.ir.arguments import checked
 from rooflinekit.present.figures.attention import attention
 from rooflinekit.present.figures.energy import energy_roofline, time_energy
 from rooflinekit.present.figures.errors import errors
@@ -39,6 +40,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@checked
 def roofline(
     subject: Figure | Subject,
     ax: Axes | None = None,
@@ -106,6 +108,7 @@ def roofline(
     return frame.ax
 
 
+@checked
 def caption(
     subject: Figure | Subject, *, by_kind: bool | None = None, path: bool | Sequence[str] = False, joined: bool = True,
     by_level: bool = False, normalized: bool = False,

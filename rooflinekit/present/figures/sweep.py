@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.ir.arguments import checked
 from rooflinekit.present.figures.frame import si
 from rooflinekit.present.figures.style import (
     BOUND_COLOURS,
@@ -43,6 +44,7 @@ _NEEDED = ("total_s", "low_s", "high_s", "regime")
 _STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 
 
+@checked
 def sweep(
     table: pd.DataFrame,
     against: str = "batch",

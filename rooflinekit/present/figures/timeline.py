@@ -8,6 +8,7 @@ from itertools import pairwise
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.op import Op
 from rooflinekit.present.figures.labels import Ruler
 from rooflinekit.present.figures.lanes import (
@@ -43,6 +44,7 @@ _PARENTS = -0.28  # below the modules: what numbers are of
 _MOST_BLOCKS = 36  # of modules
 
 
+@checked
 def timeline(
     prediction: Prediction | ParallelPrediction,
     ax: Axes | None = None,

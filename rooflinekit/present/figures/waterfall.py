@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from rooflinekit.errors import InputError
+from rooflinekit.ir.arguments import checked
 from rooflinekit.present.figures.labels import Box, Ruler
 from rooflinekit.present.figures.style import (
     BLUE,
@@ -56,6 +57,7 @@ class Compared(Protocol):
 Told: TypeAlias = Compared | ParallelPrediction | Sequence[ParallelPrediction]
 
 
+@checked
 def waterfall(told: Told, ax: Axes | None = None, *, width: Width = "column", venue: Venue | None = None) -> Axes:
     """Draws the way from one time to another: a bar for each, and one step for each term.
 

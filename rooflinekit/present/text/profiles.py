@@ -8,6 +8,7 @@ from rooflinekit.errors import printable
 from rooflinekit.hardware.device import Device
 from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.present.text.validation import kinds_table
+from rooflinekit.study.profile.memory import MemoryComparison
 from rooflinekit.study.profile.profile import SMALL_S, Profile, ProfileComparison, device_note
 from rooflinekit.study.profile.steps import REPEATED
 from rooflinekit.units import format_quantity
@@ -132,6 +133,32 @@ def _print_ops(found: ProfileComparison) -> None:
         times = (_seconds(rest["measured_s"].sum()), _seconds(rest["predicted_s"].sum()))
         rows.add_row(f"{len(rest)} more", "", str(int(rest["count"].sum())), *times)
     print_table(rows)
+
+
+def print_memory_comparison(found: MemoryComparison) -> None:
+    """Bytes allocated and reserved beside the prediction's, and the blocks in which the fullest moments differ."""
+    profile, m = found.profile, found.prediction.memory
+    rows = table(f"memory in {profile.file}", "measured", "predicted", "difference")
+    for name, measured, predicted in (
+        ("allocated", profile.peak_bytes, m.peak_bytes),
+        ("reserved", profile.reserved_bytes, m.reserved_bytes),
+    ):
+        rows.add_row(name, _bytes(measured), _bytes(predicted), _bytes(measured - predicted))
+    print_table(rows)
+    for title, held in (("more than predicted", found.more), ("less than predicted", found.less)):
+        rows = table(title, "blocks", "bytes")
+        for one in held[:_ROWS]:
+            rows.add_row(_name(one.where), str(one.count), _bytes(one.bytes))
+        if rest := held[_ROWS:]:
+            rows.add_row(f"{len(rest)} more", str(sum(o.count for o in rest)), _bytes(sum(o.bytes for o in rest)))
+        if held:
+            print_table(rows)
+    if profile.devices > 1:
+        _say(f"note: {profile.devices} GPUs have blocks in the snapshot; GPU {profile.device}, the fullest, is shown")
+
+
+def _bytes(value: float) -> str:
+    return format_quantity(value, "byte", binary=True).replace("-", "−")
 
 
 def _name(text: str) -> Text:

@@ -1,0 +1,269 @@
+"""What PyTorch's caching allocator held in a measured run, beside a prediction."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+
+from rooflinekit.errors import InputError, printable
+from rooflinekit.files import read_json
+from rooflinekit.step.allocator import rounded
+from rooflinekit.step.entry import issues_for
+from rooflinekit.step.memory import blocks_of
+from rooflinekit.step.prediction import Prediction
+from rooflinekit.study.profile.plain_pickle import read_plain_pickle
+
+_UNKNOWN = "not recorded"  # the stack of a block from before the history, or with stacks switched off
+_LIBRARY = ("/torch/", "<frozen", "/runpy.py")  # files whose frames name no place of the user's
+_SEGMENT = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+_PICKLES = (".pickle", ".pkl")
+
+
+@dataclass(slots=True)
+class _Entry:
+    action: str
+    size: NonNegativeInt
+    addr: int = 0  # an entry of running out of memory has none
+    frames: Any = None  # looked at where they are shown: the same lists may lie in every entry
+
+
+@dataclass(slots=True)
+class _Held:
+    state: str
+    size: NonNegativeInt
+    requested_size: NonNegativeInt = 0
+    frames: Any = None
+
+    @property
+    def rounded(self) -> int:
+        return rounded(self.requested_size or self.size)
+
+
+@dataclass(slots=True)
+class _Segment:
+    address: int
+    total_size: NonNegativeInt
+    blocks: list[_Held]
+    device: NonNegativeInt = 0
+
+
+@dataclass(slots=True)
+class _Snapshot:
+    segments: list[_Segment]
+    device_traces: list[list[_Entry]] = field(default_factory=list)
+
+
+_SNAPSHOT = TypeAdapter(_Snapshot)
+_STATS = ("allocated_bytes.all.peak", "reserved_bytes.all.peak")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Blocks of one place in the code, or of one op: how many, and their bytes."""
+
+    where: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryProfile:
+    """The fullest moment of a measured run on one GPU, in bytes.
+
+    `blocks` are those in use at that moment, each with its bytes and the place in the code that asked for it; none
+    where the file has peaks alone. Blocks count in whole 512 bytes, without what a large one keeps of its segment.
+    """
+
+    file: str
+    device: int  # index of the GPU; the fullest where the file has several
+    devices: int
+    peak_bytes: int
+    reserved_bytes: int
+    blocks: tuple[tuple[int, str], ...]
+
+    @classmethod
+    def read(cls, path: str | Path) -> MemoryProfile:
+        """A file of `torch.cuda.memory._dump_snapshot` (.pickle), or `torch.cuda.memory_stats()` as JSON.
+
+        Peaks of a snapshot are those of its history (`torch.cuda.memory._record_memory_history`); without one they are
+        what was held when it was taken. Nothing that a pickle holds is run. Raises InputError for another file, and for
+        a snapshot that is larger than 64 MiB.
+        """
+        path = Path(path)
+        if path.suffix.lower() not in _PICKLES:
+            return _of_stats(path)
+        try:
+            found = _SNAPSHOT.validate_python(read_plain_pickle(path))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "the whole"
+            raise InputError(
+                f"{path}: is no snapshot of torch.cuda.memory: {printable(place)}: {first['msg']}"
+            ) from None
+        traces = dict(enumerate(found.device_traces))
+        used = {segment.device for segment in found.segments} | {i for i, entries in traces.items() if entries}
+        if not used:
+            raise InputError(f"{path}: holds no block of memory; expected a snapshot taken while a GPU is in use")
+        each = (_of_device(path, i, [s for s in found.segments if s.device == i], traces.get(i, ())) for i in used)
+        return replace(max(each, key=lambda one: one.reserved_bytes), devices=len(used))
+
+    def beside(self, prediction: Prediction) -> MemoryComparison:
+        """This run beside a prediction of the same step. Raises InputError where that is not of a GPU."""
+        device = prediction.machine.device
+        if device.kind != "gpu":
+            raise InputError(f"{device.name}: has no caching allocator to compare with; expected a GPU")
+        return MemoryComparison(profile=self, prediction=prediction)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryComparison:
+    """What was held in a measured run beside a prediction. All sizes are bytes.
+
+    Blocks at both fullest moments are paired by their bytes. `more` are those of the run without a predicted one, by
+    the place in the code that asked for them; `less` the predicted ones that the run did not hold, by their op. The
+    difference of their sums is that of the peaks.
+    """
+
+    profile: MemoryProfile
+    prediction: Prediction
+
+    @property
+    def more(self) -> tuple[Held, ...]:
+        """The largest first; none where the run has no blocks to name."""
+        return _without(self.profile.blocks, self._predicted)
+
+    @property
+    def less(self) -> tuple[Held, ...]:
+        """The largest first; none where the run has no blocks to name."""
+        return _without(self._predicted, self.profile.blocks) if self.profile.blocks else ()
+
+    @property
+    def _predicted(self) -> Sequence[tuple[int, str]]:
+        return tuple(_blocks_at_peak(self.prediction))
+
+    def to_dict(self) -> Mapping[str, object]:
+        """Every number, ready for JSON."""
+        p, m = self.profile, self.prediction.memory
+        return {
+            "file": p.file,
+            "device": p.device,
+            "allocated": {"measured_bytes": p.peak_bytes, "predicted_bytes": m.peak_bytes},
+            "reserved": {"measured_bytes": p.reserved_bytes, "predicted_bytes": m.reserved_bytes},
+            **{
+                name: [{"where": one.where, "count": one.count, "bytes": one.bytes} for one in held]
+                for name, held in (("more", self.more), ("less", self.less))
+            },
+        }
+
+
+def _of_stats(path: Path) -> MemoryProfile:
+    stats = read_json(path, InputError)
+    peaks: list[int] = []
+    for key in _STATS:
+        value = stats.get(key) if isinstance(stats, dict) else None
+        if type(value) is not int or value < 0:
+            raise InputError(
+                f"{path}: expected {key} in bytes, as json.dump(torch.cuda.memory_stats(), file) writes it, or a "
+                "snapshot that ends in .pickle"
+            )
+        peaks.append(value)
+    return MemoryProfile(file=path.name, device=0, devices=1, peak_bytes=peaks[0], reserved_bytes=peaks[1], blocks=())
+
+
+def _of_device(path: Path, device: int, segments: Sequence[_Segment], entries: Sequence[_Entry]) -> MemoryProfile:
+    held = {address: block for segment in segments for address, block in _active(segment)}
+    levels = _levels(
+        sum(block.rounded for block in held.values()),
+        [{"alloc": 1, "free_requested": -1}.get(e.action, 0) * rounded(e.size) for e in entries],
+    )
+    reserved = _levels(sum(s.total_size for s in segments), [_SEGMENT.get(e.action, 0) * e.size for e in entries])
+    if min(levels) < 0 or min(reserved) < 0:
+        raise InputError(f"{path}: the history of GPU {device} does not end in its segments; take the snapshot again")
+    blocks = tuple(_alive(entries, held, levels.index(max(levels))))
+    peak = sum(size for size, _ in blocks)
+    return MemoryProfile(
+        file=path.name, device=device, devices=1, peak_bytes=peak, reserved_bytes=max(reserved), blocks=blocks
+    )
+
+
+def _levels(end: int, changes: Sequence[int]) -> list[int]:
+    """Before the first change and after each, by what is there at the end: a long run keeps its last changes alone."""
+    return list(accumulate(changes, initial=end - sum(changes)))
+
+
+def _active(segment: _Segment) -> Iterator[tuple[int, _Held]]:
+    address = segment.address
+    for block in segment.blocks:
+        if block.state == "active_allocated":
+            yield address, block
+        address += block.size
+
+
+def _alive(entries: Sequence[_Entry], held: Mapping[int, _Held], moment: int) -> Iterator[tuple[int, str]]:
+    """Blocks in use after so many entries: those taken until then, and those from before the first."""
+    now: dict[int, _Entry] = {}
+    taken: set[int] = set()
+    for i, entry in enumerate(entries):
+        if entry.action == "alloc":
+            taken.add(entry.addr)
+            if i < moment:
+                now[entry.addr] = entry
+        elif entry.action == "free_requested":
+            if i < moment:
+                now.pop(entry.addr, None)
+            elif entry.addr not in taken:
+                yield rounded(entry.size), _UNKNOWN
+            taken.discard(entry.addr)
+    for entry in now.values():
+        yield rounded(entry.size), _place(entry.frames)
+    for address, block in held.items():
+        if address not in taken:
+            yield block.rounded, _place(block.frames)
+
+
+def _place(frames: Any) -> str:
+    """The innermost frame that is not of PyTorch or of C++; the innermost of all where there is no other."""
+    found: list[str] = []
+    for frame in frames if isinstance(frames, list) else ():
+        if not isinstance(frame, dict):
+            continue
+        file, line, name = (frame.get(key, "") for key in ("filename", "line", "name"))
+        found.append(f"{file}:{line} {name}" if file and line else str(name))
+        if str(file).endswith(".py") and not any(part in str(file) for part in _LIBRARY):
+            return found[-1]
+    return found[0] if found else _UNKNOWN
+
+
+def _blocks_at_peak(p: Prediction) -> Iterator[tuple[int, str]]:
+    """The predicted blocks at the fullest moment, with the op that makes each."""
+    device = p.machine.device
+    issues = issues_for(p.graph, device, p.execution)
+    blocks = blocks_of(p.graph, issues, device, fused=p.execution.fused)
+    levels = list(blocks.levels())
+    where = levels.index(max(levels)) - 1
+    for name, size in zip((*(spec.name for spec in blocks.standing), "matrix products"), blocks.fixed, strict=True):
+        yield rounded(size), name
+    for life in blocks.lives:
+        if life.first <= where <= life.last:
+            yield rounded(life.size), issues[life.first].op.name
+    if where >= 0:
+        yield rounded(blocks.temporary[where]), f"workspace of {issues[where].op.name}"
+
+
+def _without(blocks: Sequence[tuple[int, str]], others: Sequence[tuple[int, str]]) -> tuple[Held, ...]:
+    """The blocks beyond those of equal bytes among the others, by place."""
+    paired = Counter(size for size, _ in others)
+    found: dict[str, list[int]] = defaultdict(list)
+    for size, where in blocks:
+        if paired[size]:
+            paired[size] -= 1
+        elif size:
+            found[where].append(size)
+    held = (Held(where=where, count=len(sizes), bytes=sum(sizes)) for where, sizes in found.items())
+    return tuple(sorted(held, key=lambda one: -one.bytes))
