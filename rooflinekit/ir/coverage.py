@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -119,6 +120,7 @@ def _smallest_sizes(ops: Sequence[PricedOp], dims: Sequence[str]) -> Callable[[S
     sizes = {size for p in ops for t in p.op.outputs for size in t.shape if not isinstance(size, int)}
     for power in range(1, 13):
         at = evaluator(dict.fromkeys(dims, 2**power))
-        if all(at(size) >= 1 for size in sizes):
-            break
+        with suppress(ZeroDivisionError, TypeError):  # a division by 0, or a comparison with what it leaves
+            if all(at(size) >= 1 for size in sizes):
+                break
     return at

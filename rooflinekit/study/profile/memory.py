@@ -81,7 +81,7 @@ class MemoryProfile:
     """
 
     file: str
-    device: int  # index of the GPU; the fullest where the file has several
+    device: int  # index of the GPU; where the file has several, the one with the most reserved
     devices: int
     peak_bytes: int
     reserved_bytes: int

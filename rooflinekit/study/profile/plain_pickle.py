@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 from rooflinekit.errors import InputError
 from rooflinekit.files import read_bytes
 
-#: Of a pickle; the values take ten times its size in memory, and a few seconds for each 16 MiB.
+#: Of a pickle; the values take ten times its size in memory, and about 4 s for each 16 MiB.
 _MOST_BYTES = 64 * 2**20
 
 #: What builds plain values. No instruction that names a class or calls anything is among them, and none that takes
-#: memory by a number in the file: a place in the table of values is taken in order, not where the file says.
+#: memory by a number in the file: the table of values is a dict, whichever places the file names.
 _PLAIN = (
     "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1",
     "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1",
