@@ -53,8 +53,8 @@ def compare_gpus(
     workload: a traced Graph; or a model, followed by its inputs.
     gpus: names, aliases, paths of specifications, or Devices; by default every shipped GPU that is no draft, and that
         PyTorch sees as one device.
-    sort: "time", "per-dollar" (launch price), "per-watt" (the board's limit), "share-of-peak", "price", "energy", or
-        with `price` "cost".
+    sort: "time", "per-dollar" (of the launch price, or with `price` of that), "per-watt" (the board's limit),
+        "share-of-peak", "price", "energy", or with `price` "cost".
     measured: a step that was timed on one GPU, on which all predictions then rest: what `transfer` takes, or as on the
         command line "31.2 ms", or a file. measured_on: the device, by default the one that the file names. measured_at:
         what was otherwise: sizes, `execution`, `autocast`, `channels_last`, such as {"batch": 8}.

@@ -60,7 +60,7 @@ def compare(
     if workload.gpus and any(filters.values()):
         given = ", ".join(f"--{name.replace('_', '-')}" for name, value in filters.items() if value)
         raise InputError(f"{given}: these choose among all GPUs; leave them or --gpu out")
-    from rooflinekit.hardware.catalog import list_rows
+    from rooflinekit.hardware.catalog import offered_gpus
     from rooflinekit.study.compare.cost import Bounds, Pricing
     from rooflinekit.study.compare.gpus import check_gpus, check_sort, compare_machines
 
@@ -71,8 +71,7 @@ def compare(
         max_watts=None if max_watts is None else quantity_of("--max-watts", max_watts, "W"),
     )  # fmt: skip
     bounds.check(sort)
-    rows = list_rows(kind="gpu", vendor=vendor, architecture=architecture, memory_min=memory_min)
-    gpus = workload.gpus or tuple(row.device.name for row in rows if row.device.offered)
+    gpus = workload.gpus or offered_gpus(vendor=vendor, architecture=architecture, memory_min=memory_min)
     machines, host, execution = replace(workload, gpus=gpus).setting()
     check_gpus(machines)
     step = measured_step(workload, measured, measured_on, measured_at)

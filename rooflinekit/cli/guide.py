@@ -111,6 +111,7 @@ class Command(_WithExample, TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As typer does it; an option that is not known gets one sentence on what is written for it."""
+        given = [*args]  # the parser takes the words out
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -118,7 +119,9 @@ class Command(_WithExample, TyperCommand):
             typed = getattr(error, "option_name", None)
             if type(error).__name__ != "NoSuchOption" or not typed:
                 raise
-            raise InputError(f"unknown option {typed!r}{option_hint(typed, option_names(self))}") from None
+            value = re.search(rf"(?:^| ){re.escape(typed)}[= ](\S*)", " ".join(given))
+            hint = option_hint(typed, option_names(self), value=value[1] if value else "")
+            raise InputError(f"unknown option {typed!r}{hint}") from None
 
 
 def option_names(command: Any) -> list[str]:

@@ -128,14 +128,15 @@ def _size_words(
     for word in words:
         option, equals, value = word.partition("=")
         name = option.removeprefix("--").replace("-", "_")
+        value = value if equals else next(words, "")
         if not word.startswith("--") or name not in names:
             known = [f"--{one}" for one in names]
             sized = f"; the sizes of --input are {', '.join(known)}" if known else ""
-            hint = option_hint(option, [*known, *options])
+            hint = option_hint(option, [*known, *options], value=value)
             raise InputError(f"unknown option or argument {option!r}{hint}{'' if hint.startswith(':') else sized}")
         if name in found:
             raise InputError(f"{option} is given twice; to compare two values, --compare {name}=… takes the other")
-        found[name] = option, value if equals else next(words, "")
+        found[name] = option, value
     for text in assigned:
         name, equals, value = text.partition("=")
         if not equals:

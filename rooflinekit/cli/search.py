@@ -66,7 +66,7 @@ def search(
     Example: rooflinekit search timm:resnet50 --input batch,3,224,224 --batch 1:256 --gpu rtx-3090 --gpu rtx-4090
     --minimize dollars --require 'time<0.1 s'
     """
-    from rooflinekit.hardware.catalog import list_rows
+    from rooflinekit.hardware.catalog import offered_gpus
     from rooflinekit.study.sweep.search import goal_of, requirements_of, search_plan
 
     # what can be wrong is looked at before the slow part
@@ -74,7 +74,7 @@ def search(
     asked = [*(require or ()), *_bounds(max_watts, max_cost)]
     requirements_of(asked, tuple(workload.lists))
     if not (workload.gpus or cluster):
-        workload = replace(workload, gpus=tuple(row.device.name for row in list_rows(kind="gpu") if row.device.offered))
+        workload = replace(workload, gpus=offered_gpus())
     known, currency = _hourly(price, price_per_hour, prices, [*_devices(workload, cluster)])
     step = measured_step(workload, measured, measured_on, measured_at)
     plan = plan_of(workload, target, cluster, gpus, strategy, zip)

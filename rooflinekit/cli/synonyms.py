@@ -7,7 +7,8 @@ from collections.abc import Collection
 
 from rooflinekit.errors import nearest
 
-#: Words without their hyphens, and what to write: the first answer whose options the command has.
+#: Words without their hyphens, and what to write: the first answer whose options the command has. Where a number was
+#: typed it takes the place of the one in braces.
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "training train backward backprop fwd-bwd forward-backward grad with-grad": ("--mode training",),
     "inference infer eval evaluate no-grad test": ("--mode inference",),
@@ -33,13 +34,13 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "device gpu-name gpu-type hardware hw accelerator cuda card d": ("--gpu nvidia-l4", "--cluster dgx-h100"),
     "cpu": ("--host, for the CPU beside the GPU; --gpu takes CPUs too", "--kind cpu"),
     "batch-size batchsize bs b bsz n mini-batch": (
-        "--batch 32",
-        "--input batch,3,224,224; that names the size for --batch 32",
+        "--batch {32}",
+        "--input batch,3,224,224; that names the size for --batch {32}",
     ),
     "seq-len seqlen sequence-length seq-length max-length context-length": (
-        "--seq 512",
-        "--input batch,seq:int64; that names the size for --seq 512",
-        "--input 512, the tokens of a prompt",
+        "--seq {512}",
+        "--input batch,seq:int64; that names the size for --seq {512}",
+        "--input {512}, the tokens of a prompt",
     ),
     "shape input-shape input-size inputs img-size image-size resolution s": ("--input batch,3,224,224",),
     "optim opt adam adamw sgd": ("--optimizer AdamW, with --mode training",),
@@ -73,34 +74,38 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "torch-version pytorch version": ("--like 1.12, the release of PyTorch to predict",),
     "tdp watts power power-cap": ("--power-limit '250 W'", "rooflinekit power …"),
     "clock frequency clocks": ("--sm-clock '1.2 GHz'",),
-    "num-workers dataloader loader": ("--loader-rate 2000, in samples a second", "--workers 4"),
+    "num-workers dataloader loader": ("--loader-rate 2000, in samples a second", "--workers {4}"),
     "pin-memory pinned h2d": ("--copy pinned",),
     "num-gpus n-gpus ngpus world-size nproc nproc-per-node nodes gpus devices": (
-        "--gpus 8",
-        "rooflinekit parallel … --cluster dgx-h100 --gpus 8",
+        "--gpus {8}",
+        "rooflinekit parallel … --cluster dgx-h100 --gpus {8}",
     ),
     "ddp fsdp zero zero3 deepspeed parallel data-parallel distributed": (
         "--strategy ddp, or --strategy fsdp",
         "--sharding",
         "rooflinekit parallel … --cluster dgx-h100 --strategy ddp, or fsdp",
     ),
-    "tensor-parallel tensor-parallel-size tp": ("--tp 2", "--tensor 2", "rooflinekit parallel … --tensor 2"),
-    "pipeline-parallel pipeline-parallel-size pp": ("--pp 2", "--pipeline 2", "rooflinekit parallel … --pipeline 2"),
-    "data-parallel-size dp": ("--dp 2", "--gpus 8", "rooflinekit parallel … --cluster dgx-h100 --gpus 8"),
+    "tensor-parallel tensor-parallel-size tp": ("--tp {2}", "--tensor {2}", "rooflinekit parallel … --tensor {2}"),
+    "pipeline-parallel pipeline-parallel-size pp": (
+        "--pp {2}",
+        "--pipeline {2}",
+        "rooflinekit parallel … --pipeline {2}",
+    ),
+    "data-parallel-size dp": ("--dp {2}", "--gpus {8}", "rooflinekit parallel … --cluster dgx-h100 --gpus {8}"),
     "gradient-checkpointing activation-checkpointing checkpointing recompute": (
         "--checkpoint",
         "--recompute",
         "rooflinekit parallel … --checkpoint",
     ),
     "gradient-accumulation-steps gradient-accumulation grad-accum accumulation": (
-        "--accumulate 4",
+        "--accumulate {4}",
         "--micro-batch 1",
-        "rooflinekit parallel … --accumulate 4",
+        "rooflinekit parallel … --accumulate {4}",
     ),
     "kv-cache-dtype kv-cache": ("--kv fp8", "rooflinekit serve … --kv fp8"),
-    "max-num-seqs concurrency": ("--sequences 256", "rooflinekit serve … --batch 32"),
-    "request-rate qps rps": ("--rate 4/s", "rooflinekit serve … --rate 4/s"),
-    "max-tokens max-new-tokens output-len": ("--output 256", "rooflinekit serve … --output 256"),
+    "max-num-seqs concurrency": ("--sequences {256}", "rooflinekit serve … --batch {32}"),
+    "request-rate qps rps": ("--rate {4}/s", "rooflinekit serve … --rate {4}/s"),
+    "max-tokens max-new-tokens output-len": ("--output {256}", "rooflinekit serve … --output {256}"),
     "require constraint latency max-latency max-time": (
         "--require 'time<20 ms'",
         "--slo",
@@ -130,25 +135,28 @@ _COMMANDS: dict[str, str] = {
 }
 
 _NAMES = re.compile(r"--[a-z0-9-]+")
+_EXAMPLE = re.compile(r"\{(\d+)\}")
 _ELSEWHERE = re.compile("; |rooflinekit")  # what follows is no option of the command at hand
 _OPTION = {word: answers for words, answers in _OPTIONS.items() for word in words.split()}
 _COMMAND = {word: answer for words, answer in _COMMANDS.items() for word in words.split()}
 
 
-def option_hint(typed: str, known: Collection[str], count: int = 1) -> str:
+def option_hint(typed: str, known: Collection[str], count: int = 1, value: str = "") -> str:
     """A clause on what to write for an option that a command does not have; empty where nothing is like it.
 
     known: the command's options, each with its hyphens; `count` of them are offered by their spelling, where the word
-    is not one that everybody knows.
+    is not one that everybody knows. value: the word that was typed behind it.
 
     >>> option_hint("--training", ["--mode", "--trace"])
     ': write --mode training'
     >>> option_hint("--moode", ["--mode", "--trace"])
     "; did you mean '--mode'?"
+    >>> option_hint("--bs", ["--batch"], value="64")
+    ': write --batch 64'
     """
     for answer in _OPTION.get(typed.lstrip("-").replace("_", "-").lower(), ()):
         if set(_NAMES.findall(_ELSEWHERE.split(answer)[0])) <= set(known):
-            return f": write {answer}"
+            return ": write " + _EXAMPLE.sub(value if value.isdecimal() else r"\1", answer)
     return nearest(typed, known, count)
 
 

@@ -85,6 +85,14 @@ def list_rows(
     return _sorted([make_row(device, math) for device in devices], sort, reverse)
 
 
+def offered_gpus(
+    *, vendor: str | None = None, architecture: str | None = None, memory_min: str | None = None
+) -> tuple[str, ...]:
+    """The names of the GPUs to choose from where nobody names any: those that the filters of `list_rows` leave."""
+    rows = list_rows(kind="gpu", vendor=vendor, architecture=architecture, memory_min=memory_min)
+    return tuple(row.device.name for row in rows if row.device.offered)
+
+
 def make_row(device: Device, math: str = "fp16") -> Row:
     """The row of one device for one arithmetic. Raises InputError for one that is unknown."""
     _check("format", math, FORMATS)

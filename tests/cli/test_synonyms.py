@@ -83,6 +83,14 @@ def test_a_word_that_everybody_knows_leads_to_the_option(command: str, typed: st
     assert synonyms.option_hint(typed, [*known, "--batch"]) == f": write {written}"
 
 
+def test_a_number_that_was_typed_stands_in_the_answer() -> None:
+    known = ["--gpus", "--loader-rate"]
+    assert synonyms.option_hint("--devices", known, value="4") == ": write --gpus 4"
+    assert synonyms.option_hint("--devices", known, value="all") == ": write --gpus 8"
+    # as many workers are no rate of samples
+    assert synonyms.option_hint("--num-workers", known, value="4") == ": write --loader-rate 2000, in samples a second"
+
+
 def test_every_answer_names_options_that_a_command_has() -> None:
     known = {name: set(guide.option_names(command)) | {"--batch", "--seq"} for name, command in COMMANDS.items()}
     for answer in {answer for answers in synonyms._OPTIONS.values() for answer in answers}:

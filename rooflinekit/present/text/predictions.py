@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -72,12 +73,12 @@ def print_predictions(predictions: Sequence[Prediction], largest: Sequence[int] 
 
 
 def _judged(predictions: Sequence[Prediction]) -> Iterable[Accuracy]:
-    """What judges those that fit; of cards with the same figures, which rest on the same measurements, the first."""
-    found: dict[object, Accuracy] = {}
+    """What judges those that fit; cards with the same figures rest on the same measurements and are one."""
+    found: dict[object, list[Accuracy]] = {}
     for card in (p.accuracy for p in predictions if p.memory.fits):
         if card is not None:
-            found.setdefault((card.of, card.median, card.nine_of_ten, card.sources), card)
-    return found.values()
+            found.setdefault((card.of, card.median, card.nine_of_ten, card.sources), []).append(card)
+    return [replace(cards[0], on=" and ".join(dict.fromkeys(one.on for one in cards))) for cards in found.values()]
 
 
 def _beside(predictions: Sequence[Prediction], largest: Sequence[int], *, terms: bool) -> Table:

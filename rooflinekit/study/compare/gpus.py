@@ -248,7 +248,7 @@ def compare_machines(
     rows = [_row(p, stated_peak(p.machine, math, tensor_core=tensor_core)) | bounds.cost_of(p) for p in found]
     found, rows, beyond = bounds.kept(found, rows)
     refused |= beyond
-    column, largest_first = SORTS[sort]
+    column, largest_first = SORTS["cost" if sort == "per-dollar" and bounds.currency else sort]
 
     def rank(place: int) -> tuple[bool, bool, float]:
         row = rows[place]
@@ -457,17 +457,22 @@ def _and(words: Sequence[str]) -> str:
 
 
 def table_of(comparison: GpuComparison) -> tuple[list[str], list[list[str]]]:
-    """The heads and rows of its table, as texts."""
-    one, money = comparison.counted.removesuffix("s"), comparison.currency
-    heads = [*_heads(comparison.counted), f"{one}s/s/$1000", f"{one}s/s/W"]
-    rows = [_cells(row) for row in comparison.rows]
-    if money or comparison.sort == "energy":
-        heads.append("draws")
-        rows = [[*cells, _shown(row, "drawn_w", "W")] for cells, row in zip(rows, comparison.rows, strict=True)]
-    if money:
-        heads.append(f"{money} a million {one}s")
-        rows = [[*cells, _shown(row, "per_million")] for cells, row in zip(rows, comparison.rows, strict=True)]
-    return heads, rows
+    """The heads and rows of its table, as texts.
+
+    With prices, of the columns that answer other questions only the one that was sorted by.
+    """
+    one, money, sort = comparison.counted.removesuffix("s"), comparison.currency, comparison.sort
+    heads = [*_heads(comparison.counted), f"{one}s/s/$1000", f"{one}s/s/W", "draws", f"{money} a million {one}s"]
+    rows = [
+        [*_cells(row), _shown(row, "drawn_w", "W"), _shown(row, "per_million") if money else ""]
+        for row in comparison.rows
+    ]
+    others = (
+        {"GPU busy": "", "of peak": "share-of-peak", f"{one}s/s/$1000": "", f"{one}s/s/W": "per-watt"} if money else {}
+    )
+    others |= {"draws": "energy"} | ({} if money else {heads[-1]: ""})
+    kept = [place for place, head in enumerate(heads) if others.get(head, sort) == sort]
+    return [heads[place] for place in kept], [[cells[place] for place in kept] for cells in rows]
 
 
 def _heads(counted: str) -> list[str]:

@@ -85,13 +85,20 @@ class Found:
         """What was looked for, how, and whether something meets it."""
         asked = f" with {', '.join(self.requirements)}" if self.requirements else ""
         how = "all there are" if self.exhaustive else "of which differential evolution chose the sizes"
-        what = "launch price" if self.currency is None else "price of an hour"
         most = "most" if self.goal in MOST else "least"
-        names = ", ".join(self.unpriced) if len(self.unpriced) <= 5 else f"{len(self.unpriced)} GPUs, left out"
         return (
             f"{most} {self.goal}{asked}: {self.predicted} configurations predicted, {how}",
-            *((f"no {what} is known of {names}",) if self.unpriced else ()),
+            *((self._left_out(),) if self.unpriced else ()),
             *(("none meets it; closest come:",) if self.best is None else ()),
+        )
+
+    def _left_out(self) -> str:
+        """Which GPUs have no price, and what gives them one."""
+        few, first = self.unpriced[:5] == self.unpriced, self.unpriced[0]
+        who = ", ".join(self.unpriced) if few else f"{len(self.unpriced)} GPUs, such as {first}"
+        return (
+            f"left out, for want of a {_price_word(self.currency)}: {who}; to rank them too, give prices of an hour: "
+            f"--price {first}=2.99, repeated, or --prices FILE"
         )
 
     @property
@@ -132,6 +139,10 @@ class Found:
         )
 
 
+def _price_word(currency: str | None) -> str:
+    return "launch price" if currency is None else "price of an hour"
+
+
 def search_plan(
     plan: Plan, goal: str, require: Iterable[str], prices: Mapping[str, float] | None = None,
     correct: Correct | None = None, currency: str | None = None,
@@ -159,10 +170,9 @@ def search_plan(
     unpriced = [name for name, price in each.items() if priced and price is None]
     cases = [case for case in plan.cases if not {device.name for device in case.setting.devices} & {*unpriced}]
     if not cases:
-        what = "launch price" if currency is None else "price of an hour"
         raise InputError(
-            f"minimize {goal!r}: no {what} is known of {', '.join(unpriced)}; give prices={{{unpriced[0]!r}: …}} "
-            f"(--price {unpriced[0]}=… on the command line)"
+            f"minimize {goal!r}: no {_price_word(currency)} is known of {', '.join(unpriced)}; give "
+            f"prices={{{unpriced[0]!r}: …}} (--price {unpriced[0]}=… on the command line)"
         )
     exhaustive = plan.rows <= (ENUMERATED_EACH if plan.each else ENUMERATED)
     look = _every if exhaustive else _chosen

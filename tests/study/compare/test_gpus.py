@@ -62,6 +62,15 @@ def test_sorting_puts_the_best_first_and_the_unknown_last(graph: rk.Graph, sort:
     assert list(values.index[: len(known)]) == list(known.index)
 
 
+def test_per_dollar_goes_by_the_price_of_an_hour_where_one_is_given(graph: rk.Graph) -> None:
+    # equal hours: the faster GPU gives more samples a dollar, whatever it was sold for
+    hour = rk.Price(hour=1.0, currency="USD")
+    found = rk.compare_gpus(graph, gpus=GPUS, batch=32, sort="per-dollar", price=hour)
+    assert list(found.table["total_s"]) == sorted(found.table["total_s"])
+    assert "$1000" in str(rk.compare_gpus(graph, gpus=GPUS, batch=32))
+    assert "$1000" not in str(found)
+
+
 def _round_comparison(device: Device, host: Host, **second: object) -> GpuComparison:
     """ReLU of 2^28 numbers, 1 GiB in and out, on 1 TB/s, and on a second device."""
     graph = rk.trace(nn.ReLU(), rk.Input("batch", 2**20)).at(batch=256)
