@@ -51,9 +51,9 @@ def compare(
 ) -> None:
     """One workload on many GPUs, and why they stand in this order.
 
-    Time, throughput, memory, per dollar and watt. Without --gpu, on every shipped GPU. Prices are those at launch; an
-    hour's price is given as --price h100=2.99.
-    With --measured, a step that was timed on one GPU, all rest on it, as in `rooflinekit transfer`.
+    Time, throughput, memory, and what --sort asks for. Without --gpu, on every shipped GPU. Prices are those at launch,
+    or of an hour with --price h100=2.99. With --measured, a step that was timed on one GPU, all predictions rest on it,
+    as in `rooflinekit transfer`.
     Example: rooflinekit compare timm:resnet50 --input batch,3,224,224 --batch 32 --memory-min "40 GB"
     """
     filters = {"vendor": vendor, "architecture": architecture, "memory_min": memory_min}

@@ -166,3 +166,17 @@ def _two_columns(path: Path) -> PriceTable:
             ) from None
         hours.append((gpu.strip(), hour if math.isfinite(hour) else math.nan))
     return price_table(hours, str(path), date.fromtimestamp(path.stat().st_mtime))
+
+
+def price_word(currency: str | None) -> str:
+    """What a GPU's price is called: that of an hour, where there is a currency of it."""
+    return "launch price" if currency is None else "price of an hour"
+
+
+def price_hint(gpus: Sequence[str], currency: str | None) -> str:
+    """What is missing of which GPUs, and what to give."""
+    who = ", ".join(gpus) if len(gpus) <= 5 else f"{len(gpus)} GPUs, such as {gpus[0]}"
+    return (
+        f"{price_word(currency)}: {who}; to rank them too, give prices of an hour: --price {gpus[0]}=2.99, repeated, "
+        "or --prices FILE"
+    )

@@ -25,6 +25,7 @@ from rooflinekit.study.compare.gpus import (
     GpuComparison,
     gpu_frame,
     order_sentences,
+    price_sentences,
     rows_of,
     surprise_sentences,
     table_of,
@@ -241,6 +242,7 @@ def print_gpu_comparison(comparison: GpuComparison) -> None:
     for cells in body:
         rows.add_row(*cells)
     print_table(rows, lambda: comparison.table.reset_index())
+    _print_some(price_sentences(comparison))
     if comparison.sort != "time":
         out.print("By time:")
     _print_some(order_sentences(comparison))

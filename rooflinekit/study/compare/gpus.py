@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.errors import FormatError, InputError, nearest
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
+from rooflinekit.hardware.prices import price_hint
 from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.notebook import aligned
@@ -338,9 +339,21 @@ _LISTED = 4  # names in one sentence
 
 
 def sentences(comparison: GpuComparison) -> Iterator[str]:
-    """The order by time, from the fastest down, then the GPUs with more FLOP/s that are slower."""
+    """Whose price is missing; the order by time, from the fastest down; GPUs with more FLOP/s that are slower."""
+    yield from price_sentences(comparison)
     yield from order_sentences(comparison)
     yield from surprise_sentences(comparison)
+
+
+def price_sentences(comparison: GpuComparison) -> Iterator[str]:
+    """Which GPUs stand last for want of a price, where they were sorted by one."""
+    column = (
+        "per_million"
+        if comparison.currency
+        else {"per-dollar": "per_dollar", "price": "price_usd"}.get(comparison.sort)
+    )
+    if names := [row["gpu"] for row in comparison.rows if column and row["fits"] and row[column] is None]:
+        yield f"last, for want of a {price_hint(names, comparison.currency)}"
 
 
 def order_sentences(comparison: GpuComparison) -> Iterator[str]:
@@ -457,47 +470,47 @@ def _and(words: Sequence[str]) -> str:
 
 
 def table_of(comparison: GpuComparison) -> tuple[list[str], list[list[str]]]:
-    """The heads and rows of its table, as texts.
-
-    With prices, of the columns that answer other questions only the one that was sorted by.
-    """
-    one, money, sort = comparison.counted.removesuffix("s"), comparison.currency, comparison.sort
-    heads = [*_heads(comparison.counted), f"{one}s/s/$1000", f"{one}s/s/W", "draws", f"{money} a million {one}s"]
-    rows = [
-        [*_cells(row), _shown(row, "drawn_w", "W"), _shown(row, "per_million") if money else ""]
-        for row in comparison.rows
-    ]
-    others = (
-        {"GPU busy": "", "of peak": "share-of-peak", f"{one}s/s/$1000": "", f"{one}s/s/W": "per-watt"} if money else {}
-    )
-    others |= {"draws": "energy"} | ({} if money else {heads[-1]: ""})
-    kept = [place for place, head in enumerate(heads) if others.get(head, sort) == sort]
-    return [heads[place] for place in kept], [[cells[place] for place in kept] for cells in rows]
+    """The heads and rows of its table, as texts: what every choice needs, then what it was sorted by or costs."""
+    one, money = comparison.counted.removesuffix("s"), comparison.currency
+    heads = _heads(comparison.counted)
+    rows = [_cells(row) for row in comparison.rows]
+    last = {
+        "per-dollar": (f"{one}s/s/$1000", "per_dollar", 1000.0),
+        "per-watt": (f"{one}s/s/W", "per_watt", 1.0),
+        "price": ("$ at launch", "price_usd", 1.0),
+        "energy": (f"{one}s/J", "per_joule", 1.0),
+        "cost": (f"{money} a million {one}s", "per_million", 1.0),
+    }
+    asked = {"cost" if money and comparison.sort == "per-dollar" else comparison.sort, *(["cost"] if money else [])}
+    columns = [last[word] for word in SORTS if word in asked & {*last}]
+    if columns and comparison.sort != "share-of-peak":  # narrow enough for a terminal
+        heads, rows = heads[:-1], [cells[:-1] for cells in rows]
+    for head, name, times in columns:
+        heads.append(head)
+        rows = [[*cells, _shown(row, name, times)] for cells, row in zip(rows, comparison.rows, strict=True)]
+    return heads, rows
 
 
 def _heads(counted: str) -> list[str]:
-    """Of the columns without costs, which come first."""
-    return ["", "step", "90 % interval", "GPU busy", f"{counted}/s", "regime", "of peak", "memory"]
+    """Of the columns that come first."""
+    return ["", "step", "90 % interval", "GPU busy", f"{counted}/s", "regime", "memory", "of peak"]
 
 
 def rows_of(predictions: Sequence[Prediction]) -> tuple[list[str], list[list[str]]]:
     """The heads and rows of predictions of one workload, as texts, without costs."""
-    heads = _heads("samples" if BATCH in predictions[0].sizes else "steps")
-    return heads, [_cells(row)[: len(heads)] for row in _rows(predictions)]
+    return _heads("samples" if BATCH in predictions[0].sizes else "steps"), [_cells(row) for row in _rows(predictions)]
 
 
-def _shown(row: Mapping[str, Any], name: str, unit: str = "") -> str:
-    """A number of a GPU on which it fits."""
-    if row[name] is None or not row["fits"]:
-        return "–"
-    return format_quantity(row[name], unit) if unit else f"{row[name]:.4g}"
+def _shown(row: Mapping[str, Any], name: str, times: float) -> str:
+    """A number of a GPU on which it fits, that many times."""
+    return "–" if row[name] is None or not row["fits"] else f"{row[name] * times:.4g}"
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     """A row; of a GPU whose memory is too small nothing but that."""
     memory = format_quantity(row["peak_bytes"], "byte", binary=True)
     if not row["fits"]:
-        return [row["gpu"], *["–"] * 6, f"{memory} does not fit", "–", "–"]
+        return [row["gpu"], *["–"] * 5, f"{memory} does not fit", "–"]
     return [
         row["gpu"],
         seconds(row["total_s"]),
@@ -505,10 +518,8 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         seconds(row["gpu_s"]),
         number(row["throughput"]),
         row["regime"],
-        f"{row['share_of_peak']:.0%}",
         f"{memory} fits",
-        number(row["per_dollar"], 1000),
-        number(row["per_watt"]),
+        f"{row['share_of_peak']:.0%}",
     ]
 
 

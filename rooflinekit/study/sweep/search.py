@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rooflinekit.errors import InputError, UnitError, nearest
 from rooflinekit.hardware.device import Device
+from rooflinekit.hardware.prices import price_hint, price_word
 from rooflinekit.hardware.specs import resolve
 from rooflinekit.ir import notebook
 from rooflinekit.ir.notebook import aligned
@@ -88,17 +89,8 @@ class Found:
         most = "most" if self.goal in MOST else "least"
         return (
             f"{most} {self.goal}{asked}: {self.predicted} configurations predicted, {how}",
-            *((self._left_out(),) if self.unpriced else ()),
+            *((f"left out, for want of a {price_hint(self.unpriced, self.currency)}",) if self.unpriced else ()),
             *(("none meets it; closest come:",) if self.best is None else ()),
-        )
-
-    def _left_out(self) -> str:
-        """Which GPUs have no price, and what gives them one."""
-        few, first = self.unpriced[:5] == self.unpriced, self.unpriced[0]
-        who = ", ".join(self.unpriced) if few else f"{len(self.unpriced)} GPUs, such as {first}"
-        return (
-            f"left out, for want of a {_price_word(self.currency)}: {who}; to rank them too, give prices of an hour: "
-            f"--price {first}=2.99, repeated, or --prices FILE"
         )
 
     @property
@@ -139,10 +131,6 @@ class Found:
         )
 
 
-def _price_word(currency: str | None) -> str:
-    return "launch price" if currency is None else "price of an hour"
-
-
 def search_plan(
     plan: Plan, goal: str, require: Iterable[str], prices: Mapping[str, float] | None = None,
     correct: Correct | None = None, currency: str | None = None,
@@ -171,7 +159,7 @@ def search_plan(
     cases = [case for case in plan.cases if not {device.name for device in case.setting.devices} & {*unpriced}]
     if not cases:
         raise InputError(
-            f"minimize {goal!r}: no {_price_word(currency)} is known of {', '.join(unpriced)}; give "
+            f"minimize {goal!r}: no {price_word(currency)} is known of {', '.join(unpriced)}; give "
             f"prices={{{unpriced[0]!r}: …}} (--price {unpriced[0]}=… on the command line)"
         )
     exhaustive = plan.rows <= (ENUMERATED_EACH if plan.each else ENUMERATED)

@@ -67,8 +67,11 @@ def test_per_dollar_goes_by_the_price_of_an_hour_where_one_is_given(graph: rk.Gr
     hour = rk.Price(hour=1.0, currency="USD")
     found = rk.compare_gpus(graph, gpus=GPUS, batch=32, sort="per-dollar", price=hour)
     assert list(found.table["total_s"]) == sorted(found.table["total_s"])
-    assert "$1000" in str(rk.compare_gpus(graph, gpus=GPUS, batch=32))
+    assert "USD a million samples" in str(found)
     assert "$1000" not in str(found)
+    launched = str(rk.compare_gpus(graph, gpus=GPUS, batch=32, sort="per-dollar"))
+    assert "$1000" in launched
+    assert "last, for want of a launch price: " in launched
 
 
 def _round_comparison(device: Device, host: Host, **second: object) -> GpuComparison:
