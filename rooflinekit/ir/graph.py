@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from rooflinekit.ir import notebook
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.coverage import Assumption, Coverage, coverage_of
 from rooflinekit.ir.inputs import Release
-from rooflinekit.ir.op import DType, Op, Phase, PricedOp, Role, TensorSpec, nothing
+from rooflinekit.ir.op import DType, Op, PricedOp, Role, TensorSpec, nothing
 from rooflinekit.ir.sizes import (
     Condition,
     ForcedSize,
@@ -33,6 +33,7 @@ from rooflinekit.ir.sizes import (
     symbol,
     total,
 )
+from rooflinekit.ir.tables import COUNTS, op_row, plain, shown, tree
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,16 +181,15 @@ class Graph:
         from rooflinekit.ir.points import evaluated
 
         check_names(dims, self.dims)
-        counted = ("matrix_flop", "vector_flop", "special_flop", "read_bytes", "write_bytes")
         columns = evaluated({}, dims)
         tables = []
         for graph, rows in parts(self, columns):
             given = {name: columns[name][rows] for name in graph.dims}
             for condition in graph.conditions:
                 check_everywhere(condition, given)
-            found = evaluated({part: getattr(graph, part) for part in counted}, given)
+            found = evaluated({part: getattr(graph, part) for part in COUNTS}, given)
             sizes = {name: columns[name][rows] for name in dims}
-            tables.append(pd.DataFrame({**sizes, **{part: found[part] for part in counted}}, index=rows))
+            tables.append(pd.DataFrame({**sizes, **{part: found[part] for part in COUNTS}}, index=rows))
         table = tables[0] if len(tables) == 1 else pd.concat(tables).sort_index()
         table["flop"] = table["matrix_flop"] + table["vector_flop"] + table["special_flop"]
         table["bytes"] = table["read_bytes"] + table["write_bytes"]
@@ -234,7 +234,6 @@ class Graph:
 
     def to_dict(self) -> dict[str, Any]:
         """Totals, coverage and one record an op, ready for JSON; numbers where known, formulas as text."""
-        totals = ("flop", "matrix_flop", "vector_flop", "special_flop", "bytes", "read_bytes", "write_bytes")
         return {
             "name": self.name,
             "mode": self.mode,
@@ -244,7 +243,7 @@ class Graph:
             "assumptions": list(map(str, self.assumptions)),
             "conditions": [f"{condition.holds} ({condition.where})" for condition in self.conditions],
             "parameters": self.parameters,
-            **{name: plain(getattr(self, name)) for name in totals},
+            **{name: plain(getattr(self, name)) for name in ("flop", "bytes", *COUNTS)},
             "coverage": self.coverage.to_dict(),
             "ops": [{name: plain(value) for name, value in op_row(priced).items()} for priced in self.priced],
         }
@@ -318,96 +317,6 @@ def map_graph(graph: Graph, at: Callable[[Size], Size], given: Mapping[str, int]
         dims=tuple(name for name in graph.dims if name not in given),
         sizes=MappingProxyType({**graph.sizes, **given}),
     )
-
-
-_LETTERS = 120  # of a formula in a notebook
-
-
-def shown(value: Any) -> str:
-    """A number with its digits in groups, a formula as far as a table has room."""
-    if isinstance(value, Mapping):
-        value = [f"{name}={number}" for name, number in value.items()]
-    text = (
-        ", ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int | float) else str(value)
-    )
-    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
-
-
-def plain(value: Any) -> Any:
-    """A value for JSON: sympy's numbers as Python's, its formulas as text."""
-    if is_formula(value):
-        return int(value) if value.is_Integer else float(value) if value.is_number else str(value)
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    return value
-
-
-def op_row(priced: PricedOp) -> dict[str, object]:
-    """What tables and JSON say of an op; sizes that are open stay formulas."""
-    cost = sum(priced.costs, Cost())
-    # An op that moves nothing has no intensity; the quotient of symbols stays a formula.
-    intensity = None if cost.bytes == 0 else cost.flop / cost.bytes
-    return {
-        "module": priced.op.module,
-        "phase": str(priced.op.phase),
-        "kind": priced.op.kind,
-        "inputs": [list(t.shape) for t in priced.op.inputs],
-        "outputs": [list(t.shape) for t in priced.op.outputs],
-        "matrix_flop": cost.matrix_flop,
-        "vector_flop": cost.vector_flop,
-        "special_flop": cost.special_flop,
-        "read_bytes": cost.read_bytes,
-        "write_bytes": cost.write_bytes,
-        "intensity": intensity,
-        "basis": str(priced.basis),
-    }
-
-
-_COUNTS = ("matrix_flop", "vector_flop", "special_flop", "read_bytes", "write_bytes")
-
-
-def tree(ops: Sequence[PricedOp], weights: Sequence[TensorSpec], depth: int | None) -> pd.DataFrame:
-    """One row a module in the order of its first op, the root "" first; paths of at most `depth` parts.
-
-    Columns: parameters; output, the sizes of its last forward result; activation_bytes, what its forward ops write; the
-    counts of all phases.
-    """
-    import pandas as pd
-
-    costs: dict[str, Counter[int]] = defaultdict(Counter)
-    by_id: dict[int, Cost] = {}
-    activations: dict[str, list[Size]] = defaultdict(list)
-    output: dict[str, list[Size]] = {}
-    for priced in ops:
-        for path in _paths(priced.op.module, depth):
-            costs[path].update(id(cost) for cost in priced.costs)
-            if priced.op.phase is Phase.FORWARD and priced.op.outputs:
-                output[path] = list(priced.op.outputs[0].shape)
-                activations[path] += [spec.bytes for spec in priced.op.outputs if not spec.storage and priced.costs]
-        by_id |= {id(cost): cost for cost in priced.costs}
-    parameters: Counter[str] = Counter()
-    for weight in weights:
-        if weight.role is Role.WEIGHT:
-            for path in _paths(weight.name.rpartition(".")[0], depth):
-                parameters[path] += int(weight.numel)
-    rows: dict[str, dict[str, Any]] = {}
-    for path, counted in costs.items():
-        held = {"parameters": parameters[path], "output": output.get(path)}
-        rows[path] = {**held, "activation_bytes": total(activations[path])}
-        for name in _COUNTS:
-            rows[path][name] = total(product((n, getattr(by_id[key], name))) for key, n in counted.items())
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    table.index.name = "module"
-    return table
-
-
-def _paths(module: str, depth: int | None) -> Iterator[str]:
-    """The root and every module on the way down."""
-    yield ""
-    parts = module.split(".") if module else []
-    for i in range(1, len(parts) + 1):
-        if depth is None or i <= depth:
-            yield ".".join(parts[:i])
 
 
 # Sizes that an open trace does not speak for.
