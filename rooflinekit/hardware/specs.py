@@ -9,6 +9,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import chain, product
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -326,16 +327,18 @@ _BRANDS = frozenset({"nvidia", "geforce", "tesla", "quadro", "amd", "radeon", "i
 def resolve(query: str, devices: Iterable[Device]) -> Device:
     """The one device that `query` names, case, spaces and punctuation aside.
 
-    Tried in turn: a full name or alias; the same without brand names; its words in any order; some of its words.
-    Words that the query has in excess are never dropped: "RTX 4060 Ti" and "RTX 4090 Laptop GPU" are other chips.
+    Tried in turn: a full name or alias; the same without brand names; its words in any order; some of its words; then
+    the same without the size and type of the device's own memory, as shops write them ("RTX 4090 24GB GDDR6X"). Other
+    words that the query has in excess are never dropped: "RTX 4060 Ti" and "RTX 4090 Laptop GPU" are other chips.
 
     Of several the one that has the query in its `meant_by` is taken, with a DeviceWarning. Raises AmbiguousDeviceError
     when several devices fit and none has, DeviceNotFoundError when none fits.
     """
     known = {device.name: device for device in devices}
     names = {name: (name, *device.aliases) for name, device in known.items()}
-    for fits in (_same_letters, _same_without_brand, _same_words, _some_words):
-        found = [name for name, spellings in names.items() if any(fits(query, given) for given in spellings)]
+    asked = [dict.fromkeys(known, query), {name: _without_memory(query, device) for name, device in known.items()}]
+    for said, fits in product(asked, (_same_letters, _same_without_brand, _same_words, _some_words)):
+        found = [name for name, spellings in names.items() if any(fits(said[name], given) for given in spellings)]
         if len(found) == 1:
             return known[found[0]]
         meant = [name for name in found if any(_same_words(query, short) for short in known[name].meant_by)]
@@ -348,15 +351,36 @@ def resolve(query: str, devices: Iterable[Device]) -> Device:
             return known[meant[0]]
         if found:
             raise AmbiguousDeviceError(f"{query!r} may be {', '.join(found[:-1])} or {found[-1]}; name one of them")
-    every_spelling = [spelling for spellings in names.values() for spelling in spellings]
-    hint = nearest(query, every_spelling)
-    joined = f"{hint} " if hint else "; "
-    raise DeviceNotFoundError(f"unknown device {query!r}{joined}`rooflinekit devices` lists all {len(known)}")
+    raise DeviceNotFoundError(
+        f"unknown device {query!r}; {_what_to_write(query, [*chain.from_iterable(names.values())])}"
+        f"`rooflinekit devices` lists all {len(known)}"
+    )
+
+
+def _what_to_write(query: str, spellings: list[str]) -> str:
+    """What to write for a name that is no GPU's, with "; " behind it; empty where nothing is alike."""
+    several = _SEVERAL.fullmatch(query.strip())
+    if several:
+        name, count = several["one"] or several["name"], several["times"] or several["count"]
+        return f"name one GPU, {name!r}; {count} of them are --gpus {count} with a --cluster; "
+    if _OF_THIS_MACHINE.fullmatch(query.strip()):
+        return "name the kind of GPU, as `nvidia-smi -L` prints it; "
+    cluster = {squash(name): name for name in cluster_names()}.get(squash(query))
+    if cluster:
+        return f"{cluster} is a cluster: write --cluster {cluster}; "
+    if query.strip().lower() in _BRANDS:
+        return f"`rooflinekit devices --vendor {query.strip()}` lists its GPUs; "
+    hint = nearest(query, spellings)
+    return f"{hint.removeprefix('; ')} " if hint else ""
+
+
+_SEVERAL = re.compile(r"(?P<times>\d{1,2})\s*[x×]\s*(?P<one>\S.*)|(?P<name>\S.*?)\s*[x×]\s*(?P<count>\d{1,2})", re.I)
+_OF_THIS_MACHINE = re.compile(r"(cuda|gpu|rocm|hip|mps)?:?\d?", re.I)
 
 
 def stands_in(query: str, letters: str) -> bool:
     """Whether the words of a query stand somewhere in a file, squashed: where not, `resolve` does not find it there."""
-    return all(re.sub(r"(?<=\d)gb$", "", word) in letters for word in _words(query))
+    return all(word in letters for word in _words(query) if not _CAPACITY.fullmatch(word))
 
 
 def squash(text: str) -> str:
@@ -383,8 +407,23 @@ def _same_words(query: str, spelling: str) -> bool:
 def _some_words(query: str, spelling: str) -> bool:
     words = _words(query)
     # One word must look like a model number: "ada" or "80 GB" alone names nobody.
-    telling = any(re.search(r"\d", word) and len(word) > 1 and not re.fullmatch(r"\d+gb", word) for word in words)
+    telling = any(re.search(r"\d", word) and len(word) > 1 and not _CAPACITY.fullmatch(word) for word in words)
     return telling and set(words) <= set(_words(spelling))
+
+
+_CAPACITY = re.compile(r"(\d+)gb")
+
+
+def _without_memory(query: str, device: Device) -> str:
+    """The query without words that say the size, in GB or GiB, or the type of this device's memory."""
+    own = (device.dram.type or "").casefold()
+    return " ".join(word for word in _words(query) if word != own and not _is_capacity(word, device.dram.capacity))
+
+
+def _is_capacity(word: str, capacity: float) -> bool:
+    number = _CAPACITY.fullmatch(word)
+    # 2 % apart: a board is sold as 192 GB that shows 180 GiB.
+    return number is not None and any(abs(int(number[1]) * unit / capacity - 1) < 0.02 for unit in (1e9, 2**30))
 
 
 def _words(text: str) -> list[str]:

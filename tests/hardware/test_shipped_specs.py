@@ -290,6 +290,7 @@ def test_ambiguous(query: str, candidates: str) -> None:
         ("h100", "nvidia-h100-sxm5-80gb", "nvidia-h100-nvl-94gb and nvidia-h100-pcie-80gb"),
         ("A100 80GB", "nvidia-a100-sxm4-80gb", "nvidia-a100-pcie-80gb"),
         ("Tesla V100", "nvidia-v100-sxm2-16gb", "nvidia-v100-pcie-16gb and nvidia-v100-pcie-32gb"),
+        ("H200 141 GB", "nvidia-h200-sxm-141gb", "nvidia-h200-nvl-141gb"),
         ("MI250X", "amd-mi250x-gcd", "amd-mi250x"),  # what PyTorch counts
     ],
 )
@@ -322,6 +323,8 @@ def test_a_package_of_two_devices_says_so() -> None:
     # Other chips, and words that describe a family: never a silent near match.
     [
         "RTX 4060 Ti",
+        "RTX 4060 16GB",  # the Ti has 16, the RTX 4060 has 8
+        "RTX 3080 12GB",  # another chip than that of 10 GB
         "RTX 4090 Laptop GPU",
         "A10M",
         "Titan X",
@@ -342,6 +345,37 @@ def test_not_found(query: str) -> None:
     message = str(caught.value)
     assert message.startswith(f"unknown device {query!r}")
     assert message.endswith("`rooflinekit devices` lists all 93")
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("RTX 4090 24GB", "nvidia-rtx-4090"),
+        ("GeForce RTX 4090 24 GB GDDR6X", "nvidia-rtx-4090"),
+        ("L40S-48GB", "nvidia-l40s"),
+        ("B200 192GB", "nvidia-b200-sxm-180gb"),  # 180 GiB are 193e9 byte
+        ("H200 SXM 141GB HBM3e", "nvidia-h200-sxm-141gb"),
+        ("MI300X 192 GB", "amd-mi300x"),
+    ],
+)
+def test_a_name_may_say_the_memory_that_the_device_has(query: str, name: str) -> None:
+    assert specs.load_device(query).name == name
+
+
+@pytest.mark.parametrize(
+    ("query", "answer"),
+    [
+        ("8xH100", "name one GPU, 'H100'; 8 of them are --gpus 8 with a --cluster"),
+        ("RTX 4090 x 2", "name one GPU, 'RTX 4090'; 2 of them are --gpus 2 with a --cluster"),
+        ("cuda:0", "name the kind of GPU, as `nvidia-smi -L` prints it"),
+        ("DGX H100", "dgx-h100 is a cluster: write --cluster dgx-h100"),
+        ("nvidia", "`rooflinekit devices --vendor nvidia` lists its GPUs"),
+    ],
+)
+def test_what_is_no_name_of_one_gpu_is_told_what_to_write(query: str, answer: str) -> None:
+    with pytest.raises(DeviceNotFoundError) as caught:
+        specs.load_device(query)
+    assert str(caught.value) == f"unknown device {query!r}; {answer}; `rooflinekit devices` lists all 93"
 
 
 def test_not_found_suggests() -> None:
