@@ -57,8 +57,8 @@ class Bench:
             except RooflinekitError:
                 continue
             low, high = step.interval()
-            # what Megatron logs is the last rank's peak, which is the last stage's
-            memory = step.stages[-1].allocated
+            stage = step.fullest if case.peak_stage is None else case.peak_stage
+            memory = step.stages[stage].allocated
             found.append(
                 {
                     "model": case.model, "strategy": _strategy(case), "gpus": case.gpus, "cluster": case.cluster,
@@ -67,6 +67,7 @@ class Bench:
                     "low_s": low, "high_s": high, "inside": low <= case.seconds <= high,
                     "ratio": step.total_s / case.seconds, "mfu": step.mfu,
                     "peak": memory / case.peak_bytes if case.peak_bytes > 0 else np.nan,
+                    "gpu": step.device.name, "fits": step.memory.fits,
                 }
             )  # fmt: skip
         table = pd.DataFrame(found)

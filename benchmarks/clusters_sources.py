@@ -32,7 +32,8 @@ class Case:
     batch: int
     seq: int
     seconds: float
-    peak_bytes: float = 0.0
+    peak_bytes: float = 0.0  # that the program logs of one rank
+    peak_stage: int | None = None  # the stage that this rank is of; None: the fullest
     note: str = ""
 
 
@@ -139,7 +140,8 @@ def _megatron(row: Any, args: Mapping[str, Any]) -> Case:
         recipe=_recipe(args, str(row.platform)), layout=layout,
         cluster="h100-x8-cluster" if hopper else "a100-x8-hdr", gpus=gpus, batch=batch,
         seq=int(args["seq-length"]), seconds=row.iteration_s,
-        peak_bytes=float(row.peak_allocated_bytes or 0), note=("release: " if release else "") + str(row.case),
+        peak_bytes=float(row.peak_allocated_bytes or 0), peak_stage=-1,
+        note=("release: " if release else "") + str(row.case),
     )  # fmt: skip
 
 
@@ -289,7 +291,9 @@ def mlperf(data: Path) -> Iterator[Case]:
         yield Case(
             source="mlperf_training", model=row.benchmark, decoder=rk.Decoder(name=row.benchmark, **sizes),
             recipe=recipe_of("nemo").with_changes(fp8=True), cluster=_MLPERF_CLUSTERS[row.accelerator], gpus=gpus,
-            layout=layout, batch=batch, seq=seq, seconds=float(seconds), note=f"{row.submitter} {row.config}",
+            layout=layout, batch=batch, seq=seq, seconds=float(seconds),
+            peak_bytes=1e9 * max(0.0, row.max_memory_gb),
+            note=f"{row.submitter} {row.config}",
         )  # fmt: skip
 
 

@@ -45,16 +45,31 @@ def batches_from(start: int) -> list[int]:
     return found
 
 
-def judge(data: Path, share: float) -> pd.DataFrame:
-    """One line a row that was made smaller: by how many steps the prediction is larger, at most `_FAR`."""
+def made_smaller(data: Path, share: float) -> Iterator[tuple[Step, rk.Graph, list[int], int]]:
+    """Steps whose batch was made smaller, with the batches that their benchmark tries, and the place of theirs."""
     steps = list(timm_steps(data))
     starts: dict[tuple[str, str], int] = {}
     for step in steps:
         starts[step.table, step.gpu] = max(starts.get((step.table, step.gpu), 0), step.sizes["batch"])
-    rows = []
     for step, graph in traced(_decayed(steps, starts, share)):
         tried = batches_from(starts[step.table, step.gpu])
-        place = tried.index(step.sizes["batch"])
+        yield step, graph, tried, tried.index(step.sizes["batch"])
+
+
+def verdicts(data: Path, share: float) -> pd.DataFrame:
+    """Two lines a row that was made smaller: whether the batch that ran fits, and the larger one that did not run."""
+    return pd.DataFrame(
+        {"set": step.table, "gpu": step.gpu, **step.columns, "batch": batch, "ran": ran,
+         "fits": _fits(graph, step, batch)}
+        for step, graph, tried, place in made_smaller(data, share)
+        for batch, ran in ((tried[place], True), (tried[place - 1], False))
+    )  # fmt: skip
+
+
+def judge(data: Path, share: float) -> pd.DataFrame:
+    """One line a row that was made smaller: by how many steps the prediction is larger, at most `_FAR`."""
+    rows = []
+    for step, graph, tried, place in made_smaller(data, share):
         near = tried[max(0, place - _FAR) : place + _FAR]
         fitting = next((i for i, batch in enumerate(near) if _fits(graph, step, batch)), len(near))
         rows.append({"set": step.table, "gpu": step.gpu, **step.columns, **step.sizes})

@@ -145,7 +145,7 @@ def judged(file: Path) -> pd.DataFrame:
             {
                 "op": row["kernel_name"], "gpu": gpu, "settings": settings_of(row),
                 "measured_mib": float(row["y_value_50"]), "allocated_mib": (use.peak_bytes + tables) / 2**20,
-                "reserved_mib": (use.reserved_bytes + tables) / 2**20,
+                "reserved_mib": (use.reserved_bytes + tables) / 2**20, "fits": use.fits,
             }
         )  # fmt: skip
     if left:

@@ -110,7 +110,8 @@ def judged(data: Path, most: int, steps: int = 60) -> pd.DataFrame:
         ) as error:
             print(f"{row.experiment}: left out: {str(error).splitlines()[0][:150]}", flush=True)
             continue
-        over = rk.predict(graph, "nvidia-l40s", seq=_MOST).memory_over("seq", values, emptied=_EMPTIED)
+        longest = rk.predict(graph, "nvidia-l40s", seq=_MOST)
+        over = longest.memory_over("seq", values, emptied=_EMPTIED)
         reserved = [step.reserved_bytes for step in over]
         told = {
             "after a step": (np.mean([step.allocated_bytes for step in over]), row.mem_allocated_avg),
@@ -119,9 +120,10 @@ def judged(data: Path, most: int, steps: int = 60) -> pd.DataFrame:
         }
         rows += [
             {"method": row.experiment, "kind": kind, "told": mine / 1e9, "measured": theirs / 1e9}
+            | {"fits": longest.memory.fits}
             for kind, (mine, theirs) in told.items()
         ]  # fmt: skip
-    found = pd.DataFrame(rows, columns=["method", "kind", "told", "measured"])
+    found = pd.DataFrame(rows, columns=["method", "kind", "told", "measured", "fits"])
     return found.assign(ratio=found.told / found.measured)
 
 

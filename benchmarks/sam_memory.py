@@ -27,6 +27,7 @@ _SIZES = {
         "hidden_size": 1280, "num_hidden_layers": 32, "num_attention_heads": 16, "global_attn_indexes": [7, 15, 23, 31]
     },
 }  # fmt: skip
+GPU = "nvidia-a100-sxm4-40gb"
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
@@ -47,6 +48,12 @@ def traced(size: str, dtype: str) -> rk.Graph:
 
 def judged(data: Path) -> pd.DataFrame:
     """One line a model, format and batch."""
+    softmax = torch.nn.functional.softmax
+    with mock.patch("torch.nn.functional.softmax", lambda x, dim=None, **_: softmax(x, dim=dim)):
+        return _judged(data)  # also where a size is traced anew
+
+
+def _judged(data: Path) -> pd.DataFrame:
     table = pd.read_csv(data / "segment_anything_fast" / "results.csv")
     table = table[table.technique.isin(list(_DTYPES)) & (table.batch_size > 0)]
     rows = table.groupby(["sam_model_type", "technique", "batch_size"])["memory(MiB)"].median().reset_index()
@@ -55,12 +62,12 @@ def judged(data: Path) -> pd.DataFrame:
     for model, technique, batch, measured in rows.itertuples(index=False):
         key = (model, technique)
         graphs.setdefault(key, traced(model, _DTYPES[technique]))
-        use = rk.predict(graphs[key].at(batch=int(batch)), gpu="nvidia-a100-sxm4-40gb").memory
+        use = rk.predict(graphs[key].at(batch=int(batch)), gpu=GPU).memory
         allocated, reserved = (size / 2**20 for size in (use.peak_bytes, use.reserved_bytes))
         found.append(
             {
                 "model": model, "format": technique, "batch": int(batch), "measured MiB": measured,
-                "allocated MiB": allocated, "reserved MiB": reserved, "off": allocated / measured - 1,
+                "allocated MiB": allocated, "reserved MiB": reserved, "off": allocated / measured - 1, "fits": use.fits,
             }
         )  # fmt: skip
     return pd.DataFrame(found)
@@ -73,10 +80,7 @@ def main() -> None:
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    softmax = torch.nn.functional.softmax
-    with mock.patch("torch.nn.functional.softmax", lambda x, dim=None, **_: softmax(x, dim=dim)):
-        found = judged(options.data)  # also where a size is traced anew
-    print(found.round(3).to_string(index=False))
+    print(judged(options.data).round(3).to_string(index=False))
 
 
 if __name__ == "__main__":
