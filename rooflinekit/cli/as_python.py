@@ -16,7 +16,7 @@ _LEFT_OUT: dict[str, Any] = {
     "like": None, "targets": (),
 }  # fmt: skip
 _EXECUTION: dict[str, Any] = {
-    "backend": "eager", "sync": "step", "copy": "none", "non_blocking": False, "loader_rate": None,
+    "backend": "eager", "sync": "step", "copy": "none", "non_blocking": False, "loader_rate": None, "attention": None,
 }  # fmt: skip
 
 

@@ -78,7 +78,7 @@ THEMES = {
     "What every call needs": ("input", "gpu", "size", "mode", "dtype", "autocast", "execution", "host"),
     "Training": ("optimizer", "loss", "loss_target"),
     "The model": ("tf32", "channels_last", "like", "inference_mode", "assume", "strict", "cache", "verbose"),
-    "The step": ("sync", "copy", "non_blocking", "loader_rate"),
+    "The step": ("sync", "copy", "non_blocking", "loader_rate", "attention"),
     "The GPU": ("burst", "power_limit", "sm_clock", "constants", "allow_draft"),
     "What is printed": ("as_json", "brief", "csv", "markdown", "help"),
 }

@@ -95,6 +95,14 @@ def _workload(
     loader_rate: Annotated[
         float | None, typer.Option(help="samples a second from the data loader; by default it never holds the step up")
     ] = None,
+    attention: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KERNEL",
+            help="what runs attention where it can: cudnn, flash, flash-3, flash-4, efficient, triton, aotriton, ck, "
+            "aiter; by default what PyTorch chooses",
+        ),
+    ] = None,
     host: Annotated[
         str,
         typer.Option(
@@ -194,6 +202,7 @@ def _workload(
             "copy": copy,
             "non_blocking": non_blocking,
             "loader_rate": loader_rate,
+            "attention": attention,
         },
         optimizer=optimizer,
         loss=loss,

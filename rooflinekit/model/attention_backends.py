@@ -7,14 +7,15 @@ cuDNN and FlashAttention 3 use. By those of one warp an SM multiplies no faster 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Release
-from rooflinekit.ir.op import DType, Op, PricedOp, TensorSpec
+from rooflinekit.ir.op import DType, Family, Op, PricedOp, TensorSpec
 from rooflinekit.ir.points import integer
 from rooflinekit.model.algorithms import ATTENTION, Algorithm, ByUnit
 from rooflinekit.model.kernel import Kernel, passing
@@ -48,10 +49,12 @@ BACKENDS = {
 }  # fmt: skip
 
 _CUDNN_WIDTH, _CUDNN_STEP = 128, 8  # numbers of a head, at most and a multiple
-_CUDNN_LATENT = [192, 128]  # of queries and values, which it takes too
+_LATENT = [192, 128]  # of queries and values, which it takes too
 _CUDNN_DROPOUT = 1 / 16  # of which the rate is a multiple
 _FLASH_WIDTH, _FLASH_1_WIDTH, _FLASH_4_WIDTH = 256, 128, 128
+_LATER_STEP = 8  # numbers of a head of FlashAttention 3 and 4, a multiple
 _FLASH_FROM, _TRITON_FROM, _EFFICIENT_FROM = 8, 7, 5  # generations
+_CUDNN_FROM, _FLASH_2_FROM, _FLEX_FROM = (2, 5), (2, 2), (2, 5)  # releases in which sdpa_kernel or torch.nn has them
 _OF_AOTRITON = ("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")  # GPUs for which PyTorch brings its kernels
 #: Operators that a package, or torch.nn.attention.varlen, calls by name, of tensors with heads behind the sequence.
 _FLASH_KINDS = ("flash_attn.", "torch_attn.", "aten._flash_attention_")
@@ -173,6 +176,10 @@ def _widths(op: Op) -> list[int]:
 
 #: What keeps a kernel from running, and what would change that.
 Obstacle = tuple[str, str]
+_MASKED: Obstacle = "a mask", "drop the mask or use flex_attention"
+_OFF: Obstacle = "the program", "leave it switched on"
+_SWITCHED = ("flash", "cudnn", "efficient")  # by torch.nn.attention.sdpa_kernel, of which an op's `backends` are on
+_FIRST_FLASH = Release(2, 1)  # whose flash attention is FlashAttention 1
 
 
 def _against_cudnn(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle]:
@@ -184,7 +191,7 @@ def _against_cudnn(op: Op, capability: tuple[int, int]) -> Iterator[Obstacle]:
     if query.dtype.itemsize != _HALF:
         yield _wider(query)
     narrow = max(widths) <= _CUDNN_WIDTH and not any(width % _CUDNN_STEP for width in widths)
-    if not (narrow or (widths == _CUDNN_LATENT and capability[0] in (_HOPPER, _BLACKWELL))):
+    if not (narrow or (widths == _LATENT and capability[0] in (_HOPPER, _BLACKWELL))):
         yield _of_width(widths), f"use heads of a multiple of {_CUDNN_STEP} up to {_CUDNN_WIDTH}"
     dropout = float(op.attrs.get("dropout_p") or 0.0)
     if dropout % _CUDNN_DROPOUT:
@@ -203,15 +210,134 @@ def _against_flash(op: Op, capability: tuple[int, int], like: Release | None) ->
     if query.dtype.itemsize != _HALF:
         yield _wider(query)
     if op.attrs.get("attn_bias") is not None:
-        yield "a mask", "drop the mask or use flex_attention"
+        yield _MASKED
     if len(set(widths)) > 1 or widths[0] > most:
         yield _of_width(widths), f"use heads of one width up to {most}"
-    if op.attrs.get("is_causal") and "scaled_dot_product" in op.kind and query.shape[-2] != _tensors(op)[1].shape[-2]:
+    if op.attrs.get("is_causal"):
+        yield from _unequal(op)
+
+
+def _unequal(op: Op) -> Iterator[Obstacle]:
+    """A causal mask that begins at the upper left, where flash attention's ends at the lower right."""
+    query, key, _ = _tensors(op)
+    if "scaled_dot_product" in op.kind and query.shape[-2] != key.shape[-2]:
         yield "a causal mask of unequal lengths", "use flex_attention"
 
 
-def _older(capability: tuple[int, int]) -> Obstacle:
-    return "compute capability {}.{}".format(*capability), f"take a GPU of {_FLASH_FROM}.0 or later"
+def _against_later_flash(
+    op: Op, capability: tuple[int, int], generation: int, widths_taken: Callable[[list[int]], bool], wanted: str
+) -> Iterator[Obstacle]:
+    """Why a package's kernels for one generation do not take it: neither masks nor dropout (hopper/flash_api.cpp and
+    flash_attn/cute/interface.py of Dao-AILab/flash-attention).
+    """
+    if capability[0] != generation:
+        yield "compute capability {}.{}".format(*capability), f"take a GPU of {generation}.x"
+    query, widths = _tensors(op)[0], _widths(op)
+    if query.dtype.itemsize != _HALF:
+        yield _wider(query)
+    if op.attrs.get("attn_bias") is not None:
+        yield _MASKED
+    if op.attrs.get("dropout_p"):
+        yield "dropout", "train without"
+    if any(width % _LATER_STEP for width in widths) or not widths_taken(widths):
+        yield _of_width(widths), f"use heads of a multiple of {_LATER_STEP} {wanted}"
+    if op.attrs.get("is_causal"):
+        yield from _unequal(op)
+
+
+def _against_flash_3(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
+    def taken(widths: list[int]) -> bool:
+        return widths == _LATENT or (len(set(widths)) == 1 and widths[0] <= _FLASH_WIDTH)
+
+    return _against_later_flash(op, capability, _HOPPER, taken, f"and of one width up to {_FLASH_WIDTH}")
+
+
+def _against_flash_4(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
+    def taken(widths: list[int]) -> bool:
+        return widths == _LATENT or max(widths) <= _FLASH_4_WIDTH
+
+    return _against_later_flash(op, capability, _BLACKWELL, taken, f"up to {_FLASH_4_WIDTH}")
+
+
+def _against_flash_1(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
+    return _against_flash(op, capability, _FIRST_FLASH)
+
+
+def _against_flash_2(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
+    yield from _without(like, _FLASH_2_FROM, "it")
+    yield from _against_flash(op, capability, None)
+
+
+def _against_asked_cudnn(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
+    if like is None or not like.prefers_cudnn(capability[0]):
+        yield from _without(like, _CUDNN_FROM, "it")
+    yield from _against_cudnn(op, capability)
+
+
+def _against_efficient(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
+    """Why CUTLASS's memory-efficient kernels do not take it."""
+    if capability[0] < _EFFICIENT_FROM:
+        yield _older(capability, _EFFICIENT_FROM)
+
+
+def _against_triton(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
+    """Why flex_attention does not take it: inductor's Triton wants Volta, and there is no dropout."""
+    if capability[0] < _TRITON_FROM:
+        yield _older(capability, _TRITON_FROM)
+    yield from _without(like, _FLEX_FROM, "flex_attention")
+    if op.attrs.get("dropout_p"):
+        yield "dropout", "train without"
+
+
+#: What excludes each kernel for CUDA: of an op, the compute capability, and the release.
+_LIMITS: dict[str, Callable[[Op, tuple[int, int], Release | None], Iterator[Obstacle]]] = {
+    "cudnn": _against_asked_cudnn, "flash": _against_flash_2, "flash-1": _against_flash_1, "flash-3": _against_flash_3,
+    "flash-4": _against_flash_4, "efficient": _against_efficient, "triton": _against_triton,
+}  # fmt: skip
+#: GPUs of AMD's for which there is each of its kernels.
+_OF_AMD = {"aotriton": _OF_AOTRITON, "ck": _OF_CK, "aiter": _OF_AITER, "triton": _OF_AOTRITON}
+
+
+def _against_on_amd(op: Op, name: str, device: Device) -> Iterator[Obstacle]:
+    """Why a kernel does not take it on a GPU without CUDA."""
+    if name not in _OF_AMD:
+        yield f"{device.vendor}'s GPUs", "take one of NVIDIA's"
+        return
+    if not _is_one_of(device, _OF_AMD[name]):
+        yield f"{device.compute_capability or device.architecture}", f"take a GPU of {', '.join(_OF_AMD[name])}"
+    query = _tensors(op)[0]
+    if name in ("ck", "aiter") and query.dtype.itemsize != _HALF:
+        yield _wider(query)
+    if name == "aiter" and op.attrs.get("attn_bias") is not None:
+        yield _MASKED
+
+
+def against(op: Op, name: str, device: Device, like: Release | None = None) -> tuple[Obstacle, ...]:
+    """All that keeps a kernel of BACKENDS from running an op of attention, each with what would change it.
+
+    What `sdpa_kernel(...)` switches off where the program calls it holds here too.
+    """
+    if device.kind != "gpu":
+        return (("a CPU", "name a GPU"),)
+    if not _may_differ(op):
+        return (("a call that one kernel alone takes", "call scaled_dot_product_attention"),)
+    capability = _capability(device)
+    if capability is None:
+        return tuple(_against_on_amd(op, name, device))
+    if name not in _LIMITS:
+        return ((f"{device.vendor}'s GPUs", "take one of AMD's"),)
+    found = _LIMITS[name](op, capability, like)
+    return (*found, _OFF) if name in _SWITCHED and name not in op.attrs.get("backends", _SWITCHED) else tuple(found)
+
+
+def _older(capability: tuple[int, int], first: int = _FLASH_FROM) -> Obstacle:
+    return "compute capability {}.{}".format(*capability), f"take a GPU of {first}.0 or later"
+
+
+def _without(like: Release | None, first: tuple[int, int], what: str) -> Iterator[Obstacle]:
+    """Where a release has no such kernel."""
+    if like is not None and like < first:
+        yield f"PyTorch {like}", "PyTorch {}.{} brings {}".format(*first, what)
 
 
 def _wider(query: TensorSpec) -> Obstacle:
@@ -228,20 +354,19 @@ def obstacles(op: Op, device: Device, like: Release | None) -> Iterator[tuple[st
     if capability is None or given is not None or not _may_differ(op):
         return
     ran, release, allowed = backend_of(op, device, like), like or _PRESENT, op.attrs.get("backends", BACKENDS)
-    off = "the program", "leave it switched on"
     found: dict[str, list[Obstacle]] = {}
     if "scaled_dot_product" not in op.kind:
         if ran == FLASH and _PRESENT.prefers_cudnn(capability[0]):
             found["cudnn"] = [("a call of flash attention by name", "call scaled_dot_product_attention")]
     elif ran != CUDNN and _PRESENT.prefers_cudnn(capability[0]):
-        found["cudnn"] = [*_against_cudnn(op, capability), *([off] if "cudnn" not in allowed else [])]
+        found["cudnn"] = [*_against_cudnn(op, capability), *([_OFF] if "cudnn" not in allowed else [])]
         if not release.prefers_cudnn(capability[0]):
             by_hand = ", this one in sdpa_kernel(SDPBackend.CUDNN_ATTENTION)" * (release >= (2, 5))
             found["cudnn"].append((f"PyTorch {release}", f"{LATER} runs it by itself{by_hand}"))
     if ran == FLASH_1:
         found["flash"] = [(f"PyTorch {release}", "PyTorch 2.2 brings it")]
     elif ran == EFFICIENT:
-        found["flash"] = [*_against_flash(op, capability, like), *([off] if "flash" not in allowed else [])]
+        found["flash"] = [*_against_flash(op, capability, like), *([_OFF] if "flash" not in allowed else [])]
     yield from ((name, tuple(against)) for name, against in found.items() if against)
 
 
@@ -298,29 +423,7 @@ def other_backends(op: Op, device: Device, like: Release | None) -> Iterator[str
 
 def backends_of(op: Op, device: Device, like: Release | None) -> Iterator[str]:
     """Names in BACKENDS of what a program may call: by sdpa_kernel, by a package, as flex_attention."""
-    if not _may_differ(op) or device.kind != "gpu":
-        return
-    capability = _capability(device)
-    if capability is None:
-        half = _tensors(op)[0].dtype.itemsize == _HALF
-        plain = half and op.attrs.get("attn_bias") is None
-        found = {
-            "aotriton": _is_one_of(device, _OF_AOTRITON),
-            "ck": half and _is_one_of(device, _OF_CK),
-            "aiter": plain and _is_one_of(device, _OF_AITER),
-        }
-        yield from (name for name, takes in found.items() if takes)
-        return
-    flash = not any(_against_flash(op, capability, like))
-    found = {
-        "cudnn": not any(_against_cudnn(op, capability)),
-        "flash": flash,
-        "flash-3": flash and capability[0] == _HOPPER,
-        "flash-4": flash and capability[0] == _BLACKWELL and max(_widths(op)) <= _FLASH_4_WIDTH,
-        "efficient": capability[0] >= _EFFICIENT_FROM,
-        "triton": capability[0] >= _TRITON_FROM,
-    }
-    yield from (name for name, takes in found.items() if takes)
+    yield from (name for name in BACKENDS if name != "flash-1" and not against(op, name, device, like))
 
 
 def forced_backends(graph: Graph) -> tuple[str, ...]:
@@ -329,10 +432,30 @@ def forced_backends(graph: Graph) -> tuple[str, ...]:
 
 
 def with_backend(graph: Graph, backend: str, device: Device) -> Graph:
-    """The graph with this kernel of BACKENDS for each attention that it takes."""
+    """The graph with this kernel of BACKENDS for each attention that it takes; remembered.
+
+    Raises InputError where it takes none of the graph's, with what excludes it.
+    """
+    key = "attention by", backend, device.name, device.compute_capability
+    if key not in graph.memo:
+        graph.memo[key] = _with_backend(graph, backend, device)
+    return graph.memo[key]  # type: ignore[no-any-return]
+
+
+def _with_backend(graph: Graph, backend: str, device: Device) -> Graph:
+    attends = [priced.op for priced in graph.priced if priced.timed_as is Family.ATTENTION]
+    excluded = [against(op, backend, device, graph.like) for op in attends]
+    if not attends:
+        return graph
+    if all(excluded):
+        names = sorted({name for op in attends for name in backends_of(op, device, graph.like)})
+        known = f"one of {', '.join(names)}" if names else "none: there is no other kernel for this step's"
+        why = "; ".join(f"{BACKENDS[backend].name} is excluded by {one}: {do}" for one, do in excluded[0])
+        raise InputError(f"attention on {device.name}: expected {known}; got {backend!r}; {why}")
+    taken = {id(op) for op, why in zip(attends, excluded, strict=True) if not why}
 
     def named(priced: PricedOp) -> PricedOp:
-        if backend not in other_backends(priced.op, device, graph.like):
+        if id(priced.op) not in taken:
             return priced
         attrs = MappingProxyType({**priced.op.attrs, "backend": backend})
         return replace(priced, op=replace(priced.op, attrs=attrs))

@@ -13,18 +13,21 @@ from rooflinekit.model.attention_patterns import with_fused_attention
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Timing, time_kernels
+from rooflinekit.step.entry import attending
+from rooflinekit.step.execution import Execution
 
 _TOLD = 1.05  # times slower, from which a note says so
 
 
-def attention_notes(graph: Graph, machine: Machine, *, fused: bool) -> Iterator[str]:
+def attention_notes(graph: Graph, machine: Machine, execution: Execution) -> Iterator[str]:
     """A sentence for each backend that is excluded and faster, or that this GPU will never run.
 
-    fused: whether torch.compile makes the kernels, which finds attention that is written out.
+    torch.compile finds attention that is written out; a kernel that the execution names is the one that is wanted.
     """
     excluded: dict[tuple[str, str, tuple[Obstacle, ...]], list[Op]] = defaultdict(list)
     device, like = machine.device, graph.like
-    for priced in (with_fused_attention(graph) if fused else graph).priced:
+    graph = attending(graph, device, execution)
+    for priced in (with_fused_attention(graph) if execution.fused else graph).priced:
         if priced.timed_as is not Family.ATTENTION:
             continue
         before: tuple[Obstacle, ...] = ()

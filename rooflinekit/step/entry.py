@@ -13,6 +13,8 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import EAGER, DType, Family, Math, Op, Phase, Role
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import total
+from rooflinekit.model.attention_backends import with_backend
+from rooflinekit.model.attention_patterns import with_fused_attention
 from rooflinekit.model.collectives import PAYLOAD_SHARE
 from rooflinekit.model.convolution import formats_channels_last, gradients_in_either, sums_in_fp32
 from rooflinekit.model.fusion import compiled_issues, is_fused, splits
@@ -44,7 +46,7 @@ def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Has
     if graph.memo["recurrent"]:
         own = str(device.compute_capability), device.sm_count, device.last_cache
     if graph.memo["attends"]:  # PyTorch's choice of attention too
-        own = (*own, str(device.compute_capability))
+        own = (*own, str(device.compute_capability), execution.attention)
     if execution.autotunes:  # kernels are chosen by their times, of which all of the device decides
         own = (*own, device)
     if execution.fused and not graph.dims:  # reductions with few results run in two kernels where there are many SMs
@@ -56,17 +58,26 @@ def kernels_key(graph: Graph, device: Device, execution: Execution) -> tuple[Has
 def issues_for(graph: Graph, device: Device, execution: Execution) -> tuple[Issue, ...]:
     """The kernels of a graph on a device in this way of execution; remembered.
 
-    Raises SizeError while a size is open.
+    Raises SizeError while a size is open, InputError where the kernel of attention that it names takes none.
     """
     key = "issues", kernels_key(graph, device, execution)
-    if key not in graph.memo:
+    memo = graph.memo
+    if key not in memo:
         formats, copies = formats_channels_last(device), input_copies(graph, execution)
+        graph = attending(graph, device, execution)
         if execution.fused:
             found = compiled_issues(graph, formats, device, autotunes=execution.autotunes)
         else:
             found = issues_of(graph, formats, device)
-        graph.memo[key] = (*copies, *found)
-    return graph.memo[key]  # type: ignore[no-any-return]
+        memo[key] = (*copies, *found)
+    return memo[key]  # type: ignore[no-any-return]
+
+
+def attending(graph: Graph, device: Device, execution: Execution) -> Graph:
+    """The graph with attention by the kernel that the execution names. Raises InputError where that takes none."""
+    if execution.attention is None:
+        return graph
+    return with_backend(with_fused_attention(graph) if execution.fused else graph, execution.attention, device)
 
 
 def as_run(graph: Graph, execution: Execution) -> Execution:

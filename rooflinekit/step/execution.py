@@ -9,6 +9,7 @@ from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.sizes import finite, shown
+from rooflinekit.model.attention_backends import BACKENDS
 
 Backend = Literal[
     "eager", "compiled", "cuda-graph", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "cudagraphs",
@@ -18,6 +19,14 @@ Backend = Literal[
 _MEANT = {
     "compile": "compiled", "torch.compile": "compiled", "torch-compile": "compiled", "inductor": "compiled",
     "cuda-graphs": "cuda-graph",
+}  # fmt: skip
+#: What people write for a kernel of attention: torch's own names, those of transformers and of packages.
+_MEANT_ATTENTION = {
+    "flash-attention": "flash", "flash-2": "flash", "flash2": "flash", "flash-attention-2": "flash",
+    "flash1": "flash-1", "flash3": "flash-3", "flash-attention-3": "flash-3", "flash4": "flash-4",
+    "flash-attention-4": "flash-4", "cudnn-attention": "cudnn", "memory-efficient": "efficient",
+    "mem-efficient": "efficient", "efficient-attention": "efficient", "flex": "triton", "flex-attention": "triton",
+    "composable-kernel": "ck",
 }  # fmt: skip
 Sync = Literal["none", "step", "op", "events"]
 Copy = Literal["none", "pageable", "pinned"]
@@ -40,6 +49,10 @@ class Execution:
     `non_blocking` and pinned, as with `x.to("cuda", non_blocking=True)`.
     `loader_rate`: samples a second that a data loader hands over, beside the step; a step takes no less than its
     samples, the first dimension of its first input, need. None for a loader that always keeps up.
+    `attention`: the kernel that runs attention wherever it takes a call, as within `sdpa_kernel(...)`: "cudnn", "flash"
+    (FlashAttention 2), "efficient" (memory-efficient); or that a package brings: "flash-1", "flash-3", "flash-4",
+    "triton" (flex_attention), on AMD's GPUs "aotriton", "ck", "aiter". None for the one that PyTorch chooses. What the
+    network's own `sdpa_kernel(...)` switches off stays off; a step of which it takes no call is refused.
     Raises InputError for another word or value, and for synchronizing after the ops of a CUDA graph.
     """
 
@@ -48,11 +61,14 @@ class Execution:
     copy: Copy = "none"
     non_blocking: bool = False
     loader_rate: float | None = None
+    attention: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.backend, str):
             word = self.backend.lower().replace("_", "-")
             object.__setattr__(self, "backend", _MEANT.get(word, word))
+        if self.attention is not None:
+            object.__setattr__(self, "attention", _attention(self.attention))
         words = (("backend", self.backend, Backend), ("sync", self.sync, Sync), ("copy", self.copy, Copy))
         for field, value, known in words:
             if value not in get_args(known):
@@ -94,6 +110,17 @@ class Execution:
     def as_graph(self) -> bool:
         """Whether the kernels are launched as a CUDA graph."""
         return self.backend in ("cuda-graph", "reduce-overhead", "max-autotune", "cudagraphs")
+
+
+def _attention(given: str) -> str:
+    """The name in BACKENDS that is meant. Raises InputError."""
+    word = given.lower().replace("_", "-")
+    word = _MEANT_ATTENTION.get(word, word)
+    if word not in BACKENDS:
+        raise InputError(
+            f"execution attention {given!r}: expected one of {', '.join(BACKENDS)}{nearest(word, BACKENDS)}"
+        )
+    return word
 
 
 def execution_of(given: Execution | Backend) -> Execution:

@@ -182,7 +182,7 @@ class Prediction(Draws):
             found[caution] = None
         if told := stand_in_note(self.machine.device):
             found[told] = None
-        found |= dict.fromkeys(attention_notes(self.graph, self.machine, fused=self.execution.fused))
+        found |= dict.fromkeys(attention_notes(self.graph, self.machine, self.execution))
         if told := unmeasured_note(self.unmeasured, self.machine):
             found[told] = None
         if told := host_note(self.host, self.interval(), self.gpu_interval()):

@@ -8,11 +8,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from rooflinekit.errors import InputError, nearest
-from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph, autocast_format, resized, traced_with, whole_of
-from rooflinekit.ir.op import Family
-from rooflinekit.model.attention_backends import backends_of, with_backend
 from rooflinekit.step.execution import Execution
 
 if TYPE_CHECKING:
@@ -33,7 +30,6 @@ class _Way:
     execution: Execution
     autocast: Any
     channels_last: bool
-    attention: str | None  # name of a backend; None for the one that PyTorch chooses
     sizes: tuple[tuple[str, int], ...]
 
 
@@ -53,7 +49,7 @@ def compare(p: Prediction, variants: Mapping[str, Any]) -> pd.DataFrame:
     import pandas as pd
 
     own = _Way(
-        execution=p.execution, autocast=p.graph.autocast, channels_last=p.graph.channels_last, attention=None,
+        execution=p.execution, autocast=p.graph.autocast, channels_last=p.graph.channels_last,
         sizes=tuple(p.sizes.items()),
     )  # fmt: skip
     ways = dict.fromkeys([own, *_ways(p, own, variants)])
@@ -91,12 +87,13 @@ def _ways(p: Prediction, own: _Way, variants: Mapping[str, Any]) -> Iterator[_Wa
     executions = [_execution(p, given) for given in lists.get("execution", [own.execution])]
     formats = [autocast_format(given) for given in lists.get("autocast", [own.autocast])]
     layouts = [_layout(given) for given in lists.get("channels_last", [own.channels_last])]
-    kernels = lists.get("attention", [own.attention])
+    if "attention" in lists:
+        executions = [replace(one, attention=name) for name in lists["attention"] for one in executions]
     for values in product(*(lists[name] for name in sizes)):
         given_sizes = {**p.sizes, **dict(zip(sizes, values, strict=True))}
-        for autocast, channels_last, attention, execution in product(formats, layouts, kernels, executions):
+        for autocast, channels_last, execution in product(formats, layouts, executions):
             yield _Way(
-                execution=execution, autocast=autocast, channels_last=channels_last, attention=attention,
+                execution=execution, autocast=autocast, channels_last=channels_last,
                 sizes=tuple(given_sizes.items()),
             )  # fmt: skip
 
@@ -134,18 +131,7 @@ def _predicted(p: Prediction, ways: Iterable[_Way]) -> Iterator[tuple[_Way, Pred
         place = (*options, way.sizes)
         if place not in sized:
             sized[place] = resized(traced[options], **dict(way.sizes))
-        graph = sized[place] if way.attention is None else _run_by(way.attention, sized[place], p.machine.device)
-        yield way, predict_graph(graph, p.machine, p.host, way.execution)
-
-
-def _run_by(attention: str, graph: Graph, device: Device) -> Graph:
-    """The graph with this kernel of attention. Raises InputError where it takes none of the step's."""
-    attends = [priced.op for priced in graph.priced if priced.timed_as is Family.ATTENTION]
-    names = {name for op in attends for name in backends_of(op, device, graph.like)}
-    if attention not in names:
-        known = f"one of {', '.join(sorted(names))}" if names else "none: there is no other kernel for this step's"
-        raise InputError(f"attention on {device.name}: expected {known}; got {attention!r}{nearest(attention, names)}")
-    return with_backend(graph, attention, device)
+        yield way, predict_graph(sized[place], p.machine, p.host, way.execution)
 
 
 def _row(way: _Way, found: Prediction, base: Prediction) -> dict[str, Any]:
@@ -157,7 +143,7 @@ def _row(way: _Way, found: Prediction, base: Prediction) -> dict[str, Any]:
         "execution": way.execution.backend,
         "autocast": "none" if way.autocast is None else str(way.autocast),
         "channels_last": way.channels_last,
-        "attention": way.attention or "chosen",
+        "attention": way.execution.attention or "chosen",
         **sizes,
         "total_s": found.total_s,
         "speedup": base.total_s / (steps * found.total_s),

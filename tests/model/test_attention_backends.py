@@ -30,7 +30,9 @@ from rooflinekit.model.attention_backends import (
     FLASH,
     FLASH_1,
     FLASH_3,
+    against,
     backend_of,
+    backends_of,
 )
 from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.kernels import plain_kernels
@@ -42,6 +44,8 @@ H100, H200, B200, A100, ADA, RTX_5090, T4, V100 = (
     "nvidia-h100-sxm5-80gb", "nvidia-h200-sxm-141gb", "nvidia-b200-sxm-180gb", "nvidia-a100-sxm4-80gb",
     "nvidia-rtx-4090", "nvidia-rtx-5090", "nvidia-t4", "nvidia-v100-sxm2-16gb",
 )  # fmt: skip
+
+MASK = TensorSpec(name="mask", shape=(2, 8, 512, 512), dtype=DType.BFLOAT16)
 
 
 def op(
@@ -110,6 +114,61 @@ def op(
 def test_the_choice(gpu: str, like: str | None, given: dict[str, object], expected: object) -> None:
     release = None if like is None else Release.parse(like)
     assert backend_of(op(**given), rk.load_device(gpu), release) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "like", "given", "name", "reasons"),
+    [
+        # hopper/flash_api.cpp: "FlashAttention only supports Hopper GPUs" of that build; widths to 256, or 192 and 128
+        (A100, None, {}, "flash-3", ["compute capability 8.0"]),
+        (B200, None, {}, "flash-3", ["compute capability 10.0"]),
+        (H100, None, {}, "flash-3", []),
+        (H100, None, {"dim": 256}, "flash-3", []),
+        (H100, None, {"dim": 264}, "flash-3", ["heads of 264 numbers"]),
+        (H100, None, {"dim": 100}, "flash-3", ["heads of 100 numbers"]),
+        (H100, None, {"dim": 192, "wide": 128}, "flash-3", []),
+        (H100, None, {"dim": 128, "wide": 64}, "flash-3", ["heads of 128 and 64 numbers"]),
+        (H100, None, {"dropout_p": 0.1}, "flash-3", ["dropout"]),
+        (H100, None, {"dtype": DType.FLOAT32, "attn_bias": MASK}, "flash-3", ["float32", "a mask"]),
+        (H100, None, {"is_causal": True, "keys": 1024}, "flash-3", ["a causal mask of unequal lengths"]),
+        # flash_attn/cute/interface.py: on 10.x widths to 128 each, or 192 and 128
+        (H100, None, {}, "flash-4", ["compute capability 9.0"]),
+        (RTX_5090, None, {}, "flash-4", ["compute capability 12.0"]),
+        ("nvidia-gb300", None, {}, "flash-4", []),
+        (B200, None, {"dim": 128, "wide": 64}, "flash-4", []),
+        (B200, None, {"dim": 192, "wide": 128}, "flash-4", []),
+        (B200, None, {"dim": 192}, "flash-4", ["heads of 192 numbers"]),
+        (B200, None, {"attn_bias": MASK}, "flash-4", ["a mask"]),
+        # sdpa_kernel names cuDNN's from 2.5 on
+        (H100, "2.4", {}, "cudnn", ["PyTorch 2.4"]),
+        (H100, "2.5", {}, "cudnn", []),
+        (T4, None, {}, "cudnn", ["compute capability 7.5"]),
+        (H100, "2.1", {}, "flash", ["PyTorch 2.1"]),
+        (H100, "2.1", {}, "flash-1", []),
+        (H100, None, {"dim": 256}, "flash-1", ["heads of 256 numbers"]),
+        ("nvidia-k80", None, {}, "efficient", ["compute capability 3.7"]),
+        ("nvidia-p100-pcie-16gb", None, {"attn_bias": MASK}, "efficient", []),
+        # inductor's Triton wants 7.0; flex_attention came with 2.5 and has no dropout
+        ("nvidia-p100-pcie-16gb", None, {}, "triton", ["compute capability 6.0"]),
+        (V100, None, {}, "triton", []),
+        (A100, "2.4", {}, "triton", ["PyTorch 2.4"]),
+        (A100, None, {"dropout_p": 0.1}, "triton", ["dropout"]),
+        (H100, None, {"backends": ("efficient",), "dim": 512}, "flash", ["heads of 512 numbers", "the program"]),
+        (H100, None, {"backends": ("efficient",)}, "flash-3", []),  # which no context switches
+        (H100, None, {}, "aiter", ["NVIDIA's GPUs"]),
+        ("amd-mi300x", None, {}, "cudnn", ["AMD's GPUs"]),
+        ("amd-mi300x", None, {"attn_bias": MASK, "dtype": DType.FLOAT32}, "aiter", ["float32", "a mask"]),
+        ("amd-rx-7900-xtx", None, {}, "ck", ["gfx1100"]),
+        ("amd-mi100", None, {}, "aotriton", ["gfx908"]),
+    ],
+)
+def test_what_excludes_a_kernel(
+    gpu: str, like: str | None, given: dict[str, object], name: str, reasons: list[str]
+) -> None:
+    release, device = None if like is None else Release.parse(like), rk.load_device(gpu)
+    found = against(op(**given), name, device, release)  # type: ignore[arg-type]
+    assert [why for why, _ in found] == reasons
+    assert (name in backends_of(op(**given), device, release)) == (not reasons and name != "flash-1")  # type: ignore[arg-type]
 
 
 def test_a_graph_is_run_by_what_each_gpu_has() -> None:

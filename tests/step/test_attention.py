@@ -85,6 +85,49 @@ def test_a_kernel_that_is_asked_for_is_the_one_of_a_program_that_asks() -> None:
     assert "attention" not in p.compare(execution="compiled")
 
 
+@pytest.mark.parametrize(
+    ("word", "on"),
+    [("cudnn", SDPBackend.CUDNN_ATTENTION), ("FLASH_ATTENTION", SDPBackend.FLASH_ATTENTION),
+     ("memory-efficient", SDPBackend.EFFICIENT_ATTENTION)],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_an_execution_that_names_a_kernel_is_a_program_within_sdpa_kernel(word: str, on: SDPBackend, mode: str) -> None:
+    plain, asking = (step(H100, "2.8", mode=mode, on=given) for given in (None, [on]))
+    named = rk.predict(plain.graph, H100, execution=rk.Execution(attention=word))
+    assert attention_s(named) == pytest.approx(attention_s(asking), rel=1e-3)  # flash writes sums for a gradient
+    assert named.execution.attention == {SDPBackend.CUDNN_ATTENTION: "cudnn", SDPBackend.FLASH_ATTENTION: "flash"}.get(
+        on, "efficient"
+    )
+    assert not told(named)  # it is what was asked for
+
+
+def test_what_a_network_switches_off_an_execution_does_not_switch_on() -> None:
+    own = step(H100, on=[SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION])
+    message = r"expected one of efficient, flash, flash-3, triton; got 'cudnn'; cuDNN's attention is excluded by the "
+    with pytest.raises(InputError, match=message + "program: leave it switched on"):
+        rk.predict(own.graph, H100, execution=rk.Execution(attention="cudnn"))
+
+
+def test_compiled_steps_run_written_out_attention_by_the_kernel_that_is_named() -> None:
+    def attends(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (q @ k.transpose(1, 2) / 8).softmax(-1) @ v
+
+    graph = rk.trace(attends, *(rk.Input(8, 512, 64, dtype="float16") for _ in range(3)))
+    ran = [
+        {timing.kernel.algorithm.name for timing in rk.predict(graph, H100, execution=way).timings}
+        for way in (rk.Execution(backend="compiled", attention="flash-3"), rk.Execution(attention="flash-3"))
+    ]
+    assert "FlashAttention 3" in ran[0]
+    assert "FlashAttention 3" not in ran[1]  # eager mode multiplies what is written out
+
+
+def test_words_that_are_no_kernel_are_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"execution attention 'flesh': expected one of flash-1, .*did you mean 'flash'"
+    ):
+        rk.Execution(attention="flesh")
+
+
 def test_a_kernel_that_the_step_does_not_take_is_refused() -> None:
     with pytest.raises(InputError, match=f"{A100}: expected one of cudnn, efficient, flash, triton; got 'flash-3'"):
         step(A100).compare(attention="flash-3")

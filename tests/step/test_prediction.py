@@ -311,6 +311,7 @@ def test_fused_kernels_have_names_and_a_compiled_step_says_what_it_assumes() -> 
         "copy": "none",
         "non_blocking": False,
         "loader_rate": None,
+        "attention": None,
     }
     assert not any("compiled" in note for note in rk.predict(traced, "nvidia-rtx-4090").notes)
 

@@ -308,6 +308,8 @@ def _facts(p: Prediction) -> Iterator[tuple[str, str]]:
     yield "Execution", f"{execution.backend}, {_SYNC[execution.sync]}"
     if execution.copy != "none":
         yield "Inputs", f"copied from {execution.copy} memory{', without blocking' if execution.non_blocking else ''}"
+    if execution.attention is not None:
+        yield "Attention", execution.attention
     if execution.loader_rate is not None:
         yield "Data loader", f"{execution.loader_rate:g} samples/s"
     yield "Device", f"{p.machine.name}{', a burst on a cool board' if p.machine.burst else ''}"

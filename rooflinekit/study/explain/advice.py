@@ -15,10 +15,11 @@ from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import origin_of, resized, traced_with
 from rooflinekit.ir.op import DType, Family, Math
-from rooflinekit.model.attention_backends import BACKENDS, LATER, backend_of, other_backends, with_backend
+from rooflinekit.model.attention_backends import BACKENDS, LATER, backend_of, other_backends
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.recurrence import RECURRENT
 from rooflinekit.step.chains import chain_sentences, chains_of, without_recurrence
+from rooflinekit.step.entry import attending
 from rooflinekit.step.execution import Backend
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction, predict_graph
@@ -263,17 +264,14 @@ def _attention(p: Prediction) -> Iterator[_Candidate]:
     """Other kernels of attention that the step's GPU has, where there is some."""
     device, like = p.machine.device, p.graph.like
     others: dict[str, bool] = {}  # whether today's PyTorch runs it by itself
-    for op in p.graph.ops:
+    for op in attending(p.graph, device, p.execution).ops:
         for name in other_backends(op, device, like):
             others[name] = others.get(name, True) and backend_of(op, device) == BACKENDS[name]
-
-    def predict(backend: str) -> Prediction:
-        return predict_graph(with_backend(p.graph, backend, device), p.machine, p.host, p.execution)
 
     for backend, what in _ATTENTION.items():
         if backend in others:
             itself = f"; {LATER} does so by itself" * (backend == "cudnn" and others[backend])
-            yield _Candidate(what=what + itself, predict=functools.partial(predict, backend))
+            yield _Candidate(what=what + itself, predict=functools.partial(_executed, p, attention=backend))
 
 
 def _optimizers(p: Prediction) -> Iterator[_Candidate]:

@@ -62,7 +62,7 @@ def _stated(a: Prediction, b: Prediction) -> Iterator[tuple[str, str, str]]:
         yield name, str(a.sizes[name]), str(b.sizes[name])
     for what, value in _VALUES.items():
         yield what, value(a), value(b)
-    if forced_backends(a.graph) != forced_backends(b.graph):
+    if a.execution.attention != b.execution.attention or forced_backends(a.graph) != forced_backends(b.graph):
         ran_a, ran_b = (" and ".join(attention_seconds(p.timings)) for p in (a, b))
         yield "attention", ran_a, ran_b
 
