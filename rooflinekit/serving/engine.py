@@ -23,15 +23,13 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 from rooflinekit.errors import InputError
 from rooflinekit.ir.sizes import finite, shown
+from rooflinekit.serving.settings import Policy
 
 #: Seconds of a step: prompts read (1.5: one and half of another), sequences that go on, and their tokens on average.
 StepTime = Callable[[float, int, float], float]
-
-Policy = Literal["mixed", "prefill-first"]
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 

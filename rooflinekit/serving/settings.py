@@ -14,10 +14,10 @@ from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import LARGEST, finite, shown, whole
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.engine import Policy
 from rooflinekit.serving.formats import Adapters
 
 HostWork = Literal["overlapped", "serial"]
+Policy = Literal["mixed", "prefill-first"]
 Reserve = Literal["grow", "whole"]
 Sums = Literal["nccl", "one-shot"]
 Heads = Literal["together", "apart"]

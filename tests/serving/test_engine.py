@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflinekit.errors import InputError
-from rooflinekit.serving.engine import Policy, Stream, serve_stream
-from rooflinekit.serving.settings import Engine
+from rooflinekit.serving.engine import Stream, serve_stream
+from rooflinekit.serving.settings import Engine, Policy
 
 
 def step_s(prompts: float, sequences: int, context: float) -> float:
