@@ -42,10 +42,10 @@ from serving_models import DECODERS
 import rooflinekit as rk
 from rooflinekit.api.predict import machines_of
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
-from rooflinekit.serving.engine import Stream
 from rooflinekit.serving.serve import serve_on
 from rooflinekit.serving.settings import Sums
 from rooflinekit.serving.step_times import StepTimes
+from rooflinekit.serving.traffic import Stream
 
 #: By the name in the source's files: the GPU, and the cluster whose links join several.
 GPUS = {

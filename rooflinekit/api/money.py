@@ -54,7 +54,7 @@ def job_of(answer: Answer) -> Job:
             batch=answer.batch * answer.seq, unit="tokens", gpus=answer.gpus,
         )  # fmt: skip
     if isinstance(answer, Serving | ServedTraffic):
-        total_s = answer.served.total_s if isinstance(answer, Serving) else answer.played.end_s
+        total_s = answer.played.end_s
         return Job(
             what=answer.gpu if answer.tp == 1 else f"{answer.tp} × {answer.gpu}", total_s=total_s,
             energy_j=answer.energy_j, batch=answer.tokens_given, unit="tokens", gpus=answer.tp,

@@ -73,9 +73,9 @@ def serve(
     >>> found = serve(decoder, "nvidia-l4", batch=8, input=1024, output=256)  # doctest: +SKIP
     >>> found.ttft_s, found.tpot_s, found.tokens_per_s, found.largest_batch(4096)  # doctest: +SKIP
     """
-    from rooflinekit.serving.engine import Stream
     from rooflinekit.serving.serve import check_parts, check_price, check_stream, serve_on
     from rooflinekit.serving.settings import Engine
+    from rooflinekit.serving.traffic import Stream
 
     check_stream(batch, input, output)
     check_parts(tp, ep, dp)

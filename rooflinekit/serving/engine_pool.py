@@ -220,6 +220,8 @@ def _together(
         gaps=tuple(sorted(gaps.items())),
         busy_s=busy_s,
         reading_s=reading_s,
+        readings=sum(played.readings for played in plays),
+        readings_s=sum(played.readings_s for played in plays),
         steps=sum(played.steps for played in plays),
         preemptions=sum(played.preemptions for played in plays),
         running=sum(played.running for played in decoding) / len(decoding),

@@ -1,10 +1,13 @@
-"""An open loop through an engine: requests that come whether or not those before are done, step by step.
+"""Requests through an engine, step by step: they come at their own times, or each client sends one after the other.
 
 In each step the engine gives a token to every running sequence and reads waiting prompts, first come first served, as
 far as the step's tokens, its number of sequences and the cache go; the last prompt is cut where the step's tokens end
 and goes on in the next (`chunks`). The cache fills as answers grow; where it is full, the sequence that came last gives
 its room back and is read anew, prompt and answer so far (preemption by recomputation, as vLLM does it). With
 `reserve="whole"` a sequence is let in only with room for all its tokens, and never has to go (TensorRT-LLM).
+
+What a client sends in answer to a last token reaches the engine while the next step is under way already; an engine
+that schedules a step ahead, while the GPU works on the one before, has then scheduled one more without it.
 
 Steps in which nothing comes, ends or runs over are played together: thousands of requests take seconds.
 """
@@ -21,7 +24,7 @@ from dataclasses import dataclass, field
 from rooflinekit.errors import CapacityError
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.step_times import Chunk
-from rooflinekit.serving.traffic import Answered, Played, Request
+from rooflinekit.serving.traffic import Answered, Played, Request, Stream
 
 
 @dataclass(slots=True)
@@ -31,6 +34,8 @@ class Tally:
     gaps: dict[float, float] = field(default_factory=dict)
     busy_s: float = 0.0
     reading_s: float = 0.0
+    readings: int = 0
+    readings_s: float = 0.0
     running_s: float = 0.0  # sequences × seconds
     steps: int = 0
     preemptions: int = 0
@@ -55,6 +60,8 @@ class Tally:
             gaps=tuple(sorted(self.gaps.items())),
             busy_s=self.busy_s,
             reading_s=self.reading_s,
+            readings=self.readings,
+            readings_s=self.readings_s,
             steps=self.steps,
             preemptions=self.preemptions,
             running=self.running_s / self.busy_s if self.busy_s else 0.0,
@@ -106,7 +113,7 @@ _MOST_AT_ONCE = 64
 
 
 def replay(
-    requests: Many[Request],
+    requests: Many[Request] | Stream,
     step_s: BatchTime,
     engine: Engine,
     cache_tokens: float,
@@ -115,26 +122,30 @@ def replay(
     firsts_s: Many[float] | None = None,
     step_j: BatchTime | None = None,
 ) -> Played:
-    """Plays requests, in order of arrival, through the engine.
+    """Plays requests, in order of arrival, through the engine; or a stream, whose clients send each when the last ends.
 
     step_s: as `BatchTimes.step_s`, with the CPU's part. cache_tokens: what the cache holds. groups: of GPUs with
     sequences of their own, that work in step. firsts_s: when each request had its first token, of another engine that
     read its prompt (disaggregated serving); it comes with the cache of its prompt. step_j: joules of a step's kernels,
     to be added up. Raises CapacityError for a request that the empty cache does not hold.
     """
-    check_fit(requests, cache_tokens)
+    stream = None
+    if isinstance(requests, Stream):
+        stream, requests = requests, requests.first(engine.received_s(requests.input))
     play = _Replay(
-        requests=requests, step_s=step_s, engine=engine, cache=cache_tokens, groups=groups, firsts_s=firsts_s,
-        step_j=step_j,
+        requests=list(requests), stream=stream, step_s=step_s, engine=engine, cache=cache_tokens, groups=groups,
+        firsts_s=firsts_s, step_j=step_j,
     )  # fmt: skip
-    while play.next_arrival < len(requests) or play.waiting or play.part or play.running:
+    check_fit(play.requests, cache_tokens)
+    while play.next_arrival < len(play.requests) or play.waiting or play.part or play.running:
         play.step()
     return play.tally.result(play.answers, cache_tokens, step_j is not None)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Replay:
-    requests: Many[Request]
+    requests: list[Request]  # all that are known so far
+    stream: Stream | None  # whose further ones follow their clients' last tokens
     step_s: BatchTime
     engine: Engine
     cache: float
@@ -186,6 +197,7 @@ class _Replay:
             seconds = self.step_s(chunks, going_on, context)
             plain_s = self.step_s([], going_on, context) if going_on else 0.0
             self.tally.reading_s += max(0.0, seconds - plain_s)
+            self.tally.readings, self.tally.readings_s = self.tally.readings + 1, self.tally.readings_s + seconds
             return 1, seconds
         most = self.together()
         given = self.engine.given
@@ -240,15 +252,19 @@ class _Replay:
         """Whether prompts are left for further ones (`wait_steps`)."""
         able = self.held < self.engine.wait_steps and 0 < len(self.running) < self.most() and not self.part
         tokens = sum(one.to_read for one in self.waiting) if able else 0
-        few = 0 < tokens < self.engine.step_tokens * self.groups
+        few = 0 < tokens < self.budget()
         self.held = self.held + 1 if few else 0
         return self.held > 0
+
+    def budget(self) -> int:
+        """Tokens of prompts that the next step reads at most."""
+        beside = len(self.running) * (1 + self.engine.drafted) if self.engine.policy == "mixed" else 0
+        return self.engine.step_tokens * self.groups - beside
 
     def choose(self) -> list[tuple[Sequence, Chunk]]:
         """Prompts that the step reads, whole or in part."""
         engine, found = self.engine, list[tuple[Sequence, Chunk]]()
-        beside = len(self.running) * (1 + engine.drafted) if engine.policy == "mixed" else 0
-        budget = engine.step_tokens * self.groups - beside
+        budget = self.budget()
         room = self.cache - self.used - self.grows()
         most = self.most() - len(self.running)
         while len(found) < most and (self.part or self.waiting):
@@ -302,16 +318,19 @@ class _Replay:
             self.joined_s.append(since_s)
 
     def together(self) -> int:
-        """Steps until a sequence ends, the cache is full, or a waiting prompt could be read."""
-        if self.waiting or self.part:
+        """Steps until a sequence ends, the cache is full, or prompts have been held back.
+
+        Other prompts that wait find no room before a sequence ends.
+        """
+        if self.held:
             return 1
         until_end = self.ends[0][0] - self.decodes
-        until_full = math.floor((self.cache - self.used) / grown) if (grown := self.grows()) else _MOST_AT_ONCE
-        return max(1, min(until_end, until_full, _MOST_AT_ONCE))
+        until_full = (self.cache - self.used) / grown if (grown := self.grows()) else math.inf
+        return max(1, math.floor(min(until_end, until_full, _MOST_AT_ONCE)))
 
     def until_arrival(self, count: int, seconds: float) -> int:
         """No more of these steps than until the next request is seen."""
-        if count == 1 or self.next_arrival == len(self.requests):
+        if count == 1 or self.waiting or self.part or self.next_arrival == len(self.requests):
             return count
         until_s = self.queued_s() - self.now
         missed = self.engine.host == "overlapped"
@@ -345,6 +364,9 @@ class _Replay:
             if sequence is not None and sequence.ends == ends:  # otherwise it was preempted since
                 self.leave(sequence)
                 sequence.answer.last_s = self.now
+                if self.stream is not None:
+                    received_s = self.engine.received_s(self.stream.input)
+                    self.requests += self.stream.after(self.now, len(self.requests), received_s)
 
     def leave(self, sequence: Sequence) -> float:
         """A sequence stops running; tokens that it was given meanwhile."""

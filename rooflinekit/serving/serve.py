@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,6 @@ from rooflinekit.ir import notebook
 from rooflinekit.ir.sizes import finite, shown, whole
 from rooflinekit.model.machine import Machine, deviations
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.engine import Served, Stream, serve_stream
 from rooflinekit.serving.engine_steps import (
     EngineSteps,
     ServingDraws,
@@ -22,8 +22,10 @@ from rooflinekit.serving.engine_steps import (
     serving_energy,
     serving_memory,
 )
+from rooflinekit.serving.replay import replay
 from rooflinekit.serving.settings import Engine, launch_lines, release_text
-from rooflinekit.serving.step_times import BatchTimes, CollectiveTime, StepTimes
+from rooflinekit.serving.step_times import BatchTimes, Chunk, CollectiveTime, StepTimes
+from rooflinekit.serving.traffic import Played, Stream
 from rooflinekit.step.accuracy import Accuracy, engine_accuracy
 from rooflinekit.step.bounds import widened
 from rooflinekit.step.energy import TeamEnergy
@@ -51,7 +53,7 @@ class Serving(ServingDraws):
     ep: int
     dp: int
     running: int  # clients whose sequences the cache and the engine hold together
-    served: Served
+    played: Played
     prefill_s: float
     decode_s: float
     prefill: Prediction  # of one prompt: one GPU's part
@@ -68,22 +70,22 @@ class Serving(ServingDraws):
     @property
     def ttft_s(self) -> float:
         """Seconds from request to first token."""
-        return self.served.ttft_s
+        return self.played.mean("ttft_s")
 
     @property
     def tpot_s(self) -> float:
         """Seconds between tokens; not a number where answers have one token."""
-        return self.served.tpot_s if self.stream.output > 1 else math.nan
+        return self.played.mean("tpot_s") if self.stream.output > 1 else math.nan
 
     @property
     def tokens_given(self) -> int:
         """Of all answers."""
-        return self.served.tokens
+        return sum(answer.request.output for answer in self.played.answers)
 
     @property
     def tokens_per_s(self) -> float:
         """Tokens given a second, by all GPUs together."""
-        return self.served.tokens / self.served.total_s
+        return self.tokens_given / self.played.end_s
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -115,13 +117,13 @@ class Serving(ServingDraws):
         settings of the engine and other clients are not in it.
         Raises ValueError for a level outside (0, 1).
         """
-        step_s = self.served.reading_s * (1 - 1 / self.stream.clients)
-        cpu_s = min(self.engine.host_s(min(self.served.decoding, self.running)), self.tpot_s / 2)
+        step_s = self.played.readings_s / self.played.readings * (1 - 1 / self.stream.clients)
+        cpu_s = min(self.engine.host_s(min(self.played.running, self.running)), self.tpot_s / 2)
         serial = self.engine.host == "serial"
         alone_s = min(self.prefill_s, self.ttft_s)
         low, high = (bound / self.prefill.total_s for bound in self.prefill.interval(level))
         waits = self.stream.clients > 1 and not self.engine.chunks
-        ends_s = waits * self.served.total_s / (self.stream.clients * self.stream.rounds)
+        ends_s = waits * self.played.end_s / (self.stream.clients * self.stream.rounds)
         step_s += self.engine.received_s(self.stream.input)
         first = (low * max(self.ttft_s - step_s, alone_s), high * (self.ttft_s + step_s) + ends_s)
         low, high = (bound / self.decode.total_s for bound in self.decode.interval(level))
@@ -264,15 +266,18 @@ def serve_on(
     room = min(room, dp * engine.sequences if engine.sequences else room)
     steps = EngineSteps.of(engine, BatchTimes(times=times))
 
-    def step_s(prompts: float, sequences: int, context: float) -> float:
-        return steps.stream_s(prompts, stream.input, sequences, context)
-
     joules = joules_of(engine, times)
-    served = serve_stream(
-        stream, step_s, step_tokens=dp * engine.step_tokens, room=room, policy=engine.policy, chunks=engine.chunks,
-        ahead=engine.host == "overlapped", given=engine.given,
-        received_s=engine.received_s(stream.input), wait_steps=engine.wait_steps,
-        step_j=None if joules is None else lambda p, n, context: joules.stream_gpu_s(p, stream.input, n, context),
+
+    def step_s(chunks: Sequence[Chunk], sequences: int, context: float) -> float:
+        return steps.stream_s(sum(c.tokens for c in chunks) / stream.input, stream.input, sequences, context)
+
+    def step_j(chunks: Sequence[Chunk], sequences: int, context: float) -> float:
+        assert joules is not None
+        return joules.stream_gpu_s(sum(c.tokens for c in chunks) / stream.input, stream.input, sequences, context)
+
+    played = replay(
+        stream, step_s, replace(engine, sequences=room // dp), math.inf, groups=dp,
+        step_j=None if joules is None else step_j,
     )  # fmt: skip
     running = min(stream.clients, room)
     middle = stream.input + max(1, stream.output // 2)
@@ -288,14 +293,14 @@ def serve_on(
         ep=ep,
         dp=dp,
         running=running,
-        served=served,
-        prefill_s=step_s(1, 0, 0.0),
-        decode_s=sum(step_s(0, running, tokens) for tokens in along) / len(along),
+        played=played,
+        prefill_s=step_s([Chunk(0, stream.input)], 0, 0.0),
+        decode_s=sum(step_s([], running, tokens) for tokens in along) / len(along),
         prefill=predict_graph(times.graph("prefill").at(batch=1, seq=stream.input), machine, host, graphs),
         decode=predict_graph(times.graph("decode").at(batch=-(-running // dp), context=middle), machine, host, graphs),
         memory=memory,
         price_usd=price_usd,
-        energy=serving_energy(times, served.kernels_j, served.total_s, times.gpus),
+        energy=serving_energy(times, played.kernels_j, played.end_s, times.gpus),
     )
 
 

@@ -79,12 +79,11 @@ class ServedTraffic(ServingDraws):
 
     def values(self, measure: str) -> list[float]:
         """One of `MEASURES` of each request; without those that have it not (tpot_s of answers of one token)."""
-        found = (float(getattr(answer, measure)) for answer in self.answers)
-        return [value for value in found if not math.isnan(value)]
+        return self.played.values(measure, self.traffic.warm_up, self.traffic.drain)
 
     def mean(self, measure: str) -> float:
         """The average of one of `MEASURES`; not a number where no request has it."""
-        return mean_of(self.values(measure))
+        return self.played.mean(measure, self.traffic.warm_up, self.traffic.drain)
 
     def percentile(self, measure: str, share: float) -> float:
         """What so many per cent of the requests do not exceed in one of `MEASURES`."""
@@ -230,19 +229,13 @@ def _bounds(
 
 
 def _means(played: Played, traffic: Traffic) -> dict[str, tuple[float, float]]:
-    end = len(played.answers) - traffic.drain
-    found = {measure: _mean(played, measure, traffic.warm_up, end) for measure in MEASURES}
+    found = {measure: played.mean(measure, traffic.warm_up, traffic.drain) for measure in MEASURES}
     return {measure: (mean, mean) for measure, mean in found.items()}
 
 
 def gpus_of(a_copy: int, apart: Disaggregation | None) -> int:
     """GPUs of all engines, where one copy of the model has so many."""
     return a_copy if apart is None else apart.decode * a_copy + apart.prefill * (apart.prefill_tp or a_copy)
-
-
-def mean_of(values: Sequence[float]) -> float:
-    """The average; not a number of none."""
-    return math.fsum(values) / len(values) if values else math.nan
 
 
 def percentile_of(values: Iterable[float], share: float) -> float:
@@ -268,11 +261,6 @@ def _weighted(gaps: Sequence[tuple[float, float]], share: float) -> float:
         if left <= 0:
             return value
     return math.nan
-
-
-def _mean(played: Played, measure: str, start: int, end: int) -> float:
-    found = (float(getattr(answer, measure)) for answer in played.answers[start:end])
-    return mean_of([value for value in found if not math.isnan(value)])
 
 
 def _told(value: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Requests that come at a rate, whoever waits: when each arrives, and its tokens; drawn, or read from a log."""
+"""Requests: of clients that send one after the other, drawn at a rate whoever waits, or read from a log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from rooflinekit.ir.sizes import finite, shown, whole
 #: Beyond these a log is not played: each request is followed by itself.
 MOST_REQUESTS, _MOST_TOKENS = 2**20, 2**24
 _COLUMNS = ("arrival", "input", "output")
+_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,43 @@ class Request:
     input: int
     output: int
     cached: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """A closed loop: each client sends `rounds` requests of so many tokens in and out, each when its last one ended.
+
+    spread: the answers' lengths differ by so much of `output`, evenly from 1 − spread/2 to 1 + spread/2 of it.
+    Raises InputError for a spread out of its range.
+    """
+
+    clients: int
+    input: int
+    output: int
+    rounds: int = 10
+    spread: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not (finite(self.spread) and 0 <= self.spread <= 2):
+            raise InputError(f"spread: expected a share of the answers' length, 0 to 2; got {shown(self.spread)}")
+
+    def first(self, received_s: float) -> list[Request]:
+        """All clients' first: one finds the engine idle, the others meet its prompt. received_s: of each of them."""
+        return [self._request(number, math.ulp(received_s) if number else 0.0) for number in range(self.clients)]
+
+    def after(self, ended_s: float, sent: int, received_s: float) -> list[Request]:
+        """What follows an answer that ended then, where so many requests were sent before: none after the last round.
+
+        It is received later than anything that the answer's last step could be followed by at once.
+        """
+        if sent == self.clients * self.rounds:
+            return []
+        return [self._request(sent, ended_s + math.ulp(ended_s + received_s))]
+
+    def _request(self, number: int, arrival_s: float) -> Request:
+        # Multiples of the golden ratio: lengths are spread evenly, and alike in every run.
+        share = 1 + self.spread * (number * _GOLDEN % 1.0 - 0.5)
+        return Request(arrival_s=arrival_s, input=self.input, output=max(1, round(self.output * share)))
 
 
 @checked
@@ -201,7 +239,7 @@ def _with_prefixes(path: Path, found: list[Request], rows: list[tuple[int, dict[
     return told
 
 
-# What became of the requests of an open loop, and what the engine did.
+# What became of the requests, and what the engine did.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -244,6 +282,8 @@ class Played:
     gaps: tuple[tuple[float, float], ...]  # seconds between two tokens of a sequence, and how many such gaps
     busy_s: float  # steps
     reading_s: float  # of these, beyond what sequences that go on take alone: reading prompts
+    readings: int  # steps that read prompts
+    readings_s: float  # and their seconds
     steps: int
     preemptions: int
     running: float  # sequences, on average over the steps' time
@@ -251,10 +291,24 @@ class Played:
     engines: int = 1  # whose times and steps these are, summed
     kernels_j: float | None = None  # joules of one GPU's kernels, on average over all, where they are asked for
 
+    def values(self, measure: str, warm_up: int = 0, drain: int = 0) -> list[float]:
+        """One of `Answered`'s times of each request but the first and last so many; none of those that have it not."""
+        found = (float(getattr(one, measure)) for one in self.answers[warm_up : len(self.answers) - drain])
+        return [value for value in found if not math.isnan(value)]
+
+    def mean(self, measure: str, warm_up: int = 0, drain: int = 0) -> float:
+        """Their average; not a number of none."""
+        return mean_of(self.values(measure, warm_up, drain))
+
     @property
     def end_s(self) -> float:
         """When the last token came."""
         return max(answer.last_s for answer in self.answers)
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """The average; not a number of none."""
+    return math.fsum(values) / len(values) if values else math.nan
 
 
 # Promises of latency, and whether a request keeps them.

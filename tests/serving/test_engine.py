@@ -1,45 +1,69 @@
 """Who waits for whom: streams played by hand."""
 
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflinekit.errors import InputError
-from rooflinekit.serving.engine import Stream, serve_stream
+from rooflinekit.serving.replay import replay
 from rooflinekit.serving.settings import Engine, Policy
+from rooflinekit.serving.step_times import Chunk
+from rooflinekit.serving.traffic import Played, Stream
 
 
-def step_s(prompts: float, sequences: int, context: float) -> float:
+def step_s(prompts: float, sequences: int) -> float:
     """A prompt takes 10 s, going on 1 s, both at once 11 s."""
-    del context
     return 10 * prompts + (sequences > 0)
 
 
+def play(
+    stream: Stream, step_tokens: int = 100, room: int = 8, step_s: Callable[[float, int], float] = step_s, **told: Any
+) -> Played:
+    """The stream, through an engine that holds so many sequences."""
+    told = {"host": "serial", "chunks": False, "request_s": 0, "input_s": 0, **told}
+    engine = Engine(step_tokens=step_tokens, sequences=room, **told)
+
+    def seconds(chunks: Sequence[Chunk], sequences: int, context: float) -> float:
+        assert not sequences or stream.input < context <= stream.input + 1.5 * stream.output
+        return step_s(sum(chunk.tokens for chunk in chunks) / stream.input, sequences)
+
+    return replay(stream, seconds, engine, math.inf)
+
+
+def means(played: Played) -> tuple[float, float, float]:
+    """To the first token, between tokens, and the whole."""
+    return played.mean("ttft_s"), played.mean("tpot_s"), played.end_s
+
+
 def test_one_client_never_waits() -> None:
-    served = serve_stream(Stream(clients=1, input=5, output=4, rounds=3, spread=0), step_s, step_tokens=100, room=8)
-    assert (served.ttft_s, served.tpot_s, served.total_s) == (10, 1, 3 * (10 + 3))
-    assert (served.tokens, served.prompts_at_once) == (12, 1)
+    served = play(Stream(clients=1, input=5, output=4, rounds=3, spread=0))
+    assert means(served) == pytest.approx((10, 1, 3 * (10 + 3)))
+    assert (sum(one.request.output for one in served.answers), served.readings, served.readings_s) == (12, 3, 30)
 
 
 def test_requests_are_received_before_they_wait() -> None:
     # received 1.5 s after sending; one client: the engine is idle meanwhile
     alone = Stream(clients=1, input=5, output=4, rounds=3, spread=0)
-    served = serve_stream(alone, step_s, step_tokens=100, room=8, received_s=1.5)
-    assert (served.ttft_s, served.tpot_s, served.total_s) == (11.5, 1, 3 * 14.5)
+    served = play(alone, request_s=1.5)
+    assert means(served) == pytest.approx((11.5, 1, 3 * 14.5))
     # Two: read from 1.5 to 11.5, and beside the first answer to 22.5. The first ends at 30.5, the second at 31.5; the
     # engine is idle until 32, when the first is back, and reads it until 42; the second, there at 33, until 53.
     two = Stream(clients=2, input=5, output=10, rounds=2, spread=0)
-    served = serve_stream(two, step_s, step_tokens=100, room=8, received_s=1.5)
-    assert served.ttft_s == (11.5 + 22.5 + (42 - 30.5) + (53 - 31.5)) / 4
+    served = play(two, request_s=1.5)
+    assert means(served)[0] == pytest.approx((11.5 + 22.5 + (42 - 30.5) + (53 - 31.5)) / 4)
 
 
 def test_prompts_wait_for_further_ones_beside_answers() -> None:
     # The first is read from 0 to 10; the second, there at 0 too, waits for three steps of a second, and is read to 24.
     stream = Stream(clients=2, input=5, output=20, rounds=1, spread=0)
-    served = serve_stream(stream, step_s, step_tokens=100, room=8, wait_steps=3)
-    assert served.ttft_s == (10 + 24) / 2
+    served = play(stream, wait_steps=3)
+    assert means(served)[0] == pytest.approx((10 + 24) / 2)
     # prompts that fill a step do not wait: five tokens beside the one that goes on
-    assert serve_stream(stream, step_s, step_tokens=6, room=8, wait_steps=3).ttft_s == (10 + 21) / 2
+    assert means(play(stream, step_tokens=6, room=8, wait_steps=3))[0] == pytest.approx((10 + 21) / 2)
 
 
 @pytest.mark.parametrize(
@@ -56,26 +80,26 @@ def test_prompts_wait_for_further_ones_beside_answers() -> None:
 )
 def test_two_clients(policy: Policy, room: int, ttft_s: float, tpot_s: float, total_s: float) -> None:
     stream = Stream(clients=2, input=5, output=3, rounds=1, spread=0)
-    served = serve_stream(stream, step_s, step_tokens=100, room=room, policy=policy)
-    assert (served.ttft_s, served.tpot_s, served.total_s) == (ttft_s, tpot_s, total_s)
+    served = play(stream, step_tokens=100, room=room, policy=policy)
+    assert means(served) == pytest.approx((ttft_s, tpot_s, total_s))
 
 
 def test_prompts_share_a_step_as_far_as_its_tokens_go() -> None:
     # one prompt from 0 to 10; then 8 tokens a step beside the first answer hold one prompt of 5, not two
     stream = Stream(clients=3, input=5, output=50, rounds=1, spread=0)
-    assert serve_stream(stream, step_s, step_tokens=8, room=9).ttft_s == pytest.approx((10 + 21 + 32) / 3)
-    assert serve_stream(stream, step_s, step_tokens=11, room=9).ttft_s == pytest.approx((10 + 31 + 31) / 3)
+    assert means(play(stream, step_tokens=8, room=9))[0] == pytest.approx((10 + 21 + 32) / 3)
+    assert means(play(stream, step_tokens=11, room=9))[0] == pytest.approx((10 + 31 + 31) / 3)
 
 
 def test_a_prompt_is_cut_where_the_tokens_of_a_step_end() -> None:
     # 4 tokens a step, prompts of 5: 4 of the first in 8 s, its last and, 0.2 + 0.6 prompts in all, 3 of the second in
     # 8 s; beside the first answer its last 2, 0.4 prompts, in 4 + 1 s
     stream = Stream(clients=2, input=5, output=50, rounds=1, spread=0)
-    served = serve_stream(stream, step_s, step_tokens=4, room=9, chunks=True)
-    assert served.ttft_s == pytest.approx((16 + 21) / 2)
+    served = play(stream, step_tokens=4, room=9, chunks=True)
+    assert means(served)[0] == pytest.approx((16 + 21) / 2)
     # the prompt alone is read in two steps of 10 s in all, and the next answer begins when it ends
     alone = Stream(clients=1, input=5, output=3, rounds=2, spread=0)
-    assert serve_stream(alone, step_s, step_tokens=4, room=9, chunks=True).total_s == pytest.approx(2 * (10 + 2))
+    assert play(alone, step_tokens=4, room=9, chunks=True).end_s == pytest.approx(2 * (10 + 2))
 
 
 @given(
@@ -87,19 +111,17 @@ def test_every_prompt_is_read_once(
 ) -> None:
     read = []
 
-    def step_s(prompts: float, sequences: int, context: float) -> float:
-        del context
+    def step_s(prompts: float, sequences: int) -> float:
         assert sequences <= room
         read.append(prompts)
         return 1.0
 
     stream = Stream(clients=clients, input=7, output=output, rounds=3)
-    served = serve_stream(
-        stream, step_s, step_tokens=step_tokens, room=room, policy=policy, chunks=chunks, ahead=ahead
-    )  # fmt: skip
+    host = "overlapped" if ahead else "serial"
+    served = play(stream, step_tokens, room, step_s, policy=policy, chunks=chunks, host=host)
     assert sum(read) == pytest.approx(3 * clients)
-    assert served.tokens >= 3 * clients
-    assert served.ttft_s >= 1
+    assert len(served.answers) == 3 * clients
+    assert means(served)[0] >= 1
     if chunks:
         assert max(read) * 7 <= max(1, step_tokens) + 1e-9
 
@@ -108,19 +130,19 @@ def test_a_step_that_is_scheduled_ahead_misses_what_comes_meanwhile() -> None:
     # the first prompt from 0 to 10; the second came while its step ran: it is read from 10 to 21, or, with the next
     # step scheduled already, after one more token of the first answer, from 11 to 22
     stream = Stream(clients=2, input=5, output=50, rounds=1, spread=0)
-    at_once, ahead = (serve_stream(stream, step_s, step_tokens=99, room=9, ahead=ahead) for ahead in (False, True))
-    assert at_once.ttft_s == pytest.approx((10 + 21) / 2)
-    assert ahead.ttft_s == pytest.approx((10 + 22) / 2)
+    at_once, ahead = (play(stream, step_tokens=99, room=9, host=host) for host in ("serial", "overlapped"))
+    assert means(at_once)[0] == pytest.approx((10 + 21) / 2)
+    assert means(ahead)[0] == pytest.approx((10 + 22) / 2)
 
 
 @given(clients=st.integers(2, 12), output=st.integers(100, 300))
 def test_the_steady_state_formula(clients: int, output: int) -> None:
     # a step of 1 s, a prompt 0.5 s more: each answer sees every other client's prompt once
     stream = Stream(clients=clients, input=5, output=output, rounds=20)
-    served = serve_stream(stream, lambda p, n, _: (n > 0) + 0.5 * p, step_tokens=1000, room=100)
-    assert served.tpot_s == pytest.approx(1 + (clients - 1) * 0.5 / (output - 1), rel=0.03)
-    assert served.ttft_s >= 0.5
-    assert served.decoding <= clients
+    served = play(stream, 1000, 100, lambda p, n: (n > 0) + 0.5 * p)
+    assert means(served)[1] == pytest.approx(1 + (clients - 1) * 0.5 / (output - 1), rel=0.03)
+    assert means(served)[0] >= 0.5
+    assert served.running <= clients
 
 
 def test_the_cpu_works_beside_the_gpu_or_between() -> None:

@@ -58,7 +58,7 @@ def test_intervals_allow_for_a_step_and_for_the_cpu() -> None:
     assert first_without_source(alone) == pytest.approx(
         (low * alone.prefill_s, high * (alone.prefill_s + 2 * (5e-3 + 512 * 2e-6))), rel=1e-5
     )
-    assert eight.interval()["ttft_s"][1] > eight.ttft_s + 7 / 8 * eight.served.reading_s
+    assert eight.interval()["ttft_s"][1] > eight.ttft_s + 7 / 8 * eight.played.readings_s / eight.played.readings
     assert eight.interval()["ttft_s"][0] < eight.ttft_s
     # 0.802 ms and 42.3 µs a sequence that may not be hidden
     assert alone.interval()["tpot_s"][1] > alone.tpot_s + 0.8e-3
@@ -132,7 +132,7 @@ def test_clients_beyond_the_cache_wait() -> None:
         D.with_changes(kv_heads=16), "nvidia-t4", batch=100, input=3000, output=40, weights="fp16", kv="fp16"
     )
     assert crowded.running < 100
-    assert crowded.served.decoding <= crowded.running
+    assert crowded.played.running <= crowded.running
     assert f"{crowded.running} run at once, the others wait" in str(crowded)
 
 
@@ -181,4 +181,4 @@ def test_a_prompt_that_is_not_cut_may_wait_until_an_answer_ends() -> None:
     # nothing is cut here, so both play alike; ten requests each of four clients
     assert whole.ttft_s == pytest.approx(cut.ttft_s)
     more_s = first_without_source(whole)[1] - first_without_source(cut)[1]
-    assert more_s == pytest.approx(whole.served.total_s / 40, rel=1e-4)
+    assert more_s == pytest.approx(whole.played.end_s / 40, rel=1e-4)

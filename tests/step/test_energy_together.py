@@ -7,7 +7,8 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.model.energy import PowerLaw
-from rooflinekit.serving.engine import Stream, serve_stream
+from rooflinekit.serving.replay import replay
+from rooflinekit.serving.traffic import Stream
 from rooflinekit.step.energy import Member, TeamEnergy, drawn_by, energy_together
 
 DECODER = rk.Decoder(name="small", layers=4, hidden=1024, heads=8, kv_heads=8, head_dim=128, ffn=4096, vocab=8192)
@@ -86,16 +87,17 @@ def test_a_training_step_draws_by_micro_batches() -> None:
 def test_steps_of_an_engine_add_up_by_hand() -> None:
     # one client, twice: a prompt of 7 J, then three tokens of a step of 2 J each behind the prompt's own
     stream = Stream(clients=1, input=10, output=4, rounds=2, spread=0)
-    served = serve_stream(stream, lambda p, n, c: 1.0, step_tokens=64, room=1, step_j=lambda p, n, c: 7 * p + 2 * n)
-    assert served.kernels_j == 2 * (7 + 3 * 2)
-    assert served.total_s == 2 * 4
-    assert serve_stream(stream, lambda p, n, c: 1.0, step_tokens=64, room=1).kernels_j is None
+    engine = rk.Engine(request_s=0, input_s=0)
+    played = replay(stream, lambda p, n, c: 1.0, engine, 100, step_j=lambda p, n, c: 7 * len(p) + 2 * n)
+    assert played.kernels_j == 2 * (7 + 3 * 2)
+    assert played.end_s == pytest.approx(2 * 4)
+    assert replay(stream, lambda p, n, c: 1.0, engine, 100).kernels_j is None
 
 
 def test_served_tokens_draw_what_their_steps_draw() -> None:
     served = rk.serve(DECODER, "nvidia-l4", batch=4, input=64, output=64, spread=0)
-    assert served.energy_j == pytest.approx(served.power_w * served.served.total_s)
-    assert served.joules_per_token * served.served.tokens == pytest.approx(served.energy_j)
+    assert served.energy_j == pytest.approx(served.power_w * served.played.end_s)
+    assert served.joules_per_token * served.tokens_given == pytest.approx(served.energy_j)
     idle_w = PowerLaw.of(served.decode.machine).idle_w
     assert idle_w < served.power_w < 72
     # most steps decode: a token takes about a quarter of a step's kernels, and of standing by what a token's time says

@@ -110,7 +110,7 @@ def test_tokens_of_training_and_of_answers_cost_alike() -> None:
     served = rk.serve(small, "nvidia-l4", batch=2, input=32, output=16)
     row = rk.costs([served], Price(currency="USD", hour=1.0)).table.iloc[0]
     assert row["per_million"] == pytest.approx(1e6 / served.tokens_per_s / 3600)
-    assert row["energy_j"] == pytest.approx(served.joules_per_token * served.served.tokens)
+    assert row["energy_j"] == pytest.approx(served.joules_per_token * served.tokens_given)
 
 
 def test_compared_by_cost_and_held_by_bounds() -> None:
