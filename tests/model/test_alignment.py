@@ -3,7 +3,7 @@
 import pytest
 
 from rooflinekit.ir.op import DType, Op, Phase, TensorSpec
-from rooflinekit.model.alignment import unaligned_accesses
+from rooflinekit.model.kernels import unaligned_accesses
 
 
 def product(m: int, n: int, k: int, dtype: DType = DType.FLOAT16, stride: tuple[int, ...] | None = None) -> Op:

@@ -11,6 +11,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
+import platform
+import resource
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,7 +22,6 @@ from typing import Any
 import torch
 
 from rooflinekit.calibrate.bench.collectives import Groups
-from rooflinekit.calibrate.bench.environment import host_environment, watched_load
 from rooflinekit.calibrate.bench.gpu_state import GpuState, load_nvml
 from rooflinekit.calibrate.bench.microbench import Call, Calls, UnsupportedError, calls_of
 from rooflinekit.calibrate.bench.plan import Case
@@ -27,8 +29,8 @@ from rooflinekit.calibrate.bench.record_file import Measurement
 from rooflinekit.calibrate.bench.samples import collect
 from rooflinekit.calibrate.hosts.bench import Bench, prepare
 from rooflinekit.calibrate.hosts.ops import HOST_OPS, is_host_op
-from rooflinekit.errors import CampaignError, InputError
-from rooflinekit.hardware.detection import bus_id
+from rooflinekit.errors import CampaignError, InputError, SpecError
+from rooflinekit.hardware.detection import bus_id, describe_cpu, system_root
 
 _SAMPLE_S = 1e-3  # a sample lasts about as long: clocks tick in less than a thousandth of it
 _MOST_CALLS = 2000  # in a sample
@@ -277,3 +279,54 @@ def gpu_name(index: int) -> str:
         seen = f"{count} CUDA GPUs, counted from 0" if count else "no CUDA GPU on this machine"
         raise InputError(f"--device cuda:{index}: PyTorch sees {seen}")
     return str(torch.cuda.get_device_name(index))
+
+
+# What measurements rest on beside the hardware's name, and what else the machine does meanwhile.
+
+
+def host_environment() -> dict[str, str]:
+    """Software, CPU, and what decides its clock. Two campaigns that differ in it do not mix."""
+    return {
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "host cpu": _host_cpu(),
+        "cpus": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "vectors": torch.backends.cpu.get_cpu_capability(),
+        "governor": governor(),
+    }
+
+
+def _host_cpu() -> str:
+    try:
+        return str(describe_cpu().mapping["display_name"])
+    except SpecError:  # only Linux says
+        return platform.processor() or platform.machine()
+
+
+def governor() -> str:
+    """What decides the CPU's clock; virtual machines do not say."""
+    try:
+        file = system_root() / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
+        return file.read_text(encoding="ascii").strip()
+    except OSError:
+        return "unknown"
+
+
+@contextlib.contextmanager
+def watched_load() -> Iterator[dict[str, float]]:
+    """Filled in at the end of the block.
+
+    `preemptions`: how often a second something else took a CPU from this process. `load`: how many programs wanted a
+    CPU in the last minute, this one included.
+    """
+    found: dict[str, float] = {}
+    start, before = time.perf_counter(), _switches()
+    yield found
+    found["preemptions"] = round((_switches() - before) / (time.perf_counter() - start), 1)
+    with contextlib.suppress(OSError):
+        found["load"] = round(os.getloadavg()[0], 2)
+
+
+def _switches() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

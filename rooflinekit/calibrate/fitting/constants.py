@@ -8,7 +8,7 @@ from rooflinekit.model.algorithms import CUDNN, MIOPEN
 from rooflinekit.model.machine import Constant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Description:
     """What a constant is. `low` and `high` are the range in which it has its meaning."""
 
@@ -18,7 +18,7 @@ class Description:
     low: float
     high: float
     spread: float  # how far `start` may be off, in log units
-    between: float = 0.0  # how far GPUs differ from each other, in log units; 0 where the constant is the same for all
+    between: float  # how far GPUs differ from each other, in log units; 0 where the constant is the same for all
     source: str  # of `start`
 
     def differs(self, kind: str) -> float:
@@ -33,17 +33,11 @@ class Description:
         return Constant(value=value, stderr=stderr, unit=self.unit, meaning=self.meaning, source=source)
 
 
-def _d(
-    unit: str, meaning: str, start: float, low: float, high: float, spread: float, between: float, source: str
-) -> Description:
-    return Description(
-        unit=unit, meaning=meaning, start=start, low=low, high=high, spread=spread, between=between, source=source
-    )
-
-
 _CPU = 5.0  # how much further than GPUs from each other a CPU may be from them
 _STATED = "stated default"
 _FITTED = "starting point of the fit"
+
+_d = Description
 
 CONSTANTS: dict[str, Description] = {
     # --- arithmetic on the tensor core

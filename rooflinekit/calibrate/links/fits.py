@@ -20,13 +20,7 @@ _FITTED = "starting point of the fit"
 _STATED = "stated default"
 
 
-def _d(
-    unit: str, meaning: str, start: float, low: float, high: float, spread: float, between: float, source: str
-) -> Description:
-    return Description(
-        unit=unit, meaning=meaning, start=start, low=low, high=high, spread=spread, between=between, source=source
-    )
-
+_d = Description
 
 #: Of a kind of link, or of a generation of GPUs. `between`: how far those may be from each other, in log units.
 LINK_CONSTANTS: dict[str, Description] = {

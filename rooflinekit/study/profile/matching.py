@@ -72,9 +72,22 @@ def between_ops(ops: Sequence[OpTime], measured_s: float, predicted_s: float) ->
     return replace(rest, count=0, measured_s=measured_s - rest.measured_s, predicted_s=predicted_s - rest.predicted_s)
 
 
-def table_by_op(ops: Sequence[OpTime]) -> pd.DataFrame:
-    """A row an op, in their order."""
-    return _table(ops).set_index("name")
+class Matched:
+    """Tables of a measured step whose ops stand beside predicted ones."""
+
+    __slots__ = ()
+
+    @property
+    def _all(self) -> Sequence[OpTime]:
+        raise NotImplementedError
+
+    def by_op(self) -> pd.DataFrame:
+        """A row an op, in the order of the trace; where calls could not be told apart, a row for all of their kind."""
+        return _table(self._all).set_index("name")
+
+    def by_kind(self) -> pd.DataFrame:
+        """A row a kind of op, the largest difference first. Its columns add up to the times of the step."""
+        return table_by_kind(self._all)
 
 
 def table_by_kind(ops: Sequence[OpTime]) -> pd.DataFrame:
@@ -248,7 +261,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Validation:
+class Validation(Matched):
     """A measured step beside its prediction. All times are seconds.
 
     Times of ops on a GPU are those of their kernels; on a CPU those of their calls, under the profiler.
@@ -308,14 +321,6 @@ class Validation:
     def worst(self) -> tuple[OpTime, ...]:
         """The three ops, or kinds of ops, whose times are furthest from predicted, in seconds."""
         return tuple(sorted(self.ops, key=lambda op: -abs(op.difference_s))[:_WORST])
-
-    def by_op(self) -> pd.DataFrame:
-        """A row an op, in the order of the trace; where calls could not be told apart, a row for all of their kind."""
-        return table_by_op(self._all)
-
-    def by_kind(self) -> pd.DataFrame:
-        """A row a kind of op, the largest difference first. Its columns add up to the times of the step."""
-        return table_by_kind(self._all)
 
     @property
     def _all(self) -> list[OpTime]:

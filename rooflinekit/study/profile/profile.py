@@ -12,7 +12,7 @@ from rooflinekit.errors import AmbiguousDeviceError, ComparisonError, DeviceNotF
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.profile.matching import OpTime, between_ops, match, table_by_kind, table_by_op
+from rooflinekit.study.profile.matching import Matched, OpTime, between_ops, match, table_by_kind
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileComparison:
+class ProfileComparison(Matched):
     """A profile beside a prediction of the same step. All times are seconds.
 
     Times of ops on a GPU are those of their kernels; on a CPU those of their calls, to which the profiler adds about a
@@ -165,14 +165,6 @@ class ProfileComparison:
         """The same of the time that the device computes."""
         measured = sum(op.measured_s for op in self.ops)
         return self.prediction.gpu_s / measured - 1 if measured else float("inf")
-
-    def by_op(self) -> pd.DataFrame:
-        """A row an op, in the order of the trace; where calls could not be told apart, a row for all of their kind."""
-        return table_by_op(self._all)
-
-    def by_kind(self) -> pd.DataFrame:
-        """A row a kind of op, the largest difference first. Its columns add up to the times of the step."""
-        return table_by_kind(self._all)
 
     @property
     def _all(self) -> list[OpTime]:

@@ -15,7 +15,7 @@ from overlaps import overlaps
 import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.present.figures import plot
-from rooflinekit.present.figures.lanes import merged
+from rooflinekit.present.figures.timeline import merged
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction
 

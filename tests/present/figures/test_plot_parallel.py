@@ -13,9 +13,9 @@ from several import PARAMETER_BYTES, slow_cluster, step
 import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.present.figures import plot
-from rooflinekit.present.figures.lanes import IDLE
 from rooflinekit.present.figures.records.build import Figure, caption, roofline_figure
 from rooflinekit.present.figures.style import VERMILLION
+from rooflinekit.present.figures.timeline import IDLE
 from rooflinekit.strategies.queues import covered
 from rooflinekit.study.compare.scaling import EXPOSED, HIDDEN
 
