@@ -47,21 +47,19 @@ def inputs_of(model: Any, inputs: Sequence[Any], given: Mapping[str, Any]) -> Se
 
 
 def usual_inputs(target: str) -> tuple[Input, ...]:
-    """What a target is called with where nobody says: images of timm's own size, token ids of language models.
+    """What a target is called with where nobody says: images of the library's own size, or token ids.
 
-    Their sizes "batch" and "seq" are open. () for another target. Raises TargetError for what is no target.
+    Their sizes "batch" and "seq" are open. () where the library does not say. Raises TargetError for what is no target.
     """
-    source, colon, name = target.partition(":")
-    if not colon and not language_model(target):
-        from rooflinekit.tracing.targets import load_target
+    if language_model(target):  # without importing torch
+        return (Input("batch", "seq", dtype=DType.INT64),)
+    from rooflinekit.tracing.targets import load_target, usual_shape
 
+    if ":" not in target:
         load_target(target)  # says what a target is
-    if source == "timm":
-        from rooflinekit.tracing.targets import image_size
-
-        size = image_size(name)
-        return (Input("batch", *size),) if size else ()
-    return (Input("batch", "seq", dtype=DType.INT64),) if language_model(target) else ()
+    shape = usual_shape(target)
+    dtype = DType.INT64 if "seq" in shape else DType.FLOAT32
+    return (Input(*shape, dtype=dtype),) if shape else ()
 
 
 def further_inputs(given: Mapping[str, Any] | None) -> dict[str, Any]:

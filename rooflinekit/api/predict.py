@@ -68,7 +68,7 @@ def trace(
         `torch.autocast("cpu")`: their operators follow CUDA's lists.
     inputs, keyword_inputs: what it is called with; each tensor as an `Input` (or a tensor, of which only shape and
         format are used), nested in lists and dicts as the model likes, other values as they are. Where none is given,
-        a model of timm gets images of its own size, a language model by name token ids; "batch" and "seq" stay open.
+        a model by name gets images of its library's own size, or token ids; "batch" and "seq" stay open.
     mode: "inference" (evaluation mode, no gradients), "training" (forward, loss, backward, optimizer step), or
         "forward" (a forward pass without gradients in training mode: dropout drops, batch norm takes the batch's
         statistics and updates its own).

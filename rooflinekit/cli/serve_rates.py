@@ -161,7 +161,7 @@ def rates_of(option: str, text: str) -> list[float]:
     except ValueError:
         found = []
     if not found or min(found) <= 0:
-        raise InputError(f"{option} {text!r}: expected requests a time, such as 4/s, 120/min or 1,2,4/s")
+        raise InputError(f"{option} {text!r}: expected requests with their time, such as 4/s, 120/min or 1,2,4/s")
     return found
 
 

@@ -33,7 +33,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "nhwc memory-format": ("--channels-last",),
     "device gpu-name gpu-type hardware hw accelerator cuda card d": ("--gpu nvidia-l4", "--cluster dgx-h100"),
     "cpu": ("--host, for the CPU beside the GPU; --gpu takes CPUs too", "--kind cpu"),
-    "batch-size batchsize bs b bsz n mini-batch": (
+    "batch batch-size batchsize bs b bsz n mini-batch": (
         "--batch {32}",
         "--input batch,3,224,224; that names the size for --batch {32}",
     ),
@@ -76,6 +76,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "clock frequency clocks": ("--sm-clock '1.2 GHz'",),
     "num-workers dataloader loader": ("--loader-rate 2000, in samples a second", "--workers {4}"),
     "pin-memory pinned h2d": ("--copy pinned",),
+    "gpu": ("--cluster dgx-h100",),
     "num-gpus n-gpus ngpus world-size nproc nproc-per-node nodes gpus devices": (
         "--gpus {8}",
         "rooflinekit parallel … --cluster dgx-h100 --gpus {8}",

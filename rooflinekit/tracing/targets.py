@@ -22,6 +22,7 @@ from rooflinekit.errors import InputError, RooflinekitError, TargetError, neares
 from rooflinekit.files import read_bytes
 from rooflinekit.published.models import config_of, language_model, published_names
 from rooflinekit.tracing.symbols import place_of
+from rooflinekit.tracing.target_words import what_to_write
 
 _FORMS = (
     "'timm:resnet50', 'torchvision:resnet50', 'transformers:GPT2LMHeadModel', 'transformers:path/to/config.json', "
@@ -50,7 +51,9 @@ def load_target(text: str, device: str = "meta") -> Target:
     if source not in ("timm", "transformers", "torchvision"):
         source, colon, name = text.rpartition(":")  # a drive letter has a colon too
     if not (source and colon and name):
-        raise TargetError(f"target {text!r}: expected {_FORMS}{nearest(text, published_names())}")
+        near = nearest(text, published_names())
+        written = "" if near else what_to_write(text, _library)
+        raise TargetError(f"target {text!r}: {written or f'expected {_FORMS}{near}'}")
     if source == "timm":
         return Target(name=name, model=_timm(name, device))
     if source == "transformers":
@@ -67,10 +70,27 @@ def _known_to_timm(name: str) -> Any:
     return timm
 
 
-def image_size(name: str) -> tuple[int, ...]:
-    """Channels, height and width of the images that a model of timm was made for; () where it does not say."""
-    config = _known_to_timm(name).get_pretrained_cfg(name)
-    return () if config is None else tuple(config.input_size)
+def usual_shape(target: str) -> tuple[str | int, ...]:
+    """What a target of a library is called with: ("batch", channels, height, width) of the images that it was made for,
+    ("batch", "seq") of token ids, or () where the library does not say. Raises TargetError for a model it lacks.
+    """
+    source, _, name = target.partition(":")
+    if source == "timm":
+        config = _known_to_timm(name).get_pretrained_cfg(name)
+        return () if config is None else ("batch", *config.input_size)
+    if source == "torchvision":
+        transforms = _known_to_torchvision(name).get_model_weights(name).DEFAULT.transforms
+        size = getattr(transforms, "keywords", {}).get("crop_size")
+        return ("batch", 3, size, size) if isinstance(size, int) else ()  # of videos and detectors it says less
+    if source == "transformers":
+        architecture, config = _class_and_config(name)
+        kind = getattr(_library("transformers"), architecture).main_input_name
+        if kind == "input_ids" and not config.is_encoder_decoder:
+            return ("batch", "seq")
+        size = getattr(config, "image_size", None)
+        if kind == "pixel_values" and isinstance(size, int):
+            return ("batch", getattr(config, "num_channels", 3), size, size)
+    return ()
 
 
 def _timm(name: str, device: str) -> Any:
@@ -78,10 +98,15 @@ def _timm(name: str, device: str) -> Any:
     return _built(lambda: timm.create_model(name), f"timm:{name}", device)
 
 
-def _torchvision(name: str, device: str) -> Any:
+def _known_to_torchvision(name: str) -> Any:
     models = _library("torchvision.models")
     if name not in models.list_models():
         raise TargetError(f"torchvision has no model {name!r}{nearest(name, models.list_models())}")
+    return models
+
+
+def _torchvision(name: str, device: str) -> Any:
+    models = _known_to_torchvision(name)
     # weights are neither loaded nor needed: detectors ask for their backbone's by default
     backbone = {"weights_backbone": None} if name.partition("_")[0] in _WITH_BACKBONE else {}
     return _built(lambda: models.get_model(name, weights=None, **backbone), f"torchvision:{name}", device)
@@ -102,18 +127,20 @@ _WITH_BACKBONE = {
 
 
 def _transformers(name: str, device: str) -> Any:
+    architecture, config = _class_and_config(name)
+    return _built(lambda: getattr(_library("transformers"), architecture)(config), f"transformers:{name}", device)
+
+
+def _class_and_config(name: str) -> tuple[str, Any]:
+    """The name of a class of transformers and its configuration, by that name or by the path of a config.json."""
     transformers = _library("transformers")
     if name.endswith(".json"):
-        architecture, config = _transformers_config(transformers, Path(name))
-    else:
-        architecture = name
-        model_class = getattr(transformers, name, None)
-        config_class = getattr(model_class, "config_class", None)
-        if config_class is None:
-            known = [word for word in dir(transformers) if "For" in word or word.endswith("Model")]
-            raise TargetError(f"transformers has no model {name!r}{nearest(name, known)}")
-        config = config_class()
-    return _built(lambda: getattr(transformers, architecture)(config), f"transformers:{name}", device)
+        return _transformers_config(transformers, Path(name))
+    config_class = getattr(getattr(transformers, name, None), "config_class", None)
+    if config_class is None:
+        known = [word for word in dir(transformers) if "For" in word or word.endswith("Model")]
+        raise TargetError(f"transformers has no model {name!r}{nearest(name, known)}")
+    return name, config_class()
 
 
 def _language_model(source: str, device: str) -> Target:

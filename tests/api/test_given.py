@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import rooflinekit as rk
+from rooflinekit.api.keywords import usual_inputs
 from rooflinekit.errors import DeviceNotFoundError, InputError, RooflinekitError, TargetError
 
 NET = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
@@ -68,12 +69,44 @@ def test_every_walk_takes_the_same_words() -> None:
     assert first == second != eager
 
 
+@pytest.mark.parametrize(
+    ("target", "shape"),
+    [
+        ("torchvision:inception_v3", ("batch", 3, 299, 299)),  # as its weights were trained
+        ("torchvision:fasterrcnn_resnet50_fpn", None),  # a list of images of any size
+        ("transformers:BertModel", ("batch", "seq")),
+        ("transformers:ViTModel", ("batch", 3, 224, 224)),  # ViTConfig's defaults
+        ("transformers:T5Model", None),  # tokens of the encoder and of the decoder
+    ],
+)
+def test_what_a_library_calls_its_model_with(target: str, shape: tuple[int | str, ...] | None) -> None:
+    assert [given.shape for given in usual_inputs(target)] == ([] if shape is None else [shape])
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("ResNet-50", "write timm:resnet50"),
+        ("google/vit-base-patch16-224", "write timm:vit_base_patch16_224"),
+        ("vit_b16", "write torchvision:vit_b_16"),
+        ("bert-base-uncased", "write transformers:BertModel"),
+        ("net.pt", "weights are not read; name the Python that builds the model, such as net.py:Net"),
+        ("net.py", "write net.py:Name, of a class or a function without arguments in it: First, Second"),
+    ],
+)
+def test_what_people_write_for_a_model_is_told_its_target(typed, answer, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text("raise SystemExit\nclass First: pass\ndef made(): pass\nclass Second: pass\n")
+    with pytest.raises(TargetError, match=f"^target '{typed}': {answer}$"):
+        rk.trace(typed)
+
+
 def test_a_model_by_name() -> None:
     image = rk.Input("batch", 3, 64, 64)
     found = rk.predict("timm:resnet18", image, gpu="nvidia-l4", batch=2)
     assert found.graph.name == "resnet18"
     assert rk.trace("timm:resnet18", image).at(batch=2).matrix_flop == found.graph.matrix_flop
-    with pytest.raises(TargetError, match="target 'resnet18': expected 'timm:resnet50'"):
+    with pytest.raises(TargetError, match="target 'resnet18': write timm:resnet18"):
         rk.trace("resnet18", image)
 
 

@@ -250,7 +250,7 @@ def test_wrong_use_is_one_line_and_status_2(run, net, tmp_path, args, message) -
         ("{tmp}:Net", "is a directory; expected a Python file"),
         ("{tmp}/no.py:Net", "no such file"),
         ("no_such_package.models:Net", "cannot be imported: No module named 'no_such_package'"),
-        ("resnet50", "target 'resnet50': expected 'timm:resnet50'"),
+        ("resnet50", "target 'resnet50': write timm:resnet50"),
         ("timm:resnet5O", "timm has no model 'resnet5O'; did you mean 'resnet50'"),
         ("transformers:GPT3LMHeadModel", "transformers has no model 'GPT3LMHeadModel'; did you mean 'GPT2LMHeadModel'"),
         ("transformers:{tmp}/no.json", "no.json: cannot be read: No such file or directory"),
