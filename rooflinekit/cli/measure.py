@@ -117,9 +117,9 @@ def measure(
     if as_json:
         print_json("measure", documents.measured(result, out))
         return
-    from rooflinekit.present.text import validation as validation_text
+    from rooflinekit.present.text.profiles import print_validation
 
-    validation_text.print_validation(result)
+    print_validation(result)
     if out is not None:
         print(printable(f"both written to {out}"))
 
