@@ -10,9 +10,10 @@ from importlib.metadata import entry_points
 from typing import Literal, TypeAlias
 
 from rooflinekit.errors import DuplicateRuleError, InputError, PluginError, UnknownOpError, nearest
+from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.cost import Cost
 from rooflinekit.ir.op import Basis, Family, Op, PricedOp, TensorSpec
-from rooflinekit.ir.sizes import finite, product, shown, total
+from rooflinekit.ir.sizes import product, shown, total
 
 #: A rule gives the cost of an op: one `Cost`, or one for each kernel that eager execution launches.
 Rule: TypeAlias = Callable[[Op], Cost | Sequence[Cost]]
@@ -33,6 +34,7 @@ def normalized(kind: str) -> str:
     return kind.strip().replace("::", ".")
 
 
+@checked
 def rule(*kinds: str, timed_as: str | None = None, override: bool = False) -> Callable[[Rule], Rule]:
     """Decorator: the function prices ops of these kinds (`aten.mm`, `mylib.swiglu`).
 
@@ -40,12 +42,17 @@ def rule(*kinds: str, timed_as: str | None = None, override: bool = False) -> Ca
     of `Family`). Left out they are elementwise. What multiplies matrices is timed as a product all the same, but for
     convolutions, attention and recurrent layers.
 
-    Raises DuplicateRuleError where a rule exists, unless `override` is set, and ValueError for an unknown family.
+    Raises DuplicateRuleError where a rule exists, unless `override` is set, and InputError for an unknown family and
+    for what is no kind or no function.
     """
+    if not kinds or "" in kinds:
+        raise InputError(f"rule: expected kinds of ops, such as 'aten.mm'; got {shown(kinds)}")
     if timed_as not in (None, *Family):
-        raise ValueError(f"timed_as: expected one of {', '.join(Family)}; got {timed_as!r}")
+        raise InputError(f"timed_as: expected one of {', '.join(Family)}; got {shown(timed_as)}")
 
     def register(function: Rule) -> Rule:
+        if not callable(function):
+            raise InputError(f"rule of {', '.join(kinds)}: expected a function of an op; got {shown(function)}")
         keys = tuple(map(normalized, kinds))
         for kind in keys:  # all of them before the first is registered
             if not override and (kind in _RULES or kind in _FREE):
@@ -120,10 +127,13 @@ def price(
     own, plain = rules or {}, kind.removesuffix("_")  # an in-place op costs what the plain one does
     found = own.get(kind) or _RULES.get(kind) or own.get(plain) or _RULES.get(plain)
     if found is not None:
-        cost = found(op)
-        costs = (cost,) if isinstance(cost, Cost) else tuple(cost)
-        if wrong := [one for one in costs if not (isinstance(one, Cost) and _counts(one))]:
-            raise InputError(f"rule of {kind!r}: expected Costs of finite numbers or formulas; got {shown(wrong[0])}")
+        try:
+            cost = found(op)
+        except InputError as error:
+            raise InputError(f"rule of {kind!r}: {error}") from error
+        costs = tuple(cost) if isinstance(cost, Iterable) else (cost,)
+        if not all(isinstance(one, Cost) for one in costs):
+            raise InputError(f"rule of {kind!r}: expected a Cost, or one for each kernel; got {shown(cost)}")
         return PricedOp(op=op, costs=costs, basis=Basis.RULE, timed_as=_family(kind, costs))
     if kind in _FREE:
         return PricedOp(op=op, costs=(), basis=Basis.FREE)
@@ -141,13 +151,6 @@ def _family(kind: str, costs: Sequence[Cost]) -> Family:
     """What an op is timed as, by its rule and by what it multiplies."""
     found = _TIMED_AS.get(kind) or _TIMED_AS.get(kind.removesuffix("_")) or Family.ELEMENTWISE
     return Family.MATMUL if found not in _OF_PRODUCTS and any(cost.gemms for cost in costs) else found
-
-
-def _counts(cost: Cost) -> bool:
-    """Whether no part of it is NaN, infinite or a text: numbers, formulas of sizes, or columns of numbers."""
-    sizes = (getattr(gemm, size) for gemm in cost.gemms for size in ("batch", "m", "n", "k"))
-    parts = (cost.vector_flop, cost.special_flop, cost.read_bytes, cost.write_bytes, *sizes)
-    return not any(isinstance(part, str | float) and not finite(part) for part in parts)
 
 
 def price_all(

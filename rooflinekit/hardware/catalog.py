@@ -10,6 +10,7 @@ from rooflinekit.errors import InputError, UnitError, nearest
 from rooflinekit.hardware import specs
 from rooflinekit.hardware.device import FORMATS, KINDS, Device
 from rooflinekit.hardware.specs import squash
+from rooflinekit.ir.arguments import checked
 from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def make_row(device: Device, math: str = "fp16") -> Row:
     )
 
 
+@checked
 def devices(
     *, math: str = "fp16", sort: str = "name", reverse: bool = False, vendor: str | None = None,
     architecture: str | None = None, memory_min: str | None = None, kind: str | None = None,

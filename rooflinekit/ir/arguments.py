@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, wraps
-from itertools import islice
+from itertools import chain, cycle, islice
 from numbers import Real
 from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
@@ -37,10 +36,15 @@ def checked(given: _Checked) -> _Checked:
     signature = inspect.signature(called)
     hint = cache(lambda name: _hint(signature.parameters[name].annotation, called.__globals__))
 
+    by_place = [name for name, one in signature.parameters.items() if one.kind <= one.POSITIONAL_OR_KEYWORD]
+    further = [name for name, one in signature.parameters.items() if one.kind is one.VAR_POSITIONAL]
+    others = [name for name, one in signature.parameters.items() if one.kind is one.VAR_KEYWORD]
+
     def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for parameter, name, value in _each(signature.bind(*args, **kwargs).arguments, signature.parameters):
-            if not _fits(value, hint(parameter)):
-                raise InputError(f"{name}: expected {_words(hint(parameter))}; got {shown(value)}")
+        for name, value in (*zip(chain(by_place, cycle(further)), args, strict=False), *kwargs.items()):
+            for parameter in (name,) if name in signature.parameters else others:
+                if not _fits(value, hint(parameter)):
+                    raise InputError(f"{name}: expected {_words(hint(parameter))}; got {shown(value)}")
 
     @wraps(called)
     def checking(*args: Any, **kwargs: Any) -> Any:
@@ -49,9 +53,8 @@ def checked(given: _Checked) -> _Checked:
         except RooflinekitError:
             raise
         except Exception:
-            with suppress(TypeError):  # an argument is missing, or one too many: Python's own sentence says it
-                check(args, kwargs)
-            raise
+            check(args, kwargs)
+            raise  # an argument is missing, or one too many: Python's own sentence says it
         check(args, kwargs)
         return answer
 
@@ -59,16 +62,6 @@ def checked(given: _Checked) -> _Checked:
         return checking  # type: ignore[return-value]
     given.__init__ = checking  # type: ignore[misc]
     return given
-
-
-def _each(bound: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> Iterator[tuple[str, str, Any]]:
-    """Parameter, name and value of each argument that has a name."""
-    for parameter, value in bound.items():
-        kind = parameters[parameter].kind
-        if kind is inspect.Parameter.VAR_KEYWORD:
-            yield from ((parameter, name, one) for name, one in value.items())
-        elif kind is not inspect.Parameter.VAR_POSITIONAL:
-            yield parameter, parameter, value
 
 
 def _hint(annotation: Any, names: dict[str, Any]) -> Any:
@@ -82,11 +75,13 @@ def _hint(annotation: Any, names: dict[str, Any]) -> Any:
 
 def _fits(value: Any, hint: Any) -> bool:
     """Whether an annotation admits a value; numbers may be numpy's, and a list may be any series."""
+    if type(value) is hint and hint is not float:
+        return True
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, part) for part in parts)
     if origin is Literal:
-        return isinstance(value, str) or value in parts
+        return isinstance(value, str) or (isinstance(value, Hashable) and value in parts)
     if hint is float:
         return not isinstance(value, bool) and isinstance(value, Real) and not _is_none(value)
     if hint is int:

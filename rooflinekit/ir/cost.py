@@ -13,9 +13,10 @@ Conventions, valid wherever a count appears:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from rooflinekit.ir.sizes import Size, product, total
+from rooflinekit.errors import InputError
+from rooflinekit.ir.sizes import Size, is_count, product, shown, total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class Gemm:
 
     Where a mask makes part of the work unnecessary (causal attention), `needed` holds the multiply-adds that the
     mathematics asks for, over the whole batch; the shape remains the dense one.
+
+    Raises InputError for a size that is none.
     """
 
     batch: Size = 1
@@ -31,6 +34,11 @@ class Gemm:
     n: Size
     k: Size
     needed: Size | None = None  # multiply-adds; None for all of batch·m·n·k
+
+    def __post_init__(self) -> None:
+        shape = is_count(self.batch) and is_count(self.m) and is_count(self.n) and is_count(self.k)
+        if not (shape and (self.needed is None or is_count(self.needed))):
+            raise _no_count(self)
 
     @property
     def dense_multiply_adds(self) -> Size:
@@ -55,7 +63,10 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Work and compulsory traffic of one kernel, or of several added up. See the module for the conventions."""
+    """Work and compulsory traffic of one kernel, or of several added up. See the module for the conventions.
+
+    Raises InputError for a count that is none, and for what is no tuple of `Gemm`.
+    """
 
     gemms: tuple[Gemm, ...] = ()
     vector_flop: Size = 0  # FLOP outside matrix products
@@ -63,6 +74,15 @@ class Cost:
     read_bytes: Size = 0
     write_bytes: Size = 0
     label: str = ""  # which of the op's kernels: "input gradient", …
+
+    def __post_init__(self) -> None:
+        work = is_count(self.vector_flop) and is_count(self.special_flop)
+        if not (work and is_count(self.read_bytes) and is_count(self.write_bytes)):
+            raise _no_count(self)
+        if self.gemms and not (type(self.gemms) is tuple and all(isinstance(gemm, Gemm) for gemm in self.gemms)):
+            raise InputError(f"Cost gemms: expected a tuple of Gemm; got {shown(self.gemms)}")
+        if type(self.label) is not str:
+            raise InputError(f"Cost label: expected a text; got {shown(self.label)}")
 
     @property
     def matrix_flop(self) -> Size:
@@ -104,3 +124,15 @@ class Cost:
             write_bytes=at(self.write_bytes),
             label=self.label,
         )
+
+
+def _no_count(record: Gemm | Cost) -> InputError:
+    """The error that names the first field which counts nothing."""
+    counts = ((field.name, getattr(record, field.name)) for field in fields(record))
+    name, value = next(
+        (name, value) for name, value in counts
+        if name not in ("gemms", "label") and not (is_count(value) or (name == "needed" and value is None))
+    )  # fmt: skip
+    return InputError(
+        f"{type(record).__name__} {name}: expected a number of 0 or more, or a formula of sizes; got {shown(value)}"
+    )

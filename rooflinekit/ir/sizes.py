@@ -55,6 +55,19 @@ def finite(value: object) -> bool:
         return False
 
 
+def is_count(value: object) -> bool:
+    """Whether a value counts something: a finite number of 0 or more, a formula of sizes, or a column of numbers.
+
+    >>> is_count(3), is_count(symbol("n")), is_count(-1), is_count(math.nan), is_count("3")
+    (True, True, False, False, False)
+    """
+    if type(value) is int and value < LARGEST:
+        return value >= 0
+    return (isinstance(value, numbers.Real) and finite(value) and float(value) >= 0) or (
+        is_formula(value) or hasattr(value, "points")
+    )
+
+
 def is_formula(value: object) -> TypeGuard[sympy.Basic]:
     """Whether a value is sympy's. Nothing is before sympy is loaded, which takes a fifth of a second.
 

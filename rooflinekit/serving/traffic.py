@@ -23,12 +23,24 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """When it arrives, in seconds, its tokens in and out, and how many of those in are found in the prefix cache."""
+    """When it arrives, in seconds, its tokens in and out, and how many of those in are found in the prefix cache.
+
+    Raises InputError for what is no number of seconds, and unless 0 ≤ cached < input and 1 ≤ output.
+    """
 
     arrival_s: float
     input: int
     output: int
     cached: int = 0
+
+    def __post_init__(self) -> None:
+        told = finite(self.arrival_s) and None not in map(whole, (self.input, self.output, self.cached))
+        if not (told and 0 <= self.cached < self.input <= _MOST_TOKENS and 1 <= self.output <= _MOST_TOKENS):
+            got = (f"{name}={shown(getattr(self, name))}" for name in ("arrival_s", "input", "output", "cached"))
+            raise InputError(
+                f"request: expected seconds and whole numbers of tokens, 1 or more, fewer cached than input; "
+                f"got {', '.join(got)}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,16 +219,13 @@ def _request(path: Path, line: int, row: Mapping[str, str]) -> Request:
     try:
         arrival_s = float(row["arrival"])
         given, answer, cached = (int(row.get(name) or 0) for name in ("input", "output", "cached"))
-    except (TypeError, ValueError):
-        arrival_s, given, answer, cached = math.nan, 0, 0, 0
-    ranges = 0 <= cached < given <= _MOST_TOKENS and 1 <= answer <= _MOST_TOKENS
-    if not (math.isfinite(arrival_s) and ranges):
+        return Request(arrival_s=arrival_s, input=given, output=answer, cached=cached)
+    except (TypeError, ValueError) as error:  # InputError among them
         got = ", ".join(f"{name}={row.get(name)!r}" for name in _COLUMNS)
         raise InputError(
             f"{printable(str(path))}, line {line}: expected seconds and whole numbers of tokens, 1 or more, fewer "
             f"cached than input; got {printable(got)}"
-        )
-    return Request(arrival_s=arrival_s, input=given, output=answer, cached=cached)
+        ) from error
 
 
 def _with_prefixes(path: Path, found: list[Request], rows: list[tuple[int, dict[str, str]]]) -> list[Request]:

@@ -52,6 +52,19 @@ def listing(of: Sequence[float], by: Mapping[str, float] | None = None) -> int:
         (lambda: rk.plot.timeline(3), "prediction: expected a Prediction or a ParallelPrediction; got 3"),
         (lambda: rk.explore(GRAPH, gpus=["nvidia-l4"], batch=[1, 2], power=["x"]), "power: expected"),
         (lambda: rk.collective_time("all-reduce", 1e6, "dgx-a100", 8, sharing=math.nan), "sharing: expected"),
+        (lambda: rk.Gemm(m=8, n="8", k=8), "Gemm n: expected a number of 0 or more, or a formula of sizes; got '8'"),
+        (lambda: rk.Gemm(m=8, n=8, k=8, needed=math.nan), "Gemm needed: expected .*; got nan"),
+        (lambda: rk.Cost(read_bytes=-4), "Cost read_bytes: expected a number of 0 or more, .*; got -4"),
+        (lambda: rk.Cost(gemms=rk.Gemm(m=8, n=8, k=8)), "Cost gemms: expected a tuple of Gemm; got Gemm"),
+        (lambda: rk.Request(arrival_s=math.nan, input=8, output=8), "request: expected seconds .*arrival_s=nan"),
+        (lambda: rk.Request(arrival_s=0.0, input=8, output=8, cached=8), "request: .*fewer cached than input; got"),
+        (lambda: rk.devices(vendor=3), "vendor: expected a text or None; got 3"),
+        (lambda: rk.rule(3), "kinds: expected a text; got 3"),
+        (lambda: rk.rule(len), "kinds: expected a text; got <built-in function len>"),
+        (lambda: rk.rule(), "rule: expected kinds of ops, such as 'aten.mm'"),
+        (lambda: rk.rule("mylib.gate")("mylib"), "rule of mylib.gate: expected a function of an op; got 'mylib'"),
+        (lambda: rk.plot.sweep([1, 2]), r"sweep: expected a table, a pandas DataFrame; got \[1, 2\]"),
+        (lambda: rk.plot.errors("table.csv"), "errors: expected a table, a pandas DataFrame; got 'table.csv'"),
     ],
 )
 def test_an_argument_of_another_type_is_named(call: Callable[[], object], message: str) -> None:
@@ -83,6 +96,11 @@ def calls() -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any
     yield rk.Engine, (), {}
     yield rk.ServiceLevel, (), {"ttft_s": 1.0}
     yield rk.Speculation, (), {"tokens": 3, "acceptance": 0.7}
+    yield rk.Request, (), {"arrival_s": 0.0, "input": 2, "output": 2}
+    yield rk.Gemm, (), {"m": 8, "n": 8, "k": 8}
+    yield rk.Cost, (), {"vector_flop": 8}
+    yield rk.devices, (), {}
+    yield rk.plot.sweep, (), {"table": rk.sweep(GRAPH, gpus=["nvidia-l4"], batch=[1, 2])}
     for record in (rk.Mesh, rk.FSDP, rk.DDP, rk.Savers, rk.Layout, rk.Recipe):
         yield record, (), {}
 
@@ -102,5 +120,7 @@ def test_no_value_of_any_argument_ends_in_an_error_from_inside(
 
 
 def test_a_rule_that_counts_no_number_is_named() -> None:
-    with pytest.raises(InputError, match=r"rule of 'aten\.relu': expected Costs of finite numbers"):
+    with pytest.raises(InputError, match=r"rule of 'aten\.relu': Cost vector_flop: expected a number of 0 or more"):
         rk.trace(torch.relu, rk.Input(8), rules={"aten.relu": lambda op: rk.Cost(vector_flop=math.nan)})
+    with pytest.raises(InputError, match=r"rule of 'aten\.relu': expected a Cost, or one for each kernel; got 3"):
+        rk.trace(torch.relu, rk.Input(8), rules={"aten.relu": lambda op: 3})

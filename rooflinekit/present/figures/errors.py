@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from rooflinekit.errors import InputError, nearest
+from rooflinekit.errors import InputError
 from rooflinekit.ir.arguments import checked
 from rooflinekit.present.figures.style import (
     FAINT,
@@ -19,6 +19,7 @@ from rooflinekit.present.figures.style import (
     SERIES_COLOURS,
     Venue,
     Width,
+    check_table,
     drawing,
     fit_page,
     key_above,
@@ -49,10 +50,7 @@ def errors(
     table: columns measured_s and predicted_s, positive. group: a column whose values have a colour and a shape each; by
     default the column "group", if there is one. Raises InputError for a table without these columns.
     """
-    for column in ("measured_s", "predicted_s", *([group] if group else [])):
-        if column not in table:
-            names = [str(name) for name in table.columns]
-            raise InputError(f"errors: the table has no column {column!r}{nearest(column, names)}")
+    check_table("errors", table, ("measured_s", "predicted_s", *([group] if group else [])))
     rows = table[["measured_s", "predicted_s"]].to_numpy(dtype=float)
     if not len(rows) or not (np.isfinite(rows).all() and (rows > 0).all()):
         raise InputError("errors: expected rows with positive numbers in measured_s and predicted_s")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -15,7 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 
 from rooflinekit.errors import InputError, nearest
+from rooflinekit.ir.sizes import shown
 from rooflinekit.present.figures.records.figure import Figure, Point, PointBound
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Width = Literal["column", "page"]
 Venue = Literal["ieee", "acm", "lncs", "neurips", "slides"]
@@ -185,6 +189,17 @@ def plain_frame(ax: Axes, style: Style, *, grid: Literal["x", "y", "both"] = "y"
     ax.grid(axis=grid, color="#dddddd", linewidth=0.4, zorder=0)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def check_table(figure: str, table: pd.DataFrame, columns: Iterable[str]) -> None:
+    """Raises InputError for what is no DataFrame, or lacks a column that the figure needs."""
+    if not hasattr(table, "columns"):
+        raise InputError(f"{figure}: expected a table, a pandas DataFrame; got {shown(table)}")
+    for column in columns:
+        if column not in table:
+            names = [str(name) for name in table.columns]
+            has = f"it has {', '.join(names)}" if names else "it is empty"
+            raise InputError(f"{figure}: the table has no column {column!r}{nearest(column, names)}; {has}")
 
 
 @contextmanager

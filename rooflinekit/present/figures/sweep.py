@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from rooflinekit.errors import InputError, nearest
+from rooflinekit.errors import InputError
 from rooflinekit.ir.arguments import checked
 from rooflinekit.present.figures.frame import si
 from rooflinekit.present.figures.style import (
@@ -24,6 +24,7 @@ from rooflinekit.present.figures.style import (
     Style,
     Venue,
     Width,
+    check_table,
     drawing,
     fit_page,
     key_above,
@@ -76,12 +77,7 @@ def sweep(
 
 def _lines(table: pd.DataFrame, against: str) -> dict[str, pd.DataFrame]:
     """The rows of each line in order of the size, by what tells it from the others."""
-    for column in (against, *_NEEDED):
-        if column not in table:
-            names = [str(name) for name in table.columns]
-            raise InputError(
-                f"sweep: the table has no column {column!r}{nearest(column, names)}; it has {', '.join(names)}"
-            )
+    check_table("sweep", table, (against, *_NEEDED))
     if table.empty:
         raise InputError("sweep: the table has no rows")
     others = [c for c in table.columns if c not in (*_FOUND, against) and table[c].nunique() > 1]

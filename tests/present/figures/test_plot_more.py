@@ -205,7 +205,10 @@ NUMBERS = "expected rows with positive numbers in measured_s and predicted_s"
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        ({"measured": [1.0], "predicted_s": [1.0]}, "the table has no column 'measured_s'; did you mean 'measured'?"),
+        (
+            {"measured": [1.0], "predicted_s": [1.0]},
+            "the table has no column 'measured_s'; did you mean 'measured'?; it has measured, predicted_s",
+        ),
         ({"measured_s": [0.0], "predicted_s": [1.0]}, NUMBERS),
         ({"measured_s": [], "predicted_s": []}, NUMBERS),
     ],
