@@ -10,7 +10,7 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
-from rooflinekit.ir.op import Phase, Role
+from rooflinekit.ir.op import Phase, Role, TensorSpec
 from rooflinekit.model.collectives import LinkConstants
 from rooflinekit.model.energy import PARTS
 from rooflinekit.model.families import OF_THE_DAY, residuals_of, shared_variance
@@ -169,22 +169,32 @@ def _weights(graph: Graph) -> tuple[dict[str, int], int]:
 
 
 def _saved(graph: Graph, recipe: Recipe) -> tuple[dict[str, int], int]:
-    """Bytes that forward makes and backward reads, by part; and those of a layer's forward that is run again."""
-    made: dict[str, tuple[str, int]] = {}
+    """Bytes that forward makes and backward reads, by part; and those of a layer's forward that is run again.
+
+    What backward's products read in 8 bits alone is kept in 8 bits, once: its transpose (Transformer Engine,
+    `update_usage`).
+    """
+    made: dict[str, tuple[str, int, int]] = {}
     again: dict[str, int] = {}
     kept: dict[str, int] = defaultdict(int)
     for op in graph.ops:
         for spec in op.outputs:
             if op.phase is Phase.FORWARD and spec.role is Role.ACTIVATION:
-                part, size = made.get(spec.memory, (_part_of(op.module), 0))
-                made[spec.memory] = part, max(size, int(spec.bytes))
+                part, *most = made.get(spec.memory, (_part_of(op.module), 0, 0))
+                size, numbers = (max(pair) for pair in zip(most, (int(spec.bytes), int(spec.numel)), strict=True))
+                made[spec.memory] = part, size, numbers
             elif " again in layers.0" in spec.memory:
                 again[spec.memory] = max(again.get(spec.memory, 0), int(spec.bytes))
     standing = {spec.memory for spec in (*graph.weights, *graph.inputs)}
-    read = {spec.memory for op in graph.ops if op.phase is Phase.BACKWARD for spec in op.inputs}
-    for memory, (part, size) in made.items():
+    read: dict[str, list[TensorSpec]] = defaultdict(list)
+    for op in graph.ops:
+        if op.phase is Phase.BACKWARD:
+            for spec in op.inputs:
+                read[spec.memory].append(spec)
+    for memory, (part, size, numbers) in made.items():
         if memory in read and memory not in standing:
-            kept[part] += size
+            narrow = all(spec.dtype.itemsize == 1 for spec in read[memory])
+            kept[part] += min(numbers, max(int(spec.bytes) for spec in read[memory])) if narrow else size
     kept["layer"] //= _LAYERS
     return dict(kept), sum(again.values())
 
