@@ -223,7 +223,8 @@ BRIDGE = {
 
 def bridge(data: Path) -> Iterator[Case]:
     """megatron_bridge: pre-training of models that a Decoder describes. Attention of GPT OSS has a learned number in
-    its softmax, for which Megatron Bridge takes Megatron's own attention: its scores lie in memory."""
+    its softmax, for which Megatron Bridge takes Megatron's own attention: its scores lie in memory. They are taken to be
+    computed again in backward, for those of all layers together are larger than the GPUs' memory."""
     table = pd.read_csv(data / "megatron_bridge" / "megatron_bridge.csv")
     table = table[table.phase.str.startswith("Pre-Training")]
     for row in table.itertuples():
@@ -236,9 +237,8 @@ def bridge(data: Path) -> Iterator[Case]:
         chunks = int(row.vp) if row.vp == row.vp and pipeline > 1 else 1
         expert = int(row.ep) if row.ep == row.ep and decoder.experts else 1
         word = str(row.precision)
-        recipe = recipe_of("nemo").with_changes(
-            fp8="FP8" in word or "FP4" in word or word == "nan", attention="unfused" if "OSS" in name else "flash"
-        )
+        own = {"attention": "unfused", "recompute": "selective"} if "OSS" in name else {}
+        recipe = recipe_of("nemo").with_changes(fp8="FP8" in word or "FP4" in word or word == "nan", **own)
         fsdp = row.fsdp == row.fsdp and row.fsdp > 1
         layout = Layout(
             tensor=int(row.tp), sequence=int(row.tp) > 1, context=int(row.cp), pipeline=pipeline, chunks=chunks,

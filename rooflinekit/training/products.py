@@ -80,7 +80,7 @@ class Products:
         turned = tape.view(g, n, tokens, calls=calls)
         if self.recipe.fp8:
             turned, x = self.eight_bit(turned), self.eight_bit(x)
-        if self.recipe.fused and self.recipe.main_gradients and self.recipe.gradient_fusion:
+        if self.recipe.fused and self.recipe.gradient_fusion:
             tape.run("training.accumulated_mm", (turned, x, target), target)
             return
         if self.recipe.main_gradients:

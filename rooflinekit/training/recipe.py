@@ -139,7 +139,7 @@ RECIPES = {
         issue=MEGATRON_ISSUE,
     ),
     "nemo": Recipe(
-        name="nemo", kernels="fused", main_gradients=True, master=True, optimizer="fused", issue=MEGATRON_ISSUE,
+        name="nemo", kernels="fused", main_gradients=False, master=True, optimizer="fused", issue=MEGATRON_ISSUE,
         tensor_overlap=True,
     ),
     "megatron-2023": Recipe(
