@@ -223,8 +223,8 @@ BRIDGE = {
 
 def bridge(data: Path) -> Iterator[Case]:
     """megatron_bridge: pre-training of models that a Decoder describes. Attention of GPT OSS has a learned number in
-    its softmax, for which Megatron Bridge takes Megatron's own attention: its scores lie in memory. They are taken to be
-    computed again in backward, for those of all layers together are larger than the GPUs' memory."""
+    its softmax, for which Megatron Bridge takes Megatron's own attention: its scores lie in memory. They are taken to
+    be computed again in backward, for those of all layers together are larger than the GPUs' memory."""
     table = pd.read_csv(data / "megatron_bridge" / "megatron_bridge.csv")
     table = table[table.phase.str.startswith("Pre-Training")]
     for row in table.itertuples():

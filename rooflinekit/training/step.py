@@ -207,8 +207,9 @@ _WORKSPACE_FUSED = {False: 4 * _MIB, True: 32 * _MIB}
 #: By how much the allocator's reserve lies above what is allocated at most: blocks of other sizes, of 2 MiB and more.
 #: Stated: 1.02 to 1.15 are commonly seen.
 _RESERVED = 1.06
-#: The least room in which it still places every block, over what is allocated: near the end of memory it gives back what
-#: it keeps. `step.verdict` finds 1.000 to 1.011 for steps of decoders of 0.4 to 2.7 billion weights by four recipes.
+#: The least room in which it still places every block, over what is allocated: near the end of memory it gives back
+#: what it keeps. `step.verdict` finds 1.000 to 1.011 for steps of decoders of 0.4 to 2.7 billion weights by four
+#: recipes.
 _LEAST = 1.01
 #: Stated standard deviation, as a share, of what is allocated: by peaks of Megatron's ranks, of which nine of ten are
 #: within 10 % (benchmarks/memory_accuracy.py).
