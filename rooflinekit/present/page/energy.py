@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from rooflinekit.errors import InputError
 from rooflinekit.present.figures.records.energy import energy_figure
 from rooflinekit.present.page.charts.energy import (
     NARROW,
     WIDE,
-    EnergyChart,
     Limit,
     energy_roofline_chart,
     limits_chart,
 )
 from rooflinekit.present.page.charts.labels import Bar, waterfall_bars
 from rooflinekit.present.page.studies import capital
+from rooflinekit.present.page.templating import View
 from rooflinekit.step.energy import StepEnergy
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.limits import PowerLimits
@@ -33,47 +32,7 @@ _PARTS = {
 _ROWS = 8  # of modules and kinds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartRow:
-    """A part of the energy."""
-
-    name: str
-    detail: str
-    joules: str
-    share: str
-    bar: Bar
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WattRow:
-    """Kernels of a phase, a kind or a module, with the waits before them."""
-
-    group: str
-    name: str
-    joules: str
-    share: str
-    mean: str
-    peak: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnergyView:
-    """The section. `limits` and `roofline` have a chart in each layout; none where nothing computes."""
-
-    joules: str
-    bounds: str
-    mean: str
-    mean_bounds: str
-    peak: str
-    board: str
-    parts: tuple[PartRow, ...]
-    rows: tuple[WattRow, ...]
-    limits: tuple[tuple[str, EnergyChart], ...]
-    least: str
-    roofline: tuple[tuple[str, EnergyChart], ...]
-
-
-def energy_of(p: Prediction, limits: PowerLimits[Prediction] | None) -> EnergyView | None:
+def energy_of(p: Prediction, limits: PowerLimits[Prediction] | None) -> View | None:
     """The section of a prediction; None where its device states no power, or the step takes none."""
     energy = p.energy
     if energy is None or not energy.joules:
@@ -89,41 +48,43 @@ def energy_of(p: Prediction, limits: PowerLimits[Prediction] | None) -> EnergyVi
     except InputError:  # nothing computes
         figure = None
     layouts = (("wide", WIDE), ("narrow", NARROW))
-    return EnergyView(
-        joules=_j(energy.joules),
-        bounds=f"{_j(low_j)} – {_j(high_j)}",
-        mean=_w(energy.mean_w),
-        mean_bounds=f"{_w(low_w)} – {_w(high_w)}",
-        peak=_w(energy.peak_w),
-        board=_w(energy.board_w),
-        parts=_parts(energy),
-        rows=tuple(_rows(p, energy)),
-        limits=tuple((name, limits_chart(held, layout)) for name, layout in layouts if len(held) > 1),
-        least="" if limits is None else ". ".join(map(capital, str(limits).splitlines())),
-        roofline=tuple((n, energy_roofline_chart(figure, layout)) for n, layout in layouts if figure is not None),
-    )
+    return {
+        "joules": _j(energy.joules),
+        "bounds": f"{_j(low_j)} – {_j(high_j)}",
+        "mean": _w(energy.mean_w),
+        "mean_bounds": f"{_w(low_w)} – {_w(high_w)}",
+        "peak": _w(energy.peak_w),
+        "board": _w(energy.board_w),
+        "parts": _parts(energy),
+        "rows": tuple(_rows(p, energy)),
+        "limits": tuple((name, limits_chart(held, layout)) for name, layout in layouts if len(held) > 1),
+        "least": "" if limits is None else ". ".join(map(capital, str(limits).splitlines())),
+        "roofline": tuple((n, energy_roofline_chart(figure, layout)) for n, layout in layouts if figure is not None),
+    }
 
 
-def _parts(energy: StepEnergy) -> tuple[PartRow, ...]:
+def _parts(energy: StepEnergy) -> tuple[View, ...]:
     return tuple(
-        PartRow(
-            name="DRAM" if name == "dram" else capital(name), detail=_PARTS[name][0], joules=_j(energy.parts_j[name]),
-            share=f"{energy.parts_j[name] / energy.joules:.0%}",
-            bar=Bar(x=bar.x, width=bar.width, look=_PARTS[name][1]),
-        )
+        {
+            "name": "DRAM" if name == "dram" else capital(name), "detail": _PARTS[name][0],
+            "joules": _j(energy.parts_j[name]),
+            "share": f"{energy.parts_j[name] / energy.joules:.0%}",
+            "bar": Bar(x=bar.x, width=bar.width, look=_PARTS[name][1]),
+        }
         for name, bar in waterfall_bars(energy.parts_j).items()
     )  # fmt: skip
 
 
-def _rows(p: Prediction, energy: StepEnergy) -> Iterator[WattRow]:
+def _rows(p: Prediction, energy: StepEnergy) -> Iterator[View]:
     groups = (("phase", p.by_phase()), ("kind", p.by_kind()), ("module", p.by_module(1))) if p.spans else ()
     for group, table in groups:
         ranked = table.sort_values("energy_j", ascending=False, kind="stable").head(_ROWS)
         for name, row in ranked.to_dict("index").items():
-            yield WattRow(
-                group=group, name=str(name) or "(root)", joules=_j(row["energy_j"]),
-                share=f"{row['energy_j'] / energy.joules:.0%}", mean=_w(row["power_w"]), peak=_w(row["peak_w"]),
-            )  # fmt: skip
+            yield {
+                "group": group, "name": str(name) or "(root)", "joules": _j(row["energy_j"]),
+                "share": f"{row['energy_j'] / energy.joules:.0%}", "mean": _w(row["power_w"]),
+                "peak": _w(row["peak_w"]),
+            }  # fmt: skip
 
 
 def _j(joules: float) -> str:

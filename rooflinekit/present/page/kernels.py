@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rooflinekit.ir.op import Phase
 from rooflinekit.present.figures.records.build import kernel_figure
 from rooflinekit.present.figures.records.caption import caption, three_digits
 from rooflinekit.present.figures.records.figure import Figure, Point, by_time
 from rooflinekit.present.figures.records.groups import path_pattern
-from rooflinekit.present.page.charts.roofline import NARROW, WIDE, RooflineChart, roofline_chart
+from rooflinekit.present.page.charts.roofline import NARROW, WIDE, roofline_chart
+from rooflinekit.present.page.templating import View
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
 
@@ -20,74 +20,25 @@ _MOST_AREAS = 40
 ROOT = "(root)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """A number as text, and the value that rows are sorted by."""
-
-    text: str
-    value: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRow:
-    """Equal kernels: a row of the table and a mark of the roofline."""
-
-    name: str
-    module: str  # numbers that differ as "*"
-    phase: str
-    math: str
-    bound: str
-    count: int
-    time: Cell
-    share: Cell
-    flop: Cell
-    bytes: Cell
-    intensity: Cell
-    rate: Cell
-    of_roof: Cell
-    roof: str  # that it is judged by
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """Something to filter by: its value, and what it says."""
-
-    value: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels:
-    """The roofline in two layouts, and its table."""
-
-    charts: tuple[tuple[str, RooflineChart], ...]
-    rows: tuple[KernelRow, ...]
-    rest: str  # of what is in neither; "" where all is
-    modules: tuple[Choice, ...]
-    maths: tuple[Choice, ...]
-    phases: tuple[Choice, ...]
-    caption: str
-
-
-def kernels_of(p: Prediction) -> Kernels:
+def kernels_of(p: Prediction) -> View:
     """Rows and marks of a prediction, the longest first; MOST_ROWS of them."""
     figure = kernel_figure(p)
     every = by_time((*figure.points, *figure.rail))
     points, left = every[:MOST_ROWS], every[MOST_ROWS:]
     rows = tuple(_row(point, figure) for point in points)
     charts = tuple((name, roofline_chart(figure, points, lay)) for name, lay in (("wide", WIDE), ("narrow", NARROW)))
-    return Kernels(
-        charts=charts,
-        rows=rows,
-        rest=_rest(left, figure, edge=sum(mark.edge for mark in charts[0][1].marks)),
-        modules=_areas(points, rows),
-        maths=_choices(points, [point.math for point in points]),
-        phases=_choices(points, [point.phase for point in points], [phase.value for phase in Phase]),
-        caption=caption(figure),
-    )
+    return {
+        "charts": charts,
+        "rows": rows,
+        "rest": _rest(left, figure, edge=sum(mark.edge for mark in charts[0][1].marks)),
+        "modules": _areas(points, rows),
+        "maths": _choices(points, [point.math for point in points]),
+        "phases": _choices(points, [point.phase for point in points], [phase.value for phase in Phase]),
+        "caption": caption(figure),
+    }
 
 
-def _row(point: Point, figure: Figure) -> KernelRow:
+def _row(point: Point, figure: Figure) -> View:
     memory = figure.memory_roof(point.device)
     roofs = {roof.name: roof for roof in figure.roofs if roof.provenance == "datasheet"}
     if point.flop:
@@ -98,22 +49,22 @@ def _row(point: Point, figure: Figure) -> KernelRow:
         rate, value, of_roof = format_quantity(point.bandwidth, "byte/s"), 0.0, point.bandwidth
     lower = point.flop and point.intensity * memory.value < roofs[point.roof].value
     roof = memory.name if lower or not point.flop else point.roof
-    return KernelRow(
-        name=f"{point.word}{f' ({point.algorithm})' if point.algorithm else ''}",
-        module=_pattern(point.modules),
-        phase=point.phase,
-        math=point.math,
-        bound=point.bound,
-        count=point.kernels,
-        time=Cell(text=format_quantity(point.time_s, "s"), value=point.time_s),
-        share=Cell(text=f"{point.share:.1%}", value=point.share),
-        flop=Cell(text=format_quantity(point.flop, "flop") if point.flop else "–", value=point.flop),
-        bytes=Cell(text=format_quantity(point.bytes, "byte"), value=point.bytes),
-        intensity=Cell(text=_number(point.intensity) if point.flop else "–", value=point.intensity),
-        rate=Cell(text=rate, value=value),
-        of_roof=Cell(text=f"{of_roof / attainable:.0%}", value=of_roof / attainable),
-        roof=roof,
-    )
+    return {
+        "name": f"{point.word}{f' ({point.algorithm})' if point.algorithm else ''}",
+        "module": _pattern(point.modules),
+        "phase": point.phase,
+        "math": point.math,
+        "bound": point.bound,
+        "count": point.kernels,
+        "time": {"text": format_quantity(point.time_s, "s"), "value": point.time_s},
+        "share": {"text": f"{point.share:.1%}", "value": point.share},
+        "flop": {"text": format_quantity(point.flop, "flop") if point.flop else "–", "value": point.flop},
+        "bytes": {"text": format_quantity(point.bytes, "byte"), "value": point.bytes},
+        "intensity": {"text": _number(point.intensity) if point.flop else "–", "value": point.intensity},
+        "rate": {"text": rate, "value": value},
+        "of_roof": {"text": f"{of_roof / attainable:.0%}", "value": of_roof / attainable},
+        "roof": roof,
+    }
 
 
 def _number(value: float) -> str:
@@ -141,22 +92,22 @@ def _rest(left: Sequence[Point], figure: Figure, *, edge: int) -> str:
     return " ".join(parts)
 
 
-def _choices(points: Sequence[Point], values: Sequence[str], order: Sequence[str] = ()) -> tuple[Choice, ...]:
+def _choices(points: Sequence[Point], values: Sequence[str], order: Sequence[str] = ()) -> tuple[View, ...]:
     """Each value with its share of the time; in this order, or the largest share first."""
     shares: dict[str, float] = defaultdict(float)
     for point, value in zip(points, values, strict=True):
         shares[value] += point.share
     ranked = [value for value in order if value in shares] or sorted(shares, key=lambda value: -shares[value])
-    return tuple(Choice(value=value, text=f"{value} ({shares[value]:.0%})") for value in ranked if value)
+    return tuple({"value": value, "text": f"{value} ({shares[value]:.0%})"} for value in ranked if value)
 
 
-def _areas(points: Sequence[Point], rows: Sequence[KernelRow]) -> tuple[Choice, ...]:
+def _areas(points: Sequence[Point], rows: Sequence[View]) -> tuple[View, ...]:
     """The beginnings of module paths, as deep as they stay few, each with its share of the time."""
     found: dict[str, float] = {}
     for depth in range(1, 6):
         shares: dict[str, float] = defaultdict(float)
         for point, row in zip(points, rows, strict=True):
-            parts = row.module.split(".")
+            parts = row["module"].split(".")
             for end in range(1, min(depth, len(parts)) + 1):
                 shares[".".join(parts[:end])] += point.share
         if len(shares) > _MOST_AREAS and found:
@@ -164,4 +115,4 @@ def _areas(points: Sequence[Point], rows: Sequence[KernelRow]) -> tuple[Choice, 
         found = shares
     # In the order of paths, so that each stands under what it is part of; the longest where there are too many.
     kept = sorted(sorted(found, key=lambda path: -found[path])[:_MOST_AREAS], key=lambda path: path.split("."))
-    return tuple(Choice(value=path, text=f"{path} ({found[path]:.0%})") for path in kept)
+    return tuple({"value": path, "text": f"{path} ({found[path]:.0%})"} for path in kept)

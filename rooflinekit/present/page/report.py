@@ -14,7 +14,7 @@ from rooflinekit.present.page.energy import energy_of
 from rooflinekit.present.page.kernels import kernels_of
 from rooflinekit.present.page.step import step_of
 from rooflinekit.present.page.studies import advice_of, explanation_of, gpus_of, summary_of
-from rooflinekit.present.page.templating import Origin, check_path, environment, policy, shipped
+from rooflinekit.present.page.templating import Origin, View, check_path, environment, policy, shipped
 from rooflinekit.step.made import fingerprint, versions
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.compare.gpus import GpuComparison
@@ -81,65 +81,34 @@ class Piece:
     href: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConstantRow:
-    """A constant of the time model."""
-
-    name: str
-    value: str
-    error: str
-    unit: str
-    meaning: str
-    source: tuple[Piece, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """Everything that the numbers rest on."""
-
-    notes: tuple[str, ...]
-    coverage: str
-    judged: str
-    device: str
-    device_facts: tuple[tuple[str, str, str], ...]  # name, value, ridge
-    device_sources: tuple[tuple[str, tuple[Piece, ...]], ...]
-    device_notes: tuple[Piece, ...]
-    confidence: str
-    host: str
-    host_sources: tuple[tuple[str, tuple[Piece, ...]], ...]
-    constants_name: str
-    measured: str
-    constants: tuple[ConstantRow, ...]
-
-
-def sources_of(p: Prediction) -> Sources:
+def sources_of(p: Prediction) -> View:
     """What a prediction rests on."""
     device, host, constants = p.machine.device, p.host, p.machine.constants
-    return Sources(
-        notes=p.notes,
-        coverage=str(p.coverage),
-        judged=str(p.accuracy or ""),
-        device=device.display_name or device.name,
-        device_facts=tuple((label.strip(), value, ridge) for label, value, ridge in device_rows(device)),
-        device_sources=tuple((group, linked(text)) for group, text in device.sources.items()),
-        device_notes=linked(device.notes or ""),
-        confidence=device.confidence or "",
-        host=f"{host.name} ({host.description})",
-        host_sources=tuple((group.replace("_", " "), linked(text)) for group, text in host.sources.items()),
-        constants_name=constants.name,
-        measured=", ".join(sorted(constants.measured)),
-        constants=tuple(
-            ConstantRow(
-                name=name,
-                value=f"{c.value:.3g}",
-                error=f"{c.stderr:.0%}",
-                unit="" if c.unit == "1" else c.unit,
-                meaning=c.meaning,
-                source=linked(c.source),
-            )
+    return {
+        "notes": p.notes,
+        "coverage": str(p.coverage),
+        "judged": str(p.accuracy or ""),
+        "device": device.display_name or device.name,
+        "device_facts": tuple((label.strip(), value, ridge) for label, value, ridge in device_rows(device)),
+        "device_sources": tuple((group, linked(text)) for group, text in device.sources.items()),
+        "device_notes": linked(device.notes or ""),
+        "confidence": device.confidence or "",
+        "host": f"{host.name} ({host.description})",
+        "host_sources": tuple((group.replace("_", " "), linked(text)) for group, text in host.sources.items()),
+        "constants_name": constants.name,
+        "measured": ", ".join(sorted(constants.measured)),
+        "constants": tuple(
+            {
+                "name": name,
+                "value": f"{c.value:.3g}",
+                "error": f"{c.stderr:.0%}",
+                "unit": "" if c.unit == "1" else c.unit,
+                "meaning": c.meaning,
+                "source": linked(c.source),
+            }
             for name, c in constants.constants.items()
         ),
-    )
+    }
 
 
 def linked(text: str) -> tuple[Piece, ...]:

@@ -3,52 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from rooflinekit.ir.op import Op
 from rooflinekit.present.page.charts.timeline import (
     NARROW,
     WIDE,
-    MemoryChart,
     Segment,
-    TimelineChart,
     memory_chart,
     phase_segments,
     timeline_chart,
 )
+from rooflinekit.present.page.templating import View
 from rooflinekit.step.memory import Alive
 from rooflinekit.step.memory_course import memory_course
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """What memory holds, at the fullest moment."""
-
-    name: str
-    bytes: str
-    share: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """Both charts, each in two layouts, and what is said under them."""
-
-    timelines: tuple[tuple[str, TimelineChart], ...]
-    memories: tuple[tuple[str, MemoryChart], ...]
-    accounts: tuple[Account, ...]
-    copies: bool  # whether inputs are copied
-    peak: str
-    peak_op: str
-    reserved: str
-    context: str
-    capacity: str
-    used: str  # share of the capacity
-    fits: bool
-
-
-def step_of(p: Prediction) -> Step:
+def step_of(p: Prediction) -> View:
     """The step on its two queues, and the bytes in use over it."""
     lanes = {"phase": list(_phases(p)), "CPU": list(_cpu(p)), "GPU": list(_gpu(p))}
     if p.machine.device.kind == "cpu":
@@ -58,32 +30,32 @@ def step_of(p: Prediction) -> Step:
     course = [(moment.start_s, moment.alive.bytes_of) for moment in moments]
     m = p.memory
     layouts = (("wide", WIDE), ("narrow", NARROW))
-    return Step(
-        timelines=tuple((name, timeline_chart(lanes, end_s, layout)) for name, layout in layouts),
-        memories=tuple((name, memory_chart(course, end_s, m.capacity, layout)) for name, layout in layouts),
-        accounts=_accounts([moment.alive for moment in moments]),
-        copies=bool(p.timeline.copies),
-        peak=_bytes(m.peak_bytes),
-        peak_op=m.peak_op,
-        reserved=_bytes(m.reserved_bytes),
-        context=_bytes(m.context_bytes),
-        capacity=_bytes(m.capacity),
-        used=f"{(m.reserved_bytes + m.context_bytes) / m.capacity:.1%}",
-        fits=m.fits,
-    )
+    return {
+        "timelines": tuple((name, timeline_chart(lanes, end_s, layout)) for name, layout in layouts),
+        "memories": tuple((name, memory_chart(course, end_s, m.capacity, layout)) for name, layout in layouts),
+        "accounts": _accounts([moment.alive for moment in moments]),
+        "copies": bool(p.timeline.copies),
+        "peak": _bytes(m.peak_bytes),
+        "peak_op": m.peak_op,
+        "reserved": _bytes(m.reserved_bytes),
+        "context": _bytes(m.context_bytes),
+        "capacity": _bytes(m.capacity),
+        "used": f"{(m.reserved_bytes + m.context_bytes) / m.capacity:.1%}",
+        "fits": m.fits,
+    }
 
 
 def _bytes(size: float) -> str:
     return format_quantity(size, "byte", binary=True)
 
 
-def _accounts(course: Sequence[Alive]) -> tuple[Account, ...]:
+def _accounts(course: Sequence[Alive]) -> tuple[View, ...]:
     """What is alive at the fullest moment, what stays first."""
     if not course:
         return ()
     fullest = max(course, key=lambda alive: alive.total_bytes)
     return tuple(
-        Account(name=name, bytes=_bytes(size), share=f"{size / fullest.total_bytes:.0%}")
+        {"name": name, "bytes": _bytes(size), "share": f"{size / fullest.total_bytes:.0%}"}
         for name, size in fullest.bytes_of.items()
         if size
     )

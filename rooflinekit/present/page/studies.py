@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from rooflinekit.present.page.charts.labels import Bar, Interval, difference_bars, interval_bars, waterfall_bars
+from rooflinekit.present.page.charts.labels import Interval, difference_bars, interval_bars, waterfall_bars
+from rooflinekit.present.page.templating import View
 from rooflinekit.step.labels import MEANING
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.step.report import shown_terms, table_rows
@@ -21,67 +21,36 @@ _SURPRISES = 5
 _DRIVERS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuRow:
-    """One GPU of a comparison."""
-
-    name: str
-    subject: bool  # whether the report is about it
-    time: str
-    bounds: str
-    interval: Interval
-    throughput: str
-    regime: str
-    share_of_peak: str
-    memory: str
-    fits: bool
-    per_dollar: str
-    per_watt: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpus:
-    """The comparison: how its GPUs were chosen, their rows, and why they stand in this order."""
-
-    rule: str
-    one: str  # what throughput counts: "sample" or "step"
-    rows: tuple[GpuRow, ...]
-    order: tuple[str, ...]
-    surprises: tuple[str, ...]
-    more_surprises: int
-    refused: tuple[tuple[str, str], ...]
-
-
-def gpus_of(comparison: GpuComparison, subject: str, rule: str) -> Gpus:
+def gpus_of(comparison: GpuComparison, subject: str, rule: str) -> View:
     """The rows of a comparison; `subject` names the GPU of the report."""
     bars = interval_bars([(row["low_s"], row["total_s"], row["high_s"]) for row in comparison.rows])
     surprises = tuple(surprise_sentences(comparison))
-    return Gpus(
-        rule=rule,
-        one=comparison.counted.removesuffix("s"),
-        rows=tuple(_gpu(row, bar, subject) for row, bar in zip(comparison.rows, bars, strict=True)),
-        order=tuple(order_sentences(comparison)),
-        surprises=surprises[:_SURPRISES],
-        more_surprises=len(surprises[_SURPRISES:]),
-        refused=tuple(comparison.refused.items()),
-    )
+    return {
+        "rule": rule,
+        "one": comparison.counted.removesuffix("s"),
+        "rows": tuple(_gpu(row, bar, subject) for row, bar in zip(comparison.rows, bars, strict=True)),
+        "order": tuple(order_sentences(comparison)),
+        "surprises": surprises[:_SURPRISES],
+        "more_surprises": len(surprises[_SURPRISES:]),
+        "refused": tuple(comparison.refused.items()),
+    }
 
 
-def _gpu(row: Mapping[str, Any], interval: Interval, subject: str) -> GpuRow:
-    return GpuRow(
-        name=row["gpu"],
-        subject=row["gpu"] == subject,
-        time=seconds(row["total_s"]),
-        bounds=between(row["low_s"], row["high_s"]),
-        interval=interval,
-        throughput=number(row["throughput"]),
-        regime=row["regime"],
-        share_of_peak=f"{row['share_of_peak']:.0%}",
-        memory=format_quantity(row["memory_bytes"], "byte", binary=True),
-        fits=row["fits"],
-        per_dollar=number(row["per_dollar"], 1000),
-        per_watt=number(row["per_watt"]),
-    )
+def _gpu(row: Mapping[str, Any], interval: Interval, subject: str) -> View:
+    return {
+        "name": row["gpu"],
+        "subject": row["gpu"] == subject,
+        "time": seconds(row["total_s"]),
+        "bounds": between(row["low_s"], row["high_s"]),
+        "interval": interval,
+        "throughput": number(row["throughput"]),
+        "regime": row["regime"],
+        "share_of_peak": f"{row['share_of_peak']:.0%}",
+        "memory": format_quantity(row["memory_bytes"], "byte", binary=True),
+        "fits": row["fits"],
+        "per_dollar": number(row["per_dollar"], 1000),
+        "per_watt": number(row["per_watt"]),
+    }
 
 
 def between(low: float, high: float) -> str:
@@ -116,74 +85,30 @@ def number(value: float | None, times: float = 1) -> str:
     return f"{scaled:,.0f}".replace(",", "\u2009") if scaled >= 99.95 else f"{scaled:.3g}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """A change that was predicted."""
-
-    what: str
-    after: str  # time of its step
-    bounds: str
-    saved: str
-    speedup: str
-    bar: float  # of the time before it, 0 to 1000: what it takes for as many samples
-    regime: str
-    mainly: str
-    steps: bool  # whether times are for another number of samples
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceView:
-    """What saves time, the most first; what does not; what could not be tried."""
-
-    saving: tuple[Change, ...]
-    others: tuple[Change, ...]
-    left_out: tuple[tuple[str, str], ...]
-
-
-def advice_of(advice: Advice) -> AdviceView:
+def advice_of(advice: Advice) -> View:
     """The rows of an advice."""
     saving = [s for s in advice.suggestions if s.saved_s > 0]
     others = [s for s in advice.suggestions if s.saved_s <= 0]
-    return AdviceView(saving=tuple(map(_change, saving)), others=tuple(map(_change, others)), left_out=advice.left_out)
+    return {"saving": tuple(map(_change, saving)), "others": tuple(map(_change, others)), "left_out": advice.left_out}
 
 
-def _change(s: Suggestion) -> Change:
+def _change(s: Suggestion) -> View:
     terms = [f"{MEANING[name]} {signed(-saved)}" for name, saved in s.saved_terms().items() if saved]
     share = 1 / s.speedup
-    return Change(
-        what=capital(s.what) if s.saved_s > 0 else s.what,
-        after=seconds(s.prediction.total_s),
-        bounds=between(*s.prediction.interval(0.9)),
-        saved=seconds(s.saved_s) if s.saved_s > 0 else f"{seconds(-s.saved_s)} longer",
-        speedup=f"{s.speedup:.2f}×",
-        bar=round(1000 * min(1.0, share), 1),
-        regime=s.prediction.regime,
-        mainly=", ".join(terms[:2]),
-        steps=s.steps != 1,
-    )
+    return {
+        "what": capital(s.what) if s.saved_s > 0 else s.what,
+        "after": seconds(s.prediction.total_s),
+        "bounds": between(*s.prediction.interval(0.9)),
+        "saved": seconds(s.saved_s) if s.saved_s > 0 else f"{seconds(-s.saved_s)} longer",
+        "speedup": f"{s.speedup:.2f}×",
+        "bar": round(1000 * min(1.0, share), 1),
+        "regime": s.prediction.regime,
+        "mainly": ", ".join(terms[:2]),
+        "steps": s.steps != 1,
+    }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """A line of the way from one network's time to the other's."""
-
-    label: str
-    text: str
-    bar: Bar
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplanationView:
-    """Two networks: the story, the way from one time to the other, their facts, and the kernels behind it."""
-
-    names: tuple[str, str]
-    story: tuple[str, ...]
-    way: tuple[Difference, ...]
-    facts: tuple[tuple[str, str, str], ...]
-    drivers: tuple[tuple[str, str, str, str, str], ...]  # module, kind, a, b, difference
-
-
-def explanation_of(e: Explanation) -> ExplanationView:
+def explanation_of(e: Explanation) -> View:
     """The explanation's sentences and rows."""
     terms = {name: more for name, more in e.terms().items() if more or name != "input"}
     bars = difference_bars(e.a.total_s, list(terms.values()))
@@ -191,17 +116,17 @@ def explanation_of(e: Explanation) -> ExplanationView:
     labels = [names[0], *(capital(MEANING[name]) for name in terms), names[1]]
     changes = [signed(more) if more else seconds(0.0) for more in terms.values()]
     texts = [seconds(e.a.total_s), *changes, seconds(e.b.total_s)]
-    return ExplanationView(
-        names=names,
-        story=(*sentences(e), *details(e)),
-        way=tuple(Difference(label=w, text=t, bar=b) for w, t, b in zip(labels, texts, bars, strict=True)),
-        facts=tuple((capital(label.strip()), a, b) for label, (a, b) in table_rows((e.a, e.b))),
-        drivers=tuple(
+    return {
+        "names": names,
+        "story": (*sentences(e), *details(e)),
+        "way": tuple({"label": w, "text": t, "bar": b} for w, t, b in zip(labels, texts, bars, strict=True)),
+        "facts": tuple((capital(label.strip()), a, b) for label, (a, b) in table_rows((e.a, e.b))),
+        "drivers": tuple(
             (d.module or "(root)", d.kind, seconds(d.a_s), seconds(d.b_s), signed(d.delta_s))
             for d in e.drivers[:_DRIVERS]
             if d.delta_s
         ),
-    )
+    }
 
 
 # The head of a report: what was predicted, its four main numbers, and its terms.
@@ -220,78 +145,43 @@ _DETAIL = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TermRow:
-    """A term of the step's time."""
-
-    name: str
-    meaning: str
-    detail: str
-    time: str
-    share: str
-    bar: Bar
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """The head of a report."""
-
-    model: str
-    mode: str
-    device: str
-    verdict: str
-    time: str
-    bounds: str
-    regime: str
-    shares: str
-    throughput: str
-    counted: str
-    pace: str
-    memory: str
-    memory_of: str
-    memory_bar: float  # of the capacity, 0 to 1000
-    fits: bool
-    facts: tuple[tuple[str, str], ...]
-    terms: tuple[TermRow, ...]
-
-
-def summary_of(p: Prediction) -> Summary:
+def summary_of(p: Prediction) -> View:
     """The head of the report of a prediction."""
     m = p.memory
     need = m.reserved_bytes + m.context_bytes
     samples = p.sizes.get(BATCH, 1)
-    return Summary(
-        model=p.graph_name,
-        mode=p.mode,
-        device=p.machine.device.display_name or p.machine.name,
-        verdict=verdict(p),
-        time=seconds(p.total_s),
-        bounds=between(*p.interval(0.9)),
-        regime=p.regime,
-        shares=", ".join(f"{name}\u00a0{share:.0%}" for name, share in p.shares.items()),
-        throughput=number(samples / p.total_s) if p.total_s else "–",
-        counted="samples/s" if BATCH in p.sizes else "steps/s",
-        pace=f"{seconds(p.total_s / samples)} a sample" if BATCH in p.sizes else "no size is named batch",
-        memory=format_quantity(m.peak_bytes, "byte", binary=True),
-        memory_of=format_quantity(m.capacity, "byte", binary=True),
-        memory_bar=round(1000 * min(1.0, need / m.capacity), 1),
-        fits=m.fits,
-        facts=tuple(_facts(p)),
-        terms=_terms(p),
-    )
+    return {
+        "model": p.graph_name,
+        "mode": p.mode,
+        "device": p.machine.device.display_name or p.machine.name,
+        "verdict": verdict(p),
+        "time": seconds(p.total_s),
+        "bounds": between(*p.interval(0.9)),
+        "regime": p.regime,
+        "shares": ", ".join(f"{name}\u00a0{share:.0%}" for name, share in p.shares.items()),
+        "throughput": number(samples / p.total_s) if p.total_s else "–",
+        "counted": "samples/s" if BATCH in p.sizes else "steps/s",
+        "pace": f"{seconds(p.total_s / samples)} a sample" if BATCH in p.sizes else "no size is named batch",
+        "memory": format_quantity(m.peak_bytes, "byte", binary=True),
+        "memory_of": format_quantity(m.capacity, "byte", binary=True),
+        "memory_bar": round(1000 * min(1.0, need / m.capacity), 1),
+        "fits": m.fits,
+        "facts": tuple(_facts(p)),
+        "terms": _terms(p),
+    }
 
 
-def _terms(p: Prediction) -> tuple[TermRow, ...]:
+def _terms(p: Prediction) -> tuple[View, ...]:
     terms = shown_terms(p)
     return tuple(
-        TermRow(
-            name=name,
-            meaning=capital(MEANING[name]),
-            detail=_DETAIL[name],
-            time=seconds(terms[name]),
-            share=f"{terms[name] / p.total_s:.0%}" if p.total_s else "–",
-            bar=bar,
-        )
+        {
+            "name": name,
+            "meaning": capital(MEANING[name]),
+            "detail": _DETAIL[name],
+            "time": seconds(terms[name]),
+            "share": f"{terms[name] / p.total_s:.0%}" if p.total_s else "–",
+            "bar": bar,
+        }
         for name, bar in waterfall_bars(terms).items()
     )
 

@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from rooflinekit.errors import OutputError
+
+#: What a template shows: its names with texts, lengths and rows. Jinja refuses a name that is not there.
+View = dict[str, Any]
 
 _SUFFIXES = (".html", ".htm")
 
