@@ -248,7 +248,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from rooflinekit.errors import nearest
+
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, __all__)}")
     home = import_module(f"rooflinekit.{_HOME[name]}")
     return import_module(f"{home.__name__}.{name}") if name == "plot" else getattr(home, name)
 

@@ -110,9 +110,29 @@ def check_keywords(
             continue
         called = type(model).__name__ if hasattr(model, "forward") else getattr(model, "__name__", "the model")
         known = [*own, *sizes, *sorted(options)]
-        hint = nearest(name, known, 1, _SURE) or nearest(name, known)
+        hint = _meant(name, known) or nearest(name, known, 1, _SURE) or nearest(name, known)
         takes = f"; {called} takes {', '.join(own)}" if own and not hint else ""
         raise InputError(f"{name!r} is neither an option nor an input of {called}{hint}{takes}")
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """What to write for a word of other libraries, among what is known here."""
+    written = next((written for words, written in _WORDS.items() if name in words.split()), "")
+    return f"; write {written}" if written.partition("=")[0] in known else ""
+
+
+_WORDS = {
+    "precision amp mixed_precision bf16 fp16 half": "autocast='bf16', or dtype='bf16' for weights too",
+    "training train backward": "mode='training'",
+    "compile compiled torch_compile backend": "execution='compiled'",
+    "cuda_graph cuda_graphs": "execution='cuda-graph'",
+    "device hardware": "gpu='nvidia-l4'",
+    "batch_size bs": "batch=…",
+    "seq_len sequence_length max_length": "seq=…",
+    "labels target": "targets=(rk.Input('batch', dtype='int64'),)",
+    "criterion loss_fn": "loss='cross_entropy'",
+    "optim": "optimizer='AdamW'",
+}
 
 
 def options_of(*functions: Callable[..., Any]) -> set[str]:

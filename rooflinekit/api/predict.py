@@ -285,7 +285,8 @@ def device_of(gpu: object) -> Device:
     if gpu is None:
         raise InputError("gpu is missing: name one, such as gpu='nvidia-l4'; `rooflinekit devices` lists them")
     if not isinstance(gpu, str | Path | Device):
-        raise InputError(f"gpu: expected a name, a path or a Device; got {gpu!r}")
+        several = "; compare_gpus, sweep and search take gpus=[…]" if isinstance(gpu, list | tuple) else ""
+        raise InputError(f"gpu: expected a name, a path or a Device; got {gpu!r}{several}")
     return gpu if isinstance(gpu, Device) else load_device(gpu)
 
 

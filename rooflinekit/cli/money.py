@@ -90,11 +90,15 @@ def pricing_of(
     )  # fmt: skip
 
 
+# What may stand about the number: "$0.80/h" and "0.80 USD/hour" are 0.80.
+_DOLLARS_OF_AN_HOUR = re.compile(r"^\s*\$|\s*(USD|\$)?\s*(/\s*(h|hr|hour))?\s*$", re.I)
+
+
 def _named(text: str) -> tuple[str, float]:
     """A GPU and the dollars of an hour."""
     name, _, dollars = text.partition("=")
     try:
-        hour = float(dollars.strip().removeprefix("$").removesuffix("USD"))
+        hour = float(_DOLLARS_OF_AN_HOUR.sub("", dollars))
     except ValueError:
         hour = 0.0
     if not (name and 0 < hour < float("inf")):

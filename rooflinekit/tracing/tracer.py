@@ -527,6 +527,10 @@ def _told(model: Callable[..., Any], recorder: Recorder, error: BaseException) -
             "; cross_entropy takes the classes from the second dimension: of logits [batch, tokens, classes] it is "
             "lambda output, target: cross_entropy(output.flatten(0, -2), target.flatten())"
         )
+    if isinstance(error, TypeError) and "missing 1 required positional argument: 'target'" in str(error):
+        advice = "; name what the loss compares with: targets=(Input('batch', dtype='int64'),), or --target batch:int64"
+    if isinstance(error, TypeError) and "(tuple, FakeTensor" in str(error):
+        advice = "; the shape of a tensor is written Input(8, 3, 32, 32), not (8, 3, 32, 32)"
     unknown = isinstance(error, DataDependentOutputException | GuardOnDataDependentSymNode)
     reason = NO_NUMBERS if unknown else _first_line(error)
     place = "" if where == UNKNOWN else f" ({where})"

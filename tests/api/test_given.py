@@ -101,6 +101,32 @@ def test_what_people_write_for_a_model_is_told_its_target(typed, answer, tmp_pat
         rk.trace(typed)
 
 
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [
+        ({"precision": "bf16"}, "write autocast='bf16', or dtype='bf16' for weights too"),
+        ({"compile": True}, "write execution='compiled'"),
+        ({"training": True}, "write mode='training'"),
+        ({"gpu": ["l4", "a10"]}, "compare_gpus, sweep and search take gpus="),
+    ],
+)
+def test_words_of_other_libraries_lead_to_the_keyword(options: dict[str, object], answer: str) -> None:
+    with pytest.raises(InputError, match=answer):
+        rk.predict(torch.nn.ReLU(), rk.Input(8), **{"gpu": "nvidia-l4", **options})
+
+
+def test_a_shape_without_input_and_a_loss_without_target_say_what_to_write() -> None:
+    with pytest.raises(RooflinekitError, match=r"is written Input\(8, 3, 32, 32\)"):
+        rk.trace(torch.nn.Conv2d(3, 8, 3), (8, 3, 32, 32))
+    with pytest.raises(RooflinekitError, match="name what the loss compares with: targets="):
+        rk.trace(torch.nn.Linear(8, 8), rk.Input(4, 8), mode="training", loss="cross_entropy")
+
+
+def test_a_name_that_the_package_lacks() -> None:
+    with pytest.raises(AttributeError, match="did you mean 'compare_gpus'"):
+        rk.compare  # noqa: B018
+
+
 def test_a_model_by_name() -> None:
     image = rk.Input("batch", 3, 64, 64)
     found = rk.predict("timm:resnet18", image, gpu="nvidia-l4", batch=2)

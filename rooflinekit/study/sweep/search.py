@@ -389,6 +389,7 @@ QUANTITIES = {
     "power": ("power_w", "W"),  # mean of all GPUs over a step
     "energy": ("joules", "J"),  # of a sample, else of a step
 }
+_MEANT = {"latency": "time", "duration": "time", "vram": "memory", "watts": "power", "joules": "energy", "usd": "price"}
 _COMPARISON = re.compile(r"\s*([\w-]+)\s*(<=|>=|<|>|=)\s*(.+?)\s*")
 
 
@@ -426,15 +427,15 @@ def _requirement(text: str, sizes: Sequence[str]) -> Requirement:
     name, comparison, bound = found.groups()
     known = [*QUANTITIES, *sizes]
     if name not in known:
-        raise InputError(f"require {text!r}: {name!r} is not known: {', '.join(known)}{nearest(name, known)}")
+        hint = f"; write {_MEANT[name]}{comparison}{bound}" if name in _MEANT else nearest(name, known)
+        raise InputError(f"require {text!r}: {name!r} is not known: {', '.join(known)}{hint}")
     column, unit = QUANTITIES.get(name, (name, ""))
     try:
-        limit = float(bound)
+        limit = parse_quantity(bound, unit) if unit else float(bound)
+    except UnitError as error:  # a number alone too: of milliseconds and seconds nobody knows which was meant
+        raise InputError(f"require {text!r}: {error}") from error
     except ValueError:
-        try:
-            limit = parse_quantity(bound, unit) if unit else float("nan")
-        except UnitError as error:
-            raise InputError(f"require {text!r}: {error}") from error
+        limit = float("nan")
     if not limit > 0 or limit == float("inf"):
         raise InputError(f"require {text!r}: expected a positive number; got {bound!r}")
     return Requirement(text=" ".join(text.split()), column=column, comparison=comparison, limit=limit)

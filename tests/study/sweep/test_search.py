@@ -44,7 +44,7 @@ def test_a_bound_that_the_slow_end_of_the_interval_breaks_is_told(graph: rk.Grap
     assert doubts(f"time<{between * 1e6:.6f} µs")[0].startswith(
         f"time<{between * 1e6:.6f} µs is missed at the slow end"
     )
-    assert doubts(f"time<{row['high_s'] * 1.01}") == doubts(f"high<{row['high_s'] * 1.01}") == ()
+    assert doubts(f"time<{row['high_s'] * 1.01} s") == doubts(f"high<{row['high_s'] * 1.01} s") == ()
     assert len(doubts(f"throughput>{8 / between}")) == 1
     assert doubts(f"throughput>{8 / (row['high_s'] * 1.01)}") == ()
 
@@ -112,12 +112,16 @@ def test_an_excess_is_0_where_a_bound_is_met() -> None:
         ({"minimize": "tme"},
          "minimize 'tme': expected 'time' or 'dollars' or 'memory' or 'price' or 'energy' or 'cost'; did you mean "
          "'time'?"),
+        ({"require": ["time<20"]}, "require 'time<20': expected a quantity in s, such as '5 µs'; got '20'"),
+        ({"require": ["latency<20 ms"]},
+         "require 'latency<20 ms': 'latency' is not known: time, low, high, gpu-time, throughput, memory, price, "
+         "dollars, cost, power, energy, batch, seq; write time<20 ms"),
         ({"require": ["time"]}, "require 'time': expected a quantity and its bound, such as 'time<0.1 s'"),
         ({"require": ["bacth<4"]},
          "require 'bacth<4': 'bacth' is not known: time, low, high, gpu-time, throughput, memory, price, dollars, "
          "cost, power, energy, batch, seq; did you mean 'batch'?"),
         ({"require": ["time<3 GB"]}, "require 'time<3 GB': expected a quantity in s, such as '5 µs'; got '3 GB'"),
-        ({"require": ["time<-1"]}, "require 'time<-1': expected a positive number; got '-1'"),
+        ({"require": ["batch<-1"]}, "require 'batch<-1': expected a positive number; got '-1'"),
         ({"minimize": "price", "gpus": ["nvidia-l4"]},
          "minimize 'price': no launch price is known of nvidia-l4; give prices={'nvidia-l4': …} (--price nvidia-l4=… "
          "on the command line)"),
