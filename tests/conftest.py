@@ -30,7 +30,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Programs started here heed SIGINT, which a shell has those ignore that it runs in the background."""
+    """This process, and programs started here, heed SIGINT, which a shell has those ignore that it runs in the
+    background.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

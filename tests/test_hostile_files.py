@@ -88,6 +88,15 @@ TRACE = {
 }
 
 
+STATISTICS = {"allocated_bytes.all.peak": 2**20, "reserved_bytes.all.peak": 2**21, "num_ooms": 0}
+#: A pickle of no letter beyond ASCII: lengths and numbers below 128.
+SNAPSHOT = (
+    "}(X\x08\x00\x00\x00segments]}(X\x07\x00\x00\x00addressK\x00X\x0a\x00\x00\x00total_sizeK\x40"
+    "X\x06\x00\x00\x00blocks]}(X\x05\x00\x00\x00stateX\x10\x00\x00\x00active_allocatedX\x04\x00\x00\x00sizeK\x40ua"
+    "uaX\x0d\x00\x00\x00device_traces](]eu."
+)
+
+
 def shipped(path: str) -> str:
     return (ROOT / path).read_text("utf-8")
 
@@ -109,6 +118,8 @@ def formats() -> dict[str, tuple[str, str, Callable[[Path], Any]]]:
         "decoder": (json.dumps(DECODER), ".json", rk.Decoder.from_config),
         "validation": (json.dumps({"kind": "rooflinekit validation", "schema": 1}), ".json", read_validation),
         "profile": (json.dumps(TRACE), ".json", Profile.read),
+        "memory statistics": (json.dumps(STATISTICS), ".json", rk.MemoryProfile.read),
+        "memory snapshot": (SNAPSHOT, ".pickle", rk.MemoryProfile.read),
     }
 
 
@@ -222,6 +233,8 @@ def test_the_command_line_says_it_in_one_line_within_bounds(tmp_path: Path) -> N
     deep, evil = tmp_path / "deep.json", tmp_path / "evil.yaml"
     deep.write_text("[" * 200_000, "utf-8")
     evil.write_text('schema: 1\nname: "\\e[2J\\n"\n', "utf-8")
+    endless = tmp_path / "endless.pickle"
+    endless.symlink_to("/dev/zero")
     huge = tmp_path / "huge.jsonl"
     huge.touch()
     os.truncate(huge, 2**33)
@@ -232,6 +245,10 @@ def test_the_command_line_says_it_in_one_line_within_bounds(tmp_path: Path) -> N
         ["campaign", "summarize", huge],
         ["campaign", "summarize", "/dev/zero"],
         ["profile", deep],
+        *(
+            ["predict", "torch.nn:ReLU", "-i", "4", "--gpu", "l4", "--measured-memory", file]
+            for file in (deep, endless)
+        ),
     ):
         command = [sys.executable, "-m", "rooflinekit", *map(str, words)]
         done = subprocess.run([sys.executable, "-c", _WATCH, str(peak), *command], capture_output=True, text=True)

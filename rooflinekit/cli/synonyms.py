@@ -68,6 +68,10 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "figure chart roofline png pdf svg": ("--plot FILE.pdf", "--out FILE.pdf"),
     "html": ("rooflinekit report … --out FILE.html",),
     "timeline perfetto chrome-trace profile": ("--trace FILE.json", "rooflinekit predict … --trace FILE.json"),
+    "memory-stats memory-profile memory-trace actual-memory peak-memory max-memory-allocated": (
+        "--measured-memory FILE.pickle|FILE.json",
+        "rooflinekit predict … --measured-memory FILE.pickle|FILE.json",
+    ),
     "memory-viz memory-snapshot": ("--snapshot FILE.pickle", "rooflinekit predict … --snapshot FILE.pickle"),
     "memory vram max-batch max-batch-size": ("--largest-batch", "--memory-min '40 GB'"),
     "flops flop macs params": ("--json, which has flop, bytes and memory",),

@@ -1,6 +1,7 @@
 """Each document that `--json` prints is what its published schema says."""
 
 import math
+import pickle
 import re
 from pathlib import Path
 
@@ -27,6 +28,7 @@ CALLS: list[tuple[str, tuple[str, ...]]] = [
     ("predict", ("predict", "NET", *ONE)),
     ("predict", ("predict", "NET", *ONE, "--gpu", "t4", *TRAIN, "--execution", "compiled", "--by", "module")),
     ("predict", ("predict", "NET", *ONE, "--compare", "execution=eager,compiled", "--largest-batch")),
+    ("predict", ("predict", "NET", *ONE, "--measured-memory", "SNAPSHOT")),
     ("predict", ("predict", "NET", *IN, "--batch", "32", "--gpu", "generic-cloud-cpu-avx512", "--autocast", "bf16")),
     ("summary", ("summary", "NET", *ONE)),
     ("summary", ("summary", "NET", *IN, "--batch", "32")),
@@ -85,9 +87,13 @@ def test_documents_are_as_published(run: Run, net: str, tmp_path: Path, name: st
     record(str(tmp_path / "b.jsonl"), (3,))
     lock = tmp_path / "rooflinekit.lock"
     lock.write_text(f'[net]\nrun = "{net} -i 32,64 --gpu l4"\n')
+    snapshot = tmp_path / "run.pickle"
+    held = {"size": 4096, "requested_size": 4000, "state": "active_allocated"}
+    segment = {"address": 0, "total_size": 4096, "blocks": [held]}
+    snapshot.write_bytes(pickle.dumps({"segments": [segment], "device_traces": []}))
     files = {"NET": net, "TRACE": str(write(two_steps(), tmp_path / "trace.json")), "OUT": str(tmp_path / "out.yaml"),
              "ROWS": str(ROOT / "calibration/campaigns/nvidia-t4/convolutions_fp32.csv"),
-             "LOCK": str(lock),
+             "LOCK": str(lock), "SNAPSHOT": str(snapshot),
              "RECORD": str(tmp_path / "a.jsonl"), "OTHER": str(tmp_path / "b.jsonl")}  # fmt: skip
     result = run(*(files.get(word, word) for word in arguments), "--json")
     assert (result.status, result.err) == (0, "")
@@ -112,6 +118,8 @@ def test_a_schema_refuses_what_it_should() -> None:
         checked = jsonschema.Draft202012Validator(schema(name))
         assert not checked.is_valid({})
         assert not checked.is_valid({"schema": f"rooflinekit/{name}/{DOCUMENTS[name] + 1}"})
+    beside = schema("predict")["properties"]["predictions"]["items"]["properties"]["measured_memory"]
+    assert not jsonschema.Draft202012Validator(beside).is_valid({"file": "run.pickle", "device": 0})
     timing = jsonschema.Draft202012Validator(schema("collective"))
     good = {
         "schema": "rooflinekit/collective/1", "collective": "broadcast", "cluster": "c", "gpus": 2, "bytes": 1.0,

@@ -53,6 +53,7 @@ PREDICT = {
     "--kernels": "--by kernel",
     "--timeline": "--trace FILE.json",
     "--vram": "--largest-batch",
+    "--memory-stats": "--measured-memory FILE.pickle|FILE.json",
     "--flops": "--json, which has flop, bytes and memory",
     "--num-workers": "--loader-rate 2000, in samples a second",
     "--pin-memory": "--copy pinned",

@@ -10,6 +10,8 @@ from torch import nn
 import rooflinekit as rk
 from rooflinekit.tracing.surroundings import heed, heeded_between_calls
 
+pytestmark = pytest.mark.usefixtures("interruptible")
+
 WENT_ON, CALLED = count(), count()  # a trace undoes what a model does to lists
 
 

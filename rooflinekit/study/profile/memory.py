@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ _UNKNOWN = "not recorded"  # the stack of a block from before the history, or wi
 _LIBRARY = ("/torch/", "<frozen", "/runpy.py")  # files whose frames name no place of the user's
 _SEGMENT = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _PICKLES = (".pickle", ".pkl")
+_READ = (
+    "expected a snapshot of torch.cuda.memory._dump_snapshot that ends in .pickle, or the dict of "
+    "torch.cuda.memory_stats() written as JSON"
+)
 
 
 @dataclass(slots=True)
@@ -99,12 +104,12 @@ class MemoryProfile:
         if path.suffix.lower() not in _PICKLES:
             return _of_stats(path)
         try:
-            found = _SNAPSHOT.validate_python(read_plain_pickle(path))
+            found = _SNAPSHOT.validate_python(_said(path, read_plain_pickle))
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "the whole"
             raise InputError(
-                f"{path}: is no snapshot of torch.cuda.memory: {printable(place)}: {first['msg']}"
+                f"{path}: is no snapshot of torch.cuda.memory: {printable(place)}: {first['msg']}; {_READ}"
             ) from None
         traces = dict(enumerate(found.device_traces))
         used = {segment.device for segment in found.segments} | {i for i, entries in traces.items() if entries}
@@ -121,7 +126,7 @@ class MemoryProfile:
         return MemoryComparison(profile=self, prediction=prediction)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MemoryComparison:
     """What was held in a measured run beside a prediction. All sizes are bytes.
 
@@ -136,16 +141,17 @@ class MemoryComparison:
     @property
     def more(self) -> tuple[Held, ...]:
         """The largest first; none where the run has no blocks to name."""
-        return _without(self.profile.blocks, self._predicted)
+        return self._differing[0]
 
     @property
     def less(self) -> tuple[Held, ...]:
         """The largest first; none where the run has no blocks to name."""
-        return _without(self._predicted, self.profile.blocks) if self.profile.blocks else ()
+        return self._differing[1]
 
-    @property
-    def _predicted(self) -> Sequence[tuple[int, str]]:
-        return tuple(_blocks_at_peak(self.prediction))
+    @cached_property
+    def _differing(self) -> tuple[tuple[Held, ...], tuple[Held, ...]]:
+        measured, predicted = self.profile.blocks, tuple(_blocks_at_peak(self.prediction))
+        return _without(measured, predicted), _without(predicted, measured) if measured else ()
 
     def to_dict(self) -> Mapping[str, object]:
         """Every number, ready for JSON."""
@@ -162,16 +168,21 @@ class MemoryComparison:
         }
 
 
+def _said(path: Path, read: Callable[[Path], Any]) -> Any:
+    """What the file holds. Raises InputError that tells both formats too, where it is a file of neither."""
+    try:
+        return read(path)
+    except InputError as error:
+        raise InputError(f"{error}; {_READ}") from error
+
+
 def _of_stats(path: Path) -> MemoryProfile:
-    stats = read_json(path, InputError)
+    stats = _said(path, lambda path: read_json(path, InputError))
     peaks: list[int] = []
     for key in _STATS:
         value = stats.get(key) if isinstance(stats, dict) else None
         if type(value) is not int or value < 0:
-            raise InputError(
-                f"{path}: expected {key} in bytes, as json.dump(torch.cuda.memory_stats(), file) writes it, or a "
-                "snapshot that ends in .pickle"
-            )
+            raise InputError(f"{path}: has no {key} in bytes; {_READ}")
         peaks.append(value)
     return MemoryProfile(file=path.name, device=0, devices=1, peak_bytes=peaks[0], reserved_bytes=peaks[1], blocks=())
 
