@@ -183,7 +183,7 @@ def search(
     Raises what `sweep` raises, and InputError for a goal or requirement that cannot be read.
 
     >>> found = search(graph, gpus=["nvidia-l4", "nvidia-t4"], minimize="dollars", batch=range(1, 257),
-    ...                require=["time<0.05"])  # doctest: +SKIP
+    ...                require=["time<50 ms"])  # doctest: +SKIP
     >>> found.best, found.table, str(found)  # doctest: +SKIP
     """
     from rooflinekit.study.sweep.search import goal_of, named_prices, search_plan

@@ -70,7 +70,7 @@ def test_the_cheapest_that_meets_a_bound(graph: rk.Graph) -> None:
     rows["price"] = rows["gpus"] * rows["cluster"].map(dict(zip(CLUSTERS, PRICES.values(), strict=True)))
     bound_s = rows[rows["batch"] == 4096]["total_s"].median()
     fast = rows[(rows["total_s"] < bound_s) & (rows["batch"] >= 1000) & rows["fits"]]
-    require = [f"time<{bound_s}", "batch>=1000"]
+    require = [f"time<{bound_s} s", "batch>=1000"]
     found = rk.search(graph, minimize="price", prices=PRICES, require=require, **options)
     assert found.best is not None
     assert found.best["price"] == fast["price"].min()
