@@ -7,16 +7,10 @@ from typing import Annotated
 import typer
 
 from rooflinekit.cli.described import Workload
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, correction_by, measured_step
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
-from rooflinekit.cli.workload import OPEN, describes_workload
+from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import InputError
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command, context_settings=OPEN)(advise)
 
 
 @describes_workload

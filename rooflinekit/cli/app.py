@@ -24,7 +24,11 @@ COMMANDS = tuple(name for names in guide.GROUPS.values() for name in names)
 
 
 def program(*names: str) -> typer.Typer:
-    """The program with these commands; one takes a tenth of the time to build that all take."""
+    """The program with these commands; one takes a tenth of the time to build that all take.
+
+    Each is what has its name in the module of its name: a function, or a Typer with subcommands. A function's attribute
+    `registered` holds keywords of `typer.Typer.command`.
+    """
     app = typer.Typer(
         name="rooflinekit",
         help=_HELP,
@@ -36,7 +40,13 @@ def program(*names: str) -> typer.Typer:
     )
     app.callback()(_without_command)
     for name in names:
-        import_module(f"rooflinekit.cli.{name.replace('-', '_')}").register(app)
+        word = name.replace("-", "_")
+        command = getattr(import_module(f"rooflinekit.cli.{word}"), word)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            form = {"cls": guide.Command, **getattr(command, "registered", {})}
+            app.command(**form)(command)
     return app
 
 

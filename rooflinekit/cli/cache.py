@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooflinekit.cli.guide import Command
 from rooflinekit.errors import InputError, printable
 
 if TYPE_CHECKING:
     from rooflinekit.api.trace_store import Kept
 
 _SHOWN = 20  # entries of a kind that are listed
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command)(cache)
 
 
 def cache(

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rooflinekit.cli import documents
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import DraftOption, JsonOption, print_json
 from rooflinekit.cli.parse import seconds_of
 from rooflinekit.errors import OutputError, printable
@@ -26,11 +25,6 @@ from rooflinekit.present.text.progress import bar
 
 if TYPE_CHECKING:
     from rooflinekit.calibrate.bench.session import Calibrated
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command)(calibrate)
 
 
 def calibrate(

@@ -8,37 +8,23 @@ from typing import Annotated
 import typer
 
 from rooflinekit.cli import documents
-from rooflinekit.cli.guide import Command, Group
+from rooflinekit.cli.guide import Command, group
 from rooflinekit.cli.measured import RankOption
 from rooflinekit.cli.options import ForceOption, JsonOption, gpu_names, print_json
 from rooflinekit.errors import printable
 from rooflinekit.present.text.progress import bar
 
-campaign_app = typer.Typer(
-    cls=Group,
-    rich_markup_mode=None,
-    invoke_without_command=True,
+campaign = group(
+    """Check, summarize and merge what `calibrate` has measured.
+
+    Example: rooflinekit campaign validate calibration/campaigns/nvidia-t4/*.csv
+    """
 )
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="records (.jsonl) or campaigns (.csv)")]
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the subcommands to the program's."""
-    app.add_typer(campaign_app, name="campaign")
-
-
-@campaign_app.callback()
-def explain_campaign(context: typer.Context) -> None:
-    """Check, summarize and merge what `calibrate` has measured.
-
-    Example: rooflinekit campaign validate calibration/campaigns/nvidia-t4/*.csv
-    """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
-
-
-@campaign_app.command(cls=Command)
+@campaign.command(cls=Command)
 def validate(files: Files, as_json: JsonOption = False) -> None:
     """Whether files are sound: whole, unchanged, well-formed; exit status 1 where one is not.
 
@@ -56,7 +42,7 @@ def validate(files: Files, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-@campaign_app.command(cls=Command)
+@campaign.command(cls=Command)
 def summarize(files: Files, as_json: JsonOption = False) -> None:
     """What files hold: device, environment, ops by number formats, noisy cases, failures.
 
@@ -73,7 +59,7 @@ def summarize(files: Files, as_json: JsonOption = False) -> None:
         campaign_text.print_summary(summary)
 
 
-@campaign_app.command(cls=Command, name="from-trace")
+@campaign.command(cls=Command, name="from-trace")
 def from_trace(
     traces: Annotated[
         list[Path],
@@ -113,7 +99,7 @@ def from_trace(
     print(printable(f"written to {out}"))
 
 
-@campaign_app.command(cls=Command)
+@campaign.command(cls=Command)
 def merge(
     files: Files,
     out: Annotated[Path, typer.Option("--out", "-o", help="file for all measurements")],

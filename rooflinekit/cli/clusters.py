@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, print_json
 
 if TYPE_CHECKING:
     from rooflinekit.hardware.cluster import Cluster
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command)(clusters)
 
 
 def clusters(

@@ -10,18 +10,12 @@ import typer
 
 from rooflinekit.cli.described import Workload
 from rooflinekit.cli.forms import prints_tables
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, correction_by, measured_step
 from rooflinekit.cli.money import CostOption, HourOption, PriceOption, PricesOption, WattsOption, pricing_of, say_notes
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli.parse import quantity_of
-from rooflinekit.cli.workload import OPEN, describes_workload
+from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import InputError
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command, context_settings=OPEN)(compare)
 
 
 @prints_tables

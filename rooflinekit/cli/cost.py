@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rooflinekit.cli.described import Workload
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.money import (
     CarbonOption,
     CostOption,
@@ -27,16 +26,11 @@ from rooflinekit.cli.money import (
 )
 from rooflinekit.cli.options import CLUSTERS, JsonOption, TargetArgument, cluster_names, print_json
 from rooflinekit.cli.parse import quantity_of
-from rooflinekit.cli.workload import NO_GPU, OPEN, describes_workload
+from rooflinekit.cli.workload import NO_GPU, describes_workload
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
     from rooflinekit.strategies.prediction import ParallelPrediction
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command, context_settings=OPEN)(cost)
 
 
 @functools.partial(describes_workload, needs_gpu=False)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooflinekit.cli.check import record
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import DraftOption, JsonOption, print_json, typed
 from rooflinekit.errors import InputError, printable
 
@@ -18,11 +17,6 @@ if TYPE_CHECKING:
 
     from rooflinekit.hardware.catalog import Row
     from rooflinekit.hardware.device import Device
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command)(devices)
 
 
 def devices(

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import typer
-
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, print_json
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command)(doctor)
 
 
 def doctor(as_json: JsonOption = False) -> None:

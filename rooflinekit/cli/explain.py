@@ -12,7 +12,7 @@ from rooflinekit.cli.described import Workload
 from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import TARGET_HELP, JsonOption, print_json, typed
 from rooflinekit.cli.parse import variants_of
-from rooflinekit.cli.workload import OPEN, describes_workload
+from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -35,11 +35,6 @@ class _Sized(Command):
         left = [*sized, *ctx.args]
         ctx.args = left
         return left
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=_Sized, context_settings=OPEN)(explain)
 
 
 @describes_workload
@@ -85,6 +80,9 @@ def explain(
         text.print_explanation(e, details=details)
     if plot is not None:
         print(printable(f"figure written to {plot}"))
+
+
+explain.registered["cls"] = _Sized  # type: ignore[attr-defined]
 
 
 def _pairs(

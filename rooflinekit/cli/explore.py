@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooflinekit.cli.described import Workload
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.money import HourOption, PricesOption, pricing_of
 from rooflinekit.cli.options import TargetArgument, progress_line, typed
-from rooflinekit.cli.workload import OPEN, describes_workload
+from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
 _MODES = ("inference", "training", "forward")
 _FORMATS = ("bf16", "fp16")
 _SERVING = ("prefill", "decode")
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command, context_settings=OPEN)(explore)
 
 
 @functools.partial(describes_workload, many_sizes=True, needs_sizes=False)

@@ -11,14 +11,8 @@ from typing import Annotated
 import typer
 
 from rooflinekit.cli import documents
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, print_json, progress_line
 from rooflinekit.errors import InputError, printable
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command)(fit)
 
 
 def fit(

@@ -8,17 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from rooflinekit.cli.described import Workload
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import CLUSTERS, JsonOption, TargetArgument, cluster_names, print_json, progress_line
 from rooflinekit.cli.parallel import TRAINING
-from rooflinekit.cli.workload import OPEN
 from rooflinekit.errors import InputError
 from rooflinekit.files import write_text
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command, context_settings=OPEN)(fit_into)
 
 
 @TRAINING

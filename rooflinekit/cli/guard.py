@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 _FORMATS = ("text", "markdown", "junit", "github")
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command)(guard)
-
-
 def guard(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]…", help="workloads of the file; by default all")

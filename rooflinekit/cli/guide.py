@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from rooflinekit.cli.synonyms import command_hint, option_hint
@@ -132,6 +133,18 @@ def option_names(command: Any) -> list[str]:
 
 class Group(_WithExample, TyperGroup):
     """A subcommand with subcommands of its own."""
+
+
+def group(about: str) -> typer.Typer:
+    """A command with subcommands of its own, which without one says what there are."""
+    return typer.Typer(
+        cls=Group, help=about, callback=_list_subcommands, rich_markup_mode=None, invoke_without_command=True
+    )
+
+
+def _list_subcommands(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 class Program(TyperGroup):

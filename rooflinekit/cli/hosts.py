@@ -7,13 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, host_names, print_json
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command)(hosts)
 
 
 def hosts(

@@ -12,16 +12,10 @@ import typer
 
 from rooflinekit.cli import documents
 from rooflinekit.cli.described import Workload
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import ForceOption, JsonOption, TargetArgument, print_json, progress_line
 from rooflinekit.cli.parse import seconds_of
-from rooflinekit.cli.workload import OPEN, describes_workload
+from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import InputError, OutputError, printable
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command, context_settings=OPEN)(measure)
 
 
 @functools.partial(describes_workload, needs_gpu=False, needs_input=False)

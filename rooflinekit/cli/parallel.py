@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooflinekit.cli.described import Workload
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import ClusterOption, JsonOption, TargetArgument, print_json
 from rooflinekit.cli.parse import check_word
-from rooflinekit.cli.workload import OPEN, describes_workload
+from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,11 +21,6 @@ TRAINING = functools.partial(describes_workload, needs_gpu=False, mode="training
 _NO_OPTIONS = {
     "sequence": False, "context_way": "ring", "imbalance": 1.0, "microbatches": None, "schedule": "1f1b", "chunks": 2,
 }  # fmt: skip
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command, context_settings=OPEN)(parallel)
 
 
 @TRAINING

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from rooflinekit.cli.described import Workload
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import TargetArgument, cluster_names, typed
 from rooflinekit.cli.parse import check_word, variants_of
-from rooflinekit.cli.workload import NO_GPU, OPEN, describes_workload
+from rooflinekit.cli.workload import NO_GPU, describes_workload
 from rooflinekit.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -25,11 +24,6 @@ if TYPE_CHECKING:
 _WHATS = ("roofline", "timeline", "memory", "sweep", "waterfall")
 _SEVERAL_HELP = "a step on several devices, in the place of --gpu; repeatable, as are --gpus and --strategy"
 _SWEEP_HELP = "a size and its values, batch=1,8,64: what --what sweep draws, and a path through a roofline"
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command, context_settings=OPEN)(plot)
 
 
 @functools.partial(describes_workload, needs_gpu=False)

@@ -10,20 +10,14 @@ import typer
 
 from rooflinekit.cli.described import Workload
 from rooflinekit.cli.forms import prints_tables
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json, typed
 from rooflinekit.cli.parse import check_word, variants_of
-from rooflinekit.cli.workload import OPEN, describes_workload
+from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
     from rooflinekit.step.prediction import Prediction
     from rooflinekit.study.profile.memory import MemoryProfile
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command, context_settings=OPEN)(predict)
 
 
 @prints_tables

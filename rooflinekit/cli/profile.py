@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rooflinekit.cli.described import Workload
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.measured import RankOption
 from rooflinekit.cli.options import JsonOption, print_json
-from rooflinekit.cli.workload import OPEN, describes_workload
+from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import InputError
 from rooflinekit.present.text.progress import bar
 
@@ -24,11 +23,6 @@ if TYPE_CHECKING:
     from rooflinekit.study.profile.profile import Profile, ProfileComparison
 
 _TARGET_HELP = "the model that was profiled: timm:NAME, transformers:NAME, FILE.py:NAME, or package.module:name"
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command, context_settings=OPEN)(profile)
 
 
 @functools.partial(describes_workload, needs_gpu=False, needs_input=False)

@@ -9,16 +9,10 @@ from typing import Annotated
 import typer
 
 from rooflinekit.cli.described import Workload
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, changes_of, measured_step
 from rooflinekit.cli.options import TargetArgument, progress_line, typed
-from rooflinekit.cli.workload import OPEN, describes_workload
+from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import printable
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command, context_settings=OPEN)(report)
 
 
 @describes_workload

@@ -11,21 +11,15 @@ import typer
 
 from rooflinekit.cli.described import Workload
 from rooflinekit.cli.forms import prints_tables
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.measured import MeasuredAtOption, MeasuredOnOption, MeasuredOption, measured_step
 from rooflinekit.cli.money import CostOption, HourOption, PriceOption, PricesOption, WattsOption, pricing_of, say_notes
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli.parse import quantity_of
 from rooflinekit.cli.sweep import ClusterOption, GpusOption, StrategyOption, ZipOption, plan_of
-from rooflinekit.cli.workload import OPEN, describes_workload
+from rooflinekit.cli.workload import describes_workload
 
 if TYPE_CHECKING:
     from rooflinekit.hardware.device import Device
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command, context_settings=OPEN)(search)
 
 
 @prints_tables

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, ModelArgument, print_json
 from rooflinekit.cli.serve_engine import EngineOptions, numbers, places
 from rooflinekit.cli.serve_rates import Rates, serve_rates
@@ -18,11 +17,6 @@ if TYPE_CHECKING:
     from rooflinekit.present.text.serving import Refused
     from rooflinekit.serving.decoder import Decoder
     from rooflinekit.serving.serve import Serving
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command)(serve)
 
 
 def serve(

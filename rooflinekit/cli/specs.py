@@ -9,33 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooflinekit.cli.guide import Command, Group
+from rooflinekit.cli.guide import Command, group
 from rooflinekit.cli.options import DraftOption, ForceOption, JsonOption, print_json
 from rooflinekit.errors import InputError, SpecError, printable
 
 if TYPE_CHECKING:
     from rooflinekit.hardware.detection import Found
 
-specs_app = typer.Typer(cls=Group, rich_markup_mode=None, invoke_without_command=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommands to the program's."""
-    app.add_typer(specs_app, name="specs")
-
-
-@specs_app.callback()
-def explain_specs(context: typer.Context) -> None:
+specs = group(
     """Write a specification: of this hardware, or of a what-if.
 
     Of the hardware at hand, or of a GPU that nobody sells.
     Example: rooflinekit specs detect --out my-gpu.yaml
     """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+)
 
 
-@specs_app.command(cls=Command)
+@specs.command(cls=Command)
 def detect(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="file to write; by default standard output")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="the CPU, also where there is a GPU")] = False,
@@ -66,7 +56,7 @@ def detect(
     _say_what_is_missing(found, out)
 
 
-@specs_app.command(cls=Command)
+@specs.command(cls=Command)
 def new(
     origin: Annotated[str, typer.Option("--from", metavar="DEVICE", help="name, alias or file to start from")],
     assignments: Annotated[

@@ -12,18 +12,12 @@ import typer
 
 from rooflinekit.cli.described import Workload
 from rooflinekit.cli.forms import prints_tables
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json, typed
-from rooflinekit.cli.workload import OPEN, describes_workload
+from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import printable
 
 if TYPE_CHECKING:
     from rooflinekit.step.prediction import Prediction
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command, context_settings=OPEN)(summary)
 
 
 @prints_tables

@@ -16,10 +16,9 @@ import typer
 
 from rooflinekit.cli.described import Workload
 from rooflinekit.cli.forms import prints_tables
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.options import JsonOption, TargetArgument, print_json
 from rooflinekit.cli.parse import integers
-from rooflinekit.cli.workload import OPEN, describes_workload
+from rooflinekit.cli.workload import describes_workload
 from rooflinekit.errors import InputError, SweepError, printable
 
 if TYPE_CHECKING:
@@ -38,11 +37,6 @@ StrategyOption = Annotated[
 ZipOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME,NAME", help="sizes whose lists go together; repeatable")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command, context_settings=OPEN)(sweep)
 
 
 @prints_tables

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.money import (
     CarbonOption,
     HourOption,
@@ -32,11 +31,6 @@ if TYPE_CHECKING:
     from rooflinekit.study.compare.cost import Costs, Pricing
     from rooflinekit.study.compare.limits import PowerLimits
     from rooflinekit.training.step import TrainingStep
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command)(train)
 
 
 def train(

@@ -9,19 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooflinekit.cli.described import Workload
-from rooflinekit.cli.guide import Command
 from rooflinekit.cli.measured import MEASURED, MeasuredOnOption, RankOption, changes_of, measured_step
 from rooflinekit.cli.options import JsonOption, TargetArgument, cluster_names, host_names, print_json
-from rooflinekit.cli.workload import NO_GPU, OPEN, describes_workload
+from rooflinekit.cli.workload import NO_GPU, describes_workload
 from rooflinekit.errors import InputError
 
 if TYPE_CHECKING:
     from rooflinekit.api.measured import MeasuredStep
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the subcommand to the program's."""
-    app.command(cls=Command, context_settings=OPEN)(transfer)
 
 
 @functools.partial(describes_workload, needs_gpu=False)

@@ -279,4 +279,5 @@ def describes_workload(
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own.values(), *shared.values())]
     with_workload.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_workload.__annotations__ = {p.name: p.annotation for p in parameters}
+    with_workload.registered = {"context_settings": OPEN}  # type: ignore[attr-defined]
     return with_workload
