@@ -17,15 +17,15 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import devices
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import DType, Op, TensorSpec
-from rooflinekit.model.attention_backends import backend_of, backends_of
+from rooflinekit.model.attention_backends import backend_of
 
 RELEASES = [*(Release(2, minor) for minor in range(5)), Release(2, 5, 0), Release(2, 5, 1)]
 RELEASES += [Release(2, minor) for minor in range(6, 14)]
 _FIGURE = "devices nvidia-h100-sxm5-80gb --attention attention.svg"
 #: What is asked, and how such a call is traced: kind of op, format, and whether there is a mask.
 CASES = {
-    "16 bits without a mask": ("flash", DType.BFLOAT16, False),
-    "16 bits with a mask": ("efficient", DType.BFLOAT16, True),
+    "fp16 without a mask": ("flash", DType.FLOAT16, False),
+    "fp16 with a mask": ("efficient", DType.FLOAT16, True),
     "fp32": ("efficient", DType.FLOAT32, False),
 }
 
@@ -45,7 +45,7 @@ def ran(device: Device, asked: Op) -> tuple[str, ...]:
 
 def architectures() -> list[Device]:
     """A GPU for each architecture of which a kernel is known, NVIDIA's first, older ones first."""
-    gpus = [device for device in devices() if any(backends_of(op(*CASES["fp32"]), device, None))]
+    gpus = [device for device in devices() if backend_of(op(*CASES["fp32"]), device).name]
     found = {str(device.compute_capability): device for device in gpus}
     return [found[name] for name in sorted(found, key=lambda name: (name.startswith("gfx"), len(name), name))]
 

@@ -99,8 +99,8 @@ def _workload(
         str | None,
         typer.Option(
             metavar="KERNEL",
-            help="what runs attention where it can: cudnn, flash, flash-3, flash-4, efficient, triton, aotriton, ck, "
-            "aiter; by default what PyTorch chooses",
+            help="what runs attention where it can: cudnn, flash, flash-3, flash-4, efficient, math, triton, aotriton, "
+            "ck, aiter; by default what PyTorch chooses",
         ),
     ] = None,
     host: Annotated[

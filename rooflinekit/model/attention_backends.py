@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from rooflinekit.errors import InputError
+from rooflinekit.errors import FormatError, InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Release
@@ -39,13 +39,15 @@ AOTRITON = replace(ATTENTION, name="AOTriton", rate=ByUnit.both("triton_attentio
 CK = replace(AOTRITON, name="Composable Kernel", computes_again=False, sums_in_memory=True)
 #: What inductor writes for flex_attention.
 TRITON = replace(AOTRITON, name="Triton's attention")
+#: PyTorch's own products and softmax, which model.attention_math writes out.
+WRITTEN_OUT = replace(ATTENTION, name="math")
 
 _PRESENT = Release(2, 13)
 LATER = "PyTorch 2.11"  # from which on cuDNN's is taken first: Release.prefers_cudnn
 
 BACKENDS = {
     "flash-1": FLASH_1, "flash": FLASH, "flash-3": FLASH_3, "flash-4": FLASH_4, "cudnn": CUDNN, "efficient": EFFICIENT,
-    "aiter": AITER, "aotriton": AOTRITON, "ck": CK, "triton": TRITON,
+    "aiter": AITER, "aotriton": AOTRITON, "ck": CK, "triton": TRITON, "math": WRITTEN_OUT,
 }  # fmt: skip
 
 _CUDNN_WIDTH, _CUDNN_STEP = 128, 8  # numbers of a head, at most and a multiple
@@ -53,6 +55,8 @@ _LATENT = [192, 128]  # of queries and values, which it takes too
 _CUDNN_DROPOUT = 1 / 16  # of which the rate is a multiple
 _FLASH_WIDTH, _FLASH_1_WIDTH, _FLASH_4_WIDTH = 256, 128, 128
 _LATER_STEP = 8  # numbers of a head of FlashAttention 3 and 4, a multiple
+_EFFICIENT_STEPS = ((1, 8), (4, 8))  # of heads before Ampere and from it on: in more than 16 bits, and in 16
+_TENSOR_CORES = 7  # the generation that has the first
 _FLASH_FROM, _TRITON_FROM, _EFFICIENT_FROM = 8, 7, 5  # generations
 _CUDNN_FROM, _FLASH_2_FROM, _FLEX_FROM = (2, 5), (2, 2), (2, 5)  # releases in which sdpa_kernel or torch.nn has them
 _OF_AOTRITON = ("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12")  # GPUs for which PyTorch brings its kernels
@@ -125,11 +129,12 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
     """The kernel that PyTorch runs for scaled_dot_product_attention (aten/src/ATen/native/transformers/cuda).
 
     Flash for 16 bits without a mask from compute capability 8.0 on, which is FlashAttention 1 before PyTorch 2.2;
-    cuDNN's before it on Hopper and Blackwell's data centre GPUs from 2.11 on, with a mask too, unless the program has
-    switched it off (`backends` of the op: what is on); else the memory-efficient one. On AMD's GPUs both are
-    AOTriton's, or Composable Kernel's where the program prefers that (`prefers` of the op), as flash-attn and xFormers
-    do. A program that calls a package of its own says so as the op's `backend`. Attention of serving engines, and of
-    other vendors, is not told apart.
+    cuDNN's before it on Hopper and Blackwell's data centre GPUs from 2.11 on, with a mask too; else the
+    memory-efficient one; else PyTorch's products and softmax; of those that the program has not switched off
+    (`backends` of the op: what is on). On AMD's GPUs both are AOTriton's, or Composable
+    Kernel's where the program prefers that (`prefers` of the op), as flash-attn and xFormers do. A program that calls a
+    package of its own says so as the op's `backend`. Attention of serving engines, and of other vendors, is not told
+    apart. Raises FormatError where PyTorch finds no kernel.
     """
     if device is None or device.kind != "gpu":
         return ATTENTION
@@ -147,21 +152,47 @@ def backend_of(op: Op, device: Device | None, like: Release | None = None) -> Al
         return ATTENTION
     if capability is None:
         return _of_amd(op, device)
-    allowed, prefers = op.attrs.get("backends", BACKENDS), (like or _PRESENT).prefers_cudnn(capability[0])
-    if "cudnn" in allowed and (prefers or "cudnn" in op.kind) and not any(_against_cudnn(op, capability)):
-        return CUDNN
-    if "flash" in op.kind and not any(_against_flash(op, capability, like)):
-        return FLASH if (like or _PRESENT).has_flash_2 else FLASH_1
-    return EFFICIENT
+    return _first_of(op, device, capability, like)
+
+
+def _first_of(op: Op, device: Device, capability: tuple[int, int], like: Release | None) -> Algorithm:
+    """The first that is on and takes it, in PyTorch's order (torch._C._get_sdp_priority_order).
+
+    Raises FormatError where there is none.
+    """
+    allowed = op.attrs.get("backends", _SWITCHED)
+    asked = "cudnn" in op.kind and "backends" not in op.attrs  # by the operator's own name
+    first = asked or (like or _PRESENT).prefers_cudnn(capability[0])
+    excluded = {
+        "cudnn": _against_cudnn(op, capability),
+        "flash": _against_flash(op, capability, like) if "flash" in op.kind else iter([_MASKED]),
+        "efficient": _against_efficient(op, capability, like),
+        "math": iter(()),
+    }
+    order = ("cudnn", "flash", "efficient", "math") if first else ("flash", "efficient", "math", "cudnn")
+    why: list[str] = []
+    for name in order:
+        if name in allowed:
+            reasons = [one for one, _ in excluded[name]]
+            if not reasons:
+                return FLASH_1 if name == "flash" and not (like or _PRESENT).has_flash_2 else BACKENDS[name]
+            why.append(f"{BACKENDS[name].name} is excluded by {' and '.join(reasons)}")
+    raise FormatError(
+        f"{device.name}: scaled_dot_product_attention stops with 'No available kernel. Aborting execution.': "
+        f"{'; '.join(why)}; switch on another one in sdpa_kernel(...), such as SDPBackend.MATH"
+    )
 
 
 def _of_amd(op: Op, device: Device) -> Algorithm:
-    """What runs on a GPU of AMD's; on other vendors' no kernel is known by name."""
+    """What runs on a GPU of AMD's: math where PyTorch brings no kernels for it. On other vendors' none is known."""
     asked = op.kind.startswith("flash_attn.") or op.attrs.get("prefers") == "ck"
     asked = asked or op.attrs.get("package") == "xformers"
     if asked and _is_one_of(device, _OF_CK) and _tensors(op)[0].dtype.itemsize == _HALF:
         return CK
-    return AOTRITON if _is_one_of(device, _OF_AOTRITON) else ATTENTION
+    if device.vendor != "AMD":
+        return ATTENTION
+    fused = _is_one_of(device, _OF_AOTRITON) and {"flash", "efficient"} & {*op.attrs.get("backends", _SWITCHED)}
+    return AOTRITON if fused else WRITTEN_OUT
 
 
 def _tensors(op: Op) -> Sequence[TensorSpec]:
@@ -178,7 +209,12 @@ def _widths(op: Op) -> list[int]:
 Obstacle = tuple[str, str]
 _MASKED: Obstacle = "a mask", "drop the mask or use flex_attention"
 _OFF: Obstacle = "the program", "leave it switched on"
-_SWITCHED = ("flash", "cudnn", "efficient")  # by torch.nn.attention.sdpa_kernel, of which an op's `backends` are on
+_SWITCHED = (
+    "flash",
+    "cudnn",
+    "efficient",
+    "math",
+)  # by torch.nn.attention.sdpa_kernel, of which an op's `backends` are on
 _FIRST_FLASH = Release(2, 1)  # whose flash attention is FlashAttention 1
 
 
@@ -275,9 +311,23 @@ def _against_asked_cudnn(op: Op, capability: tuple[int, int], like: Release | No
 
 
 def _against_efficient(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
-    """Why CUTLASS's memory-efficient kernels do not take it."""
+    """Why CUTLASS's memory-efficient kernels do not take it (sdp_utils.cpp, use_mem_efficient_attention).
+
+    bfloat16 wants 8.0. Rows of a head have a whole number of the products' vectors: 16 bytes on tensor cores.
+    """
     if capability[0] < _EFFICIENT_FROM:
         yield _older(capability, _EFFICIENT_FROM)
+    query, widths = _tensors(op)[0], _widths(op)
+    old = capability[0] < _FLASH_FROM
+    if query.dtype not in (DType.FLOAT16, DType.FLOAT32) and (old or query.dtype is not DType.BFLOAT16):
+        yield str(query.dtype), f"use {'' if old else 'bfloat16, '}float16 or float32"
+    step = _EFFICIENT_STEPS[not old][query.dtype.itemsize == _HALF] if capability[0] >= _TENSOR_CORES else 1
+    if any(width % step for width in widths):
+        yield _of_width(widths), f"use heads of a multiple of {step}"
+
+
+def _against_nothing(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
+    return iter(())
 
 
 def _against_triton(op: Op, capability: tuple[int, int], like: Release | None) -> Iterator[Obstacle]:
@@ -292,7 +342,7 @@ def _against_triton(op: Op, capability: tuple[int, int], like: Release | None) -
 #: What excludes each kernel for CUDA: of an op, the compute capability, and the release.
 _LIMITS: dict[str, Callable[[Op, tuple[int, int], Release | None], Iterator[Obstacle]]] = {
     "cudnn": _against_asked_cudnn, "flash": _against_flash_2, "flash-1": _against_flash_1, "flash-3": _against_flash_3,
-    "flash-4": _against_flash_4, "efficient": _against_efficient, "triton": _against_triton,
+    "flash-4": _against_flash_4, "efficient": _against_efficient, "triton": _against_triton, "math": _against_nothing,
 }  # fmt: skip
 #: GPUs of AMD's for which there is each of its kernels.
 _OF_AMD = {"aotriton": _OF_AOTRITON, "ck": _OF_CK, "aiter": _OF_AITER, "triton": _OF_AOTRITON}
@@ -323,7 +373,7 @@ def against(op: Op, name: str, device: Device, like: Release | None = None) -> t
         return (("a call that one kernel alone takes", "call scaled_dot_product_attention"),)
     capability = _capability(device)
     if capability is None:
-        return tuple(_against_on_amd(op, name, device))
+        return () if name == "math" else tuple(_against_on_amd(op, name, device))
     if name not in _LIMITS:
         return ((f"{device.vendor}'s GPUs", "take one of AMD's"),)
     found = _LIMITS[name](op, capability, like)

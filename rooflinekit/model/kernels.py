@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+from rooflinekit.cost.table import price_all
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.inputs import Release
@@ -12,7 +13,8 @@ from rooflinekit.ir.op import DType, Family, Math, Op, Phase, PricedOp, TensorSp
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import missing_size
 from rooflinekit.model.algorithms import SCALED_PRODUCTS
-from rooflinekit.model.attention_backends import attention_kernels
+from rooflinekit.model.attention_backends import WRITTEN_OUT, attention_kernels, backend_of
+from rooflinekit.model.attention_math import written_out
 from rooflinekit.model.convolution import convolution_kernels, with_layout_copies
 from rooflinekit.model.kernel import Issue, Kernel, Traffic
 from rooflinekit.model.recurrence import cell_kernel, recurrent_kernel
@@ -113,6 +115,10 @@ def _kernels(
     priced: PricedOp, family: Family, tf32: bool | None, device: Device | None, like: Release | None
 ) -> Iterator[Kernel]:
     op = priced.op
+    if family is Family.ATTENTION and backend_of(op, device, like) is WRITTEN_OUT:
+        for part in price_all(written_out(op)[0]):
+            yield from _kernels(part, part.timed_as, tf32, device, like)
+        return
     math = _math(op, family, tf32)
     for cost in priced.costs:
         label = f": {cost.label}" if cost.label else ""

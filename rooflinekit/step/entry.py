@@ -13,7 +13,8 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import EAGER, DType, Family, Math, Op, Phase, Role
 from rooflinekit.ir.points import integer
 from rooflinekit.ir.sizes import total
-from rooflinekit.model.attention_backends import with_backend
+from rooflinekit.model.attention_backends import WRITTEN_OUT, backend_of, with_backend
+from rooflinekit.model.attention_math import with_written_out
 from rooflinekit.model.attention_patterns import with_fused_attention
 from rooflinekit.model.collectives import PAYLOAD_SHARE
 from rooflinekit.model.convolution import formats_channels_last, gradients_in_either, sums_in_fp32
@@ -64,7 +65,7 @@ def issues_for(graph: Graph, device: Device, execution: Execution) -> tuple[Issu
     memo = graph.memo
     if key not in memo:
         formats, copies = formats_channels_last(device), input_copies(graph, execution)
-        graph = attending(graph, device, execution)
+        graph = _written_out(attending(graph, device, execution), device, execution)
         if execution.fused:
             found = compiled_issues(graph, formats, device, autotunes=execution.autotunes)
         else:
@@ -78,6 +79,18 @@ def attending(graph: Graph, device: Device, execution: Execution) -> Graph:
     if execution.attention is None:
         return graph
     return with_backend(with_fused_attention(graph) if execution.fused else graph, execution.attention, device)
+
+
+def _written_out(graph: Graph, device: Device, execution: Execution) -> Graph:
+    """The graph with the ops of each attention for which PyTorch has no fused kernel there. Raises FormatError where it
+    has none at all.
+    """
+    if graph.dims:
+        return graph
+    whole = with_fused_attention(graph) if execution.fused else graph
+    attends = {id(one.op) for one in whole.priced if one.timed_as is Family.ATTENTION}
+    found = with_written_out(whole, lambda op: id(op) in attends and backend_of(op, device, graph.like) is WRITTEN_OUT)
+    return graph if found is whole else found
 
 
 def as_run(graph: Graph, execution: Execution) -> Execution:

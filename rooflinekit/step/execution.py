@@ -50,9 +50,10 @@ class Execution:
     `loader_rate`: samples a second that a data loader hands over, beside the step; a step takes no less than its
     samples, the first dimension of its first input, need. None for a loader that always keeps up.
     `attention`: the kernel that runs attention wherever it takes a call, as within `sdpa_kernel(...)`: "cudnn", "flash"
-    (FlashAttention 2), "efficient" (memory-efficient); or that a package brings: "flash-1", "flash-3", "flash-4",
-    "triton" (flex_attention), on AMD's GPUs "aotriton", "ck", "aiter". None for the one that PyTorch chooses. What the
-    network's own `sdpa_kernel(...)` switches off stays off; a step of which it takes no call is refused.
+    (FlashAttention 2), "efficient" (memory-efficient), "math" (products and a softmax); or that a package brings:
+    "flash-1", "flash-3", "flash-4", "triton" (flex_attention), on AMD's GPUs "aotriton", "ck", "aiter". None for what
+    PyTorch chooses. What the network's own `sdpa_kernel(...)` switches off stays off; a step of which it takes no
+    call is refused.
     Raises InputError for another word or value, and for synchronizing after the ops of a CUDA graph.
     """
 

@@ -53,6 +53,13 @@ def attention(
         return _fused_or_not(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
+#: As PyTorch says it.
+_NO_KERNEL = (
+    "No available kernel. Aborting execution. (scaled_dot_product_attention: sdpa_kernel(...) leaves none on "
+    "that takes this mask, format and shape; allow SDPBackend.MATH, or EFFICIENT_ATTENTION for masks)"
+)
+
+
 def _fused_or_not(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -72,6 +79,8 @@ def _fused_or_not(
             torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)
         )
     if not fusible or not (backends.mem_efficient_sdp_enabled() or (half and backends.cudnn_sdp_enabled())):
+        if not backends.math_sdp_enabled():
+            raise RuntimeError(_NO_KERNEL)
         unfused: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
@@ -117,6 +126,7 @@ class SwitchedOn:
             "flash": backends.flash_sdp_enabled(),
             "cudnn": backends.cudnn_sdp_enabled() and os.environ.get(_LATER_CUDNN) != "1",
             "efficient": backends.mem_efficient_sdp_enabled(),
+            "math": backends.math_sdp_enabled(),
         }
         found: dict[str, Any] = {}
         if not all(switches.values()):

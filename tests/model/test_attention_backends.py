@@ -5,6 +5,7 @@ The cases are read from aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import rooflinekit as rk
 from rooflinekit.cost.table import price_all
+from rooflinekit.errors import FormatError, TraceError
 from rooflinekit.hardware.device import Device
 from rooflinekit.ir.inputs import Release
 from rooflinekit.ir.op import DType, Math, Op, TensorSpec
@@ -30,10 +32,12 @@ from rooflinekit.model.attention_backends import (
     FLASH,
     FLASH_1,
     FLASH_3,
+    WRITTEN_OUT,
     against,
     backend_of,
     backends_of,
 )
+from rooflinekit.model.attention_math import written_out
 from rooflinekit.model.kernel_batch import KernelBatch, Products
 from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
@@ -77,8 +81,32 @@ def op(
         *((gpu, "2.5.0", {}, FLASH) for gpu in (A100, ADA)),
         *((f"nvidia-{gpu}", "2.11", {}, CUDNN) for gpu in ("gb200", "gb300", "b300-sxm-288gb")),
         *((f"nvidia-{gpu}", "2.12", {}, FLASH) for gpu in ("l40s", "a10", "rtx-pro-6000-blackwell-server")),
-        *((gpu, "2.1", {}, EFFICIENT) for gpu in (T4, V100)),
-        *((gpu, None, {"traced": traced}, EFFICIENT) for gpu in (T4, V100) for traced in ("flash", "efficient")),
+        *((gpu, "2.1", {"dtype": DType.FLOAT16}, EFFICIENT) for gpu in (T4, V100)),
+        *(
+            (gpu, None, {"traced": traced, "dtype": dtype}, EFFICIENT)
+            for gpu in (T4, V100)
+            for traced, dtype in (("flash", DType.FLOAT16), ("efficient", DType.FLOAT16), ("efficient", DType.FLOAT32))
+        ),
+        # less_than_sm80_mem_efficient_dtypes has no bfloat16
+        *((gpu, None, {}, WRITTEN_OUT) for gpu in (T4, V100, "nvidia-p100-pcie-16gb")),
+        ("nvidia-k80", None, {"dtype": DType.FLOAT16}, WRITTEN_OUT),  # before sm50
+        (A100, None, {"traced": "efficient", "dtype": DType.FLOAT64}, WRITTEN_OUT),
+        # minimum_gemm_alignment: 16 bytes of a row on tensor cores, 4 numbers in fp32 from sm80 on
+        (A100, None, {"traced": "efficient", "dim": 100}, WRITTEN_OUT),
+        (A100, None, {"dim": 100}, FLASH),  # which fills them up
+        (A100, None, {"traced": "efficient", "dim": 100, "dtype": DType.FLOAT32}, EFFICIENT),
+        (A100, None, {"traced": "efficient", "dim": 50, "dtype": DType.FLOAT32}, WRITTEN_OUT),
+        (T4, None, {"traced": "efficient", "dim": 50, "dtype": DType.FLOAT32}, EFFICIENT),
+        (T4, None, {"dim": 100, "dtype": DType.FLOAT16}, WRITTEN_OUT),
+        ("nvidia-p100-pcie-16gb", None, {"dim": 100, "dtype": DType.FLOAT16}, EFFICIENT),
+        # what sdpa_kernel leaves on, in torch._C._get_sdp_priority_order: flash, memory-efficient, math, cuDNN's
+        (A100, None, {"traced": "efficient", "backends": ("flash", "efficient")}, EFFICIENT),
+        (A100, None, {"dim": 320, "backends": ("flash", "math")}, WRITTEN_OUT),
+        (T4, None, {"backends": ("flash", "math")}, WRITTEN_OUT),
+        (H100, "2.8", {"traced": "cudnn", "backends": ("cudnn", "math")}, WRITTEN_OUT),
+        (H100, None, {"traced": "cudnn", "backends": ("cudnn", "math")}, CUDNN),  # which goes first there
+        (H100, "2.8", {"traced": "cudnn", "backends": ("cudnn",)}, CUDNN),
+        ("amd-mi300x", None, {"backends": ("cudnn", "math")}, WRITTEN_OUT),
         *((gpu, like, {"traced": "efficient"}, EFFICIENT) for gpu in (A100, ADA) for like in ("2.4", None)),
         (H100, "2.10", {"traced": "efficient"}, EFFICIENT),  # a mask excludes flash
         (H100, None, {"traced": "efficient"}, CUDNN),  # but not cuDNN
@@ -99,21 +127,94 @@ def op(
         (H100, "2.5.0", {"traced": "efficient", "backends": ("efficient",)}, EFFICIENT),
         (H100, None, {"back": True}, CUDNN),
         (A100, "2.8", {"traced": "cudnn"}, CUDNN),  # asked for by sdpa_kernel
-        (T4, None, {"traced": "cudnn"}, EFFICIENT),
+        (T4, None, {"traced": "cudnn", "dtype": DType.FLOAT16}, EFFICIENT),
         ("amd-mi300x", None, {}, AOTRITON),
         ("amd-rx-7900-xtx", None, {"traced": "efficient"}, AOTRITON),
         ("amd-mi300x", None, {"prefers": "ck"}, CK),
         ("amd-mi300x", None, {"prefers": "ck", "dtype": DType.FLOAT32}, AOTRITON),
         ("amd-rx-7900-xtx", None, {"prefers": "ck"}, AOTRITON),  # for which it is not built
         (H100, None, {"prefers": "ck"}, CUDNN),
-        ("amd-mi100", None, {}, ATTENTION)  # which AOTriton has no kernels for
-,
+        ("amd-mi100", None, {}, WRITTEN_OUT),  # which AOTriton has no kernels for
         ("intel-max-1550", None, {}, ATTENTION),
     ],
 )  # fmt: skip
 def test_the_choice(gpu: str, like: str | None, given: dict[str, object], expected: object) -> None:
     release = None if like is None else Release.parse(like)
     assert backend_of(op(**given), rk.load_device(gpu), release) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "given", "why"),
+    [
+        (T4, {"backends": ("flash",)}, "FlashAttention 2 is excluded by compute capability 7.5"),
+        (V100, {"backends": ("flash", "efficient")}, "memory-efficient is excluded by bfloat16"),
+        (
+            H100,
+            {"dim": 512, "backends": ("cudnn",), "traced": "cudnn"},
+            "cuDNN's attention is excluded by heads of 512",
+        ),
+    ],
+)
+def test_where_pytorch_finds_no_kernel_its_error_is_foretold(gpu: str, given: dict[str, object], why: str) -> None:
+    with pytest.raises(FormatError, match=rf"{gpu}: .*'No available kernel\. Aborting execution\.': .*{why}"):
+        backend_of(op(**given), rk.load_device(gpu))  # type: ignore[arg-type]
+
+
+def test_a_call_that_nothing_is_left_on_for_stops_the_trace_as_it_stops_pytorch() -> None:
+    def attends(q: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return nn.functional.scaled_dot_product_attention(q, q, q, mask)
+
+    inputs = rk.Input(2, 8, 512, 64, dtype="bfloat16"), rk.Input(512, 512, dtype="bool")
+    with pytest.raises(TraceError, match=r"No available kernel\. Aborting execution\."):
+        rk.trace(attends, *inputs)
+
+
+class Attends(nn.Module):
+    def __init__(self, on: list[SDPBackend], **given: object) -> None:
+        super().__init__()
+        self.on, self.given = on, given
+
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        with sdpa_kernel(self.on):
+            q, k, v = (x * torch.ones((), requires_grad=True) for x in (q, k, v))
+            return nn.functional.scaled_dot_product_attention(q, k, v, mask, **self.given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mode", "masked", "given"),
+    [
+        ("bfloat16", "training", False, {}),
+        ("float32", "training", False, {"is_causal": True, "dropout_p": 0.1}),
+        ("float16", "inference", True, {}),
+        ("float32", "training", True, {}),
+    ],
+)
+def test_math_is_what_pytorch_dispatches(dtype: str, mode: str, masked: bool, given: dict[str, object]) -> None:
+    inputs = [rk.Input(2, 8, 512, 128, dtype=dtype) for _ in range(3)]
+    inputs += [rk.Input(2, 8, 512, 512, dtype=dtype)] * masked
+    asking, fused = (
+        rk.trace(Attends([*on, SDPBackend.MATH], **given), *inputs, mode=mode)  # type: ignore[arg-type]
+        for on in ([], [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION])
+    )
+    traced, named = rk.predict(asking, A100), rk.predict(fused, A100, execution=rk.Execution(attention="math"))
+    kinds = [Counter(timing.kernel.kind for timing in p.timings) for p in (traced, named)]
+    del kinds[1]["aten.clone"]  # of the output, which what follows fused attention has in another order
+    assert kinds[0] == kinds[1]
+    assert named.gpu_s == pytest.approx(traced.gpu_s, rel=0.03)
+    assert named.cpu_s == pytest.approx(traced.cpu_s, rel=0.08)  # without the CPU's views
+    if mode == "training":  # whose weights stay for the gradient
+        assert named.memory.peak_bytes == pytest.approx(traced.memory.peak_bytes, rel=0.04)
+
+
+def test_heads_that_share_keys_are_repeated_by_math() -> None:
+    found = written_out(gradient(2))[0]
+    wide = [one.outputs[0] for one in found if one.kind == "aten.bmm"]
+    assert [one.shape for one in wide] == [(16, 512, size) for size in (128, 512, 128, 128)]
+    assert [one.shape for one in (op.outputs[0] for op in found if op.kind == "aten.sum")] == [(2, 2, 512, 128)] * 2
+    assert [one.name for one in (op.outputs[0] for op in found) if one.name in ("dq", "dk", "dv")] == ["dv", "dk", "dq"]
 
 
 @pytest.mark.parametrize(
@@ -146,8 +247,11 @@ def test_the_choice(gpu: str, like: str | None, given: dict[str, object], expect
         (H100, "2.1", {}, "flash", ["PyTorch 2.1"]),
         (H100, "2.1", {}, "flash-1", []),
         (H100, None, {"dim": 256}, "flash-1", ["heads of 256 numbers"]),
-        ("nvidia-k80", None, {}, "efficient", ["compute capability 3.7"]),
-        ("nvidia-p100-pcie-16gb", None, {"attn_bias": MASK}, "efficient", []),
+        ("nvidia-k80", None, {"dtype": DType.FLOAT32}, "efficient", ["compute capability 3.7"]),
+        ("nvidia-p100-pcie-16gb", None, {"attn_bias": MASK, "dtype": DType.FLOAT16}, "efficient", []),
+        (V100, None, {"dim": 100}, "efficient", ["bfloat16", "heads of 100 numbers"]),
+        (A100, None, {"dtype": DType.FLOAT64}, "efficient", ["float64"]),
+        (H100, None, {"backends": ("flash",)}, "math", ["the program"]),
         # inductor's Triton wants 7.0; flex_attention came with 2.5 and has no dropout
         ("nvidia-p100-pcie-16gb", None, {}, "triton", ["compute capability 6.0"]),
         (V100, None, {}, "triton", []),
@@ -310,8 +414,8 @@ def test_what_a_gradient_launches_and_passes(like: str | None, key_heads: int) -
 
 
 def test_elsewhere_a_gradient_is_one_kernel() -> None:
-    for gpu in ("amd-mi100", T4):
-        assert len(plain_kernels(price_all([gradient()])[0], None, rk.load_device(gpu))) == 1
+    for gpu, dtype in (("intel-max-1550", DType.BFLOAT16), (T4, DType.FLOAT16)):
+        assert len(plain_kernels(price_all([gradient(dtype=dtype)])[0], None, rk.load_device(gpu))) == 1
 
 
 def test_triton_computes_scores_twice_in_a_gradient() -> None:

@@ -51,7 +51,7 @@ def attention_s(p: rk.Prediction) -> float:
         (H100, {"dim": 256}, "cuDNN's attention", "heads of 256 numbers", "FlashAttention 2"),
         (A100, {"dim": 320}, "FlashAttention 2", "heads of 320 numbers", "memory-efficient"),
         (A100, {"like": "2.1"}, "FlashAttention 2", "PyTorch 2.1", "FlashAttention 1"),
-        (T4, {"mask": True}, "FlashAttention 2", "compute capability 7.5", "memory-efficient"),
+        (T4, {"mask": True, "dtype": "float16"}, "FlashAttention 2", "compute capability 7.5", "memory-efficient"),
     ],
 )
 def test_why_it_does_not_run(gpu: str, given: dict[str, object], excluded: str, why: str, ran: str) -> None:
@@ -129,9 +129,13 @@ def test_words_that_are_no_kernel_are_refused() -> None:
 
 
 def test_a_kernel_that_the_step_does_not_take_is_refused() -> None:
-    with pytest.raises(InputError, match=f"{A100}: expected one of cudnn, efficient, flash, triton; got 'flash-3'"):
+    with pytest.raises(
+        InputError, match=f"{A100}: expected one of cudnn, efficient, flash, math, triton; got 'flash-3'"
+    ):
         step(A100).compare(attention="flash-3")
-    with pytest.raises(InputError, match="expected none: there is no other kernel for this step's; got 'cudnn'"):
+    with pytest.raises(
+        InputError, match="expected one of math; got 'cudnn'; cuDNN's attention is excluded by Intel's GPUs"
+    ):
         step("intel-max-1550").compare(attention="cudnn")
 
 

@@ -51,7 +51,7 @@ def attention_rates(
         )
     machine = subject if isinstance(subject, Machine) else Machine.of(subject, constants_for(subject))
     device, plain = machine.device, _op(lengths[0], head_dim, causal=causal)
-    names = tuple(backends_of(plain, device, None))
+    names = tuple(name for name in backends_of(plain, device, None) if name != "math")
     if not names:
         raise InputError(f"attention on {device.name}: no kernel is known by name; name a GPU such as an A100")
     return AttentionRates(

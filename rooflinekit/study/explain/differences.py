@@ -10,7 +10,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import Math
-from rooflinekit.model.attention_backends import forced_backends
+from rooflinekit.model.attention_backends import WRITTEN_OUT, forced_backends
 from rooflinekit.model.machine import Machine
 from rooflinekit.step.attention import attention_seconds
 from rooflinekit.step.prediction import Prediction
@@ -63,7 +63,7 @@ def _stated(a: Prediction, b: Prediction) -> Iterator[tuple[str, str, str]]:
     for what, value in _VALUES.items():
         yield what, value(a), value(b)
     if a.execution.attention != b.execution.attention or forced_backends(a.graph) != forced_backends(b.graph):
-        ran_a, ran_b = (" and ".join(attention_seconds(p.timings)) for p in (a, b))
+        ran_a, ran_b = (" and ".join(attention_seconds(p.timings)) or WRITTEN_OUT.name for p in (a, b))
         yield "attention", ran_a, ran_b
 
 
