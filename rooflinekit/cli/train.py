@@ -128,12 +128,14 @@ def train(
             further["power"] = {**limits.to_dict(), "rack": limits.rack(money.rack_w, pue).to_dict("records")}
         print_json("train", {"step": step.to_dict(), "search": None, **further})
         return
-    from rooflinekit.present.text.predictions import print_costs, print_limits
-
     print(step)
     if costs is not None:
+        from rooflinekit.present.text.predictions import print_costs
+
         print_costs(costs)
     if limits is not None:
+        from rooflinekit.present.text.predictions import print_limits
+
         print_limits(limits, limits.rack(money.rack_w, pue))
 
 

@@ -46,6 +46,11 @@ class MemoryUse:
     capacity: float  # the device's
     fits: bool  # whether the allocator finds room for every block
 
+    @property
+    def needed_share(self) -> float:
+        """Of the device's memory: segments and the context."""
+        return (self.reserved_bytes + self.context_bytes) / self.capacity
+
     def note(self, name: str) -> str:
         """What to tell of a step that the device of this name has no room for; else ""."""
         if self.fits:

@@ -175,6 +175,11 @@ class ParallelPrediction(Draws):
         return all(share.memory.fits for share in self.shares)
 
     @property
+    def fullest(self) -> Share:
+        """The devices that need most of their memory, by which the step is judged to fit."""
+        return max(self.shares, key=lambda one: one.memory.needed_share)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was assumed, each once."""
         found = dict.fromkeys(self.assumptions)
@@ -273,6 +278,7 @@ def document(p: ParallelPrediction) -> dict[str, Any]:
         "mfu": p.mfu,
         "hfu": p.hfu,
         "fits": p.fits,
+        "fullest": list(p.fullest.numbers),
         "devices": [_share(share) for share in p.shares],
         "accuracy": [one.to_dict() for one in p.accuracy],
         "notes": list(p.notes),
@@ -312,6 +318,9 @@ def lines(p: ParallelPrediction) -> list[str]:
     ]
     drawn = [] if p.energy is None else [p.energy.line((low, high))]
     devices = [_device(share) for share in p.shares]
+    if len(devices) > 1:
+        numbers, share = p.fullest.numbers, p.fullest.memory.needed_share
+        drawn = [f"fullest: GPU {', '.join(map(str, numbers))}, {share:.0%} of its memory", *drawn]
     judged = [f"judged: {one}" for one in p.accuracy]
     return found + devices + drawn + judged + [f"note: {note}" for note in p.notes]
 

@@ -157,15 +157,18 @@ def _name(slot: Slot) -> str:
 
 
 def _memory(own: Sequence[Chunk], slots: Sequence[Slot], pieces: int) -> MemoryUse:
-    """All chunks' weights, inputs of all pieces, and what each piece under way keeps beside the one that computes."""
+    """All chunks' weights, inputs of all pieces, what each piece under way keeps, and beside them the chunk that needs
+    most while it computes.
+    """
     uses = [chunk.prediction.memory for chunk in own]
     inputs = sum((pieces - chunk.parts) * sum(int(spec.bytes) for spec in chunk.piece.inputs) for chunk in own)
     kept = max(saved_bytes(chunk.piece) for chunk in own) * (pieces_under_way(slots) - 1)
     standing = [use.weight_bytes + use.gradient_bytes + use.state_bytes for use in uses]
-    further = sum(standing) - standing[0] + kept + inputs
-    peak, reserved = uses[0].peak_bytes + further, uses[0].reserved_bytes + further
+    most = max(range(len(uses)), key=lambda i: uses[i].peak_bytes - standing[i])
+    further = sum(standing) - standing[most] + kept + inputs
+    peak, reserved = uses[most].peak_bytes + further, uses[most].reserved_bytes + further
     return replace(
-        uses[0], peak_bytes=peak, reserved_bytes=reserved,
+        uses[most], peak_bytes=peak, reserved_bytes=reserved,
         weight_bytes=sum(use.weight_bytes for use in uses), gradient_bytes=sum(use.gradient_bytes for use in uses),
         state_bytes=sum(use.state_bytes for use in uses),
         fits=reserved + uses[0].context_bytes <= uses[0].capacity * USABLE_SHARE,

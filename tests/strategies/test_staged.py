@@ -51,6 +51,16 @@ def test_terms_add_up(blocks: rk.Graph, data: object, execution: str) -> None:
     assert p.hidden_s + p.exposed_s == pytest.approx(p.communication_s)
 
 
+def test_the_fullest_devices_are_of_the_first_stage(blocks: rk.Graph) -> None:
+    """1F1B of stages that are alike but for their ends: the first keeps two microbatches, the last one."""
+    p = staged(blocks)
+    shares = [share.memory.peak_bytes for share in p.shares]
+    assert p.fullest.memory.peak_bytes == max(shares)
+    assert p.fullest.numbers == p.shares[0].numbers
+    assert p.to_dict()["fullest"] == list(p.fullest.numbers)
+    assert f"fullest: GPU {', '.join(map(str, p.fullest.numbers))}, " in str(p)
+
+
 @pytest.mark.parametrize("pieces", [1, 2, 8])
 def test_copies_send_once_a_step(blocks: rk.Graph, pieces: int) -> None:
     """Each gradient is reduced once, and weights that are shared out are gathered once, whatever the microbatches."""

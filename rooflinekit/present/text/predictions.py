@@ -31,7 +31,6 @@ from rooflinekit.study.compare.gpus import (
     table_of,
 )
 from rooflinekit.study.explain.explanation import Explanation, sentences, signed
-from rooflinekit.study.sweep.search import cells_of
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -346,6 +345,8 @@ def print_found(found: Found) -> None:
 
 
 def _print(frame: pd.DataFrame, currency: str | None = None) -> None:
+    from rooflinekit.study.sweep.search import cells_of  # with pandas, which takes as long as a prediction
+
     heads, body = cells_of(frame, currency)
     rows = table(*heads)
     for cells in body:
