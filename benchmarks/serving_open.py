@@ -34,7 +34,6 @@ import rooflinekit as rk
 from rooflinekit.api.predict import host_of
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.serving.served_traffic import ServedTraffic, percentile_of, serve_traffic_on
-from rooflinekit.serving.step_times import BatchTimes
 
 #: Tokens in and out, and requests a second by stage.
 WORKLOADS = {
@@ -69,14 +68,14 @@ def stages(data: Path) -> pd.DataFrame:
 
 def played(row: dict[str, Any], cached: int) -> ServedTraffic:
     """A stage, predicted."""
-    times = BatchTimes(times=step_times(row["model"], HARDWARE[row["hardware"]], "bf16", "bf16", int(row["tp"])))
+    times = step_times(row["model"], HARDWARE[row["hardware"]], "bf16", "bf16", int(row["tp"]))
     given, output, rates = WORKLOADS[row["workload"]]
     traffic = rk.Traffic(
         rate=rates[int(row["stage_index"])], input=given, output=output, requests=_REQUESTS, cv=0,
         cached=cached / given,
     )  # fmt: skip
     engine = rk.Engine(step_tokens=int(row["max_num_batched_tokens"]))
-    return serve_traffic_on(times.times.machine, host_of(DEFAULT_HOST), traffic, engine, times)
+    return serve_traffic_on(times.machine, host_of(DEFAULT_HOST), traffic, engine, times)
 
 
 def blis(data: Path, cached: int | None) -> pd.DataFrame:
@@ -122,9 +121,9 @@ def llmservingsim(data: Path) -> pd.DataFrame:
         for row in log.itertuples()
     )
     PLACES["RTX4090"] = ("nvidia-rtx-4090", None)
-    times = BatchTimes(times=step_times("Llama-3.1-8B", "RTX4090", "bf16", "bf16", 1))
+    times = step_times("Llama-3.1-8B", "RTX4090", "bf16", "bf16", 1)
     served = serve_traffic_on(
-        times.times.machine, host_of(DEFAULT_HOST), traffic, rk.Engine(step_tokens=2048, request_s=0, input_s=0), times
+        times.machine, host_of(DEFAULT_HOST), traffic, rk.Engine(step_tokens=2048, request_s=0, input_s=0), times
     )  # fmt: skip
     first = log["first_token_ts"] - log["queued_ts"]
     measured = {

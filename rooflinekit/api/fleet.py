@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rooflinekit.serving.engine_pool import Disaggregation
     from rooflinekit.serving.fleet import Capacity, FleetSearch, Setup
     from rooflinekit.serving.settings import Engine
-    from rooflinekit.serving.step_times import BatchTimes
+    from rooflinekit.serving.step_times import StepTimes
     from rooflinekit.serving.traffic import ServiceLevel, Traffic
 
 
@@ -107,7 +107,7 @@ def search_places(
     def highest(setup: Setup) -> Capacity:
         return find_capacity(
             lambda requests, intervals: serve_traffic_on(
-                setup.times.times.machine, beside, requests, setup.engine, setup.times, intervals=intervals,
+                setup.times.machine, beside, requests, setup.engine, setup.times, intervals=intervals,
                 apart=setup.apart, prefill_times=setup.prefill_times,
             ),
             traffic, level, price_usd_per_hour=setup.price_usd_per_hour,
@@ -123,7 +123,7 @@ def _setups(
     from rooflinekit.serving.fleet import Setup
     from rooflinekit.serving.serve import limits_text
 
-    known: dict[Any, tuple[Machine, BatchTimes]] = {}
+    known: dict[Any, tuple[Machine, StepTimes]] = {}
     for place in places:
         over, form, engine = (place["tp"], place["ep"], place["dp"]), (place["weights"], place["kv"]), place["engine"]
         gpus = over[0] * over[2]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rooflinekit.serving.serve import Serving
     from rooflinekit.serving.served_traffic import ServedTraffic
     from rooflinekit.serving.settings import Engine
-    from rooflinekit.serving.step_times import BatchTimes, CollectiveTime
+    from rooflinekit.serving.step_times import CollectiveTime, StepTimes
     from rooflinekit.serving.traffic import ServiceLevel, Traffic
 
 #: Of power and clock, as text ("400 W", "1.2 GHz") or in W and Hz; None for the board's own.
@@ -209,10 +209,10 @@ def engine_times(
     over: tuple[int, int, int],
     collective_s: CollectiveTime | None,
     limits: Limits = (None, None),
-) -> tuple[Machine, BatchTimes]:
+) -> tuple[Machine, StepTimes]:
     """The machine under its limits, and the times of its steps. formats: of weights and cache. over: tp, ep, dp."""
     from rooflinekit.serving.serve import check_parts
-    from rooflinekit.serving.step_times import BatchTimes, StepTimes
+    from rooflinekit.serving.step_times import StepTimes
 
     check_parts(*over)
     tp, ep, dp = map(index, over)
@@ -223,23 +223,19 @@ def engine_times(
         own_sums=engine.sums == "one-shot", heads_apart=engine.heads == "apart",
         graphs=engine.graph_sizes != (),
     )  # fmt: skip
-    return machine, BatchTimes(times=steps)
+    return machine, steps
 
 
 def prefill_times(
-    times: BatchTimes, apart: Disaggregation | None, cluster: Cluster | str | Path | None
-) -> BatchTimes | None:
+    times: StepTimes, apart: Disaggregation | None, cluster: Cluster | str | Path | None
+) -> StepTimes | None:
     """Steps of the engines that only read prompts, where they have GPUs of another number."""
-    from rooflinekit.serving.step_times import BatchTimes
-
-    if apart is None or apart.prefill_tp in (None, times.times.gpus):
+    if apart is None or apart.prefill_tp in (None, times.gpus):
         return None
     tp = index(apart.prefill_tp or 1)
     if cluster is not None:
         _shared(cluster if isinstance(cluster, Cluster) else load_cluster(cluster), tp)
-    return BatchTimes(times=replace(
-        times.times, tp=tp, ep=1, dp=1, _graphs={}, _known={}, _sums={}
-    ))  # fmt: skip
+    return replace(times, tp=tp, ep=1, dp=1, _graphs={}, _timings={}, _known={}, _sums={})
 
 
 def _placed(

@@ -12,7 +12,7 @@ from rooflinekit.ir.sizes import finite, shown, whole
 from rooflinekit.serving.engine_steps import EngineSteps, ServingMemory, joules_of, serving_memory
 from rooflinekit.serving.replay import BatchTime, replay
 from rooflinekit.serving.settings import Engine
-from rooflinekit.serving.step_times import BatchTimes, Chunk, StepTimes
+from rooflinekit.serving.step_times import Chunk, StepTimes
 from rooflinekit.serving.traffic import Answered, Played, Request, Traffic
 
 
@@ -30,8 +30,8 @@ class EnginePool:
 
     @classmethod
     def of(
-        cls, engine: Engine, times: BatchTimes, traffic: Traffic, apart: Disaggregation | None,
-        prefill_times: BatchTimes | None,
+        cls, engine: Engine, times: StepTimes, traffic: Traffic, apart: Disaggregation | None,
+        prefill_times: StepTimes | None,
     ) -> EnginePool:  # fmt: skip
         """For requests of these lengths."""
         memory, held = _room(engine, times, traffic)
@@ -50,7 +50,7 @@ class EnginePool:
         CPU's work is, in the place of what the engine's settings say: requests are then received at once, or else in
         twice the time. joules: also those of the kernels.
         """
-        engine, of, reading = self.engine, self.steps.times.times, self.prefill_steps.times.times
+        engine, of, reading = self.engine, self.steps.times, self.prefill_steps.times
         if hidden is not None:
             times = 0 if hidden else 2
             engine = replace(engine, request_s=times * engine.request_s, input_s=times * engine.input_s)
@@ -74,13 +74,13 @@ class EnginePool:
             steps = replace(steps, engine=replace(steps.engine, host="overlapped" if hidden else "serial"))
 
         def step_s(chunks: Sequence[Chunk], sequences: int, context: float) -> float:
-            return steps.batch_s(chunks, sequences, context, factors)
+            return steps.step_s(chunks, sequences, context, factors)
 
         return step_s
 
     def moved_bytes(self, tokens: int) -> float:
         """Bytes of the cache of a prompt that go over each link: one GPU's, for each has one of its own."""
-        of = self.prefill_steps.times.times
+        of = self.prefill_steps.times
         return float(self.memory.sequence_bytes(of.decoder, tokens, of.kv, of.tp))
 
     def transfer_s(self, tokens: int) -> float:
@@ -90,9 +90,9 @@ class EnginePool:
         return self.apart.link_latency_s + self.moved_bytes(tokens) / self.apart.link_bytes_per_s
 
 
-def _room(engine: Engine, times: BatchTimes, traffic: Traffic) -> tuple[ServingMemory, float]:
+def _room(engine: Engine, times: StepTimes, traffic: Traffic) -> tuple[ServingMemory, float]:
     """Memory of a GPU, and the tokens that the caches of all groups hold."""
-    steps = times.times
+    steps = times
     memory = serving_memory(steps, engine, traffic.input)
     tokens = traffic.input + traffic.output
     # of sequences of average length: layers with a window hold no more than its part
@@ -102,7 +102,7 @@ def _room(engine: Engine, times: BatchTimes, traffic: Traffic) -> tuple[ServingM
 
 def _joules(engine: Engine, times: StepTimes) -> BatchTime | None:
     found = joules_of(engine, times)
-    return None if found is None else found.batch_gpu_s
+    return None if found is None else found.gpu_s
 
 
 # Engines of their own for prompts and for answers, and the link over which the cache of a prompt goes between them.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -15,7 +14,7 @@ from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.timing import Timing
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.settings import Engine
-from rooflinekit.serving.step_times import BatchTimes, Chunk, StepTimes, part_of
+from rooflinekit.serving.step_times import Chunk, StepTimes, part_of
 from rooflinekit.step.energy import Draws, Member, TeamEnergy, energy_together, kernels_j_of
 from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE, memory_of
 from rooflinekit.step.prediction import Prediction
@@ -24,47 +23,30 @@ from rooflinekit.units import format_quantity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSteps:
-    """What the two kinds of play ask for. With groups of GPUs (`dp`) a step takes as long as that of the fullest group,
+    """What a play asks for. With groups of GPUs (`dp`) a step takes as long as that of the fullest group,
     for which the others wait where tokens are exchanged.
     """
 
     engine: Engine
-    times: BatchTimes
-    draft: BatchTimes | None  # of the model that proposes tokens
+    times: StepTimes
+    draft: StepTimes | None  # of the model that proposes tokens
 
     @classmethod
-    def of(cls, engine: Engine, times: BatchTimes) -> EngineSteps:
+    def of(cls, engine: Engine, times: StepTimes) -> EngineSteps:
         """With the draft that the engine names, whole on each GPU."""
-        return cls(engine=engine, times=times, draft=draft_times(engine, times.times))
+        return cls(engine=engine, times=times, draft=draft_times(engine, times))
 
-    def stream_s(self, prompts: float, input: int, sequences: int, context: float) -> float:
-        """Prompts of equal length, whole or in part, beside sequences that go on."""
-        dp = self.times.times.dp
-        gpu_s = self.stream_gpu_s(prompts, input, sequences, context)
-        return self._with_cpu(gpu_s, math.ceil(min(prompts, math.ceil(prompts / dp))), -(-sequences // dp))
-
-    def stream_gpu_s(self, prompts: float, input: int, sequences: int, context: float) -> float:
-        """The same without the CPU."""
-        of = self.times.times
-        prompts, sequences = min(prompts, math.ceil(prompts / of.dp)), -(-sequences // of.dp)
-        gpu_s = of.mixed_s(prompts, input, sequences, context)
-        if self.draft is not None:
-            drafting = self.draft.times
-            gpu_s += drafting.mixed_s(prompts, input, 0, 0.0) if prompts else 0.0
-            gpu_s += self.engine.drafted * drafting.decode_s(sequences, context) if sequences else 0.0
-        return gpu_s
-
-    def batch_s(
+    def step_s(
         self, chunks: Sequence[Chunk], sequences: int, context: float, factors: tuple[float, float] = (1.0, 1.0)
     ) -> float:
         """Prompts of any lengths beside sequences that go on. factors: on steps that read prompts, and on others."""
-        dp = self.times.times.dp
-        gpu_s = self.batch_gpu_s(chunks, sequences, context) * factors[0 if chunks else 1]
+        dp = self.times.dp
+        gpu_s = self.gpu_s(chunks, sequences, context) * factors[0 if chunks else 1]
         return self._with_cpu(gpu_s, len(fullest(chunks, dp)), -(-sequences // dp))
 
-    def batch_gpu_s(self, chunks: Sequence[Chunk], sequences: int, context: float) -> float:
+    def gpu_s(self, chunks: Sequence[Chunk], sequences: int, context: float) -> float:
         """The same without the CPU."""
-        dp = self.times.times.dp
+        dp = self.times.dp
         chunks, sequences = fullest(chunks, dp), -(-sequences // dp)
         gpu_s = self.times.step_s(chunks, sequences, context)
         if self.draft is not None:
@@ -73,19 +55,19 @@ class EngineSteps:
         return gpu_s
 
     def _with_cpu(self, gpu_s: float, prompts: int, sequences: int) -> float:
-        layers = self.times.times.decoder.layers
+        layers = self.times.decoder.layers
         launch_s = self.engine.launch_s(bool(prompts), sequences, layers)
         return self.engine.step_s(gpu_s, prompts + sequences, launch_s)
 
 
-def draft_times(engine: Engine, times: StepTimes) -> BatchTimes | None:
+def draft_times(engine: Engine, times: StepTimes) -> StepTimes | None:
     """Of the model that proposes tokens, where there is one."""
     speculation = engine.speculation
     if speculation is None or speculation.draft is None:
         return None
-    return BatchTimes(times=StepTimes(
+    return StepTimes(
         decoder=speculation.draft, machine=times.machine, weights=speculation.weights, kv=times.kv, padded=engine.padded
-    ))  # fmt: skip
+    )
 
 
 def fullest(chunks: Sequence[Chunk], groups: int) -> Sequence[Chunk]:
@@ -132,14 +114,12 @@ def joules_of(engine: Engine, times: StepTimes) -> EngineSteps | None:
     if PowerLaw.of(times.machine) is None:
         return None
     draft = draft_times(engine, times)
-    return EngineSteps(
-        engine=engine, times=BatchTimes(times=_joules(times)), draft=draft and BatchTimes(times=_joules(draft.times))
-    )
+    return EngineSteps(engine=engine, times=_joules(times), draft=draft and _joules(draft))
 
 
 def _joules(times: StepTimes) -> StepJoules:
     said = {one.name: getattr(times, one.name) for one in fields(times) if not one.name.startswith("_")}
-    return StepJoules(**said, _graphs=times._graphs)
+    return StepJoules(**said, _graphs=times._graphs, _timings=times._timings)
 
 
 def serving_energy(times: StepTimes, kernels_j: float | None, total_s: float, gpus: int) -> TeamEnergy | None:
@@ -233,8 +213,8 @@ def serving_memory(times: StepTimes, engine: Engine, input: int) -> ServingMemor
     weight_bytes = weight_bytes_of(times.graph("prefill"))
     draft, kv_bytes = None, times.decoder.kv_bytes_per_token(times.kv, times.tp)
     if (proposing := draft_times(engine, times)) is not None:
-        draft = proposing.times.decoder
-        weight_bytes += weight_bytes_of(proposing.times.graph("prefill"))
+        draft = proposing.decoder
+        weight_bytes += weight_bytes_of(proposing.graph("prefill"))
         kv_bytes += draft.kv_bytes_per_token(times.kv)
     room = engine.memory_share * USABLE_SHARE * device.dram.capacity
     return ServingMemory(

@@ -11,7 +11,7 @@ from rooflinekit.errors import CapacityError, FormatError, InputError
 from rooflinekit.serving.engine_pool import Disaggregation, EnginePool
 from rooflinekit.serving.served_traffic import ServedTraffic, gpus_of
 from rooflinekit.serving.settings import Engine
-from rooflinekit.serving.step_times import BatchTimes, Chunk
+from rooflinekit.serving.step_times import Chunk, StepTimes
 from rooflinekit.serving.traffic import MOST_REQUESTS, Request, ServiceLevel, Traffic
 
 
@@ -20,8 +20,8 @@ class Setup:
     """One way to serve: `words` name it, `price_usd_per_hour` is one GPU's (None where none is stated)."""
 
     words: str
-    times: BatchTimes
-    prefill_times: BatchTimes | None
+    times: StepTimes
+    prefill_times: StepTimes | None
     engine: Engine
     apart: Disaggregation | None
     price_usd_per_hour: float | None
@@ -29,7 +29,7 @@ class Setup:
     @property
     def gpus(self) -> int:
         """Of a copy."""
-        return gpus_of(self.times.times.gpus, self.apart)
+        return gpus_of(self.times.gpus, self.apart)
 
     def cost(self, copies: float) -> float:
         """Dollars an hour of so many copies, or their GPUs where no price is stated."""
@@ -118,9 +118,9 @@ def at_best(setup: Setup, traffic: Traffic, level: ServiceLevel) -> float:
     alone = pool.play((request,)).answers[0]
     if not (traffic.log or traffic.length_cv) and not level.kept_by(alone):
         return 0.0
-    prompts, groups, over = max(1, setup.engine.step_tokens // request.input), setup.times.times.dp, setup.apart
+    prompts, groups, over = max(1, setup.engine.step_tokens // request.input), setup.times.dp, setup.apart
     chunk = Chunk(start=request.cached, tokens=request.input - request.cached)
-    reading_s = pool.prefill_steps.batch_s([chunk] * prompts * groups, 0, 0.0) / (prompts * groups)
+    reading_s = pool.prefill_steps.step_s([chunk] * prompts * groups, 0, 0.0) / (prompts * groups)
     rates = [(over.prefill if over else 1) / reading_s]
     if request.output > 1:
         rates.append((over.decode if over else 1) * _most_tokens(setup, pool, request, level) / (request.output - 1))
@@ -129,14 +129,14 @@ def at_best(setup: Setup, traffic: Traffic, level: ServiceLevel) -> float:
 
 def _most_tokens(setup: Setup, pool: EnginePool, request: Request, level: ServiceLevel) -> float:
     """Tokens a second that an engine gives at most, by steps of as many sequences as it holds, or as keep the level."""
-    given, groups = setup.engine.given, setup.times.times.dp
+    given, groups = setup.engine.given, setup.times.dp
     context = request.input + request.output / 2
     sequences = max(1, int(pool.cache_tokens // context))
     if setup.engine.sequences:
         sequences = min(sequences, setup.engine.sequences * groups)
 
     def step_s(count: int) -> float:
-        return pool.steps.batch_s((), count, context)
+        return pool.steps.step_s((), count, context)
 
     # halved while even half of them take longer than promised: no fewer than keep the level
     while level.tpot_s and sequences > 1 and step_s(sequences // 2) > level.tpot_s * given:

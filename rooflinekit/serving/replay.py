@@ -124,7 +124,7 @@ def replay(
 ) -> Played:
     """Plays requests, in order of arrival, through the engine; or a stream, whose clients send each when the last ends.
 
-    step_s: as `BatchTimes.step_s`, with the CPU's part. cache_tokens: what the cache holds. groups: of GPUs with
+    step_s: as `StepTimes.step_s`, with the CPU's part. cache_tokens: what the cache holds. groups: of GPUs with
     sequences of their own, that work in step. firsts_s: when each request had its first token, of another engine that
     read its prompt (disaggregated serving); it comes with the cache of its prompt. step_j: joules of a step's kernels,
     to be added up. Raises CapacityError for a request that the empty cache does not hold.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,7 +23,7 @@ from rooflinekit.serving.engine_steps import (
 )
 from rooflinekit.serving.replay import replay
 from rooflinekit.serving.settings import Engine, launch_lines, release_text
-from rooflinekit.serving.step_times import BatchTimes, Chunk, CollectiveTime, StepTimes
+from rooflinekit.serving.step_times import Chunk, CollectiveTime, StepTimes
 from rooflinekit.serving.traffic import Played, Stream
 from rooflinekit.step.accuracy import Accuracy, engine_accuracy
 from rooflinekit.step.bounds import widened
@@ -264,20 +263,12 @@ def serve_on(
         raise _too_large(decoder, memory, stream, kv, tp, machine.name)
 
     room = min(room, dp * engine.sequences if engine.sequences else room)
-    steps = EngineSteps.of(engine, BatchTimes(times=times))
+    steps = EngineSteps.of(engine, times)
 
     joules = joules_of(engine, times)
-
-    def step_s(chunks: Sequence[Chunk], sequences: int, context: float) -> float:
-        return steps.stream_s(sum(c.tokens for c in chunks) / stream.input, stream.input, sequences, context)
-
-    def step_j(chunks: Sequence[Chunk], sequences: int, context: float) -> float:
-        assert joules is not None
-        return joules.stream_gpu_s(sum(c.tokens for c in chunks) / stream.input, stream.input, sequences, context)
-
     played = replay(
-        stream, step_s, replace(engine, sequences=room // dp), math.inf, groups=dp,
-        step_j=None if joules is None else step_j,
+        stream, steps.step_s, replace(engine, sequences=room // dp), math.inf, groups=dp,
+        step_j=None if joules is None else joules.gpu_s,
     )  # fmt: skip
     running = min(stream.clients, room)
     middle = stream.input + max(1, stream.output // 2)
@@ -294,8 +285,8 @@ def serve_on(
         dp=dp,
         running=running,
         played=played,
-        prefill_s=step_s([Chunk(0, stream.input)], 0, 0.0),
-        decode_s=sum(step_s([], running, tokens) for tokens in along) / len(along),
+        prefill_s=steps.step_s([Chunk(0, stream.input)], 0, 0.0),
+        decode_s=sum(steps.step_s([], running, tokens) for tokens in along) / len(along),
         prefill=predict_graph(times.graph("prefill").at(batch=1, seq=stream.input), machine, host, graphs),
         decode=predict_graph(times.graph("decode").at(batch=-(-running // dp), context=middle), machine, host, graphs),
         memory=memory,

@@ -13,7 +13,7 @@ from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.engine_pool import Disaggregation, EnginePool
 from rooflinekit.serving.engine_steps import ServingDraws, ServingMemory, serving_energy
 from rooflinekit.serving.settings import Engine, launch_lines
-from rooflinekit.serving.step_times import BatchTimes, StepTimes
+from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.traffic import Answered, Played, Request, ServiceLevel, Traffic
 from rooflinekit.step.accuracy import engine_accuracy
 from rooflinekit.step.bounds import widened
@@ -181,11 +181,11 @@ def serve_traffic_on(
     host: Host,
     traffic: Traffic,
     engine: Engine,
-    times: BatchTimes,
+    times: StepTimes,
     *,
     intervals: bool = True,
     apart: Disaggregation | None = None,
-    prefill_times: BatchTimes | None = None,
+    prefill_times: StepTimes | None = None,
 ) -> ServedTraffic:
     """Requests at a rate on one machine, or on as many as `times` are of. Without `intervals` and joules in a third of
     the time.
@@ -193,7 +193,7 @@ def serve_traffic_on(
     apart: engines of their own for prompts, whose steps are `prefill_times` where they are of other GPUs. Raises
     CapacityError for a request that the memory does not hold.
     """
-    steps, requests = times.times, traffic.draw()
+    steps, requests = times, traffic.draw()
     pool = EnginePool.of(engine, times, traffic, apart, prefill_times)
     played = pool.play(requests, joules=intervals)
     prefill, decode = _predictions(machine, host, traffic, steps, played)

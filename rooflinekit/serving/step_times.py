@@ -22,9 +22,19 @@ from rooflinekit.serving.steps import EXCHANGE
 
 ALL_REDUCE = "serving.all_reduce"
 ATTENTION = "serving.paged_attention"
-#: Tokens of a part of a prompt below which its step is taken to be no shorter: products of so few rows wait for their
-#: weights on GPUs of 2017 and later (ridge points of 100 FLOP/byte and more in 16 bits, 2 FLOP a row and 2 bytes).
-LEAST_PART = 64
+
+
+#: Tokens are rounded to so many parts of a power of two, and time is linear between: a step of this grid is 4 to 9 % of
+#: the tokens, within which products of whole tiles differ by no more.
+_PARTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens of one prompt that a step reads, behind `start` that the cache holds."""
+
+    start: int
+    tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +64,8 @@ class StepTimes:
     graphs: bool = True  # steps are CUDA graphs
     heads_apart: bool = False  # while decoding each head reads the keys that it shares by itself
     _graphs: dict[tuple[str, bool], Graph] = field(default_factory=dict)
-    _known: dict[tuple[int, ...], float] = field(default_factory=dict)
+    _timings: dict[tuple[object, ...], tuple[Timing, ...]] = field(default_factory=dict)  # by step and sizes
+    _known: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict)  # by step, kind and sizes
     _sums: dict[tuple[float, int], float] = field(default_factory=dict)  # seconds of all-reduces, by bytes and GPUs
 
     def __post_init__(self) -> None:
@@ -72,62 +83,60 @@ class StepTimes:
 
     def prefill_s(self, prompts: int, seq: int) -> float:
         """So many prompts of `seq` tokens, read together."""
-        return self._timed("prefill", batch=prompts, seq=seq)
+        return self.parts_s("prefill", ATTENTION, batch=prompts, seq=seq)[0]
 
-    def decode_s(self, batch: int, context: float) -> float:
-        """One token for each sequence of, on average, `context` tokens."""
-        return _between(context, lambda tokens: self._timed("decode", batch=self.padded(batch), context=tokens))
+    def decode_s(self, sequences: int, context: float, part: int = 0) -> float:
+        """One token for each sequence of, on average, `context` tokens; part 1: the attention alone of this step."""
 
-    def mixed_s(self, prompts: float, seq: int, batch: int, context: float) -> float:
-        """Prompts read beside sequences that go on; without any of these, or those, the plain step.
+        def at(size: int, tokens: int) -> float:
+            return self.parts_s("decode", ATTENTION, batch=size, context=tokens)[part]
 
-        Of one prompt a part may be read: 2.5 are two and half of another. Time is linear between whole numbers, and
-        below one between a prompt and its halves (`_part_s`).
+        return _on_grid(self.padded(sequences), lambda size: _on_grid(context, lambda tokens: at(size, tokens), 1))
+
+    def step_s(self, chunks: Sequence[Chunk], sequences: int, context: float) -> float:
+        """Seconds: `chunks` of prompts beside `sequences` of `context` tokens on average, the new one included.
+
+        Put together from few steps that are timed: all tokens pass the matrices together, as those of one prompt do;
+        each sequence has an answer and adapters of its own; attention of prompts and of the others are apart.
         """
-        whole = math.floor(prompts)
-        if whole == 0 and prompts:
-            return self._part_s(prompts * seq, seq, batch, context)
-        first = self._whole_s(whole, seq, batch, context)
-        if prompts == whole:
-            return first
-        return first + (prompts - whole) * (self._whole_s(whole + 1, seq, batch, context) - first)
+        if not chunks:
+            return self.decode_s(sequences, context)
+        tokens = sum(chunk.tokens for chunk in chunks) + sequences * (1 + self.drafted)
+        going_on_s = self.decode_s(sequences, context, 1) if sequences else 0.0
+        dense_s = _on_grid(tokens, self._dense_s) + _on_grid(sequences + len(chunks), self._answers_s)
+        return dense_s + self._reading_s(chunks) + going_on_s
 
-    def _whole_s(self, prompts: int, seq: int, batch: int, context: float) -> float:
-        if prompts == 0:
-            return self.decode_s(batch, context)
-        if batch == 0:
-            return self.prefill_s(prompts, seq)
-        sizes = {"prompts": prompts, "seq": seq, "batch": self.padded(batch)}
-        return _between(context, lambda tokens: self._timed("mixed", **sizes, context=tokens))
+    def _dense_s(self, tokens: int) -> float:
+        """A step of so many tokens of one prompt without its attention."""
+        whole, attention = self.parts_s("prefill", ATTENTION, batch=1, seq=tokens)
+        return whole - attention
 
-    def _part_s(self, tokens: float, seq: int, batch: int, context: float) -> float:
-        """A step that reads so many tokens of a prompt of `seq`: linear between the prompt, its half, quarter …
+    def _answers_s(self, sequences: int) -> float:
+        """What the same tokens take more, also without attention, where each is of a sequence of its own."""
+        whole, attention = self.parts_s("decode", ATTENTION, batch=sequences, context=1)
+        return max(0.0, whole - attention - self._dense_s(sequences * (1 + self.drafted)))
 
-        Its attention is the average over the prompt's parts: their share of the whole prompt's. The least part is
-        `LEAST_PART` tokens, or more: steps of fewer wait for the weights.
+    def _reading_s(self, chunks: Sequence[Chunk]) -> float:
+        """Attention of the prompts: of n whole ones that of n of their mean length, by their pairs of tokens; of a
+        part what it adds to the prompt before it, and a launch.
         """
-        large = small = seq
-        while small > max(tokens, LEAST_PART):
-            large, small = small, -(-small // 2)
-        times = [
-            self._whole_s(1, size, batch, context) - self._attention_s(size) + size / seq * self._attention_s(seq)
-            for size in (small, large)
-        ]
-        share = (max(tokens, small) - small) / (large - small) if large > small else 0.0
-        return times[0] + share * (times[1] - times[0])
+        whole = [chunk.tokens for chunk in chunks if not chunk.start]
+        seconds = 0.0
+        if whole:
+            mean = sum(whole) / len(whole)
+            pairs = sum(tokens**2 for tokens in whole) / (len(whole) * mean**2)
+            seconds = pairs * self._prompts_s(len(whole), mean)
+        for chunk in chunks:
+            if chunk.start:
+                end, start = (self._prompts_s(1, n) for n in (chunk.start + chunk.tokens, chunk.start))
+                seconds += max(0.0, end - start) + self._prompts_s(1, 1)
+        return seconds
 
-    def _attention_s(self, seq: int) -> float:
-        """Seconds of the attention of one prompt."""
-        key = -1, seq
-        if key not in self._known:
-            self._known[key] = self._seconds(self.graph("prefill", whole=False).at(batch=1, seq=seq), ATTENTION)
-        return self._known[key]
-
-    def _timed(self, step: str, **sizes: int) -> float:
-        key = (len(sizes), *(sizes[name] for name in sorted(sizes)), step == "prefill")
-        if key not in self._known:
-            self._known[key] = self._seconds(self.graph(step, whole=False).at(**sizes))
-        return self._known[key]
+    def _prompts_s(self, prompts: int, tokens: float) -> float:
+        # More than four fill the GPU: theirs is in proportion to their number.
+        timed = prompts if prompts <= 4 else 1 << (prompts - 1).bit_length()
+        each = _on_grid(tokens, lambda count: self.parts_s("prefill", ATTENTION, batch=timed, seq=count)[1])
+        return prompts / timed * each
 
     def graph(self, step: str, *, whole: bool = True) -> Graph:
         """The step named "prefill", "decode" or "mixed": of the decoder, or of one with two layers of each kind."""
@@ -141,20 +150,24 @@ class StepTimes:
         return self._graphs[key]
 
     def parts_s(self, step: str, kind: str, **sizes: int) -> tuple[float, float]:
-        """Seconds of a whole step at these sizes, and of its kernels of one kind."""
-        timings = self._timings(self.graph(step, whole=False).at(**sizes))
-        of_kind = tuple(timing for timing in timings if timing.kernel.kind == kind)
-        return tuple(with_layers(self.decoder, self.seconds_by_part(part)) for part in (timings, of_kind))  # type: ignore[return-value]
+        """Seconds of a whole step at these sizes, and of its kernels of one kind; what was timed is kept."""
+        key = step, kind, *sizes.items()
+        if key not in self._known:
+            timings = self.timings(step, **sizes)
+            of_kind = tuple(timing for timing in timings if timing.kernel.kind == kind)
+            whole, part = (with_layers(self.decoder, self.seconds_by_part(some)) for some in (timings, of_kind))
+            self._known[key] = whole, part
+        return self._known[key]
 
-    def _seconds(self, graph: Graph, kind: str | None = None) -> float:
-        timings = self._timings(graph)
-        if kind is not None:
-            timings = tuple(timing for timing in timings if timing.kernel.kind == kind)
-        return with_layers(self.decoder, self.seconds_by_part(timings))
-
-    def _timings(self, graph: Graph) -> tuple[Timing, ...]:
-        issues = issues_of(graph, formats_channels_last(self.machine.device))
-        return time_kernels([kernel for issue in issues for kernel in issue.kernels], self.launched)
+    def timings(self, step: str, **sizes: int) -> tuple[Timing, ...]:
+        """Of the kernels of a step of the thinned decoder, at these sizes."""
+        key = step, *sizes.items()
+        if key not in self._timings:
+            graph = self.graph(step, whole=False).at(**sizes)
+            kernels = [kernel for issue in issues_of(graph, formats_channels_last(self.machine.device))
+                       for kernel in issue.kernels]  # fmt: skip
+            self._timings[key] = time_kernels(kernels, self.launched)
+        return self._timings[key]
 
     @cached_property
     def launched(self) -> Machine:
@@ -225,104 +238,6 @@ def with_layers(decoder: Decoder, seconds: Mapping[str, float]) -> float:
         if whole > thin:
             total += (whole - thin) * seconds[f"layers.{last}"]
     return total
-
-
-def _between(value: float, at: Callable[[int], float]) -> float:
-    """A function of a whole number at any number: on the line between the powers of two around it."""
-    low = 1
-    while 2 * low <= value:
-        low *= 2
-    first, second = at(low), at(2 * low)
-    return first + (second - first) * (value - low) / low
-
-
-# How long a step takes that reads prompts of unequal lengths, or parts of them, beside sequences that go on.
-
-
-#: Tokens are rounded to so many parts of a power of two, and time is linear between: a step of this grid is 4 to 9 % of
-#: the tokens, within which products of whole tiles differ by no more.
-_PARTS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Tokens of one prompt that a step reads, behind `start` that the cache holds."""
-
-    start: int
-    tokens: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchTimes:
-    """Seconds of any step of an engine, put together from few that are timed.
-
-    All tokens pass the matrices together: a step of as many tokens of one prompt, without its attention. Attention of
-    the prompts and of the sequences that go on are apart. What was timed is kept.
-    """
-
-    times: StepTimes
-    _dense: dict[int, float] = field(default_factory=dict)
-    _reading: dict[tuple[int, int], float] = field(default_factory=dict)
-    _decode: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)  # whole, and attention
-
-    def step_s(self, chunks: Sequence[Chunk], sequences: int, context: float) -> float:
-        """Seconds: `chunks` of prompts beside `sequences` of `context` tokens on average, the new one included."""
-        if not chunks:
-            return self._decode_s(sequences, context)
-        tokens = sum(chunk.tokens for chunk in chunks) + sequences * (1 + self.times.drafted)
-        going_on_s = self._decode_s(sequences, context, 1) if sequences else 0.0
-        return self._dense_s(tokens) + self._reading_s(chunks) + going_on_s
-
-    def _decode_s(self, sequences: int, context: float, part: int = 0) -> float:
-        """A step that gives a token to each sequence, filled up to a captured size; part 1: its attention alone."""
-
-        def at(size: int, tokens: int) -> float:
-            if (size, tokens) not in self._decode:
-                self._decode[size, tokens] = self.times.parts_s("decode", ATTENTION, batch=size, context=tokens)
-            return self._decode[size, tokens][part]
-
-        return _on_grid(
-            self.times.padded(sequences), lambda size: _on_grid(context, lambda tokens: at(size, tokens), 1)
-        )
-
-    def _dense_s(self, tokens: int) -> float:
-        """A step of so many tokens without its attention."""
-
-        def at(count: int) -> float:
-            if count not in self._dense:
-                whole, attention = self.times.parts_s("prefill", ATTENTION, batch=1, seq=count)
-                self._dense[count] = whole - attention
-                self._reading[1, count] = attention
-            return self._dense[count]
-
-        return _on_grid(tokens, at)
-
-    def _reading_s(self, chunks: Sequence[Chunk]) -> float:
-        """Attention of the prompts: of n whole ones that of n of their mean length, by their pairs of tokens; of a
-        part what it adds to the prompt before it, and a launch.
-        """
-        whole = [chunk.tokens for chunk in chunks if not chunk.start]
-        seconds = 0.0
-        if whole:
-            mean = sum(whole) / len(whole)
-            pairs = sum(tokens**2 for tokens in whole) / (len(whole) * mean**2)
-            seconds = pairs * self._prompts_s(len(whole), mean)
-        for chunk in chunks:
-            if chunk.start:
-                end, start = (self._prompts_s(1, n) for n in (chunk.start + chunk.tokens, chunk.start))
-                seconds += max(0.0, end - start) + self._prompts_s(1, 1)
-        return seconds
-
-    def _prompts_s(self, prompts: int, tokens: float) -> float:
-        # More than four fill the GPU: theirs is in proportion to their number.
-        timed = prompts if prompts <= 4 else 1 << (prompts - 1).bit_length()
-
-        def at(count: int) -> float:
-            if (timed, count) not in self._reading:
-                self._reading[timed, count] = self.times.parts_s("prefill", ATTENTION, batch=timed, seq=count)[1]
-            return self._reading[timed, count]
-
-        return prompts / timed * _on_grid(tokens, at)
 
 
 def _on_grid(value: float, at: Callable[[int], float], parts: int = _PARTS) -> float:

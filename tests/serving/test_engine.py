@@ -121,7 +121,7 @@ def test_every_prompt_is_read_once(
     served = play(stream, step_tokens, room, step_s, policy=policy, chunks=chunks, host=host)
     assert sum(read) == pytest.approx(3 * clients)
     assert len(served.answers) == 3 * clients
-    assert means(served)[0] >= 1
+    assert means(served)[0] >= 1 - 1e-9
     if chunks:
         assert max(read) * 7 <= max(1, step_tokens) + 1e-9
 

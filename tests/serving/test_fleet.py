@@ -34,7 +34,7 @@ def search(rates: dict[str, float], most: int = 5, load: float = 60, **prices: f
         {"gpu": gpu, "cluster": None, "tp": 1, "ep": 1, "dp": 1, "weights": "bf16", "kv": "bf16",
          "engine": rk.Engine(), "disaggregation": None} for gpu in rates
     ], prices or None))  # fmt: skip
-    highest: Any = lambda setup: Found(rates[setup.times.times.machine.name])  # noqa: E731
+    highest: Any = lambda setup: Found(rates[setup.times.machine.name])  # noqa: E731
     found = find_fleet(setups, highest, LOAD, LEVEL, load, most)
     return [one.rate for one in found.best], found.played
 

@@ -17,7 +17,7 @@ from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
 from rooflinekit.serving.settings import captured
-from rooflinekit.serving.step_times import StepTimes
+from rooflinekit.serving.step_times import Chunk, StepTimes
 from rooflinekit.step.execution import Execution
 
 SMALL = rk.Decoder(name="small", layers=6, hidden=1024, heads=16, kv_heads=4, head_dim=64, ffn=4096, vocab=32000)
@@ -99,23 +99,27 @@ def test_decoding_takes_longer_for_more(gpu: str) -> None:
     for contexts in pairwise((100, 1000, 1001, 5000, 60_000)):
         for batch in (1, 32):
             assert times.decode_s(batch, contexts[0]) <= times.decode_s(batch, contexts[1])
-    assert times.mixed_s(2, 512, 8, 1000) > max(times.prefill_s(2, 512), times.decode_s(8, 1000))
-    assert times.mixed_s(0, 512, 8, 1000) == times.decode_s(8, 1000)
-    assert times.mixed_s(1, 512, 0, 0) == times.prefill_s(1, 512)
+    both_s = times.step_s([Chunk(0, 512)] * 2, 8, 1000)
+    assert both_s > max(times.step_s([Chunk(0, 512)] * 2, 0, 0), times.decode_s(8, 1000))
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-def test_parts_of_a_prompt(gpu: str) -> None:
+@pytest.mark.parametrize("beside", [0, 8])
+def test_parts_of_a_prompt(gpu: str, beside: int) -> None:
     times = StepTimes(decoder=LARGE, machine=machine_of(gpu))
-    for batch in (0, 8):
-        parts = [times.mixed_s(n / 8, 4096, batch, 1000) for n in range(1, 18)]
-        assert parts == sorted(parts)
-        assert parts[7] == times.mixed_s(1, 4096, batch, 1000)
-        # two halves read the weights twice, and the attention of the whole once
-        assert parts[7] <= 2 * parts[3] <= parts[7] + 2 * times.decode_s(8, 1000)
-    # half a prompt takes what one of half the length takes, and more for the tokens behind which it stands
-    assert times.mixed_s(0.5, 4096, 0, 0) > times.prefill_s(1, 2048)
-    assert times.mixed_s(0.5, 4096, 0, 0) == pytest.approx(times.prefill_s(1, 2048), rel=0.1)
+    parts = [times.step_s([Chunk(0, 512 * n)], beside, 1000) for n in range(1, 18)]
+    assert parts == sorted(parts)
+    # two halves read the weights twice, and the attention of the whole once
+    first, second = (times.step_s([Chunk(start, 2048)], beside, 1000) for start in (0, 2048))
+    assert parts[7] <= first + second <= parts[7] + 2 * times.decode_s(8, 1000)
+    # the second half sees the first
+    assert first < second <= 1.1 * first
+
+
+def test_sequences_that_go_on_use_adapters_of_their_own_beside_a_prompt() -> None:
+    times = StepTimes(decoder=LARGE, machine=machine_of(GPUS[0]), adapters=rk.Adapters(number=32))
+    whole, _ = times.parts_s("mixed", "serving.paged_attention", prompts=1, seq=64, batch=128, context=1024)
+    assert times.step_s([Chunk(0, 64)], 128, 1024) == pytest.approx(whole, rel=0.02)
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -149,7 +153,7 @@ def test_heads_that_share_keys_read_them_from_the_cache_where_each_is_by_itself(
     shared = LARGE.heads // LARGE.kv_heads
     # keys and values of 64 sequences of 4096 tokens, 2 bytes, and 64 queries: once for each head that shares them
     layer = 64 * (2 * LARGE.kv_heads * 4096 + LARGE.heads) * LARGE.head_dim * 2
-    (timing,) = [t for t in together._timings(together.graph("decode", whole=False).at(batch=64, context=4096))
+    (timing,) = [t for t in together.timings("decode", batch=64, context=4096)
                  if t.kernel.kind == "serving.paged_attention"][:1]  # fmt: skip
     more = max(0.0, shared * layer / machine.l2_bandwidth - max(timing.memory_s, timing.compute_s))
     assert more > 0
