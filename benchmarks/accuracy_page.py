@@ -256,20 +256,27 @@ def _worst(networks: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
+_TITLES = {
+    "calibrated": "calibrated: measurements of the GPU were used",
+    "unseen": "unseen: no measurement of the GPU was used",
+}
+
+
 def draw(judged: Sequence[Judged], folder: Path) -> None:
     """Predicted against measured, and the error by size, in both modes."""
     import matplotlib.pyplot as plt
 
-    modes = ("calibrated", "unseen")
+    modes = tuple(_TITLES)
     figure, axes = plt.subplots(1, 2, figsize=(10, 5), sharex=True, sharey=True, layout="constrained")
     for axis, mode in zip(axes, modes, strict=True):
         parts = [part for part in judged if part.mode == mode]
         measured, predicted = (np.concatenate([getattr(p, name) for p in parts]) for name in ("measured", "predicted"))
-        axis.hexbin(
+        cells = axis.hexbin(
             measured * 1e3, predicted * 1e3, xscale="log", yscale="log", bins="log", gridsize=90, cmap="viridis"
         )
         axis.plot([1e-3, 1e4], [1e-3, 1e4], color="black", linewidth=0.8)
-        axis.set(title=mode, xlabel="measured, ms", ylabel="predicted, ms")
+        axis.set(title=_TITLES[mode], xlabel="measured, ms", ylabel="predicted, ms")
+        figure.colorbar(cells, label="measurements in a cell")
     figure.savefig(folder / "accuracy-ops.png", dpi=110)
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
     for axis, mode in zip(axes, modes, strict=True):
@@ -281,7 +288,7 @@ def draw(judged: Sequence[Judged], folder: Path) -> None:
             sizes = [float(np.median(measured[c])) * 1e3 for c in chunks]
             errors = [100 * float(np.median(np.abs(predicted[c] / measured[c] - 1))) for c in chunks]
             axis.plot(sizes, errors, marker="o", markersize=3, label=family)
-        axis.set(xscale="log", title=mode, xlabel="measured, ms", ylabel="median error, %", ylim=(0, 60))
+        axis.set(xscale="log", title=_TITLES[mode], xlabel="measured, ms", ylabel="median error, %", ylim=(0, 60))
     axes[1].legend(fontsize=7, ncol=2)
     figure.savefig(folder / "accuracy-size.png", dpi=110)
 
