@@ -31,8 +31,8 @@ from rooflinekit.calibrate.bench.timers import timer_of
 from rooflinekit.calibrate.fitting import files as fits
 from rooflinekit.files import write_text
 from rooflinekit.hardware.device import Device
-from rooflinekit.hardware.spec_text import host_text
 from rooflinekit.hardware.specs import load_device
+from rooflinekit.hardware.yaml_file import host_text
 from rooflinekit.study.profile.matching import Validation
 from rooflinekit.tracing.targets import load_target
 

@@ -129,8 +129,8 @@ def _measure_host(target: str, device: str | None, budget: str, out: Path, force
     from rooflinekit.calibrate.hosts import own as own_host
     from rooflinekit.calibrate.local_hardware import hardware as local_hardware
     from rooflinekit.files import write_text
-    from rooflinekit.hardware.spec_text import host_text
     from rooflinekit.hardware.specs import load_host
+    from rooflinekit.hardware.yaml_file import host_text
 
     kind, index = local_hardware.parse_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with progress_line("timing the host") as say:

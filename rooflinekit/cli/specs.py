@@ -38,17 +38,17 @@ def detect(
     Example: rooflinekit specs detect --out my-gpu.yaml
     """
     from rooflinekit.hardware import detection
+    from rooflinekit.hardware.yaml_file import mapping_text
 
     found = None if cpu else _detect_gpu(index)
     if found is None:
         if index and not cpu:
             raise InputError(f"--index {index}: PyTorch sees no GPU on this machine")
         found = detection.describe_cpu()
-    from rooflinekit.hardware import spec_text
 
     shown = found.mapping["display_name"] or "unnamed hardware"
     heading = f"{shown}, as it reports itself. What is empty is not reported."
-    text = spec_text.mapping_text(found.mapping, found.comments, heading)
+    text = mapping_text(found.mapping, found.comments, heading)
     if as_json:
         _print_document(text, out, force, found.unknown)
         return
@@ -74,12 +74,12 @@ def new(
 
     Example: rooflinekit specs new --from nvidia-h100-sxm5-80gb --set sm_count=66 --out half.yaml
     """
-    from rooflinekit.hardware import checks, spec_text, specs, what_if
+    from rooflinekit.hardware import checks, specs, what_if, yaml_file
 
     device = specs.load_device(origin, allow_draft=allow_draft)
     varied = what_if.vary(device, name or f"{device.name}-what-if", assignments or [])
     heading = f"{device.name} with {', '.join(assignments or ['no change'])}. Peaks are dense."
-    text = spec_text.device_text(varied, heading)
+    text = yaml_file.device_text(varied, heading)
     if as_json:
         _print_document(text, out, force)
         return
@@ -134,7 +134,7 @@ def _say_what_is_missing(found: Found, out: Path | None) -> None:
 def _print_document(content: str, out: Path | None, force: bool, unknown: Sequence[str] = ()) -> None:
     """The specification as its file has it, for a program."""
     from rooflinekit.files import write_text
-    from rooflinekit.hardware.spec_text import mapping_of
+    from rooflinekit.hardware.yaml_file import mapping_of
 
     if out is not None:
         write_text(content, out, force=force)

@@ -7,7 +7,7 @@ import pytest
 from rooflinekit.errors import DeviceNotFoundError, SpecError
 from rooflinekit.hardware import cluster_checks, specs
 from rooflinekit.hardware.cluster import Cluster, Members
-from rooflinekit.hardware.spec_text import cluster_text
+from rooflinekit.hardware.yaml_file import cluster_text
 
 DGX = """schema: 1
 name: mine

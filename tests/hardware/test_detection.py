@@ -10,7 +10,7 @@ import yaml
 from machines import AMX, ARM, AVX2, AVX512, stand_in
 
 from rooflinekit.errors import SpecError
-from rooflinekit.hardware import checks, detection, spec_text, specs
+from rooflinekit.hardware import checks, detection, specs, yaml_file
 
 # What torch.cuda.get_device_properties says of a GeForce RTX 4090: clocks in kHz, sizes in bytes.
 RTX_4090 = {
@@ -72,7 +72,7 @@ class FakeNvml:
 
 
 def written(found: detection.Found) -> dict:
-    return yaml.safe_load(spec_text.mapping_text(found.mapping, found.comments, "heading"))
+    return yaml.safe_load(yaml_file.mapping_text(found.mapping, found.comments, "heading"))
 
 
 def test_a_geforce_card() -> None:
@@ -117,7 +117,7 @@ def test_a_geforce_card() -> None:
 def test_the_draft_loads_and_is_refused_until_it_is_finished(tmp_path: Path) -> None:
     found = detection.describe_gpu(SimpleNamespace(**RTX_4090), {})
     path = tmp_path / "mine.yaml"
-    text = spec_text.mapping_text(found.mapping, found.comments, "heading")
+    text = yaml_file.mapping_text(found.mapping, found.comments, "heading")
     path.write_text(text, "utf-8")
     assert all(check.ok for check in checks.run(specs.load_device(path, allow_draft=True)))
     with pytest.raises(SpecError, match="is a draft"):
@@ -260,7 +260,7 @@ def test_no_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_filled_in_cpu_draft_loads(cpu: Cpu, tmp_path: Path) -> None:
     found = cpu()
-    text = spec_text.mapping_text(found.mapping, found.comments, "heading")
+    text = yaml_file.mapping_text(found.mapping, found.comments, "heading")
     path = tmp_path / "cpu.yaml"
     path.write_text(text, "utf-8")
     with pytest.raises(SpecError, match=r"cpu\.yaml: architecture: expected text; got None \(and \d more\)"):

@@ -10,8 +10,8 @@ from overlaps import overlaps
 import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.step.memory import USABLE_SHARE
+from rooflinekit.training.plan import Stage, gathered, least_s, pipelined
 from rooflinekit.training.recipe import recipe_of
-from rooflinekit.training.schedule import Stage, gathered, least_s, pipelined
 
 LLAMA = rk.Decoder(
     name="llama", layers=8, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn=8192, vocab=32000

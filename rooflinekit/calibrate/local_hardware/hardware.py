@@ -129,7 +129,7 @@ def cpu_specification(file: Path | None = None) -> tuple[Device, Path | None]:
         return known, None
     file = file or _file_of(detection.describe_cpu().mapping)
     if not file.exists():
-        from rooflinekit.hardware.spec_text import device_text
+        from rooflinekit.hardware.yaml_file import device_text
 
         device = described_cpu(file)
         write_text(

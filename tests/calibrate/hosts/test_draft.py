@@ -10,8 +10,8 @@ from rooflinekit.calibrate.bench.record_file import Head, Measurement, Recorded
 from rooflinekit.calibrate.hosts.draft import HostCost, costs_of, host_of
 from rooflinekit.files import write_text
 from rooflinekit.hardware.host import Host
-from rooflinekit.hardware.spec_text import host_text
 from rooflinekit.hardware.specs import load_host
+from rooflinekit.hardware.yaml_file import host_text
 
 HEAD = Head(device="nvidia-l4", plan="tiny", digest="d", units=9, environment={})
 BASE = load_host("generic-server")

@@ -11,8 +11,8 @@ from rooflinekit.calibrate.local_hardware import hardware as local_hardware
 from rooflinekit.calibrate.local_hardware.cpu import Rates, device_of, measured_rates
 from rooflinekit.errors import InputError, SpecError
 from rooflinekit.hardware import checks
-from rooflinekit.hardware.spec_text import device_text
 from rooflinekit.hardware.specs import load_device
+from rooflinekit.hardware.yaml_file import device_text
 
 
 @pytest.fixture

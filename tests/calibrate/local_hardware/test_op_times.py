@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch._C._autograd import DeviceType
 
-from rooflinekit.calibrate.local_hardware import op_times
+from rooflinekit.calibrate.local_hardware import model_run
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ProfiledOp, median_step
 
 
 def test_a_step_on_the_cpu(capfd: pytest.CaptureFixture[str]) -> None:
     x, weight, bias = torch.randn(64, 32), torch.randn(16, 32), torch.randn(16)
     before = os.environ.get("KINETO_LOG_LEVEL")
-    ops, kernels = op_times.profile_step(
+    ops, kernels = model_run.profile_step(
         lambda: torch.nn.functional.linear(x, weight, bias).relu(), lambda: None, cuda=False, steps=3
     )
     assert kernels == ()
@@ -81,9 +81,9 @@ def test_kernels_belong_to_the_calls_that_launched_them(monkeypatch: pytest.Monk
 
         def __exit__(self, *error: object) -> None: ...
 
-    monkeypatch.setattr(op_times, "profile", Profile)
+    monkeypatch.setattr(model_run, "profile", Profile)
     ran: list[str] = []
-    ops, kernels = op_times.profile_step(lambda: ran.append("run"), lambda: ran.append("wait"), cuda=True, steps=3)
+    ops, kernels = model_run.profile_step(lambda: ran.append("run"), lambda: ran.append("wait"), cuda=True, steps=3)
     assert ran == ["run", "wait"] * 4
     assert [(op.name, op.depth, round(op.seconds * 1e6, 6)) for op in ops] == [
         ("aten::linear", 0, 11), ("aten::addmm", 1, 11), ("Optimizer.step#SGD.step", 0, 7),
