@@ -25,8 +25,9 @@ from rooflinekit.present.figures.key import draw_key, key_outside
 from rooflinekit.present.figures.layouts import layouts
 from rooflinekit.present.figures.memory import memory
 from rooflinekit.present.figures.names import draw_points, draw_rail_scale, name_points, named_points
-from rooflinekit.present.figures.records.build import Figure, Subject, roofline_figure
+from rooflinekit.present.figures.records.build import Subject, roofline_figure
 from rooflinekit.present.figures.records.caption import caption as caption_of
+from rooflinekit.present.figures.records.figure import Figure
 from rooflinekit.present.figures.records.normalized import normalized_view
 from rooflinekit.present.figures.roofs import Line, draw_roofs, label_ridges, label_roofs
 from rooflinekit.present.figures.style import Venue, Width, drawing, new_axes, style_of

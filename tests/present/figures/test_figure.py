@@ -16,7 +16,9 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import time_kernels
-from rooflinekit.present.figures.records.build import Figure, Point, Roof, caption, leading, roofline_figure
+from rooflinekit.present.figures.records.build import roofline_figure
+from rooflinekit.present.figures.records.caption import caption
+from rooflinekit.present.figures.records.figure import Figure, Point, Roof, leading
 from rooflinekit.present.figures.records.groups import op_word
 from rooflinekit.step.prediction import Prediction
 

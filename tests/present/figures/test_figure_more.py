@@ -18,7 +18,9 @@ import rooflinekit as rk
 from rooflinekit.calibrate.local_hardware.run_record import ModelRun, ProfiledOp
 from rooflinekit.errors import InputError
 from rooflinekit.present.figures import plot
-from rooflinekit.present.figures.records.build import Figure, caption, roofline_figure
+from rooflinekit.present.figures.records.build import roofline_figure
+from rooflinekit.present.figures.records.caption import caption
+from rooflinekit.present.figures.records.figure import Figure
 from rooflinekit.present.figures.records.normalized import crossings, normalized_view
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.profile.matching import OpTime, Validation, compare_run

@@ -32,7 +32,8 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError, OutputError
 from rooflinekit.present.figures import plot
 from rooflinekit.present.figures.labels import Box, Room
-from rooflinekit.present.figures.records.build import Figure, roofline_figure
+from rooflinekit.present.figures.records.build import roofline_figure
+from rooflinekit.present.figures.records.figure import Figure
 from rooflinekit.step.prediction import Prediction
 
 A100, P100, V100, H100 = (

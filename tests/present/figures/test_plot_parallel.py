@@ -13,7 +13,9 @@ from several import PARAMETER_BYTES, slow_cluster, step
 import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.present.figures import plot
-from rooflinekit.present.figures.records.build import Figure, caption, roofline_figure
+from rooflinekit.present.figures.records.build import roofline_figure
+from rooflinekit.present.figures.records.caption import caption
+from rooflinekit.present.figures.records.figure import Figure
 from rooflinekit.present.figures.style import VERMILLION
 from rooflinekit.present.figures.timeline import IDLE
 from rooflinekit.strategies.queues import covered

@@ -14,7 +14,8 @@ import rooflinekit as rk
 from rooflinekit.errors import InputError
 from rooflinekit.hardware.host import Host
 from rooflinekit.model.machine import Machine
-from rooflinekit.present.figures.records.build import by_time, kernel_figure
+from rooflinekit.present.figures.records.build import kernel_figure
+from rooflinekit.present.figures.records.figure import by_time
 from rooflinekit.present.page.charts.energy import WIDE as WIDE_ENERGY
 from rooflinekit.present.page.charts.energy import Limit, limits_chart
 from rooflinekit.present.page.charts.labels import (

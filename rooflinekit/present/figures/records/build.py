@@ -12,18 +12,12 @@ from rooflinekit.errors import InputError
 from rooflinekit.hardware.device import Device
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Timing
-from rooflinekit.present.figures.records.caption import caption
 from rooflinekit.present.figures.records.figure import (
-    DeviceFacts,
     Figure,
     Point,
     PointBound,
-    Roof,
     Series,
-    Stop,
-    Trajectory,
     by_time,
-    leading,
 )
 from rooflinekit.present.figures.records.groups import (
     Group,
@@ -43,21 +37,6 @@ from rooflinekit.present.figures.records.normalized import trajectories_of
 from rooflinekit.present.figures.records.roofs import ceiling, facts_of, floor_of, highest, l2_roof, levels_of, roofs_of
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.prediction import ParallelPrediction
-
-__all__ = [
-    "DeviceFacts",
-    "Figure",
-    "Point",
-    "Roof",
-    "Series",
-    "Stop",
-    "Subject",
-    "Trajectory",
-    "caption",
-    "kernel_figure",
-    "leading",
-    "roofline_figure",
-]
 
 Part: TypeAlias = Prediction | Measured | Machine | Device
 Subject: TypeAlias = Part | Sequence[Part] | ParallelPrediction | Sequence[ParallelPrediction]
