@@ -1,4 +1,7 @@
-"""Small tables in HTML, for notebooks: everything is escaped, and there are no scripts and no outside styles."""
+"""How a result shows itself to who only names it: a line for a prompt, and small tables in HTML for notebooks.
+
+Everything is escaped in these, and there are no scripts and no outside styles.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,15 @@ import html
 from collections.abc import Iterable, Sequence
 
 _LEFT, _RIGHT = "text-align:left", "text-align:right"
+
+
+class FirstLine:
+    """A result whose `repr` is its class and the first line of its text."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {str(self).splitlines()[0]}>"
 
 
 def block(title: str, *parts: str) -> str:

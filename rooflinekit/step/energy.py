@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.model.energy import PARTS, PowerLaw, clocks, drawn_j
 from rooflinekit.model.kernel_batch import Floats
 from rooflinekit.model.machine import Machine, deviations
@@ -75,7 +76,7 @@ class Drawn:
         }  # fmt: skip
 
 
-class Draws:
+class Draws(FirstLine):
     """What a prediction says of its joules, by its `energy`."""
 
     __slots__ = ()

@@ -322,9 +322,6 @@ class Prediction(Draws):
     def __str__(self) -> str:
         return "\n".join(lines(self))
 
-    def __repr__(self) -> str:
-        return f"<Prediction {str(self).splitlines()[0]}>"
-
     def _repr_html_(self) -> str:
         return notebook_table(self)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rooflinekit.errors import InputError, SizeError
 from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import Graph, origin_of, resized, traced_with
+from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.ir.op import DType, Phase
 from rooflinekit.ir.sizes import check_names
 from rooflinekit.step.capacity import MOST, largest
@@ -75,7 +76,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Fitting:
+class Fitting(FirstLine):
     """All combinations that were tried, in the order in which they were."""
 
     trials: tuple[Trial, ...]
@@ -165,9 +166,6 @@ class Fitting:
             f"chosen: {self.best.name}: {chosen} is within {_AS_FAST - 1:.0%} of the fastest that fits "
             f"({self.fastest.name}: {least}), and it changes less"
         ).replace("%", " %")
-
-    def __repr__(self) -> str:
-        return f"<Fitting {str(self).splitlines()[0]}>"
 
     def _repr_html_(self) -> str:
         head = ["combination", "time", "peak memory", "fits", *(f"largest {name}" for name in self.trials[0].largest)]

@@ -245,9 +245,6 @@ class ParallelPrediction(Draws):
     def __str__(self) -> str:
         return "\n".join(lines(self))
 
-    def __repr__(self) -> str:
-        return f"<ParallelPrediction {lines(self)[0]}>"
-
     def _repr_html_(self) -> str:
         return notebook_text(self)
 

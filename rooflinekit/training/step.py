@@ -165,9 +165,6 @@ class TrainingStep(Draws):
         stage = f", stage {self.fullest + 1} of {len(self.stages)}" if len(self.stages) > 1 else ""
         return f"fullest: {where}{stage}; {self.memory.probability:.0%} that it fits"
 
-    def __repr__(self) -> str:
-        return f"<TrainingStep {str(self).splitlines()[0]}>"
-
 
 #: Standard deviation of the logarithm of how many tokens come to the fullest GPU's experts, over the mean: models were
 #: trained with room for 1.25 times the mean (Fedus et al. 2021, "Switch Transformers", section 2.2). Not fitted.

@@ -14,6 +14,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir import notebook
 from rooflinekit.ir.graph import origin_of, resized, traced_with
+from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.ir.op import DType, Family, Math
 from rooflinekit.model.attention_backends import BACKENDS, LATER, backend_of, other_backends
 from rooflinekit.model.machine import Machine
@@ -86,7 +87,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Advice:
+class Advice(FirstLine):
     """What would change a step: predicted candidates, the largest saving first, and those left out, with the reason."""
 
     base: Prediction
@@ -103,9 +104,6 @@ class Advice:
 
     def __str__(self) -> str:
         return "\n".join(sentences(self))
-
-    def __repr__(self) -> str:
-        return f"<Advice {next(sentences(self))}>"
 
     def _repr_html_(self) -> str:
         first, *rest = sentences(self)

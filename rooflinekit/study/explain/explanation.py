@@ -11,6 +11,7 @@ from itertools import islice
 from rooflinekit.errors import ComparisonError
 from rooflinekit.ir import notebook
 from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.ir.op import Math
 from rooflinekit.model.algorithms import FEWER_FLOP
 from rooflinekit.step.attention import attention_seconds
@@ -38,7 +39,7 @@ _FORMATS = {"device", "format", "autocast", "tf32"}  # what changes the peak tha
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)  # no slots: the cached properties need a place
-class Explanation:
+class Explanation(FirstLine):
     """What lies between the times of two predictions, a and b.
 
     Times are those of a step; of a sample, where the size named batch differs: see `per`.
@@ -207,9 +208,6 @@ class Explanation:
     def details(self) -> tuple[str, ...]:
         """Sentences behind the answer: what differs, datasheets, waits, algorithms, traffic, the sum of the terms."""
         return tuple(details(self))
-
-    def __repr__(self) -> str:
-        return f"<Explanation {next(sentences(self))}>"
 
     def __str__(self) -> str:
         return "\n".join(sentences(self))

@@ -18,6 +18,7 @@ from rooflinekit.calibrate.bench.samples import Summary, summarize
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, ModelRun, ProfiledOp
 from rooflinekit.errors import CampaignError
 from rooflinekit.files import read_json, write_text
+from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.model.timing import Timing
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
@@ -261,7 +262,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Validation(Matched):
+class Validation(Matched, FirstLine):
     """A measured step beside its prediction. All times are seconds.
 
     Times of ops on a GPU are those of their kernels; on a CPU those of their calls, under the profiler.
@@ -347,9 +348,6 @@ class Validation(Matched):
             *(f"{op.name}: measured {text(op.measured_s)}, predicted {text(op.predicted_s)}" for op in self.worst),
         ]
         return "\n".join(lines)
-
-    def __repr__(self) -> str:
-        return f"<Validation {str(self).splitlines()[0]}>"
 
 
 def compare_run(

@@ -11,6 +11,7 @@ from rooflinekit.calibrate.local_hardware.run_record import KernelTime, Profiled
 from rooflinekit.errors import AmbiguousDeviceError, ComparisonError, DeviceNotFoundError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
+from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.study.profile.matching import Matched, OpTime, between_ops, match, table_by_kind
 from rooflinekit.units import format_quantity
@@ -29,7 +30,7 @@ SMALL_S = 5e-6  # of a median kernel: about what its launch costs the CPU, so th
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Profile:
+class Profile(FirstLine):
     """One step of a profiled run, in the mean over the steps of the trace. All times are seconds.
 
     A gap is a time in which the GPU executes nothing. It is late where the kernel after it was launched only after the
@@ -135,9 +136,6 @@ class Profile:
             f"{first}: the GPU is busy {self.busy_share:.0%} of the time with {self.launched:.0f} kernels, half of "
             f"them under {text(self.median_s)}; {self.gaps:.0f} gaps, {text(self.late_s)} of them for the CPU"
         )
-
-    def __repr__(self) -> str:
-        return f"<Profile {self}>"
 
 
 # A profiled step beside its prediction: in total, by kind of op, by op.

@@ -21,7 +21,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.prices import price_hint, price_word
 from rooflinekit.hardware.specs import resolve
 from rooflinekit.ir import notebook
-from rooflinekit.ir.notebook import aligned
+from rooflinekit.ir.notebook import FirstLine, aligned
 from rooflinekit.study.sweep.clusters import Team, predict_settings
 from rooflinekit.study.sweep.plan import BLOCK, Case, Plan
 from rooflinekit.study.sweep.points import REGIMES
@@ -45,7 +45,7 @@ Correct = Callable[[Case, Mapping[str, NDArray[np.int64]], _Columns], None]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Found:
+class Found(FirstLine):
     """What a search found.
 
     `table` has the best configuration of each model, GPU and execution that has one, the best first; where none meets
@@ -116,9 +116,6 @@ class Found:
     def __str__(self) -> str:
         table = self.closest if self.best is None else self.table
         return "\n".join((*self.head, *aligned(*cells_of(table, self.currency)), *self.doubts))
-
-    def __repr__(self) -> str:
-        return f"<Found {self.head[0]}>"
 
     def _repr_html_(self) -> str:
         first, *rest = self.head
