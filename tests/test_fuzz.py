@@ -18,7 +18,7 @@ from types import FrameType
 
 import pytest
 from command_line import Run, caller
-from networks import BATCHES, GPUS, network
+from networks import BATCHES, GPUS, launched, network
 
 import rooflinekit as rk
 
@@ -82,7 +82,8 @@ def obeys(seed: int) -> None:
         assert b.graph.flop >= a.graph.flop, "fewer FLOP for a larger batch"
         assert sum(b.terms().values()) == pytest.approx(b.total_s), "terms do not add up"
         # rows of a normalization wait less for a gain and a shift that they share
-        assert execution == "compiled" or b.total_s >= a.total_s * (1 - 1e-3), "a larger batch is faster"
+        fewer = execution == "compiled" and launched(b) < launched(a)
+        assert fewer or b.total_s >= a.total_s * (1 - 1e-3), "a larger batch is faster"
         slower = execution == "compiled" and b.total_s > 1.01 * rk.predict(graph, gpu, batch=larger).total_s
         assert slower == any("as long as eager" in note for note in b.notes), "slower than eager, and not said"
 

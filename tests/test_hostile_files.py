@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from command_line import Run
 
 import rooflinekit as rk
 from rooflinekit.calibrate.bench import plan, record_file
@@ -245,10 +246,7 @@ def test_the_command_line_says_it_in_one_line_within_bounds(tmp_path: Path) -> N
         ["campaign", "summarize", huge],
         ["campaign", "summarize", "/dev/zero"],
         ["profile", deep],
-        *(
-            ["predict", "torch.nn:ReLU", "-i", "4", "--gpu", "l4", "--measured-memory", file]
-            for file in (deep, endless)
-        ),
+        ["predict", "torch.nn:ReLU", "-i", "4", "--gpu", "l4", "--measured-memory", endless],
     ):
         command = [sys.executable, "-m", "rooflinekit", *map(str, words)]
         done = subprocess.run([sys.executable, "-c", _WATCH, str(peak), *command], capture_output=True, text=True)
@@ -256,6 +254,19 @@ def test_the_command_line_says_it_in_one_line_within_bounds(tmp_path: Path) -> N
         assert done.stderr.startswith("rooflinekit: ")
         assert done.stderr.removesuffix("\n").isprintable()
         assert int(peak.read_text("utf-8")) < 500 * 1024, words  # KiB
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["profile {}", "profile {} --rank 0", "guard --lock {}", "campaign summarize {}",
+     "fit --out {}", "predict {}:net -i 4 --gpu l4", "devices {}.yaml", "serve {}.json --gpu l4",
+     "transfer torch.nn:ReLU -i 4 --gpu l4 --measured-on t4 --measured {}",
+     "measure torch.nn:ReLU -i 4 --device cpu --out {}/x.json"],
+)  # fmt: skip
+def test_a_name_longer_than_any_file_has(run: Run, words: str) -> None:
+    result = run(*(word.format("9" * 400) for word in words.split()))
+    assert (result.status, result.out) == (2, "")
+    assert result.err.removesuffix("\n").isprintable()
 
 
 def test_a_source_without_end_is_not_read(tmp_path: Path) -> None:

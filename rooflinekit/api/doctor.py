@@ -84,7 +84,7 @@ def _cache() -> Finding:
     folder = cache_folder()
     if folder is None:
         return Finding(what="kept traces", found=f"none: {FOLDER} is empty", to_do=f"unset {FOLDER} to keep them")
-    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    there = next(one for one in (folder, *folder.absolute().parents) if os.path.exists(one))
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return Finding(what="kept traces", found=str(folder))
     return Finding(what="kept traces", found=f"{there} cannot be written", to_do=f"name another folder in {FOLDER}")

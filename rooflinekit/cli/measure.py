@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -163,7 +164,7 @@ def _check_free(out: Path, force: bool) -> None:
 
     check_free(out, force=force)
 
-    if not out.parent.is_dir():
+    if not os.path.isdir(out.parent):
         raise OutputError(f"{out}: cannot be written: {out.parent} is no folder")
     check_writable(out.parent)
 

@@ -208,9 +208,9 @@ class FromSource(SourceFileLoader):
 
 def _module(source: str) -> Any:
     path = Path(source)
-    is_file = source.endswith(".py") or path.exists() or len(path.parts) > 1
-    if is_file and not path.is_file():
-        reason = "is a directory; expected a Python file" if path.is_dir() else "no such file"
+    is_file = source.endswith(".py") or os.path.exists(path) or len(path.parts) > 1
+    if is_file and not os.path.isfile(path):
+        reason = "is a directory; expected a Python file" if os.path.isdir(path) else "no such file"
         raise TargetError(f"{source}: {reason}")
     for known in _brought:  # another target's modules may have the names of this one's
         sys.modules.pop(known, None)

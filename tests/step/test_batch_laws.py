@@ -9,7 +9,7 @@ import pytest
 import torch
 from networks import BATCHES as FEW_BATCHES
 from networks import GPUS as ANY_GPUS
-from networks import network
+from networks import launched, network
 from torch import nn
 
 import rooflinekit as rk
@@ -67,6 +67,11 @@ def test_a_larger_batch_saves_no_more_than_launches_of_kernels_that_it_does_with
             assert larger.gpu_s >= 0.98 * smaller.gpu_s or fewer
 
 
-def launched(p: rk.Prediction) -> int:
-    """Kernels that the CPU launches one by one: the second stage of a sum comes with its first."""
-    return sum("(second stage)" not in timing.kernel.name for timing in p.timings)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_compiled_products_of_odd_sizes_take_longer_over_more_rows(dtype: str) -> None:
+    for inner, outer in ((129, 67), (33, 4097), (1001, 511)):
+        product = rk.trace(nn.Linear(inner, outer).to(getattr(torch, dtype)), rk.Input("batch", inner, dtype=dtype))
+        table = rk.sweep(product, gpus=list(ANY_GPUS), batch=BATCHES, execution="compiled", memory=False)
+        for gpu, rows in table.groupby("gpu"):
+            times = rows.sort_values("batch")["total_s"].tolist()
+            assert all(b >= a * (1 - 1e-9) for a, b in pairwise(times)), gpu

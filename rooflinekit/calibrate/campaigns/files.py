@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,7 +57,7 @@ def read_file(file: Path) -> Content:
 
     Raises CampaignError with line and reason for a file that is neither, or breaks its rules.
     """
-    if not file.is_file():  # a device or a pipe might never end
+    if not os.path.isfile(file):  # a device or a pipe might never end
         read_bytes(file, CampaignError)
     try:
         with file.open("rb") as stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,7 +35,7 @@ def default_folder() -> Path:
 def default_campaigns() -> Path:
     """The campaigns of the checkout. Raises CampaignError for an installation, which comes without."""
     folder = Path(str(data_dir("calibration"))) / "campaigns"
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise CampaignError(
             "rooflinekit is installed without the measurements that its fits rest on: "
             "pass --campaigns DIR, such as calibration/campaigns of a checkout"
@@ -60,9 +61,10 @@ def write_folder(found: Refit, folder: Path, command: str) -> tuple[str, ...]:
 
 def check_writable(folder: Path) -> None:
     """Raises OutputError for a folder that cannot be written: before a fit of minutes, not after it."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    with _writing(folder), tempfile.TemporaryFile(dir=there) as file:
-        file.write(b"0")
+    with _writing(folder):
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"0")
 
 
 def first_difference(found: Refit, folder: Path) -> str:

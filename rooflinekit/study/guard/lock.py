@@ -8,6 +8,7 @@ were predicted lie beside the file, in a folder of its name with `.d`, so that a
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -181,7 +182,7 @@ class Lock:
 
 def read_lock(path: Path) -> Lock:
     """Reads a lock file. Raises LockError for one that is missing or wrong, and says which line to write."""
-    if not path.exists():
+    if not os.path.exists(path):
         raise LockError(
             f"{path}: is not there; write it with a workload a table, such as [resnet50] and below it "
             'run = "timm:resnet50 --input batch,3,224,224 --batch 32 --gpu nvidia-l4"'

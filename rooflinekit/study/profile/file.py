@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import zlib
 from array import array
 from collections.abc import Callable, Iterator
@@ -85,7 +86,7 @@ def read_trace(file: str | Path, progress: Progress | None = None) -> Trace:
     Raises CampaignError for a file that cannot be read, ends early, is no JSON or no trace of torch.profiler.
     """
     path = Path(file)
-    if not path.is_file():  # a device or a pipe might never end
+    if not os.path.isfile(path):  # a device or a pipe might never end
         read_bytes(path, CampaignError)
     try:
         with path.open("rb") as raw:

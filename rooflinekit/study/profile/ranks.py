@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -48,10 +49,10 @@ def trace_files(path: str | Path, rank: int | None = None) -> list[Path]:
     no rank.
     """
     path = Path(path)
-    if str(path) == "sample" and not path.exists():
+    if str(path) == "sample" and not os.path.exists(path):
         path = Path(__file__).with_name("sample.json.gz")
-    if not path.is_dir():
-        own = _rank_of(path, path.name) if rank is not None and path.is_file() else rank
+    if not os.path.isdir(path):
+        own = _rank_of(path, path.name) if rank is not None and os.path.isfile(path) else rank
         if own not in (rank, None):
             raise InputError(f"rank {rank}: {path.name} is the trace of rank {own}")
         return [path]

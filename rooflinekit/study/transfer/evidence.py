@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -225,9 +226,9 @@ def read_measured(
     neither a time nor a file, CampaignError for a file that is none of these.
     """
     file = Path(text)
-    if file.is_dir():
+    if os.path.isdir(file):
         return Evidence.of(read_profile(file, rank=rank, mark=mark, progress=progress))
-    if not file.is_file():
+    if not os.path.isfile(file):
         try:
             seconds = parse_quantity(text, "s")
         except UnitError as error:
