@@ -191,13 +191,20 @@ def _of_amd(op: Op, device: Device) -> Algorithm:
         return CK
     if device.vendor != "AMD":
         return ATTENTION
-    fused = _is_one_of(device, _OF_AOTRITON) and {"flash", "efficient"} & {*op.attrs.get("backends", _SWITCHED)}
-    return AOTRITON if fused else WRITTEN_OUT
+    on = op.attrs.get("backends", _SWITCHED)
+    taken = ("flash" in op.kind and "flash" in on) or ("efficient" in on and not _shares_keys(op))
+    return AOTRITON if taken and _is_one_of(device, _OF_AOTRITON) else WRITTEN_OUT
 
 
 def _tensors(op: Op) -> Sequence[TensorSpec]:
     """Query, key and value."""
     return op.inputs[1:4] if op.kind.endswith("_backward") else op.inputs[:3]
+
+
+def _shares_keys(op: Op) -> bool:
+    """Whether several heads read the same keys, with `enable_gqa=True`: memory-efficient kernels take no such call."""
+    query, key, _ = _tensors(op)
+    return "scaled_dot_product" in op.kind and query.shape[1] != key.shape[1]
 
 
 def _widths(op: Op) -> list[int]:
@@ -319,6 +326,8 @@ def _against_efficient(op: Op, capability: tuple[int, int], like: Release | None
         yield _older(capability, _EFFICIENT_FROM)
     query, widths = _tensors(op)[0], _widths(op)
     old = capability[0] < _FLASH_FROM
+    if _shares_keys(op):
+        yield "heads that share keys", "repeat keys and values for each head"
     if query.dtype not in (DType.FLOAT16, DType.FLOAT32) and (old or query.dtype is not DType.BFLOAT16):
         yield str(query.dtype), f"use {'' if old else 'bfloat16, '}float16 or float32"
     step = _EFFICIENT_STEPS[not old][query.dtype.itemsize == _HALF] if capability[0] >= _TENSOR_CORES else 1

@@ -138,10 +138,18 @@ def _triangle(ops: _Ops, rows: Any, keys: Any, dtype: DType) -> TensorSpec:
 def _backward(op: Op, kept: _Kept) -> list[Op]:
     ops, scores = _Ops(op), kept.weights.shape
     grad, wide = op.inputs[0], kept.weights.dtype
-    query, key, value = (_Gradient(ops, *two) for two in zip(op.inputs[1:4], op.outputs, strict=False))
+    wanted = op.attrs.get("grad_input_mask") or (True, True, True)
+    outputs = iter(op.outputs)
+    query, key, value = (
+        _Gradient(ops, one, next(outputs)) if asked else None
+        for one, asked in zip(op.inputs[1:4], wanted, strict=False)
+    )
     grad = _widened(ops, grad, grad.shape[1], "gradient")
-    of_value = value.into(kept.value.shape, wide)
-    value.deliver(_product(ops, _batches(kept.applied, turned=True), _batches(grad), of_value))
+    if value is not None:
+        of_value = value.into(kept.value.shape, wide)
+        value.deliver(_product(ops, _batches(kept.applied, turned=True), _batches(grad), of_value))
+    if query is key is None:
+        return ops.found
     of_weights = ops.new("gradient of the weights", scores, wide)
     _product(ops, _batches(grad), _batches(kept.value, turned=True), of_weights)
     if kept.dropped is not None:
@@ -150,9 +158,13 @@ def _backward(op: Op, kept: _Kept) -> list[Op]:
     of_scores = ops.new("gradient of the scores", scores, wide)
     ops.run("_softmax_backward_data", [of_weights, kept.weights], of_scores, grad_output=of_weights, dim=-1)
     for one, turned, own, other in ((key, True, kept.key, kept.query), (query, False, kept.query, kept.key)):
+        if one is None:
+            continue
         scaled = ops.new(f"gradient of {own.name}", own.shape, wide)
         _product(ops, _batches(of_scores, turned=turned), _batches(other), scaled)
         one.deliver(ops.run("mul", [scaled], one.into(own.shape, wide), self=scaled))
+    for of_mask in outputs:
+        ops.run("_to_copy", [of_scores], replace(of_mask, stride=None), self=of_scores, dtype=of_mask.dtype)
     return ops.found
 
 

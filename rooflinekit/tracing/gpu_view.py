@@ -85,10 +85,6 @@ def _fused_or_not(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
         return unfused
-    if enable_gqa and query.shape[1] != key.shape[1]:
-        # Only flash takes grouped heads; the others are given repeated ones.
-        groups = query.shape[1] // key.shape[1]
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     mask = None if attn_mask is None else _additive(attn_mask, query, key)
     training = query.requires_grad or key.requires_grad
     if backends.mem_efficient_sdp_enabled():

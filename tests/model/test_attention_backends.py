@@ -209,6 +209,40 @@ def test_math_is_what_pytorch_dispatches(dtype: str, mode: str, masked: bool, gi
         assert named.memory.peak_bytes == pytest.approx(traced.memory.peak_bytes, rel=0.04)
 
 
+def test_before_ampere_heads_that_share_keys_are_repeated_by_math() -> None:
+    q, k, v = op(dtype=DType.FLOAT16).inputs
+    shared = replace(op(dtype=DType.FLOAT16), inputs=(q, *(replace(one, shape=(2, 2, 512, 128)) for one in (k, v))))
+    assert backend_of(shared, rk.load_device(T4)) == WRITTEN_OUT
+    assert backend_of(shared, rk.load_device(A100)) == FLASH
+
+
+@pytest.mark.parametrize(("wanted", "products"), [((False, True, True), 3), ((False, False, True), 1)])
+def test_math_computes_the_gradients_that_are_wanted(wanted: tuple[bool, ...], products: int) -> None:
+    # of the value one; of the key two, of the weights and its own
+    whole = gradient()
+    outputs = tuple(one for one, asked in zip(whole.outputs, wanted, strict=True) if asked)
+    found = written_out(replace(whole, outputs=outputs, attrs={**whole.attrs, "grad_input_mask": (*wanted, False)}))[0]
+    assert sum(one.kind == "aten.bmm" for one in found) == products
+    assert {one.outputs[0].name for one in found} >= {one.name for one in outputs}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "like", "name"),
+    [(H100, None, "cuDNN's attention"), (H100, "2.10", ""), (A100, None, ""), ("amd-mi300x", None, "")],
+)
+def test_under_a_mask_heads_that_share_keys_are_no_call_of_memory_efficient_attention(
+    gpu: str, like: str | None, name: str
+) -> None:
+    # check_batch_size_and_num_heads_dense<supports_gqa=false>: math, where cuDNN's does not come first
+    def attends(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, k, mask, enable_gqa=True)
+
+    sizes = ((2, 8, 512, 64), (2, 2, 512, 64), (512, 512))
+    graph = rk.trace(attends, *(rk.Input(*one, dtype="bfloat16") for one in sizes), like=like)
+    kernels = [timing.kernel for timing in rk.predict(graph, gpu).timings]
+    assert [one.algorithm.name for one in kernels if one.algorithm.shape == "queries"] == [name] * bool(name)
+
+
 def test_heads_that_share_keys_are_repeated_by_math() -> None:
     found = written_out(gradient(2))[0]
     wide = [one.outputs[0] for one in found if one.kind == "aten.bmm"]
