@@ -193,7 +193,7 @@ def judged(
         key = (decoder.name, formats["weights"], formats["kv"], tp, formats["ep"], groups)
         own = sums == "one-shot"
         times = known.setdefault(key, StepTimes(decoder=decoder, machine=machine, own_sums=own, **formats))
-        served = serve_on(decoder, machine, host, stream, engine_of(row, fewer), times=times, **formats)
+        served = serve_on(host, stream, engine_of(row, fewer), times)
         bounds = served.interval()
         found.append({
             "model": decoder.name, "engine": row["backend"], "weights": formats["weights"], "tp": tp, "dp": groups,
@@ -241,7 +241,7 @@ def ml_energy(data: Path) -> pd.DataFrame:
             known[key] = StepTimes(decoder=decoder, machine=machine, collective_s=collective_s, **formats)
         stream = Stream(clients=round(row["avg_batch_size"]), input=_CHAT_TOKENS, output=round(row["avg_output_len"]),
                         spread=1.0, rounds=4)  # fmt: skip
-        served = serve_on(decoder, machine, host, stream, rk.Engine(host="serial"), times=known[key], **formats)
+        served = serve_on(host, stream, rk.Engine(host="serial"), known[key])
         low, high = served.decode.interval()
         cpu_s = served.engine.host_s(served.running)
         common = {

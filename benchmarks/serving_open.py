@@ -75,7 +75,7 @@ def played(row: dict[str, Any], cached: int) -> ServedTraffic:
         cached=cached / given,
     )  # fmt: skip
     engine = rk.Engine(step_tokens=int(row["max_num_batched_tokens"]))
-    return serve_traffic_on(times.machine, host_of(DEFAULT_HOST), traffic, engine, times)
+    return serve_traffic_on(host_of(DEFAULT_HOST), traffic, engine, times)
 
 
 def blis(data: Path, cached: int | None) -> pd.DataFrame:
@@ -123,7 +123,7 @@ def llmservingsim(data: Path) -> pd.DataFrame:
     PLACES["RTX4090"] = ("nvidia-rtx-4090", None)
     times = step_times("Llama-3.1-8B", "RTX4090", "bf16", "bf16", 1)
     served = serve_traffic_on(
-        times.machine, host_of(DEFAULT_HOST), traffic, rk.Engine(step_tokens=2048, request_s=0, input_s=0), times
+        host_of(DEFAULT_HOST), traffic, rk.Engine(step_tokens=2048, request_s=0, input_s=0), times
     )  # fmt: skip
     first = log["first_token_ts"] - log["queued_ts"]
     measured = {

@@ -17,7 +17,6 @@ from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.ir.arguments import checked
 
 if TYPE_CHECKING:
-    from rooflinekit.model.machine import Machine
     from rooflinekit.serving.decoder import Decoder
     from rooflinekit.serving.engine_pool import Disaggregation
     from rooflinekit.serving.fleet import Capacity, FleetSearch, Setup
@@ -107,8 +106,8 @@ def search_places(
     def highest(setup: Setup) -> Capacity:
         return find_capacity(
             lambda requests, intervals: serve_traffic_on(
-                setup.times.machine, beside, requests, setup.engine, setup.times, intervals=intervals,
-                apart=setup.apart, prefill_times=setup.prefill_times,
+                beside, requests, setup.engine, setup.times, intervals=intervals, apart=setup.apart,
+                prefill_times=setup.prefill_times,
             ),
             traffic, level, price_usd_per_hour=setup.price_usd_per_hour,
         )  # fmt: skip
@@ -123,7 +122,7 @@ def _setups(
     from rooflinekit.serving.fleet import Setup
     from rooflinekit.serving.serve import limits_text
 
-    known: dict[Any, tuple[Machine, StepTimes]] = {}
+    known: dict[Any, StepTimes] = {}
     for place in places:
         over, form, engine = (place["tp"], place["ep"], place["dp"]), (place["weights"], place["kv"]), place["engine"]
         gpus = over[0] * over[2]
@@ -135,8 +134,8 @@ def _setups(
         key = (*map(str, where), over, form, limits, *of_steps)
         if key not in known:
             known[key] = engine_times("search_fleet", engine, decoder, *where, form, over, None, limits)
-        machine, times = known[key]
-        apart = place["disaggregation"]
+        times = known[key]
+        machine, apart = times.machine, place["disaggregation"]
         yield Setup(
             words=f"{gpus} × {machine.name}, weights {form[0]}, cache {form[1]}{limits_text(machine)}", times=times,
             prefill_times=prefill_times(times, apart, where[1]), engine=engine, apart=apart,

@@ -73,21 +73,19 @@ def serve(
     >>> found = serve(decoder, "nvidia-l4", batch=8, input=1024, output=256)  # doctest: +SKIP
     >>> found.ttft_s, found.tpot_s, found.tokens_per_s, found.largest_batch(4096)  # doctest: +SKIP
     """
-    from rooflinekit.serving.serve import check_parts, check_price, check_stream, serve_on
+    from rooflinekit.serving.serve import check_price, check_stream, serve_on
     from rooflinekit.serving.settings import Engine
     from rooflinekit.serving.traffic import Stream
 
+    used = engine or Engine()
     check_stream(batch, input, output)
-    check_parts(tp, ep, dp)
-    tp, ep, dp = index(tp), index(ep), index(dp)
     check_price(price_usd)
-    machine, collective_s = _placed("serve", gpu, cluster, tp * dp, collective_s, (power_limit, sm_clock))
     stream = Stream(clients=index(batch), input=index(input), output=index(output), spread=spread)
-    return serve_on(
-        decoder, machine, host_of(host), stream, engine or Engine(),
-        weights=weights or decoder.weights, kv=kv, tp=tp, ep=ep, dp=dp, collective_s=collective_s,
-        price_usd=price_usd,
+    times = engine_times(
+        "serve", used, decoder, gpu, cluster, (weights or decoder.weights, kv), (tp, ep, dp), collective_s,
+        (power_limit, sm_clock),
     )  # fmt: skip
+    return serve_on(host_of(host), stream, used, times, price_usd=price_usd)
 
 
 @checked
@@ -122,7 +120,7 @@ def serve_traffic(
     from rooflinekit.serving.settings import Engine
 
     used = engine or Engine()
-    machine, times = engine_times(
+    times = engine_times(
         "serve_traffic",
         used,
         decoder,
@@ -134,7 +132,7 @@ def serve_traffic(
         (power_limit, sm_clock),
     )
     return serve_traffic_on(
-        machine, host_of(host), traffic, used, times, apart=disaggregation,
+        host_of(host), traffic, used, times, apart=disaggregation,
         prefill_times=prefill_times(times, disaggregation, cluster),
     )  # fmt: skip
 
@@ -177,7 +175,7 @@ def highest_rate(
 
     check_price(price_usd_per_hour)
     used, beside = engine or Engine(), host_of(host)
-    machine, times = engine_times(
+    times = engine_times(
         "highest_rate",
         used,
         decoder,
@@ -191,7 +189,7 @@ def highest_rate(
     reading = prefill_times(times, disaggregation, cluster)
     return find_capacity(
         lambda requests, intervals: serve_traffic_on(
-            machine, beside, requests, used, times, intervals=intervals, apart=disaggregation, prefill_times=reading
+            beside, requests, used, times, intervals=intervals, apart=disaggregation, prefill_times=reading
         ),
         traffic,
         level,
@@ -209,21 +207,20 @@ def engine_times(
     over: tuple[int, int, int],
     collective_s: CollectiveTime | None,
     limits: Limits = (None, None),
-) -> tuple[Machine, StepTimes]:
-    """The machine under its limits, and the times of its steps. formats: of weights and cache. over: tp, ep, dp."""
+) -> StepTimes:
+    """Times of steps on the machine under its limits. formats: of weights and cache. over: tp, ep, dp."""
     from rooflinekit.serving.serve import check_parts
     from rooflinekit.serving.step_times import StepTimes
 
     check_parts(*over)
     tp, ep, dp = map(index, over)
     machine, collective_s = _placed(walk, gpu, cluster, tp * dp, collective_s, limits)
-    steps = StepTimes(
+    return StepTimes(
         decoder=decoder, machine=machine, weights=formats[0], kv=formats[1], tp=tp, ep=ep, dp=dp,
         drafted=engine.drafted, adapters=engine.adapters, padded=engine.padded, collective_s=collective_s,
         own_sums=engine.sums == "one-shot", heads_apart=engine.heads == "apart",
         graphs=engine.graph_sizes != (),
     )  # fmt: skip
-    return machine, steps
 
 
 def prefill_times(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from rooflinekit.hardware.host import Host
 from rooflinekit.ir.graph import Graph
 from rooflinekit.model.convolution import formats_channels_last
 from rooflinekit.model.energy import PowerLaw
@@ -15,9 +16,11 @@ from rooflinekit.model.timing import Timing
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.settings import Engine
 from rooflinekit.serving.step_times import Chunk, StepTimes, part_of
+from rooflinekit.serving.traffic import Stream, Traffic
 from rooflinekit.step.energy import Draws, Member, TeamEnergy, energy_together, kernels_j_of
+from rooflinekit.step.execution import Execution
 from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE, memory_of
-from rooflinekit.step.prediction import Prediction
+from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.units import format_quantity
 
 
@@ -86,6 +89,18 @@ def fullest(chunks: Sequence[Chunk], groups: int) -> Sequence[Chunk]:
 
 def _tokens(chunks: Sequence[Chunk]) -> int:
     return sum(chunk.tokens for chunk in chunks)
+
+
+def predictions_of(
+    host: Host, asked: Stream | Traffic, times: StepTimes, running: int
+) -> tuple[Prediction, Prediction]:
+    """One GPU's part of a prompt, and of a step of so many sequences at the middle of an answer."""
+    graphs = Execution(backend="cuda-graph", sync="none")
+    sizes = {"batch": -(-running // times.dp), "context": asked.input + max(1, asked.output // 2)}
+    return (
+        predict_graph(times.graph("prefill").at(batch=1, seq=asked.input), times.machine, host, graphs),
+        predict_graph(times.graph("decode").at(**sizes), times.machine, host, graphs),
+    )
 
 
 # What serving draws: each step's kernels, and every GPU standing by all the time, between steps too.

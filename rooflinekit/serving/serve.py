@@ -18,18 +18,18 @@ from rooflinekit.serving.engine_steps import (
     ServingDraws,
     ServingMemory,
     joules_of,
+    predictions_of,
     serving_energy,
     serving_memory,
 )
 from rooflinekit.serving.replay import replay
 from rooflinekit.serving.settings import Engine, launch_lines, release_text
-from rooflinekit.serving.step_times import Chunk, CollectiveTime, StepTimes
+from rooflinekit.serving.step_times import Chunk, StepTimes
 from rooflinekit.serving.traffic import Played, Stream
 from rooflinekit.step.accuracy import Accuracy, engine_accuracy
 from rooflinekit.step.bounds import widened
 from rooflinekit.step.energy import TeamEnergy
-from rooflinekit.step.execution import Execution
-from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.prediction import Prediction
 from rooflinekit.units import format_quantity
 
 
@@ -230,80 +230,47 @@ class Serving(ServingDraws):
 
 
 def serve_on(
-    decoder: Decoder,
-    machine: Machine,
-    host: Host,
-    stream: Stream,
-    engine: Engine,
-    *,
-    weights: str = "bf16",
-    kv: str = "bf16",
-    tp: int = 1,
-    ep: int = 1,
-    dp: int = 1,
-    collective_s: CollectiveTime | None = None,
-    times: StepTimes | None = None,
-    price_usd: float | None = None,
+    host: Host, stream: Stream, engine: Engine, times: StepTimes, *, price_usd: float | None = None
 ) -> Serving:
-    """One stream of requests on one machine, or on `tp` of them.
+    """One stream of requests on the machines that `times` are of; several streams may share these.
 
-    times: what is known already of the steps of the same decoder, formats, machine and tp, so that several streams
-    share it. Raises CapacityError where not one request fits the memory, InputError where tp is above 1 without
-    `collective_s`.
+    Raises CapacityError where not one request fits the memory.
     """
-    times = times or StepTimes(
-        decoder=decoder, machine=machine, weights=weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=engine.adapters,
-        drafted=engine.drafted, padded=engine.padded, collective_s=collective_s,
-        own_sums=engine.sums == "one-shot", heads_apart=engine.heads == "apart",
-        graphs=engine.graph_sizes != (),
-    )  # fmt: skip
+    decoder, dp = times.decoder, times.dp
     memory = serving_memory(times, engine, stream.input)
-    room = dp * memory.largest_batch(decoder, stream.input + stream.output, kv, tp)
+    room = dp * memory.largest_batch(decoder, stream.input + stream.output, times.kv, times.tp)
     if room < 1:
-        raise _too_large(decoder, memory, stream, kv, tp, machine.name)
+        raise _too_large(memory, stream, times)
 
     room = min(room, dp * engine.sequences if engine.sequences else room)
-    steps = EngineSteps.of(engine, times)
-
-    joules = joules_of(engine, times)
+    running = min(stream.clients, room)
+    steps, joules = EngineSteps.of(engine, times), joules_of(engine, times)
     played = replay(
         stream, steps.step_s, replace(engine, sequences=room // dp), math.inf, groups=dp,
         step_j=None if joules is None else joules.gpu_s,
     )  # fmt: skip
-    running = min(stream.clients, room)
-    middle = stream.input + max(1, stream.output // 2)
     along = [stream.input + share * stream.output for share in (0.1, 0.5, 0.9)]
-    graphs = Execution(backend="cuda-graph", sync="none")
+    prefill, decode = predictions_of(host, stream, times, running)
     return Serving(
-        decoder=decoder,
-        stream=stream,
-        engine=engine,
-        weights=weights,
-        kv=kv,
-        tp=tp,
-        ep=ep,
-        dp=dp,
-        running=running,
-        played=played,
+        decoder=decoder, stream=stream, engine=engine, weights=times.weights, kv=times.kv, tp=times.tp, ep=times.ep,
+        dp=dp, running=running, played=played,
         prefill_s=steps.step_s([Chunk(0, stream.input)], 0, 0.0),
         decode_s=sum(steps.step_s([], running, tokens) for tokens in along) / len(along),
-        prefill=predict_graph(times.graph("prefill").at(batch=1, seq=stream.input), machine, host, graphs),
-        decode=predict_graph(times.graph("decode").at(batch=-(-running // dp), context=middle), machine, host, graphs),
-        memory=memory,
-        price_usd=price_usd,
+        prefill=prefill, decode=decode, memory=memory, price_usd=price_usd,
         energy=serving_energy(times, played.kernels_j, played.end_s, times.gpus),
-    )
+    )  # fmt: skip
 
 
-def _too_large(decoder: Decoder, m: ServingMemory, stream: Stream, kv: str, tp: int, gpu: str) -> CapacityError:
-    one = m.sequence_bytes(decoder, stream.input + stream.output, kv, tp)
+def _too_large(m: ServingMemory, stream: Stream, times: StepTimes) -> CapacityError:
+    one = m.sequence_bytes(times.decoder, stream.input + stream.output, times.kv, times.tp)
     needs, weights, have = (
         format_quantity(size, "byte", binary=True)
         for size in (m.weight_bytes + m.workspace_bytes + m.context_bytes + one, m.weight_bytes, m.capacity)
     )
     return CapacityError(
-        f"{decoder.name} does not fit {gpu}: one request needs {needs} a GPU, of it {weights} for weights, and the "
-        f"engine takes a share of {have}; choose weights or a cache of fewer bits, a larger tp, or another GPU"
+        f"{times.decoder.name} does not fit {times.machine.name}: one request needs {needs} a GPU, of it {weights} for "
+        f"weights, and the engine takes a share of {have}; choose weights or a cache of fewer bits, a larger tp, or "
+        "another GPU"
     )
 
 

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from rooflinekit.hardware.host import Host
-from rooflinekit.model.machine import Machine, deviations
+from rooflinekit.model.machine import deviations
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.engine_pool import Disaggregation, EnginePool
-from rooflinekit.serving.engine_steps import ServingDraws, ServingMemory, serving_energy
+from rooflinekit.serving.engine_steps import ServingDraws, ServingMemory, predictions_of, serving_energy
 from rooflinekit.serving.settings import Engine, launch_lines
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.traffic import Answered, Played, Request, ServiceLevel, Traffic
 from rooflinekit.step.accuracy import engine_accuracy
 from rooflinekit.step.bounds import widened
 from rooflinekit.step.energy import TeamEnergy
-from rooflinekit.step.execution import Execution
-from rooflinekit.step.prediction import Prediction, predict_graph
+from rooflinekit.step.prediction import Prediction
 
 #: What is told of each request, and how a reader calls it.
 MEASURES = {
@@ -177,7 +176,6 @@ class ServedTraffic(ServingDraws):
 
 
 def serve_traffic_on(
-    machine: Machine,
     host: Host,
     traffic: Traffic,
     engine: Engine,
@@ -187,7 +185,7 @@ def serve_traffic_on(
     apart: Disaggregation | None = None,
     prefill_times: StepTimes | None = None,
 ) -> ServedTraffic:
-    """Requests at a rate on one machine, or on as many as `times` are of. Without `intervals` and joules in a third of
+    """Requests at a rate on the machines that `times` are of. Without `intervals` and joules in a third of
     the time.
 
     apart: engines of their own for prompts, whose steps are `prefill_times` where they are of other GPUs. Raises
@@ -196,7 +194,7 @@ def serve_traffic_on(
     steps, requests = times, traffic.draw()
     pool = EnginePool.of(engine, times, traffic, apart, prefill_times)
     played = pool.play(requests, joules=intervals)
-    prefill, decode = _predictions(machine, host, traffic, steps, played)
+    prefill, decode = predictions_of(host, traffic, times, max(1, round(played.running)))
     return ServedTraffic(
         decoder=steps.decoder, traffic=traffic, engine=engine, weights=steps.weights, kv=steps.kv, tp=steps.tp,
         ep=steps.ep, dp=steps.dp, played=played, alone=pool.play((traffic.mean_request,)).answers[0],
@@ -265,15 +263,3 @@ def _weighted(gaps: Sequence[tuple[float, float]], share: float) -> float:
 
 def _told(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _predictions(
-    machine: Machine, host: Host, traffic: Traffic, steps: StepTimes, played: Played
-) -> tuple[Prediction, Prediction]:
-    """An average prompt, and a step of the sequences that run on average."""
-    graphs = Execution(backend="cuda-graph", sync="none")
-    running, middle = max(1, round(played.running)), traffic.input + max(1, traffic.output // 2)
-    return (
-        predict_graph(steps.graph("prefill").at(batch=1, seq=traffic.input), machine, host, graphs),
-        predict_graph(steps.graph("decode").at(batch=-(-running // steps.dp), context=middle), machine, host, graphs),
-    )

@@ -18,7 +18,7 @@ PROMISED = rk.ServiceLevel(ttft_s=0.2, tpot_s=0.02)
 def times() -> Any:
     from rooflinekit.api.serve import engine_times
 
-    return engine_times("serve", rk.Engine(), D, "nvidia-l4", None, ("bf16", "bf16"), (1, 1, 1), None)[1]
+    return engine_times("serve", rk.Engine(), D, "nvidia-l4", None, ("bf16", "bf16"), (1, 1, 1), None)
 
 
 def test_steps_put_together_are_those_that_are_timed_whole(times: Any) -> None:
