@@ -124,7 +124,7 @@ def test_a_service_level(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("--rate", "4"), "--rate '4': expected requests a time, such as 4/s, 120/min or 1,2,4/s\n"),
+        (("--rate", "4"), "--rate '4': expected requests with their time, such as 4/s, 120/min or 1,2,4/s\n"),
         (("--rate", "1/s", "--arrivals", "x"), "--arrivals 'x': expected poisson, even, or gamma:CV"),
         (("--slo", "ttft=5"), "--slo 'ttft=5': expected one or more of ttft, tpot, e2e with seconds"),
         (("--rate", "1/s", "--load", "9/s"), "--load: needs a service level, such as --slo ttft=500ms,tpot=40ms\n"),
