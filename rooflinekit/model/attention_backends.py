@@ -424,13 +424,19 @@ def obstacles(op: Op, device: Device, like: Release | None) -> Iterator[tuple[st
             found["cudnn"].append((f"PyTorch {release}", f"{LATER} runs it by itself{by_hand}"))
     if ran == FLASH_1:
         found["flash"] = [(f"PyTorch {release}", "PyTorch 2.2 brings it")]
-    elif ran == EFFICIENT:
+    elif ran in (EFFICIENT, WRITTEN_OUT):
         found["flash"] = [*_against_flash(op, capability, like), *([_OFF] if "flash" not in allowed else [])]
+    if ran == WRITTEN_OUT:
+        found["efficient"] = [
+            *_against_efficient(op, capability, like),
+            *([_OFF] if "efficient" not in allowed else []),
+        ]
     yield from ((name, tuple(against)) for name, against in found.items() if against)
 
 
 def without_obstacles(op: Op, backend: str, device: Device) -> Op | None:
-    """The op as this backend, "cudnn" or "flash", takes it: in 16 bits, without dropout, flash without a mask.
+    """The op as this backend takes it: "cudnn" and "flash" in 16 bits, without dropout, flash without a mask;
+    "efficient" before Ampere in fp16 where it has bfloat16.
 
     None where the GPU or the width of heads excludes it.
     """
@@ -439,15 +445,18 @@ def without_obstacles(op: Op, backend: str, device: Device) -> Op | None:
     def taken(tensors: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         kept = (one for one in tensors if bias is None or one.name != bias.name)
         wide = _tensors(op)[0].dtype
-        return tuple(replace(one, dtype=DType.BFLOAT16) if one.dtype == wide != DType.FLOAT16 else one for one in kept)
+        narrow = DType.FLOAT16 if backend == "efficient" else DType.BFLOAT16
+        if wide is DType.FLOAT16 or (backend == "efficient" and wide is not DType.BFLOAT16):
+            narrow = wide
+        return tuple(replace(one, dtype=narrow) if one.dtype == wide else one for one in kept)
 
     capability = _capability(device)
     if capability is None:
         return None
-    attrs = {**op.attrs, "backend": backend, "dropout_p": 0.0} | ({} if bias is None else {"attn_bias": None})
+    dropout = op.attrs.get("dropout_p") if backend == "efficient" else 0.0
+    attrs = {**op.attrs, "backend": backend, "dropout_p": dropout} | ({} if bias is None else {"attn_bias": None})
     found = replace(op, inputs=taken(op.inputs), outputs=taken(op.outputs), attrs=MappingProxyType(attrs))
-    against = _against_cudnn(found, capability) if backend == "cudnn" else _against_flash(found, capability, None)
-    return None if any(against) else found
+    return None if any(_LIMITS[backend](found, capability, None)) else found
 
 
 def _may_differ(op: Op) -> bool:

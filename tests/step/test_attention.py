@@ -59,6 +59,16 @@ def test_why_it_does_not_run(gpu: str, given: dict[str, object], excluded: str, 
     assert note.startswith(f"attention: {excluded} is excluded by {why}; {ran} runs")
 
 
+def test_a_step_by_math_says_what_keeps_the_fused_kernels_from_it() -> None:
+    wide, narrow = step(T4), step(T4, dtype="float16")
+    first, second = told(wide)
+    assert "FlashAttention 2 is excluded by compute capability 7.5; math runs: take a GPU of 8.0" in first
+    times = wide.gpu_s / narrow.gpu_s  # but for a multiplication beside it
+    assert second.startswith("attention: memory-efficient is excluded by bfloat16; math runs, ")
+    assert second.endswith(" times slower: use float16 or float32")
+    assert float(second.split("runs, ")[1].split()[0]) == pytest.approx(times, rel=0.05)
+
+
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_the_factor_is_that_of_two_steps(mode: str) -> None:
     masked, plain = step(A100, mask=True, mode=mode), step(A100, mode=mode)
