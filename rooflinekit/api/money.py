@@ -54,10 +54,9 @@ def job_of(answer: Answer) -> Job:
             batch=answer.batch * answer.seq, unit="tokens", gpus=answer.gpus,
         )  # fmt: skip
     if isinstance(answer, Serving | ServedTraffic):
-        total_s = answer.played.end_s
         return Job(
-            what=answer.gpu if answer.tp == 1 else f"{answer.tp} × {answer.gpu}", total_s=total_s,
-            energy_j=answer.energy_j, batch=answer.tokens_given, unit="tokens", gpus=answer.tp,
+            what=answer.gpu if answer.gpus == 1 else f"{answer.gpus} × {answer.gpu}", total_s=answer.played.end_s,
+            energy_j=answer.energy_j, batch=answer.tokens_given, unit="tokens", gpus=answer.gpus,
         )  # fmt: skip
     return Job.of(answer)
 

@@ -67,6 +67,11 @@ class Serving(ServingDraws):
         return self.decode.machine.name
 
     @property
+    def gpus(self) -> int:
+        """Of one copy of the model."""
+        return self.tp * self.dp
+
+    @property
     def ttft_s(self) -> float:
         """Seconds from request to first token."""
         return self.played.mean("ttft_s")
@@ -89,7 +94,7 @@ class Serving(ServingDraws):
     @property
     def tokens_per_s_per_gpu(self) -> float:
         """Tokens given a second by each GPU."""
-        return self.tokens_per_s / (self.tp * self.dp)
+        return self.tokens_per_s / self.gpus
 
     @property
     def tokens_per_s_per_dollar(self) -> float | None:
@@ -183,7 +188,7 @@ class Serving(ServingDraws):
         }  # fmt: skip
 
     def __str__(self) -> str:
-        s, gpus = self.stream, f"{self.tp * self.dp} × " if self.tp * self.dp > 1 else ""
+        s, gpus = self.stream, f"{self.gpus} × " if self.gpus > 1 else ""
         told = f"{limits_text(self.decode.machine)}{release_text(self.engine)}"
         (ttft_low, ttft_high), (low, high) = self.interval().values()
         priced = self.tokens_per_s_per_dollar

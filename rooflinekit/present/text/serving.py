@@ -51,7 +51,7 @@ def print_servings(found: Sequence[Serving], refused: Sequence[Refused] = ()) ->
     rows = table(*(of if name == "a launch $" else name for name in _COLUMNS))
     for one, told in zip(found, formats, strict=True):
         priced = one.tokens_per_s_per_dollar
-        gpus = one.gpu if one.tp * one.dp == 1 else f"{one.tp * one.dp} × {one.gpu}"
+        gpus = _gpus(one)
         rows.add_row(
             gpus if alike else f"{gpus}, {told}",
             str(one.stream.clients),
@@ -227,7 +227,7 @@ def _kind(served: ServedTraffic) -> str:
     return f"requests {how}, {t.input} tokens in, {t.output} out{lengths}{cached}"
 
 
-def _gpus(served: ServedTraffic) -> str:
+def _gpus(served: Serving | ServedTraffic) -> str:
     return f"{served.gpus} × {served.gpu}" if served.gpus > 1 else served.gpu
 
 

@@ -111,6 +111,16 @@ def test_tokens_of_training_and_of_answers_cost_alike() -> None:
     row = rk.costs([served], Price(currency="USD", hour=1.0)).table.iloc[0]
     assert row["per_million"] == pytest.approx(1e6 / served.tokens_per_s / 3600)
     assert row["energy_j"] == pytest.approx(served.joules_per_token * served.tokens_given)
+    # two groups of one GPU; and one GPU that reads prompts beside two that answer
+    mixture = small.with_changes(experts=4, experts_per_token=2)
+    groups = rk.serve(mixture, cluster="dgx-h100", dp=2, ep=2, batch=2, input=32, output=16)
+    apart = rk.serve_traffic(
+        small, "nvidia-l4", traffic=rk.Traffic(rate=9, input=32, output=16, requests=8),
+        disaggregation=rk.Disaggregation(prefill=1, decode=2, link_bytes_per_s=1e10),
+    )  # fmt: skip
+    rows = rk.costs([groups, apart], Price(currency="USD", hour=1.0)).table
+    assert [*rows["gpus"]] == [2, 3]
+    assert rows["per_million"].iloc[0] == pytest.approx(2 * 1e6 / groups.tokens_per_s / 3600)
 
 
 def test_compared_by_cost_and_held_by_bounds() -> None:
