@@ -80,7 +80,7 @@ CIRCLES = [
 TIMING = {
     f"calibrate/{name}.py": {"torch"}
     for name in (
-        "bench/microbench", "bench/timers", "bench/collective_worker", "bench/environment", "hosts/bench",
+        "bench/microbench", "bench/timers", "bench/collective_worker", "hosts/bench",
         "local_hardware/cpu", "local_hardware/model_step", "local_hardware/model_run",
     )
 }  # fmt: skip
