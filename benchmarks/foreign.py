@@ -48,6 +48,10 @@ PRODUCTS_ELSEWHERE = (
 )
 
 
+class _LateError(BaseException):
+    """A question takes too long; no `except Exception` of a model's own code or of torch's keeps it."""
+
+
 @dataclass
 class Case:
     """A model and what it is called with."""
@@ -67,6 +71,7 @@ class Case:
 class Outcome:
     """What came of a case: True, False, or None where it was not tried."""
 
+    limit_s: int  # for each question
     fixed: bool | None = None
     open: bool | None = None
     train: bool | None = None
@@ -77,6 +82,17 @@ class Outcome:
     unclean: int = 0  # errors of other people's that came through
 
 
+#: A small encoder and decoder of transformers.
+ENCODER_DECODER = {
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "vocab_size": 99,
+}
 #: What is asked of a case, in this order.
 ASKED = ("fixed", "open", "train", "one", "counts")
 TRACED = ASKED[:3]
@@ -98,9 +114,10 @@ def _names(case: Case) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for given in (*args, *keywords.values()) for name in given.names))
 
 
-def judged(case: Case) -> Outcome:
-    """All that is asked of a case."""
-    found = Outcome()
+def judged(case: Case, limit_s: int) -> Outcome:
+    """All that is asked of a case, each question in so many seconds at most."""
+    found = Outcome(limit_s)
+    signal.alarm(limit_s)
     with torch.device("cpu"):
         model = case.build()
     args, keywords = _inputs(case)
@@ -143,14 +160,16 @@ def judged(case: Case) -> Outcome:
 
 def _tried(found: Outcome, what: str, do: Callable[[], bool]) -> bool:
     started = time.perf_counter()
+    signal.alarm(found.limit_s)
     try:
         return do()
-    except (RooflinekitError, TimeoutError) as error:
+    except (RooflinekitError, _LateError) as error:
         found.notes.append(f"{what}: {str(error).splitlines()[0][:230]}")
     except Exception as error:
         found.unclean += 1
         found.notes.append(f"{what}: NOT CLEAN {type(error).__name__}: {error}"[:230])
     finally:
+        signal.alarm(0)
         found.seconds[what] = time.perf_counter() - started
     return False
 
@@ -317,17 +336,7 @@ def of_transformers() -> Iterator[Case]:
             return getattr(t, f"{name}Model")(getattr(t, f"{name}Config")(**small, max_position_embeddings=512))
 
         yield Case("transformers text", name, encoder, **text)
-    plain = {
-        "d_model": 32,
-        "encoder_layers": 1,
-        "decoder_layers": 1,
-        "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 64,
-        "decoder_ffn_dim": 64,
-        "vocab_size": 99,
-    }
-    yield Case("transformers text", "Bart", lambda: t.BartModel(t.BartConfig(**plain)), "n,s:int64")
+    yield Case("transformers text", "Bart", lambda: t.BartModel(t.BartConfig(**ENCODER_DECODER)), "n,s:int64")
     yield Case(
         "transformers text",
         "T5 encoder",
@@ -368,7 +377,7 @@ def of_transformers() -> Iterator[Case]:
         "DETR",
         lambda: t.DetrModel(
             t.DetrConfig(
-                **{k: v for k, v in plain.items() if k != "vocab_size"},
+                **{k: v for k, v in ENCODER_DECODER.items() if k != "vocab_size"},
                 num_queries=7,
                 use_timm_backbone=True,
                 use_pretrained_backbone=False,
@@ -410,7 +419,9 @@ def of_transformers() -> Iterator[Case]:
         "transformers sound",
         "Whisper encoder",
         lambda: (
-            t.WhisperModel(t.WhisperConfig(**plain, num_mel_bins=8, max_source_positions=50, pad_token_id=0)).encoder
+            t.WhisperModel(
+                t.WhisperConfig(**ENCODER_DECODER, num_mel_bins=8, max_source_positions=50, pad_token_id=0)
+            ).encoder
         ),
         "n,8,100",
     )
@@ -856,14 +867,14 @@ def cases(sources: Sources, word: str) -> Iterator[Case]:
 
 
 def _late(*_: Any) -> None:
-    raise TimeoutError("takes too long")
+    raise _LateError("takes too long")
 
 
 def main(sources: Sources = SOURCES) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--site", action="append", default=[], help="a folder of further packages")
     parser.add_argument("--only", default="", help="a word of a name or a capability")
-    parser.add_argument("--limit_s", type=int, default=120, help="seconds for a case")
+    parser.add_argument("--limit_s", type=int, default=120, help="seconds for a question")
     parser.add_argument("--verbose", action="store_true", help="with the notes of cases that work")
     given = parser.parse_args()
     sys.path += given.site
@@ -876,10 +887,9 @@ def main(sources: Sources = SOURCES) -> None:
     slowest = (0.0, "")
     for case in cases(sources, given.only):
         started = time.perf_counter()
-        signal.alarm(given.limit_s)
         try:
-            found = judged(case)
-        except (Exception, TimeoutError) as error:
+            found = judged(case, given.limit_s)
+        except (Exception, _LateError) as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             reason = f"cannot be built: {error} ({place.name})".replace("\n", " ")[:200]
             totals[case.capability]["not built"] += 1

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from foreign import Case, Odd, main
+from foreign import ENCODER_DECODER, Case, Odd, main
 from torch import nn
 from torch.nn import functional as f
 
@@ -41,17 +41,6 @@ SMALL = {
     "intermediate_size": 64,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
-    "vocab_size": 99,
-    "pad_token_id": 0,
-}
-ENCODER_DECODER = {
-    "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
     "vocab_size": 99,
     "pad_token_id": 0,
 }
@@ -105,6 +94,7 @@ TEXT: dict[str, tuple[str, dict[str, Any]]] = {
     "BlenderbotSmallModel": ("BlenderbotSmall", ENCODER_DECODER),
     "M2M100Model": ("M2M100", ENCODER_DECODER),
 }
+OF_TWO_TEXTS = ("PegasusModel", "BlenderbotSmallModel", "M2M100Model")  # they make no input of the decoder themselves
 PICTURES: dict[str, tuple[str, dict[str, Any], str]] = {
     "ViTMAEModel": ("ViTMAE", SMALL | {"image_size": 32, "patch_size": 8}, "n,3,32,32"),
     "ViTMSNModel": ("ViTMSN", SMALL | {"image_size": 32, "patch_size": 8}, "n,3,32,32"),
@@ -127,7 +117,9 @@ def of_transformers() -> Iterator[Case]:
 
     for name, (config, options) in TEXT.items():
         inputs = "n,16:int64" if name == "NystromformerModel" else "n,s:int64"  # its landmarks are of one length
-        yield Case("text", name, built(name, config, options), inputs, sizes={"s": 96 if "BigBird" in name else 32})
+        targets = {"decoder_input_ids": "n,t:int64"} if name in OF_TWO_TEXTS else {}
+        sizes = {"s": 96 if "BigBird" in name else 32}
+        yield Case("text", name, built(name, config, options), inputs, keywords=targets, sizes=sizes)
     for name, (config, options, inputs) in PICTURES.items():
         yield Case("pictures, sound", name, built(name, config, options), inputs)
 
