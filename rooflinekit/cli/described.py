@@ -41,7 +41,7 @@ class Workload:
     verbose: bool = False  # whether to say why one cannot be kept
     sought: tuple[str, ...] = ()  # sizes that the command looks for, and that nobody gave
     lists: dict[str, Sequence[int]] = field(default_factory=dict)  # in the place of `sizes`, where each may have many
-    limits: dict[str, float] = field(default_factory=dict)  # of model.clocks.limited
+    limits: dict[str, float] = field(default_factory=dict)  # of model.energy.limited
 
     @property
     def named_host(self) -> str | None:

@@ -29,6 +29,7 @@ from rooflinekit.ir.sizes import (
     formula,
     is_formula,
     may_hold,
+    numbers_of,
     product,
     symbol,
     total,
@@ -333,10 +334,11 @@ Numbers = tuple[tuple[str, int], ...]
 def numbers_apart(graph: Graph, given: Mapping[str, int]) -> Numbers:
     """Which of the given sizes the trace does not speak for, with their numbers; none where it does."""
     known = {**graph.sizes, **given}
+    numbers = numbers_of(known) if graph.apart else {}
     found: set[str] = set()
     for relation in graph.apart:
         names = {free.name for free in relation.free_symbols}
-        if names <= known.keys() and not names.isdisjoint(given) and not may_hold(relation, known):
+        if names <= known.keys() and not names.isdisjoint(given) and not may_hold(relation, numbers):
             found |= names
     return tuple((name, known[name]) for name in sorted(found))
 
@@ -405,7 +407,7 @@ def _broken(relation: sympy.Basic, known: Mapping[str, NDArray[np.int64]]) -> ND
     if relation == sympy.Ne(symbol(names[0]), 1):
         return np.asarray(columns[0] == 1)
     values, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    answers = [not may_hold(relation, dict(zip(names, row, strict=True))) for row in values.tolist()]
+    answers = [not may_hold(relation, numbers_of(dict(zip(names, row, strict=True)))) for row in values.tolist()]
     return np.array(answers, dtype=bool)[which.reshape(-1)]
 
 

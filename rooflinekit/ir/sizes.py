@@ -326,25 +326,28 @@ class ForcedSize:
         return f"size {self.name!r} is forced to {self.value} by {self.where}{why}"
 
 
-def may_hold(relation: sympy.Basic, given: Mapping[str, int]) -> bool:
-    """Whether a relation between sizes is not known to be false. Where it divides by 0 the model cannot have gone on.
+def may_hold(relation: sympy.Basic, numbers: Mapping[sympy.Symbol, sympy.Integer]) -> bool:
+    """Whether a relation between sizes is not known to be false at these, which are of `numbers_of`.
+
+    Where it divides by 0 the model cannot have gone on.
 
     >>> n = symbol("n")
-    >>> [may_hold(4 % (n // 2) < 1, {"n": size}) for size in (1, 4, 7)]
+    >>> [may_hold(4 % (n // 2) < 1, numbers_of({"n": size})) for size in (1, 4, 7)]
     [False, True, False]
     """
     import sympy
 
     try:
-        return bool(relation.xreplace(numbers_of(given)) != sympy.false)
+        return bool(relation.xreplace(numbers) != sympy.false)
     except (ZeroDivisionError, TypeError):  # a remainder of 0, or a comparison with what a division by 0 leaves
         return False
 
 
 def check_conditions(conditions: tuple[Condition, ...], given: Mapping[str, int]) -> None:
     """Raises SizeError where a condition is known not to hold at the given sizes."""
+    numbers = numbers_of(given) if conditions else {}
     for condition in conditions:
-        if not may_hold(condition.holds, given):
+        if not may_hold(condition.holds, numbers):
             sizes = ", ".join(f"{name}={value}" for name, value in given.items())
             raise SizeError(
                 f"the trace holds for {condition.holds} ({condition.where}), which is not so at {sizes}; "

@@ -6,12 +6,13 @@ While a kernel runs at the share x of the full clock, its device draws
     clocks      sm_energy · SMs · clock · x · U²                         while SMs issue or fetch
     cache       cache_energy · U²                                        a byte through the last-level cache
     DRAM        dram_energy                                              a byte, by the kind of memory
-    arithmetic  energy of model.power · U²                               a FLOP, by format and unit
+    arithmetic  energy of model.machine · U²                             a FLOP, by format and unit
 
-where switching falls with the process as in `model.power`, and U = max(voltage_floor, 1 - voltage_slope · (1 - x)) is
-the voltage, of the highest: chips take what the clock needs. Products draw no less than model.power has it, idle_share
-of the board's power + their energy a FLOP: those that it holds at the board's limit draw that limit. DRAM has a clock
-and a voltage of its own. Which clock kernels get is told below. Host, fans and power supply are not in these numbers.
+where switching falls with the process as in `model.machine`, and U = max(voltage_floor, 1 - voltage_slope · (1 - x)) is
+the voltage, of the highest: chips take what the clock needs. Products draw no less than model.machine has it,
+idle_share of the board's power + their energy a FLOP: those that it holds at the board's limit draw that limit. DRAM
+has a clock and a voltage of its own. Which clock kernels get is told below. Host, fans and power supply are not in
+these numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class PowerLaw:
     board_w: float  # its own limit
     held: float  # mean watts under a limit, of the limit
     idle_w: float
-    held_w: float  # beside products that hold the board at its limit, as model.power has it, less `idle_w`
+    held_w: float  # beside products that hold the board at its limit, as model.machine has it, less `idle_w`
     clocks_w: float  # of all SMs, at the full clock
     cache_j: float  # a byte, at the full clock's voltage
     dram_j: float  # a byte
@@ -95,7 +96,7 @@ class Load:
     passing_s: Floats  # of traffic through the last-level cache at the full clock
     dram_bytes: Floats
     cache_bytes: Floats
-    arithmetic_j: Floats  # as model.power has it
+    arithmetic_j: Floats  # as model.machine has it
     products_j: Floats  # of it that of products
     overlap: float
 
@@ -130,7 +131,7 @@ class Load:
     @property
     def seconds(self) -> dict[str, Floats]:
         """What of the times the clock changes."""
-        return {name: getattr(self, name) for name in _SECONDS}
+        return {name: getattr(self, name) for name in SECONDS}
 
     def where(self, chosen: Any) -> Load:
         """Some of the kernels."""
@@ -162,7 +163,7 @@ class Load:
 
 
 def _products_j(work: KernelBatch, machine: Machine) -> Floats:
-    """Joules of each kernel's products, as model.power has them."""
+    """Joules of each kernel's products, as model.machine has them."""
     p, device, values = work.products, machine.device, machine.values
     products = np.zeros(len(p.flop))
     key = 2 * work.arithmetic[p.kernel] + work.tensor_core[p.kernel]
@@ -217,14 +218,14 @@ def drawn_j(law: PowerLaw, load: Load, x: Floats, limit_w: float) -> dict[str, F
 # A board that draws more than its limit lowers the clock until it does not, but not below `clock_floor`: a limit below
 # what it draws there is exceeded. It does so for each kernel as if kernels like it came on and on, for its controller
 # is quicker than a phase of a step and slower than a kernel. What the board does at its own limit is in the time model
-# already (`model.power`), so limits below count from there: a kernel at the clock x takes its time at x / (its clock at
-# the board's own limit). Kernels without products, of which `model.power` says nothing, keep the clock that their watts
-# leave them: arithmetic and what passes the last-level cache take longer, DRAM's own clock stays.
+# already (`model.machine`), so limits below count from there: a kernel at the clock x takes its time at x / (its clock
+# at the board's own limit). Kernels without products, of which `model.machine` says nothing, keep the clock that their
+# watts leave them: arithmetic and what passes the last-level cache take longer, DRAM's own clock stays.
 
 
 #: Watts of kernels: of these, at these shares of the full clock, with their places.
 Drawn = Callable[[Load, Any, Any], Any]
-_SECONDS = ("compute_s", "memory_s", "busy_s", "launch_s")  # of a kernel, what its clock changes
+SECONDS = ("compute_s", "memory_s", "busy_s", "launch_s")  # of a kernel, what its clock changes
 _STEPS = 60  # of the clock that are looked at, each about 4 % below the one before
 
 
@@ -333,7 +334,7 @@ def limited_times(work: KernelBatch, times: Times, machine: Machine) -> tuple[Ti
     law = PowerLaw.of(machine)
     if law is None or not len(work):
         return times, times, None
-    load = Load.of(work, machine, ideal_s=times.ideal_s, **{name: getattr(times, name) for name in _SECONDS})
+    load = Load.of(work, machine, ideal_s=times.ideal_s, **{name: getattr(times, name) for name in SECONDS})
     if held_back(law, machine):
         plain = np.bincount(work.products.kernel, minlength=len(work)) == 0
         load = _held(law, load, machine, plain)

@@ -132,7 +132,7 @@ class Machine:
     burst: bool = False  # whether it is over before the board's power or heat lower the clock
     calls: float = float("inf")  # of each kernel in a row: after a rest the board runs above its power limit at first
     warm_calls: float = 0.0  # of them before those whose mean is asked for
-    power_limit: float | None = None  # watts, below the board's own; see model.clocks
+    power_limit: float | None = None  # watts, below the board's own; see model.energy
     clock_limit: float | None = None  # Hz, below the boost
 
     @classmethod

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rooflinekit.ir.op import Math
-from rooflinekit.model.energy import Load, is_held, limited_times
+from rooflinekit.model.energy import SECONDS, Load, is_held, limited_times
 from rooflinekit.model.kernel import Kernel
 from rooflinekit.model.kernel_batch import work_of
 from rooflinekit.model.machine import Machine, Rate
@@ -163,8 +163,5 @@ def _timing(kernel: Kernel, times: Times, row: int, rate: _Rates, overlap: float
 def load_of(timings: Sequence[Timing], machine: Machine) -> Load:
     """The load of these kernels, at the clock that the board gives them by itself."""
     own = [timing.unlimited or timing for timing in timings]
-    columns = {
-        name: np.array([getattr(timing, name) for timing in own], dtype=float)
-        for name in ("ideal_s", "compute_s", "memory_s", "busy_s", "launch_s")
-    }
+    columns = {name: np.array([getattr(timing, name) for timing in own], dtype=float) for name in ("ideal_s", *SECONDS)}
     return Load.of(work_of([timing.kernel for timing in own]), machine, **columns)

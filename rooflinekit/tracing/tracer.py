@@ -20,7 +20,7 @@ from rooflinekit.errors import InputError, RooflinekitError, TraceError
 from rooflinekit.ir.coverage import Assumption
 from rooflinekit.ir.inputs import Input, Mode, Release
 from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec
-from rooflinekit.ir.sizes import Condition, ForcedSize, check_dims, may_hold
+from rooflinekit.ir.sizes import Condition, ForcedSize, check_dims, may_hold, numbers_of
 from rooflinekit.tracing.assumed import Assumed
 from rooflinekit.tracing.calls import Progress
 from rooflinekit.tracing.decided import keep
@@ -143,7 +143,8 @@ def _holds_at_one_of(trace: Trace, further: Sequence[Mapping[str, int]]) -> bool
 
 
 def _holds_at(trace: Trace, sizes: Mapping[str, int]) -> bool:
-    return all(may_hold(condition.holds, sizes) for condition in trace.conditions)
+    numbers = numbers_of(sizes)
+    return all(may_hold(condition.holds, numbers) for condition in trace.conditions)
 
 
 def _with_other_sizes(
