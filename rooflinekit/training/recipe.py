@@ -116,7 +116,8 @@ FSDP_PROGRESS = 0.05
 #: under its Trainer with bf16 weights. "torchtitan": fp32 weights of which FSDP gathers bf16, FlashAttention 2, as
 #: torch 2.2 to 2.10 choose it; "torchtitan-compiled": each layer by torch.compile. "nanotron": flash-attn's kernels,
 #: gradients summed up in fp32. "llm-foundry": MPT under FSDP of 2023. "megatron": Megatron Core with Transformer
-#: Engine. "nemo": the same as NeMo and Megatron Bridge tune it, with tensor groups that send beside products.
+#: Engine. "nemo": the same as NeMo and Megatron Bridge tune it, with tensor groups that send beside products, and
+#: gradients summed in bf16: assumed, for logged peaks of Llama 3.1 405B leave little room for fp32's.
 #: "megatron-2023": Megatron-LM before flash attention, in fp16, with dropout and full recomputation.
 _TITAN = Recipe(
     name="torchtitan", attention="flash-2", norms="composed", separate=True, autocast=True, master=True,
