@@ -10,6 +10,9 @@ HELD = {
     "what cannot be followed is not kept": ("api/test_stale_traces.py", "test_what_cannot_be_followed_is_not_kept"),
     "a damaged trace is traced anew": ("api/test_targets.py", "test_a_damaged_file_is_traced_anew"),
     "a store that cannot be used is done without": ("api/test_targets.py", "test_no_folder_is_no_reason_to_fail"),
+    "nothing in the store is waited for": (
+        "api/test_targets.py", "test_a_pipe_in_the_place_of_a_trace_is_not_waited_for",
+    ),
     "wrong arguments are named": (
         "api/test_wrong_arguments.py", "test_no_value_of_any_argument_ends_in_an_error_from_inside",
     ),

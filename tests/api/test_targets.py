@@ -1,6 +1,7 @@
 """Traces that are kept between commands: the same answer, made once, and never of other code or options."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,14 @@ def test_a_damaged_file_is_traced_anew(flop, folder: Path, damage: bytes | None)
     kept.write_bytes(data[:-40] + b"x" + data[-39:] if damage is None else damage)
     assert flop() == (FLOP, 2)
     assert flop() == (FLOP, 2)  # and kept again
+
+
+def test_a_pipe_in_the_place_of_a_trace_is_not_waited_for(flop, folder: Path) -> None:
+    flop()
+    (kept,) = (folder / "cache").glob("*.graph")
+    kept.unlink()
+    os.mkfifo(kept)
+    assert flop() == (FLOP, 2)
 
 
 def test_a_folder_that_others_can_write_to_is_not_used(flop, folder: Path) -> None:
