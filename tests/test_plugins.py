@@ -144,7 +144,7 @@ def test_specifications_that_cannot_be_used(tmp_path: Path, files: dict[str, str
     ("rules", "message"),
     [
         ("1 / 0", "ZeroDivisionError: division by zero; repair or uninstall it"),
-        ("import rooflinekit as rk\nrk.rule('aten.mm')(None)",
+        ("import rooflinekit as rk\nrk.rule('aten.mm')(lambda op: None)",
          "DuplicateRuleError: op 'aten.mm' has a rule already"),
     ],
 )  # fmt: skip
