@@ -95,6 +95,11 @@ VERDICT = record({
     **dict.fromkeys(("allocated", "reserved", "process"), MEMORY_LEVEL),
     "least_bytes": BYTES, "usable_bytes": BYTES, "probability": NUMBER,
 })  # fmt: skip
+_HELD = record({"measured_bytes": COUNT, "predicted_bytes": COUNT})
+_PLACES = many(record({"where": TEXT, "count": {**COUNT, "minimum": 1}, "bytes": {**COUNT, "minimum": 1}}))
+MEASURED_MEMORY = record({
+    "file": TEXT, "device": COUNT, "allocated": _HELD, "reserved": _HELD, "more": _PLACES, "less": _PLACES,
+})  # fmt: skip
 PREDICTION = record(
     {
         "model": TEXT, "mode": TEXT, "device": TEXT, "host": TEXT,
@@ -116,7 +121,7 @@ PREDICTION = record(
         }),
         "notes": many(TEXT),
     },
-    {"by": many(record({})), "compare": many(record({})), "largest_batch": ANY},
+    {"by": many(record({})), "compare": many(record({})), "largest_batch": ANY, "measured_memory": MEASURED_MEMORY},
 )  # fmt: skip
 CHECK = record({
     "name": TEXT, "expected": perhaps(NUMBER), "actual": perhaps(NUMBER), "unit": TEXT, "status": TEXT, "note": TEXT,
