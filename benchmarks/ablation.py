@@ -33,7 +33,7 @@ from rooflinekit.calibrate.fitting.constants import STAGES, Stage
 from rooflinekit.calibrate.fitting.files import load_constants
 from rooflinekit.calibrate.fitting.observations import Observations, observations_of, without_faults
 from rooflinekit.calibrate.fitting.refit import machines_of
-from rooflinekit.model.algorithms import FFT, IN_PASSES, MIOPEN, WINOGRAD, Algorithm, ByUnit, Tiles
+from rooflinekit.model.algorithms import IN_PASSES, MIOPEN, WINOGRAD, Algorithm, ByUnit, Tiles
 from rooflinekit.model.convolution import rated_as
 from rooflinekit.model.families import plain
 from rooflinekit.model.kernel import Kernel
@@ -60,10 +60,10 @@ TERMS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "single accesses": ({"access_cycles": 1e-9}, ("llm_norm", "llm_act", "llm_rope", "llm_gelu")),
     "energy of 8 bits (half of 16)": ({"eight_bit_energy": 0.5}, ("mm_quantized",)),
     "rates of gradients": (
-        {"matrix_gradient": 1.0, "simt_backward": 1.0, "simt_weight": 1.0},
+        {"matrix_gradient": 1.0, "simt_weight": 1.0},
         ("conv_bwd_data", "conv_bwd_weight"),
     ),
-    "volumes and wide windows": ({"simt_volume": 1.0, "matrix_volume": 1.0, "simt_few": 1.0}, ("conv_fwd",)),
+    "volumes, wide windows, few channels": ({"untuned_convolution": 1.0}, ("conv_fwd",)),
     "latency of a step in k, MIOpen": ({"miopen_latency_cycles": 1e-6}, ("conv_fwd", "conv_bwd_data")),
     "16 bits on CUDA cores, MIOpen": ({"miopen_half": 1.0, "emulated_half": 1.0}, _CONVOLUTIONS),
     "calls of the library of products, MIOpen": ({"library_call": 1e-12}, ("conv_fwd", "conv_bwd_data")),
@@ -115,7 +115,6 @@ def as_if_awake(o: Observations) -> Observations:
 #: Term: what becomes of measurements without it, and the ops that it is about.
 CHANGES: dict[str, tuple[Callable[[Observations], Observations], tuple[str, ...]]] = {
     "Winograd": (partial(without, named(WINOGRAD, IN_PASSES)), _CONVOLUTIONS),
-    "FFT": (partial(without, named(FFT)), ("conv_fwd", "conv_bwd_data")),
     "products by image, unfolded windows (MIOpen)": (
         partial(without, lambda algorithm: algorithm.library == MIOPEN and bool(algorithm.packs)),
         _CONVOLUTIONS,

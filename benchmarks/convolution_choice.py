@@ -38,7 +38,7 @@ from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import choices_of
 
 #: Algorithms by what the names of MIOpen's solvers have in them, the first that fits.
-_NAMES = {"Winograd": "Winograd", "Naive": "naive", "fft": "FFT"}
+_NAMES = {"Winograd": "Winograd", "Naive": "naive"}
 _PRODUCTS = (miopen.BY_IMAGE, miopen.GATHERED, miopen.UNFOLDED)
 IMPLICIT = "implicit"  # or direct: a tile of results that gathers its windows
 _FEWEST = 5

@@ -9,14 +9,10 @@ from rooflinekit.model.machine import Calibration, Constant, Spread
 #: Tiles, rows and single accesses cost nothing, nothing limits the power, and the shorter of two is hidden.
 _IDEAL = {
     **dict.fromkeys(("matrix_share", "simt_share", "vector_share", "memory_share", "product_memory_share"), 1.0),
-    **dict.fromkeys(("matrix_gradient", "matrix_volume"), 1.0),
-    **dict.fromkeys(
-        ("simt_convolution", "simt_backward", "simt_weight", "simt_volume", "simt_few", "simt_few_weight"), 1.0
-    ),
-    **dict.fromkeys(("simt_winograd", "simt_fourier", "miopen_winograd", "miopen_winograd_weight"), 1.0),
+    **dict.fromkeys(("matrix_gradient", "simt_convolution", "simt_weight"), 1.0),
+    **dict.fromkeys(("untuned_convolution", "simt_few_weight"), 1.0),
     **dict.fromkeys(("emulated_half", "untuned_bf16", "miopen_half"), 1.0),
     **dict.fromkeys(("miopen_simt", "miopen_simt_weight", "miopen_simt_pixel_weight"), 1.0),
-    **dict.fromkeys(("miopen_matrix", "miopen_matrix_weight"), 1.0),
     **dict.fromkeys(("miopen_latency_cycles", "repeat_gap", "library_call"), 0.0),
     "naive_cycles": 1.0,
     **dict.fromkeys(("matrix_tile_loss", "matrix_prologue", "latency_cycles"), 0.0),
@@ -25,9 +21,7 @@ _IDEAL = {
     **dict.fromkeys(("column_cycles", "row_cycles", "load_cycles", "access_cycles", "attention_block_cycles"), 0.0),
     "attention_share": 1.0,
     "efficient_attention": 1.0,
-    **dict.fromkeys(
-        ("efficient_wide_gradient", "first_flash", "triton_attention", "attention_energy", "cudnn_gradient"), 1.0
-    ),
+    **dict.fromkeys(("efficient_wide_gradient", "triton_attention", "attention_energy", "cudnn_gradient"), 1.0),
     "attention_gradient": 1.0,
     "polynomial_rate": 0.0,
     "warp_mma_flop": 1e9,
@@ -40,22 +34,11 @@ _IDEAL = {
     **dict.fromkeys(("kernel_ramp_cycles", "product_ramp_cycles", "kernel_gap", "kernel_gap_graph"), 0.0),
     "special_rate": 16.0,
     "softmax_flop": 0.0,
-    "exponential_rate": 16.0,
     "early_memory": 1.0,
     "ecc_write": 0.0,
-    **dict.fromkeys(("window_cycles", "shared_window_cycles", "single_window_cycles"), 0.0),
-    "single_tap_cycles": 1.0,
-    **dict.fromkeys(
-        (
-            "tap_cycles",
-            "shared_tap_cycles",
-            "loop_tap_cycles",
-            "sum_tap_cycles",
-            "channel_tap_cycles",
-            "group_tap_cycles",
-        ),
-        1.0,
-    ),
+    **dict.fromkeys(("window_cycles", "shared_window_cycles", "division_cycles"), 0.0),
+    **dict.fromkeys(("tap_cycles", "shared_tap_cycles", "loop_tap_cycles"), 1.0),
+    **dict.fromkeys(("single_tap_cycles", "channel_tap_cycles"), 1.0),
     "l2_bytes_per_clock": 32.0,
     "cache_share": 1.0,
     **dict.fromkeys(("barrier_cycles", "power_cycles", "ocml_power_cycles"), 0.0),

@@ -142,7 +142,8 @@ class Device(Record):
     shared_memory_per_block: Array | None = None  # the most that one block may ask for
     registers_per_sm: Annotated[int, Field(ge=1, le=2**24)] | None = None  # of 32 bit
     threads_per_sm: Annotated[int, Field(ge=1, le=2**16)] | None = None
-    exponentials_per_sm: Annotated[int, Field(ge=1, le=2**16)] | None = None  # a clock; where unstated, as most GPUs
+    #: Of scores, a clock (CUDA C++ Programming Guide, throughput of native arithmetic instructions).
+    exponentials_per_sm: Annotated[int, Field(ge=1, le=2**16)] = 16
 
     matrix_peak: MatrixPeaks = FrozenMapping()
     matrix_peak_fp16_accumulate: AccumulatePeaks = FrozenMapping()  # only where it differs from fp32 accumulation

@@ -51,8 +51,8 @@ CUBLAS, CUDNN, ROCBLAS, MIOPEN, ONEDNN, ATEN = "cuBLAS", "cuDNN", "rocBLAS", "MI
 HALF = (Math.FP16, Math.BF16)  # formats of 16 bits
 SINGLE = (Math.FP32, Math.TF32)
 
-WINOGRAD, IN_PASSES, FFT = "Winograd", "Winograd in passes", "FFT"
-FEWER_FLOP = (WINOGRAD, IN_PASSES, FFT)  # names of algorithms that execute fewer FLOP than the plain product
+WINOGRAD, IN_PASSES = "Winograd", "Winograd in passes"
+FEWER_FLOP = (WINOGRAD, IN_PASSES)  # names of algorithms that execute fewer FLOP than the plain product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -90,7 +90,9 @@ class Algorithm:
     warp_level: bool = False  # whether it multiplies by instructions of single warps
     packs: Literal["", "both", "weight"] = ""  # which matrices a CPU's library brings into another order first
     window_cycles: str = ""  # constant: cycles of a thread for its window, of `threads`
+    window_divisions: int = 0  # of integers beside, of `division_cycles` each
     tap_cycles: str = ""  # constant: cycles for each tap of that window
+    tap_divisions: int = 0
     sums_channels: bool = False  # whether such a thread goes through all channels, and not its own alone
 
     def __repr__(self) -> str:

@@ -31,7 +31,7 @@ FLASH_4 = replace(CUDNN_BLACKWELL, name="FlashAttention 4")
 EFFICIENT = replace(ATTENTION, name="memory-efficient", warp_level=True, rate=ByUnit.both("efficient_attention"))
 #: Of heads above 128 its gradient sums those of keys and values in memory (mem_eff_attention/kernel_backward.h).
 EFFICIENT_WIDE = replace(EFFICIENT, rate=ByUnit.both("efficient_wide_gradient"))
-FLASH_1 = replace(FLASH, name="FlashAttention 1", rate=ByUnit.both("first_flash"))
+FLASH_1 = replace(FLASH, name="FlashAttention 1", rate=ByUnit.both("efficient_attention"))
 #: AMD's kernels in assembly, which engines and Megatron call, and those in Triton, which PyTorch calls.
 AITER = replace(ATTENTION, name="aiter", sums_in_memory=True)
 AOTRITON = replace(ATTENTION, name="AOTriton", rate=ByUnit.both("triton_attention"), computes_again=True)

@@ -1,4 +1,4 @@
-"""cuDNN's algorithms for a convolution: implicit products, Winograd in one kernel and in passes, and FFT.
+"""cuDNN's algorithms for a convolution: implicit products, and Winograd in one kernel and in passes.
 
 Which there are and what each supports is read from its developer guide; what they do, from Lavin and Gray (2016) and
 from the names and grids of the kernels that NeuSight's profiler saw: `scudnn_winograd_128x128_…_tile148t` has a block
@@ -16,7 +16,6 @@ from rooflinekit.ir.op import Math
 from rooflinekit.model.algorithms import (
     CUDNN,
     FEW,
-    FFT,
     HALF,
     IN_PASSES,
     PRODUCT,
@@ -28,7 +27,6 @@ from rooflinekit.model.algorithms import (
     Form,
     Problem,
     all_of,
-    at_least,
     blocks,
     ceiled,
     least_of,
@@ -42,10 +40,6 @@ FUSED_SIDE = 128  # of a product's tile that takes as much: 4·4 products of 32 
 _PRODUCTS = 16  # of a 2×2 block and a 3×3 window; more for larger ones count as more channels
 _FUSED_EDGE, _UNFUSED_EDGE = 2, 4  # of a block of results
 
-_FFT_TILE = 32  # cuDNN's FFT_TILING
-_FFT_LEAST = 5  # window below which it is not taken (DeepBench: 5×5 and larger alone)
-_REAL = 4  # real multiplications in a complex one
-
 
 _IMPLICIT = Algorithm(library=CUDNN, holds_clock=True)
 #: Implicit products, by direction. On CUDA cores their tiles are 128 pixels by at least 32 channels.
@@ -55,7 +49,7 @@ FORWARD = replace(
 )  # fmt: skip
 #: On tensor cores they are not split either: 8 images of 7×7 take as long as 16 (DeepBench).
 DATA = replace(
-    _IMPLICIT, rate=ByUnit("simt_backward", "matrix_gradient"), tiles=ByUnit("wide", "by name"),
+    _IMPLICIT, rate=ByUnit("simt_convolution", "matrix_gradient"), tiles=ByUnit("wide", "by name"),
     splits=ByUnit.both(False), fills=ByUnit.both(True), gradient=True,
 )  # fmt: skip
 WEIGHT = replace(
@@ -65,20 +59,21 @@ IMPLICIT: Mapping[Direction, Algorithm] = {"forward": FORWARD, "data": DATA, "we
 #: One pixel sees one pixel: a product.
 POINTWISE = replace(PRODUCT, library=CUDNN)
 #: Of volumes, and of windows of more than 7 pixels along one side, for which nothing is unrolled.
-WIDE_WINDOW = Algorithm(name="wide window", library=CUDNN, rate=ByUnit("simt_volume", "matrix_volume"))
+WIDE_WINDOW = Algorithm(name="wide window", library=CUDNN, rate=ByUnit.both("untuned_convolution"))
 #: Channels that are no vector are gathered one by one, on CUDA cores.
-FEW_CHANNELS = Algorithm(name="few channels", library=CUDNN, rate=ByUnit.both("simt_few"), cuda_cores_only=True)
+FEW_CHANNELS = Algorithm(
+    name="few channels", library=CUDNN, rate=ByUnit.both("untuned_convolution"), cuda_cores_only=True
+)
 #: The same of the gradient of a weight, whose sums are in 32 bits.
 FEW_IN_HALF = replace(FEW_CHANNELS, name="few channels in 16 bits", rate=ByUnit.both("simt_few_weight"))
 
 _FEWER_FLOP = Algorithm(library=CUDNN, formats=SINGLE, cuda_cores_only=True, instead_of_tensor_cores=True)
 #: F(2×2) in one kernel, which transforms what it reads and writes.
 FUSED_WINOGRAD = replace(
-    _FEWER_FLOP, name=WINOGRAD, rate=ByUnit.both("simt_winograd"), prologue=ByUnit.both("winograd_prologue"),
+    _FEWER_FLOP, name=WINOGRAD, rate=ByUnit.both("simt_convolution"), prologue=ByUnit.both("winograd_prologue"),
     tiles=ByUnit("square", "every"), splits=ByUnit.both(False),
 )  # fmt: skip
-WINOGRAD_IN_PASSES = replace(_FEWER_FLOP, name=IN_PASSES, rate=ByUnit.both("simt_winograd"))
-FOURIER = replace(_FEWER_FLOP, name=FFT, rate=ByUnit.both("simt_fourier"))
+WINOGRAD_IN_PASSES = replace(_FEWER_FLOP, name=IN_PASSES, rate=ByUnit.both("simt_convolution"))
 
 
 def few_channels(p: Problem, math: Math) -> Any:
@@ -125,8 +120,6 @@ def forms(p: Problem) -> Iterator[Form]:
     if p.direction != "weight":
         yield _fused_winograd(p, possible)
     yield _winograd_in_passes(p, possible)
-    if p.direction != "weight":
-        yield _fourier(p, plain & (p.groups == 1))
 
 
 def _fused_winograd(p: Problem, possible: Any) -> Form:
@@ -156,24 +149,3 @@ def _winograd_in_passes(p: Problem, possible: Any) -> Form:
         algorithm=WINOGRAD_IN_PASSES, gemm=gemm, possible=possible, moved=moved,
         alone=sum(p.tensors) + moved,
     )  # fmt: skip
-
-
-def _fourier(p: Problem, possible: Any) -> Form:
-    """Tiles of 32×32 as products of their spectra: a tile holds 33 - r results along a window of r.
-
-    Taps along a depth stay as they are. It sums spectra over channels, so few of them are gathered instead: volumes of
-    3 channels take 3 to 5 times what this would (KernelBench on T4), and what the gathered product does.
-    """
-    (depth, rows, columns), (taps, r, s) = p.written, p.window
-    tiles = (
-        p.images
-        * depth
-        * ceiled(rows, at_least(_FFT_TILE + 1 - r, 1))
-        * ceiled(columns, at_least(_FFT_TILE + 1 - s, 1))
-    )
-    k, n = summed(p)
-    batch = _FFT_TILE * (_FFT_TILE // 2 + 1)
-    fits = (k >= FEW["forward"]) & (r >= _FFT_LEAST) & (s >= _FFT_LEAST) & (r <= _FFT_TILE) & (s <= _FFT_TILE)
-    moved = 2 * p.itemsize * batch * (tiles * (k + n) + k * n * taps)
-    gemm = Gemm(batch=batch * _REAL, m=tiles, n=n, k=k * taps)
-    return Form(algorithm=FOURIER, gemm=gemm, possible=possible & fits, moved=moved)

@@ -19,19 +19,17 @@ _THREADS = Algorithm(library=ATEN, shape="threads", cuda_cores_only=True)
 UNROLLED = replace(_THREADS, window_cycles="window_cycles", tap_cycles="tap_cycles")
 #: The compiler does not know the window's size.
 WINDOW_LOOP = replace(_THREADS, name="window loop", tap_cycles="loop_tap_cycles")
-#: PyTorch's in fp32, where cuDNN has none: without conversions.
-SINGLE_WINDOW = replace(
-    UNROLLED, name="unrolled window in fp32", window_cycles="single_window_cycles", tap_cycles="tap_cycles"
-)
+#: PyTorch's in fp32, where cuDNN has none: without conversions, but four divisions for image, channel, row and column.
+SINGLE_WINDOW = replace(UNROLLED, name="unrolled window in fp32", window_divisions=4)
 SINGLE_LOOP = replace(SINGLE_WINDOW, name="window loop in fp32", tap_cycles="single_tap_cycles")
 #: Threads whose windows overlap fetch what they share once.
 SHARED_WINDOWS = replace(
     _THREADS, name="shared windows", window_cycles="shared_window_cycles", tap_cycles="shared_tap_cycles"
 )
-#: Of a weight's gradient: for each of its numbers once over all pixels.
-TAP_SUMS = replace(_THREADS, name="sums by tap", tap_cycles="sum_tap_cycles")
+#: Of a weight's gradient: for each of its numbers once over all pixels, each found anew.
+TAP_SUMS = replace(_THREADS, name="sums by tap", tap_cycles="loop_tap_cycles", tap_divisions=1)
 #: A thread a result, over the channels of its group too.
-GROUP_SUMS = replace(_THREADS, name="sums in groups", tap_cycles="group_tap_cycles", fills=ByUnit.both(True))
+GROUP_SUMS = replace(_THREADS, name="sums in groups", tap_cycles="loop_tap_cycles", fills=ByUnit.both(True))
 #: As of any other grouped convolution, each of one channel.
 CHANNEL_PRODUCTS = replace(_THREADS, name="a product a channel", tap_cycles="channel_tap_cycles")
 

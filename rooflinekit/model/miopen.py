@@ -47,32 +47,32 @@ _ASSEMBLY = (*SINGLE, Math.FP16)
 
 
 def _compiled(name: str = "", *, lanes: str, matrix: str = "", split: bool = False, **others: Any) -> Algorithm:
-    plain = Algorithm(name=name, rate=ByUnit(lanes, matrix or lanes), splits=ByUnit.both(split), **others)
+    plain = Algorithm(name=name, rate=ByUnit(lanes, matrix), splits=ByUnit.both(split), **others)
     return compiled_for_amd(plain, MIOPEN)
 
 
 #: Implicit products, by direction.
 IMPLICIT: Mapping[Direction, Algorithm] = {
-    "forward": _compiled(lanes="miopen_simt", matrix="miopen_matrix"),
-    "data": _compiled(lanes="miopen_simt", matrix="miopen_matrix", gradient=True),
-    "weight": _compiled(lanes="miopen_simt_weight", matrix="miopen_matrix_weight", split=True, gradient=True),
+    "forward": _compiled(lanes="miopen_simt"),
+    "data": _compiled(lanes="miopen_simt", gradient=True),
+    "weight": _compiled(lanes="miopen_simt_weight", split=True, gradient=True),
 }
 #: Where one pixel sees one pixel: assembly, which does not convert. Of a weight's gradient, which writes little.
-PIXELWISE = _compiled("pixel by pixel", lanes="miopen_simt", matrix="miopen_matrix", converts=False)
+PIXELWISE = _compiled("pixel by pixel", lanes="miopen_simt", converts=False)
 PIXELWISE_WEIGHT = _compiled(
-    "pixel by pixel", lanes="miopen_simt_pixel_weight", matrix="miopen_matrix_weight", split=True, gradient=True,
+    "pixel by pixel", lanes="miopen_simt_pixel_weight", split=True, gradient=True,
     converts=False,
 )  # fmt: skip
 FUSED_WINOGRAD = _compiled(
-    WINOGRAD, lanes="miopen_winograd", split=True, formats=_ASSEMBLY, cuda_cores_only=True, needs_dot_products=True
+    WINOGRAD, lanes="", split=True, formats=_ASSEMBLY, cuda_cores_only=True, needs_dot_products=True
 )
 #: Of a weight's gradient. In passes, transforms convert.
 FUSED_WINOGRAD_WEIGHT = _compiled(
-    WINOGRAD, lanes="miopen_winograd_weight", split=True, formats=_ASSEMBLY, cuda_cores_only=True,
+    WINOGRAD, lanes="miopen_simt_weight", split=True, formats=_ASSEMBLY, cuda_cores_only=True,
     needs_dot_products=True, converts=False,
 )  # fmt: skip
 WINOGRAD_IN_PASSES = _compiled(
-    IN_PASSES, lanes="miopen_winograd_weight", split=True, formats=_EVERY, cuda_cores_only=True, converts=False
+    IN_PASSES, lanes="miopen_simt_weight", split=True, formats=_EVERY, cuda_cores_only=True, converts=False
 )
 #: By the library of products: a product for each image; every second pixel; windows that were written out.
 BY_IMAGE = replace(PRODUCT, library=MIOPEN, formats=_EVERY, fills=ByUnit.both(False))

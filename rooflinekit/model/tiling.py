@@ -144,7 +144,7 @@ def sustained_share(p: Products, tensor_core: bool, machine: Machine) -> Floats:
     """The FLOP/s that the board's power sustains in each product, of those in a plain one.
 
     cuDNN's implicit products reach less at the same clock, as they find their pixels beside multiplying, and a board
-    that is held by its power has them at the clock that it has for products. Winograd's and FFT's wait for what they
+    that is held by its power has them at the clock that it has for products. Winograd's wait for what they
     transform, and MIOpen's for operands; who waits draws less.
     """
     return p.told(lambda one: min(one.share(machine.values, tensor_core), 1.0) if one.holds_clock else 1.0)

@@ -123,8 +123,7 @@ def exponential_s(special: Floats, products: Products, machine: Machine) -> Floa
     if machine.device.kind == "gpu" and attends.any():
         which, value = products.kernel[attends], machine.values
         polynomials = products.told(lambda one: one.polynomials)[attends]
-        units = machine.device.exponentials_per_sm or value["exponential_rate"]
-        rate = units + value["polynomial_rate"] * polynomials
+        rate = machine.device.exponentials_per_sm + value["polynomial_rate"] * polynomials
         found[which] = special[which] / (rate * machine.sm_count * machine.clock)
     return found
 
@@ -159,8 +158,9 @@ def _in_threads(p: Products, rates: Rates, machine: Machine) -> Fill:
     taps = np.where((p.m == 1) & (p.n > 1), p.n, p.k)  # the gradient of the weight is [1, taps] over all pixels
     taps = np.where(all_channels, p.k, taps)
     outputs = p.batch * p.m * p.n * p.k / taps
-    window = p.told(lambda one: value.get(one.window_cycles, 0.0))
-    cycles = window + p.told(lambda one: value.get(one.tap_cycles, 0.0)) * taps
+    division = value["division_cycles"]
+    window = p.told(lambda one: value.get(one.window_cycles, 0.0) + one.window_divisions * division)
+    cycles = window + p.told(lambda one: value.get(one.tap_cycles, 0.0) + one.tap_divisions * division) * taps
     cycles = cycles * np.where(p.told(lambda one: one.fills.cuda_cores), p.padded, 1.0)
     lanes = machine.sm_count * machine.device.lanes_per_sm
     compute_s = np.where(all_channels, np.maximum(outputs, lanes), outputs) * cycles / lanes / machine.clock

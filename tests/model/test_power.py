@@ -104,7 +104,7 @@ def test_a_held_board_has_its_clock_for_implicit_products_too(
     device: Device, by: Algorithm, microseconds: float
 ) -> None:
     energies = {name: value for name, value in VALUES.items() if name != "idle_share"}
-    shares = {"simt_weight": 0.5, "simt_winograd": 0.5}
+    shares = {"simt_weight": 0.5, "simt_convolution": 0.5}
     machine = Machine.of(device.replace(board_power=70, process_nm=16), constants(idle_share=0.2, **energies, **shares))
     work = KernelBatch.of(1, products=Products.of([0], m=1280, n=1280, k=1000, algorithm=by))
     assert time_work(work, machine).total_s[0] == pytest.approx(microseconds * 1e-6)

@@ -181,7 +181,7 @@ def test_halved_matrix_units_hide_the_loss_of_tiles(device: Device) -> None:
     [
         (cudnn.FORWARD, Math.FP32, "simt_convolution"),
         (cudnn.DATA, Math.FP16, "matrix_gradient"),
-        (cudnn.FUSED_WINOGRAD, Math.FP32, "simt_winograd"),
+        (cudnn.FUSED_WINOGRAD, Math.FP32, "simt_convolution"),
     ],
 )
 def test_the_rate_of_convolutions(device: Device, by: Algorithm, math: Math, constant: str) -> None:

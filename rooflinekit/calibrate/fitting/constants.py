@@ -54,8 +54,6 @@ CONSTANTS: dict[str, Description] = {
     "matrix_gradient": _d("1", "rate of a convolution's gradients on the tensor core, of a product's", 0.9, 0.2,
                            1.2, 0.1, 0.15, "that of the forward pass: large 3×3 ones run at 84 to 91 TFLOP/s in all "
                            "directions (V100)"),
-    "matrix_volume": _d("1", "the same of volumes, and of windows above 7", 0.4, 0.05, 1.2, 0.4, 0.4,
-                        "3-D and 5×9 convolutions in tf32 take 1.3 to 3.5 times what others would (A6000, L40S, H100)"),
     "matrix_energy": _d("J/flop", "energy of a 16-bit FLOP on the tensor core in a 16 nm process",
                         2.5e-12, 0.3e-12, 8e-12, 0.3, 0.0, _FITTED),
     "single_tensor_core_share": _d("1", "issue rate of the tensor core in plain fp32 products, of that in 16 bits, "
@@ -70,32 +68,23 @@ CONSTANTS: dict[str, Description] = {
     "simt_tile_loss": _d("element", "as matrix_tile_loss, on the CUDA cores", 8, 0.1, 80, 1.0, 0.4, _FITTED),
     "simt_convolution": _d("1", "rate of an implicit-product convolution on the CUDA cores, of a product's",
                             0.80, 0.2, 1.3, 0.3, 0.15, _FITTED),
-    "simt_backward": _d("1", "the same of the gradient of a convolution's image", 0.80, 0.2, 1.3, 0.3, 0.15, _FITTED),
     "simt_weight": _d("1", "the same of the gradient of a convolution's weight", 0.70, 0.2, 1.3, 0.3, 0.15, _FITTED),
-    "simt_volume": _d("1", "the same of volumes, and of windows above 7", 0.4, 0.05, 1.3, 0.4, 0.4,
-                       "3-D convolutions in fp32 take 3 to 6 times what others would (T4)"),
-    "simt_few": _d("1", "the same of fewer than 4 channels", 0.3, 0.03, 1.3, 0.4, 0.4,
-                    "3-D and 11×11 convolutions of 3 channels reach 12 to 40 % of the CUDA cores (A6000, L40S, H100)"),
+    "untuned_convolution": _d("1", "the same of volumes, of windows above 7, and of fewer than 4 channels, for which "
+                              "nothing is unrolled, on either unit", 0.4, 0.03, 1.3, 0.4, 0.4,
+                              "3-D, 5×9 and 11×11 convolutions take 1.3 to 8 times what others would (T4, A6000, L40S, "
+                              "H100)"),
     "simt_few_weight": _d("1", "the same of the gradient of a weight in 16 bits", 0.14, 0.02, 1.3, 0.4, 0.4,
                            "5×20 windows of 1 channel reach 5 to 7 % of the CUDA cores' fp32, 3×3 of 3 channels 8 to "
                            "35 % (V100, T4)"),
-    "simt_fourier": _d("1", "rate of the products of a convolution's spectra, of a product's",
-                        0.40, 0.05, 1.3, 0.4, 0.2, _FITTED),
     # MIOpen's rates: times of one solver differ between GPUs as their peaks do, within a fifth; which solvers a GPU's
     # MIOpen has, and has tuned, differs more among those of a weight. Wider ones would fit the way of timing instead.
     "miopen_simt": _d("1", "rate of MIOpen's implicit products on the CUDA cores, of a product's",
                        0.55, 0.03, 1.3, 0.4, 0.2, _FITTED),
-    "miopen_simt_weight": _d("1", "the same of the gradient of a convolution's weight", 0.45, 0.03, 1.3, 0.4, 0.3,
+    "miopen_simt_weight": _d("1", "the same of the gradient of a convolution's weight, and of Winograd's "
+                              "in passes", 0.35, 0.03, 1.3, 0.4, 0.3,
                               _FITTED),
-    "miopen_simt_pixel_weight": _d("1", "the same of a weight where a pixel sees one pixel", 0.45, 0.03,
-                                    1.3, 0.4, 0.3, _FITTED),
-    "miopen_matrix": _d("1", "as miopen_simt, on the tensor core", 0.8, 0.05, 1.3, 0.3, 0.2, _FITTED),
-    "miopen_matrix_weight": _d("1", "the same of the gradient of a convolution's weight", 0.6, 0.05, 1.3, 0.3, 0.3,
-                               _FITTED),
-    "miopen_winograd": _d("1", "rate of MIOpen's Winograd convolutions on the CUDA cores, of a product's",
-                          0.55, 0.05, 1.3, 0.3, 0.2, _FITTED),
-    "miopen_winograd_weight": _d("1", "the same of the gradient of a convolution's weight", 0.5, 0.05, 1.3, 0.3, 0.3,
-                                 _FITTED),
+    "miopen_simt_pixel_weight": _d("1", "the same of a weight where a pixel sees one pixel", 0.45, 0.03, 1.3, 0.4, 0.3,
+                                   _FITTED),
     "miopen_half": _d("1", "rate of fp16 by MIOpen's kernels on CUDA cores that multiply pairs, of its peak, as fp32's "
                       "of its own", 0.7, 0.2, 1.2, 0.3, 0.1, _FITTED),
     "miopen_latency_cycles": _d("cycle", "that a block of MIOpen's convolutions waits for the operands of a step in k, "
@@ -104,8 +93,6 @@ CONSTANTS: dict[str, Description] = {
                         0.05, 1.0, 0.4, 0.2, _FITTED),
     "untuned_bf16": _d("1", "the same of an image's gradient of sizes that AMD's library of products has not tuned, of "
                        "emulated_half", 0.05, 0.005, 1.0, 0.6, 0.3, _FITTED),
-    "simt_winograd": _d("1", "rate of a Winograd convolution in one kernel on the CUDA cores, of a product's",
-                         0.60, 0.1, 1.3, 0.3, 0.2, _FITTED),
     "winograd_prologue": _d("element", "as matrix_prologue, of a Winograd convolution in one kernel, which transforms "
                             "what it reads and writes", 20, 1, 200, 0.7, 0.2, "NeuSight's fused kernels take as "
                             "long as without it for 13 (A100) to 32 (P4) channels more"),
@@ -135,20 +122,16 @@ CONSTANTS: dict[str, Description] = {
                             "a conversion, a multiply-add, and loads that neighbours share"),
     "loop_tap_cycles": _d("cycle", "the same where the window's size is not known to the compiler",
                           29, 5, 150, 0.4, 0.0, "conv_depthwise2d_forward_kernel: 2 loads of 4 cycles each, 2 "
-                          "conversions, 8 integer operations of 2 each, a multiply-add"),
-    "single_window_cycles": _d("cycle", "as window_cycles, of PyTorch's own kernels in fp32", 330, 20, 2000, 0.4, 0.2,
-                               "3×1, 3×3 and 3×7 windows with channels first on H100, A6000 and L40S"),
+                          "conversions, 8 integer operations of 2 each, a multiply-add; training of eca_nfnet_l0 and "
+                          "_l2, whose groups take each multiply-add by itself, says 24 and 22 (RTX 3090)"),
+    "division_cycles": _d("cycle", "of a lane for an integer division with its remainder, by which PyTorch's own "
+                          "kernels find a pixel", 46, 5, 200, 0.4, 0.2, "some 23 operations of 2 each "
+                          "(conv_depthwise2d_grad_weight_kernel)"),
     "single_tap_cycles": _d("cycle", "as loop_tap_cycles in fp32, which converts nothing", 13, 1, 100, 0.4, 0.0,
                             "what 21 taps take beyond 3 (H100, A6000)"),
-    "sum_tap_cycles": _d("cycle", "the same in the gradient of a weight, which finds its pixels anew for each tap",
-                         75, 10, 400, 0.4, 0.0, "conv_depthwise2d_grad_weight_kernel: as the loop, and an integer "
-                         "division by the width with its remainder, some 23 operations of 2 each"),
     "channel_tap_cycles": _d("cycle", "the same where a library multiplies a channel at a time",
                              100, 10, 400, 0.4, 0.0, "ConvMixer's 9×9 windows with channels last take 2 to 3 times "
                              "those with channels first (RTX 3090, 4090)"),
-    "group_tap_cycles": _d("cycle", "the same in gradients of groups, which take each multiply-add by itself",
-                           22, 5, 150, 0.4, 0.0, "training of eca_nfnet_l0 and _l2 with channels last, timm's rows on "
-                           "an RTX 3090: 24 and 22"),
     "naive_cycles": _d("cycle", "the same of a library's last resort, for each multiply-add", 60, 2, 2000, 1.0, 0.2,
                        _FITTED),
     # --- other arithmetic
@@ -197,13 +180,12 @@ CONSTANTS: dict[str, Description] = {
                        "half a conversion, rescaling"),
     "warp_mma_flop": _d("flop/clock/SM", "16-bit products by instructions of single warps, at most", 2048, 1024, 4096,
                         0.05, 0.0, "what an SM of A100 does (NVIDIA, A100 whitepaper); no fit"),
-    "efficient_attention": _d("1", "rate of memory-efficient attention, of FlashAttention 2's", 0.5, 0.2, 1.2, 0.2, 0.0,
-                              "figures of thu-ml/SageAttention and xlite-dev/ffpa-attn (Apache-2.0) on A100, B200, "
-                              "RTX 3090"),
+    "efficient_attention": _d("1", "rate of memory-efficient attention and of FlashAttention 1, of FlashAttention 2's",
+                              0.5, 0.2, 1.2, 0.2, 0.0, "figures of thu-ml/SageAttention and xlite-dev/ffpa-attn "
+                              "(Apache-2.0) on A100, B200, RTX 3090, and Dao-AILab/flash-attention's (BSD-3-Clause) on "
+                              "A100 and H100"),
     "efficient_wide_gradient": _d("1", "the same of its gradient, for heads above 128", 0.15, 0.02, 1.2, 0.4, 0.0,
                                   "xlite-dev/ffpa-attn (Apache-2.0): heads of 512 on B200"),
-    "first_flash": _d("1", "rate of FlashAttention 1, of FlashAttention 2's", 0.5, 0.2, 1.2, 0.15, 0.0,
-                      "Dao-AILab/flash-attention's figures (BSD-3-Clause) on A100 and H100"),
     "triton_attention": _d("1", "rate of attention written in Triton, of that written by hand", 0.65, 0.2, 1.2, 0.3,
                            0.0, "Dao-AILab/flash-attention's figures (BSD-3-Clause) on A100 and H100"),
     "attention_gradient": _d("1", "rate of products in the gradient of fused attention, of those in the forward pass",
@@ -214,8 +196,6 @@ CONSTANTS: dict[str, Description] = {
     "polynomial_rate": _d("1/clock/SM", "exponentials that kernels for Blackwell work out on the CUDA cores beside", 12,
                           1, 32, 0.5, 0.0, "NVIDIA/cudnn-frontend (MIT) on B200; 128 lanes, ten instructions "
                           "for each"),
-    "exponential_rate": _d("1/clock/SM", "exponentials of fused attention per clock and SM", 16, 8, 32, 0.1, 0.0,
-                           "CUDA C++ Programming Guide, throughput of native arithmetic instructions"),
     "attention_block_cycles": _d("cycle", "start and end of a block of fused attention",
                                  2000, 10, 40000, 1.0, 0.3, _FITTED),
     # --- starts
@@ -318,8 +298,7 @@ STAGES = (
         ops=_CONVOLUTIONS,
         dtypes=_SINGLE,
         constants=(
-            "simt_convolution", "simt_backward", "simt_weight", "simt_winograd", "simt_fourier",
-            "simt_volume", "winograd_prologue",
+            "simt_convolution", "simt_weight", "winograd_prologue",
         ),
         library=CUDNN,
     ),
@@ -328,7 +307,7 @@ STAGES = (
         ops=_CONVOLUTIONS,
         dtypes=_HALF | {"tf32"},
         constants=(
-            "matrix_gradient", "matrix_volume", "simt_few", "simt_few_weight", "single_window_cycles",
+            "matrix_gradient", "untuned_convolution", "simt_few_weight", "division_cycles",
         ),
         library=CUDNN,
     ),
@@ -338,8 +317,8 @@ STAGES = (
         dtypes=_HALF | _SINGLE,
         constants=(
             "miopen_simt", "miopen_simt_weight", "miopen_simt_pixel_weight",
-            "miopen_latency_cycles", "miopen_matrix", "miopen_matrix_weight", "miopen_winograd",
-            "miopen_winograd_weight", "miopen_half", "emulated_half", "untuned_bf16", "naive_cycles",
+            "miopen_latency_cycles",
+            "miopen_half", "emulated_half", "untuned_bf16", "naive_cycles",
             "repeat_gap", "library_call",
         ),
         library=MIOPEN,
