@@ -27,7 +27,7 @@ from rooflinekit.model.kernels import plain_kernels
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.roofline import time_work
 from rooflinekit.serving.formats import WEIGHT_FORMATS
-from rooflinekit.serving.tape import Tape
+from rooflinekit.serving.tape import EngineTape
 
 _SEEN = 0.5  # share of the shapes that fits may see
 _FEW = 64  # rows, as of a batch that decodes
@@ -94,7 +94,7 @@ def _grouped(data: Path) -> Iterator[dict[str, object]]:
                 for name in ("num_local_experts", "tokens_per_expert", "hidden_size", "intermediate_size")
             )
             for inner, outer, measured in ((hidden, 2 * width, "up_proj_us"), (width, hidden, "down_proj_us")):
-                tape = Tape(format=WEIGHT_FORMATS[weights])
+                tape = EngineTape(dtype=WEIGHT_FORMATS[weights].outside, format=WEIGHT_FORMATS[weights])
                 x = TensorSpec(name="x", shape=(experts, tokens, inner), dtype=DType.BFLOAT16)
                 tape.experts(x, "w", outer, experts, experts * tokens)
                 kernels = [one for priced in price_all(tape.ops) for one in plain_kernels(priced, None)]
@@ -113,7 +113,7 @@ def _seconds(rows: pd.DataFrame, weights: str, machine: Machine) -> Floats:
     """Predicted, as kernels of a CUDA graph."""
     kernels, owner = [], []
     for i, (m, n, k) in enumerate(rows[["m", "n", "k"]].astype(int).to_numpy().tolist()):
-        tape = Tape(format=WEIGHT_FORMATS[weights])
+        tape = EngineTape(dtype=WEIGHT_FORMATS[weights].outside, format=WEIGHT_FORMATS[weights])
         tape.linear(TensorSpec(name="x", shape=(m, k), dtype=DType.BFLOAT16), "w", n)
         found = [kernel for priced in price_all(tape.ops) for kernel in plain_kernels(priced, None)]
         kernels += found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -133,6 +133,10 @@ class TensorSpec:
     def memory(self) -> str:
         """Name of the memory behind it: equal for views of one tensor."""
         return self.storage or self.name
+
+    def seen(self, *shape: Size, mark: str = "seen") -> TensorSpec:
+        """Its memory in another shape, contiguous, with a mark behind its name."""
+        return replace(self, name=f"{self.name}.{mark}", shape=shape, stride=None, storage=self.memory)
 
 
 def nothing() -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from rooflinekit.ir.op import DType, Role, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, product, symbol, total
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, Adapters, check_format
-from rooflinekit.serving.tape import Tape, touched_experts
+from rooflinekit.serving.tape import EngineTape, touched_experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +85,13 @@ def _step(decoder: Decoder, step: str, dims: tuple[str, ...], parts: tuple[Part,
     decoder.check_tp(options.tp, options.ep, options.dp)
     form = check_format("weights", options.weights, WEIGHT_FORMATS)
     cached = check_format("kv", options.kv, KV_FORMATS)
-    tape = Tape(
-        format=form, adapters=options.adapters, sequences=total(part.sequences for part in parts),
+    tape = EngineTape(
+        dtype=form.outside, format=form, adapters=options.adapters, sequences=total(part.sequences for part in parts),
         has_experts=decoder.experts > 0,
     )  # fmt: skip
     ids = TensorSpec(name="ids", shape=(total(part.tokens for part in parts),), dtype=DType.INT64, role=Role.INPUT)
-    table = tape.weight("embedding", decoder.vocab, decoder.hidden, dtype=form.outside)
-    x = tape.run("aten.embedding", (table, ids), tape.tensor(*ids.shape, decoder.hidden))
+    table = tape.weight("embedding", decoder.vocab, decoder.hidden)
+    x = tape.run("aten.embedding", (table, ids), tape.new(*ids.shape, decoder.hidden))
     residual: TensorSpec | None = None
     for i in range(decoder.layers):
         windowed = decoder.window if i >= decoder.full_layers else None
@@ -110,22 +110,20 @@ def _step(decoder: Decoder, step: str, dims: tuple[str, ...], parts: tuple[Part,
 
 
 def _output(
-    decoder: Decoder, tape: Tape, x: TensorSpec, residual: TensorSpec | None, sequences: Size, tp: int
+    decoder: Decoder, tape: EngineTape, x: TensorSpec, residual: TensorSpec | None, sequences: Size, tp: int
 ) -> TensorSpec:
     """[tokens, hidden] → the next token of each sequence, from its last one."""
     tape.module = "output"
     x, _ = _normalized(decoder, tape, x, residual)
-    last = tape.run("aten.index_select", (x, _numbers(sequences)), tape.tensor(sequences, decoder.hidden), dim=0)
+    last = tape.run("aten.index_select", (x, _numbers(sequences)), tape.new(sequences, decoder.hidden), dim=0)
     vocab = ceil_div(decoder.vocab, tp)
     if decoder.tied:
         matrix = tape.weights["embedding"]
-        shard = TensorSpec(name="embedding.T", shape=(decoder.hidden, vocab), dtype=matrix.dtype, storage=matrix.name,
-                           role=Role.WEIGHT)  # fmt: skip
-        logits = tape.run("aten.mm", (last, shard), tape.tensor(sequences, vocab))
+        logits = tape.run("aten.mm", (last, matrix.seen(decoder.hidden, vocab)), tape.new(sequences, vocab))
     else:
         assert isinstance(vocab, int)
         logits = tape.plain(last, "matrix", vocab)
-    return tape.run("aten.argmax", (logits,), tape.tensor(sequences, dtype=DType.INT64), dim=-1, keepdim=False)
+    return tape.run("aten.argmax", (logits,), tape.new(sequences, dtype=DType.INT64), dim=-1, keepdim=False)
 
 
 def _numbers(count: Size) -> TensorSpec:
@@ -133,14 +131,13 @@ def _numbers(count: Size) -> TensorSpec:
 
 
 def _normalized(
-    decoder: Decoder, tape: Tape, x: TensorSpec, residual: TensorSpec | None
+    decoder: Decoder, tape: EngineTape, x: TensorSpec, residual: TensorSpec | None
 ) -> tuple[TensorSpec, TensorSpec]:
     """x normalized, and the residual with x added to it; there is none before the first layer."""
-    gain = tape.weight("norm", decoder.hidden, dtype=tape.format.outside)
+    gain = tape.weight("norm", decoder.hidden)
     if residual is None:
-        return tape.run("serving.rms_norm", (x, gain), tape.tensor(*x.shape)), x
-    y = TensorSpec(name=f"y{len(tape.ops)}", shape=x.shape, dtype=x.dtype)
-    summed = TensorSpec(name=f"{residual.name}+", shape=x.shape, dtype=x.dtype, storage=residual.memory)
+        return tape.run("serving.rms_norm", (x, gain), tape.new(*x.shape)), x
+    y, summed = tape.new(*x.shape), residual.seen(*x.shape, mark="summed")
     tape.run("serving.add_rms_norm", (x, residual, gain), y, summed)
     return y, summed
 
@@ -150,7 +147,7 @@ class _Layer:
     """One GPU's part of a layer."""
 
     decoder: Decoder
-    tape: Tape
+    tape: EngineTape
     parts: tuple[Part, ...]
     cached: DType
     options: Options
@@ -173,7 +170,7 @@ class _Layer:
         attended = tape.linear(attended, "output", d.hidden)
         if d.parallel:
             tape.module = f"{module}.network"
-            both = tape.run("aten.add", (attended, network.plain(x, d.ffn)), tape.tensor(*x.shape), alpha=1)
+            both = tape.run("aten.add", (attended, network.plain(x, d.ffn)), tape.new(*x.shape), alpha=1)
             return tape.summed(both, over.tp), residual
         x = tape.summed(attended, over.tp)
         tape.module = f"{module}.network"
@@ -185,24 +182,19 @@ class _Layer:
     def _attention(self, qkv: TensorSpec, heads: int, kv_heads: int) -> TensorSpec:
         d, tape = self.decoder, self.tape
         if d.qk_norm:
-            gain = tape.weight("qk_norm", 2 * d.head_dim, dtype=tape.format.outside)
-            turned = tape.tensor(qkv.shape[0], (heads + kv_heads) * d.head_dim)
-            tape.run("serving.rms_norm", (turned, gain), TensorSpec(
-                name=f"n{len(tape.ops)}", shape=turned.shape, dtype=turned.dtype, storage=qkv.name))  # fmt: skip
-        result = tape.tensor(qkv.shape[0], heads * d.head_dim)
+            gain = tape.weight("qk_norm", 2 * d.head_dim)
+            turned = tape.new(qkv.shape[0], (heads + kv_heads) * d.head_dim)
+            tape.run("serving.rms_norm", (turned, gain), qkv.seen(*turned.shape))
+        result = tape.new(qkv.shape[0], heads * d.head_dim)
         for i, part in enumerate(self.parts):
             mark, b, s = f".{i}" if i else "", part.sequences, part.new
-            width = (heads + 2 * kv_heads) * d.head_dim
-            own = TensorSpec(name=f"{qkv.name} part{mark}", shape=(b, s, width), dtype=qkv.dtype, storage=qkv.name)
-            query = TensorSpec(name=f"q{len(tape.ops)}", shape=_queries(part, heads, d.head_dim), dtype=qkv.dtype)
-            put = [
-                TensorSpec(name=f"{name}{len(tape.ops)}", shape=(b, kv_heads, s, d.head_dim), dtype=self.cached)
-                for name in ("k", "v")
-            ]
+            own = qkv.seen(b, s, (heads + 2 * kv_heads) * d.head_dim)
+            query = tape.new(*_queries(part, heads, d.head_dim))
+            put = [tape.new(b, kv_heads, s, d.head_dim, dtype=self.cached) for _ in ("k", "v")]
             tape.run("serving.rope_and_cache", (own,), query, *put)
             shape = (b, kv_heads, part.context, d.head_dim)
             keys, values = (tape.cache(f"{name}{mark}", *shape, dtype=self.cached) for name in ("keys", "values"))
-            out = TensorSpec(name=f"o{len(tape.ops)}", shape=query.shape, dtype=qkv.dtype, storage=result.name)
+            out = result.seen(*query.shape)
             tape.run("serving.paged_attention", (query, keys, values), out, window=self.window)
         return result
 
@@ -214,42 +206,41 @@ class _Layer:
         """
         d, tape, heads, tokens = self.decoder, self.tape, self.decoder.heads // self.options.tp, x.shape[0]
         low = tape.linear(x, "down", d.query_latent + d.latent + d.rope_dim)
-        gain = tape.weight("latent_norm", d.query_latent + d.latent, dtype=tape.format.outside)
-        latent = tape.run("serving.rms_norm", (low, gain), tape.tensor(tokens, d.query_latent + d.latent))
-        query = tape.linear(_part_of(latent, tokens, d.query_latent) if d.query_latent else x, "query",
+        gain = tape.weight("latent_norm", d.query_latent + d.latent)
+        latent = tape.run("serving.rms_norm", (low, gain), tape.new(tokens, d.query_latent + d.latent))
+        query = tape.linear(latent.seen(tokens, d.query_latent) if d.query_latent else x, "query",
                             heads * d.head_dim)  # fmt: skip
-        result = tape.tensor(tokens, heads * d.value_dim)
+        result = tape.new(tokens, heads * d.value_dim)
         for i, part in enumerate(self.parts):
             mark, b, s = f".{i}" if i else "", part.sequences, part.new
-            turned = _part_of(low, b, s, heads * d.rope_dim + d.latent + d.rope_dim)
-            put = TensorSpec(name=f"c{len(tape.ops)}", shape=(b, s, d.latent + d.rope_dim), dtype=self.cached)
+            turned = low.seen(b, s, heads * d.rope_dim + d.latent + d.rope_dim)
+            put = tape.new(b, s, d.latent + d.rope_dim, dtype=self.cached)
             tape.run("serving.rope_and_cache", (turned,), put)
             if part.decodes:
                 self._absorbed(mark, part, query, result)
                 continue
-            own = _part_of(latent, product((b, s)), d.latent)
+            own = latent.seen(product((b, s)), d.latent)
             made = tape.linear(own, "up", heads * (d.head_dim - d.rope_dim + d.value_dim))
-            q, k = (_part_of(of, b, heads, s, d.head_dim) for of in (query, made))
-            v = TensorSpec(name=f"{made.name} values", shape=(b, heads, s, d.value_dim), dtype=made.dtype)
-            out = _part_of(result, b, heads, s, d.value_dim)
+            q, k = (of.seen(b, heads, s, d.head_dim) for of in (query, made))
+            v = tape.new(b, heads, s, d.value_dim)
+            out = result.seen(b, heads, s, d.value_dim)
             tape.run("serving.paged_attention", (q, k, v), out, window=None)
         return result
 
     def _absorbed(self, mark: str, part: Part, query: TensorSpec, result: TensorSpec) -> None:
         """The new tokens of each sequence over the latent: all heads share it."""
         d, tape, heads, b = self.decoder, self.tape, self.decoder.heads // self.options.tp, part.sequences
-        plain, outside, tokens = d.head_dim - d.rope_dim, tape.format.outside, part.tokens
-        into = tape.weight("up.keys", heads, plain, d.latent, dtype=outside)
-        back = tape.weight("up.values", heads, d.latent, d.value_dim, dtype=outside)
-        tape.run("aten.bmm", (_part_of(query, heads, tokens, plain), into), tape.tensor(heads, tokens, d.latent))
+        plain, tokens = d.head_dim - d.rope_dim, part.tokens
+        into = tape.weight("up.keys", heads, plain, d.latent)
+        back = tape.weight("up.values", heads, d.latent, d.value_dim)
+        tape.run("aten.bmm", (query.seen(heads, tokens, plain), into), tape.new(heads, tokens, d.latent))
         cache = tape.cache(f"latent{mark}", b, 1, part.context, d.latent + d.rope_dim, dtype=self.cached)
-        seen = TensorSpec(name=f"{cache.name} values", shape=(b, 1, part.context, d.latent), dtype=self.cached,
-                          storage=cache.memory, role=cache.role)  # fmt: skip
-        q = TensorSpec(name=f"q{len(tape.ops)}", shape=_queries(part, heads, d.latent + d.rope_dim), dtype=query.dtype)
-        out = TensorSpec(name=f"o{len(tape.ops)}", shape=_queries(part, heads, d.latent), dtype=query.dtype)
+        seen = cache.seen(b, 1, part.context, d.latent)
+        q = tape.new(*_queries(part, heads, d.latent + d.rope_dim))
+        out = tape.new(*_queries(part, heads, d.latent))
         mixed = tape.run("serving.paged_attention", (q, cache, seen), out, window=None)
-        tape.run("aten.bmm", (_part_of(mixed, heads, tokens, d.latent), back),
-                 _part_of(result, heads, tokens, d.value_dim))  # fmt: skip
+        tape.run("aten.bmm", (mixed.seen(heads, tokens, d.latent), back),
+                 result.seen(heads, tokens, d.value_dim))  # fmt: skip
 
 
 def _queries(part: Part, heads: int, width: int) -> tuple[Size, ...]:
@@ -259,11 +250,6 @@ def _queries(part: Part, heads: int, width: int) -> tuple[Size, ...]:
     if part.decodes:
         return part.sequences, product((heads, part.new)), 1, width
     return part.sequences, heads, part.new, width
-
-
-def _part_of(whole: TensorSpec, *shape: Size) -> TensorSpec:
-    """Some of a tensor's numbers, in another shape."""
-    return TensorSpec(name=f"{whole.name} part", shape=shape, dtype=whole.dtype, storage=whole.memory, role=whole.role)
 
 
 # Feed-forward networks of a layer as ops of one GPU: dense, or experts that are shared out.
@@ -278,7 +264,7 @@ class Network:
     """One GPU's part. The experts are divided over ep of the tp · dp GPUs, the others share each."""
 
     decoder: Decoder
-    tape: Tape
+    tape: EngineTape
     tp: int
     ep: int
     dp: int  # groups of tp GPUs, each with sequences of its own
@@ -291,7 +277,7 @@ class Network:
 
     def _activated(self, h: TensorSpec, width: int) -> TensorSpec:
         kind = "serving.gated_activation" if self.decoder.gated else "serving.activation"
-        return self.tape.run(kind, (h,), self.tape.tensor(*h.shape[:-1], width))
+        return self.tape.run(kind, (h,), self.tape.new(*h.shape[:-1], width))
 
     def experts(self, x: TensorSpec) -> TensorSpec:
         """[tokens, hidden] → the same, summed over GPUs.
@@ -307,7 +293,7 @@ class Network:
             shared = self.plain(x, d.shared_ffn, "shared.")
             if self.dp > 1:
                 shared = tape.summed(shared, self.tp)
-            result = tape.run("aten.add", (result, shared), tape.tensor(*x.shape), alpha=1)
+            result = tape.run("aten.add", (result, shared), tape.new(*x.shape), alpha=1)
         return result if self.dp > 1 else tape.summed(result, self.tp)
 
     def _chosen(self, x: TensorSpec) -> TensorSpec:
@@ -316,21 +302,19 @@ class Network:
         Experts are chosen evenly. What the tokens of other GPUs' experts lack here comes with the sum over GPUs.
         """
         d, tape, tokens = self.decoder, self.tape, x.shape[0]
-        chosen = tape.run(
-            "aten._softmax", (tape.plain(x, "router", d.experts),), tape.tensor(tokens, d.experts), dim=-1
-        )
-        picked = tape.tensor(tokens, d.experts_per_token)
-        index = TensorSpec(name=f"i{len(tape.ops)}", shape=picked.shape, dtype=DType.INT64)
+        chosen = tape.run("aten._softmax", (tape.plain(x, "router", d.experts),), tape.new(tokens, d.experts), dim=-1)
+        picked = tape.new(tokens, d.experts_per_token)
+        index = tape.new(*picked.shape, dtype=DType.INT64)
         tape.run("aten.topk", (chosen,), picked, index, k=d.experts_per_token, dim=-1, largest=True, sorted=True)
         everyone = product((tokens, self.dp))
         touched = touched_experts(d.experts, d.experts_per_token, everyone, self.ep)
         rows = ceil_div(product((everyone, d.experts_per_token)), self.ep)
         each = ceil_div(rows, touched)
-        grouped = tape.run("aten.index_select", (x, index), tape.tensor(touched, each, d.hidden), dim=0)
+        grouped = tape.run("aten.index_select", (x, index), tape.new(touched, each, d.hidden), dim=0)
         width, held = d.ffn * self.ep // (self.tp * self.dp), d.experts // self.ep
         h = tape.experts(grouped, "experts.up", (1 + d.gated) * width, held, rows)
         y = tape.experts(self._activated(h, width), "experts.down", d.hidden, held, rows)
-        return tape.run("serving.combine_experts", (y, picked, index), tape.tensor(everyone, d.hidden))
+        return tape.run("serving.combine_experts", (y, picked, index), tape.new(everyone, d.hidden))
 
     def _exchanged(self, x: TensorSpec, tokens: Size) -> TensorSpec:
         """The tokens of all groups, gathered before the experts and summed where they came from behind them.
@@ -343,5 +327,4 @@ class Network:
         tape.module = f"{module}.{EXCHANGE}"
         everyone = tape.summed(x, self.tp * self.dp)
         tape.module = module
-        return TensorSpec(name=f"{everyone.name} own", shape=(tokens, self.decoder.hidden), dtype=everyone.dtype,
-                          storage=everyone.memory)  # fmt: skip
+        return everyone.seen(tokens, self.decoder.hidden)

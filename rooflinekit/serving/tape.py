@@ -1,4 +1,4 @@
-"""The ops of a step, written down one after the other: tensors with names, products in the chosen format."""
+"""The ops of a decoder's step, written down one after the other; for engines with products in the chosen format."""
 
 from __future__ import annotations
 
@@ -6,51 +6,66 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from rooflinekit.ir.op import DType, Op, Role, TensorSpec
+from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, floor_div, simplest
 from rooflinekit.serving.formats import Adapters, WeightFormat
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Tape:
-    """The ops so far, and the weights that they use. `module` stands in the ops that follow."""
+    """The ops so far, and the weights that they use. `module` and `phase` stand in the ops that follow."""
 
-    format: WeightFormat
+    dtype: DType  # of what ops make, where nothing else is said
     ops: list[Op] = field(default_factory=list)
     weights: dict[str, TensorSpec] = field(default_factory=dict)
-    caches: list[TensorSpec] = field(default_factory=list)
     module: str = ""
-    adapters: Adapters | None = None
-    sequences: Size = 1  # of the step, each with an adapter
-    has_experts: bool = False  # of which alone some formats are
+    phase: Phase = Phase.FORWARD
+    made: int = 0  # tensors
 
     def run(self, kind: str, inputs: tuple[TensorSpec, ...], *outputs: TensorSpec, **attrs: Any) -> TensorSpec:
         """One more op; its first output is handed on."""
         name = f"{kind.rpartition('.')[2]}_{len(self.ops)}"
-        op = Op(name=name, kind=kind, module=self.module, inputs=inputs, outputs=outputs, attrs=MappingProxyType(attrs))
-        self.ops.append(op)
+        self.ops.append(
+            Op(
+                name=name, kind=kind, module=self.module, phase=self.phase, inputs=inputs, outputs=outputs,
+                attrs=MappingProxyType(attrs),
+            )
+        )  # fmt: skip
         return outputs[0]
 
-    def tensor(self, *shape: Size, dtype: DType | None = None) -> TensorSpec:
+    def new(self, *shape: Size, dtype: DType | None = None) -> TensorSpec:
         """What an op makes."""
-        return TensorSpec(name=f"t{len(self.ops)}", shape=shape, dtype=dtype or self.format.outside)
+        self.made += 1
+        return TensorSpec(name=f"t{self.made}", shape=shape, dtype=dtype or self.dtype)
 
-    def weight(self, name: str, *shape: Size, dtype: DType) -> TensorSpec:
+    def weight(self, name: str, *shape: Size, dtype: DType | None = None) -> TensorSpec:
         """A weight, once for all ops that use it."""
         full = f"{self.module}.{name}" if self.module else name
-        return self.weights.setdefault(full, TensorSpec(name=full, shape=shape, dtype=dtype, role=Role.WEIGHT))
+        return self.weights.setdefault(
+            full, TensorSpec(name=full, shape=shape, dtype=dtype or self.dtype, role=Role.WEIGHT)
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineTape(Tape):
+    """Products in the format of an engine's weights, with the adapters beside them; and the caches."""
+
+    format: WeightFormat
+    caches: list[TensorSpec] = field(default_factory=list)
+    adapters: Adapters | None = None
+    sequences: Size = 1  # of the step, each with an adapter
+    has_experts: bool = False  # of which alone some formats are
 
     def cache(self, name: str, *shape: Size, dtype: DType) -> TensorSpec:
         """Cached keys or values of one layer; they are there before the step."""
-        found = TensorSpec(name=f"{self.module}.{name}", shape=shape, dtype=dtype, role=Role.INPUT)
-        self.caches.append(found)
-        return found
+        self.caches.append(TensorSpec(name=f"{self.module}.{name}", shape=shape, dtype=dtype, role=Role.INPUT))
+        return self.caches[-1]
 
     def plain(self, x: TensorSpec, name: str, n: int) -> TensorSpec:
         """[tokens, k] → [tokens, n] in 16 bits, whatever the format of the layers."""
         tokens, k = x.shape
-        weight = self.weight(name, k, n, dtype=self.format.outside)
-        return self.run("aten.mm", (x, weight), self.tensor(tokens, n))
+        weight = self.weight(name, k, n)
+        return self.run("aten.mm", (x, weight), self.new(tokens, n))
 
     def linear(self, x: TensorSpec, name: str, n: int) -> TensorSpec:
         """[tokens, k] → [tokens, n] by a matrix in the format of the layers, and by the adapters beside it."""
@@ -59,24 +74,21 @@ class Tape:
 
     def _adapted(self, x: TensorSpec, y: TensorSpec, name: str, adapters: Adapters) -> TensorSpec:
         """The tokens of each adapter that some sequence uses through its two matrices, added to y."""
-        (tokens, k), n, dtype = x.shape, y.shape[1], self.format.outside
+        (tokens, k), n = x.shape, y.shape[1]
         touched = touched_experts(adapters.number, 1, self.sequences)
         each = ceil_div(tokens, touched)
-        read = []
-        for part, shape in (("down", (adapters.rank, k)), ("up", (n, adapters.rank))):
-            whole = self.weight(f"{name}.lora.{part}", adapters.number, *shape, dtype=dtype)
-            read.append(TensorSpec(name=f"{whole.name} touched", shape=(touched, *shape), dtype=dtype,
-                                   storage=whole.name, role=Role.WEIGHT))  # fmt: skip
-        grouped = TensorSpec(name=f"{x.name} grouped", shape=(touched, each, k), dtype=x.dtype, storage=x.memory)
-        low = self.run("serving.grouped_mm", (grouped, read[0]), self.tensor(touched, each, adapters.rank),
-                       weight_only=False, rows=tokens)  # fmt: skip
-        added = TensorSpec(name=f"{y.name}+", shape=(touched, each, n), dtype=y.dtype, storage=y.memory)
-        self.run("serving.grouped_mm", (low, read[1], y), added, weight_only=False, rows=tokens)
+        down, up = (
+            self.weight(f"{name}.lora.{part}", adapters.number, *shape).seen(touched, *shape, mark="touched")
+            for part, shape in (("down", (adapters.rank, k)), ("up", (n, adapters.rank)))
+        )
+        low = self.new(touched, each, adapters.rank)
+        self.run("serving.grouped_mm", (x.seen(touched, each, k), down), low, weight_only=False, rows=tokens)
+        self.run("serving.grouped_mm", (low, up, y), y.seen(touched, each, n), weight_only=False, rows=tokens)
         return y
 
     def summed(self, x: TensorSpec, gpus: int) -> TensorSpec:
         """The same, summed over GPUs."""
-        return x if gpus == 1 else self.run("serving.all_reduce", (x,), self.tensor(*x.shape), gpus=gpus)
+        return x if gpus == 1 else self.run("serving.all_reduce", (x,), self.new(*x.shape), gpus=gpus)
 
     def _product(self, x: TensorSpec, name: str, n: int) -> TensorSpec:
         form, (tokens, k) = self.format, x.shape
@@ -87,19 +99,19 @@ class Tape:
         if form.few_bits:
             weight = self.weight(name, k // form.packed, n, dtype=form.stored)
             read = () if form.group is None else (scale,)
-            return self.run("serving.scaled_mm", (self.few_bits(x), weight, *read), self.tensor(tokens, n))
+            return self.run("serving.scaled_mm", (self.few_bits(x), weight, *read), self.new(tokens, n))
         packed = self.weight(name, n, k // form.packed, dtype=form.stored)
-        return self.run("serving.weight_only_mm", (x, packed, scale), self.tensor(tokens, n))
+        return self.run("serving.weight_only_mm", (x, packed, scale), self.new(tokens, n))
 
     def few_bits(self, x: TensorSpec) -> TensorSpec:
         """The same numbers in 8 or 4 bits: one kernel, and one before it where one scale for all is not known."""
         form = self.format
         *before, k = x.shape
-        made = self.tensor(*before, floor_div(k, form.packed), dtype=form.activations)
+        made = self.new(*before, floor_div(k, form.packed), dtype=form.activations)
         if form.group is not None:
             return self.run("serving.scale_blocks", (x,), made)
         if form.dynamic:
-            self.run("serving.largest", (x,), self.tensor(1, dtype=DType.FLOAT32))
+            self.run("serving.largest", (x,), self.new(1, dtype=DType.FLOAT32))
         return self.run("serving.scale_to_eight_bits", (x,), made)
 
     def experts(self, x: TensorSpec, name: str, n: int, experts: int, rows: Size) -> TensorSpec:
@@ -107,16 +119,13 @@ class Tape:
         form, (touched, tokens, k) = self.format, x.shape
         assert isinstance(k, int)
         a_row = k // form.packed
-        whole = self.weight(name, experts, n, a_row, dtype=form.stored)
-        read = [TensorSpec(name=f"{whole.name} touched", shape=(touched, n, a_row), dtype=form.stored,
-                           storage=whole.name, role=Role.WEIGHT)]  # fmt: skip
+        read = [self.weight(name, experts, n, a_row, dtype=form.stored).seen(touched, n, a_row, mark="touched")]
         if form.bits < 16:
             scales = form.scale_shape(n, k)
             scale = self.weight(f"{name}.scale", experts, *scales, dtype=form.scale)
-            read.append(TensorSpec(name=f"{scale.name} touched", shape=(touched, *scales), dtype=form.scale,
-                                   storage=scale.name, role=Role.WEIGHT))  # fmt: skip
+            read.append(scale.seen(touched, *scales, mark="touched"))
         given = self.few_bits(x) if form.few_bits else x
-        result = self.tensor(touched, tokens, n)
+        result = self.new(touched, tokens, n)
         return self.run("serving.grouped_mm", (given, *read), result, weight_only=form.weight_only, rows=rows)
 
 
