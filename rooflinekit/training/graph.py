@@ -22,7 +22,7 @@ from rooflinekit.step.entry import issue_cost_s
 from rooflinekit.strategies.saving import checkpointed
 from rooflinekit.training.layers import Layers
 from rooflinekit.training.layout import Part
-from rooflinekit.training.products import Tape
+from rooflinekit.training.products import GradientTape
 from rooflinekit.training.recipe import Recipe, recipe_of
 
 
@@ -40,9 +40,9 @@ def training_graph(
 
 def graph_of(part: Part, recipe: Recipe, *, optimizer: bool = True) -> Graph:
     """The same of one GPU's part, without what groups send."""
-    writer = _Writer(part=part, recipe=recipe, tape=Tape(dtype=recipe.dtype))
+    tape = GradientTape(dtype=recipe.dtype, summed_in=DType.FLOAT32 if recipe.main_gradients else None)
+    writer = _Writer(part=part, recipe=recipe, tape=tape)
     ids, loss = writer.step()
-    tape = writer.tape
     ops = list(tape.ops)
     if optimizer:
         ops += optimizer_ops(tuple(tape.weights.values()), tuple(tape.main.values()), recipe)
@@ -91,29 +91,23 @@ class _Writer(Layers):
     def _embedded(self, ids: TensorSpec) -> TensorSpec:
         d, part, tape = self.part.decoder, self.part, self.tape
         tape.module = "embedding"
-        table = tape.weight("weight", part.vocab, d.hidden, main=self.main)
+        table = tape.weight("weight", part.vocab, d.hidden)
         flat = TensorSpec(name="ids.flat", shape=(part.rows,), dtype=DType.INT64, storage="ids", role=Role.INPUT)
         x = tape.run("aten.embedding", (table, flat), tape.new(part.rows, d.hidden))
-        first = x
         if d.positions == "learned":
-            where = tape.weight("positions", d.max_positions or part.seq, d.hidden, main=self.main)
+            where = tape.weight("positions", d.max_positions or part.seq, d.hidden)
             x = tape.run("aten.add", (x, where), tape.new(part.rows, d.hidden), alpha=1)
-        if self.recipe.dropout:
-            x = self.dropped(x)
 
-        def back() -> None:
-            g = tape.gradient(first) if x is first else tape.gradient(x)
+        @tape.behind(x)
+        def back(g: TensorSpec) -> None:
             target = tape.main[table.name]
-            made = TensorSpec(name=f"{target.name}.dense", shape=table.shape, dtype=self.tape.dtype)
-            tape.run("aten.embedding_dense_backward", (g, flat), made)
+            made = tape.run("aten.embedding_dense_backward", (g, flat), tape.like(table))
             if d.tied or self.recipe.main_gradients:
                 tape.run("aten.add_", (target, made), target, alpha=1)
             if d.positions == "learned":
                 tape.run("aten.sum", (g,), tape.main[where.name], dim=[0], keepdim=True)
 
-        # before what follows the table, which autograd runs later
-        tape._back.insert(0, ("embedding", back))
-        return x
+        return self.dropped(x) if self.recipe.dropout else x
 
     def _loss(self, x: TensorSpec, ids: TensorSpec) -> TensorSpec:
         d, part, tape = self.part.decoder, self.part, self.tape
@@ -134,7 +128,7 @@ class _Writer(Layers):
         return y
 
     def _plain_loss(self, logits: TensorSpec, labels: TensorSpec) -> TensorSpec:
-        tape, recipe, (n, v) = self.tape, self.recipe, tuple(map(int, logits.shape))
+        tape, recipe, (n, v) = self.tape, self.recipe, logits.shape
         tape.module = "loss"
         self.held.append(logits.memory)
         wide = DType.FLOAT32 if recipe.autocast else recipe.dtype
@@ -147,21 +141,19 @@ class _Writer(Layers):
         given = {"weight": None, "reduction": 1, "ignore_index": -100}
         tape.run("aten.nll_loss_forward", (p, labels), loss, count, **given)
 
+        @tape.later
         def back() -> None:
-            gp = tape.run("aten.nll_loss_backward", (loss, p, labels, count), tape.new(n, v, dtype=wide), **given)
-            g = tape.run(
-                "aten._log_softmax_backward_data", (gp, p), tape.new(n, v, dtype=wide), dim=1, input_dtype=wide
-            )
+            gp = tape.run("aten.nll_loss_backward", (loss, p, labels, count), tape.like(p, wide), **given)
+            g = tape.run("aten._log_softmax_backward_data", (gp, p), tape.like(p, wide), dim=1, input_dtype=wide)
             if recipe.autocast:
                 g = tape.run("aten._to_copy", (g,), tape.new(n, v), dtype=recipe.dtype)
             tape.give(logits, g)
 
-        tape.later(back)
         return loss
 
     def _megatron_loss(self, logits: TensorSpec, labels: TensorSpec) -> TensorSpec:
         """In fp32 over the parts of the vocabulary: largest, difference, exp and sum, quotient; in place backward."""
-        tape, (n, v) = self.tape, tuple(map(int, logits.shape))
+        tape, (n, v) = self.tape, logits.shape
         tape.module = "loss"
         wide = DType.FLOAT32
         x = tape.run("aten._to_copy", (logits,), tape.new(n, v, dtype=wide), dtype=wide)
@@ -173,11 +165,11 @@ class _Writer(Layers):
         loss = TensorSpec(name="loss", shape=(), dtype=wide)
         tape.run("aten.mean", (sums,), loss, dim=None)
 
+        @tape.later
         def back() -> None:
             tape.run("aten.mul_", (x, sums), x)
             tape.give(logits, tape.run("aten._to_copy", (x,), tape.new(n, v), dtype=self.recipe.dtype))
 
-        tape.later(back)
         return loss
 
 
