@@ -33,7 +33,13 @@ _LIVE = ("/proc/", "/sys/", "/dev/")  # where the system tells how it is at the 
 _PLAIN = "/dev/shm/"  # files in memory
 
 _STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
-_INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
+#: Where libraries are installed: of this environment, and of one that it stands upon or is given by a path.
+_INSTALLED = tuple(
+    folder + os.sep for folder in dict.fromkeys((
+        *(sysconfig.get_path(name) for name in ("purelib", "platlib")),
+        *(folder for folder in sys.path if os.path.basename(folder) in ("site-packages", "dist-packages")),
+    ))
+)  # fmt: skip
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 #: Installed libraries that the key of a trace names by the digest of their packages' records.
 KNOWN = {
@@ -148,11 +154,12 @@ def watched() -> Iterator[Record]:
         _hooked.append(True)
         sys.addaudithook(_hear)
     finder = _Sought()
+    unsteady = tuple(_unsteady())  # which may load a module
     _foreign()  # which lists folders, once
     _active.append(_record)
     sys.meta_path.insert(0, finder)
     try:
-        with _environment(_record), _noting():
+        with _environment(_record), _noting(unsteady):
             yield _record
     finally:
         sys.meta_path.remove(finder)
@@ -221,6 +228,12 @@ class _Sought:
     What Python has kept of a module is taken for its source by size and time alone.
     """
 
+    def __init__(self) -> None:
+        # Now, as it loads torch: while a module is sought, torch itself may be what this finder is asked for.
+        from rooflinekit.tracing.targets import FromSource
+
+        self._loader = FromSource
+
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         record = _listening()
         if record is not None and name not in sys.builtin_module_names:
@@ -232,10 +245,8 @@ class _Sought:
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or type(spec.loader) is not SourceFileLoader or _is_installed(spec.loader.path):
             return None
-        from rooflinekit.tracing.targets import FromSource
-
         return spec_from_file_location(
-            name, spec.loader.path, loader=FromSource(name, spec.loader.path),
+            name, spec.loader.path, loader=self._loader(name, spec.loader.path),
             submodule_search_locations=spec.submodule_search_locations,
         )  # fmt: skip
 
@@ -404,8 +415,8 @@ _SEEDS = ("seed", "setstate", "set_state", "default_rng")
 
 
 @contextlib.contextmanager
-def _noting() -> Iterator[None]:
-    """Functions that no event tells of, replaced by ones that record their calls."""
+def _noting(unsteady: Iterable[tuple[Any, str]]) -> Iterator[None]:
+    """Functions that no event tells of, replaced by ones that record their calls; unsteady: see `_unsteady`."""
     stand: list[tuple[Any, str, Any]] = []
 
     def replaced(module: Any, name: str, by: Callable[[Any], Any]) -> None:
@@ -415,7 +426,7 @@ def _noting() -> Iterator[None]:
 
     for name in ("stat", "lstat", "access", "readlink", "open"):
         replaced(os, name, functools.partial(_looking, name))
-    for module, name in tuple(_unsteady()):  # which may load a module: before anything is replaced
+    for module, name in unsteady:
         replaced(module, name, functools.partial(_reason, module, name))
     arguments, sys.argv, typed = sys.argv, _Arguments(sys.argv), sys.stdin
     if typed is not None:

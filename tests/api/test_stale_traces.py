@@ -9,6 +9,7 @@ import io
 import os
 import py_compile
 import sqlite3
+import subprocess
 import sys
 import warnings
 import zipfile
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from programs import LIMIT_S
 from safetensors.torch import save_file
 
 import rooflinekit as rk
@@ -443,3 +445,14 @@ def test_two_targets_may_have_modules_of_the_same_name(tmp_path: Path) -> None:
         (tmp_path / f"of{depth}" / "net.py").write_text("from m_depth import DEPTH" + BODY)
     nets = [load_target(f"{tmp_path}/of{depth}/net.py:Net").model for depth in (2, 5)]
     assert [len(net) for net in nets] == [2, 5]
+
+
+def test_libraries_of_another_environment_are_libraries(tmp_path: Path) -> None:
+    """A Python without packages of its own, to which a path gives this one's."""
+    (tmp_path / "net.py").write_text("DEPTH = 2" + BODY)
+    folders = (str(Path(module.__file__ or "").parents[1]) for module in (rk, torch))
+    given = {"PYTHONPATH": os.pathsep.join(folders), FOLDER: str(tmp_path / "cache")}
+    python = str(Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}"))
+    command = [python, "-m", "rooflinekit", "predict", f"{tmp_path / 'net.py'}:Net", "--input", "8,4", "--gpu", "l4"]
+    subprocess.run(command, env={**os.environ, **given}, capture_output=True, timeout=LIMIT_S, check=True)
+    assert reasons(tmp_path) == []
