@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import _thread
+import codecs
 import errno
+import io
 import os
 import sys
 import warnings
@@ -77,12 +79,24 @@ def main() -> None:
             if issubclass(category, DeviceWarning)
             else shown(message, category, *rest)
         )
+        _any_stream()
         hook, sys.unraisablehook = sys.unraisablehook, _again
         try:
             with being(COLUMNS, columns_of(os.environ.get("COLUMNS", ""))):
                 _run()
         finally:
             sys.unraisablehook = hook
+
+
+def _any_stream() -> None:
+    """Output that was closed before the start goes nowhere; "?" stands for a letter that the output's encoding lacks,
+    as ASCII and those of Windows lack some.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name != "utf-8":
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _again(lost: sys.UnraisableHookArgs) -> None:

@@ -1,6 +1,7 @@
 """The command line, as a user meets it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -281,6 +282,21 @@ def test_output_that_cannot_be_written_is_one_line(command: str) -> None:
     done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=ROOT, check=False)
     message = "rooflinekit: the output cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (2, message)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_an_encoding_that_lacks_a_letter(encoding: str) -> None:
+    command = [sys.executable, "-m", "rooflinekit", "devices", "nvidia-l4"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, env=environment, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "nvidia-l4" in done.stdout.decode(encoding)
+
+
+def test_output_that_was_closed_before_the_start() -> None:
+    command = f"{sys.executable} -m rooflinekit devices >&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("device", ["/dev/null", "/dev/full"])
