@@ -211,7 +211,7 @@ def _start_files() -> list[str]:
     """Fingerprints of what Python runs before anything else; with the whole environment where there is such a thing."""
     found = [getattr(sys.modules.get(name), "__file__", None) for name in ("sitecustomize", "usercustomize")]
     files = [Path(path) for path in found if path]
-    paths = [*files, *(path for place in set(sys.path) for path in sorted(Path(place).glob("*.pth")))]
+    paths = [*files, *(path for place in dict.fromkeys(sys.path) for path in sorted(Path(place).glob("*.pth")))]
     own = [str(sorted(os.environ.items()))] if any(not str(path).startswith(sys.base_prefix) for path in files) else []
     return [*(f"{path} {digest(path.read_bytes())}" for path in paths), *own]
 
