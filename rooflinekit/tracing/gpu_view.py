@@ -8,7 +8,6 @@ the same choice.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,178 +20,10 @@ from torch.nn.attention import flex_attention
 from torch.overrides import TorchFunctionMode
 
 from rooflinekit.ir.inputs import Release
-from rooflinekit.ir.op import TensorSpec
-from rooflinekit.tracing import autocast, recurrent, signals
-from rooflinekit.tracing.finite import note_answer
-from rooflinekit.tracing.packages import xformers_attention
-from rooflinekit.tracing.shares import note_one_hot
-from rooflinekit.tracing.tensors import RESAMPLING, expression
-
-# Attention as a GPU runs it: which fused kernel CUDA's dispatcher takes, and what it was before there was one.
-
-
-def attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
-    """As CUDA's dispatcher chooses: flash for half precision without a mask where all heads are equally wide, else
-    memory-efficient, else unfused.
-
-    Which of the fused two a given GPU really has (flash needs compute capability 8.0) changes neither FLOP nor bytes.
-    """
-    if query.is_nested:
-        return NotImplemented
-    query, key, value, attn_mask = autocast.lowered(query, key, value, attn_mask)
-    with autocast.switched_off():
-        return _fused_or_not(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-
-
-#: As PyTorch says it.
-_NO_KERNEL = (
-    "No available kernel. Aborting execution. (scaled_dot_product_attention: sdpa_kernel(...) leaves none on "
-    "that takes this mask, format and shape; allow SDPBackend.MATH, or EFFICIENT_ATTENTION for masks)"
-)
-
-
-def _fused_or_not(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    backends: Any = torch.backends.cuda  # as torch.nn.attention.sdpa_kernel left them
-    half = query.dtype in (torch.float16, torch.bfloat16)
-    fusible = _alike(query, key, value, grouped=enable_gqa)
-    flash = half and attn_mask is None and expression(query.shape[3]) == expression(value.shape[3])
-    if fusible and flash and backends.flash_sdp_enabled():
-        return _first(
-            torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)
-        )
-    if not fusible or not (backends.mem_efficient_sdp_enabled() or (half and backends.cudnn_sdp_enabled())):
-        if not backends.math_sdp_enabled():
-            raise RuntimeError(_NO_KERNEL)
-        unfused: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )[0]
-        return unfused
-    mask = None if attn_mask is None else _additive(attn_mask, query, key)
-    training = query.requires_grad or key.requires_grad
-    if backends.mem_efficient_sdp_enabled():
-        return _first(
-            torch.ops.aten._scaled_dot_product_efficient_attention(
-                query, key, value, mask, training, dropout_p, is_causal, scale=scale
-            )
-        )
-    return _first(
-        torch.ops.aten._scaled_dot_product_cudnn_attention(
-            query, key, value, mask, training, dropout_p, is_causal, scale=scale
-        )
-    )
-
-
-#: "1" takes cuDNN's attention after flash and memory-efficient, of which one runs.
-_LATER_CUDNN = "TORCH_CUDNN_SDPA_DEPRIORITIZED"
-
-
-class SwitchedOn:
-    """Which fused kernels may run where a program calls attention, in `sdpa_kernel(...)` or by the environment.
-
-    The gradient, for which autograd is asked later, runs by what its forward pass ran by.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, dict[str, Any]] = {}
-
-    def attrs(self, kind: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
-        """`backends` of an op: those that are on, nothing where all are; `prefers`: "ck" where that is asked for."""
-        if kind.endswith("_backward"):
-            return next((self._known[one.name] for one in inputs if one.name in self._known), {})
-        backends: Any = torch.backends.cuda
-        switches = {
-            "flash": backends.flash_sdp_enabled(),
-            "cudnn": backends.cudnn_sdp_enabled() and os.environ.get(_LATER_CUDNN) != "1",
-            "efficient": backends.mem_efficient_sdp_enabled(),
-            "math": backends.math_sdp_enabled(),
-        }
-        found: dict[str, Any] = {}
-        if not all(switches.values()):
-            found["backends"] = tuple(name for name, on in switches.items() if on)
-        if _prefers_ck():
-            found["prefers"] = "ck"
-        self._known |= dict.fromkeys((one.name for one in outputs), found)
-        return found
-
-
-def _prefers_ck() -> bool:
-    """Whether torch.backends.cuda.preferred_rocm_fa_library("ck") was called, or TORCH_ROCM_FA_PREFER_CK is set."""
-    preferred = getattr(torch.backends.cuda, "preferred_rocm_fa_library", None)  # from 2.6 on
-    return os.environ.get("TORCH_ROCM_FA_PREFER_CK") == "1" or (preferred is not None and preferred().name == "Ck")
-
-
-def _alike(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, grouped: bool) -> bool:
-    """Whether they are as fused kernels want them: [batch, heads, …] each, and nothing to be broadcast."""
-    if not query.dim() == key.dim() == value.dim() == 4:
-        return False
-    pairs = [(query.shape[0], other.shape[0]) for other in (key, value)]
-    if not grouped:
-        pairs += [(query.shape[1], other.shape[1]) for other in (key, value)]
-    return all(map(_may_be_equal, pairs))
-
-
-def _may_be_equal(sizes: tuple[Any, Any]) -> bool:
-    """Not where one is 1 or both are numbers; of two names that differ torch asks itself that they are equal."""
-    a, b = map(expression, sizes)
-    return bool(a == b or not (1 in (a, b) or all(isinstance(size, int) for size in (a, b))))
-
-
-def written_out(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
-    """Attention as models wrote it before there was a function: scale, product, mask, softmax, dropout, product."""
-    if query.is_nested:
-        return NotImplemented
-    if enable_gqa and query.shape[-3] != key.shape[-3]:
-        groups = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-2, -1)
-    if is_causal:
-        kept = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        scores = scores.masked_fill(kept.logical_not(), float("-inf"))
-    elif attn_mask is not None and attn_mask.dtype == torch.bool:
-        scores = scores.masked_fill(attn_mask.logical_not(), float("-inf"))
-    elif attn_mask is not None:
-        scores = scores + attn_mask
-    return functional.dropout(scores.softmax(dim=-1), dropout_p, dropout_p > 0.0) @ value
-
-
-def _additive(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """A mask as fused kernels take it: numbers to add, expanded to [batch, heads, s, t]."""
-    if mask.dtype == torch.bool:
-        zeros = torch.zeros_like(mask, dtype=query.dtype)
-        mask = zeros.masked_fill_(mask.logical_not(), float("-inf"))
-    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-
-
-def _first(outputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    return outputs[0]
-
+from rooflinekit.tracing import autocast, sequences
+from rooflinekit.tracing.attention import attention, written_out, xformers_attention
+from rooflinekit.tracing.known import note_answer, note_one_hot
+from rooflinekit.tracing.tensors import RESAMPLING
 
 _FUSED = torch.ops.aten._fused_rms_norm.default
 _HERE = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
@@ -244,7 +75,7 @@ def gpu_view(elements: Callable[[str, Any], Any], like: Release | None = None) -
     elements: says how many of a number of elements data decide that there are.
     like: the release that it runs on; None for the present one.
     """
-    replaced = _REPLACED | {torch._VF._pack_padded_sequence: functools.partial(recurrent.pack, elements)}
+    replaced = _REPLACED | {torch._VF._pack_padded_sequence: functools.partial(sequences.pack, elements)}
     if like is not None and not like.fuses_attention:
         replaced[functional.scaled_dot_product_attention] = written_out
     if like is not None and not like.fuses_rms_norm:
@@ -413,20 +244,20 @@ _REPLACED: _Replaced = {
     torch.Tensor.cuda: _cuda,
     functional.rms_norm: rms_norm,
     torch.rms_norm: rms_norm,
-    torch.ctc_loss: signals.ctc_loss,
+    torch.ctc_loss: sequences.ctc_loss,
     functional.one_hot: _one_hot,
-    torch._VF.stft: signals.stft,  # type: ignore[attr-defined]
-    torch._VF.istft: signals.istft,
-    torch.istft: signals.istft,
+    torch._VF.stft: sequences.stft,  # type: ignore[attr-defined]
+    torch._VF.istft: sequences.istft,
+    torch.istft: sequences.istft,
     flex_attention._validate_device: _any_device,
     torch._nested_tensor_from_mask_left_aligned: _left_aligned,
-    torch.lstm: recurrent.lstm,
-    torch._VF._pad_packed_sequence: recurrent.pad,
-    torch.lstm_cell: recurrent.lstm_cell,
-    torch.gru_cell: recurrent.gru_cell,
-    torch.rnn_tanh_cell: recurrent.rnn_tanh_cell,
-    torch.rnn_relu_cell: recurrent.rnn_relu_cell,
-    torch.gru: recurrent.gru,
-    torch.rnn_tanh: recurrent.rnn_tanh,
-    torch.rnn_relu: recurrent.rnn_relu,
+    torch.lstm: sequences.lstm,
+    torch._VF._pad_packed_sequence: sequences.pad,
+    torch.lstm_cell: sequences.lstm_cell,
+    torch.gru_cell: sequences.gru_cell,
+    torch.rnn_tanh_cell: sequences.rnn_tanh_cell,
+    torch.rnn_relu_cell: sequences.rnn_relu_cell,
+    torch.gru: sequences.gru,
+    torch.rnn_tanh: sequences.rnn_tanh,
+    torch.rnn_relu: sequences.rnn_relu,
 }

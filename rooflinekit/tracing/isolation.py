@@ -1,12 +1,20 @@
-"""A model's parameters replaced by fake ones for the length of a trace, and everything put back after it."""
+"""A model, torch and the process as they were before a trace: fake weights in the place of real ones, and back.
+
+A model that keeps its results (a cache of keys, a table of positions in a global, `functools.lru_cache`) would hold
+fake tensors after a trace, and give them to its next real call. What a model and its code keep in lists, dicts, sets
+and objects is noted before a trace and put back after it. Only what changed is touched.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import random
-from collections.abc import Callable, Iterator
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from rooflinekit.errors import TraceError, printable
-from rooflinekit.tracing.decided import keep
+from rooflinekit.tracing.assumed import keep
 from rooflinekit.tracing.memory import fake_like
 from rooflinekit.tracing.symbols import channels_last_of
 from rooflinekit.tracing.tensors import is_sparse, note_weight
@@ -198,3 +206,294 @@ def put_fakes_in(
                     # a dict that refuses to be changed is one all the same
                     dict.__setitem__(held, name, fake) if isinstance(held, dict) else held.__setitem__(name, fake)
     return named
+
+
+# What a model and its code keep in lists, dicts, sets and objects: noted before a trace, put back after it.
+
+
+#: Values that hold nothing: most of what there is.
+_ATOMS = frozenset((str, bytes, int, float, complex, bool, type(None), range, slice, type, ModuleType)) | {
+    *(torch.dtype, torch.device, torch.Size, MethodType, BuiltinFunctionType, FunctionType, functools.partial),
+    *(property, staticmethod, classmethod),
+}
+#: Containers and objects that are noted: a data set held by a model would have millions.
+_MOST = 200_000
+#: Packages whose objects are not looked into: what they hold is not the model's, or takes locks.
+_FOREIGN = frozenset(("torch", "numpy", "sympy", "rooflinekit", *sys.stdlib_module_names)) - {"__main__", "types"}
+_FILLED: dict[type, Callable[[Any, list[Any]], None]] = {list: list.extend, set: set.update, deque: deque.extend}
+_FIXED: tuple[Any, ...] = (tuple, frozenset)
+_CACHE = type(functools.lru_cache(lambda: None))
+#: The dicts of hooks that every module has.
+_HOOKS = frozenset(name for name in vars(nn.Module()) if name.endswith("_hooks"))
+
+
+@contextmanager
+def undone(target: Callable[..., Any], modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Within it the model may keep what it likes: afterwards its lists, dicts, sets, objects and caches are as before.
+
+    target: what is called; modules: every module that it reaches. Of Python's globals those that their code names are
+    looked after. Tensors themselves cannot change in a trace, but for their `grad`.
+    """
+    notes = _Notes()
+    if isinstance(target, functools.partial):
+        notes.walk(target.args, target.keywords)
+        target = target.func
+    notes.code_of(target if isinstance(target, FunctionType | MethodType) else type(target))
+    notes.walk(target.__self__ if isinstance(target, MethodType) else target)
+    for module in modules:
+        notes.class_of(module)
+        notes.walk(module)
+    try:
+        yield
+    finally:
+        notes.put_back()
+
+
+class _Notes:
+    def __init__(self) -> None:
+        self._seen: dict[int, Any] = {}  # identity → the object, so that its identity stays its own
+        self._undo: list[Callable[[], None]] = []
+
+    def put_back(self) -> None:
+        """Everything as it was. What cannot be put back keeps nothing else from it; then the first error is raised."""
+        failed: Exception | None = None
+        for undo in self._undo:
+            try:
+                undo()
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def walk(self, *roots: Any) -> None:
+        """Notes all that can be reached from the roots."""
+        waiting = list(roots)
+        while waiting and len(self._undo) < _MOST:
+            value = waiting.pop()
+            if type(value) in _ATOMS or id(value) in self._seen:
+                continue
+            self._seen[id(value)] = value
+            waiting.extend(self._noted(value))
+
+    def _noted(self, value: Any) -> Iterable[Any]:
+        """Notes one value; returns what it holds."""
+        if isinstance(value, _CACHE):
+            del self._seen[id(value)]
+            self.code_of(value)
+            return ()
+        if isinstance(value, torch.Tensor):
+            self._tensor(value)
+            return ()
+        if isinstance(value, dict):
+            return self._dict(value)
+        for base, fill in _FILLED.items():
+            if isinstance(value, base):
+                return self._sequence(value, base, fill)
+        for base in _FIXED:
+            if isinstance(value, base):  # a subclass may refuse to say how long it is: hence by the base's method
+                return _holders(list(base.__iter__(value)))
+        return self._object(value)
+
+    def _dict(self, value: dict[Any, Any]) -> Iterable[Any]:
+        # A subclass may refuse to be changed, and an ordered one has a list of its own: hence by the base's methods.
+        base: Any = OrderedDict if isinstance(value, OrderedDict) else dict
+        held = list(base.items(value))
+        if not held:  # most of a module's are
+            self._undo.append(lambda: base.clear(value) if base.__len__(value) else None)
+            return ()
+
+        def undo() -> None:
+            now = list(base.items(value))
+            if len(now) != len(held) or any(a is not c or b is not d for (a, b), (c, d) in zip(now, held, strict=True)):
+                base.clear(value)
+                for key, item in held:
+                    base.__setitem__(value, key, item)
+
+        self._undo.append(undo)
+        return _holders([item for _, item in held])
+
+    def _sequence(self, value: Any, base: Any, fill: Callable[[Any, list[Any]], None]) -> Iterable[Any]:
+        held = list(base.__iter__(value))
+
+        def undo() -> None:
+            if not _same(base.__iter__(value), held):
+                base.clear(value)
+                fill(value, held)
+
+        self._undo.append(undo)
+        return _holders(held)
+
+    def _tensor(self, tensor: torch.Tensor) -> None:
+        if not tensor.is_leaf:
+            return
+        grad, wanted = tensor.grad, tensor.requires_grad
+
+        def undo() -> None:
+            if tensor.grad is not grad:
+                tensor.grad = grad
+            if tensor.requires_grad is not wanted:
+                tensor.requires_grad_(wanted)
+
+        self._undo.append(undo)
+
+    def _object(self, value: Any) -> Iterable[Any]:
+        kind = type(value)
+        module = isinstance(value, nn.Module)
+        if isinstance(value, type) or (not module and _package(kind) in _FOREIGN):
+            return ()
+        held: list[Any] = []
+        try:
+            attributes = object.__getattribute__(value, "__dict__")  # the class may have opinions on attributes
+        except AttributeError:
+            attributes = {}
+        if type(attributes) is dict and attributes:
+            self._dict(attributes)
+            for name, item in attributes.items():
+                if module and name in _HOOKS:
+                    self._dict(item)  # but not what hooks hold: that is the user's, as in a step
+                else:
+                    held.append(item)
+        for base in kind.__mro__:
+            for member in vars(base).values() if "__slots__" in vars(base) else ():
+                if isinstance(member, MemberDescriptorType):
+                    held += self._slot(value, member)
+        return held
+
+    def _slot(self, value: Any, member: MemberDescriptorType) -> Iterable[Any]:
+        absent = object()
+
+        def read() -> Any:
+            try:
+                return member.__get__(value, type(value))
+            except AttributeError:
+                return absent
+
+        before = read()
+
+        def undo() -> None:
+            if read() is not before:
+                member.__delete__(value) if before is absent else member.__set__(value, before)
+
+        self._undo.append(undo)
+        return () if before is absent else (before,)
+
+    # --- classes, functions and the globals that they name -----------------------------------------------------
+
+    def code_of(self, code: Any) -> None:
+        """Notes what a class or a function keeps: attributes of classes, globals that they name, their caches."""
+        waiting = [code]
+        while waiting:
+            found = waiting.pop()
+            if isinstance(found, MethodType | staticmethod | classmethod):
+                found = found.__func__
+            if isinstance(found, property):
+                waiting += [found.fget, found.fset]
+                continue
+            if isinstance(found, _CACHE):
+                self._cache(found)
+                found = getattr(found, "__wrapped__", None)
+            if id(found) in self._seen:
+                continue
+            if isinstance(found, type) and _package(found) not in _FOREIGN:
+                self._seen[id(found)] = found
+                waiting += found.__mro__[1:]
+                waiting += self._class(found)
+            elif isinstance(found, FunctionType) and found.__module__ and _package(found) not in _FOREIGN:
+                self._seen[id(found)] = found
+                waiting += self._function(found)
+
+    def class_of(self, module: nn.Module) -> None:
+        """Notes what a module's class keeps, or has: parametrizations put properties on it."""
+        kind = type(module)
+        if _package(kind) not in _FOREIGN:
+            self.code_of(kind)
+        elif id(kind) not in self._seen:
+            self._seen[id(kind)] = kind
+            self._attributes(kind)
+
+    def _class(self, kind: type) -> Iterable[Any]:
+        held = self._attributes(kind)
+        self.walk(*_holders(held))
+        return held
+
+    def _attributes(self, kind: type) -> list[Any]:
+        before = _attributes(kind)
+
+        def undo() -> None:
+            for name in _attributes(kind).keys() - before.keys():
+                type.__delattr__(kind, name)
+            for name, value in before.items():
+                if vars(kind).get(name) is not value:
+                    type.__setattr__(kind, name, value)
+
+        self._undo.append(undo)
+        return list(before.values())
+
+    def _function(self, function: FunctionType) -> Iterable[Any]:
+        namespace = function.__globals__
+        names = [name for name in _names(function.__code__) if name in namespace]
+        before = {name: namespace[name] for name in names}
+        absent = [name for name in _names(function.__code__) if name not in namespace]
+
+        def undo() -> None:
+            for name, value in before.items():
+                if namespace.get(name) is not value:
+                    namespace[name] = value
+            for name in absent:
+                if isinstance(namespace.get(name), torch.Tensor | list | dict | set | deque):
+                    del namespace[name]
+
+        self._undo.append(undo)
+        cells = []
+        for cell in function.__closure__ or ():
+            try:
+                content = cell.cell_contents
+            except ValueError:  # not filled yet
+                continue
+            if not isinstance(content, list):  # what a list around a function is given is a log, for its reader
+                cells.append(content)
+        held = [*before.values(), *cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        self.walk(*(v for v in held if isinstance(v, dict | list | set | deque | tuple | torch.Tensor | nn.Module)))
+        return [value for value in held if not isinstance(value, type)]  # classes are noted where modules are of them
+
+    def _cache(self, function: Any) -> None:
+        if id(function) in self._seen:
+            return
+        self._seen[id(function)] = function
+        misses = function.cache_info().misses
+
+        def undo() -> None:
+            if function.cache_info().misses != misses:
+                function.cache_clear()
+
+        self._undo.append(undo)
+
+
+def _same(now: Iterable[Any], before: list[Any]) -> bool:
+    """Whether they hold the same objects, in the same order."""
+    found = list(now)
+    return len(found) == len(before) and all(a is b for a, b in zip(found, before, strict=True))
+
+
+def _attributes(kind: type) -> dict[str, Any]:
+    """A class's own attributes, but for what Python keeps there."""
+    return {name: value for name, value in vars(kind).items() if not name.startswith("__") and name != "_abc_impl"}
+
+
+def _holders(values: list[Any]) -> Iterable[Any]:
+    """Those of the values that may hold others."""
+    if set(map(type, values)) <= _ATOMS:
+        return ()
+    return [value for value in values if type(value) not in _ATOMS]
+
+
+def _package(thing: Any) -> str:
+    """The top of the package that a class or a function is defined in."""
+    return str(getattr(thing, "__module__", "") or "").partition(".")[0]
+
+
+@functools.cache
+def _names(code: CodeType) -> tuple[str, ...]:
+    """The global names that code reads or writes, that of functions inside it included."""
+    inner = [name for constant in code.co_consts if isinstance(constant, CodeType) for name in _names(constant)]
+    return tuple(dict.fromkeys((*code.co_names, *inner)))

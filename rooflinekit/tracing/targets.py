@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -22,7 +23,6 @@ from rooflinekit.errors import InputError, RooflinekitError, TargetError, neares
 from rooflinekit.files import read_bytes
 from rooflinekit.published.models import config_of, language_model, published_names
 from rooflinekit.tracing.symbols import place_of
-from rooflinekit.tracing.target_words import what_to_write
 
 _FORMS = (
     "'timm:resnet50', 'torchvision:resnet50', 'transformers:GPT2LMHeadModel', 'transformers:path/to/config.json', "
@@ -353,3 +353,64 @@ def _loss(function: Callable[..., Any], output: Any, *targets: Any, rows: bool) 
     if rows and len(targets) == 1 and (output.ndim, targets[0].ndim) == (3, 2):
         output, targets = output.flatten(0, 1), (targets[0].flatten(),)
     return function(output, *targets)
+
+
+# What people write for a model, and the target that it stands for: the answer to a name that is no target.
+
+
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".gguf", ".h5")
+
+
+def what_to_write(text: str, library: Callable[[str], Any]) -> str:
+    """The target that `text` means, in a sentence for an error; empty where nothing tells.
+
+    In turn: a file of weights, a Python file, a model of timm or torchvision by its letters, a family of transformers.
+    library: imports a package by its name; TargetError where it is not installed.
+
+    >>> import importlib
+    >>> what_to_write("net.safetensors", importlib.import_module)
+    'weights are not read; name the Python that builds the model, such as net.py:Net'
+    """
+    path = Path(text)
+    if path.suffix in _WEIGHTS:
+        return f"weights are not read; name the Python that builds the model, such as {path.stem}.py:Net"
+    if path.suffix == ".py":
+        names = _factories(path)
+        return f"write {text}:Name, of a class or a function without arguments in it" + (
+            f": {', '.join(names)}" if names else ""
+        )
+    return _of_libraries(text.rpartition("/")[2], library)
+
+
+def _factories(path: Path) -> list[str]:
+    """The classes of a file, or its functions where it has none; without running it."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return []
+    classes = [node.name for node in body if isinstance(node, ast.ClassDef)]
+    return classes or [node.name for node in body if isinstance(node, ast.FunctionDef)]
+
+
+def _of_libraries(name: str, library: Callable[[str], Any]) -> str:
+    try:
+        packages = {"timm": library("timm"), "torchvision": library("torchvision.models")}
+        families = library("transformers.models.auto.modeling_auto").MODEL_MAPPING_NAMES
+    except TargetError:
+        return ""
+    models = [f"{source}:{model}" for source, package in packages.items() for model in package.list_models()]
+    for source in packages:
+        if found := _same_letters(f"{source}:{name}", models):
+            return f"write {found}"
+    if family := _same_letters(name.partition("-")[0], families):
+        classes = families[family]
+        return f"write transformers:{classes if isinstance(classes, str) else classes[0]}"
+    return nearest(f"timm:{name}", models, likeness=0.85).removeprefix("; ")
+
+
+def _same_letters(name: str, known: Iterable[str]) -> str | None:
+    return next((model for model in known if _letters(model) == _letters(name)), None)
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name)).lower()

@@ -21,9 +21,7 @@ from rooflinekit.ir.coverage import Assumption
 from rooflinekit.ir.inputs import Input, Mode, Release
 from rooflinekit.ir.op import DType, Op, Phase, Role, TensorSpec
 from rooflinekit.ir.sizes import Condition, ForcedSize, check_dims, may_hold, numbers_of
-from rooflinekit.tracing.assumed import Assumed
-from rooflinekit.tracing.calls import Progress
-from rooflinekit.tracing.decided import keep
+from rooflinekit.tracing.assumed import Assumed, keep
 from rooflinekit.tracing.gpu_view import gpu_view
 from rooflinekit.tracing.isolation import (
     FAKE_DEVICE,
@@ -35,9 +33,9 @@ from rooflinekit.tracing.isolation import (
     preserved,
     put_fakes_in,
     refuse_unready,
+    undone,
 )
-from rooflinekit.tracing.recorder import Recorder
-from rooflinekit.tracing.snapshot import undone
+from rooflinekit.tracing.recorder import Progress, Recorder
 from rooflinekit.tracing.surroundings import alone, eager_view, heeded_between_calls, undisturbed
 from rooflinekit.tracing.symbols import (
     MOST_QUESTIONS,
