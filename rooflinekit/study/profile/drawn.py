@@ -18,9 +18,9 @@ from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.study.profile.calls import Forest, launches_of
 from rooflinekit.study.profile.file import Progress, Trace, read_trace
 from rooflinekit.study.profile.ranks import part
+from rooflinekit.study.profile.steps import callers, in_order, launched_kernels
 
 _FORMATS = {"float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
 _TF32 = ("tf32", "s1688", "tensorop_s")  # in the names of kernels that multiply fp32 as tf32
@@ -106,18 +106,19 @@ class _Rows:
             raise CampaignError(
                 f"{trace.file}: holds no shapes; record it with torch.profiler.profile(record_shapes=True)"
             )
-        calls = trace.calls.at(np.lexsort((-trace.calls.end, trace.calls.start, trace.calls.thread)))
-        launched = Forest(calls).launched_by(trace.kernels, launches_of(trace.launches))
-        length = (trace.kernels.end - trace.kernels.start) * 1e-6
-        self.seconds += float(length.sum())
-        self.refused_s += float(length.sum()) - sum(float(length[kernels].sum()) for kernels in launched.values())
-        for i, kernels in launched.items():
-            name, seconds = trace.names[calls.name[i]], float(length[kernels].sum())
-            names = " ".join(trace.names[trace.kernels.name[k]] for k in kernels)
+        calls, kernels = in_order(trace.calls), launched_kernels(trace)
+        kernels = kernels.assign(seconds=(kernels["end"] - kernels["start"]) * 1e-6, call=callers(kernels, calls))
+        self.seconds += float(kernels["seconds"].sum())
+        self.refused_s += float(kernels["seconds"][kernels["call"] < 0].sum())
+        described = calls[["name", "inputs"]].to_numpy()
+        for _, own in kernels[kernels["call"] >= 0].groupby("call"):
+            (called, inputs), seconds = described[own["call"].iloc[0]], float(own["seconds"].sum())
+            name = trace.names[called]
+            names = " ".join(trace.names[k] for k in own["name"])
             try:
-                if calls.inputs[i] < 0:
+                if inputs < 0:
                     raise _RefusedError("sizes are not recorded")
-                self.rows[_row(name, Inputs.read(trace.inputs[calls.inputs[i]]), names)].append(seconds)
+                self.rows[_row(name, Inputs.read(trace.inputs[inputs]), names)].append(seconds)
             except _RefusedError as reason:
                 self.refused[f"{name}: {reason}"] += 1
                 self.refused_s += seconds
