@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -24,7 +24,6 @@ from rooflinekit.study.errors.components import Loaded, Part, kernel_parts, part
 from rooflinekit.study.profile.file import Progress
 from rooflinekit.study.profile.matching import (
     OpTime,
-    PredictedOp,
     Validation,
     kind_of,
     match,
@@ -177,7 +176,7 @@ def matched(measured: Sequence[ProfiledOp], p: Prediction) -> tuple[OpTime, ...]
     there are not (a trace of several steps, or of a part of one) each op took what these calls took in the mean. Kinds
     none of whose shapes are the trace's are matched as in a trace without shapes, see `match`.
     """
-    ops: dict[str, list[PredictedOp]] = defaultdict(list)
+    ops: dict[str, list[OpTime]] = defaultdict(list)
     for op in predicted_ops(p.timings):
         ops[op.kind].append(op)
     calls: dict[str, _Calls] = defaultdict(lambda: defaultdict(list))
@@ -193,18 +192,15 @@ def matched(measured: Sequence[ProfiledOp], p: Prediction) -> tuple[OpTime, ...]
     return tuple(sorted(found, key=lambda one: place.get(one.name, len(place))))
 
 
-def _by_shape(calls: _Calls, ops: Sequence[PredictedOp], classes: dict[str, _Shapes]) -> Iterator[OpTime]:
-    alike: dict[_Shapes, list[PredictedOp]] = defaultdict(list)
+def _by_shape(calls: _Calls, ops: Sequence[OpTime], classes: dict[str, _Shapes]) -> Iterator[OpTime]:
+    alike: dict[_Shapes, list[OpTime]] = defaultdict(list)
     for op in ops:
         alike[classes.get(op.name, ())].append(op)
     for shapes, same in alike.items():
         seconds = calls.get(shapes, [])
         if shapes and seconds:
             each = seconds if len(seconds) == len(same) else [fmean(seconds)] * len(same)
-            for op, s in zip(same, each, strict=True):
-                yield OpTime(
-                    kind=op.kind, name=op.name, module=op.module, count=1, measured_s=s, predicted_s=op.seconds
-                )
+            yield from (replace(op, measured_s=s) for op, s in zip(same, each, strict=True))
 
 
 # Measured steps from what people have: a time in words, or a file of a trace, of a record, of kernel times.
