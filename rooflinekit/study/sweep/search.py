@@ -22,8 +22,7 @@ from rooflinekit.hardware.prices import price_hint, price_word
 from rooflinekit.hardware.specs import resolve
 from rooflinekit.ir import notebook
 from rooflinekit.ir.notebook import FirstLine, aligned
-from rooflinekit.study.sweep.clusters import Team, predict_settings
-from rooflinekit.study.sweep.plan import BLOCK, Case, Plan
+from rooflinekit.study.sweep.plan import BLOCK, Case, Plan, Team, predict_settings
 from rooflinekit.study.sweep.points import REGIMES
 from rooflinekit.units import format_quantity, parse_quantity
 

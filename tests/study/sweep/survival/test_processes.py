@@ -36,7 +36,7 @@ from rooflinekit.errors import SweepError
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.study.sweep import crew
 from rooflinekit.study.sweep import plan as sweep_plan
-from rooflinekit.study.sweep.clusters import predict_settings, unknown_settings
+from rooflinekit.study.sweep.plan import predict_settings, unknown_settings
 from rooflinekit.study.sweep.points import Setting
 
 
