@@ -17,7 +17,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeAlias
 
@@ -37,7 +37,7 @@ Say: TypeAlias = Callable[[Piece, str, str], None]
 Attempt: TypeAlias = Callable[[Piece], list[Table] | str]
 
 
-def in_crew(pieces: Sequence[Piece], count: int, say: Say) -> Iterator[tuple[Piece, list[Table]]]:
+def in_crew(pieces: Sequence[Piece], count: int, say: Say) -> Generator[tuple[Piece, list[Table]]]:
     """Each piece with its tables, as they come, from so many processes.
 
     Raises what predicting raises, and SweepError where no process can be started.
@@ -59,7 +59,7 @@ def in_crew(pieces: Sequence[Piece], count: int, say: Say) -> Iterator[tuple[Pie
             yield piece, salvaged(piece, how, crew.attempt, say)
 
 
-def here(pieces: Sequence[Piece], say: Say) -> Iterator[tuple[Piece, list[Table]]]:
+def here(pieces: Sequence[Piece], say: Say) -> Generator[tuple[Piece, list[Table]]]:
     """Each piece with its tables, from this process."""
 
     def attempt(piece: Piece) -> list[Table] | str:

@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,6 @@ class Piece:
     payload: bytes  # graph and settings
     sizes: Mapping[str, NDArray[np.int64]]
     memory: Memory
-    each: bool  # whether points are predicted one by one
 
     @property
     def points(self) -> int:
@@ -146,27 +145,21 @@ class Plan:
 
     def pieces(self) -> Iterator[Piece]:
         """The work, in the order of the cases and sizes; many cases together where sizes are few."""
-        number = 0
+        number = first = 0
         block = _EACH if self.each else BLOCK
         together = 1 if self.each else max(1, _ROWS // max(1, min(block, self.points)))
-        for first, cases in self._batches(together):
-            payload = packed(cases[0].graph, [case.setting for case in cases])
-            for start in range(0, self.points, block):
-                index = np.arange(start, min(start + block, self.points))
-                yield Piece(
-                    number=number, first=first, cases=len(cases), start=start, payload=payload,
-                    sizes=self.grid.at(index), memory=self.memory, each=self.each,
-                )  # fmt: skip
-                number += 1
-
-    def _batches(self, together: int) -> Iterator[tuple[int, tuple[Case, ...]]]:
-        first = 0
-        while first < len(self.cases):
-            end = first + 1
-            while end < min(first + together, len(self.cases)) and self.cases[end].graph is self.cases[first].graph:
-                end += 1
-            yield first, self.cases[first:end]
-            first = end
+        for _, alike in groupby(self.cases, key=lambda case: id(case.graph)):
+            of_graph = [*alike]
+            for cases in (of_graph[i : i + together] for i in range(0, len(of_graph), together)):
+                payload = packed(cases[0].graph, [case.setting for case in cases])
+                for start in range(0, self.points, block):
+                    index = np.arange(start, min(start + block, self.points))
+                    yield Piece(
+                        number=number, first=first, cases=len(cases), start=start, payload=payload,
+                        sizes=self.grid.at(index), memory=self.memory,
+                    )  # fmt: skip
+                    number += 1
+                first += len(cases)
 
     @cached_property
     def parts(self) -> dict[str, str]:
