@@ -6,6 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -153,38 +154,22 @@ def _row(name: str, inputs: Inputs, kernels: str) -> tuple[tuple[str, Any], ...]
     return tuple({**made, "dtype": dtype}.items())
 
 
-def _matrices(place: int) -> Callable[[Inputs], dict[str, Any]]:
-    def make(inputs: Inputs) -> dict[str, Any]:
-        (m, k), (other, n) = inputs.shape(place), inputs.shape(place + 1)
-        if k != other:
-            raise _RefusedError("its sizes are no product's")
-        return {"op": "mm", "m": m, "n": n, "k": k}
-
-    return make
-
-
-def _batches(place: int) -> Callable[[Inputs], dict[str, Any]]:
-    def make(inputs: Inputs) -> dict[str, Any]:
-        (b, m, k), (_, other, n) = inputs.shape(place), inputs.shape(place + 1)
-        if k != other:
-            raise _RefusedError("its sizes are no product's")
-        return {"op": "bmm", "b": b, "m": m, "n": n, "k": k}
-
-    return make
+def _product(op: str, place: int, inputs: Inputs) -> dict[str, Any]:
+    (*batch, m, k), (*_, other, n) = inputs.shape(place), inputs.shape(place + 1)
+    if k != other:
+        raise _RefusedError("its sizes are no product's")
+    return {"op": op, **dict(zip("b", batch, strict=False)), "m": m, "n": n, "k": k}
 
 
 def _rows_of(shape: tuple[int, ...]) -> dict[str, int]:
     return {"rows": prod(shape[:-1]), "cols": shape[-1]}
 
 
-def _elementwise(op: str, *, tensors: int) -> Callable[[Inputs], dict[str, Any]]:
-    def make(inputs: Inputs) -> dict[str, Any]:
-        first = inputs.shape(0)
-        if tensors == 2 and inputs.shape(1) != first:
-            raise _RefusedError("broadcasts")
-        return {"op": op, **_rows_of(first)}
-
-    return make
+def _elementwise(op: str, tensors: int, inputs: Inputs) -> dict[str, Any]:
+    first = inputs.shape(0)
+    if tensors == 2 and inputs.shape(1) != first:
+        raise _RefusedError("broadcasts")
+    return {"op": op, **_rows_of(first)}
 
 
 def _softmax(inputs: Inputs) -> dict[str, Any]:
@@ -230,15 +215,15 @@ def _flash(inputs: Inputs) -> dict[str, Any]:
 
 #: By operator, without "aten::" and the underscore of what works in place: the row that its sizes make.
 _ROWS: Mapping[str, Callable[[Inputs], dict[str, Any]]] = {
-    "mm": _matrices(0),
-    "addmm": _matrices(1),
-    "bmm": _batches(0),
-    "baddbmm": _batches(1),
+    "mm": partial(_product, "mm", 0),
+    "addmm": partial(_product, "mm", 1),
+    "bmm": partial(_product, "bmm", 0),
+    "baddbmm": partial(_product, "bmm", 1),
     "_softmax": _softmax,
     "native_layer_norm": _layer_norm,
     "cudnn_convolution": _convolution,
     "miopen_convolution": _convolution,
     "_flash_attention_forward": _flash,
-    **{name: _elementwise(name, tensors=2) for name in ("add", "mul", "div")},
-    **{name: _elementwise(name, tensors=1) for name in ("relu", "gelu", "tanh")},
+    **{name: partial(_elementwise, name, 2) for name in ("add", "mul", "div")},
+    **{name: partial(_elementwise, name, 1) for name in ("relu", "gelu", "tanh")},
 }
