@@ -64,21 +64,6 @@ def _refuse_constant(word: str) -> None:
 
 #: What file systems say that know no locks: there all goes on without, as it would with none else at work.
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
-_held: set[int] = set()  # descriptors of locks of this process
-
-
-def _let_go() -> None:
-    for descriptor in _held:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-    _held.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    # A forked process has the descriptors too, and would hold the locks when their owner is long gone.
-    os.register_at_fork(after_in_child=_let_go)
-
-
 @contextlib.contextmanager
 def replacing(path: Path, *, force: bool = True) -> Iterator[Path]:
     """A place beside `path` to write to, which becomes `path` when the block ends well, and goes when it does not.
@@ -123,7 +108,7 @@ def _held_beside(path: Path) -> tuple[int, Path]:
     while True:
         descriptor, name = tempfile.mkstemp(prefix=_prefix(path), suffix=_PART, dir=path.parent)
         try:
-            hold(descriptor, wait=False)
+            hold(descriptor)
             if os.path.samestat(os.fstat(descriptor), os.lstat(name)):
                 return descriptor, Path(name)
         except (FileNotFoundError, BlockingIOError):
@@ -141,7 +126,7 @@ def _clear(path: Path) -> None:
         with contextlib.suppress(OSError):
             descriptor = os.open(left, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
             try:
-                hold(descriptor, wait=False)
+                hold(descriptor)
                 left.unlink()
             finally:
                 os.close(descriptor)
@@ -154,44 +139,47 @@ def _umask() -> int:
     return mask
 
 
-@contextlib.contextmanager
-def locked(path: Path, *, wait: bool) -> Iterator[int]:
-    """The descriptor of a file that no other process locks meanwhile; it is made if it is not there.
+_held: set[int] = set()  # descriptors of locks of this process
 
-    Raises BlockingIOError where another has it and `wait` is not set, and OSError where it cannot be opened.
+
+def _let_go() -> None:
+    for descriptor in _held:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    # A forked process has the descriptors too, and would hold the locks when their owner is long gone.
+    os.register_at_fork(after_in_child=_let_go)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """A file that no other process locks meanwhile; it is made if it is not there.
+
+    Raises BlockingIOError where another has it, and OSError where it cannot be opened.
     """
-    descriptor = _lock(path, wait)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     _held.add(descriptor)
     try:
-        yield descriptor
+        hold(descriptor)
+        if not os.path.samestat(os.fstat(descriptor), path.stat()):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)  # its owner has taken it away
+        yield
     finally:
         _held.discard(descriptor)
         os.close(descriptor)
 
 
-def _lock(path: Path, wait: bool) -> int:
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            hold(descriptor, wait=wait)
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        except FileNotFoundError:
-            pass
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)  # its owner has renamed or removed it while this one waited: another name now
-
-
-def hold(descriptor: int, *, wait: bool) -> None:
-    """Locks a file for as long as it is open. Raises BlockingIOError where another has it and `wait` is not set."""
+def hold(descriptor: int) -> None:
+    """Locks a file for as long as it is open. Raises BlockingIOError where another has it."""
     try:
         import fcntl
     except ImportError:  # not on Windows
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

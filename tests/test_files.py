@@ -106,7 +106,7 @@ def test_processes_that_write_one_file_take_turns(tmp_path: Path) -> None:
 
 
 def _holds(path: Path) -> None:
-    with locked(path, wait=False):
+    with locked(path):
         child = os.fork()  # goes on when its parent has ended, and holds nothing
         if child:
             path.write_text(str(child))
@@ -122,12 +122,12 @@ def test_a_lock_ends_with_its_owner(tmp_path: Path) -> None:
     awaited(path.read_text, owner)
     child = int(path.read_text())
     try:
-        with pytest.raises(BlockingIOError), locked(path, wait=False):
+        with pytest.raises(BlockingIOError), locked(path):
             pass
         owner.kill()
         owner.join()
         assert lives(child)
-        with locked(path, wait=False):
+        with locked(path):
             pass
     finally:
         os.kill(child, signal.SIGKILL)

@@ -27,7 +27,7 @@ from rooflinekit.calibrate.links import fits as link_fits
 from rooflinekit.calibrate.links import fitting as link_fitting
 from rooflinekit.errors import RooflinekitError, TargetError
 from rooflinekit.hardware.specs import load_cluster, load_device, load_host
-from rooflinekit.study.profile.matching import read_validation
+from rooflinekit.study.profile.matching import Validation
 from rooflinekit.study.profile.profile import Profile
 from rooflinekit.tracing.targets import load_target
 
@@ -117,7 +117,7 @@ def formats() -> dict[str, tuple[str, str, Callable[[Path], Any]]]:
         "link campaign": (LINKS, ".csv", link_fitting.read_link_campaign),
         "record": (record(), ".jsonl", summarized),
         "decoder": (json.dumps(DECODER), ".json", rk.Decoder.from_config),
-        "validation": (json.dumps({"kind": "rooflinekit validation", "schema": 1}), ".json", read_validation),
+        "validation": (json.dumps({"kind": "rooflinekit validation", "schema": 1}), ".json", Validation.load),
         "profile": (json.dumps(TRACE), ".json", Profile.read),
         "memory statistics": (json.dumps(STATISTICS), ".json", rk.MemoryProfile.read),
         "memory snapshot": (SNAPSHOT, ".pickle", rk.MemoryProfile.read),

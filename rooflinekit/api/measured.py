@@ -89,7 +89,7 @@ def correction_in(plan: Plan, step: MeasuredStep) -> Correcting:
 
     It was measured as the sweep's first way of execution runs it, unless it says otherwise.
     """
-    from rooflinekit.study.sweep.clusters import Team
+    from rooflinekit.study.sweep.plan import Team
     from rooflinekit.study.transfer.searched import Correcting
 
     first = plan.cases[0]

@@ -270,7 +270,7 @@ def recording(file: Path, head: Head, expected_bytes: int) -> Iterator[Recorder]
 def _lock(descriptor: int, file: Path) -> None:
     """Held until the process ends, however it ends."""
     try:
-        hold(descriptor, wait=False)
+        hold(descriptor)
     except BlockingIOError as error:
         raise OutputError(
             f"{file}: another 'rooflinekit calibrate' is writing it; wait, or choose another --out"

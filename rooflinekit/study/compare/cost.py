@@ -93,18 +93,25 @@ class Job:
     unit: str = "samples"  # what a batch is of: "samples", "tokens" or "steps"
     gpus: int = 1
 
+    def costs(self, price: Price) -> tuple[float, float, float]:
+        """Of the step: rented, owned, and the lesser of these; NaN for what is not known."""
+        joules = _number(self.energy_j) if price.kwh else 0.0
+        rented = _number(price.rented(self.gpus * self.total_s))
+        owned = _number(price.owned(self.gpus * self.total_s, joules))
+        return rented, owned, min((c for c in (rented, owned) if not math.isnan(c)), default=math.nan)
+
     @classmethod
     def of(cls, answer: Prediction | ParallelPrediction | Job) -> Job:
         """That of a prediction."""
         if isinstance(answer, Job):
             return answer
+        total_s, energy_j = answer.total_s, answer.energy_j
         if isinstance(answer, ParallelPrediction):
             what = f"{answer.gpus} GPUs of {answer.cluster.name}"
-            return cls(what=what, total_s=answer.total_s, energy_j=answer.energy_j, batch=answer.batch,
-                       gpus=answer.gpus)  # fmt: skip
-        batch = answer.sizes.get(_BATCH)
-        return cls(what=answer.machine.name, total_s=answer.total_s, energy_j=answer.energy_j, batch=batch or 1,
-                   unit="steps" if batch is None else "samples")  # fmt: skip
+            return cls(what=what, total_s=total_s, energy_j=energy_j, batch=answer.batch, gpus=answer.gpus)
+        batch, what = answer.sizes.get(_BATCH), answer.machine.name
+        unit = "steps" if batch is None else "samples"
+        return cls(what=what, total_s=total_s, energy_j=energy_j, batch=batch or 1, unit=unit)
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the cached property needs a place
@@ -131,12 +138,10 @@ class Costs:
         return pd.DataFrame(rows).sort_values("per_million", kind="stable", ignore_index=True)
 
     def _row(self, job: Job, price: Price) -> dict[str, Any]:
-        joules, batch = math.nan if job.energy_j is None else job.energy_j, job.batch
-        rented = price.rented(job.gpus * job.total_s)
-        owned = price.owned(job.gpus * job.total_s, joules if price.kwh else 0.0)
-        cost = min((c for c in (rented, owned) if c is not None and not math.isnan(c)), default=math.nan)
-        steps = (1e6 if self.samples is None else self.samples) / batch
-        watts = joules / job.total_s if job.total_s else math.nan
+        joules = _number(job.energy_j)
+        steps = (1e6 if self.samples is None else self.samples) / job.batch
+        watts, kwh = joules / job.total_s if job.total_s else math.nan, steps * joules * price.pue / KWH_J
+        rented, owned, cost = job.costs(price)
         row = {
             "gpu": job.what,
             "gpus": job.gpus,
@@ -144,16 +149,15 @@ class Costs:
             "power_w": watts,
             "energy_j": joules,
             "cost": cost,
-            "per_million": cost * 1e6 / batch,
-            "rented": math.nan if rented is None else rented,
-            "owned": math.nan if owned is None else owned,
+            "per_million": cost * 1e6 / job.batch,
+            "rented": rented,
+            "owned": owned,
             "break_even_h": _number(price.break_even_hours(watts / job.gpus if price.kwh else 0.0)),
         }
         if self.samples is not None:
-            row |= {"run_s": steps * job.total_s, "run_cost": steps * cost}
-            row["run_kwh"] = steps * joules * price.pue / KWH_J
+            row |= {"run_s": steps * job.total_s, "run_cost": steps * cost, "run_kwh": kwh}
         if self.carbon is not None:
-            row["kg"] = self.carbon * steps * joules * price.pue / KWH_J
+            row["kg"] = self.carbon * kwh
         return row
 
     @property
@@ -170,13 +174,8 @@ class Costs:
         """Ready for JSON; null for what is not known."""
         rows = self.table.to_dict("records")
         clean = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in r.items()} for r in rows]
-        return {
-            "currency": self.currency,
-            "unit": self.unit,
-            "samples": self.samples,
-            "carbon_kg_per_kwh": self.carbon,
-            "rows": clean,
-        }
+        named = {"currency": self.currency, "unit": self.unit, "samples": self.samples}
+        return {**named, "carbon_kg_per_kwh": self.carbon, "rows": clean}
 
 
 def _number(value: float | None) -> float:
@@ -302,10 +301,10 @@ class Pricing:
         return sorted({*given, *listed})
 
     def _price(self, hour: Amount | None) -> Price:
+        (hour_price, _), (purchase, _), (kwh, _) = (one or (None, "") for one in (hour, self.purchase, self.kwh))
         return Price(
-            currency=self.currency, hour=None if hour is None else hour[0],
-            purchase=None if self.purchase is None else self.purchase[0], years=self.years,
-            utilization=self.utilization, kwh=0.0 if self.kwh is None else self.kwh[0], pue=self.pue,
+            currency=self.currency, hour=hour_price, purchase=purchase, years=self.years,
+            utilization=self.utilization, kwh=kwh or 0.0, pue=self.pue,
         )  # fmt: skip
 
 
@@ -346,11 +345,15 @@ class Bounds:
 
     def cost_of(self, p: Prediction) -> dict[str, Any]:
         """What a million samples cost (steps, where no size is named batch): per_million; None where not known."""
-        price, job = self._price(p.machine.device), Job.of(p)
+        job, price = Job.of(p), self.price
+        if isinstance(price, Pricing):
+            try:
+                price = price.of(p.machine.device)
+            except InputError:
+                price = None
         if price is None or (price.kwh and job.energy_j is None):
             return {"per_million": None}
-        amounts = price.rented(job.total_s), price.owned(job.total_s, job.energy_j or 0.0)
-        return {"per_million": min(a for a in amounts if a is not None) * 1e6 / job.batch}
+        return {"per_million": job.costs(price)[-1] * 1e6 / job.batch}
 
     def kept(
         self, found: Sequence[Prediction], rows: Sequence[dict[str, Any]]
@@ -372,11 +375,3 @@ class Bounds:
             what = "what it costs is not known" if cost is None else f"costs {cost:.4g} {self.currency} a million"
             return f"{what}, of at most {self.max_cost:g}"
         return ""
-
-    def _price(self, device: Device) -> Price | None:
-        if not isinstance(self.price, Pricing):
-            return self.price
-        try:
-            return self.price.of(device)
-        except InputError:
-            return None

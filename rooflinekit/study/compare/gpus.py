@@ -26,7 +26,7 @@ from rooflinekit.step.variants import BATCH
 from rooflinekit.study.compare.cost import Bounds
 from rooflinekit.study.errors.ratio import Ratio, Ratios
 from rooflinekit.study.explain.differences import computed_in, main_format, stated_peak
-from rooflinekit.study.explain.explanation import seconds, signed
+from rooflinekit.study.explain.explanation import listed, seconds, signed
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -39,10 +39,8 @@ class Pair:
 
     faster: Prediction
     slower: Prediction
-    faster_peak: float  # FLOP/s stated for the format that the workload mostly computes in
-    slower_peak: float
-    faster_math: Math  # that each does it in
-    slower_math: Math
+    peaks: tuple[float, float]  # FLOP/s stated for the format that the workload mostly computes in
+    maths: tuple[Math, Math]  # that each does it in
     bounds: Ratio  # how many times as long the slower one takes, with 90 %
 
     @property
@@ -73,15 +71,16 @@ class Pair:
         }
 
 
-#: What rows are sorted by: the column, and whether the largest comes first.
-SORTS = {
-    "time": ("total_s", False),
-    "per-dollar": ("per_dollar", True),
-    "per-watt": ("per_watt", True),
-    "share-of-peak": ("share_of_peak", True),
-    "price": ("price_usd", False),
-    "energy": ("per_joule", True),
-    "cost": ("per_million", False),
+#: What rows are sorted by: the column, whether the largest comes first, and where the table has no such column yet its
+#: head and what its numbers are multiplied by.
+SORTS: dict[str, tuple[str, bool, str, float]] = {
+    "time": ("total_s", False, "", 1.0),
+    "per-dollar": ("per_dollar", True, "{one}s/s/$1000", 1000.0),
+    "per-watt": ("per_watt", True, "{one}s/s/W", 1.0),
+    "share-of-peak": ("share_of_peak", True, "", 1.0),
+    "price": ("price_usd", False, "$ at launch", 1.0),
+    "energy": ("per_joule", True, "{one}s/J", 1.0),
+    "cost": ("per_million", False, "{money} a million {one}s", 1.0),
 }
 
 
@@ -165,18 +164,10 @@ class GpuComparison:
         return [place for place, row in enumerate(self.rows) if row["fits"]]
 
     def _pair(self, a: int, b: int) -> Pair:
-        return Pair(
-            faster=self.predictions[a],
-            slower=self.predictions[b],
-            faster_peak=self.rows[a]["peak_flop_per_s"],
-            slower_peak=self.rows[b]["peak_flop_per_s"],
-            faster_math=self._computed_in(a),
-            slower_math=self._computed_in(b),
-            bounds=self._ratios.of(b, a),
-        )
-
-    def _computed_in(self, place: int) -> Math:
-        return computed_in(self.predictions[place].machine, self.math, tensor_core=self.tensor_core)
+        fast, slow = self.predictions[a], self.predictions[b]
+        math_a, math_b = (computed_in(p.machine, self.math, tensor_core=self.tensor_core) for p in (fast, slow))
+        peaks = self.rows[a]["peak_flop_per_s"], self.rows[b]["peak_flop_per_s"]
+        return Pair(faster=fast, slower=slow, peaks=peaks, maths=(math_a, math_b), bounds=self._ratios.of(b, a))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the kernels, ready for JSON."""
@@ -249,7 +240,7 @@ def compare_machines(
     rows = [_row(p, stated_peak(p.machine, math, tensor_core=tensor_core)) | bounds.cost_of(p) for p in found]
     found, rows, beyond = bounds.kept(found, rows)
     refused |= beyond
-    column, largest_first = SORTS["cost" if sort == "per-dollar" and bounds.currency else sort]
+    column, largest_first, *_ = SORTS["cost" if sort == "per-dollar" and bounds.currency else sort]
 
     def rank(place: int) -> tuple[bool, bool, float]:
         row = rows[place]
@@ -347,11 +338,8 @@ def sentences(comparison: GpuComparison) -> Iterator[str]:
 
 def price_sentences(comparison: GpuComparison) -> Iterator[str]:
     """Which GPUs stand last for want of a price, where they were sorted by one."""
-    column = (
-        "per_million"
-        if comparison.currency
-        else {"per-dollar": "per_dollar", "price": "price_usd"}.get(comparison.sort)
-    )
+    column = {"per-dollar": "per_dollar", "price": "price_usd"}.get(comparison.sort)
+    column = "per_million" if comparison.currency else column
     if names := [row["gpu"] for row in comparison.rows if column and row["fits"] and row[column] is None]:
         yield f"last, for want of a {price_hint(names, comparison.currency)}"
 
@@ -383,9 +371,9 @@ def _all_wait(comparison: GpuComparison) -> Iterator[str]:
     held = sorted((p for p in held if p.cpu_s >= p.gpu_s), key=lambda p: p.gpu_s)
     if len(held) < 2:
         return
-    listed = [f"{p.machine.name} {seconds(p.gpu_s)}" for p in held]
-    if len(listed) > 2 * _LISTED:
-        listed = [*listed[:_LISTED], "…", *listed[-_LISTED:]]
+    alone = [f"{p.machine.name} {seconds(p.gpu_s)}" for p in held]
+    if len(alone) > 2 * _LISTED:
+        alone = [*alone[:_LISTED], "…", *alone[-_LISTED:]]
     every = len(held) == len(comparison.order)
     host = held[0].host
     known = "no host is named, so the middle of those measured" if host.stands_for_any else host.name
@@ -393,7 +381,7 @@ def _all_wait(comparison: GpuComparison) -> Iterator[str]:
         f"{'All of them' if every else f'{len(held)} of them'} wait for the CPU, which takes "
         f"{seconds(min(p.cpu_s for p in held))} to issue the step ({known}): a larger batch, torch.compile, a CUDA "
         f"graph or a faster host tells them apart, no other GPU is faster. The GPUs alone would take: "
-        f"{', '.join(listed)}."
+        f"{', '.join(alone)}."
     )
 
 
@@ -434,10 +422,10 @@ def _stated(pair: Pair, term: str) -> str:
 
 def _peaks(pair: Pair) -> str:
     """Stated FLOP/s of the slower against the faster one, each in what it computes in: not every GPU has tf32."""
-    slow, fast = (format_quantity(peak, "flop/s") for peak in (pair.slower_peak, pair.faster_peak))
-    if pair.slower_math is pair.faster_math:
-        return f"{slow} against {fast} in {pair.slower_math}"
-    return f"{slow} in {pair.slower_math} against {fast} in {pair.faster_math}"
+    fast, slow = (format_quantity(peak, "flop/s") for peak in pair.peaks)
+    if pair.maths[0] is pair.maths[1]:
+        return f"{slow} against {fast} in {pair.maths[0]}"
+    return f"{slow} in {pair.maths[1]} against {fast} in {pair.maths[0]}"
 
 
 def _no_claim(comparison: GpuComparison, places: Sequence[int]) -> Iterator[str]:
@@ -447,9 +435,9 @@ def _no_claim(comparison: GpuComparison, places: Sequence[int]) -> Iterator[str]
     rows = comparison.by_time
     names = [rows[place]["gpu"] for place in places]
     if len(names) > _LISTED:
-        listed = f"neighbours among the {len(names)} from {names[0]} to {names[-1]}"
+        those = f"neighbours among the {len(names)} from {names[0]} to {names[-1]}"
     else:
-        listed = _and(names)
+        those = listed(names)
     claims: list[str] = []
     for i, place in enumerate(places):
         slower = [
@@ -457,16 +445,12 @@ def _no_claim(comparison: GpuComparison, places: Sequence[int]) -> Iterator[str]
             if comparison.surely_faster(comparison.order[place], comparison.order[other])
         ]  # fmt: skip
         if slower:
-            than = _and(slower) if len(slower) <= _LISTED else f"the {len(slower)} from {slower[0]} on"
+            than = listed(slower) if len(slower) <= _LISTED else f"the {len(slower)} from {slower[0]} on"
             claims.append(f"{names[i]} is faster than {than}")
     if len(claims) > _LISTED:
         claims = [*claims[:_LISTED], f"{len(claims) - _LISTED} more such claims in the table"]
-    certain = f" For certain, {_and(claims)}." if claims else ""
-    yield f"No claim on the order of {listed}: the 90 % interval of the ratio of one to the next holds 1.{certain}"
-
-
-def _and(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+    certain = f" For certain, {listed(claims)}." if claims else ""
+    yield f"No claim on the order of {those}: the 90 % interval of the ratio of one to the next holds 1.{certain}"
 
 
 def table_of(comparison: GpuComparison) -> tuple[list[str], list[list[str]]]:
@@ -474,20 +458,14 @@ def table_of(comparison: GpuComparison) -> tuple[list[str], list[list[str]]]:
     one, money = comparison.counted.removesuffix("s"), comparison.currency
     heads = _heads(comparison.counted)
     rows = [_cells(row) for row in comparison.rows]
-    last = {
-        "per-dollar": (f"{one}s/s/$1000", "per_dollar", 1000.0),
-        "per-watt": (f"{one}s/s/W", "per_watt", 1.0),
-        "price": ("$ at launch", "price_usd", 1.0),
-        "energy": (f"{one}s/J", "per_joule", 1.0),
-        "cost": (f"{money} a million {one}s", "per_million", 1.0),
-    }
     asked = {"cost" if money and comparison.sort == "per-dollar" else comparison.sort, *(["cost"] if money else [])}
-    columns = [last[word] for word in SORTS if word in asked & {*last}]
+    columns = [(name, head, times) for word, (name, _, head, times) in SORTS.items() if head and word in asked]
     if columns and comparison.sort != "share-of-peak":  # narrow enough for a terminal
         heads, rows = heads[:-1], [cells[:-1] for cells in rows]
-    for head, name, times in columns:
-        heads.append(head)
-        rows = [[*cells, _shown(row, name, times)] for cells, row in zip(rows, comparison.rows, strict=True)]
+    for name, head, times in columns:
+        heads.append(head.format(one=one, money=money))
+        for cells, row in zip(rows, comparison.rows, strict=True):
+            cells.append("–" if row[name] is None or not row["fits"] else f"{row[name] * times:.4g}")
     return heads, rows
 
 
@@ -499,11 +477,6 @@ def _heads(counted: str) -> list[str]:
 def rows_of(predictions: Sequence[Prediction]) -> tuple[list[str], list[list[str]]]:
     """The heads and rows of predictions of one workload, as texts, without costs."""
     return _heads("samples" if BATCH in predictions[0].sizes else "steps"), [_cells(row) for row in _rows(predictions)]
-
-
-def _shown(row: Mapping[str, Any], name: str, times: float) -> str:
-    """A number of a GPU on which it fits, that many times."""
-    return "–" if row[name] is None or not row["fits"] else f"{row[name] * times:.4g}"
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

@@ -29,7 +29,7 @@ class Drawing(Protocol):
 
     @property
     def total_s(self) -> float:
-        """Seconds."""
+        """Wall time."""
 
     @property
     def energy_j(self) -> float | None:
@@ -100,19 +100,14 @@ class PowerLimits(Generic[Step]):
         """
         if not (math.isfinite(watts) and watts > 0) or not 1 <= pue <= 10:
             raise InputError(f"rack: expected positive watts and a PUE of 1 to 10; got {watts!r} and {pue!r}")
-        table = self.table[["limit_w"]].copy()
-        copies = (watts / (pue * self.gpus * table["limit_w"])).astype(int)
-        table["gpus"] = self.gpus * copies
-        table["samples_a_day"] = copies * self.batch * _DAY_S / self.table["total_s"]
-        return table
+        copies = (watts / (pue * self.gpus * self.table["limit_w"])).astype(int)
+        samples = copies * self.batch * _DAY_S / self.table["total_s"]
+        return self.table[["limit_w"]].assign(gpus=self.gpus * copies, samples_a_day=samples)
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        model, mode, device = self.heading
         return {
-            "model": model,
-            "mode": mode,
-            "device": device,
+            **dict(zip(("model", "mode", "device"), self.heading, strict=True)),
             "gpus": self.gpus,
             "sizes": self.sizes,
             "limits": self.table.to_dict("records"),
@@ -124,8 +119,7 @@ class PowerLimits(Generic[Step]):
         rows = self.table.set_index("limit_w")
         said = []
         for what, p in (("energy", self.least_energy), ("energy × time", self.least_energy_delay)):
-            limit = self.limit_of(p)
-            row = rows.loc[limit]
+            row = rows.loc[limit := self.limit_of(p)]
             said.append(
                 f"least {what} at {format_quantity(limit, 'W')}{' a GPU' if self.gpus > 1 else ''}: "
                 f"{row['saved']:.0%} less energy, {row['slower']:.0%} more time than at the board's own limit"
@@ -146,13 +140,14 @@ def power_limits(prediction: Prediction, step_w: float = 25.0) -> PowerLimits[Pr
     range.
     """
     p = prediction
-    limits_w = limits_of(p.machine, step_w)
-    machines = [limited(p.machine, power_w=watts, clock=p.machine.clock_limit) for watts in limits_w]
-    held = (predict_graph(p.graph, machine, p.host, p.execution) for machine in machines)
-    return PowerLimits(
-        predictions=tuple(held), limits_w=limits_w, sizes=dict(p.sizes), batch=p.sizes.get("batch", 1),
-        heading=(p.graph_name, p.mode, p.machine.name),
-    )  # fmt: skip
+
+    def at(watts: float) -> Prediction:
+        machine = limited(p.machine, power_w=watts, clock=p.machine.clock_limit)
+        return predict_graph(p.graph, machine, p.host, p.execution)
+
+    heading = p.graph_name, p.mode, p.machine.name
+    batch = p.sizes.get("batch", 1)
+    return power_limits_together(at, p.machine, step_w, gpus=1, batch=batch, heading=heading, sizes=dict(p.sizes))
 
 
 def power_limits_together(

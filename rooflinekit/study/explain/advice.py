@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from rooflinekit.errors import ComparisonError, RooflinekitError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir import notebook
-from rooflinekit.ir.graph import origin_of, resized, traced_with
+from rooflinekit.ir.graph import Graph, origin_of, resized, traced_with
 from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.ir.op import DType, Family, Math
 from rooflinekit.model.attention_backends import BACKENDS, LATER, backend_of, other_backends
@@ -67,8 +68,7 @@ class Suggestion:
 
     def to_dict(self) -> dict[str, Any]:
         """The change and its effect, ready for JSON."""
-        low, high = self.prediction.interval(0.9)
-        ratio = self.ratio()
+        after, ratio = self.prediction, self.ratio()
         return {
             "what": self.what,
             "saved_s": self.saved_s,
@@ -76,13 +76,12 @@ class Suggestion:
             "speedup_low": ratio.low,
             "speedup_high": ratio.high,
             "saved_terms": self.saved_terms(),
-            "total_s": self.prediction.total_s,
-            "low_s": low,
-            "high_s": high,
+            "total_s": after.total_s,
+            **dict(zip(("low_s", "high_s"), after.interval(0.9), strict=True)),
             "steps": self.steps,
-            "regime": self.prediction.regime,
-            "peak_bytes": self.prediction.memory.peak_bytes,
-            "notes": [note for note in self.prediction.notes if note not in self.base.notes],
+            "regime": after.regime,
+            "peak_bytes": after.memory.peak_bytes,
+            "notes": [note for note in after.notes if note not in self.base.notes],
         }
 
 
@@ -116,13 +115,9 @@ class Advice(FirstLine):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
-    """A change, and how to predict it; or why there is nothing to predict."""
-
-    what: str
-    predict: Callable[[], Prediction] | None = None
-    why_not: str = ""
+#: A change, and how to predict it; or why there is nothing to predict.
+_Candidate = tuple[str, Callable[[], Prediction] | str]
+_USED = "it is used already"
 
 
 def advise(
@@ -141,27 +136,19 @@ def advise(
     devices = [gpu if isinstance(gpu, Device) else load_device(gpu) for gpu in gpus]
     found: list[Suggestion] = []
     left_out: list[tuple[str, str]] = []
-    for candidate in (
-        *_sizes(p),
-        *_formats(p),
-        *_executions(p),
-        *_pairs(p),
-        *_recurrence(p),
-        *_attention(p),
-        *_optimizers(p),
-        *_gpus(p, devices),
-    ):
+    groups = (_sizes, _formats, _executions, _pairs, _recurrence, _attention, _optimizers)
+    for what, predict in chain(*(group(p) for group in groups), _gpus(p, devices)):
         try:
-            if candidate.predict is None:
-                raise ComparisonError(candidate.why_not)
-            after = candidate.predict() if corrected is None else corrected(candidate.predict())
+            if isinstance(predict, str):
+                raise ComparisonError(predict)
+            after = predict() if corrected is None else corrected(predict())
             if not after.memory.fits:
                 raise ComparisonError(_too_large(after))
         except RooflinekitError as error:
-            left_out.append((candidate.what, str(error)))
+            left_out.append((what, str(error)))
             continue
         steps = p.sizes[BATCH] / after.sizes[BATCH] if BATCH in p.sizes else 1.0
-        found.append(Suggestion(what=candidate.what, base=base, prediction=after, steps=steps))
+        found.append(Suggestion(what=what, base=base, prediction=after, steps=steps))
     ranked = tuple(sorted(found, key=lambda suggestion: -suggestion.saved_s))
     return Advice(base=base, suggestions=ranked, left_out=tuple(left_out))
 
@@ -171,81 +158,65 @@ def _too_large(p: Prediction) -> str:
     return f"needs {need} of {format_quantity(p.memory.capacity, 'byte', binary=True)}: does not fit"
 
 
-def _again(p: Prediction, **options: Any) -> Prediction:
+def _with(p: Prediction, graph: Graph | None = None, **changes: Any) -> Prediction:
+    """The step of another graph, or in another execution."""
+    return predict_graph(p.graph if graph is None else graph, p.machine, p.host, replace(p.execution, **changes))
+
+
+def _again(p: Prediction, backend: Backend | None = None, **options: Any) -> Prediction:
     """The step with other options of its trace, at the same sizes."""
     graph = resized(traced_with(p.graph, **options), **p.sizes)
-    return predict_graph(graph, p.machine, p.host, p.execution)
+    return _with(p, graph, backend=backend or p.execution.backend)
 
 
 def _sizes(p: Prediction) -> Iterator[_Candidate]:
     if BATCH not in p.sizes:
-        yield _Candidate(what="a larger batch", why_not="no size of the inputs is named batch")
+        yield "a larger batch", "no size of the inputs is named batch"
         return
     batch = 2 * p.sizes[BATCH]
-
-    def predict() -> Prediction:
-        return predict_graph(resized(p.graph, **{BATCH: batch}), p.machine, p.host, p.execution)
-
-    yield _Candidate(what=f"batch {batch} in the place of {p.sizes[BATCH]}", predict=predict)
+    yield f"batch {batch} in the place of {p.sizes[BATCH]}", lambda: _with(p, resized(p.graph, **{BATCH: batch}))
 
 
 def _formats(p: Prediction) -> Iterator[_Candidate]:
     what = "channels last"
     if p.graph.channels_last:
-        yield _Candidate(what=what, why_not="it is used already")
+        yield what, _USED
     elif not any(timing.kernel.family is Family.CONVOLUTION for timing in p.timings):
-        yield _Candidate(what=what, why_not="there is no convolution")
+        yield what, "there is no convolution"
     else:
-        yield _Candidate(what=what, predict=functools.partial(_again, p, channels_last=True))
+        yield what, partial(_again, p, channels_last=True)
     for wanted in (DType.BFLOAT16, DType.FLOAT16):
-        what = f"autocast in {wanted}"
-        if p.graph.autocast == wanted:
-            yield _Candidate(what=what, why_not="it is used already")
-        else:
-            yield _Candidate(what=what, predict=functools.partial(_again, p, autocast=wanted))
+        yield f"autocast in {wanted}", _USED if p.graph.autocast == wanted else partial(_again, p, autocast=wanted)
 
 
 def _executions(p: Prediction) -> Iterator[_Candidate]:
     for backend, what in _BACKENDS.items():
         if p.execution.backend == backend:
-            yield _Candidate(what=what, why_not="it is used already")
+            yield what, _USED
         elif p.machine.device.kind == "cpu" and backend != "compiled":
-            yield _Candidate(what=what, why_not=f"{p.machine.name} is a CPU")
+            yield what, f"{p.machine.name} is a CPU"
         else:
-            yield _Candidate(what=what, predict=functools.partial(_executed, p, backend=backend))
+            yield what, partial(_with, p, backend=backend)
     if p.execution.copy == "pageable":
-        pinned = functools.partial(_executed, p, copy="pinned", non_blocking=True)
-        yield _Candidate(what="inputs from pinned memory, copied without blocking", predict=pinned)
+        what = "inputs from pinned memory, copied without blocking"
+        yield what, partial(_with, p, copy="pinned", non_blocking=True)
 
 
 def _pairs(p: Prediction) -> Iterator[_Candidate]:
     """Autocast and torch.compile together: compiled, the casts are no kernels, and the CPU issues less."""
-    wanted = "bfloat16" if p.machine.device.matrix_peak.get(Math.BF16) else "float16"
+    wanted = DType.BFLOAT16 if p.machine.device.matrix_peak.get(Math.BF16) else DType.FLOAT16
     if p.graph.autocast is not None or p.execution.fused:
         return
-
-    def predict(backend: Backend) -> Prediction:
-        return _executed(_again(p, autocast=DType(wanted)), backend=backend)
-
     for backend, what in _BACKENDS.items():
         if backend == "compiled" or (backend == "reduce-overhead" and p.machine.device.kind == "gpu"):
-            both = f"autocast in {wanted} and {what}"
-            yield _Candidate(what=both, predict=functools.partial(predict, backend))
-
-
-def _executed(p: Prediction, **changes: Any) -> Prediction:
-    return predict_graph(p.graph, p.machine, p.host, replace(p.execution, **changes))
+            yield f"autocast in {wanted} and {what}", partial(_again, p, backend, autocast=wanted)
 
 
 def _recurrence(p: Prediction) -> Iterator[_Candidate]:
     """Where layers are chains of steps: the same products with all steps at once, as other layers have them."""
-    if not any(chain.kind in RECURRENT for chain in chains_of(p)):
-        return
-
-    def predict() -> Prediction:
-        return predict_graph(without_recurrence(p.graph), p.machine, p.host, p.execution)
-
-    yield _Candidate(what="another network: layers of the same products without recurrence", predict=predict)
+    if any(one.kind in RECURRENT for one in chains_of(p)):
+        what = "another network: layers of the same products without recurrence"
+        yield what, lambda: _with(p, without_recurrence(p.graph))
 
 
 #: How a program comes to a kernel of attention: names of `model.attention_backends`.
@@ -269,7 +240,7 @@ def _attention(p: Prediction) -> Iterator[_Candidate]:
     for backend, what in _ATTENTION.items():
         if backend in others:
             itself = f"; {LATER} does so by itself" * (backend == "cudnn" and others[backend])
-            yield _Candidate(what=what + itself, predict=functools.partial(_executed, p, attention=backend))
+            yield what + itself, partial(_with, p, attention=backend)
 
 
 def _optimizers(p: Prediction) -> Iterator[_Candidate]:
@@ -278,30 +249,21 @@ def _optimizers(p: Prediction) -> Iterator[_Candidate]:
     what, origin = "the optimizer's fused form", origin_of(p.graph)
     kinds = [timing.kernel.kind for timing in p.timings if timing.kernel.phase == "optimizer"]
     if not kinds:
-        yield _Candidate(what=what, why_not="no optimizer is in the step")
+        yield what, "no optimizer is in the step"
     elif any("_fused_" in kind for kind in kinds):
-        yield _Candidate(what=what, why_not="it is used already")
-    elif origin.trace is None or origin.optimizer is None:
-        yield _Candidate(what=what, why_not="the graph does not know its optimizer; trace the model with fused=True")
+        yield what, _USED
+    elif (trace := origin.trace) is None or origin.optimizer is None:
+        yield what, "the graph does not know its optimizer; trace the model with fused=True"
     else:
-        trace, factory = origin.trace, functools.partial(origin.optimizer, fused=True)
-
-        def predict() -> Prediction:
-            graph = resized(trace(optimizer=factory), **p.sizes)
-            return predict_graph(graph, p.machine, p.host, p.execution)
-
-        yield _Candidate(what=what, predict=predict)
+        factory = partial(origin.optimizer, fused=True)
+        yield what, lambda: _with(p, resized(trace(optimizer=factory), **p.sizes))
 
 
 def _gpus(p: Prediction, devices: Sequence[Device]) -> Iterator[_Candidate]:
     for device in devices:
         machine = Machine.of(device, constants_for(device), burst=p.machine.burst)
-        if device == p.machine.device:
-            yield _Candidate(what=device.name, why_not="it is the one used")
-        else:
-            yield _Candidate(
-                what=device.name, predict=functools.partial(predict_graph, p.graph, machine, p.host, p.execution)
-            )
+        predict = partial(predict_graph, p.graph, machine, p.host, p.execution)
+        yield device.name, "it is the one used" if device == p.machine.device else predict
 
 
 def sentences(advice: Advice) -> Iterator[str]:

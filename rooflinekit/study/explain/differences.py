@@ -152,22 +152,13 @@ def drivers_of(a: Prediction, b: Prediction, scale: tuple[float, float], *, one_
     """
     seconds_a, seconds_b = (_seconds(p, factor) for p, factor in zip((a, b), scale, strict=True))
     pairs = {} if one_network else _by_position(seconds_a, seconds_b)
-    taken = set(pairs.values())
-    found = [
-        Driver(
-            module=key[0],
-            kind=key[1],
-            a_s=seconds,
-            b_s=seconds_b.get(pairs.get(key, key), 0.0),
-            counterpart=pairs[key][0] if key in pairs else "",
-        )
-        for key, seconds in seconds_a.items()
-    ]
-    found += [
-        Driver(module=key[0], kind=key[1], a_s=0.0, b_s=seconds)
-        for key, seconds in seconds_b.items()
-        if key not in seconds_a and key not in taken
-    ]
+    found = []
+    for (module, kind), a_s in seconds_a.items():
+        there = pairs.get((module, kind), (module, kind))
+        counterpart = "" if there[0] == module else there[0]
+        b_s = seconds_b.pop(there, 0.0)
+        found.append(Driver(module=module, kind=kind, a_s=a_s, b_s=b_s, counterpart=counterpart))
+    found += [Driver(module=module, kind=kind, a_s=0.0, b_s=b_s) for (module, kind), b_s in seconds_b.items()]
     return tuple(sorted(found, key=lambda driver: -abs(driver.delta_s)))
 
 

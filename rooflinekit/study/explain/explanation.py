@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
+from typing import TypeVar
 
 from rooflinekit.errors import ComparisonError
 from rooflinekit.ir import notebook
@@ -32,6 +33,8 @@ from rooflinekit.study.explain.differences import (
     stated_peak,
 )
 from rooflinekit.units import format_quantity
+
+T = TypeVar("T")
 
 _SHOWN = 10  # drivers in a notebook
 _KEPT = 20  # drivers in JSON
@@ -71,15 +74,18 @@ class Explanation(FirstLine):
     def _scale(self) -> tuple[float, float]:
         return (1 / self.a.sizes[BATCH], 1 / self.b.sizes[BATCH]) if self.per == "sample" else (1.0, 1.0)
 
+    def _both(self, of: Callable[[Prediction], float]) -> tuple[float, float]:
+        return of(self.a) * self._scale[0], of(self.b) * self._scale[1]
+
     @property
     def totals(self) -> tuple[float, float]:
         """Wall times of a and b."""
-        return self.a.total_s * self._scale[0], self.b.total_s * self._scale[1]
+        return self._both(lambda p: p.total_s)
 
     @property
     def flop(self) -> tuple[float, float]:
         """FLOP of a and b, of as much work as the times are."""
-        return self.a.flop * self._scale[0], self.b.flop * self._scale[1]
+        return self._both(lambda p: p.flop)
 
     @property
     def flop_ratio(self) -> float:
@@ -94,7 +100,7 @@ class Explanation(FirstLine):
     @property
     def gpu_ratio(self) -> float:
         """Time that the GPU is busy with a, over that of b."""
-        return _ratio(self.a.gpu_s * self._scale[0], self.b.gpu_s * self._scale[1])
+        return _ratio(*self._both(lambda p: p.gpu_s))
 
     @property
     def delta_s(self) -> float:
@@ -111,22 +117,30 @@ class Explanation(FirstLine):
     @property
     def formats(self) -> tuple[Math, Math]:
         """The arithmetic that most of the FLOP of a and b are done in."""
-        return _format(self.a), _format(self.b)
+        return self._stated(computed_in)
 
     @cached_property
     def peaks(self) -> tuple[float, float]:
         """FLOP/s that the datasheets of a and b state for it."""
-        return _peak(self.a), _peak(self.b)
+        return self._stated(stated_peak)
+
+    def _stated(self, of: Callable[..., T]) -> tuple[T, T]:
+        (math_a, core_a), (math_b, core_b) = main_format(self.a), main_format(self.b)
+        return of(self.a.machine, math_a, tensor_core=core_a), of(self.b.machine, math_b, tensor_core=core_b)
 
     def terms(self) -> dict[str, float]:
         """Seconds that each term of b has more than that of a; they add up to `delta_s`."""
-        a, b = self._scaled_terms()
+        a, b = self._scaled(lambda p: p.terms())
         return {name: b.get(name, 0.0) - a.get(name, 0.0) for name in {**a, **b}}
 
     def underuse(self) -> dict[str, float]:
         """Seconds that each cause of peak not reached has more in b than in a; they add up to the term `underuse`."""
-        a, b = ({name: s * k for name, s in p.underuse().items()} for p, k in self._sides())
+        a, b = self._scaled(lambda p: p.underuse())
         return {name: b[name] - a[name] for name in UNDERUSE}
+
+    def _scaled(self, of: Callable[[Prediction], Mapping[str, float]]) -> list[dict[str, float]]:
+        sides = zip((self.a, self.b), self._scale, strict=True)
+        return [{name: seconds * factor for name, seconds in of(p).items()} for p, factor in sides]
 
     def shortfall(self) -> dict[str, float]:
         """What keeps b from the time that its FLOP promise, a's over `promised`: seconds by cause, the largest first.
@@ -136,18 +150,14 @@ class Explanation(FirstLine):
         """
         if not (math.isfinite(self.promised) and self.promised > 0):
             return {}
-        a, b = self._scaled_terms()
-        for terms, (p, factor) in zip((a, b), self._sides(), strict=True):
-            del terms["underuse"]
-            terms.update({name: seconds * factor for name, seconds in p.underuse().items()})
-        missing = {name: b.get(name, 0.0) - a.get(name, 0.0) / self.promised for name in {**a, **b}}
+        a, b = (
+            {**t, **u}
+            for t, u in zip(self._scaled(lambda p: p.terms()), self._scaled(lambda p: p.underuse()), strict=True)
+        )
+        missing = {
+            name: b.get(name, 0.0) - a.get(name, 0.0) / self.promised for name in {**a, **b} if name != "underuse"
+        }
         return dict(sorted(missing.items(), key=lambda item: -abs(item[1])))
-
-    def _sides(self) -> tuple[tuple[Prediction, float], tuple[Prediction, float]]:
-        return (self.a, self._scale[0]), (self.b, self._scale[1])
-
-    def _scaled_terms(self) -> list[dict[str, float]]:
-        return [{name: seconds * factor for name, seconds in p.terms().items()} for p, factor in self._sides()]
 
     @cached_property
     def drivers(self) -> tuple[Driver, ...]:
@@ -178,7 +188,7 @@ class Explanation(FirstLine):
             "a": self.a.to_dict(),
             "b": self.b.to_dict(),
             "labels": list(self.labels),
-            "differences": [{"what": d.what, "a": d.a, "b": d.b} for d in self.differences],
+            "differences": [asdict(difference) for difference in self.differences],
             "per": self.per,
             "a_s": self.totals[0],
             "b_s": self.totals[1],
@@ -253,16 +263,6 @@ def explain(a: Prediction, b: Prediction) -> Explanation:
     return found
 
 
-def _format(p: Prediction) -> Math:
-    arithmetic, tensor_core = main_format(p)
-    return computed_in(p.machine, arithmetic, tensor_core=tensor_core)
-
-
-def _peak(p: Prediction) -> float:
-    arithmetic, tensor_core = main_format(p)
-    return stated_peak(p.machine, arithmetic, tensor_core=tensor_core)
-
-
 def _ratio(a: float, b: float) -> float:
     return a / b if b else float("inf")
 
@@ -334,41 +334,35 @@ def _stated(e: Explanation) -> Iterator[str]:
         return
     if e.differences:
         of = "The two" if e.differs("network") else f"Two steps of {e.a.graph_name}"
-        listed = [str(difference) for difference in e.differences]
-        yield f"{of} differ in {_and(listed)}{'; times are compared for a sample' if e.per == 'sample' else ''}."
+        words = [str(difference) for difference in e.differences]
+        yield f"{of} differ in {listed(words)}{'; times are compared for a sample' if e.per == 'sample' else ''}."
 
 
 def _headline(e: Explanation) -> str:
     a, b = e.labels
     flop_a, flop_b = (format_quantity(flop, "flop") for flop in e.flop)
-    work = _ratio_said(e.flop_ratio, f"{e.flop_ratio:.1f}× fewer FLOP", f"{_turned(e.flop_ratio):.1f}× more FLOP", "")
+    work = _ratio_said(e.flop_ratio, "{:.1f}× fewer FLOP", "{:.1f}× more FLOP", "")
     where = "" if e.differs("device") else f" on {e.a.machine.name}"
     times = f"{seconds(e.totals[1])} a {e.per} against {seconds(e.totals[0])}{where}."
     if not work and e.differences and not e.differs("network"):
-        faster = _ratio_said(
-            e.time_ratio, f"is {e.time_ratio:.2f}× faster than", f"is {_turned(e.time_ratio):.2f}× slower than", ""
-        )
-        return f"{b} {faster or 'takes the same time as'} {a}: {times}"
-    time = _ratio_said(
-        e.time_ratio, f"is {e.time_ratio:.2f}× faster", f"is {_turned(e.time_ratio):.2f}× slower", "takes the same time"
-    )
+        faster = _ratio_said(e.time_ratio, "is {:.2f}× faster than", "is {:.2f}× slower than", "takes the same time as")
+        return f"{b} {faster} {a}: {times}"
+    time = _ratio_said(e.time_ratio, "is {:.2f}× faster", "is {:.2f}× slower", "takes the same time")
     joined = "and" if (e.flop_ratio > 1) == (e.time_ratio > 1) and e.time_ratio > 0.8 * e.flop_ratio else "yet"
     compared = f"{work} than" if work else "as many FLOP as"
     return f"{b} does {compared} {a} ({flop_b} against {flop_a}), {joined} {time}: {times}"
 
 
-def _turned(ratio: float) -> float:
-    return 1 / ratio if ratio else float("inf")
-
-
-def _and(words: list[str]) -> str:
+def listed(words: Sequence[str]) -> str:
+    """Words in a row, "and" before the last."""
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
 
 
 def _ratio_said(ratio: float, more: str, less: str, same: str) -> str:
+    """more, less: with a place for by how many times."""
     if abs(ratio - 1) < _SAME:
         return same
-    return more if ratio > 1 else less
+    return more.format(ratio) if ratio > 1 else less.format(1 / ratio if ratio else math.inf)
 
 
 def _certainty(e: Explanation) -> str:
@@ -376,14 +370,9 @@ def _certainty(e: Explanation) -> str:
     low, high = e.ratio.low, e.ratio.high
     b = e.labels[1]
     if e.ratio.certain:
-        faster = high < 1
-        bounds = (1 / high, 1 / low) if faster else (low, high)
-        return f"with 90 %, {b} is {_span(*bounds)} times as {'fast' if faster else 'slow'}"
-    return f"no claim which of the two is faster: with 90 %, {b} takes {_span(low, high)} times as long"
-
-
-def _span(low: float, high: float) -> str:
-    return f"{low:.3g} to {high:.3g}"
+        word, bounds = ("fast", (1 / high, 1 / low)) if high < 1 else ("slow", (low, high))
+        return f"with 90 %, {b} is {bounds[0]:.3g} to {bounds[1]:.3g} times as {word}"
+    return f"no claim which of the two is faster: with 90 %, {b} takes {low:.3g} to {high:.3g} times as long"
 
 
 def _busy(e: Explanation) -> str:
@@ -437,11 +426,11 @@ def _fewer_executed(label: str, p: Prediction) -> Iterator[str]:
 
 def _attention(e: Explanation) -> Iterator[str]:
     """Told where the two run attention by different kernels."""
-    a, b = (attention_seconds(p.timings) for p, _ in e._sides())
+    a, b = (attention_seconds(p.timings) for p in (e.a, e.b))
     if a and b and a.keys() != b.keys() and not e.differs("attention"):
         ran = [
-            f"{_and(list(found))} in {label} ({seconds(k * sum(found.values()))})"
-            for label, found, (_, k) in zip(e.labels, (a, b), e._sides(), strict=True)
+            f"{listed(list(found))} in {label} ({seconds(k * sum(found.values()))})"
+            for label, found, k in zip(e.labels, (a, b), e._scale, strict=True)
         ]
         yield f"Attention runs by {' and by '.join(ran)}."
 
@@ -479,14 +468,11 @@ def _promise(e: Explanation) -> Iterator[str]:
     promised_s = e.totals[0] / e.promised
     more = e.totals[1] - promised_s
     what = f"What takes the {seconds(more)} more" if more > 0 else f"What saves the {seconds(-more)}"
+    promised, real = (_ratio_said(r, "{:.2f}× faster", "{:.2f}× slower", "as fast") for r in (e.promised, e.time_ratio))
     yield (
-        f"By {by} {e.labels[1]} would take {seconds(promised_s)}, {_times(e.promised)}; it is {_times(e.time_ratio)}. "
+        f"By {by} {e.labels[1]} would take {seconds(promised_s)}, {promised}; it is {real}. "
         f"{what}: {_listed(shortfall)}."
     )
-
-
-def _times(ratio: float) -> str:
-    return _ratio_said(ratio, f"{ratio:.2f}× faster", f"{_turned(ratio):.2f}× slower", "as fast")
 
 
 def _listed(parts: Mapping[str, float]) -> str:
@@ -535,10 +521,6 @@ def verdict(p: Prediction) -> str:
         fits = f"at its peak it needs {need} of {have} of memory and does not fit"
     longest = "".join(f" {sentence}" for sentence in islice(chain_sentences(p), 1))
     return (
-        f"The step is {p.regime}-bound ({p.shares[p.regime]:.0%}): {_listed_with_shares(parts)}. "
+        f"The step is {p.regime}-bound ({p.shares[p.regime]:.0%}): {listed(parts)}. "
         f"The {unit} executes kernels for {busy:.0%} of the time; {fits}.{longest}"
     )
-
-
-def _listed_with_shares(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 from rooflinekit.cost.table import price_all
@@ -16,7 +17,7 @@ from rooflinekit.step.prediction import Prediction, predict_graph
 from rooflinekit.study.errors.ratio import Ratio, Ratios
 from rooflinekit.study.explain.differences import drivers_of
 from rooflinekit.study.explain.explanation import Explanation
-from rooflinekit.study.guard.lock import Block, Locked, quantities
+from rooflinekit.study.guard.lock import QUANTITIES, Block, Locked, quantities
 
 _SAME = 1e-5  # of a locked number: its last digit
 
@@ -45,13 +46,9 @@ class Checked:
         """What the model's quantities are held against; None where nothing was locked."""
         if self.before is not None:
             return quantities(self.before)
-        one = self.locked
-        if one is None:
+        if self.locked is None:
             return None
-        return {
-            "time": one.time_s, "memory": one.peak_memory_bytes, "kernels": one.kernels, "flop": one.flop,
-            "traffic": one.traffic_bytes,
-        }  # fmt: skip
+        return {name: getattr(self.locked, quantity.field) for name, quantity in QUANTITIES.items()}
 
     @property
     def changes(self) -> dict[str, tuple[float, float]]:
@@ -141,10 +138,8 @@ def check(block: Block, graph: Graph | None, predictions: Sequence[Prediction]) 
 def locked_as(block: Block, p: Prediction) -> Locked:
     """What the file keeps of a prediction."""
     low_s, high_s = p.interval(0.9)
-    return Locked(
-        time_s=p.total_s, low_s=low_s, high_s=high_s, regime=p.regime, flop=p.flop, traffic_bytes=p.bytes,
-        kernels=p.launched, peak_memory_bytes=p.memory.peak_bytes, constants=constants_version(p), run=block.run,
-    )  # fmt: skip
+    found: dict[str, Any] = {quantity.field: quantity.of(p) for quantity in QUANTITIES.values()}
+    return Locked(**found, low_s=low_s, high_s=high_s, regime=p.regime, constants=constants_version(p), run=block.run)
 
 
 def _differ(was: float, now: float) -> bool:
@@ -194,7 +189,8 @@ def causes_of(before: Prediction, now: Prediction) -> tuple[Cause, ...]:
     for key, op in old.items():
         if key not in new and key in were:
             begun[key[:2]] = f"{_shown(op)} is gone"
-    seconds = _differences(before, now)
+    drivers = drivers_of(before, now, (1.0, 1.0), one_network=True)
+    seconds = {(one.module, one.kind): one.delta_s for one in drivers}
     later: dict[_Place, float] = defaultdict(float)
     by_module: dict[str, set[_Place]] = defaultdict(set)  # for fused kernels, whose kinds are no op's
     for place, origins in followed.items():
@@ -241,24 +237,18 @@ def _traced(
             continue
         origins = set().union(*(of_memory.get(tensor.memory, set()) for tensor in op.inputs))
         if not origins and op.phase is not Phase.FORWARD:
-            origins = _of_module(op.module, followed) or set(begun)  # what the layer does forward it undoes backward
+            own = (found for (module, _), found in followed.items() if module == op.module)
+            origins = set().union(*own) or set(begun)  # what the layer does forward it undoes backward
         if not origins and key not in computing:
             continue  # a view: what computes from it tells, as a product does of its transposed weight
         if not origins:
             origins = {place}
             begun.setdefault(place, _shown(op) if was is None else f"{_shown(op)}, before {_shown(was)}")
         followed.setdefault(place, set()).update(origins)
-        for tensor in _changed(op.outputs, () if was is None else was.outputs):
-            of_memory[tensor.memory] |= origins
+        for tensor, before in zip_longest(op.outputs, () if was is None else was.outputs[: len(op.outputs)]):
+            if before is None or _look(tensor) != _look(before):
+                of_memory[tensor.memory] |= origins
     return begun, followed
-
-
-def _of_module(module: str, followed: Mapping[_Place, set[_Place]]) -> set[_Place]:
-    return set().union(*(origins for place, origins in followed.items() if place[0] == module))
-
-
-def _changed(tensors: tuple[TensorSpec, ...], before: tuple[TensorSpec, ...]) -> Iterable[TensorSpec]:
-    return (tensor for i, tensor in enumerate(tensors) if i >= len(before) or _look(tensor) != _look(before[i]))
 
 
 def _look(tensor: TensorSpec) -> tuple[object, ...]:
@@ -295,8 +285,3 @@ def _sizes(tensor: TensorSpec) -> str:
 
 
 _SHOWN = (Role.INPUT, Role.ACTIVATION, Role.GRADIENT)
-
-
-def _differences(before: Prediction, now: Prediction) -> dict[_Place, float]:
-    """Seconds that kernels take more now than before, with their waits, by module and kind."""
-    return {(one.module, one.kind): one.delta_s for one in drivers_of(before, now, (1.0, 1.0), one_network=True)}

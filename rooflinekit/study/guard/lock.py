@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,22 @@ if TYPE_CHECKING:
 # What a workload must keep to: thresholds as a person writes them.
 
 
-#: What a threshold may be of, and in which unit; "" is a plain number.
-QUANTITIES = {"time": "s", "memory": "byte", "kernels": "", "flop": "flop", "traffic": "byte"}
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What a threshold may be of: its unit ("" for a number), its field of `Locked`, and what a step has of it."""
+
+    unit: str
+    field: str
+    of: Callable[[Prediction], float]
+
+
+QUANTITIES = {
+    "time": Quantity("s", "time_s", lambda p: p.total_s),
+    "memory": Quantity("byte", "peak_memory_bytes", lambda p: p.memory.peak_bytes),
+    "kernels": Quantity("", "kernels", lambda p: p.launched),
+    "flop": Quantity("flop", "flop", lambda p: p.flop),
+    "traffic": Quantity("byte", "traffic_bytes", lambda p: p.bytes),
+}
 _REGIMES = ("compute", "memory", "latency", "overhead")
 _MORE = re.compile(r"\+\s*([0-9]+(?:\.[0-9]+)?)\s*%")
 _MOST = re.compile(r"(<=|<)?\s*(.+)")
@@ -95,20 +109,18 @@ class Limits:
 
 def quantities(p: Prediction) -> dict[str, float]:
     """What thresholds are of, in base units."""
-    return {
-        "time": p.total_s, "memory": p.memory.peak_bytes, "kernels": p.launched, "flop": p.flop, "traffic": p.bytes,
-    }  # fmt: skip
+    return {name: quantity.of(p) for name, quantity in QUANTITIES.items()}
 
 
 def shown(name: str, value: float) -> str:
     """A quantity as text."""
-    unit = QUANTITIES[name]
+    unit = QUANTITIES[name].unit
     return format_quantity(value, unit) if unit else f"{value:,.0f}"
 
 
 def _bound(name: str, text: str, where: str) -> tuple[float, bool]:
     sign, number = _MOST.fullmatch(text).groups() if text else (None, "")  # type: ignore[union-attr]
-    unit = QUANTITIES[name]
+    unit = QUANTITIES[name].unit
     try:
         value = parse_quantity(number, unit) if unit else float(number)
     except (UnitError, ValueError):
@@ -160,9 +172,8 @@ class Lock:
 
     def graph(self, name: str) -> Graph | None:
         """The graph that was locked; None where it is not there, or not readable any more."""
-        path = self._graph_path(name)
         try:
-            return opened(read_bytes(path, LockError))
+            return opened(read_bytes(self._graph_path(name), LockError))
         except (LockError, ValueError):
             return None
 
@@ -170,9 +181,9 @@ class Lock:
         """The same with one workload locked anew, written with its graph. Raises OutputError where it cannot be."""
         text = _replaced(self.text, name, "".join(_table(name, gpu, one) for gpu, one in sorted(locked.items())))
         found = parse_lock(text, self.path)
-        folder = self._graph_path(name).parent
-        folder.mkdir(exist_ok=True)
-        write_bytes(packed(graph), self._graph_path(name))
+        path = self._graph_path(name)
+        path.parent.mkdir(exist_ok=True)
+        write_bytes(packed(graph), path)
         write_text(text, self.path)
         return found
 
@@ -233,7 +244,7 @@ def _locked(value: Any, where: str) -> Locked:
 
 
 def _table(name: str, gpu: str, one: Locked) -> str:
-    lines = [f"[{json.dumps(name)}.locked.{json.dumps(gpu)}]" if "." in name else f"[{name}.locked.{json.dumps(gpu)}]"]
+    lines = [f"[{json.dumps(name) if '.' in name else name}.locked.{json.dumps(gpu)}]"]
     for part in fields(Locked):
         value = getattr(one, part.name)
         # Six digits: what differs beyond is of sums in another order, and would change the file for nothing.

@@ -6,6 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ from rooflinekit.calibrate.campaigns.operators import OPS
 from rooflinekit.errors import CampaignError
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.study.profile.calls import Forest, launches_of
 from rooflinekit.study.profile.file import Progress, Trace, read_trace
 from rooflinekit.study.profile.ranks import part
+from rooflinekit.study.profile.steps import callers, in_order, launched_kernels
 
 _FORMATS = {"float": "fp32", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
 _TF32 = ("tf32", "s1688", "tensorop_s")  # in the names of kernels that multiply fp32 as tf32
@@ -106,18 +107,19 @@ class _Rows:
             raise CampaignError(
                 f"{trace.file}: holds no shapes; record it with torch.profiler.profile(record_shapes=True)"
             )
-        calls = trace.calls.at(np.lexsort((-trace.calls.end, trace.calls.start, trace.calls.thread)))
-        launched = Forest(calls).launched_by(trace.kernels, launches_of(trace.launches))
-        length = (trace.kernels.end - trace.kernels.start) * 1e-6
-        self.seconds += float(length.sum())
-        self.refused_s += float(length.sum()) - sum(float(length[kernels].sum()) for kernels in launched.values())
-        for i, kernels in launched.items():
-            name, seconds = trace.names[calls.name[i]], float(length[kernels].sum())
-            names = " ".join(trace.names[trace.kernels.name[k]] for k in kernels)
+        calls, kernels = in_order(trace.calls), launched_kernels(trace)
+        kernels = kernels.assign(seconds=(kernels["end"] - kernels["start"]) * 1e-6, call=callers(kernels, calls))
+        self.seconds += float(kernels["seconds"].sum())
+        self.refused_s += float(kernels["seconds"][kernels["call"] < 0].sum())
+        described = calls[["name", "inputs"]].to_numpy()
+        for _, own in kernels[kernels["call"] >= 0].groupby("call"):
+            (called, inputs), seconds = described[own["call"].iloc[0]], float(own["seconds"].sum())
+            name = trace.names[called]
+            names = " ".join(trace.names[k] for k in own["name"])
             try:
-                if calls.inputs[i] < 0:
+                if inputs < 0:
                     raise _RefusedError("sizes are not recorded")
-                self.rows[_row(name, Inputs.read(trace.inputs[calls.inputs[i]]), names)].append(seconds)
+                self.rows[_row(name, Inputs.read(trace.inputs[inputs]), names)].append(seconds)
             except _RefusedError as reason:
                 self.refused[f"{name}: {reason}"] += 1
                 self.refused_s += seconds
@@ -152,38 +154,22 @@ def _row(name: str, inputs: Inputs, kernels: str) -> tuple[tuple[str, Any], ...]
     return tuple({**made, "dtype": dtype}.items())
 
 
-def _matrices(place: int) -> Callable[[Inputs], dict[str, Any]]:
-    def make(inputs: Inputs) -> dict[str, Any]:
-        (m, k), (other, n) = inputs.shape(place), inputs.shape(place + 1)
-        if k != other:
-            raise _RefusedError("its sizes are no product's")
-        return {"op": "mm", "m": m, "n": n, "k": k}
-
-    return make
-
-
-def _batches(place: int) -> Callable[[Inputs], dict[str, Any]]:
-    def make(inputs: Inputs) -> dict[str, Any]:
-        (b, m, k), (_, other, n) = inputs.shape(place), inputs.shape(place + 1)
-        if k != other:
-            raise _RefusedError("its sizes are no product's")
-        return {"op": "bmm", "b": b, "m": m, "n": n, "k": k}
-
-    return make
+def _product(op: str, place: int, inputs: Inputs) -> dict[str, Any]:
+    (*batch, m, k), (*_, other, n) = inputs.shape(place), inputs.shape(place + 1)
+    if k != other:
+        raise _RefusedError("its sizes are no product's")
+    return {"op": op, **dict(zip("b", batch, strict=False)), "m": m, "n": n, "k": k}
 
 
 def _rows_of(shape: tuple[int, ...]) -> dict[str, int]:
     return {"rows": prod(shape[:-1]), "cols": shape[-1]}
 
 
-def _elementwise(op: str, *, tensors: int) -> Callable[[Inputs], dict[str, Any]]:
-    def make(inputs: Inputs) -> dict[str, Any]:
-        first = inputs.shape(0)
-        if tensors == 2 and inputs.shape(1) != first:
-            raise _RefusedError("broadcasts")
-        return {"op": op, **_rows_of(first)}
-
-    return make
+def _elementwise(op: str, tensors: int, inputs: Inputs) -> dict[str, Any]:
+    first = inputs.shape(0)
+    if tensors == 2 and inputs.shape(1) != first:
+        raise _RefusedError("broadcasts")
+    return {"op": op, **_rows_of(first)}
 
 
 def _softmax(inputs: Inputs) -> dict[str, Any]:
@@ -229,15 +215,15 @@ def _flash(inputs: Inputs) -> dict[str, Any]:
 
 #: By operator, without "aten::" and the underscore of what works in place: the row that its sizes make.
 _ROWS: Mapping[str, Callable[[Inputs], dict[str, Any]]] = {
-    "mm": _matrices(0),
-    "addmm": _matrices(1),
-    "bmm": _batches(0),
-    "baddbmm": _batches(1),
+    "mm": partial(_product, "mm", 0),
+    "addmm": partial(_product, "mm", 1),
+    "bmm": partial(_product, "bmm", 0),
+    "baddbmm": partial(_product, "bmm", 1),
     "_softmax": _softmax,
     "native_layer_norm": _layer_norm,
     "cudnn_convolution": _convolution,
     "miopen_convolution": _convolution,
     "_flash_attention_forward": _flash,
-    **{name: _elementwise(name, tensors=2) for name in ("add", "mul", "div")},
-    **{name: _elementwise(name, tensors=1) for name in ("relu", "gelu", "tanh")},
+    **{name: partial(_elementwise, name, 2) for name in ("add", "mul", "div")},
+    **{name: partial(_elementwise, name, 1) for name in ("relu", "gelu", "tanh")},
 }

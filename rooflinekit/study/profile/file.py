@@ -8,16 +8,18 @@ import os
 import zlib
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import ijson
 import numpy as np
-from numpy.typing import NDArray
 
 from rooflinekit.errors import CampaignError
 from rooflinekit.files import read_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Progress = Callable[[float], None]  # gets the share of the file that is read
 
@@ -38,39 +40,29 @@ _GZIP = b"\x1f\x8b"
 _EXPECTED = "expected JSON of torch.profiler's export_chrome_trace"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Events:
-    """Events of one sort as columns, in the order of the file. Times are microseconds."""
-
-    name: NDArray[np.int64]  # index into `Trace.names`
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
-    thread: NDArray[np.int64]  # index of process and thread; of a kernel, its device
-    correlation: NDArray[np.int64]  # equal for a kernel and its launch; 0 or below where the file has none
-    inputs: NDArray[np.int64]  # of a call, index into `Trace.inputs`; -1 where its shapes were not recorded
-
-    def __len__(self) -> int:
-        return len(self.name)
-
-    def at(self, rows: Any) -> Events:
-        """Some of them, or in another order."""
-        return Events(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
-
-
+#: Columns of events of one sort, in the order of the file, with their kind as `array` says it.
+_COLUMNS = {
+    "name": "q",  # index into `Trace.names`
+    "start": "d",  # microseconds
+    "end": "d",
+    "thread": "q",  # index of process and thread; of a kernel, its device
+    "correlation": "q",  # equal for a kernel and its launch; 0 or below where the file has none
+    "inputs": "q",  # of a call, index into `Trace.inputs`; -1 where its shapes were not recorded
+}
 _MOST_DEEPER = 1000  # at the end of a piece that is read at once, than at its beginning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """A profiler's trace."""
+    """A profiler's trace; events have the columns of `_COLUMNS`."""
 
     file: str
     devices: tuple[str, ...]  # names of the GPUs, by number
     names: tuple[str, ...]
-    kernels: Events  # and copies and fills on the GPU
-    calls: Events  # of operators, on the CPU
-    launches: Events  # of kernels, by the CPU
-    marks: Events  # of the profiler's steps, and of record_function
+    kernels: pd.DataFrame  # and copies and fills on the GPU
+    calls: pd.DataFrame  # of operators, on the CPU
+    launches: pd.DataFrame  # of kernels, by the CPU
+    marks: pd.DataFrame  # of the profiler's steps, and of record_function
     inputs: tuple[str, ...] = ()  # of calls, each once, as JSON: sizes, types, strides, values; see `Inputs.read`
 
     @property
@@ -93,22 +85,17 @@ def read_trace(file: str | Path, progress: Progress | None = None) -> Trace:
             size = path.stat().st_size
             devices, events, _ = _head(_Watched(_stream(raw), raw, size, None))
             raw.seek(0)
-            columns = _columns(_read(_Watched(_stream(raw), raw, size, progress), events))
+            found = _Events(_read(_Watched(_stream(raw), raw, size, progress), events))
     except (ijson.JSONError, ValueError) as error:  # ValueError: letters or numbers that Python cannot hold
         raise CampaignError(f"{path}: {_EXPECTED}; {_reason(error)}") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise CampaignError(f"{path}: the compressed file is damaged or ends early; copy or export it again") from error
     except OSError as error:
         raise CampaignError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if not any(len(columns[sort]) for sort in ("kernels", "calls")):
+    frames = found.frames()
+    if not any(len(frames[sort]) for sort in ("kernels", "calls")):
         raise CampaignError(f"{path}: {_EXPECTED}; got no kernel and no operator in it")
-    return Trace(
-        file=path.name,
-        devices=devices,
-        names=tuple(columns.names),
-        inputs=tuple(columns.inputs),
-        **{sort: columns[sort].events() for sort in ("kernels", "calls", "launches", "marks")},
-    )
+    return Trace(file=path.name, devices=devices, names=tuple(found.names), inputs=tuple(found.inputs), **frames)
 
 
 def _stream(raw: IO[bytes]) -> IO[bytes]:
@@ -165,59 +152,43 @@ def _read(stream: _Watched, prefix: str) -> Iterator[dict[str, Any]]:
             yield event
 
 
-class _Column:
-    """Events of one sort while they are read."""
+class _Events:
+    """Events of all sorts as numbers in columns, and each name once."""
 
-    def __init__(self) -> None:
-        self.name, self.thread, self.correlation, self.inputs = array("q"), array("q"), array("q"), array("q")
-        self.start, self.end = array("d"), array("d")
-
-    def __len__(self) -> int:
-        return len(self.name)
-
-    def events(self) -> Events:
-        return Events(
-            name=np.array(self.name, dtype=np.int64),
-            start=np.array(self.start, dtype=np.float64),
-            end=np.array(self.end, dtype=np.float64),
-            thread=np.array(self.thread, dtype=np.int64),
-            correlation=np.array(self.correlation, dtype=np.int64),
-            inputs=np.array(self.inputs, dtype=np.int64),
-        )
-
-
-class _Columns(dict[str, _Column]):
-    """All sorts, and each name once."""
-
-    def __init__(self) -> None:
-        super().__init__({sort: _Column() for sort in _CATEGORIES.values()})
+    def __init__(self, events: Iterator[dict[str, Any]]) -> None:
+        self.columns = {sort: {name: array(kind) for name, kind in _COLUMNS.items()} for sort in _CATEGORIES.values()}
         self.names: dict[str, int] = {}
         self.inputs: dict[str, int] = {}
+        self.threads: dict[tuple[str, str], int] = {}
+        column: Any
+        for event in events:
+            sort = _CATEGORIES.get(str(event.get("cat", "")).lower())
+            start, length = _time(event.get("ts")), _time(event.get("dur"))
+            if sort is not None and start is not None and length is not None and length >= 0:
+                row = self._row(event, sort, start, start + length)
+                for column, value in zip(self.columns[sort].values(), row, strict=True):
+                    column.append(value)
 
-
-def _columns(events: Iterator[dict[str, Any]]) -> _Columns:
-    found = _Columns()
-    threads: dict[tuple[str, str], int] = {}
-    for event in events:
-        sort = _CATEGORIES.get(str(event.get("cat", "")).lower())
-        start, length = _time(event.get("ts")), _time(event.get("dur"))
-        if sort is None or start is None or length is None or length < 0:
-            continue
+    def _row(self, event: dict[str, Any], sort: str, start: float, end: float) -> tuple[float, ...]:
         given = event.get("args")
         args = given if isinstance(given, dict) else {}
-        column = found[sort]
-        column.name.append(found.names.setdefault(str(event.get("name")), len(found.names)))
-        column.start.append(start)
-        column.end.append(start + length)
         if sort == "kernels":
-            column.thread.append(_integer(args.get("device"), 0))
+            thread = _integer(args.get("device"), 0)
         else:
-            place = (str(event.get("pid")), str(event.get("tid")))
-            column.thread.append(threads.setdefault(place, len(threads)))
-        column.correlation.append(_integer(args.get("correlation"), -1))
-        described = json.dumps([args.get(key) for key in INPUTS]) if sort == "calls" and INPUTS[0] in args else None
-        column.inputs.append(-1 if described is None else found.inputs.setdefault(described, len(found.inputs)))
-    return found
+            thread = self.threads.setdefault((str(event.get("pid")), str(event.get("tid"))), len(self.threads))
+        inputs = -1
+        if sort == "calls" and INPUTS[0] in args:
+            inputs = self.inputs.setdefault(json.dumps([args.get(key) for key in INPUTS]), len(self.inputs))
+        name = self.names.setdefault(str(event.get("name")), len(self.names))
+        return name, start, end, thread, _integer(args.get("correlation"), -1), inputs
+
+    def frames(self) -> dict[str, pd.DataFrame]:
+        import pandas as pd
+
+        return {
+            sort: pd.DataFrame({name: np.array(column, dtype=column.typecode) for name, column in columns.items()})
+            for sort, columns in self.columns.items()
+        }
 
 
 def _time(value: object) -> float | None:

@@ -67,55 +67,64 @@ class OpTime:
         return self.measured_s - self.predicted_s
 
 
-def between_ops(ops: Sequence[OpTime], measured_s: float, predicted_s: float) -> OpTime:
-    """What of a step is in none of its ops: the device waits, or the profiler slowed the ops (then below 0)."""
-    rest = _sum(BETWEEN, ops)
-    return replace(rest, count=0, measured_s=measured_s - rest.measured_s, predicted_s=predicted_s - rest.predicted_s)
-
-
 class Matched:
-    """Tables of a measured step whose ops stand beside predicted ones."""
+    """A measured step whose ops stand beside predicted ones. All times are seconds."""
 
     __slots__ = ()
 
+    ops: tuple[OpTime, ...]
+
     @property
-    def _all(self) -> Sequence[OpTime]:
+    def measured_s(self) -> float:
+        """Measured time of a step."""
         raise NotImplementedError
+
+    @property
+    def predicted_s(self) -> float:
+        """Predicted time of a step."""
+        raise NotImplementedError
+
+    @property
+    def error(self) -> float:
+        """predicted / measured − 1: above 0 where the prediction is too slow."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def between_ops(self) -> OpTime:
+        """What of a step is in none of its ops: the device waits, or the profiler slowed the ops (then below 0)."""
+        measured, predicted = (sum(getattr(op, name) for op in self.ops) for name in ("measured_s", "predicted_s"))
+        return OpTime(
+            kind=BETWEEN, name=BETWEEN, module="", count=0, measured_s=self.measured_s - measured,
+            predicted_s=self.predicted_s - predicted,
+        )  # fmt: skip
 
     def by_op(self) -> pd.DataFrame:
         """A row an op, in the order of the trace; where calls could not be told apart, a row for all of their kind."""
-        return _table(self._all).set_index("name")
+        return _table((*self.ops, self.between_ops) if self.ops else ()).set_index("name")
 
     def by_kind(self) -> pd.DataFrame:
         """A row a kind of op, the largest difference first. Its columns add up to the times of the step."""
-        return table_by_kind(self._all)
+        return by_kind(self.by_op())
 
 
-def table_by_kind(ops: Sequence[OpTime]) -> pd.DataFrame:
-    """A row a kind of op, the largest difference first."""
-    kinds: dict[str, list[OpTime]] = defaultdict(list)
-    for op in ops:
-        kinds[op.kind].append(op)
-    table = _table([_sum(kind, ops) for kind, ops in kinds.items()]).set_index("kind").drop(columns=["name", "module"])
-    return table.sort_values("difference_s", key=lambda column: -column.abs(), kind="stable")
+def by_kind(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a table of ops by their kind, the largest difference first."""
+    found = table.drop(columns="module").groupby("kind", sort=False).sum()
+    return found.sort_values("difference_s", key=lambda column: -column.abs(), kind="stable")
 
 
-def _sum(kind: str, ops: Sequence[OpTime]) -> OpTime:
-    return OpTime(
-        kind=kind,
-        name=kind,
-        module="",
-        count=sum(op.count for op in ops),
-        measured_s=sum(op.measured_s for op in ops),
-        predicted_s=sum(op.predicted_s for op in ops),
-    )
+def table_of_calls(ops: Sequence[ProfiledOp]) -> pd.DataFrame:
+    """A row a kind of call, the longest first: count, and the seconds that it spends itself, not its callees."""
+    found = by_kind(_table(match(ops, ())).set_index("name"))[["count", "measured_s"]]
+    return found.rename(columns={"measured_s": "total_s"})
 
 
 def _table(ops: Sequence[OpTime]) -> pd.DataFrame:
     import pandas as pd
 
     names = ("kind", "name", "module", "count", "measured_s", "predicted_s", "difference_s")
-    return pd.DataFrame([[getattr(op, name) for name in names] for op in ops], columns=list(names))
+    rows = [[getattr(op, name) for name in names] for op in ops]
+    return pd.DataFrame(rows, columns=list(names)).astype(dict.fromkeys(names[4:], float) | {"count": int})
 
 
 def kind_of(name: str) -> str:
@@ -145,39 +154,26 @@ def match(measured: Sequence[ProfiledOp], predicted: Sequence[Timing]) -> tuple[
     calls in turn; of any other, what it spends itself.
     """
     traced = predicted_ops(predicted)
-    ops = _by_kind(traced)
-    calls: dict[str, list[float]] = defaultdict(list)
+    ops, calls = defaultdict[str, list[OpTime]](list), defaultdict[str, list[float]](list)
+    for op in traced:
+        ops[op.kind].append(op)
     for kind, _, seconds in whole_calls(measured, ops):
         calls[kind].append(seconds)
-    found = [one for kind in {**ops, **calls} for one in _paired(kind, calls.get(kind, []), ops.get(kind, []))]
+    found = [one for kind in {**ops, **calls} for one in _paired(kind, calls[kind], ops[kind])]
     place = {name: i for i, op in reversed(list(enumerate(traced))) for name in (op.kind, op.name)}
     return tuple(sorted(found, key=lambda one: place.get(one.name, len(traced))))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedOp:
-    """An op with all of its kernels."""
-
-    kind: str
-    name: str
-    module: str
-    seconds: float
-
-
-def predicted_ops(timings: Iterable[Timing]) -> list[PredictedOp]:
-    """The predicted ops in order, each with all of its kernels."""
+def predicted_ops(timings: Iterable[Timing]) -> list[OpTime]:
+    """The predicted ops in order, each with all of its kernels, as if they took no time."""
     seconds: dict[tuple[str, str, str], float] = defaultdict(float)
     for timing in timings:
         kernel = timing.kernel
         seconds[kind_of(kernel.kind), op_name(kernel.name), kernel.module] += timing.total_s
-    return [PredictedOp(kind=kind, name=name, module=module, seconds=s) for (kind, name, module), s in seconds.items()]
-
-
-def _by_kind(ops: Iterable[PredictedOp]) -> dict[str, list[PredictedOp]]:
-    found: dict[str, list[PredictedOp]] = defaultdict(list)
-    for op in ops:
-        found[op.kind].append(op)
-    return dict(found)
+    return [
+        OpTime(kind=kind, name=name, module=module, count=1, measured_s=0.0, predicted_s=predicted_s)
+        for (kind, name, module), predicted_s in seconds.items()
+    ]
 
 
 def whole_calls(measured: Sequence[ProfiledOp], kinds: Collection[str]) -> Iterator[tuple[str, ProfiledOp, float]]:
@@ -205,24 +201,20 @@ def _children(measured: Sequence[ProfiledOp], parent: int) -> Iterator[float]:
             yield op.seconds
 
 
-def _paired(kind: str, calls: Sequence[float], ops: Sequence[PredictedOp]) -> Iterator[OpTime]:
+def _paired(kind: str, calls: Sequence[float], ops: Sequence[OpTime]) -> Iterator[OpTime]:
     if len(calls) == len(ops) and kind != "fused":
-        for seconds, op in zip(calls, ops, strict=True):
-            yield OpTime(kind=kind, name=op.name, module=op.module, count=1, measured_s=seconds, predicted_s=op.seconds)
-        return
-    yield OpTime(
-        kind=kind,
-        name=kind,
-        module="",
-        count=len(calls) or len(ops),
-        measured_s=sum(calls),
-        predicted_s=sum(op.seconds for op in ops),
-    )
+        yield from (replace(op, measured_s=seconds) for seconds, op in zip(calls, ops, strict=True))
+    else:
+        yield OpTime(
+            kind=kind, name=kind, module="", count=len(calls) or len(ops), measured_s=sum(calls),
+            predicted_s=sum(op.predicted_s for op in ops),
+        )  # fmt: skip
 
 
 # A step as it was measured beside its prediction: in total, by kind of op, by op.
 
 
+_KIND, _SCHEMA = "rooflinekit validation", 1  # of the file
 LEVEL = 0.9  # of the interval
 _WORST = 3
 
@@ -249,16 +241,10 @@ class Predicted:
         """The numbers of a prediction."""
         low, high = prediction.interval(LEVEL)
         return cls(
-            total_s=prediction.total_s,
-            low_s=low,
-            high_s=high,
-            gpu_s=prediction.gpu_s,
-            cpu_s=prediction.cpu_s,
-            regime=prediction.regime,
-            terms=prediction.terms(),
-            constants=prediction.machine.constants.name,
+            low_s=low, high_s=high, terms=prediction.terms(), constants=prediction.machine.constants.name,
             rooflinekit=rooflinekit.__version__,
-        )
+            **{name: getattr(prediction, name) for name in ("total_s", "gpu_s", "cpu_s", "regime")},
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -304,37 +290,37 @@ class Validation(Matched, FirstLine):
         return self.predicted.total_s
 
     @property
-    def error(self) -> float:
-        """predicted / measured − 1: above 0 where the prediction is too slow."""
-        return self.predicted_s / self.measured_s - 1
-
-    @property
     def inside(self) -> bool:
         """Whether the median lies in the prediction's 90 % interval."""
         return self.predicted.low_s <= self.measured_s <= self.predicted.high_s
-
-    @property
-    def between_ops(self) -> OpTime:
-        """What of a step is in none of its ops: the device waits, or the profiler slowed the ops (then below 0)."""
-        return between_ops(self.ops, self.measured_s, self.predicted_s)
 
     @property
     def worst(self) -> tuple[OpTime, ...]:
         """The three ops, or kinds of ops, whose times are furthest from predicted, in seconds."""
         return tuple(sorted(self.ops, key=lambda op: -abs(op.difference_s))[:_WORST])
 
-    @property
-    def _all(self) -> list[OpTime]:
-        return [*self.ops, *([self.between_ops] if self.ops else [])]
-
     def save(self, file: str | Path, *, force: bool = False) -> None:
         """Writes it as JSON; an existing file is replaced with `force` alone. Raises OutputError."""
-        write_validation(self, Path(file), force=force)
+        document = {"kind": _KIND, "schema": _SCHEMA, **document_of(self)}
+        write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", Path(file), force=force)
 
     @classmethod
     def load(cls, file: str | Path) -> Validation:
-        """What `save` has written, without the prediction's kernels. Raises CampaignError for another file."""
-        return read_validation(Path(file))
+        """What `save` has written, without the prediction's kernels.
+
+        Raises CampaignError for another file, with the field that is wrong.
+        """
+        document = read_json(Path(file), CampaignError)
+        if not isinstance(document, dict) or document.pop("kind", None) != _KIND:
+            raise CampaignError(f"{file}: expected a file that `rooflinekit measure --out` has written; it is none")
+        schema = document.pop("schema", None)
+        if schema != _SCHEMA:
+            raise CampaignError(f"{file}: schema: expected {_SCHEMA}; got {schema!r:.60}")
+        try:
+            return _adapter().validate_json(json.dumps(document), strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise CampaignError(f"{file}: {': '.join(map(str, first['loc']))}: {first['msg']}") from error
 
     def __str__(self) -> str:
         def text(seconds: float) -> str:
@@ -381,34 +367,9 @@ def compare_run(
     )
 
 
-_KIND = "rooflinekit validation"
-_SCHEMA = 1
-
-
-def write_validation(validation: Validation, file: Path, *, force: bool = False) -> None:
-    """Writes beside, then renames. Raises OutputError for a file that cannot be written, or exists without `force`."""
-    document = {"kind": _KIND, "schema": _SCHEMA, **document_of(validation)}
-    write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", file, force=force)
-
-
 def document_of(validation: Validation) -> dict[str, Any]:
     """Its fields for JSON, without the prediction's kernels."""
     return _adapter().dump_python(validation, mode="json")  # type: ignore[no-any-return]
-
-
-def read_validation(file: Path) -> Validation:
-    """What was written. Raises CampaignError with the field that is wrong for another file."""
-    document = read_json(file, CampaignError)
-    if not isinstance(document, dict) or document.pop("kind", None) != _KIND:
-        raise CampaignError(f"{file}: expected a file that `rooflinekit measure --out` has written; it is none")
-    schema = document.pop("schema", None)
-    if schema != _SCHEMA:
-        raise CampaignError(f"{file}: schema: expected {_SCHEMA}; got {schema!r:.60}")
-    try:
-        return _adapter().validate_json(json.dumps(document), strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise CampaignError(f"{file}: {': '.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 @lru_cache(maxsize=1)

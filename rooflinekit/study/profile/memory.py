@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from rooflinekit.errors import InputError, printable
-from rooflinekit.files import read_json
+from rooflinekit.files import read_bytes, read_json
 from rooflinekit.step.allocator import rounded
 from rooflinekit.step.entry import issues_for
 from rooflinekit.step.memory import blocks_of
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.profile.plain_pickle import read_plain_pickle
 
 _UNKNOWN = "not recorded"  # the stack of a block from before the history, or with stacks switched off
 _LIBRARY = ("/torch/", "<frozen", "/runpy.py")  # files whose frames name no place of the user's
@@ -138,20 +139,19 @@ class MemoryComparison:
     profile: MemoryProfile
     prediction: Prediction
 
-    @property
+    @cached_property
     def more(self) -> tuple[Held, ...]:
         """The largest first; none where the run has no blocks to name."""
-        return self._differing[0]
-
-    @property
-    def less(self) -> tuple[Held, ...]:
-        """The largest first; none where the run has no blocks to name."""
-        return self._differing[1]
+        return _without(self.profile.blocks, self._predicted)
 
     @cached_property
-    def _differing(self) -> tuple[tuple[Held, ...], tuple[Held, ...]]:
-        measured, predicted = self.profile.blocks, tuple(_blocks_at_peak(self.prediction))
-        return _without(measured, predicted), _without(predicted, measured) if measured else ()
+    def less(self) -> tuple[Held, ...]:
+        """The largest first; none where the run has no blocks to name."""
+        return _without(self._predicted, self.profile.blocks) if self.profile.blocks else ()
+
+    @cached_property
+    def _predicted(self) -> tuple[tuple[int, str], ...]:
+        return tuple(_blocks_at_peak(self.prediction))
 
     def to_dict(self) -> Mapping[str, object]:
         """Every number, ready for JSON."""
@@ -161,10 +161,8 @@ class MemoryComparison:
             "device": p.device,
             "allocated": {"measured_bytes": p.peak_bytes, "predicted_bytes": m.peak_bytes},
             "reserved": {"measured_bytes": p.reserved_bytes, "predicted_bytes": m.reserved_bytes},
-            **{
-                name: [{"where": one.where, "count": one.count, "bytes": one.bytes} for one in held]
-                for name, held in (("more", self.more), ("less", self.less))
-            },
+            "more": [asdict(one) for one in self.more],
+            "less": [asdict(one) for one in self.less],
         }
 
 
@@ -278,3 +276,57 @@ def _without(blocks: Sequence[tuple[int, str]], others: Sequence[tuple[int, str]
             found[where].append(size)
     held = (Held(where=where, count=len(sizes), bytes=sum(sizes)) for where, sizes in found.items())
     return tuple(sorted(held, key=lambda one: -one.bytes))
+
+
+# Pickles of others that hold plain values: numbers, texts, lists, tuples and dicts.
+
+
+#: Of a pickle; the values take ten times its size in memory, and about 4 s for each 16 MiB.
+_MOST_BYTES = 64 * 2**20
+
+#: What builds plain values. No instruction that names a class or calls anything is among them, and none that takes
+#: memory by a number in the file: the table of values is a dict, whichever places the file names.
+_PLAIN = (
+    "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1",
+    "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1",
+    "TUPLE2", "TUPLE3", "EMPTY_DICT", "MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET",
+)  # fmt: skip
+
+
+class _Plain(pickle._Unpickler):
+    """Python's own reader, which keeps values in a dict, without the instructions that are not plain."""
+
+    def _set_items(self) -> None:
+        items: list[Any] = self.pop_mark()  # type: ignore[attr-defined]
+        self._put(items)
+
+    def _set_item(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()  # type: ignore[attr-defined]
+        self._put([key, value])
+
+    def _put(self, items: list[Any]) -> None:
+        # A key of another kind, such as a tuple of tuples without end, could exhaust the stack while it is hashed.
+        if any(type(key) not in (str, int) for key in items[::2]):
+            raise pickle.UnpicklingError("a key is neither a text nor a whole number")
+        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))  # type: ignore[attr-defined]
+
+    dispatch: ClassVar[dict[int, Callable[..., None]]] = {
+        **{getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]] for name in _PLAIN},
+        pickle.SETITEM[0]: _set_item,
+        pickle.SETITEMS[0]: _set_items,
+    }
+
+
+def read_plain_pickle(path: Path) -> Any:
+    """The value of a pickle of protocol 2 or later that holds plain values alone; none of it is run.
+
+    Raises InputError for a file that cannot be read, is larger than 64 MiB, or holds anything else.
+    """
+    content = read_bytes(path, InputError, _MOST_BYTES)
+    try:
+        return _Plain(io.BytesIO(content)).load()
+    except Exception as error:
+        reason = "it ends too soon" if isinstance(error, EOFError) else error
+        if isinstance(error, KeyError):
+            reason = "it holds more than numbers, texts, lists, tuples and dicts"
+        raise InputError(f"{path}: is no pickle of plain values: {reason}") from error

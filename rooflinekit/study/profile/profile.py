@@ -13,7 +13,7 @@ from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
 from rooflinekit.ir.notebook import FirstLine
 from rooflinekit.step.prediction import Prediction
-from rooflinekit.study.profile.matching import Matched, OpTime, between_ops, match, table_by_kind
+from rooflinekit.study.profile.matching import Matched, OpTime, match, table_of_calls
 from rooflinekit.units import format_quantity
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ class Profile(FirstLine):
 
     def by_call(self) -> pd.DataFrame:
         """A row a kind of call, the longest first: count, and the seconds that it spends itself, not its callees."""
-        frame = table_by_kind(match(self.ops, ()))[["count", "measured_s"]]
-        return frame.rename(columns={"measured_s": "total_s"})
+        return table_of_calls(self.ops)
 
     def to_dict(self) -> Mapping[str, object]:
         """Everything but the calls, ready for JSON."""
@@ -121,9 +120,18 @@ class Profile(FirstLine):
         return profile_of(read_trace(file, progress), mark)
 
     def beside(self, prediction: Prediction) -> ProfileComparison:
-        """The measured step beside a predicted one, op by op. Raises ComparisonError for a GPU beside a CPU."""
+        """The measured step beside a predicted one: calls matched with ops, by kind and order, see `match`.
 
-        return compare_profile(self, prediction)
+        Raises ComparisonError for a GPU beside a CPU.
+        """
+        device = prediction.machine.device
+        if self.on_gpu != (device.kind == "gpu"):
+            seen = "kernels of a GPU" if self.on_gpu else "no kernels of a GPU"
+            word = "GPU" if device.kind == "gpu" else "CPU"
+            raise ComparisonError(
+                f"{self.file}: the trace holds {seen}, and {device.name} is a {word}; predict for what was profiled"
+            )
+        return ProfileComparison(profile=self, prediction=prediction, ops=match(self.ops, prediction.timings))
 
     def __str__(self) -> str:
         def text(seconds: float) -> str:
@@ -154,9 +162,14 @@ class ProfileComparison(Matched):
     ops: tuple[OpTime, ...]
 
     @property
-    def error(self) -> float:
-        """predicted / measured − 1: above 0 where the prediction is too slow."""
-        return self.prediction.total_s / self.profile.wall_s - 1
+    def measured_s(self) -> float:
+        """Measured time of a step."""
+        return self.profile.wall_s
+
+    @property
+    def predicted_s(self) -> float:
+        """Predicted time of a step."""
+        return self.prediction.total_s
 
     @property
     def gpu_error(self) -> float:
@@ -164,19 +177,10 @@ class ProfileComparison(Matched):
         measured = sum(op.measured_s for op in self.ops)
         return self.prediction.gpu_s / measured - 1 if measured else float("inf")
 
-    @property
-    def _all(self) -> list[OpTime]:
-        return [*self.ops, between_ops(self.ops, self.profile.wall_s, self.prediction.total_s)]
-
     def to_dict(self) -> Mapping[str, object]:
         """Both, and their ops, ready for JSON."""
-        ops = self.by_op().reset_index().to_dict("records")
-        return {
-            "profile": self.profile.to_dict(),
-            "prediction": self.prediction.to_dict(),
-            "error": self.error,
-            "ops": ops,
-        }
+        both = {name: getattr(self, name).to_dict() for name in ("profile", "prediction")}
+        return {**both, "error": self.error, "ops": self.by_op().reset_index().to_dict("records")}
 
 
 def device_note(profile: Profile, device: Device) -> str:
@@ -188,18 +192,3 @@ def device_note(profile: Profile, device: Device) -> str:
     except (DeviceNotFoundError, AmbiguousDeviceError):
         return ""
     return f"the trace is of {profile.device}, and {device.name} is another device" if seen.name != device.name else ""
-
-
-def compare_profile(profile: Profile, prediction: Prediction) -> ProfileComparison:
-    """Matches measured calls with predicted ops, by kind and order; see `rooflinekit.study.profile.matching`.
-
-    Raises ComparisonError where one is of a GPU and the other of a CPU.
-    """
-    device = prediction.machine.device
-    if profile.on_gpu != (device.kind == "gpu"):
-        seen = "kernels of a GPU" if profile.on_gpu else "no kernels of a GPU"
-        word = "GPU" if device.kind == "gpu" else "CPU"
-        raise ComparisonError(
-            f"{profile.file}: the trace holds {seen}, and {device.name} is a {word}; predict for what was profiled"
-        )
-    return ProfileComparison(profile=profile, prediction=prediction, ops=match(profile.ops, prediction.timings))

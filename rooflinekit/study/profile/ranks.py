@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 from rooflinekit.calibrate.local_hardware.run_record import KernelTime, median_step
 from rooflinekit.errors import InputError
@@ -85,40 +87,31 @@ def part(progress: Progress | None, place: int, count: int) -> Progress | None:
     return None if progress is None else lambda share: progress((place + share) / count)
 
 
-def _together(folder: str, ranks: Sequence[Profile]) -> Profile:
-    def mean(value: Callable[[Profile], float]) -> float:
-        return fmean(map(value, ranks))
+#: Of a step in the mean over ranks.
+_MEANS = ("wall_s", "busy_s", "gaps", "late_s", "unknown_s", "launched")
 
+
+def _together(folder: str, ranks: Sequence[Profile]) -> Profile:
     named = {one.device for one in ranks}
+    means: dict[str, Any] = {name: fmean(getattr(one, name) for one in ranks) for name in _MEANS}
     return replace(
         ranks[0],
         file=f"{folder} ({len(ranks)} ranks)",
         steps=min(one.steps for one in ranks),
         device=named.pop() if len(named) == 1 else "",
         devices=sum(one.devices for one in ranks),
-        wall_s=mean(lambda one: one.wall_s),
-        busy_s=mean(lambda one: one.busy_s),
-        gaps=mean(lambda one: one.gaps),
-        late_s=mean(lambda one: one.late_s),
-        unknown_s=mean(lambda one: one.unknown_s),
-        launched=mean(lambda one: one.launched),
         median_s=median(one.median_s for one in ranks),
         kernels=_kernels(ranks),
         ops=median_step([one.ops for one in ranks]),
+        **means,
     )
 
 
 def _kernels(ranks: Sequence[Profile]) -> tuple[KernelTime, ...]:
     """By name, in the mean over ranks, the longest together first."""
-    found: dict[str, list[KernelTime]] = {}
-    for one in ranks:
-        for kernel in one.kernels:
-            found.setdefault(kernel.name, []).append(kernel)
-    count = len(ranks)
-    made = [
-        KernelTime(
-            name=name, count=round(sum(k.count for k in same) / count), seconds=sum(k.seconds for k in same) / count
-        )
-        for name, same in found.items()
-    ]
-    return tuple(sorted(made, key=lambda kernel: (-kernel.seconds, kernel.name)))
+    seconds, counts = defaultdict[str, float](float), Counter[str]()
+    for kernel in (kernel for one in ranks for kernel in one.kernels):
+        seconds[kernel.name] += kernel.seconds / len(ranks)
+        counts[kernel.name] += kernel.count
+    order = sorted(seconds, key=lambda name: (-seconds[name], name))
+    return tuple(KernelTime(name=name, count=round(counts[name] / len(ranks)), seconds=seconds[name]) for name in order)

@@ -16,8 +16,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeAlias
 
@@ -37,30 +37,29 @@ Say: TypeAlias = Callable[[Piece, str, str], None]
 Attempt: TypeAlias = Callable[[Piece], list[Table] | str]
 
 
-def in_crew(pieces: Sequence[Piece], count: int, say: Say) -> Iterator[tuple[Piece, list[Table]]]:
+def in_crew(pieces: Sequence[Piece], count: int, say: Say) -> Generator[tuple[Piece, list[Table]]]:
     """Each piece with its tables, as they come, from so many processes.
 
     Raises what predicting raises, and SweepError where no process can be started.
     """
-    waiting, deaths = deque(pieces), Counter[int]()
+    waiting, tried, lost = deque(pieces), set[int](), []
     with contextlib.closing(_Crew(min(count, len(pieces)))) as crew:
-        while True:
-            crew.hand_out(waiting)
-            if not crew.busy:
-                return
+        while crew.hand_out(waiting):
             for piece, tables in crew.answers():
                 crew.hand_out(waiting)  # before what is found is written: so nobody waits for that
-                if isinstance(tables, str):
-                    deaths[piece.number] += 1
-                    if deaths[piece.number] < _TRIES:
-                        say(piece, tables, "it is tried again")
-                        waiting.append(piece)
-                        continue
-                    tables = salvaged(piece, tables, crew.attempt, say)
-                yield piece, tables
+                if not isinstance(tables, str):
+                    yield piece, tables
+                elif piece.number in tried:
+                    lost.append((piece, tables))
+                else:
+                    tried.add(piece.number)
+                    say(piece, tables, "it is tried again")
+                    waiting.append(piece)
+        for piece, how in lost:
+            yield piece, salvaged(piece, how, crew.attempt, say)
 
 
-def here(pieces: Sequence[Piece], say: Say) -> Iterator[tuple[Piece, list[Table]]]:
+def here(pieces: Sequence[Piece], say: Say) -> Generator[tuple[Piece, list[Table]]]:
     """Each piece with its tables, from this process."""
 
     def attempt(piece: Piece) -> list[Table] | str:
@@ -122,13 +121,14 @@ class _Worker:
     def __init__(self, context: Any) -> None:
         self.ours, theirs = context.Pipe()
         self.piece: Piece | None = None
-        self.ready = False
         self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
         try:
             self.process.start()
-        except OSError:
+        except OSError as error:
             self.ours.close()
-            raise
+            raise SweepError(
+                f"no process can be started: {error.strerror or error}; workers=1 works in this one"
+            ) from error
         finally:
             theirs.close()
 
@@ -137,24 +137,18 @@ class _Worker:
         with contextlib.suppress(OSError):  # it has ended: the answer says so
             self.ours.send(piece)
 
-    def answer(self) -> list[Table] | str | None:
-        """Tables, or how it ended; None where it was only ready. Raises what it has raised."""
+    def answer(self) -> Any:
+        """Tables, or how it ended; None where it is ready. Raises what it has raised."""
+        self.piece = None
         try:
             kind, content = self.ours.recv()
         except (EOFError, OSError):
             self.process.join(5)
-            self.process.kill()
-            self.process.join()
+            self.close()
             return _how(self.process.exitcode)
-        self.ready = True
         if kind == "raised":
             raise content
-        found: list[Table] | str | None = content
-        return found
-
-    @property
-    def ended(self) -> bool:
-        return self.process.exitcode is not None
+        return content
 
     def close(self) -> None:
         self.process.kill()
@@ -170,77 +164,47 @@ class _Crew:
         self.context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
         self.workers: list[_Worker] = []
         self.count = count
-        self.failed = 0  # in a row
 
-    @property
-    def busy(self) -> bool:
+    def hand_out(self, waiting: deque[Piece]) -> bool:
+        """A piece to each that has none, until there are no more. Says whether any is at work."""
+        if waiting:
+            for worker in self._free():
+                worker.ask(waiting.popleft())
+                if not waiting:
+                    break
         return any(worker.piece for worker in self.workers)
 
-    def hand_out(self, waiting: deque[Piece]) -> None:
-        """A piece to each that has none, until there are no more."""
-        while waiting and (worker := self._free()):
-            worker.ask(waiting.popleft())
-
     def answers(self) -> Iterator[tuple[Piece, list[Table] | str]]:
-        """Of those that have one, once it is there; what it has not been asked for is handed back as ended."""
-        by_pipe = {worker.ours: worker for worker in self.workers if worker.piece}
-        for ready in wait(list(by_pipe)):
-            found = self._answer(by_pipe[ready])
-            if found is not None:
-                yield found
+        """Of those that have one, once it is there."""
+        busy = {worker.ours: (worker.piece, worker) for worker in self.workers if worker.piece}
+        for ready in wait(list(busy)):
+            piece, worker = busy[ready]
+            yield piece, worker.answer()
 
     def attempt(self, piece: Piece) -> list[Table] | str:
-        """One piece, waited for."""
-        worker = next((worker for worker in self.workers if worker.piece is None), None) or self._started()
+        """One piece, waited for, while all others are done."""
+        worker = self._free()[0]
         worker.ask(piece)
-        found = None
-        while found is None:
-            found = self._answer(next(worker for worker in self.workers if worker.piece is piece))
-        for worker in [worker for worker in self.workers if worker.piece is None][: len(self.workers) - self.count]:
-            self._end(worker)
-        return found[1]
+        found: list[Table] | str = worker.answer()
+        return found
 
     def close(self) -> None:
         """Ends all, whatever they are at."""
         for worker in self.workers:
             worker.close()
 
-    def _answer(self, worker: _Worker) -> tuple[Piece, list[Table] | str] | None:
-        content = worker.answer()
-        if content is None:
-            self.failed = 0
-            return None
-        piece, worker.piece = worker.piece, None
-        assert piece is not None
-        if worker.ended:
-            self._end(worker)
-            if not worker.ready:  # it is not the piece
-                self.failed += 1
-                if self.failed >= _STARTS:
-                    raise SweepError(f"no process can be started here ({content}); workers=1 works in this one")
-                self._started().ask(piece)
-                return None
-        return piece, content
-
-    def _end(self, worker: _Worker) -> None:
-        self.workers.remove(worker)
-        worker.close()
-
-    def _free(self) -> _Worker | None:
-        for worker in [worker for worker in self.workers if worker.piece is None and worker.ended]:
-            self._end(worker)  # it was at work on nothing
-        free = next((worker for worker in self.workers if worker.piece is None), None)
-        return free or (self._started() if len(self.workers) < self.count else None)
-
-    def _started(self) -> _Worker:
-        try:
-            worker = _Worker(self.context)
-        except OSError as error:
-            raise SweepError(
-                f"no process can be started: {error.strerror or error}; workers=1 works in this one"
-            ) from error
-        self.workers.append(worker)
-        return worker
+    def _free(self) -> list[_Worker]:
+        """Those without a piece; where one has ended meanwhile, it was at work on nothing, another takes its place."""
+        for _ in range(_STARTS):
+            for worker in [one for one in self.workers if one.piece is None and one.process.exitcode is not None]:
+                self.workers.remove(worker)
+                worker.close()
+            new = [_Worker(self.context) for _ in range(self.count - len(self.workers))]
+            self.workers += new
+            ended = [how for worker in new if (how := worker.answer())]
+            if not ended:
+                return [worker for worker in self.workers if worker.piece is None]
+        raise SweepError(f"no process can be started here ({ended[0]}); workers=1 works in this one")
 
 
 def _how(status: int | None) -> str:
@@ -252,9 +216,7 @@ def _how(status: int | None) -> str:
 
 def _serve(pipe: Connection) -> None:
     """What a process does: it answers each piece."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # the keyboard's is for the process that hands out, which ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the process that hands out, which ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         _end_with_parent()

@@ -105,15 +105,17 @@ class Explored:
         for other, listed in others:
             line = line * len(listed) + _place(other, listed, state)
         i = _place(name, values, state)
-        kept, rows = series.lines[line].kept, series.lines[line].rows
-        after = int(np.searchsorted(kept, i))
-        found = dict(zip((*TIMES, *REGIMES), rows[after], strict=True))
-        if kept[after] != i:
-            before = dict(zip(found, rows[after - 1], strict=True))
-            low, here, high = (np.log(values[k]) for k in (kept[after - 1], i, kept[after]))
-            found = {key: _between(before[key], found[key], (here - low) / (high - low), key) for key in found}
+        x, kept = np.log(values), list(series.lines[line].kept)
+        rows = np.array(series.lines[line].rows, dtype=float)  # NaN for what is not known
+        logs = np.hstack((np.log(rows[:, : len(TIMES)]), rows[:, len(TIMES) :]))
+        here = np.array([np.interp(x[i], x[kept], column) for column in logs.T])
+        here[: len(TIMES)] = np.exp(here[: len(TIMES)])
+        found = {
+            name: None if np.isnan(value) else value
+            for name, value in zip((*TIMES, *REGIMES), here.tolist(), strict=True)
+        }
         exact = dict(zip(EXACT, series.exact[line * len(values) + i], strict=True))
-        return {**found, **exact, "interpolated": kept[after] != i}
+        return {**found, **exact, "interpolated": i not in kept}
 
 
 def explored(
@@ -186,8 +188,8 @@ def usual(name: str, count: int) -> tuple[int, ...]:
 
 
 def _columns(lists: Mapping[str, Sequence[int]]) -> dict[str, NDArray[np.int64]]:
-    every = list(product(*lists.values()))
-    return {name: np.array([one[k] for one in every], dtype=np.int64) for k, name in enumerate(lists)}
+    columns = np.meshgrid(*lists.values(), indexing="ij")
+    return {name: column.ravel() for name, column in zip(lists, columns, strict=True)}
 
 
 def _thinned(table: Table, lists: Mapping[str, tuple[int, ...]]) -> tuple[Series, float]:
@@ -236,14 +238,6 @@ def _kept(x: NDArray[np.float64], rows: NDArray[np.float64]) -> tuple[list[int],
         kept.add(middle)
         todo += [(first, middle), (middle, last)]
     return sorted(kept), worst
-
-
-def _between(before: float | None, after: float | None, share: float, key: str) -> float | None:
-    if before is None or after is None:
-        return None
-    if key in TIMES:
-        return float(np.exp(np.log(before) * (1 - share) + np.log(after) * share))
-    return before * (1 - share) + after * share
 
 
 def _place(axis: str, known: Sequence[Any], state: Mapping[str, Any]) -> int:

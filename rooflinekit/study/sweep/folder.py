@@ -214,7 +214,7 @@ def _lock(path: Path, stack: contextlib.ExitStack) -> None:
         _refuse_others(path)
         path.mkdir(parents=True, exist_ok=True)
         try:
-            stack.enter_context(locked(path / _LOCK, wait=False))
+            stack.enter_context(locked(path / _LOCK))
         except FileNotFoundError:
             if not left:
                 raise

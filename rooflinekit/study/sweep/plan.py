@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,39 @@ import sympy
 from numpy.typing import NDArray
 
 from rooflinekit import __version__
-from rooflinekit.errors import InputError
+from rooflinekit.errors import InputError, SizeError
 from rooflinekit.hardware.cluster import Cluster
+from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_cluster
 from rooflinekit.ir.graph import Graph
 from rooflinekit.step.execution import Execution
+from rooflinekit.strategies import program
+from rooflinekit.strategies.planning import plan
 from rooflinekit.strategies.program import BATCH, batch_of, setting_of
 from rooflinekit.strategies.records import Savers, Strategy, strategy_of
-from rooflinekit.study.sweep.clusters import Team, label_of, predict_settings, unknown_settings
-from rooflinekit.study.sweep.points import Grid, Memory, Setting, Table, Together, grid_of
+from rooflinekit.study.sweep.points import (
+    LEVEL,
+    Grid,
+    Memory,
+    Setting,
+    Table,
+    Together,
+    grid_of,
+    predict_points,
+    unknown_points,
+)
 
 BLOCK = 8192  # points of one piece: arrays of as many numbers stay in a core's cache
 _ROWS = 65536  # of one piece: as many settings as this leaves room for share the points' kernels
 _EACH = 4  # points of one piece where each is predicted by itself, which takes tenths of a second
+
+_NUMBERS = (
+    "total_s", "low_s", "high_s", "throughput", "communication_s", "exposed_s", "energy_j", "power_w", "peak_bytes"
+)  # fmt: skip
+_COLUMNS = (*_NUMBERS[:-1], "fits", "peak_bytes", "problem")  # of steps on several devices
+_DROPPED: dict[Memory, tuple[str, ...]] = {True: (), "peak": ("fits",), False: ("fits", "peak_bytes")}
+_UNKNOWN = {**dict.fromkeys(_NUMBERS, math.nan), "fits": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +81,11 @@ class Piece:
     payload: bytes  # graph and settings
     sizes: Mapping[str, NDArray[np.int64]]
     memory: Memory
-    each: bool  # whether points are predicted one by one
 
     @property
     def points(self) -> int:
         """Combinations of sizes."""
-        return len(next(iter(self.sizes.values()))) if self.sizes else 1
+        return _count(self.sizes)
 
     @property
     def rows(self) -> int:
@@ -126,27 +145,21 @@ class Plan:
 
     def pieces(self) -> Iterator[Piece]:
         """The work, in the order of the cases and sizes; many cases together where sizes are few."""
-        number = 0
+        number = first = 0
         block = _EACH if self.each else BLOCK
         together = 1 if self.each else max(1, _ROWS // max(1, min(block, self.points)))
-        for first, cases in self._batches(together):
-            payload = packed(cases[0].graph, [case.setting for case in cases])
-            for start in range(0, self.points, block):
-                index = np.arange(start, min(start + block, self.points))
-                yield Piece(
-                    number=number, first=first, cases=len(cases), start=start, payload=payload,
-                    sizes=self.grid.at(index), memory=self.memory, each=self.each,
-                )  # fmt: skip
-                number += 1
-
-    def _batches(self, together: int) -> Iterator[tuple[int, tuple[Case, ...]]]:
-        first = 0
-        while first < len(self.cases):
-            end = first + 1
-            while end < min(first + together, len(self.cases)) and self.cases[end].graph is self.cases[first].graph:
-                end += 1
-            yield first, self.cases[first:end]
-            first = end
+        for _, alike in groupby(self.cases, key=lambda case: id(case.graph)):
+            of_graph = [*alike]
+            for cases in (of_graph[i : i + together] for i in range(0, len(of_graph), together)):
+                payload = packed(cases[0].graph, [case.setting for case in cases])
+                for start in range(0, self.points, block):
+                    index = np.arange(start, min(start + block, self.points))
+                    yield Piece(
+                        number=number, first=first, cases=len(cases), start=start, payload=payload,
+                        sizes=self.grid.at(index), memory=self.memory,
+                    )  # fmt: skip
+                    number += 1
+                first += len(cases)
 
     @cached_property
     def parts(self) -> dict[str, str]:
@@ -230,7 +243,101 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(text(value).encode()).hexdigest()
 
 
-# Sweeps over clusters, strategies and memory savers: their axes.
+# Training steps on several devices as cases of a sweep: each point is planned and predicted by itself.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """Devices of a cluster, and how they share a step."""
+
+    setting: program.Setting
+    strategy: Strategy
+    savers: Savers
+    proportional: bool
+
+    @property
+    def name(self) -> str:
+        """The cluster's."""
+        return self.setting.cluster.name
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All that take part."""
+        return tuple(self.setting.machine(number).device for number in self.setting.numbers)
+
+    @property
+    def capacity(self) -> float:
+        """Bytes of the smallest device's memory."""
+        return min(device.dram.capacity for device in self.devices)
+
+
+def predict_settings(
+    graph: Graph, settings: Sequence[Setting | Team], sizes: Mapping[str, NDArray[np.int64]], *, memory: Memory = True
+) -> list[Table]:
+    """A table for each setting; settings are of one kind.
+
+    Of devices alone see `predict_points`; of teams total_s, low_s, high_s (90 %), throughput, communication_s,
+    exposed_s, energy_j, power_w (of all devices, NaN where one's power is not stated), fits, peak_bytes (of the fullest
+    device), problem: why a step cannot be cut that way, such as fewer samples than devices, and all else is NaN.
+    """
+    teams = [one for one in settings if isinstance(one, Team)]
+    if not teams:
+        return predict_points(graph, [one for one in settings if isinstance(one, Setting)], sizes, memory=memory)
+    points = [{name: int(column[i]) for name, column in sizes.items()} for i in range(_count(sizes))]
+    return [_stacked([_planned(graph, team, point) for point in points], memory) for team in teams]
+
+
+def unknown_settings(
+    graph: Graph, settings: Sequence[Setting | Team], sizes: Mapping[str, NDArray[np.int64]], problem: str, *,
+    memory: Memory = True,
+) -> list[Table]:  # fmt: skip
+    """The same tables where nothing is known: numbers are missing, and `problem` says why."""
+    if isinstance(settings[0], Team):
+        table = _stacked([{**_UNKNOWN, "problem": problem}] * _count(sizes), memory)
+    else:
+        table = unknown_points(graph, sizes, problem, memory=memory)
+    return [table] * len(settings)
+
+
+def _count(sizes: Mapping[str, NDArray[np.int64]]) -> int:
+    """Combinations of sizes."""
+    return len(next(iter(sizes.values()))) if sizes else 1
+
+
+def _stacked(rows: Sequence[Mapping[str, Any]], memory: Memory) -> Table:
+    return {name: np.array([row[name] for row in rows]) for name in _COLUMNS if name not in _DROPPED[memory]}
+
+
+def _planned(graph: Graph, team: Team, sizes: Mapping[str, int]) -> dict[str, Any]:
+    try:
+        p = plan(graph.at(**sizes), team.setting, team.strategy, savers=team.savers, proportional=team.proportional)
+    except SizeError:
+        raise
+    except InputError as error:
+        return {**_UNKNOWN, "problem": str(error)}
+    low, high = p.interval(LEVEL)
+    plain = ("total_s", "throughput", "communication_s", "exposed_s", "fits")
+    return {
+        **{name: getattr(p, name) for name in plain},
+        "low_s": low,
+        "high_s": high,
+        "energy_j": math.nan if p.energy_j is None else p.energy_j,
+        "power_w": math.nan if p.power_w is None else p.power_w,
+        "peak_bytes": float(max(share.memory.peak_bytes for share in p.shares)),
+        "problem": "",
+    }
+
+
+def label_of(record: Strategy | Savers) -> str:
+    """What of it is not as by default.
+
+    >>> from rooflinekit.strategies.records import DDP
+    >>> label_of(DDP()), label_of(DDP(backend="gloo"))
+    ('DDP()', "DDP(backend='gloo')")
+    """
+    plain = type(record)()
+    given = [f.name for f in fields(record) if getattr(record, f.name) != getattr(plain, f.name)]
+    return f"{type(record).__name__}({', '.join(f'{name}={getattr(record, name)!r}' for name in given)})"
 
 
 def plan_on_clusters(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import pandas as pd
 
 from rooflinekit.errors import InputError, OutputError, SweepError, SweepWarning
 from rooflinekit.files import check_kind, sync_folder, write_text
-from rooflinekit.study.sweep.crew import Say, here, in_crew
+from rooflinekit.study.sweep.crew import here, in_crew
 from rooflinekit.study.sweep.folder import opened
 from rooflinekit.study.sweep.plan import Piece, Plan
 from rooflinekit.study.sweep.points import REGIMES, Table
@@ -33,9 +33,8 @@ Progress = Callable[[int], None]  # called with the number of rows that have bec
 
 def run(plan: Plan, *, executor: Executor | None, workers: int | None, progress: Progress | None) -> pd.DataFrame:
     """All rows, in the order of cases and sizes."""
-    pieces = list(plan.pieces())
-    with _found(plan, pieces, (), executor, workers, progress) as new:
-        return _ordered(plan, pieces, {piece.number: tables for piece, tables in new})
+    with contextlib.closing(_found(plan, [*plan.pieces()], (), executor, workers, progress)) as new:
+        return _ordered(plan, new)
 
 
 def run_to_file(
@@ -48,80 +47,66 @@ def run_to_file(
     InputError for another ending than .parquet, .csv, .json.
     """
     check_out(out)
-    pieces = list(plan.pieces())
-    if out.suffix == ".parquet":
-        with (
-            opened(out, "parquet", plan) as folder,
-            _found(plan, pieces, folder.done, executor, workers, progress) as new,
-        ):
+    pieces, parquet = [*plan.pieces()], out.suffix == ".parquet"
+    place = out if parquet else out.with_name(f"{out.name}.parts")
+    with opened(place, "parquet" if parquet else "npz", plan) as folder:
+        with contextlib.closing(_found(plan, pieces, folder.done, executor, workers, progress)) as new:
             for piece, tables in new:
-                folder.write(piece.number, _frame(plan, piece, tables))
+                if parquet:
+                    folder.write(piece.number, _frame(plan, piece, tables))
+                else:
+                    folder.write_tables(piece.number, tables)
+        if parquet:
             folder.check_complete()
-        return out
-    with opened(out.with_name(f"{out.name}.parts"), "npz", plan) as folder:
-        with _found(plan, pieces, folder.done, executor, workers, progress) as new:
-            for piece, tables in new:
-                folder.write_tables(piece.number, tables)
-        write_table(_ordered(plan, pieces, {piece.number: folder.read_tables(piece.number) for piece in pieces}), out)
+            return out
+        _write(_ordered(plan, ((piece, folder.read_tables(piece.number)) for piece in pieces)), out)
         sync_folder(out.parent)  # or a crash of the machine could leave neither
         folder.remove()
     return out
 
 
-def _ordered(plan: Plan, pieces: Sequence[Piece], found: Mapping[int, list[Table]]) -> pd.DataFrame:
+def _ordered(plan: Plan, found: Iterable[tuple[Piece, list[Table]]]) -> pd.DataFrame:
     """A piece holds several cases at some of the sizes: back to the order of the cases."""
-    rows = pd.concat([_frame(plan, piece, found[piece.number]) for piece in pieces], ignore_index=True)
-    order = np.concatenate([_row_numbers(plan, piece) for piece in pieces])
-    if (np.diff(order) > 0).all():
-        return rows
-    return rows.iloc[np.argsort(order)].reset_index(drop=True)
+    return pd.concat([_frame(plan, piece, tables) for piece, tables in found]).sort_index(ignore_index=True)
 
 
-@contextlib.contextmanager
 def _found(
     plan: Plan,
     every: Sequence[Piece],
-    done: Iterable[int],
+    done: Collection[int],
     executor: Executor | None,
     workers: int | None,
     progress: Progress | None,
-) -> Iterator[Iterator[tuple[Piece, list[Table]]]]:
+) -> Generator[tuple[Piece, list[Table]]]:
     """Each piece that is not done yet, with a table for each of its cases, in any order.
 
-    At the end of the block, however it ends, nobody works on them any more.
+    Once it is closed nobody works on them any more.
     """
-    finished = set(done)
-    pieces = [piece for piece in every if piece.number not in finished]
-    left = sum(piece.rows for piece in pieces)
-    if progress and finished:
-        progress(sum(piece.rows for piece in every) - left)
+    pieces = [piece for piece in every if piece.number not in done]
+    rows = sum(piece.rows for piece in pieces)
+    if progress and done:
+        progress(sum(piece.rows for piece in every) - rows)
 
-    def told(found: Iterator[tuple[Piece, list[Table]]]) -> Iterator[tuple[Piece, list[Table]]]:
+    def say(piece: Piece, how: str, then: str) -> None:
+        warnings.warn(SweepWarning(f"{_name(plan, piece)}: {how}; {then}"), stacklevel=2)
+
+    cores = os.cpu_count() or 1
+    wanted = workers or (cores if rows >= (_EACH_PAYS_FROM if plan.each else _PAYS_FROM) else 1)
+    if executor is not None:
+        found = _handed_out(pieces, executor, getattr(executor, "_max_workers", None) or cores)
+    elif pieces and wanted > 1:
+        # One that is left may be the one that ends its process: where processes are asked for, it is not done here.
+        found = in_crew(pieces, wanted, say)
+    else:
+        found = here(pieces, say)
+    with contextlib.closing(found):
         for piece, tables in found:
             yield piece, tables
             if progress:
                 progress(piece.rows)
 
-    def say(piece: Piece, how: str, then: str) -> None:
-        warnings.warn(SweepWarning(f"{_name(plan, piece)}: {how}; {then}"), stacklevel=2)
 
-    with contextlib.closing(_results(pieces, left, executor, workers, say)) as found:
-        yield told(found)
-
-
-def _results(
-    pieces: list[Piece], rows: int, executor: Executor | None, workers: int | None, say: Say
-) -> Generator[tuple[Piece, list[Table]]]:
-    if executor is not None:
-        yield from _handed_out(pieces, executor, getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
-        return
-    pays_from = _EACH_PAYS_FROM if any(piece.each for piece in pieces) else _PAYS_FROM
-    wanted = workers or (os.cpu_count() or 1 if rows >= pays_from else 1)
-    # One that is left may be the one that ends its process: where processes are asked for, it is not done in this one.
-    yield from in_crew(pieces, wanted, say) if pieces and wanted > 1 else here(pieces, say)
-
-
-def _handed_out(pieces: list[Piece], executor: Executor, workers: int) -> Iterator[tuple[Piece, list[Table]]]:
+def _handed_out(pieces: list[Piece], executor: Executor, workers: int) -> Generator[tuple[Piece, list[Table]]]:
     """A few pieces ahead of the workers, so that results do not pile up."""
     waiting = iter(pieces)
     running: dict[Future[Any], Piece] = {}
@@ -158,36 +143,25 @@ def _name(plan: Plan, piece: Piece) -> str:
     return ", ".join(words)
 
 
-def _row_numbers(plan: Plan, piece: Piece) -> Any:
-    """The places of its rows among all."""
-    points = piece.start + np.arange(piece.points)
-    return (np.arange(piece.first, piece.first + piece.cases)[:, None] * plan.points + points).ravel()
-
-
 def _frame(plan: Plan, piece: Piece, tables: list[Table]) -> pd.DataFrame:
-    """The rows of a piece, with what they are rows of."""
+    """The rows of a piece, with what they are rows of; their index is their places among all rows."""
     cases, points = plan.cases[piece.first : piece.first + piece.cases], piece.points
-    shown = [axis.name for axis in plan.axes if axis.shown]
-    columns: dict[str, Any] = {
-        name: np.repeat(_labels([case.labels[name] for case in cases]), points) for name in shown
-    }
-    given = cases[0].graph.sizes
-    columns |= {name: np.full(points * len(cases), value) for name, value in given.items()}
+    columns: dict[str, Any] = {}
+    for name in (axis.name for axis in plan.axes if axis.shown):
+        labels = [case.labels[name] for case in cases]
+        kind = None if all(isinstance(label, int) for label in labels) else object
+        columns[name] = np.repeat(np.array(labels, dtype=kind), points)
+    columns |= {name: np.full(piece.rows, value) for name, value in cases[0].graph.sizes.items()}
     columns |= {name: np.tile(values, len(cases)) for name, values in piece.sizes.items()}
     for name in (name for name in tables[0] if name != "problem"):
         columns[name] = np.concatenate([table[name] for table in tables])
     if "regime" in columns:
         columns["regime"] = np.array([*REGIMES, ""], dtype=object)[columns["regime"]]  # NO_REGIME takes the last
-    if (
-        not plan.each and "peak_bytes" in columns and columns["peak_bytes"].dtype.kind == "f"
-    ):  # whole bytes, some missing
-        columns["peak_bytes"] = pd.array(columns["peak_bytes"], dtype="Int64")
+    if not plan.each and "peak_bytes" in columns and columns["peak_bytes"].dtype.kind == "f":
+        columns["peak_bytes"] = pd.array(columns["peak_bytes"], dtype="Int64")  # whole bytes, some missing
     problems = [table.get("problem", np.full(points, "")) for table in tables]
-    return pd.DataFrame({**columns, "problem": np.concatenate(problems).astype(object)})
-
-
-def _labels(names: Sequence[Any]) -> Any:
-    return np.array(names) if all(isinstance(name, int) for name in names) else np.array(names, dtype=object)
+    numbers = np.arange(piece.first, piece.first + piece.cases)[:, None] * plan.points + piece.start + np.arange(points)
+    return pd.DataFrame({**columns, "problem": np.concatenate(problems).astype(object)}, index=numbers.ravel())
 
 
 def check_workers(executor: object, workers: object) -> None:
@@ -214,16 +188,13 @@ def check_parquet() -> None:
         ) from None
 
 
-def write_table(frame: pd.DataFrame, path: Path) -> None:
+def _write(frame: pd.DataFrame, path: Path) -> None:
     """A table as .csv or .json (a list of records), whole or not at all. Raises MemoryError where it is too large."""
-    write_text(frame.to_csv(index=False) if path.suffix == ".csv" else _json(frame), path)
-
-
-def _json(frame: pd.DataFrame) -> str:
     try:
-        return f"{frame.to_json(orient='records', indent=1)}\n"
+        text = frame.to_csv(index=False) if path.suffix == ".csv" else f"{frame.to_json(orient='records', indent=1)}\n"
     except OverflowError as error:  # what pandas raises where there is no room for the text
         raise MemoryError from error
+    write_text(text, path)
 
 
 def check_out(path: Path) -> None:

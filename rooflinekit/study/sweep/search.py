@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +21,7 @@ from rooflinekit.hardware.prices import price_hint, price_word
 from rooflinekit.hardware.specs import resolve
 from rooflinekit.ir import notebook
 from rooflinekit.ir.notebook import FirstLine, aligned
-from rooflinekit.study.sweep.clusters import Team, predict_settings
-from rooflinekit.study.sweep.plan import BLOCK, Case, Plan
+from rooflinekit.study.sweep.plan import BLOCK, Case, Plan, predict_settings
 from rooflinekit.study.sweep.points import REGIMES
 from rooflinekit.units import format_quantity, parse_quantity
 
@@ -146,12 +144,9 @@ def search_plan(
     asked = requirements_of(require, tuple(plan.grid.lists))
     money = {"dollars", "price", "cost"}
     priced = goal in money or any(r.column in money for r in asked)
-    each = prices_of(plan, prices or {})
     if goal == "cost" or any(r.column == "cost" for r in asked):
         currency = currency or "USD"
-    if currency is not None:  # what a GPU was sold for is no price of an hour
-        hourly = named_prices(prices or {}, (device for case in plan.cases for device in case.setting.devices))
-        each = {name: hourly.get(name) for name in each}
+    each = prices_of(plan, prices or {}, hourly=currency is not None)
     unpriced = [name for name, price in each.items() if priced and price is None]
     cases = [case for case in plan.cases if not {device.name for device in case.setting.devices} & {*unpriced}]
     if not cases:
@@ -160,17 +155,17 @@ def search_plan(
             f"prices={{{unpriced[0]!r}: …}} (--price {unpriced[0]}=… on the command line)"
         )
     exhaustive = plan.rows <= (ENUMERATED_EACH if plan.each else ENUMERATED)
-    look = _every if exhaustive else _chosen
     best, closest, predicted = [], [], 0
     for case in cases:
         price = sum((each[device.name] or float("nan") for device in case.setting.devices), 0.0)
-        columns = look(plan, case, price, goal, asked, correct)
+        look = _Look(plan=plan, case=case, price=price, goal=goal, asked=asked, correct=correct)
+        columns = look.every() if exhaustive else look.chosen()
         predicted += len(columns["total_s"])
-        winner, nearest_one = _best(case, columns, goal, asked, partial(_alone, case, price, columns, correct))
+        winner = look.best(columns)
         if winner is not None:
             best.append(winner)
         else:
-            closest.append(nearest_one)
+            closest.append(look.nearest(columns))
     return Found(
         goal=goal,
         requirements=tuple(r.text for r in asked),
@@ -183,109 +178,108 @@ def search_plan(
     )
 
 
-def _every(
-    plan: Plan, case: Case, price: float, goal: str, asked: tuple[Requirement, ...], correct: Correct | None
-) -> _Columns:
-    """All combinations of sizes."""
-    parts = []
-    for start in range(0, plan.points, BLOCK):
-        parts.append(_predicted(case, price, plan.grid.at(np.arange(start, min(start + BLOCK, plan.points))), correct))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """One case of a sweep, whose sizes are looked through."""
+
+    plan: Plan
+    case: Case
+    price: float
+    goal: str
+    asked: tuple[Requirement, ...]
+    correct: Correct | None
+
+    def every(self) -> _Columns:
+        """All combinations of sizes."""
+        places = np.arange(self.plan.points)
+        starts = range(0, len(places), BLOCK)
+        return _below([self.predicted(self.plan.grid.at(places[start : start + BLOCK])) for start in starts])
+
+    def chosen(self) -> _Columns:
+        """Those that scipy's differential evolution looks at."""
+        from scipy.optimize import differential_evolution
+
+        lengths = self.plan.grid.lengths
+        seen: list[_Columns] = []
+
+        def cost(places: NDArray[np.float64]) -> NDArray[np.float64]:
+            index = np.rint(places).astype(np.int64).reshape(len(lengths), -1)
+            columns = self.predicted(self.plan.grid.at_places(list(index)))
+            seen.append(columns)
+            excess, sign = self.excess(columns), -1 if self.goal in MOST else 1
+            value = np.log(np.maximum(columns[GOALS[self.goal]].astype(float), 1e-300)) * sign
+            return np.where(excess > 0, _FAR + np.minimum(excess, _FAR), value)
+
+        differential_evolution(
+            cost, [(0, length - 1) for length in lengths], integrality=[True] * len(lengths), rng=0,
+            popsize=_POPULATION // len(lengths), maxiter=_GENERATIONS, polish=False, vectorized=True,
+            updating="deferred",
+        )  # fmt: skip
+        return _below(seen)
+
+    def predicted(self, sizes: Mapping[str, NDArray[np.int64]]) -> _Columns:
+        # where the allocator is followed anyhow, `fits` costs nothing more
+        (table,) = predict_settings(
+            self.case.graph, [self.case.setting], sizes, memory=True if self.plan.each else "peak"
+        )
+        if self.correct is not None:
+            self.correct(self.case, sizes, table)
+        count = len(table["total_s"])
+        table.setdefault("throughput", 1 / table["total_s"])
+        table["price"] = np.full(count, self.price)
+        table["dollars"] = table["price"] / table["throughput"]
+        table["cost"] = table["dollars"] / _HOUR_S
+        table["joules"] = table.get("power_w", np.full(count, np.nan)) / table["throughput"]
+        return {**{name: np.asarray(values) for name, values in sizes.items()}, **table}
+
+    def excess(self, columns: _Columns) -> NDArray[np.float64]:
+        """How far each configuration is from meeting everything, as a sum of logarithms; 0 where it does."""
+        over = np.log(np.maximum(columns["peak_bytes"] / self.case.setting.capacity, 1.0))
+        if "fits" in columns:
+            over = np.where(columns["fits"], 0.0, np.maximum(over, 1e-12))
+        found: NDArray[np.float64] = sum((r.excess(columns[r.column]) for r in self.asked), over)
+        return np.where(np.isfinite(columns["total_s"]), found, np.inf)  # what cannot be cut that way is furthest
+
+    def best(self, columns: _Columns) -> dict[str, Any] | None:
+        """The best configuration, if there is one."""
+        values = columns[GOALS[self.goal]].astype(float) * (-1 if self.goal in MOST else 1)
+        excess = self.excess(columns)
+        order = np.argsort(np.where(excess > 0, np.inf, values), kind="stable")
+        order = order[(excess[order] == 0) & np.isfinite(values[order])]
+        for start in range(0, len(order), _TRIED):
+            some = order[start : start + _TRIED]
+            for place in some[self.fits(columns, some)]:
+                one = {name: values[[place]] for name, values in columns.items()}
+                if self.correct is not None:  # predicted again by itself, its times are corrected exactly
+                    one = self.predicted({name: one[name] for name in self.case.graph.dims})
+                if not self.excess(one)[0]:
+                    return _row(self.case, one, 0)
+        return None
+
+    def nearest(self, columns: _Columns) -> dict[str, Any]:
+        """The configuration that comes nearest to meeting everything."""
+        excess = self.excess(columns)
+        near = int(np.argmin(np.where(excess > 0, excess, np.inf))) if (excess > 0).any() else 0
+        beyond = {r.text: r.excess(columns[r.column][[near]])[0] for r in self.asked}
+        missed = [f"{text} by a factor of {np.exp(ln):.3g}" for text, ln in beyond.items() if ln > 0]
+        fits = columns["fits"] if "fits" in columns else columns["peak_bytes"] <= self.case.setting.capacity
+        if not fits[near] or not missed:
+            missed.append("memory")
+        if "problem" in columns and columns["problem"][near]:
+            missed = [str(columns["problem"][near])]
+        return {**_row(self.case, columns, near), "misses": ", ".join(missed), "misses by": float(excess[near])}
+
+    def fits(self, columns: _Columns, some: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether these fit, with blocks followed through the allocator."""
+        if "fits" in columns:
+            return np.asarray(columns["fits"][some])
+        sizes = {name: columns[name][some] for name in self.case.graph.dims}
+        (table,) = predict_settings(self.case.graph, [self.case.setting], sizes, memory=True)
+        return table["fits"] if sizes else np.repeat(table["fits"], len(some))
+
+
+def _below(parts: Sequence[_Columns]) -> _Columns:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _chosen(
-    plan: Plan, case: Case, price: float, goal: str, asked: tuple[Requirement, ...], correct: Correct | None
-) -> _Columns:
-    """Those that scipy's differential evolution looks at."""
-    from scipy.optimize import differential_evolution
-
-    lengths = plan.grid.lengths
-    seen: list[_Columns] = []
-
-    def cost(places: NDArray[np.float64]) -> NDArray[np.float64]:
-        index = np.rint(places).astype(np.int64).reshape(len(lengths), -1)
-        columns = _predicted(case, price, plan.grid.at_places(list(index)), correct)
-        seen.append(columns)
-        excess = _excess(case, columns, asked)
-        value = np.log(np.maximum(columns[GOALS[goal]].astype(float), 1e-300)) * (-1 if goal in MOST else 1)
-        return np.where(excess > 0, _FAR + np.minimum(excess, _FAR), value)
-
-    differential_evolution(
-        cost, [(0, length - 1) for length in lengths], integrality=[True] * len(lengths), rng=0,
-        popsize=_POPULATION // len(lengths), maxiter=_GENERATIONS, polish=False, vectorized=True, updating="deferred",
-    )  # fmt: skip
-    return {name: np.concatenate([part[name] for part in seen]) for name in seen[0]}
-
-
-def _predicted(case: Case, price: float, sizes: Mapping[str, NDArray[np.int64]], correct: Correct | None) -> _Columns:
-    # where the allocator is followed anyhow, `fits` costs nothing more
-    (table,) = predict_settings(
-        case.graph, [case.setting], sizes, memory=True if isinstance(case.setting, Team) else "peak"
-    )
-    if correct is not None:
-        correct(case, sizes, table)
-    count = len(table["total_s"])
-    table.setdefault("throughput", 1 / table["total_s"])
-    table["price"] = np.full(count, price)
-    table["dollars"] = table["price"] / table["throughput"]
-    table["cost"] = table["dollars"] / _HOUR_S
-    table["joules"] = table.get("power_w", np.full(count, np.nan)) / table["throughput"]
-    return {**{name: np.asarray(values) for name, values in sizes.items()}, **table}
-
-
-def _alone(case: Case, price: float, columns: _Columns, correct: Correct | None, place: int) -> _Columns:
-    """One of the configurations; predicted again where times are corrected, which of one by itself is exact."""
-    if correct is None:
-        return {name: values[[place]] for name, values in columns.items()}
-    return _predicted(case, price, {name: columns[name][[place]] for name in case.graph.dims}, correct)
-
-
-def _excess(case: Case, columns: _Columns, asked: tuple[Requirement, ...]) -> NDArray[np.float64]:
-    """How far each configuration is from meeting everything, as a sum of logarithms; 0 where it does."""
-    over = np.log(np.maximum(columns["peak_bytes"] / case.setting.capacity, 1.0))
-    if "fits" in columns:
-        over = np.where(columns["fits"], 0.0, np.maximum(over, 1e-12))
-    found: NDArray[np.float64] = sum((r.excess(columns[r.column]) for r in asked), over)
-    return np.where(np.isfinite(columns["total_s"]), found, np.inf)  # what cannot be cut that way is furthest
-
-
-def _best(
-    case: Case, columns: _Columns, goal: str, asked: tuple[Requirement, ...], alone: Callable[[int], _Columns]
-) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """The best configuration of a case, if there is one, and the one that comes nearest to meeting everything.
-
-    alone: one of the configurations by itself.
-    """
-    values, excess = columns[GOALS[goal]].astype(float) * (-1 if goal in MOST else 1), _excess(case, columns, asked)
-    order = np.argsort(np.where(excess > 0, np.inf, values), kind="stable")
-    order = order[(excess[order] == 0) & np.isfinite(values[order])]
-    for start in range(0, len(order), _TRIED):
-        some = order[start : start + _TRIED]
-        for place in some[_fits(case, columns, some)]:
-            one = alone(int(place))
-            if not _excess(case, one, asked)[0]:
-                return _row(case, one, 0), {}
-    near = int(np.argmin(np.where(excess > 0, excess, np.inf))) if (excess > 0).any() else 0
-    missed = [
-        f"{r.text} by a factor of {np.exp(r.excess(columns[r.column][[near]])[0]):.3g}"
-        for r in asked
-        if r.excess(columns[r.column][[near]])[0] > 0
-    ]
-    over = not columns["fits"][near] if "fits" in columns else columns["peak_bytes"][near] > case.setting.capacity
-    if over or not missed:
-        missed.append("memory")
-    if "problem" in columns and columns["problem"][near]:
-        missed = [str(columns["problem"][near])]
-    found = {**_row(case, columns, near), "misses": ", ".join(missed)}
-    return None, {**found, "misses by": float(excess[near])}
-
-
-def _fits(case: Case, columns: _Columns, some: NDArray[np.int64]) -> NDArray[np.bool_]:
-    if "fits" in columns:
-        return np.asarray(columns["fits"][some])
-    sizes = {name: columns[name][some] for name in case.graph.dims}
-    (table,) = predict_settings(case.graph, [case.setting], sizes, memory=True)
-    return table["fits"] if sizes else np.repeat(table["fits"], len(some))
 
 
 _SHOWN = ("total_s", "low_s", "high_s", "throughput", "peak_bytes", "price", "dollars", "power_w", "joules")
@@ -361,15 +355,18 @@ def named_prices(given: Mapping[str, float], devices: Iterable[Device]) -> dict[
     return found
 
 
-def prices_of(plan: Plan, given: Mapping[str, float]) -> dict[str, float | None]:
-    """Dollars of each device that occurs; of a board with several, of one of them."""
+def prices_of(plan: Plan, given: Mapping[str, float], *, hourly: bool) -> dict[str, float | None]:
+    """Dollars of each device that occurs; of a board with several, of one of them.
+
+    hourly: whether prices are those of an hour, of which what a GPU was sold for says nothing.
+    """
     devices = {device.name: device for case in plan.cases for device in case.setting.devices}
-    given = named_prices(given, devices.values())
+    named = named_prices(given, devices.values())
     launch = {
-        name: None if device.launch_price_usd is None else device.launch_price_usd / device.devices_per_board
+        name: None if hourly or device.launch_price_usd is None else device.launch_price_usd / device.devices_per_board
         for name, device in devices.items()
     }
-    return {**launch, **given}
+    return {**launch, **named}
 
 
 #: What can be asked for: its column, and the unit that a number may have.
@@ -441,62 +438,6 @@ def _requirement(text: str, sizes: Sequence[str]) -> Requirement:
 # Rows of a sweep or a search as texts: times with their units, intervals, memory and whether it suffices.
 
 
-_Row = dict[str, Any]
-_Read = tuple[tuple[str, tuple[str, ...], Callable[[_Row], str]], ...]
-
-#: Columns that people read: the head, the columns that it takes, and how a row fills it.
-_READ: _Read = (
-    ("step", ("total_s",), lambda row: _seconds(row["total_s"])),
-    ("90 % interval", ("low_s", "high_s"), lambda row: f"{_seconds(row['low_s'])} to {_seconds(row['high_s'])}"),
-    ("GPU busy", ("gpu_s",), lambda row: _seconds(row["gpu_s"])),
-    ("CPU issuing", ("cpu_s",), lambda row: _seconds(row["cpu_s"])),
-    (
-        "power",
-        ("power_w",),
-        lambda row: "–" if row["power_w"] != row["power_w"] else format_quantity(row["power_w"], "W"),
-    ),
-    ("J/step", ("energy_j",), lambda row: _number(row["energy_j"])),
-    ("J/sample", ("joules",), lambda row: _number(row["joules"])),
-    ("regime", ("regime",), lambda row: _text(row["regime"])),
-    ("samples/s", ("throughput",), lambda row: _number(row["throughput"])),
-    ("memory", ("peak_bytes",), lambda row: _memory(row)),
-)
-#: Money, where prices are those at launch, and where they are those of an hour: `dollars` is the price by samples/s.
-_LAUNCH: _Read = (
-    ("$ at launch", ("price",), lambda row: _number(row["price"])),
-    ("$ by samples/s", ("dollars",), lambda row: _number(row["dollars"])),
-)
-_HOURLY: _Read = (
-    ("an hour", ("price",), lambda row: _number(row["price"])),
-    ("a million samples", ("dollars",), lambda row: _number(row["dollars"] * 1e6 / 3600)),
-)
-_HIDDEN = ("fits", "misses by")
-
-
-def cells_of(frame: pd.DataFrame, currency: str | None = None) -> tuple[list[str], list[list[str]]]:
-    """The heads and the rows of a table, as texts: what names a row first, then what was found.
-
-    Columns that no row fills are left out. currency: of the prices of an hour; without it prices are those at launch.
-    """
-    rows: list[_Row] = [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
-    columns = [str(name) for name in frame.columns]
-    money = _LAUNCH if currency is None else tuple((f"{currency} {head}", n, fill) for head, n, fill in _HOURLY)
-    known = (*_READ, *money)
-    taken = {name for _, names, _ in known for name in names} | {*_HIDDEN}
-    empty = {name for name in columns if frame[name].isna().all()}
-    first = [name for name in columns if name not in taken and name not in ("misses", "problem")]
-    last = [name for name in ("misses", "problem") if name in columns and name not in empty]
-    read = [(head, fill) for head, names, fill in known if all(n in columns and n not in empty for n in names)]
-    if "batch" not in columns and "throughput" in columns:
-        read = [(head.replace("samples", "steps"), fill) for head, fill in read]
-    heads = [*first, *(head for head, _ in read), *last]
-    body = [
-        [*(str(row[name]) for name in first), *(fill(row) for _, fill in read), *(_text(row[name]) for name in last)]
-        for row in rows
-    ]
-    return heads, body
-
-
 def _seconds(value: float) -> str:
     return "–" if value != value else format_quantity(value, "s")
 
@@ -512,12 +453,54 @@ def _number(value: float | None) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _memory(row: _Row) -> str:
-    if row["peak_bytes"] != row["peak_bytes"]:
-        return "–"
-    need = format_quantity(row["peak_bytes"], "byte", binary=True)
-    return f"{need}{'' if row.get('fits', True) else ' does not fit'}"
-
-
 def _text(value: Any) -> str:
     return "" if value is None or value != value else str(value)
+
+
+def _memory(need: float, fits: bool) -> str:
+    return "–" if need != need else f"{format_quantity(need, 'byte', binary=True)}{'' if fits else ' does not fit'}"
+
+
+#: Columns that people read: the head, the columns that it takes, and how their values fill it.
+_Read = tuple[tuple[str, tuple[str, ...], Callable[..., str]], ...]
+_READ: _Read = (
+    ("step", ("total_s",), _seconds),
+    ("90 % interval", ("low_s", "high_s"), lambda low, high: f"{_seconds(low)} to {_seconds(high)}"),
+    ("GPU busy", ("gpu_s",), _seconds),
+    ("CPU issuing", ("cpu_s",), _seconds),
+    ("power", ("power_w",), lambda watts: "–" if watts != watts else format_quantity(watts, "W")),
+    ("J/step", ("energy_j",), _number),
+    ("J/sample", ("joules",), _number),
+    ("regime", ("regime",), _text),
+    ("samples/s", ("throughput",), _number),
+    ("memory", ("peak_bytes", "fits"), _memory),
+)
+#: Money, where prices are those at launch, and where they are those of an hour: `dollars` is the price by samples/s.
+_LAUNCH: _Read = (("$ at launch", ("price",), _number), ("$ by samples/s", ("dollars",), _number))
+_HOURLY: _Read = (
+    ("an hour", ("price",), _number),
+    ("a million samples", ("dollars",), lambda dollars: _number(dollars * 1e6 / _HOUR_S)),
+)
+
+
+def cells_of(frame: pd.DataFrame, currency: str | None = None) -> tuple[list[str], list[list[str]]]:
+    """The heads and the rows of a table, as texts: what names a row first, then what was found.
+
+    Columns that no row fills are left out. currency: of the prices of an hour; without it prices are those at launch.
+    """
+    if "peak_bytes" in frame and "fits" not in frame:
+        frame = frame.assign(fits=True)
+    columns = [str(name) for name in frame.columns]
+    money = _LAUNCH if currency is None else tuple((f"{currency} {head}", n, fill) for head, n, fill in _HOURLY)
+    known = (*_READ, *money)
+    taken = {name for _, names, _ in known for name in names} | {"fits", "misses by"}
+    there = {name for name in columns if not frame[name].isna().all()}
+    first = [name for name in columns if name not in taken and name not in ("misses", "problem")]
+    last = [name for name in ("misses", "problem") if name in there]
+    texts: list[tuple[str, Iterable[str]]] = [(name, frame[name].map(str)) for name in first]
+    for head, names, fill in known:
+        if there.issuperset(names):
+            per = head if "batch" in columns or "throughput" not in columns else head.replace("samples", "steps")
+            texts.append((per, [fill(*values) for values in frame[list(names)].itertuples(index=False)]))
+    texts += [(name, frame[name].map(_text)) for name in last]
+    return [head for head, _ in texts], [list(row) for row in zip(*(column for _, column in texts), strict=True)]

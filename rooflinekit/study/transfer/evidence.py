@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -24,7 +24,6 @@ from rooflinekit.study.errors.components import Loaded, Part, kernel_parts, part
 from rooflinekit.study.profile.file import Progress
 from rooflinekit.study.profile.matching import (
     OpTime,
-    PredictedOp,
     Validation,
     kind_of,
     match,
@@ -41,8 +40,8 @@ _MOST = 400  # measured ops that are looked at one by one, the longest
 _OP_NOISE = 0.05  # in ln, of one op's time in a trace: the profiler, clocks; stated
 _NEARLY = 0.999  # of a step that is a single operator: still an operator's share
 _COLLECTIVE = re.compile(r"ncclDevKernel|ncclKernel|rcclGenericKernel|rccl", re.IGNORECASE)
-_DOUBTFUL = math.log(3)  # a measured time so far from its prediction may be of something else
-_BEYOND = math.log(1e4)  # a measured time so far from its prediction is of something else
+_DOUBTFUL = 3  # a measured time so many times off its prediction may be of something else
+_BEYOND = 1e4  # a measured time so many times off its prediction is of something else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +93,13 @@ class Evidence:
         found: list[Seen] = []
         check_shapes(self.ops, p.graph, self.source)
         if self.seconds is not None:
-            found.append(Seen(ln=self._ln(self.seconds, p), parts=parts_of(p, names)))
+            if (times := _times(self.seconds, p.total_s)) > _BEYOND:
+                raise InputError(
+                    f"{self.source}: {format_quantity(self.seconds, 's')} is {times:.0e} "
+                    f"times off the {format_quantity(p.total_s, 's')} predicted for {p.graph_name} on "
+                    f"{p.machine.name}: it is of another network, batch or unit"
+                )
+            found.append(Seen(ln=math.log(self.seconds / p.total_s), parts=parts_of(p, names)))
         ops = self.matched or (matched(self.ops, p) if self.ops else ())
         found += _by_op(ops, p, names)
         if not found:
@@ -109,8 +114,7 @@ class Evidence:
         found = []
         if self.traced and not check_shapes(self.ops, p.graph, self.source):
             found.append(NO_SHAPES)
-        if self.seconds is not None and abs(math.log(self.seconds / p.total_s)) > _DOUBTFUL:
-            times = max(self.seconds / p.total_s, p.total_s / self.seconds)
+        if self.seconds is not None and (times := _times(self.seconds, p.total_s)) > _DOUBTFUL:
             word = "longer" if self.seconds > p.total_s else "shorter"
             found.append(
                 f"{self.source} is {times:.1f} times {word} than predicted there: is it of this batch, format and "
@@ -118,16 +122,10 @@ class Evidence:
             )
         return tuple(found)
 
-    def _ln(self, seconds: float, p: Prediction) -> float:
-        ln = math.log(seconds / p.total_s)
-        if abs(ln) > _BEYOND:
-            times = max(seconds / p.total_s, p.total_s / seconds)
-            raise InputError(
-                f"{self.source}: {format_quantity(seconds, 's')} is {times:.0e} "
-                f"times off the {format_quantity(p.total_s, 's')} predicted for {p.graph_name} on {p.machine.name}: it "
-                "is of another network, batch or unit"
-            )
-        return ln
+
+def _times(one: float, other: float) -> float:
+    """How many times the larger is the smaller."""
+    return max(one / other, other / one)
 
 
 def _calls(measured: Mapping[object, object]) -> Iterator[ProfiledOp]:
@@ -151,10 +149,9 @@ def _by_op(ops: Sequence[OpTime], p: Prediction, names: Mapping[str, str]) -> li
     alike: dict[frozenset[Part], list[tuple[float, float, Mapping[Part, Loaded]]]] = defaultdict(list)
     for op in sorted((op for op in ops if op.measured_s > 0 and op.predicted_s > 0), key=lambda op: -op.measured_s):
         timings = by_name[op.name] if op.name in by_name else by_kind.get(op.kind, [])
-        ln = math.log(op.measured_s / op.predicted_s)
-        if timings and abs(ln) < _BEYOND:
+        if timings and _times(op.measured_s, op.predicted_s) < _BEYOND:
             parts = kernel_parts(p, names, timings)
-            alike[frozenset(parts)].append((ln, op.measured_s, parts))
+            alike[frozenset(parts)].append((math.log(op.measured_s / op.predicted_s), op.measured_s, parts))
     total = sum(s for group in alike.values() for _, s, _ in group)
     found = [
         Seen(
@@ -177,7 +174,7 @@ def matched(measured: Sequence[ProfiledOp], p: Prediction) -> tuple[OpTime, ...]
     there are not (a trace of several steps, or of a part of one) each op took what these calls took in the mean. Kinds
     none of whose shapes are the trace's are matched as in a trace without shapes, see `match`.
     """
-    ops: dict[str, list[PredictedOp]] = defaultdict(list)
+    ops: dict[str, list[OpTime]] = defaultdict(list)
     for op in predicted_ops(p.timings):
         ops[op.kind].append(op)
     calls: dict[str, _Calls] = defaultdict(lambda: defaultdict(list))
@@ -193,18 +190,15 @@ def matched(measured: Sequence[ProfiledOp], p: Prediction) -> tuple[OpTime, ...]
     return tuple(sorted(found, key=lambda one: place.get(one.name, len(place))))
 
 
-def _by_shape(calls: _Calls, ops: Sequence[PredictedOp], classes: dict[str, _Shapes]) -> Iterator[OpTime]:
-    alike: dict[_Shapes, list[PredictedOp]] = defaultdict(list)
+def _by_shape(calls: _Calls, ops: Sequence[OpTime], classes: dict[str, _Shapes]) -> Iterator[OpTime]:
+    alike: dict[_Shapes, list[OpTime]] = defaultdict(list)
     for op in ops:
         alike[classes.get(op.name, ())].append(op)
     for shapes, same in alike.items():
         seconds = calls.get(shapes, [])
         if shapes and seconds:
             each = seconds if len(seconds) == len(same) else [fmean(seconds)] * len(same)
-            for op, s in zip(same, each, strict=True):
-                yield OpTime(
-                    kind=op.kind, name=op.name, module=op.module, count=1, measured_s=s, predicted_s=op.seconds
-                )
+            yield from (replace(op, measured_s=s) for op, s in zip(same, each, strict=True))
 
 
 # Measured steps from what people have: a time in words, or a file of a trace, of a record, of kernel times.
@@ -239,15 +233,11 @@ def read_measured(
         return Evidence.of(seconds)
     if file.suffix == ".csv":
         return Evidence.of(_table(file))
-    if _is_record(file):
-        return Evidence.of(Validation.load(file))
-    return Evidence.of(read_profile(file, rank=rank, mark=mark, progress=progress))
-
-
-def _is_record(file: Path) -> bool:
     with file.open("rb") as stream:
         head = stream.read(_HEAD)
-    return b'"rooflinekit validation"' in head
+    if b'"rooflinekit validation"' in head:
+        return Evidence.of(Validation.load(file))
+    return Evidence.of(read_profile(file, rank=rank, mark=mark, progress=progress))
 
 
 def _table(file: Path) -> dict[str, float]:
@@ -298,8 +288,6 @@ _FORMATS = {
     "float": DType.FLOAT32, "double": DType.FLOAT64, "c10::Half": DType.FLOAT16, "c10::BFloat16": DType.BFLOAT16,
 }  # fmt: skip
 
-_TraceShapes = tuple[tuple[int, ...], ...]
-
 
 def check_shapes(ops: Sequence[ProfiledOp], graph: Graph, source: str) -> bool:
     """Whether shapes were recorded of convolutions or products, if there are any calls of these.
@@ -340,12 +328,12 @@ def _check_formats(ops: Sequence[ProfiledOp], graph: Graph, source: str) -> None
         )
 
 
-def shape_class(shapes: Sequence[tuple[int, ...]]) -> _TraceShapes:
+def shape_class(shapes: Sequence[tuple[int, ...]]) -> _Shapes:
     """What calls of one kind with equal work have in common: the sizes of arguments, less vectors, in any order."""
     return _sorted(_matrices(shapes))
 
 
-def shape_classes(graph: Graph) -> dict[str, _TraceShapes]:
+def shape_classes(graph: Graph) -> dict[str, _Shapes]:
     """Of each op by name."""
     return {op.name: shape_class(_numbers(op)) for op in graph.ops}
 
@@ -354,15 +342,15 @@ def _numbers(op: Op) -> list[tuple[int, ...]]:
     return [tuple(int(size) for size in spec.shape) for spec in op.inputs]
 
 
-def _matrices(shapes: Sequence[tuple[int, ...]]) -> _TraceShapes:
+def _matrices(shapes: Sequence[tuple[int, ...]]) -> _Shapes:
     """Those of two dimensions or more: a bias is no part of the work."""
     return tuple(one for one in shapes if len(one) > 1)
 
 
-def _sorted(shapes: _TraceShapes) -> _TraceShapes:
+def _sorted(shapes: _Shapes) -> _Shapes:
     """In an order that transposed arguments share."""
     return tuple(sorted(tuple(sorted(one)) for one in shapes))
 
 
-def _text(shapes: _TraceShapes) -> str:
+def _text(shapes: _Shapes) -> str:
     return " and ".join("×".join(map(str, one)) for one in shapes)

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from scipy.interpolate import RegularGridInterpolator
 
 from rooflinekit.step.prediction import Prediction, predict_graph
-from rooflinekit.study.sweep.clusters import Team
-from rooflinekit.study.sweep.plan import Case
+from rooflinekit.study.sweep.plan import Case, Team
 from rooflinekit.study.sweep.points import LEVEL, Grid
 from rooflinekit.study.transfer.transferred import Transferred, widths
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.study.profile.plain_pickle import read_plain_pickle
+from rooflinekit.study.profile.memory import read_plain_pickle
 
 MIB = 2**20
 

@@ -7,7 +7,7 @@ from torch import nn
 
 import rooflinekit as rk
 from rooflinekit.errors import RooflinekitError
-from rooflinekit.study.sweep.clusters import label_of
+from rooflinekit.study.sweep.plan import label_of
 
 CLUSTERS = ["dgx-a100", "dgx-h100"]
 GLOO = rk.DDP(backend="gloo")

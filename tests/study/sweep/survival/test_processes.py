@@ -36,7 +36,7 @@ from rooflinekit.errors import SweepError
 from rooflinekit.hardware.specs import DEFAULT_HOST
 from rooflinekit.study.sweep import crew
 from rooflinekit.study.sweep import plan as sweep_plan
-from rooflinekit.study.sweep.clusters import predict_settings, unknown_settings
+from rooflinekit.study.sweep.plan import predict_settings, unknown_settings
 from rooflinekit.study.sweep.points import Setting
 
 
@@ -237,7 +237,7 @@ def test_one_that_is_ended_while_it_waits_costs_no_try(graph: rk.Graph) -> None:
     )
     piece = sweep_plan.Piece(
         number=0, first=0, cases=1, start=0, payload=sweep_plan.packed(graph, [setting]),
-        sizes={"batch": np.array([8])}, memory=False, each=False,
+        sizes={"batch": np.array([8])}, memory=False,
     )  # fmt: skip
     with contextlib.closing(crew._Crew(1)) as one:
         assert not isinstance(one.attempt(piece), str)
