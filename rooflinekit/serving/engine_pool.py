@@ -205,27 +205,19 @@ def _together(
     answers: list[Answered], plays: list[Played], prefills: int, gpus: tuple[int, int], over: Disaggregation
 ) -> Played:
     """Of all engines, the first of which read prompts."""
-    reading_s = sum(played.busy_s for played in plays[:prefills])
     drawn = [gpus[i >= prefills] * played.kernels_j for i, played in enumerate(plays) if played.kernels_j is not None]
-    whole = over.prefill * gpus[0] + over.decode * gpus[1]
-    gaps: dict[float, float] = {}
+    all_gpus = over.prefill * gpus[0] + over.decode * gpus[1]
+    found = Played(
+        answers=answers, engines=len(plays), peak_cache=max(played.peak_cache for played in plays),
+        reading_s=sum(played.busy_s for played in plays[:prefills]),
+        kernels_j=sum(drawn) / all_gpus if drawn else None,
+    )  # fmt: skip
     for played in plays:
-        for seconds, times in played.gaps:
-            gaps[seconds] = gaps.get(seconds, 0) + times
-    busy_s = sum(played.busy_s for played in plays)
+        for seconds, times in played.gaps.items():
+            found.count_gap(seconds, times)
+        for name in ("busy_s", "readings", "readings_s", "steps", "preemptions"):
+            setattr(found, name, getattr(found, name) + getattr(played, name))
     # those that read hold nothing between prompts: their running sequences count for nothing
     decoding = [played for played in plays if played.gaps] or plays
-    return Played(
-        answers=tuple(answers),
-        gaps=tuple(sorted(gaps.items())),
-        busy_s=busy_s,
-        reading_s=reading_s,
-        readings=sum(played.readings for played in plays),
-        readings_s=sum(played.readings_s for played in plays),
-        steps=sum(played.steps for played in plays),
-        preemptions=sum(played.preemptions for played in plays),
-        running=sum(played.running for played in decoding) / len(decoding),
-        peak_cache=max(played.peak_cache for played in plays),
-        engines=len(plays),
-        kernels_j=sum(drawn) / whole if drawn else None,
-    )
+    found.running_s = found.busy_s * sum(played.running for played in decoding) / len(decoding)
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,7 @@ class ServedTraffic(ServingDraws):
         return gpus_of(self.tp * self.dp, self.apart)
 
     @property
-    def answers(self) -> tuple[Answered, ...]:
+    def answers(self) -> list[Answered]:
         """The requests that count, in order of arrival."""
         end = len(self.played.answers) - self.traffic.drain
         return self.played.answers[self.traffic.warm_up : end]
@@ -251,10 +251,10 @@ def percentile_of(values: Iterable[float], share: float) -> float:
     return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
-def _weighted(gaps: Sequence[tuple[float, float]], share: float) -> float:
+def _weighted(gaps: Mapping[float, float], share: float) -> float:
     """The same of values that occur several times, the lowest first, without lines between."""
-    left = share / 100 * sum(times for _, times in gaps)
-    for value, times in gaps:
+    left = share / 100 * sum(gaps.values())
+    for value, times in sorted(gaps.items()):
         left -= times
         if left <= 0:
             return value

@@ -6,8 +6,8 @@ import csv
 import io
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rooflinekit.errors import InputError, printable
@@ -283,22 +283,32 @@ class Answered:
         return self.last_s - self.request.arrival_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Played:
-    """The requests, in order of arrival, and what the engine did."""
+    """The requests, in order of arrival, and what the engine did, added up step by step."""
 
-    answers: tuple[Answered, ...]
-    gaps: tuple[tuple[float, float], ...]  # seconds between two tokens of a sequence, and how many such gaps
-    busy_s: float  # steps
-    reading_s: float  # of these, beyond what sequences that go on take alone: reading prompts
-    readings: int  # steps that read prompts
-    readings_s: float  # and their seconds
-    steps: int
-    preemptions: int
-    running: float  # sequences, on average over the steps' time
-    peak_cache: float  # most of the cache that was in use, as a share
+    answers: list[Answered] = field(default_factory=list)
+    gaps: dict[float, float] = field(default_factory=dict)  # seconds between two tokens of a sequence → how many
+    busy_s: float = 0.0  # steps
+    reading_s: float = 0.0  # of these, beyond what sequences that go on take alone: reading prompts
+    readings: int = 0  # steps that read prompts
+    readings_s: float = 0.0  # and their seconds
+    running_s: float = 0.0  # sequences × seconds of steps
+    steps: int = 0
+    preemptions: int = 0
+    peak_cache: float = 0.0  # most of the cache that was in use, as a share
     engines: int = 1  # whose times and steps these are, summed
     kernels_j: float | None = None  # joules of one GPU's kernels, on average over all, where they are asked for
+
+    def count_gap(self, seconds: float, times: float) -> None:
+        """So many pairs of tokens of one sequence came so far apart."""
+        if times > 0:
+            self.gaps[seconds] = self.gaps.get(seconds, 0) + times
+
+    @property
+    def running(self) -> float:
+        """Sequences, on average over the steps' time."""
+        return self.running_s / self.busy_s if self.busy_s else 0.0
 
     def values(self, measure: str, warm_up: int = 0, drain: int = 0) -> list[float]:
         """One of `Answered`'s times of each request but the first and last so many; none of those that have it not."""
@@ -307,17 +317,13 @@ class Played:
 
     def mean(self, measure: str, warm_up: int = 0, drain: int = 0) -> float:
         """Their average; not a number of none."""
-        return mean_of(self.values(measure, warm_up, drain))
+        values = self.values(measure, warm_up, drain)
+        return math.fsum(values) / len(values) if values else math.nan
 
     @property
     def end_s(self) -> float:
         """When the last token came."""
         return max(answer.last_s for answer in self.answers)
-
-
-def mean_of(values: Sequence[float]) -> float:
-    """The average; not a number of none."""
-    return math.fsum(values) / len(values) if values else math.nan
 
 
 # Promises of latency, and whether a request keeps them.
