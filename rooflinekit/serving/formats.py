@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rooflinekit.errors import InputError, nearest
 from rooflinekit.ir.arguments import checked
@@ -135,3 +135,25 @@ class Adapters:
     def to_dict(self) -> dict[str, int]:
         """Ready for JSON."""
         return {"number": self.number, "rank": self.rank}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How the steps of a decoder are stored and cut, as `Decoder.prefill` and `Decoder.decode` describe it."""
+
+    weights: str = "bf16"
+    kv: str = "bf16"
+    tp: int = 1
+    ep: int = 1
+    dp: int = 1
+    drafted: int = 0
+    adapters: Adapters | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one copy of the model."""
+        return self.tp * self.dp
+
+    def options(self) -> dict[str, Any]:
+        """These alone, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(Options)}
