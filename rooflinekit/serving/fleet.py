@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rooflinekit.errors import CapacityError, FormatError, InputError
-from rooflinekit.serving.engine_pool import Disaggregation, EnginePool
-from rooflinekit.serving.served_traffic import ServedTraffic, gpus_of
-from rooflinekit.serving.settings import Engine
+from rooflinekit.serving.engine import EnginePool, gpus_of
+from rooflinekit.serving.served import ServedTraffic
+from rooflinekit.serving.settings import Disaggregation, Engine
 from rooflinekit.serving.step_times import Chunk, StepTimes
 from rooflinekit.serving.traffic import MOST_REQUESTS, Request, ServiceLevel, Traffic
 
@@ -120,7 +120,7 @@ def at_best(setup: Setup, traffic: Traffic, level: ServiceLevel) -> float:
         return 0.0
     prompts, groups, over = max(1, setup.engine.step_tokens // request.input), setup.times.dp, setup.apart
     chunk = Chunk(start=request.cached, tokens=request.input - request.cached)
-    reading_s = pool.prefill_steps.step_s([chunk] * prompts * groups, 0, 0.0) / (prompts * groups)
+    reading_s = pool.reading.step_s([chunk] * prompts * groups, 0, 0.0) / (prompts * groups)
     rates = [(over.prefill if over else 1) / reading_s]
     if request.output > 1:
         rates.append((over.decode if over else 1) * _most_tokens(setup, pool, request, level) / (request.output - 1))
@@ -131,12 +131,12 @@ def _most_tokens(setup: Setup, pool: EnginePool, request: Request, level: Servic
     """Tokens a second that an engine gives at most, by steps of as many sequences as it holds, or as keep the level."""
     given, groups = setup.engine.given, setup.times.dp
     context = request.input + request.output / 2
-    sequences = max(1, int(pool.cache_tokens // context))
+    sequences = max(1, int(pool.going_on.cache_tokens // context))
     if setup.engine.sequences:
         sequences = min(sequences, setup.engine.sequences * groups)
 
     def step_s(count: int) -> float:
-        return pool.steps.step_s((), count, context)
+        return pool.going_on.step_s((), count, context)
 
     # halved while even half of them take longer than promised: no fewer than keep the level
     while level.tpot_s and sequences > 1 and step_s(sequences // 2) > level.tpot_s * given:

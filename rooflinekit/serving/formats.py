@@ -157,3 +157,15 @@ class Options:
     def options(self) -> dict[str, Any]:
         """These alone, by name."""
         return {one.name: getattr(self, one.name) for one in fields(Options)}
+
+
+#: Of GPUs, beyond any cluster.
+_MOST_PARTS = 2**16
+
+
+def check_parts(tp: int, ep: int, dp: int = 1) -> None:
+    """Raises InputError for a number of GPUs or of parts below 1, or beyond any cluster."""
+    for name, value in (("tp", tp), ("ep", ep), ("dp", dp)):
+        number = whole(value)
+        if number is None or not 1 <= number <= _MOST_PARTS:
+            raise InputError(f"{name}: expected a positive integer of at most {_MOST_PARTS:,}; got {shown(value)}")

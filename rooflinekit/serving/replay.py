@@ -19,10 +19,10 @@ import math
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rooflinekit.errors import CapacityError
-from rooflinekit.serving.settings import Engine
+from rooflinekit.serving.settings import Disaggregation, Engine
 from rooflinekit.serving.step_times import Chunk
 from rooflinekit.serving.traffic import Answered, Played, Request, Stream
 
@@ -347,3 +347,77 @@ class _Replay:
         sequence.read = cached = sequence.answer.request.cached
         sequence.to_read = sequence.answer.request.input + round(sequence.given) - cached
         self.waiting.appendleft(sequence)
+
+
+# Engines of their own for prompts and for answers.
+
+
+#: Plays requests through an engine that reads prompts.
+Reading = Callable[[Many[Request]], Played]
+#: Plays requests that come with the cache of their prompts, and had their first tokens at these moments.
+GoingOn = Callable[[Many[Request], Many[float]], Played]
+
+
+def play_apart(
+    requests: Many[Request],
+    over: Disaggregation,
+    reading: Reading,
+    going_on: GoingOn,
+    cache_bytes: Callable[[int], float],
+    gpus: tuple[int, int] = (1, 1),
+) -> Played:
+    """The requests through both kinds of engines.
+
+    A first token comes from the engine that read the prompt; the second waits for the cache's transfer, of
+    `cache_bytes` of the prompt's tokens, and for room where it goes. gpus: of an engine of each kind.
+    """
+    answers = [Answered(request=request) for request in requests]
+    plays: list[Played] = []
+    passed: list[tuple[float, int]] = []  # when the cache of each request is there
+    for copy in range(over.prefill):
+        own = range(copy, len(requests), over.prefill)
+        if not own:
+            continue
+        played = reading([replace(requests[i], output=1) for i in own])
+        plays.append(played)
+        for i, answer in zip(own, played.answers, strict=True):
+            answers[i].scheduled_s, answers[i].first_s = answer.scheduled_s, answer.first_s
+            answers[i].last_s = answer.first_s
+        free_s = 0.0
+        for i in sorted(own, key=lambda i: answers[i].first_s):
+            if requests[i].output > 1:
+                moved_s = cache_bytes(requests[i].input) / over.link_bytes_per_s
+                free_s = max(free_s, answers[i].first_s) + moved_s
+                passed.append((free_s + over.link_latency_s, i))
+    passed.sort()
+    for copy in range(over.decode):
+        if not (own_passed := passed[copy :: over.decode]):
+            continue
+        log = [replace(requests[i], arrival_s=at, cached=0) for at, i in own_passed]
+        played = going_on(log, [answers[i].first_s for _, i in own_passed])
+        plays.append(played)
+        for (_, i), answer in zip(own_passed, played.answers, strict=True):
+            answers[i].last_s, answers[i].preempted = answer.last_s, answer.preempted
+    return _together(answers, plays, min(over.prefill, len(requests)), gpus, over)
+
+
+def _together(
+    answers: list[Answered], plays: list[Played], prefills: int, gpus: tuple[int, int], over: Disaggregation
+) -> Played:
+    """Of all engines, the first of which read prompts."""
+    drawn = [gpus[i >= prefills] * played.kernels_j for i, played in enumerate(plays) if played.kernels_j is not None]
+    all_gpus = over.prefill * gpus[0] + over.decode * gpus[1]
+    found = Played(
+        answers=answers, engines=len(plays), peak_cache=max(played.peak_cache for played in plays),
+        reading_s=sum(played.busy_s for played in plays[:prefills]),
+        kernels_j=sum(drawn) / all_gpus if drawn else None,
+    )  # fmt: skip
+    for played in plays:
+        for seconds, times in played.gaps.items():
+            found.count_gap(seconds, times)
+        for name in ("busy_s", "readings", "readings_s", "steps", "preemptions"):
+            setattr(found, name, getattr(found, name) + getattr(played, name))
+    # those that read hold nothing between prompts: their running sequences count for nothing
+    decoding = [played for played in plays if played.gaps] or plays
+    found.running_s = found.busy_s * sum(played.running for played in decoding) / len(decoding)
+    return found

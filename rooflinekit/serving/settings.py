@@ -353,6 +353,54 @@ class Speculation:
         }  # fmt: skip
 
 
+# Engines of their own for prompts and for answers, and the link over which the cache of a prompt goes between them.
+
+
+_MOST_COPIES = 2**12
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disaggregation:
+    """Prefill and decode on engines of their own (vLLM's and TensorRT-LLM's disaggregated serving, NVIDIA Dynamo).
+
+    prefill, decode: engines of each kind, each a copy of the model; requests go to them in turn. prefill_tp: GPUs that
+    share the layers of an engine that reads prompts (None for as many as of the others). link_bytes_per_s,
+    link_latency_s: of each GPU of such an engine to the others, over which its part of the cache of prompts goes, one
+    after the other, once they are read: by default what one port of 400 Gbit/s carries, and the latency of RDMA.
+
+    Raises InputError for numbers out of range.
+    """
+
+    prefill: int = 1
+    decode: int = 1
+    prefill_tp: int | None = None
+    link_bytes_per_s: float = (
+        50e9  # NVIDIA ConnectX-7 data sheet: 400 Gbit/s, 8 bits a byte; protocols leave 90 to 98 %
+    )
+    link_latency_s: float = 5e-6  # of a message between hosts over InfiniBand, 1 to 10 µs with GPUDirect
+
+    def __post_init__(self) -> None:
+        numbers = {"prefill": self.prefill, "decode": self.decode, "prefill_tp": self.prefill_tp or 1}
+        for name, value in numbers.items():
+            number = whole(value)
+            if number is None or not 1 <= number <= _MOST_COPIES:
+                raise InputError(f"disaggregation {name}: expected 1 to {_MOST_COPIES:,}; got {shown(value)}")
+        if not self.link_bytes_per_s > 0:
+            raise InputError(
+                f"disaggregation link_bytes_per_s: expected bytes a second, above 0; got {self.link_bytes_per_s!r}"
+            )
+        if not (finite(self.link_latency_s) and self.link_latency_s >= 0):
+            raise InputError(f"disaggregation link_latency_s: expected seconds, 0 or more; got {self.link_latency_s!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "prefill": self.prefill, "decode": self.decode, "prefill_tp": self.prefill_tp,
+            "link_bytes_per_s": self.link_bytes_per_s, "link_latency_s": self.link_latency_s,
+        }  # fmt: skip
+
+
 # The command that starts an engine with the settings that were predicted, as its documentation names them.
 
 
@@ -455,3 +503,9 @@ def _tensorrt_llm(engine: Engine, release: Release, kv: str, parts: tuple[int, i
     told = {name: value for name, value in options.items() if value is None or value}
     # JSON is YAML too
     return [*words, *([f"--extra_llm_api_options <(echo '{json.dumps(told)}')"] if told else [])]
+
+
+def check_price(price_usd: float | None) -> None:
+    """Raises InputError for a price that is not above 0."""
+    if price_usd is not None and not (finite(price_usd) and price_usd > 0):
+        raise InputError(f"price_usd: expected dollars for one GPU, above 0; got {shown(price_usd)}")

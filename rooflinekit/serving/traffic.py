@@ -16,7 +16,7 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import finite, shown, whole
 
 #: Beyond these a log is not played: each request is followed by itself.
-MOST_REQUESTS, _MOST_TOKENS = 2**20, 2**24
+MOST_REQUESTS, _MOST_TOKENS, _MOST_CLIENTS = 2**20, 2**24, 2**16
 _COLUMNS = ("arrival", "input", "output")
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -48,7 +48,7 @@ class Stream:
     """A closed loop: each client sends `rounds` requests of so many tokens in and out, each when its last one ended.
 
     spread: the answers' lengths differ by so much of `output`, evenly from 1 − spread/2 to 1 + spread/2 of it.
-    Raises InputError for a spread out of its range.
+    Raises InputError for a number of clients or tokens below 1 or beyond any that is served, and for another spread.
     """
 
     clients: int
@@ -58,6 +58,15 @@ class Stream:
     spread: float = 0.2
 
     def __post_init__(self) -> None:
+        for name, said, most in (
+            ("clients", "batch", _MOST_CLIENTS), ("input", "input", _MOST_TOKENS), ("output", "output", _MOST_TOKENS)
+        ):  # fmt: skip
+            number = whole(getattr(self, name))
+            if number is None or number < 1:
+                raise InputError(f"{said}: expected a positive integer; got {shown(getattr(self, name))}")
+            if number > most:
+                raise InputError(f"{said}: expected at most {most:,}; got {shown(number)}")
+            object.__setattr__(self, name, number)
         if not (finite(self.spread) and 0 <= self.spread <= 2):
             raise InputError(f"spread: expected a share of the answers' length, 0 to 2; got {shown(self.spread)}")
 

@@ -8,8 +8,7 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.serving.engine_pool import play_apart
-from rooflinekit.serving.replay import replay
+from rooflinekit.serving.replay import play_apart, replay
 from rooflinekit.serving.step_times import Chunk, one_shot_s
 from rooflinekit.serving.traffic import Played
 
