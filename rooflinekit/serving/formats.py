@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from rooflinekit.errors import InputError, nearest
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect_count
 from rooflinekit.ir.op import DType
-from rooflinekit.ir.sizes import shown, whole
 
 #: Of scales: one a row.
 ROW = 0
@@ -107,6 +106,7 @@ def check_format(what: str, name: str, known: Mapping[str, _Format]) -> _Format:
 # Low-rank adapters (LoRA) that an engine serves beside the matrices of its layers.
 
 
+#: Of adapters, and of GPUs, beyond any cluster.
 _MOST = 2**16
 
 
@@ -128,13 +128,11 @@ class Adapters:
 
     def __post_init__(self) -> None:
         for name in ("number", "rank"):
-            value = whole(getattr(self, name))
-            if value is None or not 1 <= value <= _MOST:
-                raise InputError(f"adapters {name}: expected 1 to {_MOST:,}; got {shown(getattr(self, name))}")
+            expect_count(f"adapters {name}", getattr(self, name), most=_MOST)
 
     def to_dict(self) -> dict[str, int]:
         """Ready for JSON."""
-        return {"number": self.number, "rank": self.rank}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,13 +157,7 @@ class Options:
         return {one.name: getattr(self, one.name) for one in fields(Options)}
 
 
-#: Of GPUs, beyond any cluster.
-_MOST_PARTS = 2**16
-
-
 def check_parts(tp: int, ep: int, dp: int = 1) -> None:
     """Raises InputError for a number of GPUs or of parts below 1, or beyond any cluster."""
     for name, value in (("tp", tp), ("ep", ep), ("dp", dp)):
-        number = whole(value)
-        if number is None or not 1 <= number <= _MOST_PARTS:
-            raise InputError(f"{name}: expected a positive integer of at most {_MOST_PARTS:,}; got {shown(value)}")
+        expect_count(name, value, most=_MOST, words=f"a positive integer of at most {_MOST:,}")

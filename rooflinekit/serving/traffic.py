@@ -7,12 +7,12 @@ import io
 import math
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rooflinekit.errors import InputError, printable
 from rooflinekit.files import read_text
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect, expect_count
 from rooflinekit.ir.sizes import finite, shown, whole
 
 #: Beyond these a log is not played: each request is followed by itself.
@@ -62,13 +62,11 @@ class Stream:
             ("clients", "batch", _MOST_CLIENTS), ("input", "input", _MOST_TOKENS), ("output", "output", _MOST_TOKENS)
         ):  # fmt: skip
             number = whole(getattr(self, name))
-            if number is None or number < 1:
-                raise InputError(f"{said}: expected a positive integer; got {shown(getattr(self, name))}")
-            if number > most:
-                raise InputError(f"{said}: expected at most {most:,}; got {shown(number)}")
+            expect(number is not None and number > 0, said, "a positive integer", getattr(self, name))
+            expect((number or 0) <= most, said, f"at most {most:,}", number)
             object.__setattr__(self, name, number)
-        if not (finite(self.spread) and 0 <= self.spread <= 2):
-            raise InputError(f"spread: expected a share of the answers' length, 0 to 2; got {shown(self.spread)}")
+        told = finite(self.spread) and 0 <= self.spread <= 2
+        expect(told, "spread", "a share of the answers' length, 0 to 2", self.spread)
 
     def first(self, received_s: float) -> list[Request]:
         """All clients' first: one finds the engine idle, the others meet its prompt. received_s: of each of them."""
@@ -116,19 +114,15 @@ class Traffic:
     log: tuple[Request, ...] = ()  # in the place of what is drawn
 
     def __post_init__(self) -> None:
-        if not (finite(self.rate) and self.rate > 0):
-            raise InputError(f"traffic rate: expected requests a second, above 0; got {shown(self.rate)}")
+        expect(finite(self.rate) and self.rate > 0, "traffic rate", "requests a second, above 0", self.rate)
         for name, most in (("input", _MOST_TOKENS), ("output", _MOST_TOKENS), ("requests", MOST_REQUESTS)):
-            number = whole(getattr(self, name))
-            if number is None or not 1 <= number <= most:
-                raise InputError(f"traffic {name}: expected 1 to {most:,}; got {shown(getattr(self, name))}")
-        for name in ("cv", "length_cv"):
-            if not (finite(getattr(self, name)) and 0 <= getattr(self, name) <= 10):
-                raise InputError(
-                    f"traffic {name}: expected a coefficient of variation, 0 to 10; got {shown(getattr(self, name))}"
-                )
-        if not (finite(self.cached) and 0 <= self.cached <= 1):
-            raise InputError(f"traffic cached: expected a share of the tokens in, 0 to 1; got {shown(self.cached)}")
+            expect_count(f"traffic {name}", getattr(self, name), most=most)
+        for name, most, words in (
+            ("cv", 10, "a coefficient of variation"), ("length_cv", 10, "a coefficient of variation"),
+            ("cached", 1, "a share of the tokens in"),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            expect(finite(value) and 0 <= value <= most, f"traffic {name}", f"{words}, 0 to {most}", value)
         ends = [whole(self.warm_up), whole(self.drain)]
         if any(end is None or end < 0 for end in ends) or self.warm_up + self.drain >= self.requests:
             raise InputError(
@@ -359,18 +353,14 @@ class ServiceLevel:
                 "service level: expected one or more of ttft_s, tpot_s and e2e_s, in seconds above 0; got "
                 f"ttft_s={shown(self.ttft_s)}, tpot_s={shown(self.tpot_s)}, e2e_s={shown(self.e2e_s)}"
             )
-        if not (finite(self.share) and 0 < self.share <= 1):
-            raise InputError(f"service level share: expected a share above 0, up to 1; got {shown(self.share)}")
+        share = self.share
+        expect(finite(share) and 0 < share <= 1, "service level share", "a share above 0, up to 1", share)
 
     def kept_by(self, answer: Answered) -> bool:
         """Whether one request keeps every promise; an answer of one token has no time between tokens."""
-        for promised, found in (
-            (self.ttft_s, answer.ttft_s), (self.tpot_s, answer.tpot_s), (self.e2e_s, answer.e2e_s)
-        ):  # fmt: skip
-            if promised is not None and found > promised:
-                return False
-        return True
+        promises = ((self.ttft_s, answer.ttft_s), (self.tpot_s, answer.tpot_s), (self.e2e_s, answer.e2e_s))
+        return not any(promised is not None and found > promised for promised, found in promises)
 
     def to_dict(self) -> dict[str, float | None]:
         """Ready for JSON."""
-        return {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s, "share": self.share}
+        return asdict(self)
