@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooflinekit.errors import printable
-from rooflinekit.hardware import checks, cluster_checks, specs
+from rooflinekit.hardware import checks, specs
 from rooflinekit.hardware.checks import Check
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import Device
@@ -41,8 +41,8 @@ def _audit(target: str) -> Audit:
     if isinstance(record, Device):
         return Audit(name=target, draft=record.draft, checks=checks.run(record))
     if isinstance(record, Cluster):
-        kinds = tuple(specs.load_device(members.name) for members in record.devices)
-        return Audit(name=f"{target} (cluster)", draft=False, checks=cluster_checks.run(record, kinds))
+        kinds = [specs.load_device(members.name) for members in record.devices]
+        return Audit(name=f"{target} (cluster)", draft=False, checks=checks.run(record, kinds))
     return Audit(name=f"{target} (host)", draft=False, checks=())
 
 
