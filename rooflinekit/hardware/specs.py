@@ -89,7 +89,7 @@ def load_device(name_or_path: str | Path, *, allow_draft: bool = False) -> Devic
     'nvidia-a100-sxm4-80gb'
     """
     name = str(name_or_path)
-    if _is_path(name_or_path):
+    if is_path(name_or_path):
         device = _record(read_mapping(Path(name_or_path), name), Device, name)
         return _verified(_accepted(device, name, allow_draft), name)
     device = _shipped(Device, name) if name in device_names() else _device_called(name)
@@ -138,7 +138,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
 def _load(kind: type[S], name_or_path: str | Path, hint: str) -> S:
     """Of this name, or file; raises DeviceNotFoundError for an unknown name, with a hint."""
     text = str(name_or_path)
-    if _is_path(name_or_path):
+    if is_path(name_or_path):
         return _verified(_record(read_mapping(Path(name_or_path), text), kind, text), text)
     known = {squash(name): name for name in _listed(_FOLDERS[kind])}
     name = known.get(squash(text))
@@ -173,7 +173,7 @@ def read_unverified(name_or_path: str) -> Spec:
 
     Raises SpecError, DeviceNotFoundError and AmbiguousDeviceError.
     """
-    if _is_path(name_or_path):
+    if is_path(name_or_path):
         return read_spec(name_or_path, verify=False)
     for kind, folder in _FOLDERS.items():
         if name_or_path in _listed(folder):
@@ -263,7 +263,8 @@ def _stems(folder: Traversable) -> tuple[str, ...]:
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
-def _is_path(name: str | Path) -> bool:
+def is_path(name: str | Path) -> bool:
+    """Whether a name of hardware or of prices is a file's; raises DeviceNotFoundError for what is neither."""
     if not isinstance(name, str | Path):
         raise DeviceNotFoundError(f"expected a name of hardware, or the path of a file; got {name!r:.60}")
     return isinstance(name, Path) or name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name

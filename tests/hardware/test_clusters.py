@@ -7,7 +7,7 @@ import pytest
 from rooflinekit.errors import DeviceNotFoundError, SpecError
 from rooflinekit.hardware import checks, specs
 from rooflinekit.hardware.cluster import Cluster, Members
-from rooflinekit.hardware.yaml_file import cluster_text
+from rooflinekit.hardware.yaml_file import spec_text
 
 DGX = """schema: 1
 name: mine
@@ -36,7 +36,7 @@ def test_every_shipped_cluster_has_sources_and_passes() -> None:
 @pytest.mark.parametrize("name", specs.cluster_names())
 def test_text_reads_back(name: str, tmp_path: Path) -> None:
     cluster = specs.load_cluster(name)
-    assert specs.load_cluster(written(tmp_path, cluster_text(cluster, "again"))) == cluster
+    assert specs.load_cluster(written(tmp_path, spec_text(cluster, "again"))) == cluster
 
 
 def test_one_direction_is_half_of_both(tmp_path: Path) -> None:
