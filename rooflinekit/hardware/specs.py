@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.resources import files
@@ -16,7 +18,15 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from pydantic import ValidationError
 
-from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, DeviceWarning, PluginError, SpecError, nearest
+from rooflinekit.errors import (
+    AmbiguousDeviceError,
+    DeviceNotFoundError,
+    DeviceWarning,
+    PluginError,
+    SpecError,
+    nearest,
+    printable,
+)
 from rooflinekit.hardware import checks
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import SCHEMA_VERSION, Device
@@ -405,3 +415,53 @@ def _words(text: str) -> list[str]:
     """The words of a name in order, without brand names; a capacity is one word, "80gb"."""
     joined = re.sub(r"(\d+)\s*gb?\b", r"\1gb", text.casefold())
     return [word for word in re.findall(r"[^\W_]+", joined) if word not in _BRANDS]
+
+
+# Every check of every specification: what passes, what is explained, what fails.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The checks of one specification; a host has none beyond its form."""
+
+    name: str
+    draft: bool
+    checks: tuple[checks.Check, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a check failed."""
+        return not all(check.ok for check in self.checks)
+
+
+def audits(targets: Sequence[str] = ()) -> tuple[Audit, ...]:
+    """The checks of what is named, or of every shipped device, host and cluster, drafts among them.
+
+    Raises SpecError for a file that cannot be read, DeviceNotFoundError and AmbiguousDeviceError for names.
+    """
+    every = (*device_names(), *host_names(), *cluster_names())
+    return tuple(_audit(target) for target in targets or every)
+
+
+def _audit(target: str) -> Audit:
+    record = read_unverified(target)
+    if isinstance(record, Device):
+        return Audit(name=target, draft=record.draft, checks=checks.run(record))
+    kinds = [load_device(members.name) for members in record.devices] if isinstance(record, Cluster) else ()
+    found = checks.run(record, kinds) if isinstance(record, Cluster) else ()
+    return Audit(name=f"{target} ({type(record).__name__.lower()})", draft=False, checks=found)
+
+
+def report(found: Sequence[Audit], *, every: bool = False) -> list[str]:
+    """A line a specification and a line an exception; with `every`, a line every check."""
+    lines = []
+    for audit in found:
+        counts = Counter(check.status for check in audit.checks)
+        told = ", ".join(
+            f"{counts[word]} {word}" for word in ("passed", "explained", "skipped", "failed") if counts[word]
+        )
+        lines.append(f"{audit.name}{' (draft)' if audit.draft else ''}: {told or 'well-formed'}")
+        shown = [check for check in audit.checks if every or check.status != "passed"]
+        lines += [printable(f"  {check.status}: {check.name}: {check.note}") for check in shown]
+    failed = sum(audit.failed for audit in found)
+    return [*lines, f"{len(found)} specification{'s' if len(found) > 1 else ''}, {failed} failed"]
