@@ -32,7 +32,7 @@ from rooflinekit.calibrate.fitting import files as fits
 from rooflinekit.files import write_text
 from rooflinekit.hardware.device import Device
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.hardware.yaml_file import host_text
+from rooflinekit.hardware.yaml_file import spec_text
 from rooflinekit.study.profile.matching import Validation
 from rooflinekit.tracing.targets import load_target
 
@@ -101,7 +101,7 @@ def calibrated(spec: Device, plan: str, folder: Path) -> tuple[Path, Path]:
     session.write_medians(result.campaigns, result.recorded, samples)
     fit, host = folder / f"{spec.name}.fit.yaml", folder / f"{spec.name}-host.yaml"
     fits.write_fit(result.fit.calibration, fit, f"Constants of {spec.name}. Made by benchmarks/cpu_end_to_end.py.")
-    write_text(host_text(result.host, f"The host of {spec.name}. Made by benchmarks/cpu_end_to_end.py."), host)
+    write_text(spec_text(result.host, f"The host of {spec.name}. Made by benchmarks/cpu_end_to_end.py."), host)
     return fit, host
 
 

@@ -17,8 +17,9 @@ from typing import Any
 import pandas as pd
 
 import rooflinekit as rk
-from rooflinekit.serving import steps
 from rooflinekit.serving.decoder import Decoder
+from rooflinekit.serving.formats import Options
+from rooflinekit.serving.steps import step_graph
 
 #: Samples of an epoch: images, windows of 384 tokens, pairs with four negative ones each, utterances of 960 hours.
 SAMPLES = {
@@ -100,7 +101,7 @@ def decoder(name: str) -> Decoder:
 
 @cache
 def _decoding(name: str, tp: int, step: str) -> rk.Graph:
-    return (steps.decode if step == "decode" else steps.prefill)(decoder(name), steps.Options(tp=tp))
+    return step_graph(decoder(name), step, Options(tp=tp))
 
 
 def _phase(name: str, tp: int, step: str, times: float = 1.0, **sizes: int) -> Phase:

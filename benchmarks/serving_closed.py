@@ -42,7 +42,7 @@ from serving_models import DECODERS
 import rooflinekit as rk
 from rooflinekit.api.predict import machines_of
 from rooflinekit.hardware.specs import DEFAULT_HOST, load_host
-from rooflinekit.serving.serve import serve_on
+from rooflinekit.serving.served import serve_on
 from rooflinekit.serving.settings import Sums
 from rooflinekit.serving.step_times import StepTimes
 from rooflinekit.serving.traffic import Stream

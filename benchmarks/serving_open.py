@@ -33,7 +33,7 @@ from serving_static import PLACES, step_times
 import rooflinekit as rk
 from rooflinekit.api.predict import host_of
 from rooflinekit.hardware.specs import DEFAULT_HOST
-from rooflinekit.serving.served_traffic import ServedTraffic, percentile_of, serve_traffic_on
+from rooflinekit.serving.served import ServedTraffic, percentile_of, serve_traffic_on
 
 #: Tokens in and out, and requests a second by stage.
 WORKLOADS = {

@@ -11,7 +11,7 @@ from rooflinekit.api.predict import machines_of
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_host
 from rooflinekit.model.energy import limited
-from rooflinekit.serving.engine_steps import serving_memory, weight_bytes_of
+from rooflinekit.serving.engine import serving_memory, weight_bytes_of
 from rooflinekit.serving.step_times import ALL_REDUCE, StepTimes
 from rooflinekit.step.execution import Execution
 from rooflinekit.step.prediction import predict_graph
@@ -60,7 +60,7 @@ class Place:
             memory = serving_memory(self.times, self.engine, input)
             # of answers that grow into the room as it is wanted, half on average
             held = input + (output if self.engine.reserve == "whole" else output // 2)
-            room = max(1, memory.largest_batch(self.decoder, held, self.times.kv, self.tp))
+            room = max(1, memory.largest_batch(held))
         parts = [min(room, batch)] * (batch // min(room, batch))
         parts += [batch % room] if batch % room and batch > room else []
         found = [self._alone(part, input, output, prompt_layer_s) for part in dict.fromkeys(parts)]

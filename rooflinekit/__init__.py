@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from rooflinekit.present.traces.chrome import save_trace as save_trace
     from rooflinekit.present.traces.snapshot import save_snapshot as save_snapshot
     from rooflinekit.serving.decoder import Decoder as Decoder
-    from rooflinekit.serving.engine_pool import Disaggregation as Disaggregation
     from rooflinekit.serving.fleet import Capacity as Capacity
     from rooflinekit.serving.fleet import FleetSearch as FleetSearch
     from rooflinekit.serving.formats import Adapters as Adapters
-    from rooflinekit.serving.serve import Serving as Serving
-    from rooflinekit.serving.served_traffic import ServedTraffic as ServedTraffic
+    from rooflinekit.serving.served import ServedTraffic as ServedTraffic
+    from rooflinekit.serving.served import Serving as Serving
+    from rooflinekit.serving.settings import Disaggregation as Disaggregation
     from rooflinekit.serving.settings import Engine as Engine
     from rooflinekit.serving.settings import Speculation as Speculation
     from rooflinekit.serving.traffic import Request as Request
@@ -128,12 +128,10 @@ _HOME = {
         "present.traces.chrome": "save_trace",
         "present.traces.snapshot": "save_snapshot",
         "serving.decoder": "Decoder",
-        "serving.engine_pool": "Disaggregation",
         "serving.fleet": "Capacity FleetSearch",
         "serving.formats": "Adapters",
-        "serving.serve": "Serving",
-        "serving.served_traffic": "ServedTraffic",
-        "serving.settings": "Engine Speculation",
+        "serving.served": "ServedTraffic Serving",
+        "serving.settings": "Disaggregation Engine Speculation",
         "serving.traffic": "Request ServiceLevel Traffic",
         "step.execution": "Execution",
         "step.prediction": "Prediction",

@@ -18,9 +18,8 @@ from rooflinekit.ir.arguments import checked
 
 if TYPE_CHECKING:
     from rooflinekit.serving.decoder import Decoder
-    from rooflinekit.serving.engine_pool import Disaggregation
     from rooflinekit.serving.fleet import Capacity, FleetSearch, Setup
-    from rooflinekit.serving.settings import Engine
+    from rooflinekit.serving.settings import Disaggregation, Engine
     from rooflinekit.serving.step_times import StepTimes
     from rooflinekit.serving.traffic import ServiceLevel, Traffic
 
@@ -86,8 +85,8 @@ def search_places(
 ) -> FleetSearch:
     """`search_fleet` of combinations that are written out, each as options of `serve_traffic`."""
     from rooflinekit.serving.fleet import find_capacity, find_fleet
-    from rooflinekit.serving.serve import check_price
-    from rooflinekit.serving.served_traffic import serve_traffic_on
+    from rooflinekit.serving.served import serve_traffic_on
+    from rooflinekit.serving.settings import check_price
 
     if not load > 0:
         raise InputError(f"load: expected requests a second, above 0; got {load!r}")
@@ -120,7 +119,7 @@ def _setups(
 ) -> Iterator[Setup]:
     """Each way to serve, those with the same steps sharing what is known of them."""
     from rooflinekit.serving.fleet import Setup
-    from rooflinekit.serving.serve import limits_text
+    from rooflinekit.serving.served import limits_text
 
     known: dict[Any, StepTimes] = {}
     for place in places:

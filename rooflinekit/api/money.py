@@ -7,15 +7,14 @@ from typing import TypeAlias
 
 from rooflinekit.hardware.specs import members_of
 from rooflinekit.ir.arguments import checked
-from rooflinekit.serving.serve import Serving
-from rooflinekit.serving.served_traffic import ServedTraffic
+from rooflinekit.serving.served import Served
 from rooflinekit.step.prediction import Prediction
 from rooflinekit.strategies.prediction import ParallelPrediction
 from rooflinekit.study.compare.cost import Costs, Job, Price, Pricing, costs_of
 from rooflinekit.training.step import TrainingStep
 
 #: What has a price: a step on one GPU or on several, a decoder's training step, served clients or requests.
-Answer: TypeAlias = Prediction | ParallelPrediction | TrainingStep | Serving | ServedTraffic | Job
+Answer: TypeAlias = Prediction | ParallelPrediction | TrainingStep | Served | Job
 
 
 @checked
@@ -53,7 +52,7 @@ def job_of(answer: Answer) -> Job:
             what=f"{answer.gpus} GPUs of {answer.cluster.name}", total_s=answer.total_s, energy_j=answer.energy_j,
             batch=answer.batch * answer.seq, unit="tokens", gpus=answer.gpus,
         )  # fmt: skip
-    if isinstance(answer, Serving | ServedTraffic):
+    if isinstance(answer, Served):
         return Job(
             what=answer.gpu if answer.gpus == 1 else f"{answer.gpus} × {answer.gpu}", total_s=answer.played.end_s,
             energy_j=answer.energy_j, batch=answer.tokens_given, unit="tokens", gpus=answer.gpus,
@@ -66,6 +65,6 @@ def _price(answer: Answer, pricing: Pricing) -> Price:
         return pricing.of_all(members_of(answer.cluster))
     if isinstance(answer, Prediction):
         return pricing.of(answer.machine.device)
-    if isinstance(answer, Serving | ServedTraffic):
+    if isinstance(answer, Served):
         return pricing.of(answer.decode.machine.device)
     return pricing.of_all(())

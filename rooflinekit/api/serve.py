@@ -21,11 +21,9 @@ from rooflinekit.model.energy import limited
 if TYPE_CHECKING:
     from rooflinekit.model.machine import Machine
     from rooflinekit.serving.decoder import Decoder
-    from rooflinekit.serving.engine_pool import Disaggregation
     from rooflinekit.serving.fleet import Capacity
-    from rooflinekit.serving.serve import Serving
-    from rooflinekit.serving.served_traffic import ServedTraffic
-    from rooflinekit.serving.settings import Engine
+    from rooflinekit.serving.served import ServedTraffic, Serving
+    from rooflinekit.serving.settings import Disaggregation, Engine
     from rooflinekit.serving.step_times import CollectiveTime, StepTimes
     from rooflinekit.serving.traffic import ServiceLevel, Traffic
 
@@ -73,14 +71,13 @@ def serve(
     >>> found = serve(decoder, "nvidia-l4", batch=8, input=1024, output=256)  # doctest: +SKIP
     >>> found.ttft_s, found.tpot_s, found.tokens_per_s, found.largest_batch(4096)  # doctest: +SKIP
     """
-    from rooflinekit.serving.serve import check_price, check_stream, serve_on
-    from rooflinekit.serving.settings import Engine
+    from rooflinekit.serving.served import serve_on
+    from rooflinekit.serving.settings import Engine, check_price
     from rooflinekit.serving.traffic import Stream
 
     used = engine or Engine()
-    check_stream(batch, input, output)
+    stream = Stream(clients=batch, input=input, output=output, spread=spread)
     check_price(price_usd)
-    stream = Stream(clients=index(batch), input=index(input), output=index(output), spread=spread)
     times = engine_times(
         "serve", used, decoder, gpu, cluster, (weights or decoder.weights, kv), (tp, ep, dp), collective_s,
         (power_limit, sm_clock),
@@ -116,7 +113,7 @@ def serve_traffic(
     >>> found = serve_traffic(decoder, "nvidia-l4", traffic=load)  # doctest: +SKIP
     >>> found.percentile("ttft_s", 99), found.mean("queue_s"), found.tokens_per_s  # doctest: +SKIP
     """
-    from rooflinekit.serving.served_traffic import serve_traffic_on
+    from rooflinekit.serving.served import serve_traffic_on
     from rooflinekit.serving.settings import Engine
 
     used = engine or Engine()
@@ -169,9 +166,8 @@ def highest_rate(
     >>> found.rate, found.gpus(100)  # doctest: +SKIP
     """
     from rooflinekit.serving.fleet import find_capacity
-    from rooflinekit.serving.serve import check_price
-    from rooflinekit.serving.served_traffic import serve_traffic_on
-    from rooflinekit.serving.settings import Engine
+    from rooflinekit.serving.served import serve_traffic_on
+    from rooflinekit.serving.settings import Engine, check_price
 
     check_price(price_usd_per_hour)
     used, beside = engine or Engine(), host_of(host)
@@ -209,7 +205,7 @@ def engine_times(
     limits: Limits = (None, None),
 ) -> StepTimes:
     """Times of steps on the machine under its limits. formats: of weights and cache. over: tp, ep, dp."""
-    from rooflinekit.serving.serve import check_parts
+    from rooflinekit.serving.formats import check_parts
     from rooflinekit.serving.step_times import StepTimes
 
     check_parts(*over)

@@ -129,7 +129,7 @@ def _write(result: Calibrated, name: str, file: Path) -> dict[str, list[Path]]:
     from rooflinekit.calibrate.links import fits as link_fits
     from rooflinekit.calibrate.links import fitting as link_own
     from rooflinekit.files import write_text
-    from rooflinekit.hardware.yaml_file import host_text
+    from rooflinekit.hardware.yaml_file import spec_text
 
     found = {"samples": [file]}
     tables = session.write_medians(result.campaigns, result.recorded, file)
@@ -151,7 +151,7 @@ def _write(result: Calibrated, name: str, file: Path) -> dict[str, list[Path]]:
         heading = (
             f"The host of {name}. Made by `rooflinekit calibrate` from {file}; see `sources` for what was measured."
         )
-        write_text(host_text(result.host, heading), host)
+        write_text(spec_text(result.host, heading), host)
         found["host"] = [host]
     return found
 

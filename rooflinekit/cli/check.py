@@ -23,14 +23,14 @@ def check(
     Exit status 1 where one is not.
     Example: rooflinekit check half.yaml
     """
-    from rooflinekit.hardware import audit
+    from rooflinekit.hardware.specs import audits, report
 
-    results = audit.run(targets or ())
+    results = audits(targets or ())
     if as_json:
         documents = [{"name": one.name, "checks": [record(found) for found in one.checks]} for one in results]
         print_json("check", {"specifications": documents})
     else:
-        print("\n".join(audit.report(results, every=bool(targets))))
+        print("\n".join(report(results, every=bool(targets))))
     if any(one.failed for one in results):
         raise typer.Exit(1)
 

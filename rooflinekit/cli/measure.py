@@ -131,7 +131,7 @@ def _measure_host(target: str, device: str | None, budget: str, out: Path, force
     from rooflinekit.calibrate.local_hardware import hardware as local_hardware
     from rooflinekit.files import write_text
     from rooflinekit.hardware.specs import load_host
-    from rooflinekit.hardware.yaml_file import host_text
+    from rooflinekit.hardware.yaml_file import spec_text
 
     kind, index = local_hardware.parse_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with progress_line("timing the host") as say:
@@ -139,7 +139,7 @@ def _measure_host(target: str, device: str | None, budget: str, out: Path, force
             kind, timers.timer_of(kind, index, 0.0), out.stem, budget_s=seconds, progress=say or (lambda name: None)
         )
     heading = "The host at hand. Made by `rooflinekit measure --host-only`; see `sources` for what was measured."
-    write_text(host_text(found, heading), out)
+    write_text(spec_text(found, heading), out)
     base = load_host(own_host.BASE)
     if as_json:
         print_json("host", {

@@ -16,7 +16,7 @@ from rooflinekit.errors import CapacityError, FormatError, InputError
 if TYPE_CHECKING:
     from rooflinekit.present.text.serving import Refused
     from rooflinekit.serving.decoder import Decoder
-    from rooflinekit.serving.serve import Serving
+    from rooflinekit.serving.served import Serving
 
 
 def serve(

@@ -11,9 +11,8 @@ from rooflinekit.errors import InputError, UnitError
 from rooflinekit.units import parse_quantity
 
 if TYPE_CHECKING:
-    from rooflinekit.serving.engine_pool import Disaggregation
     from rooflinekit.serving.formats import Adapters
-    from rooflinekit.serving.settings import Engine, Speculation
+    from rooflinekit.serving.settings import Disaggregation, Engine, Speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,7 @@ class EngineOptions:
 
     def disaggregation(self) -> Disaggregation | None:
         """Engines of their own for prompts, where some are asked for."""
-        from rooflinekit.serving.engine_pool import Disaggregation
+        from rooflinekit.serving.settings import Disaggregation
 
         if not self.prefill_engines:
             return None

@@ -79,7 +79,7 @@ def new(
     device = specs.load_device(origin, allow_draft=allow_draft)
     varied = what_if.vary(device, name or f"{device.name}-what-if", assignments or [])
     heading = f"{device.name} with {', '.join(assignments or ['no change'])}. Peaks are dense."
-    text = yaml_file.device_text(varied, heading)
+    text = yaml_file.spec_text(varied, heading)
     if as_json:
         _print_document(text, out, force)
         return

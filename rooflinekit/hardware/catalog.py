@@ -123,16 +123,10 @@ def devices(
     """
     import pandas as pd
 
-    rows = list_rows(
-        math=math,
-        sort=sort,
-        reverse=reverse,
-        vendor=vendor,
-        architecture=architecture,
-        memory_min=memory_min,
-        kind=kind,
-    )
-    return pd.DataFrame([record(row) for row in rows], columns=_COLUMNS).set_index("name")
+    rows = list_rows(math=math, sort=sort, reverse=reverse, vendor=vendor, architecture=architecture,
+                     memory_min=memory_min, kind=kind)  # fmt: skip
+    columns = [*record(make_row(specs.devices()[0]))]
+    return pd.DataFrame([record(row) for row in rows], columns=columns).set_index("name")
 
 
 def record(row: Row) -> dict[str, Any]:
@@ -154,14 +148,6 @@ def record(row: Row) -> dict[str, Any]:
         "flop_per_s_per_usd": row.per_dollar,
         "draft": device.draft,
     }
-
-
-_COLUMNS = [
-    *("name", "kind", "vendor", "architecture", "launch_date"),
-    *(f"{math}_flop_per_s" for math in FORMATS),
-    *("memory_bytes", "bandwidth_bytes_per_s", "ridge_flop_per_byte", "board_power_w", "launch_price_usd"),
-    *("flop_per_s_per_w", "flop_per_s_per_usd", "draft"),
-]
 
 
 def _sorted(rows: Sequence[Row], sort: str, reverse: bool) -> tuple[Row, ...]:

@@ -7,32 +7,31 @@ calculated from others. A deviation that is real is written into the file under 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rooflinekit.errors import SpecError, nearest
+from rooflinekit.hardware.cluster import NVLINK_RATES, Cluster, Nvlink
 from rooflinekit.hardware.device import FORMATS, Device
 from rooflinekit.units import format_quantity
-
-if TYPE_CHECKING:
-    from rooflinekit.hardware.device import Device
-
 
 _VECTOR_TOLERANCE = 0.02
 _HALF_AND_DOUBLE_TOLERANCE = 0.03  # vector fp64 and fp16: printed with fewer digits
 _BANDWIDTH_TOLERANCE = 0.03  # pin rates are printed with two digits
 _MATRIX_TOLERANCE = 0.025
+_LINK_TOLERANCE = 0.02
 
 # Wider than everything sold between 2014 and 2026, narrow enough to catch a slip of the prefix.
 _BANDWIDTH_RANGE = (10e9, 50e12)  # byte/s
 _SWEEP_RANGE = (5e-3, 5.0)  # seconds to read the whole memory once
+_NETWORK_RANGE = (1e9, 800e9)  # bit/s of one port, sold between 1999 and 2026
 _CHANNEL_BITS = 64  # of a CPU's memory channel; DDR5 splits it in two
 _FP32_RIDGE_RANGE = (2.0, 400.0)  # FLOP/byte
 _MATRIX_RIDGE_RANGE = (10.0, 2000.0)  # FLOP/byte, fp16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """One comparison. `expected` and `actual` are in base units of `unit`; None where there is nothing to compare."""
 
@@ -49,30 +48,38 @@ class Check:
         return self.status != "failed"
 
 
-def run(device: Device) -> tuple[Check, ...]:
-    """All checks of one device, in a fixed order; deviations named in `device.explained` do not fail."""
-    found = [
-        *_vector_checks(device),
-        *_matrix_checks(device),
-        *_accumulate_checks(device),
-        *_memory_checks(device),
-        *_ridge_checks(device),
-        _formats_check(device),
-    ]
+def run(record: Device | Cluster, devices: Sequence[Device] = ()) -> tuple[Check, ...]:
+    """All checks of a device, or of a cluster with its kinds of devices; deviations in `explained` do not fail."""
+    found = [*(_of_cluster(record, devices) if isinstance(record, Cluster) else _of_device(record))]
     names = [check.name for check in found]
-    for name in device.explained:
+    for name in record.explained:
         if name not in names:
             note = f"expected the name of a check{nearest(name, names)}; they are {', '.join(names)}"
-            found.append(_check(f"explained.{name}", None, None, "", "failed", note))
-    return tuple(_explain(check, device) for check in found)
+            found.append(Check(f"explained.{name}", None, None, "", "failed", note))
+    return tuple(
+        check if check.ok or check.name not in record.explained
+        else replace(check, status="explained", note=record.explained[check.name])
+        for check in found
+    )  # fmt: skip
 
 
-def verify(device: Device, label: str) -> None:
+def verify(record: Device | Cluster, label: str, devices: Sequence[Device] = ()) -> None:
     """Raise SpecError with the first failed check, and the number of others; `label` names the file."""
-    failed = [check for check in run(device) if not check.ok]
+    failed = [check for check in run(record, devices) if not check.ok]
     if failed:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         raise SpecError(f"{label}: {failed[0].name.replace('.', ': ', 1)}: {failed[0].note}{more}")
+
+
+def _of_device(device: Device) -> Iterator[Check]:
+    yield from _vector_checks(device)
+    for math, peak in device.matrix_peak.items():
+        yield _matrix_check(device, f"matrix_peak.{math}", math, peak, accumulate="fp32")
+    for math, peak in device.matrix_peak_fp16_accumulate.items():
+        yield _matrix_check(device, f"matrix_peak_fp16_accumulate.{math}", math, peak, accumulate="fp16")
+    yield from _memory_checks(device)
+    yield from _ridge_checks(device)
+    yield _formats_check(device)
 
 
 def _vector_checks(device: Device) -> Iterator[Check]:
@@ -87,44 +94,26 @@ def _vector_checks(device: Device) -> Iterator[Check]:
             continue
         if ratios is None or math not in ratios:
             note = f"no {math} vector rate is known for {rate_class(device)}"
-            yield _check(name, None, peak, "flop/s", "skipped", note)
+            yield Check(name, None, peak, "flop/s", "skipped", note)
             continue
         how = f"{ratios[math]:.4g} of {formula}"
         yield _compare(name, lanes * ratios[math], peak, "flop/s", _HALF_AND_DOUBLE_TOLERANCE, how)
-
-
-def _matrix_checks(device: Device) -> Iterator[Check]:
-    for math, peak in device.matrix_peak.items():
-        yield _matrix_check(device, f"matrix_peak.{math}", math, peak, accumulate="fp32")
-
-
-def _accumulate_checks(device: Device) -> Iterator[Check]:
-    for math, peak in device.matrix_peak_fp16_accumulate.items():
-        yield _matrix_check(device, f"matrix_peak_fp16_accumulate.{math}", math, peak, accumulate="fp16")
 
 
 def _matrix_check(device: Device, name: str, math: str, peak: float, *, accumulate: str) -> Check:
     kind = rate_class(device)
     fma = matrix_fma(device, math, accumulate=accumulate)
     if fma is None:
-        return _check(name, None, peak, "flop/s", "skipped", f"no matrix rates are known for {kind}")
+        return Check(name, None, peak, "flop/s", "skipped", f"no matrix rates are known for {kind}")
     if fma == 0:
         note = f"expected no such key: {kind} has no {math} matrix arithmetic"
-        return _check(name, None, peak, "flop/s", "failed", note)
+        return Check(name, None, peak, "flop/s", "failed", note)
     # fp64 peaks are stated at the vector clock, also where the other matrix formats are not.
     clock = device.clock.boost if math == "fp64" else device.tensor_clock
     formula = f"2 x {device.sm_count} SMs x {fma:g} multiply-adds x {_hz(clock)}"
-    check = _compare(
-        name,
-        2 * device.sm_count * fma * clock,
-        peak,
-        "flop/s",
-        _MATRIX_TOLERANCE,
-        formula + " at full density",
-    )
-    if check.ok or check.expected is None:
-        return check
-    return replace(check, note=check.note + _likely_cause(device, peak / check.expected))
+    expected = 2 * device.sm_count * fma * clock
+    cause = _likely_cause(device, peak / expected)
+    return _compare(name, expected, peak, "flop/s", _MATRIX_TOLERANCE, formula + " at full density", cause)
 
 
 def _likely_cause(device: Device, ratio: float) -> str:
@@ -142,7 +131,7 @@ def _memory_checks(device: Device) -> Iterator[Check]:
     dram = device.dram
     if dram.bus_width is None or dram.pin_rate is None:
         note = "bus_width and pin_rate are not both given"
-        yield _check("dram.bandwidth", None, dram.bandwidth, "byte/s", "skipped", note)
+        yield Check("dram.bandwidth", None, dram.bandwidth, "byte/s", "skipped", note)
     else:
         formula = f"{dram.bus_width:g} bit x {format_quantity(dram.pin_rate, 'bit/s', digits=None)} / 8"
         implied = dram.bus_width * dram.pin_rate / 8
@@ -170,50 +159,99 @@ def _formats_check(device: Device) -> Check:
     twice = [math for math in FORMATS if listed.count(math) + (math in stated) > 1]
     if twice:
         note = f"expected {twice[0]} in one of the peaks, unpublished, emulated and absent; got it in several"
-        return _check("formats", None, None, "", "failed", note)
+        return Check("formats", None, None, "", "failed", note)
     silent = [math for math in FORMATS if not device.support(math)]
     if silent:
-        return _check("formats", None, None, "", "skipped", f"the file does not say whether it has {', '.join(silent)}")
-    return _check("formats", None, None, "", "passed", "each number format has a peak or stands in a list")
+        return Check("formats", None, None, "", "skipped", f"the file does not say whether it has {', '.join(silent)}")
+    return Check("formats", None, None, "", "passed", "each number format has a peak or stands in a list")
 
 
-def _compare(name: str, expected: float, actual: float, unit: str, tolerance: float, formula: str) -> Check:
+def _compare(
+    name: str, expected: float, actual: float, unit: str, tolerance: float, formula: str, cause: str = "",
+    words: str = "",
+) -> Check:  # fmt: skip
+    """cause: what a number that is off may be. words: behind what is expected, in the place of the tolerance."""
     if abs(actual / expected - 1) <= tolerance:
-        return _check(name, expected, actual, unit, "passed", formula)
+        return Check(name, expected, actual, unit, "passed", formula)
     note = (
-        f"expected {format_quantity(expected, unit, digits=4)} within {tolerance:.1%} ({formula}); "
-        f"got {format_quantity(actual, unit, digits=4)}"
+        f"expected {format_quantity(expected, unit, digits=4)} {words or f'within {tolerance:.1%}'} ({formula}); "
+        f"got {format_quantity(actual, unit, digits=4)}{cause}"
     )
-    return _check(name, expected, actual, unit, "failed", note)
+    return Check(name, expected, actual, unit, "failed", note)
 
 
 def _within(name: str, bounds: tuple[float, float], actual: float, unit: str, what: str) -> Check:
     low, high = bounds
     between = f"{format_quantity(low, unit)} to {format_quantity(high, unit)} {what}"
     if low <= actual <= high:
-        return _check(name, None, actual, unit, "passed", f"plausible: {between}")
+        return Check(name, None, actual, unit, "passed", f"plausible: {between}")
     note = f"expected {between}; got {format_quantity(actual, unit)}"
-    return _check(name, low if actual < low else high, actual, unit, "failed", note)
-
-
-def _explain(check: Check, device: Device) -> Check:
-    reason = device.explained.get(check.name)
-    return check if check.ok or reason is None else replace(check, status="explained", note=reason)
-
-
-def _check(
-    name: str,
-    expected: float | None,
-    actual: float | None,
-    unit: str,
-    status: Literal["passed", "explained", "skipped", "failed"],
-    note: str,
-) -> Check:
-    return Check(name=name, expected=expected, actual=actual, unit=unit, status=status, note=note)
+    return Check(name, low if actual < low else high, actual, unit, "failed", note)
 
 
 def _hz(value: float) -> str:
     return format_quantity(value, "Hz", digits=None)
+
+
+# Clusters: links times their rate, and what the devices in them can do.
+
+
+def _of_cluster(cluster: Cluster, devices: Sequence[Device]) -> Iterator[Check]:
+    if cluster.nvlink is not None:
+        yield from _nvlink_checks(cluster.nvlink, cluster.per_node, devices)
+    yield from _pcie_checks(cluster, devices)
+    if cluster.network is not None:
+        yield _within("network.port_rate", _NETWORK_RANGE, cluster.network.port_rate, "bit/s", "a port")
+    # whether any two devices of a node are joined by something
+    processes = all(device.kind == "cpu" for device in devices)
+    switched = cluster.nvlink is not None and cluster.nvlink.topology == "switch"
+    if processes or switched or cluster.pcie is not None or cluster.per_node == 1:
+        yield Check("links", None, None, "", "passed", "each two devices of a node are joined")
+    else:
+        yield Check("links", None, None, "", "failed", "expected pcie, for NVLink does not join all devices")
+
+
+def _nvlink_checks(nvlink: Nvlink, count: int, devices: Sequence[Device]) -> Iterator[Check]:
+    rate = min(NVLINK_RATES[nvlink.generation], key=lambda one: abs(nvlink.links * one - nvlink.one_way))
+    formula = f"{nvlink.links} links x {_rate(rate)} of generation {nvlink.generation}"
+    yield _one_way("nvlink.bandwidth", nvlink.links * rate, nvlink.one_way, formula)
+    for device in devices:
+        stated = device.interconnect.bandwidth_per_direction if device.interconnect else None
+        name = f"nvlink.{device.name}"
+        if stated is None:
+            note = f"expected no nvlink: {device.name} has none"
+            yield Check(name, None, nvlink.one_way, "byte/s", "failed", note)
+        else:
+            yield _one_way(name, stated, nvlink.one_way, f"the interconnect of {device.name}")
+    if nvlink.mesh:
+        used = [sum(nvlink.links_between(a, b) for b in range(count)) for a in range(count)]
+        worst = max(range(count), key=lambda a: used[a])
+        note = f"device {worst} uses {used[worst]} of {nvlink.links} links"
+        fits = used[worst] <= nvlink.links
+        yield Check("nvlink.mesh", nvlink.links, used[worst], "", "passed" if fits else "failed", note)
+
+
+def _pcie_checks(cluster: Cluster, devices: Sequence[Device]) -> Iterator[Check]:
+    for device in devices if cluster.pcie is not None else ():
+        name, own = f"pcie.{device.name}", device.pcie
+        if cluster.pcie is None or own is None:
+            yield Check(name, None, None, "", "skipped", f"{device.name} does not say what PCIe it has")
+            continue
+        has, slot = own.bandwidth_per_direction, cluster.pcie.bandwidth_per_direction
+        formula = f"PCIe {own.generation} x{own.lanes} of {device.name}: {_rate(has)}"
+        if slot <= has * (1 + _LINK_TOLERANCE):
+            yield Check(name, has, slot, "byte/s", "passed", formula)
+        else:
+            yield Check(name, has, slot, "byte/s", "failed", f"expected at most {formula}; got {_rate(slot)}")
+
+
+def _one_way(name: str, expected: float, actual: float, formula: str) -> Check:
+    twice = "; twice the rate looks like both directions together" if abs(actual / expected - 2) < 0.06 else ""
+    return _compare(name, expected, actual, "byte/s", _LINK_TOLERANCE, formula, twice, words="in one direction")
+
+
+def _rate(value: float) -> str:
+    return format_quantity(value, "byte/s", digits=4)
 
 
 # What each architecture can do per clock, to check datasheet peaks against.

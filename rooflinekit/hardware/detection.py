@@ -53,7 +53,7 @@ class Found:
     @property
     def unknown(self) -> tuple[str, ...]:
         """Dotted keys without a value, in the order of the file."""
-        return tuple(_empty(self.mapping, ""))
+        return tuple(_empty(self.mapping))
 
 
 def describe_gpu(properties: Any, nvml: Mapping[str, float], *, hip: bool = False) -> Found:
@@ -193,35 +193,26 @@ def _peak_text(value: float) -> str:
 
 
 def _comments(mapping: Mapping[str, Any]) -> dict[str, str]:
-    found = dict.fromkeys(_empty(mapping, ""), UNKNOWN)
-    found["clock.boost"] = "the driver's maximum; the vendor's boost clock may be lower"
-    found["dram.capacity"] = "what programs see; vendors print a little more"
-    if mapping["dram"]["bandwidth"]:
-        found["dram.bandwidth"] = "bus width x pin rate / 8"
-        found["dram.pin_rate"] = "twice the memory clock"
-    for table in ("matrix_peak", "vector_peak"):
-        found[table] = "worked out: 2 x SMs x multiply-adds per clock x the clock above, dense"
-    if "tensor_rate" in mapping:
-        found["tensor_rate"] = "of GeForce cards"
-    empty = [key for key in found if found[key] != UNKNOWN and _value(mapping, key) is None]
-    return found | dict.fromkeys(empty, UNKNOWN)
+    found = {
+        "clock.boost": "the driver's maximum; the vendor's boost clock may be lower",
+        "dram.capacity": "what programs see; vendors print a little more",
+        "dram.bandwidth": "bus width x pin rate / 8",
+        "dram.pin_rate": "twice the memory clock",
+        "tensor_rate": "of GeForce cards",
+        **dict.fromkeys(
+            ("matrix_peak", "vector_peak"),
+            "worked out: 2 x SMs x multiply-adds per clock x the clock above, dense",
+        ),
+    }
+    return found | dict.fromkeys(_empty(mapping), UNKNOWN)
 
 
-def _value(mapping: Mapping[str, Any], path: str) -> Any:
-    value: Any = mapping
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
-def _empty(mapping: Mapping[str, Any], prefix: str) -> list[str]:
-    found = []
+def _empty(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for key, value in mapping.items():
         if isinstance(value, Mapping):
-            found += _empty(value, f"{prefix}{key}.")
+            yield from _empty(value, f"{prefix}{key}.")
         elif value is None:
-            found.append(prefix + key)
-    return found
+            yield prefix + key
 
 
 # The vectors that CPUs compute with: their names, which contain which, and the flags by which Linux reports them.
@@ -301,6 +292,7 @@ def describe_cpu() -> Found:
     flags = frozenset((first.get("flags") or first.get("Features") or "").split())
     caches = _caches(root / "sys/devices/system/cpu")
     frequencies = root / "sys/devices/system/cpu/cpu0/cpufreq"
+    total = re.search(r"^MemTotal:\s*(\d+) kB", _word(root / "proc/meminfo"), re.MULTILINE)
     base, boost = (_kilohertz(frequencies / file) for file in ("base_frequency", "cpuinfo_max_freq"))
     mapping: dict[str, Any] = {
         **heading(name, "cpu"),
@@ -314,18 +306,18 @@ def describe_cpu() -> Found:
         "sm_count": len(cores),
         "lanes_per_sm": None,
         "clock": {"base": text(base, "Hz"), "boost": text(boost, "Hz"), "vector": None},
-        "dram": {**dict.fromkeys(_DRAM), "capacity": text(_cpu_detection_memory(root / "proc/meminfo"), "byte")},
+        "dram": {**dict.fromkeys(_DRAM), "capacity": text(float(total[1]) * 1024 if total else None, "byte")},
         "l2_capacity": text(caches.get((2, "all")), "byte"),
         "last_level_cache": text(caches.get((3, "all")), "byte"),
         "l1_capacity_per_sm": text(caches.get((1, "one")), "byte"),
         "threads_per_sm": len(processors) // len(cores),
         "vector_peak": {"fp64": None, "fp32": None},
     }
-    found = Found(mapping=mapping, comments={})
-    return Found(mapping=mapping, comments=dict.fromkeys(found.unknown, UNKNOWN) | _cpu_detection_comments(flags, name))
+    comments = dict.fromkeys(_empty(mapping), UNKNOWN) | _cpu_comments(flags, name)
+    return Found(mapping=mapping, comments=comments)
 
 
-def _cpu_detection_comments(flags: frozenset[str], name: str) -> dict[str, str]:
+def _cpu_comments(flags: frozenset[str], name: str) -> dict[str, str]:
     lanes = ", ".join(map(str, lanes_of(widest(flags))))
     found = {
         "lanes_per_sm": f"fp32 multiply-adds per core and clock, by the number of FMA units: one of {lanes}; {UNKNOWN}",
@@ -367,11 +359,6 @@ def _caches(cpus: Path) -> dict[tuple[int, str], float]:
         found.setdefault((int(level), "all"), {})[_word(index / "shared_cpu_list") or str(index)] = capacity
     sums = {key: sum(capacities.values()) for key, capacities in found.items()}
     return sums | {(level, "one"): max(capacities.values()) for (level, _), capacities in found.items()}
-
-
-def _cpu_detection_memory(path: Path) -> float | None:
-    match = re.search(r"^MemTotal:\s*(\d+) kB", _word(path), re.MULTILINE)
-    return int(match[1]) * 1024 if match else None
 
 
 def _kilohertz(path: Path) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Self, TypeVar, get_args
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -142,26 +142,14 @@ class Frozen:
     """Marks a mapping field: `Annotated[Mapping[str, float], Frozen()]` takes any mapping and keeps a FrozenMapping."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The pydantic schema: any mapping in, keys and values checked, a FrozenMapping out."""
-        key, value = get_args(source)
-        checked = core_schema.dict_schema(handler.generate_schema(key), handler.generate_schema(value))
-        return core_schema.chain_schema(
-            [
-                core_schema.no_info_plain_validator_function(_as_dict),
-                checked,
-                core_schema.no_info_plain_validator_function(FrozenMapping),
-            ],
-            serialization=core_schema.plain_serializer_function_ser_schema(dict, return_schema=checked),
+        """The pydantic schema: any mapping in, keys and values checked, a FrozenMapping out; a dict is written."""
+        return core_schema.no_info_after_validator_function(
+            FrozenMapping,
+            handler(source),
+            serialization=core_schema.wrap_serializer_function_ser_schema(
+                lambda mapping, write: write(dict(mapping)), schema=handler(source)
+            ),
         )
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The JSON schema of a file: that of the checked mapping."""
-        _, checked, _ = schema["steps"]
-        return handler(checked)
-
-
-def _as_dict(value: object) -> object:
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 class Record(BaseModel):

@@ -9,12 +9,13 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, InputError, SpecError, nearest
 from rooflinekit.files import read_text
 from rooflinekit.hardware.device import Device
-from rooflinekit.hardware.specs import resolve, shipped_files
+from rooflinekit.hardware.fields import Record
+from rooflinekit.hardware.specs import is_path, resolve, shipped_files
 from rooflinekit.hardware.yaml_file import read_mapping
 
 SCHEMA_VERSION = 1
@@ -23,10 +24,8 @@ STALE_DAYS = 180  # prices of clouds change by tens of percent within a year
 _Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
 
 
-class HourPrice(BaseModel):
+class HourPrice(Record):
     """What one GPU costs for an hour."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     gpu: str
     hour: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
@@ -44,18 +43,25 @@ class HourPrice(BaseModel):
         return f"{what} {when} ({self.source})"
 
 
-class PriceTable(BaseModel):
+class PriceTable(Record):
     """Prices by GPU. `example`: its numbers are nobody's offer."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     schema_version: Annotated[int, Field(alias="schema", ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
     example: bool = False
     prices: Annotated[list[HourPrice], Field(min_length=1)]
 
     def of(self, device: Device) -> HourPrice:
-        """The newest price of a device, by any of its names. Raises InputError where there is none."""
-        return price_of(device, self.prices)
+        """The newest price of a device, by its own name, or else by any that can mean it, such as h100.
+
+        Raises InputError where there is none.
+        """
+        names = {name.lower() for name in (device.name, device.name.split("-", 1)[-1], *device.aliases)}
+        by_name = [price for price in self.prices if price.gpu.lower() in names]
+        found = by_name or [price for price in self.prices if _means(price.gpu, device)]
+        if not found:
+            known = sorted({price.gpu for price in self.prices})
+            raise InputError(f"{device.name}: no price is given; there are prices of {', '.join(known)}")
+        return max(found, key=lambda price: price.day)
 
     def notes(self, device: Device, today: date) -> tuple[str, ...]:
         """What has to be said where the table's price of a device is taken; nothing where it has none."""
@@ -93,7 +99,7 @@ def load_prices(name_or_path: str | Path) -> PriceTable:
     text = str(name_or_path)
     if text.endswith(".csv"):
         return _two_columns(Path(name_or_path))
-    if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text:
+    if is_path(name_or_path):
         return _table(read_mapping(Path(name_or_path), text), text)
     known = shipped_files("prices")
     if text not in known:
@@ -104,28 +110,10 @@ def load_prices(name_or_path: str | Path) -> PriceTable:
     return _table(read_mapping(*known[text]), text)
 
 
-def read_prices(file: Path) -> tuple[HourPrice, ...]:
-    """The prices of a file. Raises what `load_prices` raises."""
-    return tuple(load_prices(file).prices)
-
-
 def price_table(hours: Iterable[tuple[str, float]], source: str, day: date, currency: str = "USD") -> PriceTable:
     """A table of pairs: a GPU by any of its names, and what an hour of it costs."""
     prices = [{"gpu": gpu, "hour": hour, "currency": currency, "day": day, "source": source} for gpu, hour in hours]
     return _table({"schema": SCHEMA_VERSION, "prices": prices}, source)
-
-
-def price_of(device: Device, prices: Sequence[HourPrice]) -> HourPrice:
-    """The newest price of a device, by its own name, or else by any that can mean it, such as h100.
-
-    Raises InputError where there is none.
-    """
-    names = {name.lower() for name in (device.name, device.name.split("-", 1)[-1], *device.aliases)}
-    found = [price for price in prices if price.gpu.lower() in names] or [p for p in prices if _means(p.gpu, device)]
-    if not found:
-        known = sorted({price.gpu for price in prices})
-        raise InputError(f"{device.name}: no price is given; there are prices of {', '.join(known)}")
-    return max(found, key=lambda price: price.day)
 
 
 def _table(mapping: dict[str, object], label: str) -> PriceTable:

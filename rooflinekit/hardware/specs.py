@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.resources import files
@@ -12,29 +14,36 @@ from importlib.resources.abc import Traversable
 from itertools import chain, product
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from pydantic import ValidationError
 
-from rooflinekit.errors import AmbiguousDeviceError, DeviceNotFoundError, DeviceWarning, PluginError, SpecError, nearest
-from rooflinekit.hardware import checks, cluster_checks
+from rooflinekit.errors import (
+    AmbiguousDeviceError,
+    DeviceNotFoundError,
+    DeviceWarning,
+    PluginError,
+    SpecError,
+    nearest,
+    printable,
+)
+from rooflinekit.hardware import checks
 from rooflinekit.hardware.cluster import Cluster
 from rooflinekit.hardware.device import SCHEMA_VERSION, Device
-from rooflinekit.hardware.fields import FROM_FILE, Record
+from rooflinekit.hardware.fields import FROM_FILE
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.yaml_file import one_line, read_mapping
-
-if TYPE_CHECKING:
-    from rooflinekit.hardware.device import Device
-
 
 DEFAULT_HOST = "unnamed"
 
 # What a file of an older schema has to change, by that schema's number. Schema 1 is the first.
 _CHANGES_SINCE: dict[int, str] = {}
 
-R = TypeVar("R", bound=Record)
-N = TypeVar("N", Device, Host, Cluster)
+Spec: TypeAlias = Device | Host | Cluster
+S = TypeVar("S", bound=Spec)
+
+#: The folder of gpu_specs/ that has the files of a kind.
+_FOLDERS: Mapping[Any, str] = {Device: "", Host: "hosts", Cluster: "clusters"}
 
 
 def data_dir(name: str) -> Traversable:
@@ -74,7 +83,7 @@ def devices(*, allow_draft: bool = False) -> tuple[Device, ...]:
 
     Raises SpecError for a broken file.
     """
-    every = (_shipped_device(name) for name in device_names())
+    every = (_shipped(Device, name) for name in device_names())
     return tuple(device for device in every if allow_draft or not device.draft)
 
 
@@ -89,20 +98,18 @@ def load_device(name_or_path: str | Path, *, allow_draft: bool = False) -> Devic
     >>> load_device("NVIDIA A100-SXM4-80GB").name
     'nvidia-a100-sxm4-80gb'
     """
-    if _is_path(name_or_path):
-        label = str(name_or_path)
-        device = _record(read_mapping(Path(name_or_path), label), Device, label)
-        return _verified(_accepted(device, label, allow_draft), label)
     name = str(name_or_path)
-    known = name in device_names()
-    device = _shipped_device(name) if known else _device_called(name)
+    if is_path(name_or_path):
+        device = _record(read_mapping(Path(name_or_path), name), Device, name)
+        return _verified(_accepted(device, name, allow_draft), name)
+    device = _shipped(Device, name) if name in device_names() else _device_called(name)
     return _accepted(device, device.name, allow_draft)
 
 
 def _device_called(name: str) -> Device:
     """The device that goes by this name; files in which it cannot stand are not taken apart."""
     try:
-        return resolve(name, (_shipped_device(one) for one in _listed("") if stands_in(name, _letters(one))))
+        return resolve(name, (_shipped(Device, one) for one in _listed("") if stands_in(name, _letters(one))))
     except DeviceNotFoundError:
         return resolve(name, devices(allow_draft=True))
 
@@ -118,19 +125,12 @@ def load_host(name_or_path: str | Path = DEFAULT_HOST) -> Host:
     >>> load_host().name
     'unnamed'
     """
-    if _is_path(name_or_path):
-        return _record(read_mapping(Path(name_or_path), str(name_or_path)), Host, str(name_or_path))
-    known = {squash(name): name for name in host_names()}
-    name = known.get(squash(str(name_or_path)))
-    if name is None:
-        listed = ", ".join(host_names())
-        raise DeviceNotFoundError(f"unknown host {str(name_or_path)!r}; the hosts are {listed}")
-    return _shipped_host(name)
+    return _load(Host, name_or_path, f"; the hosts are {', '.join(host_names())}")
 
 
 def clusters() -> tuple[Cluster, ...]:
     """All shipped clusters, in the order of `cluster_names`, each checked. Raises SpecError for a broken file."""
-    return tuple(map(_shipped_cluster, cluster_names()))
+    return tuple(_shipped(Cluster, name) for name in cluster_names())
 
 
 def load_cluster(name_or_path: str | Path) -> Cluster:
@@ -141,17 +141,21 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     >>> load_cluster("DGX A100").name
     'dgx-a100'
     """
-    if _is_path(name_or_path):
-        label = str(name_or_path)
-        return _verified_cluster(_record(read_mapping(Path(name_or_path), label), Cluster, label), label)
-    known = {squash(name): name for name in cluster_names()}
-    name = known.get(squash(str(name_or_path)))
+    hint = nearest(str(name_or_path), cluster_names())
+    return _load(Cluster, name_or_path, f"{hint}{' ' if hint else '; '}`rooflinekit clusters` lists all")
+
+
+def _load(kind: type[S], name_or_path: str | Path, hint: str) -> S:
+    """Of this name, or file; raises DeviceNotFoundError for an unknown name, with a hint."""
+    text = str(name_or_path)
+    if is_path(name_or_path):
+        return _verified(_record(read_mapping(Path(name_or_path), text), kind, text), text)
+    known = {squash(name): name for name in _listed(_FOLDERS[kind])}
+    name = known.get(squash(text))
     if name is None:
-        hint = nearest(str(name_or_path), known.values())
-        raise DeviceNotFoundError(
-            f"unknown cluster {str(name_or_path)!r}{hint}{' ' if hint else '; '}`rooflinekit clusters` lists all"
-        )
-    return _shipped_cluster(name)
+        raise DeviceNotFoundError(f"unknown {kind.__name__.lower()} {text!r}{hint}")
+    found: S = _shipped(kind, name)  # type: ignore[arg-type]  # a class can be hashed
+    return found
 
 
 def members_of(cluster: Cluster) -> tuple[Device, ...]:
@@ -159,7 +163,7 @@ def members_of(cluster: Cluster) -> tuple[Device, ...]:
     return tuple(load_device(name) for name in cluster.device_names)
 
 
-def read_spec(path: str | Path, *, verify: bool = True) -> Device | Host | Cluster:
+def read_spec(path: str | Path, *, verify: bool = True) -> Spec:
     """The device, host or cluster that a file describes, draft or not.
 
     A file with the key `dispatch` is a host, one with `devices` a cluster.
@@ -169,28 +173,21 @@ def read_spec(path: str | Path, *, verify: bool = True) -> Device | Host | Clust
     """
     label = str(path)
     mapping = read_mapping(Path(path), label)
-    if "dispatch" in mapping:
-        return _record(mapping, Host, label)
-    if "devices" in mapping:
-        cluster = _record(mapping, Cluster, label)
-        return _verified_cluster(cluster, label) if verify else cluster
-    device = _record(mapping, Device, label)
-    return _verified(device, label) if verify else device
+    kind: type[Spec] = Host if "dispatch" in mapping else Cluster if "devices" in mapping else Device
+    record = _record(mapping, kind, label)
+    return _verified(record, label) if verify else record
 
 
-def read_unverified(name_or_path: str) -> Device | Host | Cluster:
+def read_unverified(name_or_path: str) -> Spec:
     """The device, host or cluster of a name or file, its form checked and its physics not, for `checks.run` to list.
 
     Raises SpecError, DeviceNotFoundError and AmbiguousDeviceError.
     """
-    if _is_path(name_or_path):
+    if is_path(name_or_path):
         return read_spec(name_or_path, verify=False)
-    if name_or_path in host_names():
-        return _shipped_host(name_or_path)
-    if name_or_path in cluster_names():
-        return _shipped_cluster(name_or_path)
-    if name_or_path in device_names():
-        return _read_shipped(name_or_path)
+    for kind, folder in _FOLDERS.items():
+        if name_or_path in _listed(folder):
+            return cast("Spec", _read_shipped(kind, name_or_path))
     return resolve(name_or_path, devices(allow_draft=True))
 
 
@@ -216,43 +213,35 @@ def _listed(kind: str) -> Mapping[str, tuple[Traversable, str]]:
 
 
 @cache
-def _shipped_device(name: str) -> Device:
-    return _verified(_read_shipped(name), _listed("")[name][1])
+def _shipped(kind: type[S], name: str) -> S:
+    return _verified(_read_shipped(kind, name), _listed(_FOLDERS[kind])[name][1])
 
 
-def _read_shipped(name: str) -> Device:
-    file, label = _listed("")[name]
-    return _named(_record(read_mapping(file, label), Device, label), name, label)
-
-
-@cache
-def _shipped_host(name: str) -> Host:
-    file, label = _listed("hosts")[name]
-    return _named(_record(read_mapping(file, label), Host, label), name, label)
-
-
-@cache
-def _shipped_cluster(name: str) -> Cluster:
-    file, label = _listed("clusters")[name]
-    return _named(_verified_cluster(_record(read_mapping(file, label), Cluster, label), label), name, label)
-
-
-def _named(record: N, name: str, label: str) -> N:
-    """The record; raises SpecError where it has another name than its file, by which nobody would find it."""
+def _read_shipped(kind: type[S], name: str) -> S:
+    """Raises SpecError where it has another name than its file, by which nobody would find it."""
+    file, label = _listed(_FOLDERS[kind])[name]
+    record = _record(read_mapping(file, label), kind, label)
     if record.name != name:
         raise SpecError(f"{label}: name: expected {name!r}, as the file is called; got {record.name!r}")
     return record
 
 
-def _verified_cluster(cluster: Cluster, label: str) -> Cluster:
-    """The cluster; raises SpecError where it names what there is not, or disagrees with physics."""
-    try:
-        kinds = tuple(load_device(members.name) for members in cluster.devices)
-        load_host(cluster.host)
-    except LookupError as error:
-        raise SpecError(f"{label}: {error}") from error
-    cluster_checks.verify(cluster, kinds, label)
-    return cluster
+def _verified(record: S, label: str) -> S:
+    """The record; raises SpecError where it names what there is not, or disagrees with physics."""
+    _verify(record, label)
+    return record
+
+
+def _verify(record: Spec, label: str) -> None:
+    if isinstance(record, Device):
+        checks.verify(record, label)
+    elif isinstance(record, Cluster):
+        try:
+            kinds = [load_device(members.name) for members in record.devices]
+            load_host(record.host)
+        except LookupError as error:
+            raise SpecError(f"{label}: {error}") from error
+        checks.verify(record, label, kinds)
 
 
 def _accepted(device: Device, label: str, allow_draft: bool) -> Device:
@@ -263,12 +252,7 @@ def _accepted(device: Device, label: str, allow_draft: bool) -> Device:
     return device
 
 
-def _verified(device: Device, label: str) -> Device:
-    checks.verify(device, label)
-    return device
-
-
-def _record(mapping: dict[str, object], kind: type[R], label: str) -> R:
+def _record(mapping: dict[str, object], kind: type[S], label: str) -> S:
     """The mapping as a record of `kind`; the schema number comes first, for it decides what the rest means."""
     schema = mapping.get("schema")
     if type(schema) is not int:
@@ -278,7 +262,7 @@ def _record(mapping: dict[str, object], kind: type[R], label: str) -> R:
         since = _CHANGES_SINCE.get(schema, "this program is older than the file" if schema > 1 else "no such schema")
         raise SpecError(f"{label}: schema: expected {SCHEMA_VERSION}; got {schema}: {since}")
     try:
-        return kind.model_validate(mapping, context=FROM_FILE)
+        return cast("S", kind.model_validate(mapping, context=FROM_FILE))
     except ValidationError as error:
         raise SpecError(one_line(error, kind, label)) from error
 
@@ -289,7 +273,8 @@ def _stems(folder: Traversable) -> tuple[str, ...]:
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
-def _is_path(name: str | Path) -> bool:
+def is_path(name: str | Path) -> bool:
+    """Whether a name of hardware or of prices is a file's; raises DeviceNotFoundError for what is neither."""
     if not isinstance(name, str | Path):
         raise DeviceNotFoundError(f"expected a name of hardware, or the path of a file; got {name!r:.60}")
     return isinstance(name, Path) or name.endswith((".yaml", ".yml")) or "/" in name or "\\" in name
@@ -430,3 +415,53 @@ def _words(text: str) -> list[str]:
     """The words of a name in order, without brand names; a capacity is one word, "80gb"."""
     joined = re.sub(r"(\d+)\s*gb?\b", r"\1gb", text.casefold())
     return [word for word in re.findall(r"[^\W_]+", joined) if word not in _BRANDS]
+
+
+# Every check of every specification: what passes, what is explained, what fails.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The checks of one specification; a host has none beyond its form."""
+
+    name: str
+    draft: bool
+    checks: tuple[checks.Check, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a check failed."""
+        return not all(check.ok for check in self.checks)
+
+
+def audits(targets: Sequence[str] = ()) -> tuple[Audit, ...]:
+    """The checks of what is named, or of every shipped device, host and cluster, drafts among them.
+
+    Raises SpecError for a file that cannot be read, DeviceNotFoundError and AmbiguousDeviceError for names.
+    """
+    every = (*device_names(), *host_names(), *cluster_names())
+    return tuple(_audit(target) for target in targets or every)
+
+
+def _audit(target: str) -> Audit:
+    record = read_unverified(target)
+    if isinstance(record, Device):
+        return Audit(name=target, draft=record.draft, checks=checks.run(record))
+    kinds = [load_device(members.name) for members in record.devices] if isinstance(record, Cluster) else ()
+    found = checks.run(record, kinds) if isinstance(record, Cluster) else ()
+    return Audit(name=f"{target} ({type(record).__name__.lower()})", draft=False, checks=found)
+
+
+def report(found: Sequence[Audit], *, every: bool = False) -> list[str]:
+    """A line a specification and a line an exception; with `every`, a line every check."""
+    lines = []
+    for audit in found:
+        counts = Counter(check.status for check in audit.checks)
+        told = ", ".join(
+            f"{counts[word]} {word}" for word in ("passed", "explained", "skipped", "failed") if counts[word]
+        )
+        lines.append(f"{audit.name}{' (draft)' if audit.draft else ''}: {told or 'well-formed'}")
+        shown = [check for check in audit.checks if every or check.status != "passed"]
+        lines += [printable(f"  {check.status}: {check.name}: {check.note}") for check in shown]
+    failed = sum(audit.failed for audit in found)
+    return [*lines, f"{len(found)} specification{'s' if len(found) > 1 else ''}, {failed} failed"]

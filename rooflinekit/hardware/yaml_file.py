@@ -202,24 +202,16 @@ def _short(value: object) -> str:
 _WIDTH = 118
 
 
-def device_text(device: Device, heading: str) -> str:
-    """The YAML of a device, which reads back as the same device; `heading` becomes a comment above it."""
-    mapping = device.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
-    if device.launch_date is not None:
-        mapping["launch_date"] = device.launch_date
-    return mapping_text({"schema": device.schema_version, **mapping}, {}, heading)
+def spec_text(record: Device | Host | Cluster, heading: str) -> str:
+    """The YAML of a specification, which reads back as the same; `heading` becomes a comment above it.
 
-
-def host_text(host: Host, heading: str) -> str:
-    """The YAML of a host, which reads back as the same host; `heading` becomes a comment above it."""
-    mapping = host.model_dump(mode="json", by_alias=True)
-    return mapping_text({"schema": host.schema_version, **mapping}, {}, heading)
-
-
-def cluster_text(cluster: Cluster, heading: str) -> str:
-    """The YAML of a cluster, which reads back as the same cluster; `heading` becomes a comment above it."""
-    mapping = cluster.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
-    return mapping_text({"schema": cluster.schema_version, **mapping}, {}, heading)
+    A host states all its times, the others what is not so by default.
+    """
+    stated = isinstance(record, Host)
+    mapping = record.model_dump(mode="json", by_alias=True, exclude_none=not stated, exclude_defaults=not stated)
+    if isinstance(record, Device) and record.launch_date is not None:
+        mapping["launch_date"] = record.launch_date
+    return mapping_text({"schema": record.schema_version, **mapping}, {}, heading)
 
 
 def mapping_of(text: str) -> dict[str, Any]:

@@ -17,7 +17,24 @@ from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rooflinekit.errors import InputError, RooflinekitError
-from rooflinekit.ir.sizes import shown, whole
+from rooflinekit.ir.sizes import LARGEST, shown, whole
+
+
+def expect(fits: bool, what: str, words: str, got: object) -> None:
+    """Raises InputError unless an argument fits, in the sentence that all of them have.
+
+    >>> expect(True, "batch", "a positive integer", 3)
+    """
+    if not fits:
+        raise InputError(f"{what}: expected {words}; got {shown(got)}")
+
+
+def expect_count(what: str, got: object, least: int = 1, most: int = LARGEST, words: str = "") -> None:
+    """Raises InputError for what is no whole number from least to most."""
+    number = whole(got)
+    told = f"{least} or more" if most == LARGEST else f"{least} to {most:,}"
+    expect(number is not None and least <= number <= most, what, words or told, got)
+
 
 _Checked = TypeVar("_Checked", bound=Callable[..., Any])
 _LOOKED_AT = 1000  # members of a list

@@ -12,7 +12,7 @@ from rooflinekit.ir.arguments import checked
 from rooflinekit.ir.sizes import shown
 from rooflinekit.published.models import config_of
 from rooflinekit.serving.config import check_number, fields_of, published_weights
-from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, Adapters, check_format
+from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, Adapters, Options, check_format
 
 if TYPE_CHECKING:
     from rooflinekit.ir.graph import Graph
@@ -222,10 +222,7 @@ class Decoder:
         of these; tp · dp / ep GPUs share each. adapters: LoRA adapters that sequences use. Raises InputError for other
         words, or a tp, dp or ep that does not cut the layers evenly.
         """
-        from rooflinekit.serving.steps import Options, prefill
-
-        options = Options(weights=weights or self.weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters)
-        return prefill(self, options)
+        return self._step("prefill", weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters)
 
     def decode(
         self, *, weights: str | None = None, kv: str = "bf16", tp: int = 1, ep: int = 1, dp: int = 1,
@@ -235,11 +232,7 @@ class Decoder:
 
         drafted: tokens of each sequence that are checked beside (speculative decoding). Other options as of `prefill`.
         """
-        from rooflinekit.serving.steps import Options, decode
-
-        check_number("drafted", drafted, 0)
-        options = Options(weights=weights or self.weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters)
-        return decode(self, options, drafted)
+        return self._step("decode", weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters, drafted=drafted)
 
     def mixed(
         self, *, weights: str | None = None, kv: str = "bf16", tp: int = 1, ep: int = 1, dp: int = 1,
@@ -249,11 +242,13 @@ class Decoder:
 
         All tokens pass the matrices together; attention treats the two apart. Options as of `decode`.
         """
-        from rooflinekit.serving.steps import Options, mixed
+        return self._step("mixed", weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters, drafted=drafted)
+
+    def _step(self, step: str, weights: str | None, *, drafted: int = 0, **options: Any) -> Graph:
+        from rooflinekit.serving.steps import step_graph
 
         check_number("drafted", drafted, 0)
-        options = Options(weights=weights or self.weights, kv=kv, tp=tp, ep=ep, dp=dp, adapters=adapters)
-        return mixed(self, options, drafted)
+        return step_graph(self, step, Options(weights=weights or self.weights, drafted=drafted, **options))
 
 
 def _known(changed: Mapping[str, Any], decoder: type) -> Mapping[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rooflinekit.errors import CapacityError, FormatError, InputError
-from rooflinekit.serving.engine_pool import Disaggregation, EnginePool
-from rooflinekit.serving.served_traffic import ServedTraffic, gpus_of
-from rooflinekit.serving.settings import Engine
+from rooflinekit.serving.engine import EnginePool, gpus_of
+from rooflinekit.serving.served import SHARES, ServedTraffic
+from rooflinekit.serving.settings import Disaggregation, Engine
 from rooflinekit.serving.step_times import Chunk, StepTimes
 from rooflinekit.serving.traffic import MOST_REQUESTS, Request, ServiceLevel, Traffic
 
@@ -120,7 +120,7 @@ def at_best(setup: Setup, traffic: Traffic, level: ServiceLevel) -> float:
         return 0.0
     prompts, groups, over = max(1, setup.engine.step_tokens // request.input), setup.times.dp, setup.apart
     chunk = Chunk(start=request.cached, tokens=request.input - request.cached)
-    reading_s = pool.prefill_steps.step_s([chunk] * prompts * groups, 0, 0.0) / (prompts * groups)
+    reading_s = pool.reading.step_s([chunk] * prompts * groups, 0, 0.0) / (prompts * groups)
     rates = [(over.prefill if over else 1) / reading_s]
     if request.output > 1:
         rates.append((over.decode if over else 1) * _most_tokens(setup, pool, request, level) / (request.output - 1))
@@ -131,12 +131,12 @@ def _most_tokens(setup: Setup, pool: EnginePool, request: Request, level: Servic
     """Tokens a second that an engine gives at most, by steps of as many sequences as it holds, or as keep the level."""
     given, groups = setup.engine.given, setup.times.dp
     context = request.input + request.output / 2
-    sequences = max(1, int(pool.cache_tokens // context))
+    sequences = max(1, int(pool.going_on.cache_tokens // context))
     if setup.engine.sequences:
         sequences = min(sequences, setup.engine.sequences * groups)
 
     def step_s(count: int) -> float:
-        return pool.steps.step_s((), count, context)
+        return pool.going_on.step_s((), count, context)
 
     # halved while even half of them take longer than promised: no fewer than keep the level
     while level.tpot_s and sequences > 1 and step_s(sequences // 2) > level.tpot_s * given:
@@ -163,10 +163,10 @@ class RatePoint:
     goodput: float
     requests_per_s: float
     tokens_per_s: float
-    ttft_s: tuple[float, float, float]  # of 50, 90 and 99 % of the requests
-    tpot_s: tuple[float, float, float]
-    e2e_s: tuple[float, float, float]
     overloaded: bool  # requests come faster than they are answered
+    ttft_s: tuple[float, ...]  # of 50, 90 and 99 % of the requests
+    tpot_s: tuple[float, ...]
+    e2e_s: tuple[float, ...]
 
     def keeps(self, level: ServiceLevel) -> bool:
         """Whether enough requests keep the level, and would with more of them."""
@@ -175,15 +175,21 @@ class RatePoint:
     @classmethod
     def of(cls, served: ServedTraffic, level: ServiceLevel) -> RatePoint:
         """What a level's figure and table need of it."""
-        ttft, tpot, e2e = (
-            (served.percentile(name, 50), served.percentile(name, 90), served.percentile(name, 99))
-            for name in ("ttft_s", "tpot_s", "e2e_s")
-        )
+        seconds = {
+            name: tuple(served.percentile(name, share) for share in SHARES) for name in ("ttft_s", "tpot_s", "e2e_s")
+        }
         return cls(
             rate=served.traffic.rate, kept=served.kept(level), goodput=served.goodput(level),
-            requests_per_s=served.requests_per_s, tokens_per_s=served.tokens_per_s, ttft_s=ttft, tpot_s=tpot, e2e_s=e2e,
-            overloaded=served.overloaded,
+            requests_per_s=served.requests_per_s, tokens_per_s=served.tokens_per_s, overloaded=served.overloaded,
+            **seconds,
         )  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON; None for times that no request has."""
+        return {
+            name: [None if math.isnan(one) else one for one in value] if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,15 +241,7 @@ class Capacity:
             "price_usd_per_hour": self.price_usd_per_hour, "usd_per_million_tokens": self.usd_per_million_tokens,
             "load": load, "copies": None if load is None else self.copies(load),
             "gpus": None if load is None else self.gpus(load),
-            "points": [
-                {
-                    "rate": p.rate, "kept": p.kept, "goodput": p.goodput, "requests_per_s": p.requests_per_s,
-                    "tokens_per_s": p.tokens_per_s, "overloaded": p.overloaded,
-                    **{name: [None if math.isnan(value) else value for value in getattr(p, name)]
-                       for name in ("ttft_s", "tpot_s", "e2e_s")},
-                }
-                for p in self.points
-            ],
+            "points": [point.to_dict() for point in self.points],
             "at": self.at.to_dict(),
         }  # fmt: skip
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rooflinekit.errors import InputError, nearest
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect_count
 from rooflinekit.ir.op import DType
-from rooflinekit.ir.sizes import shown, whole
 
 #: Of scales: one a row.
 ROW = 0
@@ -107,6 +106,7 @@ def check_format(what: str, name: str, known: Mapping[str, _Format]) -> _Format:
 # Low-rank adapters (LoRA) that an engine serves beside the matrices of its layers.
 
 
+#: Of adapters, and of GPUs, beyond any cluster.
 _MOST = 2**16
 
 
@@ -128,10 +128,36 @@ class Adapters:
 
     def __post_init__(self) -> None:
         for name in ("number", "rank"):
-            value = whole(getattr(self, name))
-            if value is None or not 1 <= value <= _MOST:
-                raise InputError(f"adapters {name}: expected 1 to {_MOST:,}; got {shown(getattr(self, name))}")
+            expect_count(f"adapters {name}", getattr(self, name), most=_MOST)
 
     def to_dict(self) -> dict[str, int]:
         """Ready for JSON."""
-        return {"number": self.number, "rank": self.rank}
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How the steps of a decoder are stored and cut, as `Decoder.prefill` and `Decoder.decode` describe it."""
+
+    weights: str = "bf16"
+    kv: str = "bf16"
+    tp: int = 1
+    ep: int = 1
+    dp: int = 1
+    drafted: int = 0
+    adapters: Adapters | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one copy of the model."""
+        return self.tp * self.dp
+
+    def options(self) -> dict[str, Any]:
+        """These alone, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(Options)}
+
+
+def check_parts(tp: int, ep: int, dp: int = 1) -> None:
+    """Raises InputError for a number of GPUs or of parts below 1, or beyond any cluster."""
+    for name, value in (("tp", tp), ("ep", ep), ("dp", dp)):
+        expect_count(name, value, most=_MOST, words=f"a positive integer of at most {_MOST:,}")

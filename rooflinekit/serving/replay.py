@@ -17,57 +17,14 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rooflinekit.errors import CapacityError
-from rooflinekit.serving.settings import Engine
+from rooflinekit.serving.settings import Disaggregation, Engine
 from rooflinekit.serving.step_times import Chunk
 from rooflinekit.serving.traffic import Answered, Played, Request, Stream
-
-
-@dataclass(slots=True)
-class Tally:
-    """Sums over the steps so far; as `Played` describes them."""
-
-    gaps: dict[float, float] = field(default_factory=dict)
-    busy_s: float = 0.0
-    reading_s: float = 0.0
-    readings: int = 0
-    readings_s: float = 0.0
-    running_s: float = 0.0  # sequences × seconds
-    steps: int = 0
-    preemptions: int = 0
-    peak: float = 0.0  # tokens of the cache
-    joules: float = 0.0
-
-    def count_gap(self, seconds: float, times: float) -> None:
-        """So many pairs of tokens of one sequence came so far apart."""
-        if times > 0:
-            self.gaps[seconds] = self.gaps.get(seconds, 0) + times
-
-    def pass_by(self, count: int, seconds: float, running: int) -> None:
-        """So many steps of so many seconds each, with so many sequences."""
-        self.busy_s += count * seconds
-        self.steps += count
-        self.running_s += running * count * seconds
-
-    def result(self, answers: Many[Answered], cache_tokens: float, joules: bool) -> Played:
-        """All of it."""
-        return Played(
-            answers=tuple(answers),
-            gaps=tuple(sorted(self.gaps.items())),
-            busy_s=self.busy_s,
-            reading_s=self.reading_s,
-            readings=self.readings,
-            readings_s=self.readings_s,
-            steps=self.steps,
-            preemptions=self.preemptions,
-            running=self.running_s / self.busy_s if self.busy_s else 0.0,
-            peak_cache=self.peak / cache_tokens,
-            kernels_j=self.joules if joules else None,
-        )
 
 
 @dataclass(slots=True)
@@ -92,17 +49,6 @@ class Sequence:
         """Room of its own for all its tokens."""
         request = self.answer.request
         return request.input + request.output - request.cached
-
-
-def check_fit(requests: Iterable[Request], cache_tokens: float) -> None:
-    """Raises CapacityError for a request that the empty cache does not hold."""
-    for request in requests:
-        if request.input + request.output > cache_tokens:
-            raise CapacityError(
-                f"a request of {request.input:,} tokens in and {request.output:,} out does not fit a cache of "
-                f"{max(0, int(cache_tokens)):,} tokens; choose a cache or weights of fewer bits, more GPUs, or shorter "
-                "requests"
-            )
 
 
 #: Seconds of a step: parts of prompts that it reads, sequences that go on, and their tokens on average.
@@ -134,12 +80,18 @@ def replay(
         stream, requests = requests, requests.first(engine.received_s(requests.input))
     play = _Replay(
         requests=list(requests), stream=stream, step_s=step_s, engine=engine, cache=cache_tokens, groups=groups,
-        firsts_s=firsts_s, step_j=step_j,
+        firsts_s=firsts_s, step_j=step_j, played=Played(kernels_j=None if step_j is None else 0.0),
     )  # fmt: skip
-    check_fit(play.requests, cache_tokens)
+    for request in play.requests:
+        if request.input + request.output > cache_tokens:
+            raise CapacityError(
+                f"a request of {request.input:,} tokens in and {request.output:,} out does not fit a cache of "
+                f"{max(0, int(cache_tokens)):,} tokens; choose a cache or weights of fewer bits, more GPUs, or shorter "
+                "requests"
+            )
     while play.next_arrival < len(play.requests) or play.waiting or play.part or play.running:
         play.step()
-    return play.tally.result(play.answers, cache_tokens, step_j is not None)
+    return play.played
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,6 +104,7 @@ class _Replay:
     groups: int
     firsts_s: Many[float] | None
     step_j: BatchTime | None
+    played: Played
     now: float = 0.0
     begun_s: float = 0.0  # when the step before began: what an engine that schedules ahead has seen
     next_arrival: int = 0
@@ -164,8 +117,6 @@ class _Replay:
     decodes: int = 0  # steps that gave tokens to running sequences
     last_decode_s: float = 0.0
     joined_s: list[float] = field(default_factory=list)  # first tokens since then
-    answers: list[Answered] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
     held: int = 0  # steps for which prompts have waited for further ones
 
     def step(self) -> None:
@@ -183,7 +134,8 @@ class _Replay:
         count, seconds = self.timed(read, going_on)
         if self.step_j is not None:
             tokens = self.context / max(going_on, 1) + self.engine.given * (count + 1) / 2
-            self.tally.joules += count * self.step_j([chunk for _, chunk in read], going_on, tokens)
+            joules = count * self.step_j([chunk for _, chunk in read], going_on, tokens)
+            self.played.kernels_j = (self.played.kernels_j or 0.0) + joules
         self.pass_by(count, seconds, going_on)
         for sequence, chunk in read:
             self.take(sequence, chunk.tokens)
@@ -196,8 +148,9 @@ class _Replay:
             context = self.context / going_on + self.engine.given if going_on else 0.0
             seconds = self.step_s(chunks, going_on, context)
             plain_s = self.step_s([], going_on, context) if going_on else 0.0
-            self.tally.reading_s += max(0.0, seconds - plain_s)
-            self.tally.readings, self.tally.readings_s = self.tally.readings + 1, self.tally.readings_s + seconds
+            self.played.reading_s += max(0.0, seconds - plain_s)
+            self.played.readings += 1
+            self.played.readings_s += seconds
             return 1, seconds
         most = self.together()
         given = self.engine.given
@@ -219,7 +172,7 @@ class _Replay:
         while self.next_arrival < len(self.requests) and self.queued_s() <= seen_s:
             request = self.requests[self.next_arrival]
             answer = Answered(request=request)
-            self.answers.append(answer)
+            self.played.answers.append(answer)
             there = request.cached if self.firsts_s is None else request.input
             self.waiting.append(Sequence(
                 answer=answer, number=self.next_arrival, to_read=request.input - there, read=there
@@ -300,7 +253,7 @@ class _Replay:
             return
         answer = sequence.answer
         if sequence.given:  # read again after preemption: its next token comes late
-            self.tally.count_gap(self.now - answer.last_s, 1)
+            self.played.count_gap(self.now - answer.last_s, 1)
         else:
             answer.first_s = self.now
         self.join(sequence, self.now)
@@ -341,14 +294,16 @@ class _Replay:
         self.begun_s = self.now + (count - 1) * seconds
         first_end_s = self.now + seconds
         self.now += count * seconds
-        self.tally.pass_by(count, seconds, len(self.running))
+        self.played.busy_s += count * seconds
+        self.played.running_s += len(self.running) * count * seconds
+        self.played.steps += count
         if not going_on:
             return
         for since_s in self.joined_s:
-            self.tally.count_gap(first_end_s - since_s, 1)
-        self.tally.count_gap(first_end_s - self.last_decode_s, going_on - len(self.joined_s))
-        self.tally.count_gap(seconds, going_on * (count - 1))
-        self.tally.count_gap(0.0, going_on * count * (self.engine.given - 1))  # several tokens of a step come at once
+            self.played.count_gap(first_end_s - since_s, 1)
+        self.played.count_gap(first_end_s - self.last_decode_s, going_on - len(self.joined_s))
+        self.played.count_gap(seconds, going_on * (count - 1))
+        self.played.count_gap(0.0, going_on * count * (self.engine.given - 1))  # several tokens of a step come at once
         self.joined_s.clear()
         self.last_decode_s = self.now
         self.decodes += count
@@ -357,7 +312,7 @@ class _Replay:
 
     def end(self) -> None:
         """Sequences that have their last token give their room back."""
-        self.tally.peak = max(self.tally.peak, self.used)
+        self.played.peak_cache = max(self.played.peak_cache, self.used / self.cache)
         while self.ends and self.ends[0][0] <= self.decodes:
             ends, number = heapq.heappop(self.ends)
             sequence = self.running.get(number)
@@ -378,7 +333,7 @@ class _Replay:
 
     def preempt(self) -> None:
         """What came last gives its room back, and waits in front."""
-        self.tally.preemptions += 1
+        self.played.preemptions += 1
         if self.part:
             sequence, self.part = self.part, None
             self.used -= sequence.own
@@ -392,3 +347,77 @@ class _Replay:
         sequence.read = cached = sequence.answer.request.cached
         sequence.to_read = sequence.answer.request.input + round(sequence.given) - cached
         self.waiting.appendleft(sequence)
+
+
+# Engines of their own for prompts and for answers.
+
+
+#: Plays requests through an engine that reads prompts.
+Reading = Callable[[Many[Request]], Played]
+#: Plays requests that come with the cache of their prompts, and had their first tokens at these moments.
+GoingOn = Callable[[Many[Request], Many[float]], Played]
+
+
+def play_apart(
+    requests: Many[Request],
+    over: Disaggregation,
+    reading: Reading,
+    going_on: GoingOn,
+    cache_bytes: Callable[[int], float],
+    gpus: tuple[int, int] = (1, 1),
+) -> Played:
+    """The requests through both kinds of engines.
+
+    A first token comes from the engine that read the prompt; the second waits for the cache's transfer, of
+    `cache_bytes` of the prompt's tokens, and for room where it goes. gpus: of an engine of each kind.
+    """
+    answers = [Answered(request=request) for request in requests]
+    plays: list[Played] = []
+    passed: list[tuple[float, int]] = []  # when the cache of each request is there
+    for copy in range(over.prefill):
+        own = range(copy, len(requests), over.prefill)
+        if not own:
+            continue
+        played = reading([replace(requests[i], output=1) for i in own])
+        plays.append(played)
+        for i, answer in zip(own, played.answers, strict=True):
+            answers[i].scheduled_s, answers[i].first_s = answer.scheduled_s, answer.first_s
+            answers[i].last_s = answer.first_s
+        free_s = 0.0
+        for i in sorted(own, key=lambda i: answers[i].first_s):
+            if requests[i].output > 1:
+                moved_s = cache_bytes(requests[i].input) / over.link_bytes_per_s
+                free_s = max(free_s, answers[i].first_s) + moved_s
+                passed.append((free_s + over.link_latency_s, i))
+    passed.sort()
+    for copy in range(over.decode):
+        if not (own_passed := passed[copy :: over.decode]):
+            continue
+        log = [replace(requests[i], arrival_s=at, cached=0) for at, i in own_passed]
+        played = going_on(log, [answers[i].first_s for _, i in own_passed])
+        plays.append(played)
+        for (_, i), answer in zip(own_passed, played.answers, strict=True):
+            answers[i].last_s, answers[i].preempted = answer.last_s, answer.preempted
+    return _together(answers, plays, min(over.prefill, len(requests)), gpus, over)
+
+
+def _together(
+    answers: list[Answered], plays: list[Played], prefills: int, gpus: tuple[int, int], over: Disaggregation
+) -> Played:
+    """Of all engines, the first of which read prompts."""
+    drawn = [gpus[i >= prefills] * played.kernels_j for i, played in enumerate(plays) if played.kernels_j is not None]
+    all_gpus = over.prefill * gpus[0] + over.decode * gpus[1]
+    found = Played(
+        answers=answers, engines=len(plays), peak_cache=max(played.peak_cache for played in plays),
+        reading_s=sum(played.busy_s for played in plays[:prefills]),
+        kernels_j=sum(drawn) / all_gpus if drawn else None,
+    )  # fmt: skip
+    for played in plays:
+        for seconds, times in played.gaps.items():
+            found.count_gap(seconds, times)
+        for name in ("busy_s", "readings", "readings_s", "steps", "preemptions"):
+            setattr(found, name, getattr(found, name) + getattr(played, name))
+    # those that read hold nothing between prompts: their running sequences count for nothing
+    decoding = [played for played in plays if played.gaps] or plays
+    found.running_s = found.busy_s * sum(played.running for played in decoding) / len(decoding)
+    return found

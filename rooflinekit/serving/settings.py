@@ -6,12 +6,12 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from rooflinekit.errors import InputError, nearest
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect, expect_count
 from rooflinekit.ir.sizes import LARGEST, finite, shown, whole
 from rooflinekit.serving.decoder import Decoder
 from rooflinekit.serving.formats import Adapters
@@ -110,31 +110,22 @@ class Engine:
     def __post_init__(self) -> None:
         if self.release is not None:
             release_of(self.release)
-        words = (("host", self.host, get_args(HostWork)), ("policy", self.policy, get_args(Policy)),
-                 ("reserve", self.reserve, get_args(Reserve)), ("sums", self.sums, get_args(Sums)),
-                 ("heads", self.heads, get_args(Heads)))  # fmt: skip
-        for name, value, known in words:
+        words_of = {"host": HostWork, "policy": Policy, "reserve": Reserve, "sums": Sums, "heads": Heads}
+        for name, kind in words_of.items():
+            value, known = getattr(self, name), get_args(kind)
             if value not in known:
                 raise InputError(f"engine {name} {value!r}: expected {' or '.join(known)}{nearest(str(value), known)}")
-        if not _is_count(self.step_tokens):
-            raise InputError(f"engine step_tokens: expected 1 or more; got {shown(self.step_tokens)}")
-        if not _is_count(self.wait_steps, least=0):
-            raise InputError(f"engine wait_steps: expected 0 or more; got {shown(self.wait_steps)}")
-        if self.sequences is not None and not _is_count(self.sequences):
-            raise InputError(
-                f"engine sequences: expected 1 or more, or None for any number; got {shown(self.sequences)}"
-            )
+        expect_count("engine step_tokens", self.step_tokens)
+        expect_count("engine wait_steps", self.wait_steps, least=0)
+        if self.sequences is not None:
+            expect_count("engine sequences", self.sequences, words="1 or more, or None for any number")
         for name in ("layer_s", "request_s", "input_s", "host_more_s"):
-            if not (finite(seconds := getattr(self, name)) and seconds >= 0):
-                raise InputError(f"engine {name}: expected seconds, 0 or more; got {shown(seconds)}")
-        if not (finite(self.memory_share) and 0 < self.memory_share <= 1):
-            raise InputError(f"engine memory_share: expected a share above 0, up to 1; got {shown(self.memory_share)}")
-        sizes = self.graph_sizes
-        if sizes is not None and not _rising(sizes):
-            raise InputError(
-                "engine graph_sizes: expected numbers of sequences, 1 or more, each above the one before, such as "
-                f"(1, 2, 4, 8); got {shown(sizes)}"
-            )
+            seconds = getattr(self, name)
+            expect(finite(seconds) and seconds >= 0, f"engine {name}", "seconds, 0 or more", seconds)
+        share = self.memory_share
+        expect(finite(share) and 0 < share <= 1, "engine memory_share", "a share above 0, up to 1", share)
+        words = "numbers of sequences, 1 or more, each above the one before, such as (1, 2, 4, 8)"
+        expect(self.graph_sizes is None or _rising(self.graph_sizes), "engine graph_sizes", words, self.graph_sizes)
 
     @property
     def name(self) -> str:
@@ -178,16 +169,11 @@ class Engine:
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {
-            "host": self.host, "policy": self.policy, "step_tokens": self.step_tokens, "chunks": self.chunks,
-            "reserve": self.reserve, "sequences": self.sequences, "layer_s": self.layer_s,
-            "request_s": self.request_s, "input_s": self.input_s, "wait_steps": self.wait_steps,
-            "memory_share": self.memory_share,
+        return {one.name: getattr(self, one.name) for one in fields(self)} | {
             "graph_sizes": None if self.graph_sizes is None else list(self.graph_sizes),
             "speculation": self.speculation and self.speculation.to_dict(),
-            "adapters": self.adapters and self.adapters.to_dict(), "sums": self.sums,
-            "heads": self.heads, "host_more_s": self.host_more_s, "release": self.release,
-        }  # fmt: skip
+            "adapters": self.adapters and self.adapters.to_dict(),
+        }
 
 
 def captured(batch: int) -> int:
@@ -199,17 +185,11 @@ def captured(batch: int) -> int:
     return next((size for size in (1, 2, 4) if batch <= size), -(-batch // 8) * 8)
 
 
-def _is_count(value: object, least: int = 1) -> bool:
-    """Whether this is a whole number that floating point can hold."""
-    number = whole(value)
-    return number is not None and least <= number <= LARGEST
-
-
 def _rising(sizes: object) -> bool:
     """Whether these are whole numbers, 1 or more, each above the one before."""
-    if not isinstance(sizes, tuple | list) or not all(_is_count(size) for size in sizes):
+    if not isinstance(sizes, tuple | list) or None in map(whole, sizes):
         return False
-    return all(low < high for low, high in pairwise(sizes))
+    return all(low < high <= LARGEST for low, high in pairwise((0, *sizes)))
 
 
 # Engines by name and version: which scheduler each has, and what it is set to unless it is told otherwise.
@@ -327,14 +307,9 @@ class Speculation:
     weights: str = "bf16"
 
     def __post_init__(self) -> None:
-        number = whole(self.tokens)
-        if number is None or not 1 <= number <= _MOST_TOKENS:
-            raise InputError(f"speculation tokens: expected 1 to {_MOST_TOKENS}; got {shown(self.tokens)}")
-        if not (finite(self.acceptance) and 0 <= self.acceptance <= 1):
-            raise InputError(
-                "speculation acceptance: expected the chance that a proposed token is kept, 0 to 1; got "
-                f"{shown(self.acceptance)}"
-            )
+        expect_count("speculation tokens", self.tokens, most=_MOST_TOKENS)
+        expect(finite(self.acceptance) and 0 <= self.acceptance <= 1, "speculation acceptance",
+               "the chance that a proposed token is kept, 0 to 1", self.acceptance)  # fmt: skip
 
     @property
     def given(self) -> float:
@@ -351,6 +326,45 @@ class Speculation:
             "tokens": self.tokens, "acceptance": self.acceptance, "given": self.given, "weights": self.weights,
             "draft": None if self.draft is None else self.draft.name,
         }  # fmt: skip
+
+
+# Engines of their own for prompts and for answers, and the link over which the cache of a prompt goes between them.
+
+
+_MOST_COPIES = 2**12
+
+
+@checked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disaggregation:
+    """Prefill and decode on engines of their own (vLLM's and TensorRT-LLM's disaggregated serving, NVIDIA Dynamo).
+
+    prefill, decode: engines of each kind, each a copy of the model; requests go to them in turn. prefill_tp: GPUs that
+    share the layers of an engine that reads prompts (None for as many as of the others). link_bytes_per_s,
+    link_latency_s: of each GPU of such an engine to the others, over which its part of the cache of prompts goes, one
+    after the other, once they are read: by default what one port of 400 Gbit/s carries, and the latency of RDMA.
+
+    Raises InputError for numbers out of range.
+    """
+
+    prefill: int = 1
+    decode: int = 1
+    prefill_tp: int | None = None
+    link_bytes_per_s: float = (
+        50e9  # NVIDIA ConnectX-7 data sheet: 400 Gbit/s, 8 bits a byte; protocols leave 90 to 98 %
+    )
+    link_latency_s: float = 5e-6  # of a message between hosts over InfiniBand, 1 to 10 µs with GPUDirect
+
+    def __post_init__(self) -> None:
+        for name, value in (("prefill", self.prefill), ("decode", self.decode), ("prefill_tp", self.prefill_tp or 1)):
+            expect_count(f"disaggregation {name}", value, most=_MOST_COPIES)
+        rate, latency_s = self.link_bytes_per_s, self.link_latency_s
+        expect(rate > 0, "disaggregation link_bytes_per_s", "bytes a second, above 0", rate)
+        expect(finite(latency_s) and latency_s >= 0, "disaggregation link_latency_s", "seconds, 0 or more", latency_s)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
 
 
 # The command that starts an engine with the settings that were predicted, as its documentation names them.
@@ -455,3 +469,9 @@ def _tensorrt_llm(engine: Engine, release: Release, kv: str, parts: tuple[int, i
     told = {name: value for name, value in options.items() if value is None or value}
     # JSON is YAML too
     return [*words, *([f"--extra_llm_api_options <(echo '{json.dumps(told)}')"] if told else [])]
+
+
+def check_price(price_usd: float | None) -> None:
+    """Raises InputError for a price that is not above 0."""
+    fits = price_usd is None or (finite(price_usd) and price_usd > 0)
+    expect(fits, "price_usd", "dollars for one GPU, above 0", price_usd)

@@ -16,9 +16,9 @@ from rooflinekit.model.kernels import issues_of
 from rooflinekit.model.machine import Machine
 from rooflinekit.model.timing import Timing, time_kernels
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.formats import Adapters
+from rooflinekit.serving.formats import Options
 from rooflinekit.serving.settings import captured
-from rooflinekit.serving.steps import EXCHANGE
+from rooflinekit.serving.steps import EXCHANGE, step_graph
 
 ALL_REDUCE = "serving.all_reduce"
 ATTENTION = "serving.paged_attention"
@@ -38,26 +38,18 @@ class Chunk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepTimes:
+class StepTimes(Options):
     """Seconds of the steps of one decoder on one machine (or on `tp` of them).
 
     A step is timed with at most two layers of each kind, and what the second takes stands for all further ones: they
     find in the cache what it finds. Decoding batches are filled up to the sizes that engines capture CUDA graphs for
-    (`padded`); contexts lie between powers of two, where time is linear. dp: groups of `tp` GPUs that share experts, as
-    of `Decoder.prefill`; batches are one group's. drafted: tokens of each sequence that a step checks beside the new.
+    (`padded`); contexts lie between powers of two, where time is linear. Batches are those of one group of `tp` GPUs.
 
     Raises InputError for tp above 1 without `collective_s`.
     """
 
     decoder: Decoder
     machine: Machine
-    weights: str = "bf16"
-    kv: str = "bf16"
-    tp: int = 1
-    ep: int = 1
-    dp: int = 1
-    drafted: int = 0
-    adapters: Adapters | None = None
     padded: Callable[[int], int] = captured
     collective_s: CollectiveTime | None = None
     own_sums: bool = False  # by the engine's kernels, where these are faster than `collective_s`
@@ -75,11 +67,6 @@ class StepTimes:
                 f"{over}: the GPUs sum their results over a link, whose speed a GPU's specification does not "
                 "tell: name a cluster in the GPU's place, such as dgx-h100 (rooflinekit clusters lists them)"
             )
-
-    @property
-    def gpus(self) -> int:
-        """Of one copy of the model."""
-        return self.tp * self.dp
 
     def prefill_s(self, prompts: int, seq: int) -> float:
         """So many prompts of `seq` tokens, read together."""
@@ -143,10 +130,7 @@ class StepTimes:
         key = step, whole
         if key not in self._graphs:
             decoder = self.decoder if whole else thinned(self.decoder)
-            checked = {} if step == "prefill" else {"drafted": self.drafted}
-            self._graphs[key] = getattr(decoder, step)(
-                weights=self.weights, kv=self.kv, tp=self.tp, ep=self.ep, dp=self.dp, adapters=self.adapters, **checked
-            )
+            self._graphs[key] = step_graph(decoder, step, self)
         return self._graphs[key]
 
     def parts_s(self, step: str, kind: str, **sizes: int) -> tuple[float, float]:

@@ -17,20 +17,8 @@ from rooflinekit.ir.graph import Graph
 from rooflinekit.ir.op import DType, Role, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, product, symbol, total
 from rooflinekit.serving.decoder import Decoder
-from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, Adapters, check_format
+from rooflinekit.serving.formats import KV_FORMATS, WEIGHT_FORMATS, Options, check_format
 from rooflinekit.serving.tape import EngineTape, touched_experts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How a step is cut and stored, as `Decoder.prefill` and `Decoder.decode` describe it."""
-
-    weights: str = "bf16"
-    kv: str = "bf16"
-    tp: int = 1
-    ep: int = 1
-    dp: int = 1
-    adapters: Adapters | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,32 +44,16 @@ class Part:
         return self.tokens if self.decodes else self.sequences
 
 
-def prefill(decoder: Decoder, options: Options) -> Graph:
-    """`batch` prompts of `seq` tokens."""
+def step_graph(decoder: Decoder, step: str, options: Options) -> Graph:
+    """The step of this name: "prefill", "decode" or "mixed", as `Decoder` has them."""
     seq = symbol("seq")
-    return _step(decoder, "prefill", ("batch", "seq"), (_prompts("batch", seq),), options)
-
-
-def decode(decoder: Decoder, options: Options, drafted: int = 0) -> Graph:
-    """One token for each of `batch` sequences of `context` tokens, and `drafted` ones that are checked."""
-    return _step(decoder, "decode", ("batch", "context"), (_going_on(drafted),), options)
-
-
-def mixed(decoder: Decoder, options: Options, drafted: int = 0) -> Graph:
-    """`prompts` of `seq` tokens beside `batch` sequences of `context` tokens."""
-    parts = (_going_on(drafted), _prompts("prompts", symbol("seq")))
-    return _step(decoder, "mixed", ("batch", "context", "prompts", "seq"), parts, options)
-
-
-def _prompts(number: str, seq: Size) -> Part:
-    return Part(sequences=symbol(number), new=seq, context=seq)
-
-
-def _going_on(drafted: int) -> Part:
-    return Part(sequences=symbol("batch"), new=1 + drafted, context=symbol("context"), decodes=True)
-
-
-def _step(decoder: Decoder, step: str, dims: tuple[str, ...], parts: tuple[Part, ...], options: Options) -> Graph:
+    read, beside = (Part(sequences=symbol(number), new=seq, context=seq) for number in ("batch", "prompts"))
+    going_on = Part(sequences=symbol("batch"), new=1 + options.drafted, context=symbol("context"), decodes=True)
+    parts, dims = {
+        "prefill": ((read,), ("batch", "seq")),
+        "decode": ((going_on,), ("batch", "context")),
+        "mixed": ((going_on, beside), ("batch", "context", "prompts", "seq")),
+    }[step]
     decoder.check_tp(options.tp, options.ep, options.dp)
     form = check_format("weights", options.weights, WEIGHT_FORMATS)
     cached = check_format("kv", options.kv, KV_FORMATS)

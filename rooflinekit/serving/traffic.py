@@ -6,17 +6,17 @@ import csv
 import io
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rooflinekit.errors import InputError, printable
 from rooflinekit.files import read_text
-from rooflinekit.ir.arguments import checked
+from rooflinekit.ir.arguments import checked, expect, expect_count
 from rooflinekit.ir.sizes import finite, shown, whole
 
 #: Beyond these a log is not played: each request is followed by itself.
-MOST_REQUESTS, _MOST_TOKENS = 2**20, 2**24
+MOST_REQUESTS, _MOST_TOKENS, _MOST_CLIENTS = 2**20, 2**24, 2**16
 _COLUMNS = ("arrival", "input", "output")
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -48,7 +48,7 @@ class Stream:
     """A closed loop: each client sends `rounds` requests of so many tokens in and out, each when its last one ended.
 
     spread: the answers' lengths differ by so much of `output`, evenly from 1 − spread/2 to 1 + spread/2 of it.
-    Raises InputError for a spread out of its range.
+    Raises InputError for a number of clients or tokens below 1 or beyond any that is served, and for another spread.
     """
 
     clients: int
@@ -58,8 +58,15 @@ class Stream:
     spread: float = 0.2
 
     def __post_init__(self) -> None:
-        if not (finite(self.spread) and 0 <= self.spread <= 2):
-            raise InputError(f"spread: expected a share of the answers' length, 0 to 2; got {shown(self.spread)}")
+        for name, said, most in (
+            ("clients", "batch", _MOST_CLIENTS), ("input", "input", _MOST_TOKENS), ("output", "output", _MOST_TOKENS)
+        ):  # fmt: skip
+            number = whole(getattr(self, name))
+            expect(number is not None and number > 0, said, "a positive integer", getattr(self, name))
+            expect((number or 0) <= most, said, f"at most {most:,}", number)
+            object.__setattr__(self, name, number)
+        told = finite(self.spread) and 0 <= self.spread <= 2
+        expect(told, "spread", "a share of the answers' length, 0 to 2", self.spread)
 
     def first(self, received_s: float) -> list[Request]:
         """All clients' first: one finds the engine idle, the others meet its prompt. received_s: of each of them."""
@@ -107,19 +114,15 @@ class Traffic:
     log: tuple[Request, ...] = ()  # in the place of what is drawn
 
     def __post_init__(self) -> None:
-        if not (finite(self.rate) and self.rate > 0):
-            raise InputError(f"traffic rate: expected requests a second, above 0; got {shown(self.rate)}")
+        expect(finite(self.rate) and self.rate > 0, "traffic rate", "requests a second, above 0", self.rate)
         for name, most in (("input", _MOST_TOKENS), ("output", _MOST_TOKENS), ("requests", MOST_REQUESTS)):
-            number = whole(getattr(self, name))
-            if number is None or not 1 <= number <= most:
-                raise InputError(f"traffic {name}: expected 1 to {most:,}; got {shown(getattr(self, name))}")
-        for name in ("cv", "length_cv"):
-            if not (finite(getattr(self, name)) and 0 <= getattr(self, name) <= 10):
-                raise InputError(
-                    f"traffic {name}: expected a coefficient of variation, 0 to 10; got {shown(getattr(self, name))}"
-                )
-        if not (finite(self.cached) and 0 <= self.cached <= 1):
-            raise InputError(f"traffic cached: expected a share of the tokens in, 0 to 1; got {shown(self.cached)}")
+            expect_count(f"traffic {name}", getattr(self, name), most=most)
+        for name, most, words in (
+            ("cv", 10, "a coefficient of variation"), ("length_cv", 10, "a coefficient of variation"),
+            ("cached", 1, "a share of the tokens in"),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            expect(finite(value) and 0 <= value <= most, f"traffic {name}", f"{words}, 0 to {most}", value)
         ends = [whole(self.warm_up), whole(self.drain)]
         if any(end is None or end < 0 for end in ends) or self.warm_up + self.drain >= self.requests:
             raise InputError(
@@ -283,22 +286,32 @@ class Answered:
         return self.last_s - self.request.arrival_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Played:
-    """The requests, in order of arrival, and what the engine did."""
+    """The requests, in order of arrival, and what the engine did, added up step by step."""
 
-    answers: tuple[Answered, ...]
-    gaps: tuple[tuple[float, float], ...]  # seconds between two tokens of a sequence, and how many such gaps
-    busy_s: float  # steps
-    reading_s: float  # of these, beyond what sequences that go on take alone: reading prompts
-    readings: int  # steps that read prompts
-    readings_s: float  # and their seconds
-    steps: int
-    preemptions: int
-    running: float  # sequences, on average over the steps' time
-    peak_cache: float  # most of the cache that was in use, as a share
+    answers: list[Answered] = field(default_factory=list)
+    gaps: dict[float, float] = field(default_factory=dict)  # seconds between two tokens of a sequence → how many
+    busy_s: float = 0.0  # steps
+    reading_s: float = 0.0  # of these, beyond what sequences that go on take alone: reading prompts
+    readings: int = 0  # steps that read prompts
+    readings_s: float = 0.0  # and their seconds
+    running_s: float = 0.0  # sequences × seconds of steps
+    steps: int = 0
+    preemptions: int = 0
+    peak_cache: float = 0.0  # most of the cache that was in use, as a share
     engines: int = 1  # whose times and steps these are, summed
     kernels_j: float | None = None  # joules of one GPU's kernels, on average over all, where they are asked for
+
+    def count_gap(self, seconds: float, times: float) -> None:
+        """So many pairs of tokens of one sequence came so far apart."""
+        if times > 0:
+            self.gaps[seconds] = self.gaps.get(seconds, 0) + times
+
+    @property
+    def running(self) -> float:
+        """Sequences, on average over the steps' time."""
+        return self.running_s / self.busy_s if self.busy_s else 0.0
 
     def values(self, measure: str, warm_up: int = 0, drain: int = 0) -> list[float]:
         """One of `Answered`'s times of each request but the first and last so many; none of those that have it not."""
@@ -307,17 +320,13 @@ class Played:
 
     def mean(self, measure: str, warm_up: int = 0, drain: int = 0) -> float:
         """Their average; not a number of none."""
-        return mean_of(self.values(measure, warm_up, drain))
+        values = self.values(measure, warm_up, drain)
+        return math.fsum(values) / len(values) if values else math.nan
 
     @property
     def end_s(self) -> float:
         """When the last token came."""
         return max(answer.last_s for answer in self.answers)
-
-
-def mean_of(values: Sequence[float]) -> float:
-    """The average; not a number of none."""
-    return math.fsum(values) / len(values) if values else math.nan
 
 
 # Promises of latency, and whether a request keeps them.
@@ -344,18 +353,14 @@ class ServiceLevel:
                 "service level: expected one or more of ttft_s, tpot_s and e2e_s, in seconds above 0; got "
                 f"ttft_s={shown(self.ttft_s)}, tpot_s={shown(self.tpot_s)}, e2e_s={shown(self.e2e_s)}"
             )
-        if not (finite(self.share) and 0 < self.share <= 1):
-            raise InputError(f"service level share: expected a share above 0, up to 1; got {shown(self.share)}")
+        share = self.share
+        expect(finite(share) and 0 < share <= 1, "service level share", "a share above 0, up to 1", share)
 
     def kept_by(self, answer: Answered) -> bool:
         """Whether one request keeps every promise; an answer of one token has no time between tokens."""
-        for promised, found in (
-            (self.ttft_s, answer.ttft_s), (self.tpot_s, answer.tpot_s), (self.e2e_s, answer.e2e_s)
-        ):  # fmt: skip
-            if promised is not None and found > promised:
-                return False
-        return True
+        promises = ((self.ttft_s, answer.ttft_s), (self.tpot_s, answer.tpot_s), (self.e2e_s, answer.e2e_s))
+        return not any(promised is not None and found > promised for promised, found in promises)
 
     def to_dict(self) -> dict[str, float | None]:
         """Ready for JSON."""
-        return {"ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s, "share": self.share}
+        return asdict(self)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from rooflinekit.errors import DeviceNotFoundError, SpecError
-from rooflinekit.hardware import cluster_checks, specs
+from rooflinekit.hardware import checks, specs
 from rooflinekit.hardware.cluster import Cluster, Members
-from rooflinekit.hardware.yaml_file import cluster_text
+from rooflinekit.hardware.yaml_file import spec_text
 
 DGX = """schema: 1
 name: mine
@@ -28,7 +28,7 @@ def test_every_shipped_cluster_has_sources_and_passes() -> None:
     names = specs.cluster_names()
     assert {"dgx-a100", "dgx-h100", "dgx-1-v100", "l40s-x8", "rtx-4090-x4", "two-nodes-25gbe"} <= set(names)
     for cluster in specs.clusters():
-        assert all(check.status == "passed" for check in cluster_checks.run(cluster, specs.members_of(cluster)))
+        assert all(check.status == "passed" for check in checks.run(cluster, specs.members_of(cluster)))
         described = {name for name in ("nvlink", "pcie", "network") if getattr(cluster, name) is not None}
         assert set(cluster.sources) == {"devices", *described}, cluster.name
 
@@ -36,7 +36,7 @@ def test_every_shipped_cluster_has_sources_and_passes() -> None:
 @pytest.mark.parametrize("name", specs.cluster_names())
 def test_text_reads_back(name: str, tmp_path: Path) -> None:
     cluster = specs.load_cluster(name)
-    assert specs.load_cluster(written(tmp_path, cluster_text(cluster, "again"))) == cluster
+    assert specs.load_cluster(written(tmp_path, spec_text(cluster, "again"))) == cluster
 
 
 def test_one_direction_is_half_of_both(tmp_path: Path) -> None:

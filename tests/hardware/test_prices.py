@@ -6,24 +6,24 @@ from pathlib import Path
 import pytest
 
 from rooflinekit.errors import DeviceNotFoundError, InputError, SpecError
-from rooflinekit.hardware.prices import load_prices, price_of, price_tables, read_prices
+from rooflinekit.hardware.prices import PriceTable, load_prices, price_tables
 from rooflinekit.hardware.specs import load_device
 
 ONE = "{gpu: nvidia-l4, hour: 0.8, currency: USD, day: 2026-01-31, source: an offer}"
 
 
-def read(folder: Path, *lines: str) -> object:
+def read(folder: Path, *lines: str) -> PriceTable:
     file = folder / "prices.yaml"
     file.write_text("schema: 1\nprices:\n" + "".join(f"  - {line}\n" for line in lines))
-    return read_prices(file)
+    return load_prices(file)
 
 
 def test_the_newest_price_by_any_name(tmp_path: Path) -> None:
     later = ONE.replace("nvidia-l4", "L4").replace("0.8", "0.7").replace("2026-01-31", "2026-03-01")
-    price = price_of(load_device("nvidia-l4"), read(tmp_path, ONE, later))
+    price = read(tmp_path, ONE, later).of(load_device("nvidia-l4"))
     assert (price.hour, price.currency, price.day) == (0.7, "USD", date(2026, 3, 1))
     with pytest.raises(InputError, match="nvidia-t4: no price is given; there are prices of nvidia-l4"):
-        price_of(load_device("nvidia-t4"), read(tmp_path, ONE))
+        read(tmp_path, ONE).of(load_device("nvidia-t4"))
 
 
 def test_a_file_of_two_columns_holds_dollars_of_an_hour(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_file_of_two_columns_holds_dollars_of_an_hour(tmp_path: Path) -> None:
 
 
 def test_old_prices_say_so(tmp_path: Path) -> None:
-    (price,) = read(tmp_path, ONE)
+    (price,) = read(tmp_path, ONE).prices
     assert price.note(date(2026, 7, 30)) == ""  # 180 days later
     assert price.note(date(2026, 7, 31)) == "nvidia-l4: the price of 0.8 USD an hour is 181 days old (an offer)"
     assert price.note(date(2026, 1, 30)).startswith("nvidia-l4: the price of 0.8 USD an hour is of a day to come, 2026")

@@ -92,7 +92,7 @@ def test_a_variation_of_a_shipped_device_passes_its_checks() -> None:
 def test_written_variation_reads_back(tmp_path: Path) -> None:
     varied = what_if.vary(specs.load_device(H100), "my-h100", ["memory.bandwidth=6.7 TB/s", "sm_count=66"])
     path = tmp_path / "my-h100.yaml"
-    write_text(yaml_file.device_text(varied, "half"), path)
+    write_text(yaml_file.spec_text(varied, "half"), path)
     assert specs.load_device(path) == varied
     assert path.read_text("utf-8").startswith("# half\nschema: 1\nname: my-h100\n")
     assert varied.aliases == ()
@@ -106,7 +106,7 @@ def test_written_variation_reads_back(tmp_path: Path) -> None:
 def test_every_device_survives_the_round_trip(name: str, tmp_path: Path) -> None:
     device = specs.load_device(name, allow_draft=True)
     path = tmp_path / "copy.yaml"
-    write_text(yaml_file.device_text(device, name), path)
+    write_text(yaml_file.spec_text(device, name), path)
     assert specs.load_device(path, allow_draft=True) == device
 
 
@@ -116,7 +116,7 @@ def test_peaks_that_are_set_are_explained(tmp_path: Path) -> None:
     assert varied.matrix_peak["bf16"] == 60.6e12  # half of 121.2
     reason = "a what-if, nvidia-l4 with sm_count=29, matrix_peak.fp16=999 TFLOP/s"
     assert dict(varied.explained) == {"matrix_peak.fp16": reason, "ridge.fp16": reason}
-    write_text(yaml_file.device_text(varied, "x"), tmp_path / "big.yaml")
+    write_text(yaml_file.spec_text(varied, "x"), tmp_path / "big.yaml")
     assert specs.load_device(tmp_path / "big.yaml") == varied
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.serving.engine_steps import weight_bytes_of
+from rooflinekit.serving.engine import weight_bytes_of
 from rooflinekit.serving.formats import WEIGHT_FORMATS
 
 

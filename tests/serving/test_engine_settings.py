@@ -8,10 +8,8 @@ import pytest
 
 import rooflinekit as rk
 from rooflinekit.errors import InputError
-from rooflinekit.serving.engine_pool import play_apart
-from rooflinekit.serving.replay import replay
+from rooflinekit.serving.replay import play_apart, replay
 from rooflinekit.serving.step_times import Chunk, one_shot_s
-from rooflinekit.serving.steps import Options, decode
 from rooflinekit.serving.traffic import Played
 
 GPU = "nvidia-l4"
@@ -53,8 +51,8 @@ def test_the_more_is_accepted_the_faster() -> None:
 
 
 def test_a_checked_token_costs_what_a_sequence_does_but_for_its_cache() -> None:
-    plain, checked = (decode(D, Options(), drafted).at(batch=4, context=1000) for drafted in (0, 3))
-    rows = decode(D, Options()).at(batch=16, context=1000)
+    plain, checked = (D.decode(drafted=drafted).at(batch=4, context=1000) for drafted in (0, 3))
+    rows = D.decode().at(batch=16, context=1000)
     assert checked.matrix_flop == rows.matrix_flop
     # 8 layers, keys and values of 4 heads of 128 numbers of 2 bytes: read for 4 sequences, not for 16
     cache = 8 * 2 * 4 * 128 * 2 * 1000

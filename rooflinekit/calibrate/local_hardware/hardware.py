@@ -129,11 +129,11 @@ def cpu_specification(file: Path | None = None) -> tuple[Device, Path | None]:
         return known, None
     file = file or _file_of(detection.describe_cpu().mapping)
     if not file.exists():
-        from rooflinekit.hardware.yaml_file import device_text
+        from rooflinekit.hardware.yaml_file import spec_text
 
         device = described_cpu(file)
         write_text(
-            device_text(device, f"{device.display_name}, from what Linux reports and a second of measuring."), file
+            spec_text(device, f"{device.display_name}, from what Linux reports and a second of measuring."), file
         )
     return load_device(file), file
 

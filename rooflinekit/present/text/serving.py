@@ -10,8 +10,7 @@ from typing import Any
 from rooflinekit.errors import CapacityError, RooflinekitError
 from rooflinekit.present.text.tables import console, print_table, table
 from rooflinekit.serving.fleet import Capacity, FleetSearch
-from rooflinekit.serving.serve import Serving, limits_text
-from rooflinekit.serving.served_traffic import MEASURES, SHARES, ServedTraffic
+from rooflinekit.serving.served import MEASURES, SHARES, Served, ServedTraffic, Serving, limits_text
 from rooflinekit.serving.settings import release_text
 from rooflinekit.units import format_quantity
 
@@ -227,7 +226,7 @@ def _kind(served: ServedTraffic) -> str:
     return f"requests {how}, {t.input} tokens in, {t.output} out{lengths}{cached}"
 
 
-def _gpus(served: Serving | ServedTraffic) -> str:
+def _gpus(served: Served) -> str:
     return f"{served.gpus} × {served.gpu}" if served.gpus > 1 else served.gpu
 
 
@@ -246,5 +245,5 @@ def _print_left(found: Sequence[ServedTraffic], refused: Sequence[Mapping[str, s
         out.print(f"left out: {why}", markup=False, soft_wrap=True)
     for line in dict.fromkeys(line for one in found for line in one.launch_lines()):
         out.print(line, markup=False, soft_wrap=True)
-    for note in dict.fromkeys(note for one in found for p in (one.prefill, one.decode) for note in p.notes):
+    for note in dict.fromkeys(note for one in found for note in one.notes()):
         out.print(f"note: {note}", markup=False, soft_wrap=True)

@@ -11,7 +11,7 @@ from rooflinekit.calibrate.hosts.draft import HostCost, costs_of, host_of
 from rooflinekit.files import write_text
 from rooflinekit.hardware.host import Host
 from rooflinekit.hardware.specs import load_host
-from rooflinekit.hardware.yaml_file import host_text
+from rooflinekit.hardware.yaml_file import spec_text
 
 HEAD = Head(device="nvidia-l4", plan="tiny", digest="d", units=9, environment={})
 BASE = load_host("generic-server")
@@ -109,6 +109,6 @@ def test_the_largest_copy_counts_and_no_issue_cost_is_no_host() -> None:
 
 def test_the_file_reads_back(tmp_path: Path) -> None:
     found, file = host(one("issue_default", 5e-6), one("sync", 9.13e-6)), tmp_path / "nvidia-l4-host.yaml"
-    write_text(host_text(found, "A host."), file)
+    write_text(spec_text(found, "A host."), file)
     assert load_host(file) == found
     assert file.read_text().startswith("# A host.\nschema: 1\nname: nvidia-l4-host\n")

@@ -12,7 +12,7 @@ from rooflinekit.calibrate.local_hardware.cpu import Rates, device_of, measured_
 from rooflinekit.errors import InputError, SpecError
 from rooflinekit.hardware import checks
 from rooflinekit.hardware.specs import load_device
-from rooflinekit.hardware.yaml_file import device_text
+from rooflinekit.hardware.yaml_file import spec_text
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_lanes_are_the_fewest_that_reach_what_was_seen(machine: None, flops: flo
 def test_it_is_read_again_from_its_file(machine: None, tmp_path: Path) -> None:
     device = device_of(Rates(flops=500e9, bandwidth=40e9))
     file = tmp_path / "odd.yaml"
-    file.write_text(device_text(device, "at hand"), "utf-8")
+    file.write_text(spec_text(device, "at hand"), "utf-8")
     assert load_device(file) == device
 
 

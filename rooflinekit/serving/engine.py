@@ -1,0 +1,250 @@
+"""An engine on its GPUs: its memory, seconds and joules of its steps, and requests played through it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+
+from rooflinekit.ir.graph import Graph
+from rooflinekit.model.convolution import formats_channels_last
+from rooflinekit.model.energy import PowerLaw
+from rooflinekit.model.kernels import issues_of
+from rooflinekit.model.timing import Timing
+from rooflinekit.serving.decoder import Decoder
+from rooflinekit.serving.replay import play_apart, replay
+from rooflinekit.serving.settings import Disaggregation, Engine
+from rooflinekit.serving.step_times import Chunk, StepTimes, part_of
+from rooflinekit.serving.traffic import Played, Request, Stream, Traffic
+from rooflinekit.step.energy import kernels_j_of
+from rooflinekit.step.memory import CONTEXT_BYTES, USABLE_SHARE, memory_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """An engine on its GPUs. With groups of them (`dp`) a step takes as long as that of the fullest group,
+    for which the others wait where tokens are exchanged.
+    """
+
+    engine: Engine
+    times: StepTimes
+    draft: StepTimes | None  # of the model that proposes tokens, whole on each GPU
+    memory: ServingMemory
+    cache_tokens: float  # that the caches of all groups hold
+
+    @classmethod
+    def of(cls, engine: Engine, times: StepTimes, asked: Stream | Traffic) -> Installed:
+        """For requests of these lengths."""
+        memory, tokens = serving_memory(times, engine, asked.input), asked.input + asked.output
+        # of sequences of average length: layers with a window hold no more than its part
+        held = memory.cache_bytes * tokens / memory.sequence_bytes(tokens)
+        return cls(
+            engine=engine, times=times, draft=draft_times(engine, times), memory=memory, cache_tokens=times.dp * held
+        )
+
+    def step_s(
+        self, chunks: Sequence[Chunk], sequences: int, context: float, factors: tuple[float, float] = (1.0, 1.0)
+    ) -> float:
+        """Prompts of any lengths beside sequences that go on. factors: on steps that read prompts, and on others."""
+        dp, engine = self.times.dp, self.engine
+        gpu_s = self.gpu_s(chunks, sequences, context) * factors[0 if chunks else 1]
+        prompts, going_on = len(fullest(chunks, dp)), -(-sequences // dp)
+        return engine.step_s(
+            gpu_s, prompts + going_on, engine.launch_s(bool(prompts), going_on, self.times.decoder.layers)
+        )
+
+    def gpu_s(self, chunks: Sequence[Chunk], sequences: int, context: float) -> float:
+        """The same without the CPU."""
+        dp = self.times.dp
+        chunks, sequences = fullest(chunks, dp), -(-sequences // dp)
+        gpu_s = self.times.step_s(chunks, sequences, context)
+        if self.draft is not None:
+            gpu_s += self.draft.step_s(chunks, 0, 0.0) if chunks else 0.0
+            gpu_s += self.engine.drafted * self.draft.step_s((), sequences, context) if sequences else 0.0
+        return gpu_s
+
+    def play(
+        self, requests: Sequence[Request] | Stream, *, factors: tuple[float, float] = (1.0, 1.0),
+        hidden: bool | None = None, joules: bool = False, firsts_s: Sequence[float] | None = None,
+    ) -> Played:  # fmt: skip
+        """The requests, with steps so many times as long: those that read prompts, and the others. hidden: whether the
+        CPU's work is, in the place of what the engine's settings say: requests are then received at once, or else in
+        twice the time. joules: also those of the kernels, where power is stated. firsts_s: as of `replay`.
+        """
+        engine = works = self.engine
+        if hidden is not None:
+            times = 0 if hidden else 2
+            works = replace(engine, host="overlapped" if hidden else "serial")
+            engine = replace(engine, request_s=times * engine.request_s, input_s=times * engine.input_s)
+        drawn = self if joules and PowerLaw.of(self.times.machine) is not None else None
+        if drawn is not None:  # of the same steps, made of the same graphs, without the CPU
+            draft = self.draft and StepJoules.of(self.draft)
+            drawn = replace(self, times=StepJoules.of(self.times), draft=draft)
+        return replay(
+            requests, partial(replace(self, engine=works).step_s, factors=factors), engine, self.cache_tokens,
+            groups=self.times.dp, firsts_s=firsts_s, step_j=None if drawn is None else drawn.gpu_s,
+        )  # fmt: skip
+
+
+def draft_times(engine: Engine, times: StepTimes) -> StepTimes | None:
+    """Of the model that proposes tokens, where there is one."""
+    speculation = engine.speculation
+    if speculation is None or speculation.draft is None:
+        return None
+    return StepTimes(
+        decoder=speculation.draft, machine=times.machine, weights=speculation.weights, kv=times.kv, padded=engine.padded
+    )
+
+
+def fullest(chunks: Sequence[Chunk], groups: int) -> Sequence[Chunk]:
+    """The part with the most tokens, where each chunk goes to the group that has the fewest so far.
+
+    >>> [chunk.tokens for chunk in fullest([Chunk(0, 8), Chunk(0, 3), Chunk(0, 4)], 2)]
+    [8]
+    """
+    if groups == 1 or not chunks:
+        return chunks
+
+    def read(part: Sequence[Chunk]) -> int:
+        return sum(chunk.tokens for chunk in part)
+
+    parts: list[list[Chunk]] = [[] for _ in range(groups)]
+    for chunk in chunks:
+        min(parts, key=read).append(chunk)
+    return max(parts, key=read)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepJoules(StepTimes):
+    """Joules of one GPU's kernels, beside idling, in the place of their seconds.
+
+    What makes a step's seconds of few that are timed is linear in them, and so in joules.
+    """
+
+    @classmethod
+    def of(cls, times: StepTimes) -> StepJoules:
+        """Of the same steps: their graphs and timings are shared."""
+        return cls(**{one.name: getattr(times, one.name) for one in fields(times)} | {"_known": {}})
+
+    def seconds_by_part(self, timings: Sequence[Timing]) -> Mapping[str, float]:
+        """Joules of each layer by its name, and of the rest under ""."""
+        law = PowerLaw.of(self.machine)
+        assert law is not None  # see `Installed.play`
+        parts = kernels_j_of(timings, self.launched, law)
+        found: dict[str, float] = defaultdict(float)
+        for i, timing in enumerate(timings):
+            found[part_of(timing)] += sum(float(joules[i]) for joules in parts.values())
+        return found
+
+
+# Where the memory of a serving GPU goes: weights, work space, and room for the cache.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingMemory:
+    """Bytes of one GPU's memory."""
+
+    weight_bytes: int
+    workspace_bytes: int  # of the largest step: what its ops make
+    context_bytes: int  # of CUDA and its libraries
+    cache_bytes: int  # left for keys and values; below 0 where the rest does not fit
+    kv_bytes_per_token: int
+    capacity: float  # the device's, as its datasheet states it
+    decoder: Decoder
+    kv: str
+    tp: int
+    draft: Decoder | None = None  # that proposes tokens, with a cache of its own
+
+    def sequence_bytes(self, tokens: int) -> int:
+        """Cache of a sequence of so many tokens."""
+        drafted = self.draft.kv_bytes(tokens, self.kv) if self.draft else 0
+        return self.decoder.kv_bytes(tokens, self.kv, self.tp) + drafted
+
+    def largest_batch(self, context: int) -> int:
+        """Sequences of so many tokens that the cache holds."""
+        return max(0, self.cache_bytes // self.sequence_bytes(context))
+
+
+def serving_memory(times: StepTimes, engine: Engine, input: int) -> ServingMemory:
+    """What is left for the cache beside the weights and a step of the most tokens."""
+    # Work space does not grow with the number of layers: each uses the memory of the one before.
+    seq = min(input, engine.step_tokens)
+    thin = times.graph("prefill", whole=False).at(batch=max(1, engine.step_tokens // seq), seq=seq)
+    device = times.machine.device
+    used = memory_of(thin, issues_of(thin, formats_channels_last(device)), device)
+    standing = sum({spec.memory: int(spec.bytes) for spec in (*thin.weights, *thin.inputs)}.values())
+    workspace = max(0, used.peak_bytes - standing)
+    weight_bytes = weight_bytes_of(times.graph("prefill"))
+    draft, kv_bytes = None, times.decoder.kv_bytes_per_token(times.kv, times.tp)
+    if (proposing := draft_times(engine, times)) is not None:
+        draft = proposing.decoder
+        weight_bytes += weight_bytes_of(proposing.graph("prefill"))
+        kv_bytes += draft.kv_bytes_per_token(times.kv)
+    room = engine.memory_share * USABLE_SHARE * device.dram.capacity
+    return ServingMemory(
+        weight_bytes=weight_bytes,
+        workspace_bytes=workspace,
+        context_bytes=CONTEXT_BYTES,
+        cache_bytes=int(room - weight_bytes - workspace - CONTEXT_BYTES),
+        kv_bytes_per_token=kv_bytes,
+        capacity=device.dram.capacity,
+        decoder=times.decoder,
+        kv=times.kv,
+        tp=times.tp,
+        draft=draft,
+    )
+
+
+def weight_bytes_of(graph: Graph) -> int:
+    """Bytes of one GPU's weights, with their scales."""
+    return sum(int(spec.bytes) for spec in graph.weights)
+
+
+# One engine for prompts and answers, or engines of their own for each.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePool:
+    """The engine that gives tokens, and the one that reads prompts: another with `apart`, and some of each."""
+
+    going_on: Installed
+    reading: Installed
+    apart: Disaggregation | None
+
+    @classmethod
+    def of(
+        cls, engine: Engine, times: StepTimes, traffic: Traffic, apart: Disaggregation | None,
+        prefill_times: StepTimes | None,
+    ) -> EnginePool:  # fmt: skip
+        """For requests of these lengths."""
+        going_on = Installed.of(engine, times, traffic)
+        other = prefill_times is not None and prefill_times is not times
+        reading = Installed.of(engine, prefill_times, traffic) if other else going_on  # type: ignore[arg-type]
+        return cls(going_on=going_on, reading=reading, apart=apart)
+
+    def play(
+        self, requests: Sequence[Request], factors: tuple[float, float] = (1.0, 1.0), hidden: bool | None = None,
+        joules: bool = False,
+    ) -> Played:  # fmt: skip
+        """The requests; all else as of `Installed.play`."""
+        read, go_on = (
+            partial(one.play, factors=factors, hidden=hidden, joules=joules) for one in (self.reading, self.going_on)
+        )
+        if self.apart is None:
+            return go_on(requests)
+        return play_apart(
+            requests, self.apart, read, lambda log, firsts_s: go_on(log, firsts_s=firsts_s),
+            self.reading.memory.sequence_bytes, (self.reading.times.gpus, self.going_on.times.gpus),
+        )  # fmt: skip
+
+    def transfer_s(self, tokens: int) -> float:
+        """Of the cache of a prompt from one engine to another; 0 where it stays."""
+        if self.apart is None:
+            return 0.0
+        return self.apart.link_latency_s + self.reading.memory.sequence_bytes(tokens) / self.apart.link_bytes_per_s
+
+
+def gpus_of(a_copy: int, apart: Disaggregation | None) -> int:
+    """GPUs of all engines, where one copy of the model has so many."""
+    return a_copy if apart is None else apart.decode * a_copy + apart.prefill * (apart.prefill_tp or a_copy)
