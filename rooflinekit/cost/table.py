@@ -109,7 +109,7 @@ def family(
         rule(*kinds, timed_as=timed_as)(price)
 
 
-def an_element(vector: int, special: int = 0, each: str = "output element") -> str:
+def an_element(vector: int, special: int = 0, *, each: str = "output element") -> str:
     """What a rule of constant work says of itself.
 
     >>> an_element(2, 1)
@@ -141,16 +141,16 @@ def traffic(op: Op) -> Cost:
     return reads(op.inputs) + writes(op.outputs)
 
 
+def dense_bytes(tensor: TensorSpec) -> Size:
+    """Bytes of a tensor if each element had memory of its own."""
+    return product((tensor.numel, tensor.dtype.itemsize))
+
+
 def sweep(label: str, x: TensorSpec, *, reading: int = 1, writing: int = 1, vector: int = 0, special: int = 0) -> Cost:
     """A kernel among several of one op that goes over all elements of x: so many of x's size are read and written."""
-    each = product((x.numel, x.dtype.itemsize))
-    return Cost(
-        label=label,
-        vector_flop=product((vector, x.numel)),
-        special_flop=product((special, x.numel)),
-        read_bytes=product((reading, each)),
-        write_bytes=product((writing, each)),
-    )
+    each = dense_bytes(x)
+    moved = Cost(read_bytes=product((reading, each)), write_bytes=product((writing, each)), label=label)
+    return moved + work(x.numel, vector, special)
 
 
 def price(

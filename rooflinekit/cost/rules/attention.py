@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rooflinekit.cost.table import reads, rule, traffic, writes
+from rooflinekit.cost.table import reads, rule, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, ceil_div, floor_div, product, quotient, smaller, total
@@ -63,6 +63,12 @@ def _masked(op: Op) -> bool:
     return any(op.attrs.get(name) is not None for name in ("attn_bias", "attn_mask", "bias"))
 
 
+def forward_work(op: Op, scores: Gemm, weighted: Gemm, pairs: Size) -> Cost:
+    """A score costs scale, maximum, subtraction, sum and one exp, an output one division; a mask 1 a score."""
+    done = work(pairs, 4 + _masked(op), 1) + work(op.outputs[0].numel, 0, 1)
+    return Cost(gemms=(scores, weighted)) + done
+
+
 @rule(
     "aten._scaled_dot_product_flash_attention",
     "aten._scaled_dot_product_efficient_attention",
@@ -76,14 +82,7 @@ def attention(op: Op) -> Cost:
     A score costs scale, maximum, subtraction, sum and one exp, an output one division. A mask is added to each score.
     """
     query, key, value = op.inputs[:3]
-    scores, weighted, pairs = _products(query, key, value, bool(op.attrs["is_causal"]))
-    output = op.outputs[0]
-    work = Cost(
-        gemms=(scores, weighted),
-        vector_flop=product((4 + _masked(op), pairs)),
-        special_flop=total((pairs, output.numel)),
-    )
-    return work + traffic(op)
+    return forward_work(op, *_products(query, key, value, bool(op.attrs["is_causal"]))) + traffic(op)
 
 
 @rule(
@@ -112,8 +111,7 @@ def _gradient(op: Op, scores: Gemm, weighted: Gemm, pairs: Size, grad: TensorSpe
         Gemm(batch=batch, m=s, n=d, k=t, needed=scores.needed),  # of the query
         Gemm(batch=batch, m=t, n=d, k=s, needed=scores.needed),  # of the key
     )
-    vector = total((product((5 + _masked(op), pairs)), product((2, grad.numel))))
-    return Cost(gemms=gemms, vector_flop=vector, special_flop=pairs) + reads(op.inputs) + writes(op.outputs)
+    return Cost(gemms=gemms) + work(pairs, 5 + _masked(op), 1) + work(grad.numel, 2) + traffic(op)
 
 
 @rule(
@@ -131,16 +129,11 @@ def heads_last_attention(op: Op) -> Cost:
     i of s sees t - s + i + 1 of t keys.
     """
     (query, key, value), left = _sequences(op, op.inputs[:3])
-    scores, weighted, pairs = _products(query, key, value, causal=False, left=left)
-    output = op.outputs[0]
-    work = Cost(
-        gemms=(scores, weighted),
-        vector_flop=product((4 + _masked(op), pairs)),
-        special_flop=total((pairs, output.numel)),
-    )
-    others = op.inputs[:1] + op.inputs[3:] if op.attrs.get("block_table") is not None else op.inputs
-    pages = sum((Cost(read_bytes=one.bytes) for one in (key, value)), Cost()) if others != op.inputs else Cost()
-    return work + reads(others) + pages + writes(op.outputs)
+    done = forward_work(op, *_products(query, key, value, causal=False, left=left)) + writes(op.outputs)
+    if op.attrs.get("block_table") is None:
+        return done + reads(op.inputs)
+    pages = Cost(read_bytes=total((key.bytes, value.bytes)))
+    return done + reads((query, *op.inputs[3:])) + pages
 
 
 @rule(
@@ -154,11 +147,10 @@ def heads_last_attention(op: Op) -> Cost:
 def heads_last_attention_backward(op: Op) -> Cost:
     """As the gradient of PyTorch's attention, of [b, s, h, d] or packed; flash-attn writes into tensors it is given."""
     (grad, query, key, value), left = _sequences(op, op.inputs[:4])
-    products = _products(query, key, value, causal=False, left=left)
+    found = _gradient(op, *_products(query, key, value, causal=False, left=left), grad)
     made = [op.attrs[name] for name in ("dq", "dk", "dv") if op.attrs.get(name) is not None]
     read = [one for one in op.inputs if one not in made]
-    work = _gradient(op, *products, grad)
-    return replace(work, read_bytes=reads(read).read_bytes, write_bytes=writes(made or op.outputs).write_bytes)
+    return replace(found, read_bytes=reads(read).read_bytes, write_bytes=writes(made or op.outputs).write_bytes)
 
 
 def _sequences(op: Op, tensors: Sequence[TensorSpec]) -> tuple[list[TensorSpec], Size | None]:
@@ -204,10 +196,7 @@ def flex_attention(op: Op) -> Cost:
 
     Of the arguments query, key and value are read; further tensors are those of the mask.
     """
-    scores, weighted, pairs = _flexible(op)
-    output = op.outputs[0]
-    work = Cost(gemms=(scores, weighted), vector_flop=product((4, pairs)), special_flop=total((pairs, output.numel)))
-    return work + traffic(op)
+    return forward_work(op, *_flexible(op)) + traffic(op)
 
 
 @rule("higher_order.flex_attention_backward", timed_as=Family.ATTENTION)

@@ -8,8 +8,7 @@ them count.
 from __future__ import annotations
 
 from rooflinekit.cost.rules.elementwise import register
-from rooflinekit.cost.rules.movement import dense_bytes
-from rooflinekit.cost.table import family, reads, rule, sweep, traffic, work, writes
+from rooflinekit.cost.table import dense_bytes, family, reads, rule, sweep, traffic, work, writes
 from rooflinekit.ir.cost import Cost, Gemm
 from rooflinekit.ir.op import Family, Op, TensorSpec
 from rooflinekit.ir.sizes import Size, floor_div, product, quotient, smaller, total
